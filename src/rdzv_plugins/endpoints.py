@@ -117,7 +117,7 @@ def require_name(endpoint: str, *, named: bool) -> None:
 
 def check_port(port: str | int, *, what: str) -> int:
     """``port`` as a number from 0 to 65535. Raises ``UsageError``."""
-    if not str(port).isdecimal() or int(port) > 65535:
+    if not str(port).isdecimal() or len(str(port)) > 5 or int(port) > 65535:
         raise UsageError(f"{what}: port {port} is out of range", remedy="Ports go from 0 to 65535.")
     return int(port)
 

@@ -22,8 +22,11 @@ def soak(directory: Path, *flags: str) -> tuple[int, dict[str, Any], str]:
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
-def test_job_bears_a_few_faults(tmp_path: Path) -> None:
-    code, line, said = soak(tmp_path / "soak", "--seed=10", "--bursts=2", "--faults=kill_worker,term_agent,stop_worker")
+@pytest.mark.parametrize("secrets", [(), ("--token", "--tls")])
+def test_job_bears_a_few_faults(tmp_path: Path, secrets: tuple[str, ...]) -> None:
+    faults = "--faults=kill_worker,term_agent,stop_worker"
+    code, line, said = soak(tmp_path / "soak", "--seed=10", "--bursts=2", faults, *secrets)
+    assert (line["token"], line["tls"]) == (bool(secrets), bool(secrets))
     assert (code, line["violations"]) == (0, []), said
     assert line["bursts"] == 2
     assert line["faults"] == {"kill_worker": 1, "term_agent": 1, "all": 2}

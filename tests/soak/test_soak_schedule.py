@@ -29,7 +29,7 @@ def test_same_seed_same_faults() -> None:
     assert some(7, terms("parallel")) != some(8, terms("parallel"))
 
 
-@pytest.mark.parametrize("backend", ["parallel", "tiered", "etcd", "parallel --serving-node"])
+@pytest.mark.parametrize("backend", ["parallel", "tiered", "etcd", "parallel --serving-node", "tiered --places=3"])
 def test_every_kind_comes_and_the_minimum_stays(backend: str) -> None:
     of = terms(*backend.split())
     here, seen = set(NODES), set()
@@ -46,6 +46,15 @@ def test_every_kind_comes_and_the_minimum_stays(backend: str) -> None:
         seen |= {fault.kind for fault in burst.faults}
         assert all(fault.lasts <= 30 for fault in burst.faults if fault.target == "server"), "half of the outage"
     assert seen == set(of.kinds)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    ["--places=1", "--places=5", "--places=3 --serving-node", "--backend=etcd --token", "--backend=etcd --places=2"],
+)
+def test_what_does_not_go_together(flags: str) -> None:
+    with pytest.raises(SystemExit):
+        arguments.parse(flags.split())
 
 
 PROMISES = Promises(ttl=5, reach_timeout=15, outage=60, slack=1, torch=False, serving="node0")

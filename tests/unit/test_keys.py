@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -185,3 +186,14 @@ def test_service_that_always_forgets_is_not_asked_for_ever():
     with pytest.raises(Compacted):
         who_leave(MemoryBackend(service))
     assert len(asked) < 100
+
+
+def test_keys_of_strangers_cost_no_more_than_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    digits = "9" * 5000  # which int() refuses
+    names = ("", "\0", "a/b", "x" * 7000, digits, "²", "-1", "🙂", "7")
+    held = [KeyValue(f"{keys.RESTARTS}{name}", b"\xff", 1) for name in names]
+    assert keys.restarts_of(held) == {7: "\ufffd"}
+    with caplog.at_level(logging.WARNING):
+        assert list(keys.readable(Member, [KeyValue(f"{keys.MEMBERS}{name}", b"null", 1) for name in names])) == []
+    assert len(caplog.records) == len(names)
+    assert max(len(record.getMessage()) for record in caplog.records) < 400

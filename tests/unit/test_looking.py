@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kits.unit.memory_coordination import MemoryBackend, MemoryService
+from kits.wire.tls_kit import Issued
 
 from rdzv_plugins import Backend, Request, option
 from rdzv_plugins.assemble.create import create_handler
@@ -20,6 +23,8 @@ from rdzv_plugins.elastic.keys import Assignment, Member, Round, encode
 from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, OptionError, UsageError
 from rdzv_plugins.host import Catalog, PluginHost, PluginRecord
 from rdzv_plugins.host.catalog import Entry
+from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.options import parse_conf
 from rdzv_plugins.run_status import NodeStatus, RunStatus
 
 REQUEST = Request("toy", "run", "h:1", 1, 1, 1, given=frozenset({"run_id"}))
@@ -171,3 +176,22 @@ def test_one_that_says_nothing_of_its_runs() -> None:
     assert not can_look(entry("mine", meets_at="node").backend)
     with pytest.raises(BrokenPlugin, match="says nothing of its runs"):
         look(entry("mine", create=lambda request: None, meets_at="service"), REQUEST, T)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_store_under_tls_is_asked_by_those_who_speak_it_and_warns_of_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    issued = Issued(tmp_path / "ours")
+    with caplog.at_level(logging.WARNING), StoreServer("127.0.0.1", tls=issued.files) as server:
+        request = Request(
+            "parallel", "run", f"127.0.0.1:{server.port}", 1, 1, 1, given=frozenset(), conf=parse_conf(issued.conf)
+        )
+        found = recognise(PluginHost.load().catalog, request)
+        assert found is not None
+        assert "a native store of rdzv-plugins" in found.what
+        assert server.stats()["refused"] == {}
+        without = dataclasses.replace(request, conf={})  # nothing is known of certificates: all are asked
+        assert recognise(PluginHost.load().catalog, without) is not None
+    asked = [entry("toy", recognise=says("mine"))]
+    assert recognise(catalog(*asked), request) is not None, "nobody listens there any more"

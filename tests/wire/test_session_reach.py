@@ -17,6 +17,7 @@ from kits.wire.wire_client import PATIENCE
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RunIdMismatch
+from rdzv_plugins.kvstore.coordination.opening import Opening
 from rdzv_plugins.kvstore.native.server import StoreServer
 
 T = PATIENCE
@@ -102,6 +103,27 @@ def test_who_answers_wrongly_is_refused_at_once(data: bytes, text: str) -> None:
         error = refusal(port)
     assert str(Endpoint("127.0.0.1", port)) in str(error)
     assert re.search(text, str(error))
+
+
+@pytest.mark.parametrize("under_tls", [False, True])
+def test_who_is_silent_under_tls_is_asked_nothing_in_plain(under_tls: bool) -> None:
+    """It would warn of it when it goes on."""
+    asked: list[str] = []
+
+    def stranger() -> None:
+        asked.append("whose is it?")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+        opening = Opening(Endpoint(*address), "run", LONG, stranger=stranger, under_tls=under_tls)
+        with socket.create_connection(address, 0.1) as connection:
+            assert "does not answer" in opening.greet(connection)
+        listener.setblocking(False)
+        listener.accept()[0].close()
+        if under_tls:
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+    assert bool(asked) is not under_tls
 
 
 def test_a_store_of_another_run_is_named_at_once() -> None:

@@ -6,17 +6,22 @@ import dataclasses
 import logging
 import queue
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from rdzv_plugins.errors import is_signal
+from rdzv_plugins.certificates import NodeTlsOptions, certificates_of
+from rdzv_plugins.endpoints import parse_endpoint
+from rdzv_plugins.errors import RdzvError, is_signal
 from rdzv_plugins.host.catalog import Catalog, Entry
 from rdzv_plugins.interfaces import Backend, Request
+from rdzv_plugins.kvstore.sockets.reach import dial
 from rdzv_plugins.plain_text import printable
 from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
 _ANSWER_S = 2.0
+_TLS_S = 0.5
 _LONGEST = 300
 
 
@@ -33,11 +38,20 @@ def recognise(catalog: Catalog, request: Request, *, but: Backend | None = None)
     Takes two seconds at most. A backend that takes longer or fails does no harm.
     """
     request = dataclasses.replace(request, options=None, target=None)
-    answers: queue.SimpleQueue[tuple[Entry, str]] = queue.SimpleQueue()
     entries = [entry for entry in catalog.entries() if entry.backend.recognise and entry.backend is not but]
+    deadline = time.monotonic() + _ANSWER_S
+    if _speaks_tls(request):  # a store of ours, most likely: what others ask it in plain would make it warn of TLS
+        ours = [entry for entry in entries if issubclass(entry.backend.options or object, NodeTlsOptions)]
+        if found := _first_answer(ours, request, deadline):
+            return found
+        entries = [entry for entry in entries if entry not in ours]
+    return _first_answer(entries, request, deadline)
+
+
+def _first_answer(entries: Sequence[Entry], request: Request, deadline: float) -> Found | None:
+    answers: queue.SimpleQueue[tuple[Entry, str]] = queue.SimpleQueue()
     for entry in entries:
         OwnThread(target=_ask, args=(entry, request, answers), name="rdzv-whose").start()
-    deadline = time.monotonic() + _ANSWER_S
     for _ in entries:
         try:
             entry, what = answers.get(timeout=max(0.0, deadline - time.monotonic()))
@@ -52,6 +66,19 @@ def whose(catalog: Catalog, request: Request, mine: Backend, endpoint: str) -> s
     """What listens at ``endpoint``: the ``Request.whose`` of a node with backend ``mine``."""
     found = recognise(catalog, dataclasses.replace(request, endpoint=endpoint), but=mine)
     return found.what if found else ""
+
+
+def _speaks_tls(request: Request) -> bool:
+    """Whether what listens speaks TLS by the request's certificates, if it has any."""
+    tls = certificates_of(request)
+    if tls is None:
+        return False
+    try:
+        endpoint = parse_endpoint(request.endpoint, None)
+        dial(endpoint.host, endpoint.port, _TLS_S, tls=tls).close()
+    except (RdzvError, OSError):
+        return False
+    return True
 
 
 def _ask(entry: Entry, request: Request, answers: queue.SimpleQueue[tuple[Entry, str]]) -> None:

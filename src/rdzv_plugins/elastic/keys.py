@@ -73,6 +73,7 @@ _SHOWN = 80
 """The most characters of a name that an error quotes."""
 _MOST_LISTS = 20
 """A service that has always forgotten what came after the list that it has just given does not work."""
+_MOST_DIGITS = 18
 
 logger = logging.getLogger(__name__)
 
@@ -341,13 +342,18 @@ def readable(cls: type[R], held: Iterable[KeyValue]) -> Iterator[R]:
         try:
             yield decode(cls, kv.value)
         except ValueError as error:
-            logger.warning("cannot read key %r of the rendezvous: %s", kv.key, error)
+            logger.warning("cannot read key '%s' of the rendezvous: %s", printable(kv.key, _SHOWN), error)
 
 
 def restarts_of(held: Iterable[KeyValue]) -> dict[int, str]:
     """The notes below ``RESTARTS``, by round. Keys of any other form are left out."""
     rounds = ((kv.key.removeprefix(RESTARTS), kv.value) for kv in held)
-    return {int(number): value.decode(errors="replace") for number, value in rounds if number.isdecimal()}
+    return {int(number): value.decode(errors="replace") for number, value in rounds if is_round(number)}
+
+
+def is_round(text: str) -> bool:
+    """Whether ``text`` is the number of a round: ``int`` raises for thousands of digits, which a stranger may write."""
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
 _ENCODER = msgspec.json.Encoder()

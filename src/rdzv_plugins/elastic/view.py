@@ -17,6 +17,8 @@ from rdzv_plugins.rounds.ends import parse_outcome
 
 logger = logging.getLogger(__name__)
 
+_SHOWN_NAME = 80
+
 
 class View:
     """What this node has been told. Fed by the watches' threads, read by the agent's. Thread-safe.
@@ -78,7 +80,9 @@ class View:
                 try:
                     self._take(event)
                 except ValueError as error:  # a value of another version, or not one of ours
-                    logger.warning("cannot read key %r of the rendezvous: %s", event.key, error)
+                    logger.warning(
+                        "cannot read key '%s' of the rendezvous: %s", printable(event.key, _SHOWN_NAME), error
+                    )
             self._version += 1
             self._changed.notify_all()
         self._on_change()

@@ -41,7 +41,8 @@ class Opening:
     """Opens a session of ``ttl`` seconds for run ``run_id``; the attributes are set once ``greet`` has returned "".
 
     ``named``: the run id is not a default one. ``stranger`` is asked when the listener does not answer as a native
-    store. ``token`` is the job's, if it has one. Raises ``ValueError`` for an impossible ``ttl``.
+    store, unless the connections are ``under_tls``. ``token`` is the job's, if it has one. Raises ``ValueError`` for an
+    impossible ``ttl``.
     """
 
     opened: frames.Opened
@@ -58,11 +59,12 @@ class Opening:
         named: bool = True,
         stranger: Stranger = unknown,
         token: JobToken | None = None,
+        under_tls: bool = False,
     ) -> None:
         if not _LEAST_TTL <= ttl <= _MOST_TTL:
             raise ValueError(f"ttl={ttl} is not from {_LEAST_TTL} to {_MOST_TTL:g} seconds")
         self._endpoint, self._run_id, self._named, self._stranger = endpoint, run_id, named, stranger
-        self._token = token
+        self._token, self._under_tls = token, under_tls
         self._request = frame(_OUR_NUMBER, frames.OPEN, frames.open_(round(ttl * 1000), run_id))
 
     def greet(self, connection: socket.socket) -> str:
@@ -101,6 +103,8 @@ class Opening:
 
     def _silent(self, connection: socket.socket) -> EndpointUnreachable | None:
         """The error that says who is silent there, if that is known before the whole time-out has passed."""
+        if self._under_tls:  # whoever could be named is asked in plain, and what is silent here has spoken TLS
+            return None
         known = self._stranger()
         if known is None and is_torch_store(connection):
             return self._not_native("it answers as torch's TCPStore does")

@@ -268,7 +268,13 @@ class NativeCoordination:
         A session that is lost at once may call ``on_lost`` before this returns.
         """
         opening = Opening(
-            self._endpoint, self._run_id, ttl, named=self._named, stranger=self._stranger, token=self._token
+            self._endpoint,
+            self._run_id,
+            ttl,
+            named=self._named,
+            stranger=self._stranger,
+            token=self._token,
+            under_tls=self._tls is not None,
         )
         connection = reach(self._endpoint, timeout, self._who, opening.greet, tls=self._tls)
         with contextlib.ExitStack() as undo:

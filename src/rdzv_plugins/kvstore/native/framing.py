@@ -115,7 +115,8 @@ def ask_statistics(
             silent = functools.partial(_silent, endpoint, connection, stranger)
             hello(
                 connection,
-                on_sent=lambda: look_if_silent(connection, silent),
+                # under TLS it has spoken TLS, as nobody does who could be named
+                on_sent=lambda: look_if_silent(connection, silent if tls is None else unknown),
                 token=token,
                 purpose=Purpose.STATUS,
             )

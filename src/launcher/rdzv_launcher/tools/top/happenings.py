@@ -19,7 +19,7 @@ def happening(event: Event, before: KeyValue | None) -> str:
 
 def last_end(failures: list[KeyValue]) -> str:
     """The newest failure that the nodes have recorded; empty if there was none."""
-    rounds = {int(number): kv for kv in failures if (number := kv.key.removeprefix(keys.FAILURES)).isdecimal()}
+    rounds = {int(number): kv for kv in failures if keys.is_round(number := kv.key.removeprefix(keys.FAILURES))}
     try:
         return f"round {max(rounds)}: {describe(parse_failure(rounds[max(rounds)].value))}" if rounds else ""
     except ValueError:
