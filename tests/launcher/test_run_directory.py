@@ -241,3 +241,37 @@ def test_logs_of_a_job_that_ends_by_an_error_are_named_too(tmp_path: Path) -> No
     assert done.returncode == 128 + signal.SIGTERM, done.stderr
     (logs,) = (tmp_path / "temporary").glob("rdzv-run-*/logs")
     assert str(logs) in done.stderr
+
+
+CLEANER = """
+import glob, os, shutil, sys
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    for each in glob.glob(os.environ["TMPDIR"] + "/rdzv-run-*"):
+        shutil.rmtree(each)
+    sys.exit(1)
+print("again", os.path.isdir(os.path.dirname(os.environ["TORCHELASTIC_ERROR_FILE"])), file=sys.stderr)
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        [],
+        ["--log-prefix"],
+        ["--redirects=1", "--log-timestamps=files"],
+        ["--log-dir=logs", "--tee=3"],
+        ["--rdzv-backend=tiered", "--rdzv-conf=worker_transport=unix"],
+    ],
+)
+def test_workers_are_restarted_after_a_cleaner_has_removed_the_directory(tmp_path: Path, flags: list[str]) -> None:
+    (tmp_path / "program.py").write_text(CLEANER)
+    (tmp_path / "temporary").mkdir()
+    command = [sys.executable, "-m", "rdzv_launcher.run", "--max-restarts=1", *flags, "program.py"]
+    environment = os.environ | {"TMPDIR": str(tmp_path / "temporary")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 3, done.stderr  # the second time, and not by an error of ours
+    assert "again True" in done.stderr
+    assert "internal error" not in done.stderr
+    if "--log-prefix" not in flags and "--redirects=1" not in flags:
+        assert not os.listdir(tmp_path / "temporary"), "the new directory is removed in the end, too"
