@@ -185,6 +185,18 @@ def test_the_second_of_a_rank_that_is_at_work_disturbs_nobody(two: Job) -> None:
     assert [each.num_nodes_waiting() for each in two.handlers.values()] == [0, 0]
 
 
+def test_the_second_does_not_get_ahead_of_the_first_between_two_rounds(two: Job) -> None:
+    two.complete()
+    two.rounds().open(2, "somebody")
+    for each in two.handlers.values():
+        told(each)
+    second = two.node(1)
+    with pytest.raises(errors.SettingsDiffer, match="node rank 1 is "):
+        second.next_rendezvous()
+    second.shutdown()
+    assert [each.result(PATIENCE_S).rank for each in two.join(0, 1)] == [0, 1]
+
+
 def test_the_second_node_rank_0_is_told_by_the_first(two: Job) -> None:
     two.complete()
     second = two.node(0)

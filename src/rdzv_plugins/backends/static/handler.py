@@ -225,8 +225,8 @@ class StaticHandler:
         newest = rounds.latest()
         if newest >= round_:  # others are ahead: they asked for a restart, or this agent replaces one
             round_ = newest + 1 if rounds.is_settled(newest) else newest
-            if round_ > newest:  # whoever has this rank there may be at work
-                self._refuse_second(newest, rounds.holder(newest, self._rank))
+            if self._round < round_ - 1:  # whoever had this rank there may be at work, or about to join again
+                self._refuse_second(round_ - 1, rounds.holder(round_ - 1, self._rank))
         round_ = max(round_, rounds.open(round_, f"node rank {self._rank} ({self._me})"))
         replaced = rounds.arrive(round_, self._rank, self._me)
         if replaced is not None:
@@ -330,7 +330,7 @@ class StaticHandler:
         missing = self._rounds_().published_missing(round_)
         where = f"in round {round_} at {self._endpoint}"
         if missing is None:
-            facts = f"node rank 0, which knows who is missing, has not said so yet {where}"
+            facts = f"node rank 0, which says who is missing, is not {where} yet"
         else:
             who = str(missing) or "node rank 0 has not started it"
             facts = f"{self._nodes - len(missing)} of {self._nodes} nodes are {where}; {who}"
