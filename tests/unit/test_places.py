@@ -21,6 +21,7 @@ import pytest
 from rdzv_plugins.clock import now
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.endpoint_options import EndpointOptions, meeting_places, validate
+from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.joining import Joining
 from rdzv_plugins.elastic.keys import BEGUN, BORN, Assignment, Member, Round, encode
 from rdzv_plugins.elastic.leading.quorum import seat_of
@@ -280,6 +281,7 @@ class Sessions:
     def __init__(self) -> None:
         self.said: list[dict[str, Any]] = []
         self.session: Any = SimpleNamespace(ttl=5.0, put=lambda items, **_: self.said.append(items))
+        self.outage = Outage("r", 60.0, lambda: True, lambda _: None)
 
 
 def carrying_of(*rounds: Assignment) -> tuple[Carrying, Myself, Sessions, SimpleNamespace]:

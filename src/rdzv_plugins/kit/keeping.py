@@ -77,7 +77,7 @@ class Keeper:
                     await within(pause, self._sooner.wait())
             text = f"{self._name} has not answered for {now() - self._last:.0f} s: {self._why().text}"
             error = ConnectionLost(text, remedy=self._why().remedy or default_remedy(self._service))
-            error.silent = True
+            error.silent, error.silent_since = True, None if self._stood else self._last
             return error
         except ConnectionLost as error:
             return error

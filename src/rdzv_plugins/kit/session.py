@@ -281,5 +281,5 @@ class KitSession:
     def _lost(self) -> ConnectionLost:
         over = self._over or ConnectionLost(f"the session with {self._work.name} has ended")
         error = ConnectionLost(str(over), remedy=over.remedy)
-        error.silent = over.silent
+        error.silent, error.silent_since = over.silent, over.silent_since
         return error

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from rdzv_plugins.coordination import Event, KeyValue, Session, Watch
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.insisting import insist, patience
+from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, NodeNotice, Probe, Round, encode, readable
 from rdzv_plugins.elastic.leading.member_watch import MemberWatch
 from rdzv_plugins.elastic.leading.membership import Decisions, Membership, Rules
@@ -60,6 +60,7 @@ class Leader:
         order: Order,
         neighbours: Neighbours,
         me: Member,
+        outage: Outage,
         *,
         gone: str = "",
         proved: Iterable[str] = (),
@@ -73,6 +74,7 @@ class Leader:
         """
         self._session, self._key = session, key
         self._rules, self._order, self._neighbours = rules, order, neighbours
+        self._outage = outage
         self._inbox: queue.SimpleQueue[Sequence[Event | _ProvedGone] | None] = queue.SimpleQueue()
         self._seen = MemberWatch(session, me, self.proved, until_proved=rules.majority)
         self._was_leading, self._proved = gone, tuple(proved)
@@ -136,7 +138,7 @@ class Leader:
             where,
         )
         try:
-            insist(lambda: self._session.delete([keys.LEADER], guard=self._key, timeout=patience(self._session)))
+            self._ask(lambda timeout: self._session.delete([keys.LEADER], guard=self._key, timeout=timeout))
         except ConnectionLost as error:
             logger.debug("the key of the leader goes with the session: %s", error)
 
@@ -146,16 +148,15 @@ class Leader:
             return
         outcome = Outcome("failed", f"the leader of the rendezvous cannot go on: {reason}")
         try:
-            insist(lambda: self._session.create(keys.END, to_json(outcome).encode(), timeout=patience(self._session)))
-        except ConnectionLost as error:
+            self._ask(lambda timeout: self._session.create(keys.END, to_json(outcome).encode(), timeout=timeout))
+        except RdzvError as error:
             logger.debug("could not tell the other nodes: %s", error)
 
     def _lead(self) -> None:
-        session, timeout = self._session, patience(self._session)
         while True:
-            held, revision = insist(lambda: session.list("", timeout=timeout))
+            held, revision = self._ask(lambda timeout: self._session.list("", timeout=timeout))
             try:
-                watch = insist(functools.partial(self._watch_members, revision))
+                watch = self._ask(functools.partial(self._watch_members, revision))
                 break
             except Compacted:  # what has happened since the list was made has already been forgotten
                 continue
@@ -179,8 +180,8 @@ class Leader:
         finally:
             watch.cancel()
 
-    def _watch_members(self, after: int) -> Watch:
-        return self._session.watch(keys.MEMBERS, self._inbox.put, after=after, timeout=patience(self._session))
+    def _watch_members(self, after: int, timeout: float) -> Watch:
+        return self._session.watch(keys.MEMBERS, self._inbox.put, after=after, timeout=timeout)
 
     def _take_over(self, held: Sequence[KeyValue]) -> tuple[Membership, Probing]:
         declared = next(readable(Round, (kv for kv in held if kv.key == keys.ROUND)), None)
@@ -220,7 +221,7 @@ class Leader:
         probe: Probe | None = None
         ended: list[str] = []
         proved = [event.node for event in events if isinstance(event, _ProvedGone)]
-        last_words = self._insist(lambda: self._seen.last_words(proved)) if proved else {}
+        last_words = self._insist(lambda timeout: self._seen.last_words(proved, timeout)) if proved else {}
         for event in events:
             if isinstance(event, _ProvedGone):
                 membership.proved(event.node)
@@ -295,14 +296,17 @@ class Leader:
             self._write(items)
         if decisions.forget:
             forgotten = [kind + node for node in decisions.forget for kind in self._told]
-            self._insist(lambda: self._session.delete(forgotten, guard=self._key, timeout=patience(self._session)))
+            self._insist(lambda timeout: self._session.delete(forgotten, guard=self._key, timeout=timeout))
 
-    def _insist(self, request: Callable[[], T]) -> T:
+    def _insist(self, request: Callable[[float], T]) -> T:
         with self._watchdog.asking():
-            return insist(request)
+            return self._ask(request)
+
+    def _ask(self, request: Callable[[float], T]) -> T:
+        return self._outage.insist(self._session, request)
 
     def _write(self, items: Mapping[str, bytes]) -> None:
-        if self._insist(lambda: self._session.put(items, guard=self._key, timeout=patience(self._session))) is None:
+        if self._insist(lambda timeout: self._session.put(items, guard=self._key, timeout=timeout)) is None:
             raise _Replaced
 
 

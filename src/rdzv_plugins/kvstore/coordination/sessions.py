@@ -232,6 +232,7 @@ class NativeCoordination:
         self._token, self._tls = token, tls
         self._outage, self._named, self._stranger = outage_timeout, named, stranger
         self._sessions: set[NativeSession] = set()
+        self._proven = False  # it has been of use
 
     @property
     def name(self) -> str:
@@ -268,7 +269,12 @@ class NativeCoordination:
         A session that is lost at once may call ``on_lost`` before this returns.
         """
         opening = Opening(
-            self._endpoint, self._run_id, ttl, named=self._named, stranger=self._stranger, token=self._token
+            self._endpoint,
+            self._run_id,
+            ttl,
+            named=self._named,
+            stranger=None if self._proven else self._stranger,
+            token=self._token,
         )
         connection = reach(self._endpoint, timeout, self._who, opening.greet, tls=self._tls)
         with contextlib.ExitStack() as undo:
@@ -287,6 +293,7 @@ class NativeCoordination:
             self._sessions.add(session)
             session.start()
             undo.pop_all()
+        self._proven = True
         return session
 
     def close(self) -> None:
