@@ -70,7 +70,7 @@ class Outage:
         """Note that the service has not done what it should since then (``clock.now``), or longer."""
         with self._lock:
             if self._since is None:
-                self._report_at, self._told = now() + _QUIET_S, False
+                self._report_at, self._told = max(since, now() - _QUIET_S) + _QUIET_S, False
             self._since = since if self._since is None else min(since, self._since)
 
     def over(self) -> None:

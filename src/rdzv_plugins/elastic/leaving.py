@@ -70,7 +70,7 @@ class Leaving:
     def leave(self, outcome: Outcome) -> None:
         """Tell the others. A node that serves something stays until they have left, at most ``linger`` seconds."""
         session = self._link.session
-        if session is None:
+        if session is None or self._link.problem is not None:  # it would not be heard
             return
         try:
             ends_all = self._link.hosts_service and self._link.places is None  # else another place serves from now on

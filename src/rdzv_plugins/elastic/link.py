@@ -300,7 +300,7 @@ class Link:
             try:
                 self._connect(timeout)
             except Exception as error:
-                if not isinstance(error, (RdzvError, TimeoutError)):
+                if not isinstance(error, (RdzvError, TimeoutError)) and pause == _AGAIN_S:  # once
                     logger.exception("run %s: reaching the rendezvous again has failed", self._request.run_id)
                 answer = isinstance(error, RdzvError) and now() < asked + timeout  # it did not need all the time
                 refused = answer and not isinstance(error, ConnectionLost)
@@ -325,6 +325,6 @@ class Link:
         self.problem = EndpointLost(
             text + (f" (then: {then})" if then is not None else ""),
             remedy=next(iter(remedies), "")
-            or "The node or server that serves it has ended, or cannot be reached. Its own output says why.",
+            or "See the output of the process that serves it, and the network on the way there.",
         )
         self._view.wake()

@@ -205,7 +205,7 @@ class Cluster:
                 elif deadline - time.monotonic() > 0:  # otherwise it was we who ran out of time
                     await self.leave(connection, reason_of(error))
         if refused is not None:
-            raise TimeoutError(f"{what}: {refused}. {refused.remedy}")
+            raise TimeoutError(f"{what}: {refused} ({refused.remedy.rstrip('.')})")
         raise TimeoutError(f"{what}: etcd has not answered in time ({self.why()})")
 
     async def _pause_before(self, deadline: float, seconds: float) -> None:
@@ -233,7 +233,7 @@ class Cluster:
                     raise refused from None
                 self._reasons[connection.endpoint] = Reason(str(refused), refused.remedy)
                 if time.monotonic() >= deadline:
-                    raise TimeoutError(f"{refused}. {refused.remedy}") from None
+                    raise TimeoutError(str(refused)) from None
                 await self._pause_before(deadline, _LOOK_S)
 
     async def _is_ours(self, connection: Connection, answer: Any) -> bool:
