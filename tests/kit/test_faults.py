@@ -36,6 +36,7 @@ def test_a_service_that_is_gone_for_good(server: ServerProcess, caplog: pytest.L
             session.list("", timeout=SHORT)
         error = losses.next()
         assert error.silent
+        assert error.silent_since is not None, "the outage is counted from then on"
         assert f"rdzv-http at 127.0.0.1:{server.port} has not answered for" in str(error)
         assert "connection refused" in str(error)
         assert "Is rdzv-http running there" in error.remedy

@@ -512,6 +512,28 @@ def test_place_that_remembers_nothing_stops_nobody(servers: list[StoreServer], c
         one.close()
 
 
+def test_who_finds_no_place_says_what_is_wrong_with_each(servers: list[StoreServer]):
+    token = JobToken((b"m" * 32,))
+    served = [StoreServer("127.0.0.1", free_port(), run="r", tokens=token.accepted("r")), *servers[1:]]
+    places = places_of(served)
+    try:
+        places.at = 1  # it was a member there
+        for each in served[1:]:
+            each.close()
+        with pytest.raises(EndpointUnreachable):
+            places.open_session(TTL_S, on_lost=lambda _: None, timeout=1)
+        eventually = time.monotonic() + 20
+        while not all(each.wrong for each in places._outlooks) and time.monotonic() < eventually:
+            time.sleep(0.01)
+        with pytest.raises(EndpointUnreachable) as raised:
+            places.open_session(TTL_S, on_lost=lambda _: None, timeout=1)
+        assert "needs the job's token" in str(raised.value)
+        assert str(raised.value).count("refused") == 2
+    finally:
+        places.close()
+        served[0].close()
+
+
 def test_place_is_left_when_it_counts_on_a_node_no_longer(servers: list[StoreServer]):
     """It counts from what it has heard last: up to a third of the time to live later than it has answered."""
     one = places_of(servers)

@@ -38,8 +38,10 @@ class Losses:
         """
         if self._joining.place is None or self._joining.place.world == 1:
             return False
-        while (lost := self._ask_all()) is None:
+        if (lost := self._ask_all()) is None:
             logger.info("a worker has failed, and the rendezvous does not answer: waiting to hear why")
+        while lost is None:
+            lost = self._ask_all()
         return lost
 
     def _ask_all(self) -> bool | None:
