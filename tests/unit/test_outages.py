@@ -10,6 +10,7 @@ import pytest
 from kits.unit.elastic_nodes import PATIENCE_S, Job, Node, eventually, in_round
 from kits.unit.memory_coordination import MemorySession
 
+from rdzv_plugins.clock import now
 from rdzv_plugins.elastic import insisting
 from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.errors import (
@@ -230,3 +231,36 @@ def test_who_cannot_ask_whether_a_node_was_lost_ends_with_the_outage() -> None:
         with pytest.raises(EndpointLost, match="it is full"):
             first.handler.peer_lost()
         assert len(refused) == 2
+
+
+def silent(node: Node, since: float) -> None:
+    """Its session ends: nothing was heard in it since then."""
+    session = node.backend.session
+    assert session is not None
+    error = ConnectionLost("here:1 has not answered: it makes no sense")
+    error.silent, error.silent_since = True, since
+    node.backend.service.end(session)
+    session.on_lost(error)
+
+
+def test_a_service_that_opens_sessions_and_keeps_none_alive_is_given_up() -> None:
+    """As with a plug-in whose keep-alive raises: else the workers would be killed and started again for ever."""
+    with Job("1", outage_timeout=1) as job:
+        [node] = job.start(1)
+        silent(node, now() - 1)
+        eventually(node.handler.num_nodes_waiting, "another session follows")
+        assert node.join().result(PATIENCE_S).world_size == 1
+        silent(node, node.handler._link._recovered_at)
+        with pytest.raises(EndpointLost, match="it makes no sense"):
+            eventually(node.handler.num_nodes_waiting, "it ends")
+
+
+def test_what_was_left_of_an_outage_when_the_session_ended_is_all_there_is() -> None:
+    with Job("1") as job:
+        [node] = job.start(1)
+        refuses(node, REFUSALS[1])
+        silent(node, now() - 59)
+        began = now()
+        with pytest.raises(EndpointLost, match="another program"):
+            eventually(node.handler.num_nodes_waiting, "it ends")
+        assert now() - began < 30

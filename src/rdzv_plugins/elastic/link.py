@@ -89,6 +89,7 @@ class Link:
         """What this node may go on with when the service has lost its memory."""
         self._leader: Leader | None = None
         self._closed = False
+        self._recovered_at = -math.inf  # when a lost session was last followed by another
         self.session: Session | None = None
         """The living session; None while there is none."""
         self.opened = 0
@@ -287,6 +288,9 @@ class Link:
 
         Whatever it says meanwhile: it may be about to be put right. Only a job that has not begun takes that for final.
         """
+        if self.places is None and lost.silent and (lost.silent_since or now()) <= self._recovered_at:
+            self._give_up(lost)  # it opens sessions, and does not keep them alive: that would go on for ever
+            return
         since = now() if lost.silent_since is None else lost.silent_since
         if lost.silent and lost.silent_since is None and self.places is None:  # for all of that time
             since = -math.inf
@@ -311,6 +315,7 @@ class Link:
                     return
             else:
                 self.outage.over()
+                self._recovered_at = now()
                 logger.warning("run %s: back%s, with a new session", self._request.run_id, self._request.at_endpoint)
                 return
             time.sleep(min(pause, self.outage.left))

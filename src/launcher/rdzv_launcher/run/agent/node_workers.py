@@ -68,6 +68,7 @@ class NodeWorkers:
         self._spec, self._keeper, self._fence = spec, keeper, fence
         self._another_keeper = another_keeper
         self._keeper_lives = True
+        self._ended_by = ""  # what of ours has ended the workers of the newest group
         self._monitor, self._output, self._inbox = monitor, output, inbox
         self._stacks = stacks
         self._storing: threading.Timer | None = None
@@ -98,7 +99,7 @@ class NodeWorkers:
         self._kills.begin()
         with self._lock:
             self._replace_lost_keeper()
-            self._fenced = False
+            self._fenced, self._ended_by = False, ""
             self._fence.starting()
             starts = prepare_starts(
                 self._spec,
@@ -180,7 +181,7 @@ class NodeWorkers:
 
     def cause(self, local_rank: int, exit_code: int) -> str:
         """What else is known about a worker's end; see ``Workers``."""
-        return cause_of(exit_code, self.tail(local_rank), self._kills)
+        return self._ended_by or cause_of(exit_code, self.tail(local_rank), self._kills)
 
     def error_file(self, local_rank: int) -> str:
         """The file where a worker of the newest group records its exception; empty if there is none."""
@@ -266,6 +267,7 @@ class NodeWorkers:
                     logger.debug("preloaded %s in %.1f s (%d KiB)", ", ".join(modules), seconds, memory)
                 case Lost(reason):
                     logger.error("%s", reason)
+                    self._ended_by = "It was ended with its keeper, a process of rdzv-run, as is said above."
                     for local_rank in sorted(self._running):
                         self._ended(local_rank, _KILLED)
                     self._keeper_lives = False
