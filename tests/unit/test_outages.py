@@ -264,3 +264,40 @@ def test_what_was_left_of_an_outage_when_the_session_ended_is_all_there_is() -> 
         with pytest.raises(EndpointLost, match="another program"):
             eventually(node.handler.num_nodes_waiting, "it ends")
         assert now() - began < 30
+
+
+def test_nobody_is_missing_because_the_service_is_away() -> None:
+    """The time to join is over in an outage, which has its own end."""
+    with Job("2", timeout=1, outage_timeout=3) as job:
+        first, second = job.start(2)
+        second.die()
+        eventually(first.handler.num_nodes_waiting, "it hears that the other is lost")
+        refuses(first, REFUSALS[0])
+        first.backend.lose()
+        with pytest.raises(EndpointLost, match="it needs the job's token"):
+            first.join().result(PATIENCE_S)
+
+
+def test_a_node_that_is_done_is_done_whatever_the_service_refuses() -> None:
+    with Job("2", outage_timeout=1) as job:
+        first, second = job.start(2)
+        for node in (first, second):
+            node.handler.note_done()
+        full(job, 10**6)
+        for node in (first, second):
+            node.handler.stay()
+
+
+def test_who_cannot_be_asked_for_is_not_taken_for_done() -> None:
+    with Job("2") as job:
+        first, _ = job.start(2)
+        assert first.handler.working_peers()
+
+        def silent(session: MemorySession) -> None:
+            raise TimeoutError("no answer")
+
+        job.service.on("list", "members/", "before", silent)
+        assert first.handler.working_peers(), "while the service does not answer"
+        refuses(first, REFUSALS[0])
+        first.backend.lose()
+        assert first.handler.working_peers(), "while there is no session"

@@ -43,11 +43,13 @@ def another_program(port: int, answer: bytes | None) -> Iterator[None]:
                     with connection:
                         connection.sendall(answer)
 
-        threading.Thread(target=serve, daemon=True).start()
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
         try:
             yield
         finally:
             listener.shutdown(socket.SHUT_RDWR)
+            thread.join(PATIENCE)
             for connection in kept:
                 connection.close()
 

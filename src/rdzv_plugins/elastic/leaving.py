@@ -90,7 +90,10 @@ class Leaving:
             return  # already said
         if outcome.end == "done" and self._joining.round:
             finishing = Finishing(self._joining.round, self._self.me.name)
-            session.put({keys.FINISHING: encode(finishing)}, timeout=patience(session))
+            try:
+                session.put({keys.FINISHING: encode(finishing)}, timeout=patience(session))
+            except (TimeoutError, errors.RdzvError) as error:  # it is done all the same
+                logger.debug("could not tell the other nodes that this one is done: %s", error)
         quick = outcome.end == "lost"  # nobody waits to hear that
         self._self.say_once(
             _BEFORE_WORKERS_S if quick else patience(session), leaving=outcome.end, reason=outcome.reason

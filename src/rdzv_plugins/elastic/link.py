@@ -266,7 +266,7 @@ class Link:
             compare(self._settings, job, self._request.endpoint)
         except SettingsDiffer as error:
             notice = NodeNotice(refusal(self._settings, error))
-            with contextlib.suppress(ConnectionLost, TimeoutError):  # its own message says so, too
+            with contextlib.suppress(RdzvError, TimeoutError):  # its own message says so, too
                 session.put({keys.NOTICE: encode(notice)}, timeout=timeout)
             raise
 
