@@ -233,6 +233,12 @@ def test_who_cannot_ask_whether_a_node_was_lost_ends_with_the_outage() -> None:
         assert len(refused) == 2
 
 
+def again_and_again(action: Callable[[], object]) -> None:
+    until = now() + PATIENCE_S
+    while now() < until:
+        action()
+
+
 def silent(node: Node, since: float) -> None:
     """Its session ends: nothing was heard in it since then."""
     session = node.backend.session
@@ -253,6 +259,24 @@ def test_a_service_that_opens_sessions_and_keeps_none_alive_is_given_up() -> Non
         silent(node, node.handler._link._recovered_at)
         with pytest.raises(EndpointLost, match="it makes no sense"):
             eventually(node.handler.num_nodes_waiting, "it ends")
+
+
+def test_sessions_that_are_lost_as_soon_as_they_are_opened_end_the_node_in_time() -> None:
+    with Job("1", outage_timeout=2) as job:
+        [node] = job.start(1)
+        node.backend.lose()
+        began = now()
+
+        def works() -> None:
+            eventually(node.handler.num_nodes_waiting, "another session follows, or it ends")
+            node.join().result(PATIENCE_S)
+            silent(node, node.handler._link._recovered_at)
+
+        works()
+        works()
+        with pytest.raises(EndpointLost, match="it makes no sense"):
+            again_and_again(works)
+        assert now() - began >= 1
 
 
 def test_what_was_left_of_an_outage_when_the_session_ended_is_all_there_is() -> None:

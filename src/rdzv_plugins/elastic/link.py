@@ -89,7 +89,7 @@ class Link:
         """What this node may go on with when the service has lost its memory."""
         self._leader: Leader | None = None
         self._closed = False
-        self._recovered_at = -math.inf  # when a lost session was last followed by another
+        self._was_out_since = self._recovered_at = -math.inf  # until a lost session was last followed by another
         self.session: Session | None = None
         """The living session; None while there is none."""
         self.opened = 0
@@ -288,14 +288,18 @@ class Link:
 
         Whatever it says meanwhile: it may be about to be put right. Only a job that has not begun takes that for final.
         """
-        if self.places is None and lost.silent and (lost.silent_since or now()) <= self._recovered_at:
-            self._give_up(lost)  # it opens sessions, and does not keep them alive: that would go on for ever
-            return
         since = now() if lost.silent_since is None else lost.silent_since
-        if lost.silent and lost.silent_since is None and self.places is None:  # for all of that time
+        # it opens sessions, and keeps none alive: that is one outage, or this would go on for ever
+        again = since <= self._recovered_at and self.places is None
+        if again:
+            since = self._was_out_since
+        elif lost.silent and lost.silent_since is None and self.places is None:  # for all of that time
             since = -math.inf
         self.outage.begin(since)
         left, pause = self.outage.left, _AGAIN_S
+        if again and not left:
+            self._give_up(lost)
+            return
         logger.warning(
             "run %s: %s; trying to reach it again for %.0f s at most", self._request.run_id, lost, max(LEAST_S, left)
         )
@@ -314,8 +318,8 @@ class Link:
                     self._give_up(lost, then)
                     return
             else:
+                self._was_out_since, self._recovered_at = since, now()
                 self.outage.over()
-                self._recovered_at = now()
                 logger.warning("run %s: back%s, with a new session", self._request.run_id, self._request.at_endpoint)
                 return
             time.sleep(min(pause, self.outage.left))

@@ -83,7 +83,9 @@ class Keeper:
             return error
         except Exception as error:  # it must not end in silence
             logger.exception("keeping the session alive has failed")
-            return ConnectionLost(f"keeping the session with {self._name} alive has failed: {error!r}")
+            lost = ConnectionLost(f"keeping the session with {self._name} alive has failed: {error!r}")
+            lost.silent_since = self._last
+            return lost
 
     async def _renew(self) -> bool:
         """False when it has taken too long."""
