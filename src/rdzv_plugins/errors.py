@@ -285,6 +285,11 @@ class ConnectionLost(EndpointLost):
     """
 
     silent = False
+    silent_since: float | None = None
+    """When the service was heard last, by ``rdzv_plugins.clock.now``, if it has been silent since then.
+
+    An outage is counted from then on. None: it was heard until the end, or this process may be what stood still.
+    """
 
 
 class Compacted(RendezvousFailed):

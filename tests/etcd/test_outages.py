@@ -36,6 +36,7 @@ def test_no_quorum_for_too_long_ends_the_session_and_names_every_member_with_its
     two.kill()
     error = subject.losses.next()
     assert error.silent
+    assert error.silent_since is not None, "the outage is counted from then on"
     alive, *dead = named_with_reasons(str(error), [mine, one, two])
     assert "no leader" in alive
     assert ["refused" in each for each in dead] == [True, True]

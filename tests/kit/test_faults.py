@@ -14,6 +14,7 @@ from kits.etcd.etcd_relay import HoldingRelay
 from kits.kit.kit_parts import T, backend_at, listening, opened, refused
 from rdzv_http.client import HttpClient
 
+from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import EndsSessions, Event, KeyValue, Session
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, BrokenPlugin, ConnectionLost, EndpointUnreachable
@@ -36,6 +37,7 @@ def test_a_service_that_is_gone_for_good(server: ServerProcess, caplog: pytest.L
             session.list("", timeout=SHORT)
         error = losses.next()
         assert error.silent
+        assert error.silent_since is not None, "the outage is counted from then on"
         assert f"rdzv-http at 127.0.0.1:{server.port} has not answered for" in str(error)
         assert "connection refused" in str(error)
         assert "Is rdzv-http running there" in error.remedy
@@ -62,6 +64,27 @@ def test_a_service_that_stands_still_for_longer_than_a_session_lives(
         assert "mine" in keys_of(session)
         assert losses.none
         wait_until(lambda: "answers again" in caplog.text, lambda: caplog.text)
+
+
+@pytest.mark.parametrize(
+    "error", [AccessRefused("it may not do that"), NotImplementedError("nobody has written it"), ValueError("a fault")]
+)
+def test_a_keep_alive_that_raises_is_waited_out_like_silence(server: ServerProcess, error: Exception) -> None:
+    """The session may live all the same: only the service knows."""
+
+    class Denied(HttpClient):
+        async def keep_alive(self) -> None:
+            raise error
+
+    losses, began = Losses(), now()
+    with backend_at(server.port, outage=3, client=Denied) as backend:
+        session = opened(backend, 1, losses)
+        assert session.create("k", b"", timeout=T)[0]
+        lost = losses.next()
+        assert now() - began >= 3
+        assert lost.silent
+        assert lost.silent_since is not None
+        assert str(error) in str(lost)
 
 
 def test_a_service_that_has_lost_its_data(server: ServerProcess) -> None:

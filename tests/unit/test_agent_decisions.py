@@ -340,10 +340,17 @@ def test_a_signal_while_workers_are_stopped_gives_them_no_more_time() -> None:
 
 
 def test_workers_that_the_fence_kills_have_not_failed() -> None:
-    story = Story().working()
+    """Nobody is asked or told of a failure, and no restart is used up, whatever becomes of the session."""
+    story = Story(restarts=1).working()
     assert story.tell(events.Fenced()) == [steps.Kill()]
-    assert story.ends(-9) == [steps.AskPeers()]
-    assert story.tell(events.PeersAnswered(lost=True))[-1] == steps.Join()
+    assert story.ends(-9) == [steps.Join()]
+    story.working()
+    assert story.machine.restarts_used == 0
+    assert story.tell(events.Fenced()) == [steps.Kill()]
+    assert story.ends(-9) == [steps.Join()]
+    code, outcome = end_of(story.tell(events.Failed(EndpointLost("lost the rendezvous at there:1"))))
+    assert (code, outcome.end, outcome.failure) == (68, "lost", None)
+    assert "there:1" in outcome.reason
 
 
 def test_a_worker_in_uninterruptible_sleep_ends_this_node_whatever_restarts_there_are() -> None:

@@ -140,7 +140,7 @@ def test_however_many_processes_are_gone_at_once_their_last_words_are_one_reques
         ids = [node.id for node in nodes if node is not leader]
         asked_at_rest([leader])
         before = leader.backend.requests["list"]
-        words = leader.handler._link._leader._seen.last_words([*ids, "nobody"])
+        words = leader.handler._link._leader._seen.last_words([*ids, "nobody"], timeout=1)
         assert {node: decode(Member, kv.value).node_id for node, kv in words.items()} == {node: node for node in ids}
         assert leader.backend.requests["list"] == before + 1
 

@@ -59,7 +59,7 @@ def is_lost(node: Node) -> bool:
 @pytest.mark.parametrize("stage", ["before", "after"])
 @pytest.mark.parametrize("step", STEPS)
 def test_leaders_node_is_lost(step: str, stage: Stage):
-    with Job("2:3") as job:
+    with Job("2:3", outage_timeout=1) as job:
         nodes = [job.node() for _ in range(3)]
         dead: list[Node] = []
 

@@ -24,6 +24,7 @@ import pytest
 from rdzv_plugins.clock import now
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.endpoint_options import EndpointOptions, meeting_places, validate
+from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.joining import Joining
 from rdzv_plugins.elastic.keys import BEGUN, BORN, Assignment, Member, Round, encode
 from rdzv_plugins.elastic.leading.quorum import seat_of
@@ -421,6 +422,7 @@ class Sessions:
     def __init__(self) -> None:
         self.said: list[dict[str, Any]] = []
         self.session: Any = SimpleNamespace(ttl=5.0, put=lambda items, **_: self.said.append(items))
+        self.outage = Outage("r", 60.0, lambda: True, lambda _: None)
 
 
 def carrying_of(*rounds: Assignment) -> tuple[Carrying, Myself, Sessions, SimpleNamespace]:
@@ -649,6 +651,28 @@ def test_place_that_remembers_nothing_stops_nobody(servers: list[StoreServer], c
         assert "does not remember it: it refuses writing place/born: it is full" in caplog.text
     finally:
         one.close()
+
+
+def test_who_finds_no_place_says_what_is_wrong_with_each(servers: list[StoreServer]):
+    token = JobToken((b"m" * 32,))
+    served = [StoreServer("127.0.0.1", free_port(), run="r", tokens=token.accepted("r")), *servers[1:]]
+    places = places_of(served)
+    try:
+        places.at = 1  # it was a member there
+        for each in served[1:]:
+            each.close()
+        with pytest.raises(EndpointUnreachable):
+            places.open_session(TTL_S, on_lost=lambda _: None, timeout=1)
+        eventually = time.monotonic() + 20
+        while not all(each.wrong for each in places._outlooks) and time.monotonic() < eventually:
+            time.sleep(0.01)
+        with pytest.raises(EndpointUnreachable) as raised:
+            places.open_session(TTL_S, on_lost=lambda _: None, timeout=1)
+        assert "needs the job's token" in str(raised.value)
+        assert str(raised.value).count("refused") == 2
+    finally:
+        places.close()
+        served[0].close()
 
 
 def test_place_is_left_when_it_counts_on_a_node_no_longer(servers: list[StoreServer]):

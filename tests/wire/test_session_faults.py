@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 from kits.wire.attack_kit import ServerProcess
-from kits.wire.coordination_kit import LONG, Losses, Recorder, keys, stop
+from kits.wire.coordination_kit import LONG, Losses, Recorder, keys, opened, stop
 from kits.wire.session_peers import HELLO, OPENED, answering, at, reply, says, session_at
 from kits.wire.wire_client import PATIENCE
 
-from rdzv_plugins.errors import ConnectionLost
+from rdzv_plugins.clock import now
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
+from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.kvstore.native.server import StoreServer
 
 T = PATIENCE
@@ -172,3 +175,54 @@ def test_a_request_in_a_call_back_is_refused_instead_of_waiting_for_ever(server:
     assert called.wait(T)
     assert errors
     assert keys(session.list("", timeout=T)) == {"k": b""}
+
+
+def test_a_server_that_was_silent_before_it_ended_has_been_away_since_then() -> None:
+    """An outage is counted from then on, and not anew when the connection ends."""
+    losses, silent = Losses(), threading.Event()
+    ended = threading.Event()
+
+    def script(connection: socket.socket) -> None:
+        says(HELLO + reply(0, OPENED))(connection)
+        ended.wait(T)
+        connection.shutdown(socket.SHUT_RDWR)
+
+    with answering(script) as port:
+        endpoint, begun = Endpoint("127.0.0.1", port), now()
+        backend = NativeCoordination(endpoint, "run", name="parallel", who="it", outage_timeout=T)
+        session = backend.open_session(0.3, on_lost=losses, timeout=T)
+        assert isinstance(session, NativeSession)
+        fell_silent = session._connection._on_silent
+        session._connection._on_silent = lambda: (fell_silent(), silent.set())
+        assert silent.wait(T)
+        noted = now()
+        ended.set()
+        error = losses.next()
+        assert not error.silent
+        assert error.silent_since is not None
+        assert begun <= error.silent_since <= noted - 0.3
+        backend.close()
+    assert ConnectionLost("").silent_since is None, "one that was heard until its end"
+
+
+def test_what_listens_by_now_where_the_server_was_is_not_found_out(server: StoreServer) -> None:
+    """It takes some seconds, and this node waits for the server whatever else is there."""
+    asked: list[str] = []
+
+    def stranger() -> None:
+        asked.append("who is it?")
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = Endpoint("127.0.0.1", silent.getsockname()[1])
+        backend = NativeCoordination(endpoint, "run", name="parallel", who="it", stranger=stranger)
+        with pytest.raises(EndpointUnreachable):
+            backend.open_session(LONG, on_lost=print, timeout=1.5)
+        assert asked
+        asked.clear()
+    known = NativeCoordination(Endpoint("127.0.0.1", server.port), "run", name="parallel", who="it", stranger=stranger)
+    opened(known)
+    known._endpoint = endpoint
+    with socket.create_server(("127.0.0.1", endpoint.port)), pytest.raises(EndpointUnreachable):
+        known.open_session(LONG, on_lost=print, timeout=1.5)
+    assert asked == []
+    known.close()

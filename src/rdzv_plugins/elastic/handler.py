@@ -182,9 +182,15 @@ class ElasticHandler:
 
     def working_peers(self) -> Sequence[str]:
         session = self._link.session
-        if session is None or not self._joining.round:
+        if not self._joining.round:
             return ()
-        there = farewell.others(session, self._self.me.node_id)
+        try:
+            there = farewell.others(session, self._self.me.node_id) if session is not None else None
+        except (TimeoutError, errors.RdzvError) as error:
+            logger.debug("could not ask who works: %s", error)
+            there = None
+        if there is None:  # an outage says nothing of the others, and ends by itself
+            return ["nodes that nobody can ask for now"]
         return [each.name for each in there if each.reached == self._joining.round and farewell.works(each)]
 
     def lost_peers(self) -> Sequence[str]:

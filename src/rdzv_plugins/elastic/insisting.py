@@ -1,15 +1,29 @@
-"""Requests that have to complete, one way or the other."""
+"""Requests that have to complete, and the outage while the service does not do them, which has one deadline."""
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import Session
+from rdzv_plugins.errors import Compacted, ConnectionLost, RdzvError
+from rdzv_plugins.reporting import EVERY_S
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+LEAST_S = 1.0
+"""The least that a request is given, however little of the outage is left: this process may have stood still."""
 _LONGEST_S = 10.0
+_SLACK_S = 0.1
+_QUIET_S = 1.0
+"""What is over within this many seconds is not worth a line."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 2.0
 
 
 def patience(session: Session) -> float:
@@ -17,13 +31,108 @@ def patience(session: Session) -> float:
     return min(session.ttl, _LONGEST_S)
 
 
-def insist(request: Callable[[], T]) -> T:
-    """Repeat a request that the service does not answer: if it took effect already, repeating it changes nothing.
+class Outage:
+    """Counts for how long the service has not done what this node needs, whatever is wrong. Thread-safe.
 
-    Ends with ``ConnectionLost`` at the latest when the session ends.
+    It is silent, cannot be reached, refuses this node, takes no writes, or something else is there. The first to notice
+    begins the count; others who notice go on with it, until the service does something that one of them needs.
     """
-    while True:
-        try:
-            return request()
-        except TimeoutError:
-            continue
+
+    def __init__(
+        self, run_id: str, seconds: float, has_begun: Callable[[], bool], give_up: Callable[[Exception], object]
+    ) -> None:
+        """``give_up`` is called with the last error when there has been one for ``seconds``.
+
+        ``has_begun``: whether the job has had a round. Before that a refusal is not waited out.
+        """
+        self._run_id, self._seconds, self._has_begun, self._give_up = run_id, seconds, has_begun, give_up
+        self._lock = threading.Lock()
+        self._since: float | None = None
+        self._report_at = 0.0
+        self._told = False
+
+    @property
+    def lasts(self) -> bool:
+        """Whether there is one."""
+        return self._since is not None
+
+    @property
+    def left(self) -> float:
+        """Seconds until this node gives up; all of them while there is no outage."""
+        return max(0.0, self._ends_at - now())
+
+    @property
+    def _ends_at(self) -> float:
+        since = self._since
+        return (now() if since is None else since) + self._seconds
+
+    def begin(self, since: float) -> None:
+        """Note that the service has not done what it should since then (``clock.now``), or longer."""
+        with self._lock:
+            if self._since is None:
+                self._report_at, self._told = max(since, now() - _QUIET_S) + _QUIET_S, False
+            self._since = since if self._since is None else min(since, self._since)
+
+    def over(self) -> None:
+        """Note that the service has done what was needed."""
+        with self._lock:
+            since, told, self._since, self._told = self._since, self._told, None, False
+        if told and since is not None:
+            logger.warning(
+                "run %s: the rendezvous does again what it is asked, after %.0f s", self._run_id, now() - since
+            )
+
+    def ended_by(self, error: Exception, asked: float, timeout: float) -> bool:
+        """Note that what was asked at ``asked`` was not done; True if it has gone on for too long.
+
+        It was given ``timeout`` seconds: if far more have passed, this process has stood still, and asks once more.
+        """
+        self.begin(asked)
+        in_time = now() - asked <= timeout + LEAST_S or asked >= self._ends_at - _SLACK_S
+        if in_time and self.left < _SLACK_S:
+            return True
+        self._report(error)
+        return False
+
+    def note(self, error: Exception, asked: float, timeout: float) -> bool:
+        """As ``ended_by``, and this node gives up then."""
+        if ended := self.ended_by(error, asked, timeout):
+            self._give_up(error)
+        return ended
+
+    def _report(self, error: Exception) -> None:
+        with self._lock:
+            if now() < self._report_at or self.left < _SLACK_S:
+                return
+            self._report_at, self._told = now() + EVERY_S, True
+        then = f" {error.remedy}" if isinstance(error, RdzvError) else ""
+        logger.warning(
+            "run %s: %s; this node waits for that for another %.0f s at most.%s", self._run_id, error, self.left, then
+        )
+
+    def insist(self, session: Session, request: Callable[[float], T]) -> T:
+        """Repeat a request, which gets its time-out, until it is done: repeating one that took effect changes nothing.
+
+        Raises ``ConnectionLost`` at the latest when the session ends or this node gives up; ``Compacted``; and a
+        refusal if the job has not begun.
+        """
+        first, pause = now(), _FIRST_PAUSE_S
+        while True:
+            asked, timeout = now(), min(patience(session), max(LEAST_S, self.left))
+            try:
+                answer = request(timeout)
+            except (ConnectionLost, Compacted):
+                raise
+            except (TimeoutError, RdzvError) as error:
+                refused = isinstance(error, RdzvError)
+                if refused and not self._has_begun():
+                    raise
+                self.begin(first)
+                if self.note(error, asked, timeout):
+                    raise ConnectionLost(str(error)) from error
+                if refused:
+                    time.sleep(pause)
+                    pause = min(1.5 * pause, _LONGEST_PAUSE_S)
+            else:
+                self.over()
+                return answer

@@ -135,6 +135,8 @@ class Joining:
             if kind in ("spare", "left out"):  # needed when a node is lost, and in nobody's way until then
                 deadline = now + self._options.join_seconds
                 self.is_spare = self.is_spare or not is_finishing(self._view)
+            if now >= deadline and self._link.is_out:  # for which nobody is to blame who is missing; it has an end
+                deadline = now + self._options.outage_timeout
             if now >= deadline:
                 raise errors.RendezvousTimeout(
                     f"{facts()}, after {self._options.join_seconds:g} s", remedy=remedy_for_timeout(self._request)

@@ -70,7 +70,7 @@ class Leaving:
     def leave(self, outcome: Outcome) -> None:
         """Tell the others. A node that serves something stays until they have left, at most ``linger`` seconds."""
         session = self._link.session
-        if session is None:
+        if session is None or self._link.problem is not None:  # it would not be heard
             return
         try:
             ends_all = self._link.hosts_service and self._link.places is None  # else another place serves from now on
@@ -90,7 +90,10 @@ class Leaving:
             return  # already said
         if outcome.end == "done" and self._joining.round:
             finishing = Finishing(self._joining.round, self._self.me.name)
-            session.put({keys.FINISHING: encode(finishing)}, timeout=patience(session))
+            try:
+                session.put({keys.FINISHING: encode(finishing)}, timeout=patience(session))
+            except (TimeoutError, errors.RdzvError) as error:  # it is done all the same
+                logger.debug("could not tell the other nodes that this one is done: %s", error)
         quick = outcome.end == "lost"  # nobody waits to hear that
         self._self.say_once(
             _BEFORE_WORKERS_S if quick else patience(session), leaving=outcome.end, reason=outcome.reason

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import CoordinationBackend, KeyValue, Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.insisting import insist, patience
+from rdzv_plugins.elastic.insisting import LEAST_S, Outage
 from rdzv_plugins.elastic.keys import Leading, Member, NodeNotice, encode
 from rdzv_plugins.elastic.leading.leader import Leader
 from rdzv_plugins.elastic.leading.membership import Rules
@@ -33,12 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_AGAIN_S = 0.5
-_ANSWER_S = 1.0
-"""How many seconds a service that was silent for an outage's time is given to answer once more.
-
-This process may have been the silent one.
-"""
+_AGAIN_S, _LONGEST_PAUSE_S = 0.5, 2.0
 
 
 class Link:
@@ -80,6 +75,14 @@ class Link:
             min_per_domain=options.min_per_domain,
             trial=trial_rules(request, options),
         )
+        self.outage = Outage(
+            request.run_id,
+            # another place serves as soon as the lost one may be left
+            options.outage_timeout + (self.places.leaves_within if self.places is not None else 0.0),
+            lambda: view.newest > 0,
+            self._give_up,
+        )
+        """For how long the service has not done what this node needs."""
         self._neighbours = Neighbours(allowed=options.allow_same_host)
         self._lock = threading.Lock()
         self._leading = threading.Lock()  # one attempt at a time
@@ -87,6 +90,7 @@ class Link:
         """What this node may go on with when the service has lost its memory."""
         self._leader: Leader | None = None
         self._closed = False
+        self._was_out_since = self._recovered_at = -math.inf  # until a lost session was last followed by another
         self.session: Session | None = None
         """The living session; None while there is none."""
         self.opened = 0
@@ -109,9 +113,9 @@ class Link:
 
     @property
     def is_out(self) -> bool:
-        """Whether the service has not answered for a session's life, and is being waited for."""
+        """Whether the service has not answered for a session's life, or not done what it should: it is waited for."""
         session = self.session
-        return session is None or getattr(session, "known_until", math.inf) < now()
+        return session is None or self.outage.lasts or getattr(session, "known_until", math.inf) < now()
 
     def open(self, timeout: float) -> None:
         """Reach the service. Raises ``EndpointUnreachable``, ``RunIdMismatch`` or ``SettingsDiffer``."""
@@ -149,7 +153,9 @@ class Link:
                 return  # others can
             mine = self._my_key()
             # the answer says whose key it is, even if it was written by a request that got no answer
-            _, key = insist(lambda: session.create(keys.LEADER, mine, ephemeral=True, timeout=patience(session)))
+            _, key = self.outage.insist(
+                session, lambda timeout: session.create(keys.LEADER, mine, ephemeral=True, timeout=timeout)
+            )
             if key.value != mine or (self._leader is not None and self._leader.leads(session, key)):
                 return
             self._lead(session, key)
@@ -176,9 +182,12 @@ class Link:
             session, mine = self.session, self._my_key()
             if session is None or self._closed or (self._leader is not None and self._leader.stuck):
                 return
-            insist(lambda: session.put({keys.LEADER: mine}, ephemeral=True, guard=held, timeout=patience(session)))
+            self.outage.insist(
+                session,
+                lambda timeout: session.put({keys.LEADER: mine}, ephemeral=True, guard=held, timeout=timeout),
+            )
             # the answer does not tell whether a request that got no answer has done it
-            found, _ = insist(lambda: session.list(keys.LEADER, timeout=patience(session)))
+            found, _ = self.outage.insist(session, lambda timeout: session.list(keys.LEADER, timeout=timeout))
             key = next((kv for kv in found if kv.key == keys.LEADER), None)
             if key is None or key.value != mine or (self._leader is not None and self._leader.leads(session, key)):
                 return
@@ -197,6 +206,7 @@ class Link:
             self._order,
             self._neighbours,
             self.told_of_me(),
+            self.outage,
             gone=gone,
             proved=tuple(self._proved),
             on_free=self._view.wake,
@@ -219,21 +229,27 @@ class Link:
             leader.stop()
 
     def _connect(self, timeout: float) -> None:
+        """Open a session and say in it what each has to say. Takes ``timeout`` seconds at most, and a few more."""
+        deadline = now() + timeout
+
+        def left() -> float:
+            return max(LEAST_S, deadline - now())
+
         lost: list[ConnectionLost] = []  # before it is ours
         session = self._backend.open_session(
             self._options.ttl, on_lost=lambda error: self._on_lost(error, lost), timeout=timeout
         )
         try:
             tell = self._view.begin()
-            session.watch(keys.ALL, tell, timeout=timeout)
-            session.watch(keys.NODES + self._node_id, tell, timeout=timeout)
+            session.watch(keys.ALL, tell, timeout=left())
+            session.watch(keys.NODES + self._node_id, tell, timeout=left())
             if self._request.preflight:
-                session.watch(keys.TRIES + self._node_id, tell, timeout=timeout)
-            written, job = session.create(keys.JOB, json.dumps(self._settings).encode(), timeout=timeout)
+                session.watch(keys.TRIES + self._node_id, tell, timeout=left())
+            written, job = session.create(keys.JOB, json.dumps(self._settings).encode(), timeout=left())
             if not written:
-                self._compare(session, job.value, timeout)
+                self._compare(session, job.value, left())
             self.on_open()
-            kept = self.keeping is not None and self.keeping.take_over(session, timeout)
+            kept = self.keeping is not None and self.keeping.take_over(session, left())
         except BaseException:
             session.close()
             raise
@@ -254,7 +270,7 @@ class Link:
             compare(self._settings, job, self._request.endpoint)
         except SettingsDiffer as error:
             notice = NodeNotice(refusal(self._settings, error))
-            with contextlib.suppress(ConnectionLost, TimeoutError):  # its own message says so, too
+            with contextlib.suppress(RdzvError, TimeoutError):  # its own message says so, too
                 session.put({keys.NOTICE: encode(notice)}, timeout=timeout)
             raise
 
@@ -272,26 +288,63 @@ class Link:
         self._view.wake()
 
     def _recover(self, lost: ConnectionLost) -> None:
-        """Open another session; workers go on meanwhile. A service that is not back within an outage's time is lost."""
-        if isinstance(lost.__cause__, PluginError):
-            self.problem = lost.__cause__
+        """Open another session; workers go on meanwhile. A service that is not back within an outage's time is lost.
+
+        Whatever it says meanwhile: it may be about to be put right. Only a job that has not begun takes that for final.
+        """
+        if isinstance(lost.__cause__, PluginError) and not self._view.newest:
+            self._give_up(lost)
+            return
+        since = now() if lost.silent_since is None else lost.silent_since
+        # it opens sessions, and keeps none alive: that is one outage, or this would go on for ever
+        again = since <= self._recovered_at and self.places is None
+        if again:
+            since = self._was_out_since
+        elif lost.silent and lost.silent_since is None and self.places is None:  # for all of that time
+            since = -math.inf
+        self.outage.begin(since)
+        left, pause = self.outage.left, _AGAIN_S
+        if again and not left:
+            self._give_up(lost)
+            return
+        logger.warning(
+            "run %s: %s; trying to reach it again for %.0f s at most", self._request.run_id, lost, max(LEAST_S, left)
+        )
+        while not self._closed:
+            asked, timeout = now(), max(LEAST_S, round(left, 1))  # it appears in messages
+            try:
+                self._connect(timeout)
+            except Exception as error:
+                if not isinstance(error, (RdzvError, TimeoutError)) and pause == _AGAIN_S:  # once
+                    logger.exception("run %s: reaching the rendezvous again has failed", self._request.run_id)
+                answer = isinstance(error, RdzvError) and now() < asked + timeout  # it did not need all the time
+                refused = answer and not isinstance(error, ConnectionLost)
+                then = error if refused or not lost.silent else None  # else it has said what is wrong
+                final = refused and not self._view.newest
+                if self.outage.ended_by(error, asked, timeout) or final:
+                    self._give_up(lost, then)
+                    return
+            else:
+                self._was_out_since, self._recovered_at = since, now()
+                self.outage.over()
+                logger.warning("run %s: back%s, with a new session", self._request.run_id, self._request.at_endpoint)
+                return
+            time.sleep(min(pause, self.outage.left))
+            pause, left = min(1.5 * pause, _LONGEST_PAUSE_S), self.outage.left
+
+    def _give_up(self, error: Exception, then: Exception | None = None) -> None:
+        """The service is lost for good: by ``error``, and because of ``then`` nothing has become of another session."""
+        if self.problem is not None:
+            return
+        if isinstance(error.__cause__, PluginError):  # it says all there is to say
+            self.problem = error.__cause__
             self._view.wake()
             return
-        logger.warning("run %s: %s; trying to reach it again", self._request.run_id, lost)
-        try:
-            if self.places is not None:  # another place serves as soon as the lost one may be left
-                self.open(self._options.outage_timeout + self.places.leaves_within)
-            else:
-                self.open(_ANSWER_S if lost.silent else self._options.outage_timeout)
-            logger.warning("run %s: back%s, with a new session", self._request.run_id, self._request.at_endpoint)
-        except Exception as error:
-            if not isinstance(error, RdzvError):
-                logger.exception("run %s: reaching the rendezvous again has failed", self._request.run_id)
-            # an error with a remedy already says all there is to say
-            then = "" if lost.remedy else f" (then: {error})"
-            self.problem = EndpointLost(
-                f"lost the rendezvous of run {self._request.run_id!r}{self._request.at_endpoint}: {lost}{then}",
-                remedy=lost.remedy
-                or "The node or server that serves it has ended, or cannot be reached. Its own output says why.",
-            )
-            self._view.wake()
+        text = f"lost the rendezvous of run {self._request.run_id!r}{self._request.at_endpoint}: {error}"
+        remedies = [each.remedy for each in (then, error) if isinstance(each, RdzvError) and each.remedy]
+        self.problem = EndpointLost(
+            text + (f" (then: {then})" if then is not None else ""),
+            remedy=next(iter(remedies), "")
+            or "See the output of the process that serves it, and the network on the way there.",
+        )
+        self._view.wake()

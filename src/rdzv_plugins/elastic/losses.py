@@ -7,6 +7,7 @@ import time
 
 from rdzv_plugins.elastic.cut_off import CutOff
 from rdzv_plugins.elastic.ended import raise_if_ended
+from rdzv_plugins.elastic.insisting import LEAST_S
 from rdzv_plugins.elastic.joining import Joining
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.myself import Myself
@@ -33,22 +34,26 @@ class Losses:
 
         A node that gives no sign of life is lost when its session ends. That happens within its time to live; twice
         that allows for a service that elects a new leader of its own in between. While the service does not answer,
-        nobody can tell; it is then asked again until the outage has lasted too long.
+        nobody can tell; it is then asked again until the outage has lasted too long: this waits for no more of it.
         """
         if self._joining.place is None or self._joining.place.world == 1:
             return False
-        while (lost := self._ask_all()) is None:
+        if (lost := self._ask_all()) is None:
             logger.info("a worker has failed, and the rendezvous does not answer: waiting to hear why")
+        while lost is None:
+            lost = self._ask_all()
         return lost
 
     def _ask_all(self) -> bool | None:
         """Whether a node has been lost. None: the service has not answered, or has forgotten what it was asked."""
         self._wait_confirmed()
         session = self._link.session
+        outage = self._link.outage
         deadline = time.monotonic() + 2 * (session.ttl if session is not None else self._ttl) + 1
         asked = self._view.probe.number + 1
         if not self._joining.must_rejoin():  # otherwise this is an answer; do not ask another session's nodes
-            self._self.say_once(deadline - time.monotonic(), probe=asked)
+            left = deadline - time.monotonic()
+            self._self.say_once(min(left, max(LEAST_S, outage.left)) if outage.lasts else left, probe=asked)
         while True:
             seen = self._view.version
             self._raise_if_ended()
@@ -58,6 +63,8 @@ class Losses:
                 return None
             probe = self._view.probe
             answered = probe.answered and probe.number >= asked
+            if outage.lasts:  # it ends where it ends, whoever waits
+                deadline = min(deadline, time.monotonic() + outage.left)
             if answered or time.monotonic() >= deadline:
                 if not answered and self._link.is_out:
                     return None

@@ -7,20 +7,19 @@ import logging
 import os
 import socket
 import threading
-import time
 import uuid
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
+from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.domain import domain_of
-from rdzv_plugins.elastic.insisting import insist, patience
 from rdzv_plugins.elastic.keys import Assignment, Member, encode
 from rdzv_plugins.elastic.link import Link
-from rdzv_plugins.errors import ConnectionLost
+from rdzv_plugins.errors import ConnectionLost, RdzvError
 from rdzv_plugins.interfaces import Request
 
 logger = logging.getLogger(__name__)
@@ -94,16 +93,20 @@ class Myself:
 
     def say_once(self, timeout: float, **changes: Any) -> None:
         """Like ``say``, for at most ``timeout`` seconds: a node that leaves does not wait for a silent service."""
-        start = time.monotonic()
+        asked = now()
         if not self._saying.acquire(timeout=max(0.0, timeout)):  # somebody else is writing it
             return
         try:
             self.me = replace(self.me, **changes)
             session = self._link.session
             if session is not None and self.me.address and not self._silent:
-                session.put(self._item(), ephemeral=True, timeout=max(0.1, start + timeout - time.monotonic()))
-        except (ConnectionLost, TimeoutError) as error:
+                session.put(self._item(), ephemeral=True, timeout=max(0.1, asked + timeout - now()))
+                self._link.outage.over()
+        except ConnectionLost as error:
             logger.debug("could not tell the other nodes of %s: %s", ", ".join(changes), error)
+        except (TimeoutError, RdzvError) as error:
+            logger.debug("could not tell the other nodes of %s: %s", ", ".join(changes), error)
+            self._link.outage.note(error, asked, timeout)
         finally:
             self._saying.release()
 
@@ -112,7 +115,9 @@ class Myself:
         if session is None or not self.me.address or self._silent:
             return
         with contextlib.suppress(ConnectionLost):
-            insist(lambda: session.put(self._item(), ephemeral=True, timeout=patience(session)))
+            self._link.outage.insist(
+                session, lambda timeout: session.put(self._item(), ephemeral=True, timeout=timeout)
+            )
 
     def _item(self) -> dict[str, bytes]:
         return {keys.MEMBERS + self.me.node_id: encode(self.me)}

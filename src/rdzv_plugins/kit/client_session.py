@@ -127,7 +127,14 @@ class ClientSession(AsyncSession):
         self.lose(lost)
 
     async def _renew(self, deadline: float) -> None:
-        await self._ask(lambda: self._call("keep_alive", self._client.keep_alive), deadline)
+        try:
+            await self._ask(lambda: self._call("keep_alive", self._client.keep_alive), deadline)
+        except (ConnectionLost, Closed):
+            raise
+        except (RdzvError, NotImplementedError) as error:  # the author's own; the service may do it later
+            self.reason = Reason(str(error) or repr(error), error.remedy if isinstance(error, RdzvError) else "")
+            await asyncio.sleep(max(0.0, deadline - time.monotonic()))
+            raise self._late() from error
 
     async def create(self, key: str, value: bytes, deadline: float, *, ephemeral: bool) -> tuple[bool, KeyValue]:
         return await self._write(

@@ -71,14 +71,17 @@ class Coordination:
         opening.name = work.name
         session = KitSession(work, on_lost, self._sessions.discard)
         work.lose = session._lose
+        telling = asyncio.get_running_loop().create_task(_tell_waiting(work, timeout))
         try:
-            await _reach(work, start, timeout)
+            await work.reach(start + timeout)
             await work.open(ttl, start + timeout + _MORE_S)
         except BaseException as error:
             session.abandon()
             if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
                 raise work.problem(f"{work.name} could not be reached within {timeout:g} s") from None
             raise
+        finally:
+            telling.cancel()
         self._sessions.add(session)
         opening.session = session
         if self._closed or not opening.wanted:  # by now
@@ -93,15 +96,10 @@ class Coordination:
             session.close()
 
 
-async def _reach(work: AsyncSession, start: float, timeout: float) -> None:
-    """Wait for the service, saying every ten seconds what is waited for."""
-    end = start + timeout
+async def _tell_waiting(work: AsyncSession, timeout: float) -> None:
+    """Say every ten seconds what is waited for."""
+    start = time.monotonic()
     while True:
-        try:
-            await work.reach(min(end, time.monotonic() + EVERY_S))
-            return
-        except (TimeoutError, asyncio.TimeoutError):
-            if time.monotonic() >= end:
-                raise
-            waited = time.monotonic() - start
-            logger.info("waiting for %s: %s (%.0f s of %g s)", work.name, work.why(), waited, timeout)
+        await asyncio.sleep(EVERY_S)
+        waited = time.monotonic() - start
+        logger.info("waiting for %s: %s (%.0f s of %g s)", work.name, work.why(), waited, timeout)

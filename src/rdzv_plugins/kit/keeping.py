@@ -77,13 +77,15 @@ class Keeper:
                     await within(pause, self._sooner.wait())
             text = f"{self._name} has not answered for {now() - self._last:.0f} s: {self._why().text}"
             error = ConnectionLost(text, remedy=self._why().remedy or default_remedy(self._service))
-            error.silent = True
+            error.silent, error.silent_since = True, None if self._stood else self._last
             return error
         except ConnectionLost as error:
             return error
         except Exception as error:  # it must not end in silence
             logger.exception("keeping the session alive has failed")
-            return ConnectionLost(f"keeping the session with {self._name} alive has failed: {error!r}")
+            lost = ConnectionLost(f"keeping the session with {self._name} alive has failed: {error!r}")
+            lost.silent_since = self._last
+            return lost
 
     async def _renew(self) -> bool:
         """False when it has taken too long."""

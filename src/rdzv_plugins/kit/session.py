@@ -281,5 +281,5 @@ class KitSession:
     def _lost(self) -> ConnectionLost:
         over = self._over or ConnectionLost(f"the session with {self._work.name} has ended")
         error = ConnectionLost(str(over), remedy=over.remedy)
-        error.silent, error.__cause__ = over.silent, over.__cause__
+        error.silent, error.silent_since, error.__cause__ = over.silent, over.silent_since, over.__cause__
         return error

@@ -13,7 +13,6 @@ from rdzv_plugins.backends.etcd.api import grpc
 from rdzv_plugins.backends.etcd.connection import LATE_S, Connection, Dropped, Stream
 from rdzv_plugins.backends.etcd.diagnosis import SILENT
 from rdzv_plugins.backends.etcd.opening import Whose, nobody_knows, open_connection
-from rdzv_plugins.backends.etcd.patience import Patience
 from rdzv_plugins.backends.etcd.refusals import (
     NO_LEADER,
     Verdict,
@@ -66,9 +65,8 @@ Ask = Callable[[Connection, float], Awaitable[Any]]
 class Cluster:
     """An etcd cluster, of which one member is used at a time, and another when that fails.
 
-    ``path`` is for messages. ``outage_timeout``: how long the cluster is waited for while it answers but accepts no
-    writes or no password. ``whose`` tells what listens where no member answers, and is asked until a member has been of
-    use.
+    ``path`` is for messages. ``whose`` tells what listens where no member answers, and is asked until a member has been
+    of use.
     """
 
     def __init__(
@@ -77,12 +75,10 @@ class Cluster:
         security: EtcdSecurity,
         path: str,
         *,
-        outage_timeout: float,
         whose: Whose = nobody_knows,
     ) -> None:
         self._whose = whose
         self._endpoints, self._security, self.path = tuple(endpoints), security, path
-        self._writing, self._logging_in = Patience(outage_timeout), Patience(outage_timeout)
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[Connection] | None = None
         self._reasons: dict[Endpoint, Reason] = {}
@@ -166,10 +162,10 @@ class Cluster:
     async def call(self, what: str, ask: Ask, deadline: float, *, writes: bool = False) -> Any:
         """The answer to a repeatable request, from another member if necessary. ``writes``: it needs space.
 
-        ``deadline`` is in the monotonic clock's seconds. Raises ``TimeoutError`` with the reasons, the errors of
-        ``refusal``, and ``Dropped`` after ``close``.
+        ``deadline`` is in the monotonic clock's seconds. Raises ``TimeoutError`` with the reasons, which may be that
+        etcd does not do it now; the errors of ``refusal``; and ``Dropped`` after ``close``.
         """
-        logins, limit = 0, _ATTEMPT_S
+        logins, limit, refused = 0, _ATTEMPT_S, None
         while deadline - time.monotonic() > 0:
             try:
                 connection = await self.connection(deadline - time.monotonic())
@@ -186,7 +182,6 @@ class Cluster:
                 answer = await ask(connection, given)
                 if await self._is_ours(connection, answer):
                     if writes:
-                        self._writing.rewarded()
                         self._reasons.pop(connection.endpoint, None)
                     return answer
             except Dropped:
@@ -198,8 +193,6 @@ class Cluster:
                     raise refusal(error, what, self.path, self._security) from None
                 if decided is Verdict.LATER:
                     refused = refusal(error, what, self.path, self._security)
-                    if self._writing.ended_by(refused):
-                        raise refused from None
                     self._reasons[connection.endpoint] = Reason(str(refused), refused.remedy)
                     await self._pause_before(deadline, _BUSY_S)
                 elif decided is Verdict.LOG_IN:
@@ -211,6 +204,8 @@ class Cluster:
                     limit *= 2
                 elif deadline - time.monotonic() > 0:  # otherwise it was we who ran out of time
                     await self.leave(connection, reason_of(error))
+        if refused is not None:
+            raise TimeoutError(f"{what}: {refused} ({refused.remedy.rstrip('.')})")
         raise TimeoutError(f"{what}: etcd has not answered in time ({self.why()})")
 
     async def _pause_before(self, deadline: float, seconds: float) -> None:
@@ -225,7 +220,6 @@ class Cluster:
         while True:
             try:
                 await connection.logged_in(deadline - time.monotonic())
-                self._logging_in.rewarded()
                 return
             except TimeoutError:
                 self._reasons[connection.endpoint] = Reason("it has not answered the login yet")
@@ -235,10 +229,11 @@ class Cluster:
                     await self.leave(connection, reason_of(error))
                     raise Dropped(connection.dropped) from None
                 refused = refusal(error, "the login", self.path, self._security)
-                hopeful = self.proven and self._security.may_change and is_wrong_password(error)
-                if not hopeful or self._logging_in.ended_by(refused):
+                if not (self.proven and self._security.may_change and is_wrong_password(error)):
                     raise refused from None
                 self._reasons[connection.endpoint] = Reason(str(refused), refused.remedy)
+                if time.monotonic() >= deadline:
+                    raise TimeoutError(str(refused)) from None
                 await self._pause_before(deadline, _LOOK_S)
 
     async def _is_ours(self, connection: Connection, answer: Any) -> bool:

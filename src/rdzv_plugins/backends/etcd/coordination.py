@@ -42,12 +42,10 @@ class EtcdCoordination(Coordination):
     ) -> None:
         self._endpoints, self._security = tuple(endpoints), security or EtcdSecurity()
         self._space, self._whose = Space(prefix, run_id), whose
-        super().__init__("etcd", lambda: EtcdSession(self._cluster(outage_timeout), self._space, outage_timeout))
+        super().__init__("etcd", lambda: EtcdSession(self._cluster(), self._space, outage_timeout))
 
-    def _cluster(self, outage_timeout: float) -> Cluster:
-        return Cluster(
-            self._endpoints, self._security, self._space.path, outage_timeout=outage_timeout, whose=self._whose
-        )
+    def _cluster(self) -> Cluster:
+        return Cluster(self._endpoints, self._security, self._space.path, whose=self._whose)
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> KitSession:
         """See ``Coordination.open_session``; etcd counts ``ttl`` in whole seconds, and may grant more.
@@ -66,7 +64,7 @@ class EtcdCoordination(Coordination):
         return hold_for_good().run(self._peek(key, timeout), timeout + _MORE_S)
 
     async def _peek(self, key: str, timeout: float) -> bytes | None:
-        cluster = self._cluster(timeout)
+        cluster = self._cluster()
         deadline = time.monotonic() + timeout
         try:
             await cluster.connection(timeout)

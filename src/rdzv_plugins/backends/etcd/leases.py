@@ -188,7 +188,7 @@ class KeepAlive:
     def _unanswered(self) -> ConnectionLost:
         text = f"etcd has not answered for {now() - self._last:.0f} s: {self._cluster.why()}"
         error = ConnectionLost(text, remedy=self._cluster.remedy)
-        error.silent = True
+        error.silent, error.silent_since = True, None if self._stood else self._last
         return error
 
     def gone(self, which: str = "its lease") -> ConnectionLost:

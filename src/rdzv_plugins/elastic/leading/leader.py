@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from rdzv_plugins.coordination import Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.insisting import insist, patience
+from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, NodeNotice, Probe, Round, encode, readable
 from rdzv_plugins.elastic.leading.member_watch import MemberWatch
 from rdzv_plugins.elastic.leading.membership import Decisions, Membership, Rules
@@ -59,6 +59,7 @@ class Leader:
         order: Order,
         neighbours: Neighbours,
         me: Member,
+        outage: Outage,
         *,
         gone: str = "",
         proved: Iterable[str] = (),
@@ -72,6 +73,7 @@ class Leader:
         """
         self._session, self._key = session, key
         self._rules, self._order, self._neighbours = rules, order, neighbours
+        self._outage = outage
         self._inbox: queue.SimpleQueue[Sequence[Event | _ProvedGone] | None] = queue.SimpleQueue()
         self._seen = MemberWatch(session, me, self.proved, until_proved=rules.majority)
         self._was_leading, self._proved = gone, tuple(proved)
@@ -135,7 +137,7 @@ class Leader:
             where,
         )
         try:
-            insist(lambda: self._session.delete([keys.LEADER], guard=self._key, timeout=patience(self._session)))
+            self._ask(lambda timeout: self._session.delete([keys.LEADER], guard=self._key, timeout=timeout))
         except ConnectionLost as error:
             logger.debug("the key of the leader goes with the session: %s", error)
 
@@ -145,24 +147,17 @@ class Leader:
             return
         outcome = Outcome("failed", f"the leader of the rendezvous cannot go on: {reason}")
         try:
-            insist(lambda: self._session.create(keys.END, to_json(outcome).encode(), timeout=patience(self._session)))
-        except ConnectionLost as error:
+            self._ask(lambda timeout: self._session.create(keys.END, to_json(outcome).encode(), timeout=timeout))
+        except RdzvError as error:
             logger.debug("could not tell the other nodes: %s", error)
 
     def _lead(self) -> None:
-        session, timeout, held = self._session, patience(self._session), list[KeyValue]()
+        held = list[KeyValue]()
 
         def begin(found: Sequence[KeyValue]) -> None:
             held[:] = found
 
-        watch = keys.list_and_watch(
-            session,
-            "",
-            begin,
-            self._inbox.put,
-            lambda request: insist(lambda: request(timeout)),
-            watched=keys.MEMBERS,
-        )
+        watch = keys.list_and_watch(self._session, "", begin, self._inbox.put, self._ask, watched=keys.MEMBERS)
         try:
             with self._watchdog.turn():
                 membership, probing = self._take_over(held)
@@ -221,7 +216,7 @@ class Leader:
         probe: Probe | None = None
         ended: list[str] = []
         proved = [event.node for event in events if isinstance(event, _ProvedGone)]
-        last_words = self._insist(lambda: self._seen.last_words(proved)) if proved else {}
+        last_words = self._insist(lambda timeout: self._seen.last_words(proved, timeout)) if proved else {}
         for event in events:
             if isinstance(event, _ProvedGone):
                 membership.proved(event.node)
@@ -296,14 +291,17 @@ class Leader:
             self._write(items)
         if decisions.forget:
             forgotten = [kind + node for node in decisions.forget for kind in self._told]
-            self._insist(lambda: self._session.delete(forgotten, guard=self._key, timeout=patience(self._session)))
+            self._insist(lambda timeout: self._session.delete(forgotten, guard=self._key, timeout=timeout))
 
-    def _insist(self, request: Callable[[], T]) -> T:
+    def _insist(self, request: Callable[[float], T]) -> T:
         with self._watchdog.asking():
-            return insist(request)
+            return self._ask(request)
+
+    def _ask(self, request: Callable[[float], T]) -> T:
+        return self._outage.insist(self._session, request)
 
     def _write(self, items: Mapping[str, bytes]) -> None:
-        if self._insist(lambda: self._session.put(items, guard=self._key, timeout=patience(self._session))) is None:
+        if self._insist(lambda timeout: self._session.put(items, guard=self._key, timeout=timeout)) is None:
             raise _Replaced
 
 

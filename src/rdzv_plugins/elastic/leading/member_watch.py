@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping
 
 from rdzv_plugins.coordination import KeyValue, Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.insisting import patience
 from rdzv_plugins.elastic.keys import Member
 from rdzv_plugins.elastic.leading.session_ends import SessionEnds
 from rdzv_plugins.elastic.liveness.peer import Peer, peer_of
@@ -68,13 +67,13 @@ class MemberWatch:
             self._forget(node)
         self._gone.discard(node)
 
-    def last_words(self, nodes: Collection[str]) -> Mapping[str, KeyValue]:
+    def last_words(self, nodes: Collection[str], timeout: float) -> Mapping[str, KeyValue]:
         """What nodes whose processes are gone said last, by node: one request, however many there are.
 
         A node that is missing has no key any more; the watch reports that.
         """
         name = keys.MEMBERS + (next(iter(nodes)) if len(nodes) == 1 else "")
-        held, _ = self._session.list(name, timeout=patience(self._session))
+        held, _ = self._session.list(name, timeout=timeout)
         said = {kv.key.removeprefix(keys.MEMBERS): kv for kv in held}
         return {node: said[node] for node in nodes if node in said}
 

@@ -74,6 +74,11 @@ class Outlook:
         self._reason = ""
         OwnThread(target=self._run, name="rdzv-place").start()
 
+    @property
+    def wrong(self) -> str:
+        """Why nothing is seen there, as it was tried last; empty while it answers."""
+        return "" if self.sight.answers else self._reason
+
     def doubt(self) -> None:
         """Look again from the start: nothing that was seen before counts."""
         with self._lock:  # the session is closed only after dialling again: its own end may tell how the server ended
@@ -128,7 +133,7 @@ class Outlook:
                 return
             try:
                 self._open()
-                opened, self._since, self.error = time.monotonic(), None, None
+                opened, self._since, self.error, self._reason = time.monotonic(), None, None, ""
                 self._again.wait()
                 if time.monotonic() >= opened + _LASTS_S:
                     pause = _FIRST_PAUSE_S

@@ -269,7 +269,9 @@ class Places:
                     )
 
     def _why(self, choice: Choice) -> str:
-        return f"{self._endpoints[choice.place]}: {choice.why}" if choice.place >= 0 else choice.why
+        why = f"{self._endpoints[choice.place]}: {choice.why}" if choice.place >= 0 else choice.why
+        wrong = [f"{each.endpoint}: {each.wrong}" for each in self._outlooks if each.wrong]
+        return f"{why} ({'; '.join(wrong)})" if wrong else why
 
     def _wake(self) -> None:
         with self._changed:

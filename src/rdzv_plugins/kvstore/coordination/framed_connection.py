@@ -12,13 +12,15 @@ import threading
 import time
 from collections.abc import Callable
 
-from rdzv_plugins.clock import now
+from rdzv_plugins import clock
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.kvstore.coordination.reactor import close_in_children, reactor
 from rdzv_plugins.kvstore.native.framing import HEAD, LENGTH, frame
 
 _CHUNK = 65536
 _KEEP_ALIVES = 3  # within the time to live: two may be late
+_LATE = 1.5
+"""In times to live: a silence that is noticed after so long is not the other side's, as this process stood still."""
 _MOST_NUMBER = 2**32 - 1
 _REMEDY = "See the output of the process that serves it, and the network on the way there."
 
@@ -76,6 +78,7 @@ class FramedConnection:
         self._why: str | None = None  # it has ended, or is about to
         self._silent = False  # it has ended because nothing was heard
         self._told_silent = False  # since it was heard last
+        self._silent_since: float | None = None  # by ``clock.now``; noted in time, after the time to live
         self._over = False  # the socket is closed
         self.forked = False
 
@@ -114,13 +117,14 @@ class FramedConnection:
 
         May be called more than once.
         """
+        self._silent_since = None  # by whoever knows better
         with self._lock:
             self._break(why)
 
     def lost(self) -> ConnectionLost:
         """Why the connection has ended, as a fresh error: each thread raises its own."""
         error = ConnectionLost(self._why or "the connection has not ended", remedy=_REMEDY)
-        error.silent = self._silent
+        error.silent, error.silent_since = self._silent, self._silent_since
         return error
 
     @property
@@ -153,7 +157,7 @@ class FramedConnection:
             self._end(f"the connection to {self._peer} was closed by the other side")
             return
         self._heard_at = time.monotonic()
-        self._told_silent = False
+        self._told_silent, self._silent_since = False, None
         if self._partial:
             self._partial += data
             if len(self._partial) < self._needed:
@@ -173,10 +177,13 @@ class FramedConnection:
     def tick(self, now: float) -> float | None:
         if self._why is None and now - self._heard_at >= self._ttl:
             self.readable()  # what is already there was said in time, if only this process was late
-            if now - self._heard_at >= self._outage:
+            silence = now - self._heard_at
+            if self._silent_since is None and self._ttl <= silence < _LATE * self._ttl:
+                self._silent_since = clock.now() - silence
+            if silence >= self._outage:
                 self._silent = True
                 self._end(f"no answer from {self._peer} for {self._outage:g} s")
-            elif now - self._heard_at >= self._ttl and not self._told_silent:
+            elif silence >= self._ttl and not self._told_silent:
                 self._told_silent = True
                 self._on_silent()
         if self._why is not None:
@@ -202,7 +209,7 @@ class FramedConnection:
             self._number = number = self._number % _MOST_NUMBER + 1
             if waiter is not None:
                 self._waiters[number] = waiter
-            self._asked[number] = now()
+            self._asked[number] = clock.now()
             self._send(frame(number, operation, payload))
             return number
 

@@ -41,8 +41,8 @@ class Opening:
     """Opens a session of ``ttl`` seconds for run ``run_id``; the attributes are set once ``greet`` has returned "".
 
     ``named``: the run id is not a default one. ``stranger`` is asked when the listener does not answer as a native
-    store, unless the connections are ``under_tls``. ``token`` is the job's, if it has one. Raises ``ValueError`` for an
-    impossible ``ttl``.
+    store, unless the connections are ``under_tls``; None: it was one before, and is not asked what it is by now, which
+    takes some seconds. ``token`` is the job's, if it has one. Raises ``ValueError`` for an impossible ``ttl``.
     """
 
     opened: frames.Opened
@@ -57,7 +57,7 @@ class Opening:
         ttl: float,
         *,
         named: bool = True,
-        stranger: Stranger = unknown,
+        stranger: Stranger | None = unknown,
         token: JobToken | None = None,
         under_tls: bool = False,
     ) -> None:
@@ -79,13 +79,13 @@ class Opening:
             hello(
                 connection,
                 ahead=self._request,
-                on_sent=lambda: look_if_silent(connection, silent),
+                on_sent=lambda: look_if_silent(connection, silent) if self._stranger is not None else None,
                 token=self._token,
                 run_id=self._run_id,
             )
             status, payload = receive_reply(connection)
         except NotNative as error:
-            raise self._stranger() or self._not_native(f"it answers {error.args[0]!r}") from None
+            raise self._known() or self._not_native(f"it answers {error.args[0]!r}") from None
         except OtherVersion as error:
             raise EndpointUnreachable(
                 f"the native store at {self._endpoint} speaks version {error.args[0]} of the framing, this node "
@@ -105,16 +105,19 @@ class Opening:
         """The error that says who is silent there, if that is known before the whole time-out has passed."""
         if self._under_tls:  # whoever could be named is asked in plain, and what is silent here has spoken TLS
             return None
-        known = self._stranger()
+        known = self._known()
         if known is None and is_torch_store(connection):
             return self._not_native("it answers as torch's TCPStore does")
         return known
+
+    def _known(self) -> EndpointUnreachable | None:
+        return self._stranger() if self._stranger is not None else None
 
     def _read(self, status: int, payload: bytes, connection: socket.socket) -> str:
         if status == frames.OTHER_RUN:
             served = payload.decode(errors="backslashreplace")
             if served == NO_RUN:
-                raise self._stranger() or self._not_native("it is the control store of a job with another backend")
+                raise self._known() or self._not_native("it is the control store of a job with another backend")
             raise RunIdMismatch(
                 f"{self._endpoint} serves run {served!r}, and this node belongs to run {self._run_id!r}",
                 remedy="Give all nodes of a job the same --rdzv-id, and two jobs two endpoints.",

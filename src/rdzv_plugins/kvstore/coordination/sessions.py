@@ -232,6 +232,7 @@ class NativeCoordination:
         self._token, self._tls = token, tls
         self._outage, self._named, self._stranger = outage_timeout, named, stranger
         self._sessions: set[NativeSession] = set()
+        self._proven = False  # it has been of use
 
     @property
     def name(self) -> str:
@@ -272,7 +273,7 @@ class NativeCoordination:
             self._run_id,
             ttl,
             named=self._named,
-            stranger=self._stranger,
+            stranger=None if self._proven else self._stranger,
             token=self._token,
             under_tls=self._tls is not None,
         )
@@ -293,6 +294,7 @@ class NativeCoordination:
             self._sessions.add(session)
             session.start()
             undo.pop_all()
+        self._proven = True
         return session
 
     def close(self) -> None:

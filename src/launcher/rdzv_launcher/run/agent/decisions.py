@@ -74,7 +74,6 @@ class Decisions:
         """What workers have started in sessions of its own is stopped, too, or has been."""
         self._failure: tuple[int, int] | None = None
         """The first failure of the newest generation on this node: (local rank, exit code)."""
-        self._fenced = False
         self._end: steps.End | None = None
         """How this node ends, once that is decided."""
         self._kill_by: float | None = None
@@ -180,9 +179,8 @@ class Decisions:
                 return self._join()
             case "working", events.NodesWait():
                 return self._stop(signal.SIGTERM, "join", now)
-            case "working", events.Fenced():
-                self._fenced = True
-                return self._stop(signal.SIGKILL, "ask", now)
+            case "working", events.Fenced():  # no worker has failed, so there is nothing to ask
+                return self._stop(signal.SIGKILL, "join", now)
             case "working", events.Stuck(local_rank, pid, seconds):
                 # a new worker here would need what the kernel holds for this one: a device, a network card
                 reason = f"worker {local_rank} (pid {pid}) has been in uninterruptible sleep for {seconds:.0f} s"
@@ -198,10 +196,10 @@ class Decisions:
         if local_rank not in self._running:
             return ()
         self._running -= {local_rank}
-        if exit_code != 0 and self._failure is None and (self._stage == "working" or self._fenced):
-            self._failure = local_rank, exit_code
         if self._stage != "working":
             return ()
+        if exit_code != 0:
+            self._failure = local_rank, exit_code
         if exit_code != 0 and self._kill_by is not None:  # it is not restarted here: the node is leaving
             gone = self._go(signal.SIGTERM, self._preempted_end(), now)
             return (steps.Report(local_rank, exit_code), *gone)
@@ -387,7 +385,7 @@ class Decisions:
     def _start(self) -> tuple[Step, ...]:
         self._generation += 1
         self._running, self._group = frozenset(range(self._limits.workers)), "lives"
-        self._failure, self._fenced, self._background = None, False, False
+        self._failure, self._background = None, False
         self._stage = "working"
         return (steps.Start(self._generation, self._used),)
 

@@ -202,7 +202,10 @@ class Fence:
             self._pause(stood / 1e9)
         self._page[BEAT] = now_ns()
         if page[STATE] in (RUNNING, PAUSED) and self._ended():
-            logger.warning("the session of this node has ended, so its round may be over: its workers are killed")
+            logger.warning(
+                "the session of this node has ended, so its round may be over: its workers are killed (that uses up no "
+                "restart)"
+            )
             page[UNTIL] = 0
             page[STATE] = ENDED
         if page[STATE] == ENDED:

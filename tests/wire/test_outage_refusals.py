@@ -1,0 +1,123 @@
+"""Whatever is at the endpoint while the server is away, a node that works waits for it, and says so if it ends."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+
+import pytest
+from kits.wire.wire_client import PATIENCE
+
+from rdzv_plugins.elastic.keys import Member
+from rdzv_plugins.elastic.link import Link
+from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.elastic.view import View
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.interfaces import Request
+from rdzv_plugins.job_token import JobToken
+from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
+from rdzv_plugins.kvstore.native.server import StoreServer
+
+
+def serving(port: int, run: str = "run", token: JobToken | None = None) -> StoreServer:
+    return StoreServer("127.0.0.1", port, run=run, tokens=token.accepted(run) if token is not None else ())
+
+
+@contextmanager
+def another_program(port: int, answer: bytes | None) -> Iterator[None]:
+    """It says ``answer`` to whoever comes; None: nothing. Then it hangs up, but for nothing."""
+    kept = []
+    with socket.create_server(("127.0.0.1", port)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                if answer is None:
+                    kept.append(connection)
+                else:
+                    with connection:
+                        connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(PATIENCE)
+            for connection in kept:
+                connection.close()
+
+
+MEANWHILE: dict[str, Callable[[int], AbstractContextManager[object]]] = {
+    "needs the job's token": lambda port: serving(port, token=JobToken((b"m" * 32,))),
+    "serves run 'other'": lambda port: serving(port, run="other"),
+    "is not a native store": lambda port: another_program(port, b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+    "hangs up": lambda port: another_program(port, b""),
+    "does not answer": lambda port: another_program(port, None),
+    "refused": lambda port: ExitStack(),
+}
+
+
+NO_REFUSAL = ("hangs up", "does not answer", "refused")
+"""What opening a session waits for by itself."""
+
+
+@contextmanager
+def member(port: int, outage: float) -> Iterator[Link]:
+    """A node's link that has had a session in a job that has begun."""
+    endpoint = Endpoint("127.0.0.1", port)
+    backend = NativeCoordination(endpoint, "run", name="parallel", who="the server", outage_timeout=outage)
+    request = Request("parallel", "run", str(endpoint), min_nodes=1, max_nodes=1, nproc_per_node=1)
+    view, options = View(lambda: None), ElasticOptions(ttl=2, outage_timeout=outage)
+    me = Member("a", "a", "a", 1, "", "", 1)
+    link = Link(backend, request, options, view, lambda _: None, me=me, settings={})
+    link.open(PATIENCE)
+    view.newest = 1
+    try:
+        yield link
+    finally:
+        link.close()
+
+
+def wait(until: Callable[[], object]) -> None:
+    lasts = threading.Event()
+    for _ in range(int(PATIENCE / 0.02)):
+        if until():
+            return
+        lasts.wait(0.02)
+    raise AssertionError("it does not come to be")
+
+
+@pytest.mark.parametrize("says", MEANWHILE)
+def test_a_node_that_works_is_back_when_the_server_is(says: str) -> None:
+    server = serving(0)
+    with member(server.port, outage=PATIENCE) as link:
+        server.close()
+        with MEANWHILE[says](server.port):
+            wait(lambda: link.session is None)
+            if says not in NO_REFUSAL:
+                wait(lambda: link.outage._told)
+            assert link.problem is None
+        with serving(server.port):
+            wait(lambda: link.session)
+            assert not link.outage.lasts
+
+
+@pytest.mark.parametrize("says", MEANWHILE)
+def test_a_node_whose_server_does_not_come_back_says_what_was_there(says: str) -> None:
+    server = serving(0)
+    with member(server.port, outage=1.5) as link:
+        server.close()
+        with MEANWHILE[says](server.port):
+            wait(lambda: link.problem)
+        assert says in str(link.problem)
+        assert f"127.0.0.1:{server.port}" in str(link.problem)
+        assert link.problem is not None
+        assert link.problem.exit_code == 68
+        assert link.problem.remedy
