@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from rdzv_plugins.assemble.border import CheckedCoordination
 from rdzv_plugins.clock import now
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.endpoint_options import EndpointOptions, meeting_places, validate
@@ -427,12 +428,22 @@ class Sessions:
 
 def carrying_of(*rounds: Assignment) -> tuple[Carrying, Myself, Sessions, SimpleNamespace]:
     """A node that has reached these."""
-    places, link = SimpleNamespace(at=0, left_gone=False), Sessions()
+    places, link = SimpleNamespace(at=0, left_gone=False, carried_by=lambda _: None), Sessions()
     seats = tuple(seat_of(place, complete=False) for place in rounds)
     myself = Myself(Member("a", "a", "a", 1, "10.0.0.1", "", 1, seats=seats), link)  # type: ignore[arg-type]
     carrying = Carrying(places, myself)  # type: ignore[arg-type]
     carrying.settled()
     return carrying, myself, link, places
+
+
+def test_what_a_node_knows_is_heard_of_behind_the_border_around_plugins():
+    inner = Places([], [], None, TTL_S)
+    service: Any = CheckedCoordination(inner, SimpleNamespace())  # type: ignore[arg-type]
+    myself = Myself(Member("a", "a", "a", 1, "10.0.0.1", "", 1), Sessions())  # type: ignore[arg-type]
+    Carrying(service, myself)
+    assert not inner.knows()
+    myself.change(seats=(seat_of(PLACE, complete=True),))
+    assert inner.knows()
 
 
 PLACE = Assignment(6, 0, 3, "a", master_addr="10.0.0.2", master_port=4000, begun="here")

@@ -59,7 +59,7 @@ class Places:
         self._in_time = False  # the session has ended while it was alive, and nothing was in between
         self._closed = False
         self.knows: Callable[[], bool] = lambda: False
-        """Whether this node was in a round; set by whatever carries that along."""
+        """Whether this node was in a round."""
         self.at: int | None = None
         """The place of the newest session."""
         self.left_gone = False
@@ -107,6 +107,13 @@ class Places:
                 waited = time.monotonic() - start
                 logger.info("waiting for a place at %s: %s (%.0f s of %g s)", self, self._why(choice), waited, timeout)
             self._wait(seen, min(left, _LOOK_S / 5))
+
+    def carried_by(self, knows: Callable[[], bool]) -> None:
+        """What this node has been in is carried along by the caller; ``knows`` says whether it was in a round.
+
+        No attribute is set from outside: the object there may be the border around this one.
+        """
+        self.knows = knows
 
     def close(self) -> None:
         """See ``CoordinationBackend.close``."""
