@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "coordination.hpp"
+#include "rdzv/utf8.hpp"
 #include "requests.hpp"
 
 namespace rdzv::test {
@@ -180,7 +181,7 @@ std::size_t Lockstep::coordinate(Client& client, std::uint8_t operation, const s
   std::uint32_t ttl_ms = 0;
   if (operation == wire::kOpen && payload.size() >= 8) {
     std::memcpy(&ttl_ms, payload.data(), 4);
-    client.session = client.session || (ttl_ms >= 100 && ttl_ms <= 3'600'000);
+    client.session = client.session || (ttl_ms >= 100 && ttl_ms <= 3'600'000 && is_utf8(payload.substr(8)));
   }
   return 1;
 }
