@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 
-_LIMIT_S = 30.0
+_LIMIT_S = 60.0
 _ARGUMENTS = ["--no-python", "echo", "hello"]
 
 
