@@ -139,7 +139,7 @@ def test_a_module_that_a_plugin_declares_and_that_is_missing(checks: Checks, tmp
         (info / "entry_points.txt").write_text(f"[rdzv_plugins]\n{name} = rdzv_{name}_module\n")
     (tmp_path / "rdzv_lacks_module.py").write_text(LACKS)
     checks.cluster.warm = False
-    site = {"PYTHONPATH": str(tmp_path)}
+    site = {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     for name, where, missing in (("gone", "backend", "rdzv_gone_module"), ("lacks", "options", "absent_client")):
         lines = checks(f"--rdzv-backend={name}", code=69, **site)
         assert lines.verdicts("FAILED") == [where]

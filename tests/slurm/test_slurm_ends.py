@@ -42,7 +42,7 @@ def test_scancel_ends_all_of_it(user: User) -> None:
     step.wait_for(r"(?s)(\{.*){3}")
     user.slurm.run("scancel", "--name=cancelled")
     assert step.wait() != 0
-    assert step.text.count("got SIGTERM") == 3
+    assert step.text.count("warning: got SIGTERM") == 3
     user.cluster.wait_gone()  # within KillWait, or Slurm has killed it
 
 

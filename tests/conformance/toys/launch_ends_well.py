@@ -1,4 +1,4 @@
-"""Fault: a node that hears how the job ended elsewhere ends by itself, says nothing, and with exit code 0."""
+"""Fault: a node that hears how the job ended ends with exit code 0, and one that is stopped says that it is done."""
 
 import dataclasses
 import sys
@@ -14,6 +14,12 @@ def create(request):
         def raise_if_ended(self):
             if self._problem is not None:
                 sys.exit(0)
+
+        def note_leaving(self, reason):
+            pass
+
+        def leave(self, outcome):
+            super().leave(dataclasses.replace(outcome, end="done") if outcome.end == "lost" else outcome)
 
     return Handler(request, static.node_rank(request))
 
