@@ -84,7 +84,7 @@ def wrong(*arguments: str, says: str, code: int = 2, **variables: str):
         wrong("--help", says="usage: rdzv-run ", code=0),
         wrong("--version", says="native part: ", code=0),
         wrong("--bogus", says="unrecognized arguments: --bogus\n"),
-        wrong(says="the following arguments are required: script"),
+        wrong(says="usage: rdzv-run [flag ...] script"),
         wrong("nothing.py", says="the script nothing.py cannot be run: there is no such file"),
         wrong("watch", says="the script watch cannot be run: it is a directory without __main__.py"),
         wrong("--no-python", "nothing", says="there is no such program"),

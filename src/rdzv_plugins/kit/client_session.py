@@ -123,7 +123,7 @@ class ClientSession(AsyncSession):
     async def _keep(self, keeper: Keeper) -> None:
         lost = await keeper.run()
         if "keep_alive" in self._faulty:
-            self._broken(BrokenPlugin(str(lost), remedy=lost.remedy))
+            lost.__cause__ = BrokenPlugin(str(lost), remedy=lost.remedy)
         self.lose(lost)
 
     async def _renew(self, deadline: float) -> None:
@@ -343,6 +343,11 @@ class ClientSession(AsyncSession):
         if not self._proven:
             raise BrokenPlugin(f"{told}. It cannot be used", remedy=self.reason.remedy) from error
         name = error.method if isinstance(error, _Faulty) else ""
+        if (
+            name == "keep_alive"
+        ):  # which the keeper waits for, and tells of: only the service knows if the session lives
+            self._faulty.setdefault(name, now())
+            return
         longest = max(self._outage, self.ttl) if name in self._worked else self.ttl
         if name not in self._faulty:
             logger.warning("%s; this node asks again, for another %g s at most", told, longest)

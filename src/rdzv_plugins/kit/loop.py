@@ -16,6 +16,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from rdzv_plugins import threads
 from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
@@ -29,7 +30,13 @@ _END_S = 10.0
 _TURNS = 3
 """Of the loop: sockets are closed, and whoever waits for a task is told, some turns after the task's end."""
 _ENDED = "the session has ended"
-_PASSED_OVER = (os.path.dirname(asyncio.__file__), os.path.dirname(__file__), threading.__file__, selectors.__file__)
+_PASSED_OVER = (
+    os.path.dirname(asyncio.__file__),
+    os.path.dirname(__file__),
+    threading.__file__,
+    threads.__file__,
+    selectors.__file__,
+)
 """Whose frames on the loop's thread are not those of an author."""
 
 

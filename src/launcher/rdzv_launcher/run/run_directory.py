@@ -9,8 +9,6 @@ from __future__ import annotations
 import fcntl
 import os
 
-from rdzv_plugins.errors import LimitTooLow
-
 PREFIX = "rdzv-run-"
 _LOCK = "lock"
 _INDEX = "index.jsonl"
@@ -28,7 +26,7 @@ class RunDirectory:
         try:
             self.path = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
         except OSError as error:
-            raise LimitTooLow(
+            raise _limit_too_low(
                 f"no directory for temporary files can be made in {parent}: {error.strerror}",
                 remedy="Make room there, or name another directory: TMPDIR=DIRECTORY.",
             ) from None
@@ -45,9 +43,9 @@ class RunDirectory:
             self._hold()
         except FileExistsError:
             if os.lstat(self.path).st_uid != os.getuid():
-                raise LimitTooLow(f"{self.path}, the directory of this agent, belongs to another user now") from None
+                raise _limit_too_low(f"{self.path}, the directory of this agent, is another user's now") from None
         except OSError as error:
-            raise LimitTooLow(
+            raise _limit_too_low(
                 f"{self.path}, the directory of this agent, is gone and cannot be made again: {error.strerror}",
                 remedy="Is the directory in which it was still there?",
             ) from None
@@ -93,6 +91,12 @@ class RunDirectory:
         remove(self.path)
         if self._lock >= 0:
             os.close(self._lock)
+
+
+def _limit_too_low(message: str, remedy: str = "") -> Exception:
+    from rdzv_plugins.errors import LimitTooLow  # the keeper does without it
+
+    return LimitTooLow(message, remedy=remedy)
 
 
 def remove(path: str) -> None:
