@@ -414,6 +414,8 @@ def test_the_wheel_has_the_templates(tmp_path: Path) -> None:
     copy.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE", "CMakeLists.txt", ".gitignore"):
         shutil.copy(ROOT / name, copy)
+    (copy / "native").mkdir()
+    shutil.copy(ROOT / "native/build_backend.py", copy / "native")
     shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "wheel", "--no-index", "--no-deps"]
     flags = ["--no-build-isolation", "--config-settings=wheel.cmake=false", f"--wheel-dir={tmp_path}", str(copy)]

@@ -42,6 +42,7 @@ from rdzv_plugins.torch_types.stores import OfTorch
 
 logger = logging.getLogger(__name__)
 
+_RANDOM = random.Random()  # a generator of our own: the user may have seeded the other
 _UNREADABLE = (AttributeError, EOFError, ImportError, IndexError)
 """The errors besides ``PickleError`` that torch lets through when the state is not one of its own."""
 _ALL_THERE = (
@@ -56,7 +57,7 @@ def dynamic_handler(backend: RendezvousBackend, request: Request, settings: Dyna
     hosts = bool(getattr(backend, "hosts_store", False))
     address: str | None = getattr(backend, "local_addr", None)
     most = settings.cas_backoff_max_seconds  # torch does the same from 2.15 on
-    state = TorchStateBackend(backend, (lambda: time.sleep(random.uniform(0, most))) if most else lambda: None)
+    state = TorchStateBackend(backend, (lambda: time.sleep(_RANDOM.uniform(0, most))) if most else lambda: None)
     backend = state
     if store is None:
         backend, store, hosts, address = share_store(state, request, settings)

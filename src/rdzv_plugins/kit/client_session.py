@@ -26,6 +26,7 @@ from rdzv_plugins.kvstore.coordination.stoppable import StoppableCall
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_RANDOM = random.Random()  # a generator of our own: the user may have seeded the other
 _Asked = list[asyncio.Future[None]]
 _TIMEOUTS = (TimeoutError, asyncio.TimeoutError)  # one class from Python 3.11 on
 
@@ -259,7 +260,7 @@ class ClientSession(AsyncSession):
             if asked and not again:
                 raise self._late()
             left = deadline - time.monotonic()
-            await asyncio.sleep(max(0.0, min(left, pause * random.uniform(0.5, 1.0))))
+            await asyncio.sleep(max(0.0, min(left, pause * _RANDOM.uniform(0.5, 1.0))))
             pause, limit = min(pause * 1.5, _LONGEST_PAUSE_S), max(limit, min(limit * 2, _LONGEST_ATTEMPT_S))
         if self._closed:
             raise Closed

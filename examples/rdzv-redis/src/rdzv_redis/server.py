@@ -15,6 +15,7 @@ from rdzv_redis.refusals import STRANGE, reason_of
 from rdzv_redis.target import Target
 from rdzv_redis.wire import Wire
 
+_RANDOM = random.Random()  # a generator of our own: the user may have seeded the other
 _ATTEMPT_S = 2.0
 """The first time; then longer."""
 _LONGEST_ATTEMPT_S = 10.0
@@ -64,7 +65,7 @@ class Server:
                 await wire.drop()
                 raise
             left = deadline - time.monotonic()
-            await asyncio.sleep(max(0.0, min(left, pause * random.uniform(0.5, 1.0))))
+            await asyncio.sleep(max(0.0, min(left, pause * _RANDOM.uniform(0.5, 1.0))))
             pause, limit = min(pause * 1.5, _LONGEST_PAUSE_S), min(limit * 1.5, _LONGEST_ATTEMPT_S)
         raise TimeoutError(self.reason.text)
 

@@ -30,6 +30,7 @@ from rdzv_plugins.kit.reasons import Reason, Unusable, default_remedy
 
 logger = logging.getLogger(__name__)
 
+_RANDOM = random.Random()  # a generator of our own: the user may have seeded the other
 _STAGGER_S = 0.3
 """After this many seconds a member that has not answered is no longer waited for: the next is asked as well."""
 _ATTEMPT_S = 3.0
@@ -210,7 +211,7 @@ class Cluster:
 
     async def _pause_before(self, deadline: float, seconds: float) -> None:
         """Pause, so that thousands of nodes do not come back at once."""
-        await asyncio.sleep(min(seconds * random.uniform(0.5, 1.5), max(0.0, deadline - time.monotonic())))
+        await asyncio.sleep(min(seconds * _RANDOM.uniform(0.5, 1.5), max(0.0, deadline - time.monotonic())))
 
     async def _log_in(self, connection: Connection, deadline: float) -> None:
         """Log in. Raises ``TimeoutError``, ``Dropped`` and the errors of ``refusal``.
@@ -276,7 +277,7 @@ class Cluster:
             reasons = [self._reasons.get(endpoint) for endpoint in self._endpoints]
             if all(reason and reason.final for reason in reasons) and not self.proven:
                 raise self.problem(f"etcd at {self.name} cannot be used")
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            await asyncio.sleep(pause * _RANDOM.uniform(0.5, 1.0))
             pause = min(pause * 1.5, _LONGEST_PAUSE_S)
 
     async def _any_member(self) -> Connection | None:
@@ -284,7 +285,7 @@ class Cluster:
         found: list[Connection] = []
         trying: set[asyncio.Task[None]] = set()
         try:
-            for endpoint in random.sample(self._endpoints, len(self._endpoints)):
+            for endpoint in _RANDOM.sample(self._endpoints, len(self._endpoints)):
                 trying.add(asyncio.get_running_loop().create_task(self._try(endpoint, found)))
                 _, trying = await asyncio.wait(trying, timeout=_STAGGER_S, return_when=asyncio.FIRST_COMPLETED)
                 if found:

@@ -19,6 +19,8 @@ from rdzv_plugins.kit.reasons import Reason, Unusable
 from rdzv_plugins.kvstore.sockets.reach import resolve, try_connect
 from rdzv_plugins.kvstore.tcpstore.whose import SAME_BACKEND
 
+_RANDOM = random.Random()  # a generator of our own: the user may have seeded the other
+
 Whose = Callable[[str], str]
 """Tells what listens at an endpoint: see ``Request.whose``."""
 
@@ -59,7 +61,7 @@ def _dial(endpoint: Endpoint) -> tuple[str, str, str]:
     except socket.gaierror:
         addresses = [endpoint.host]
     problem = ""
-    for address in random.sample(addresses, len(addresses)):
+    for address in _RANDOM.sample(addresses, len(addresses)):
         plain, problem = try_connect(Endpoint(address, endpoint.port), DIAL_S, None)
         if plain is not None:
             with plain:

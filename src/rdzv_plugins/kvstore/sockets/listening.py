@@ -15,6 +15,7 @@ from rdzv_plugins.kvstore.sockets.port_turns import PortTurns
 from rdzv_plugins.kvstore.sockets.reach import is_own_address, resolve
 from rdzv_plugins.options import PortRange
 
+_RANDOM = random.Random()  # a generator of our own: the user may have seeded the other
 _ANY = [(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")]
 _TRIES = 10
 _APART_S = 0.02
@@ -124,7 +125,7 @@ def _listener(family: socket.AddressFamily, address: str, port: int, dual: bool)
             tries -= 1
             if not bound or error.errno != errno.EADDRINUSE or not tries:
                 raise
-        time.sleep(random.uniform(0, _APART_S))
+        time.sleep(_RANDOM.uniform(0, _APART_S))
 
 
 def port_holder(port: int) -> str:

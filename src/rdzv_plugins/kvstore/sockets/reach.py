@@ -23,6 +23,7 @@ from rdzv_plugins.reporting import Reporting
 
 logger = logging.getLogger(__name__)
 
+_RANDOM = random.Random()  # a generator of our own: the user may have seeded the other
 _ATTEMPT_S = 10.0
 _LOOK_S = 5.0
 REFUSED = "connection refused (nobody listens there yet)"
@@ -76,7 +77,7 @@ def reach(
             )
         if reporting.is_due():
             logger.info("waiting for %s at %s: %s (%.0f s of %g s)", who, endpoint, reason, now - start, timeout)
-        interruption.sleep(min(delay * random.uniform(0.5, 1.0), max(0.0, deadline - now)))
+        interruption.sleep(min(delay * _RANDOM.uniform(0.5, 1.0), max(0.0, deadline - now)))
         delay = min(delay * 1.5, 1.0)
 
 
