@@ -134,11 +134,11 @@ def test_a_keeper_that_is_lost_while_it_starts_workers_is_a_failure_of_theirs(no
     node.keeper.start.side_effect = start
     assert node.start(1) == {}
     assert node.heard(3) == [
-        events.WorkerEnded(1, 0, -signal.SIGKILL),
-        events.WorkerEnded(1, 1, -signal.SIGKILL),
+        events.WorkerEnded(1, 0, KeeperLost.exit_code),
+        events.WorkerEnded(1, 1, KeeperLost.exit_code),
         events.GroupEnded(1),
     ]
-    assert "pid 7" in node.workers.cause(0, -signal.SIGKILL)
+    assert "the process that keeps" in node.workers.cause(0, KeeperLost.exit_code).lower()
     assert node.start(2) == {0: 10, 1: 11}
     node.keeper.close.assert_called_once()
     assert "pid 7" not in node.workers.cause(0, -signal.SIGKILL)

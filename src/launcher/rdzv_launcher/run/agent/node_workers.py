@@ -123,9 +123,9 @@ class NodeWorkers:
             self._lives, self._asked, self._background, self._loss = True, False, False, ""
             try:
                 pids = self._keeper.start(starts)
-            except KeeperLost as error:  # as at any other moment: its workers were ended with it
+            except KeeperLost as error:  # as at any other moment, it counts as a failure of its workers
+                self._lose(str(error), error.exit_code)  # some may not have been started: nobody has killed those
                 self._take()
-                self._lose(str(error))
                 self._soon()
                 return {}
             except BaseException:
@@ -313,12 +313,12 @@ class NodeWorkers:
                     logger.error("%s", reason)
                     self._lose(reason)
 
-    def _lose(self, reason: str) -> None:
+    def _lose(self, reason: str, exit_code: int = _KILLED) -> None:
         """The keeper is of no use any more, and its workers are ended. The caller holds the lock."""
         if self._keeper_lives:
             self._keeper_lives, self._loss = False, f"{reason[0].upper()}{reason[1:]}."
         for local_rank in sorted(self._running):
-            self._ended(local_rank, _KILLED)
+            self._ended(local_rank, exit_code)
 
     def _ended(self, local_rank: int, exit_code: int) -> None:
         if local_rank in self._running:
