@@ -53,7 +53,9 @@ def store_threads(agent: Agent) -> list[str]:
 def test_workers_of_two_agents_train_with_our_store(cluster: Cluster, backend: str) -> None:
     go_on = cluster.directory / "go-on"
     with few_files():
-        agents = cluster.pair("report.py", "wait", go_on, backend=backend, conf="store=parallel,store_threads=3")
+        agents = cluster.pair(
+            "report.py", "wait", go_on, backend=backend, conf="store=parallel,store_threads=3", options=["-v"]
+        )
     for agent in agents:
         agent.wait_for(r'"SUM": 1.0')
     [report] = agents[0].reports()

@@ -165,13 +165,11 @@ def test_a_loss_that_is_told_with_something_else_is_told_as_one() -> None:
 
 
 def test_attributes_beyond_the_contract_are_those_of_the_plugins_object() -> None:
-    """The engine reads and sets some of a backend with several endpoints."""
+    """The engine reads some of a backend with several endpoints."""
     created: Any = MemoryBackend(MemoryService())
     border: Any = checked(created, entry(created))
     created.leaves_within = 3
-    border.knows = lambda: True
     assert border.leaves_within == 3
-    assert created.knows()
     assert not hasattr(border, "nothing_of_the_kind")
 
 

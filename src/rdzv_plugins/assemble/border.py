@@ -63,19 +63,13 @@ def checked(created: Created, entry: Entry) -> Created:
 
 
 class _Checked:
-    """Has all attributes of ``inner``, also those that the contract does not know; they can be set as well."""
+    """Has all attributes of ``inner``, also those that the contract does not know."""
 
     def __init__(self, inner: Any, entry: Entry) -> None:
         self._inner, self._entry = inner, entry
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("_"):
-            super().__setattr__(name, value)
-        else:
-            setattr(self._inner, name, value)
 
     @property
     def name(self) -> str:

@@ -222,6 +222,12 @@ class Link:
         with self._leading:
             self._stop_leading()
         self._backend.close()
+        self._view.wake()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this node has left: no other session follows."""
+        return self._closed
 
     def _stop_leading(self) -> None:
         leader, self._leader = self._leader, None

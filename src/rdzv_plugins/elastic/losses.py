@@ -12,6 +12,7 @@ from rdzv_plugins.elastic.joining import Joining
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.view import View
+from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.interfaces import Request
 
 logger = logging.getLogger(__name__)
@@ -85,3 +86,5 @@ class Losses:
 
     def _raise_if_ended(self) -> None:
         raise_if_ended(self._view, self._link.problem, self._request)
+        if self._link.is_closed:
+            raise ConnectionLost("this node has left the rendezvous")
