@@ -163,9 +163,8 @@ def make_stdout_wait() -> None:
     if sys.__stdout__ is not None and now is sys.__stdout__ and now.fileno() == 1:
         now.flush()
         sys.stdout = io.TextIOWrapper(
-            _Patient(
-                1, "wb", closefd=False
-            ),  # not buffered: the end of the process would wait for a thread that writes
+            # not buffered: the end of the process would wait for a thread that writes
+            _Patient(1, "wb", closefd=False),
             now.encoding,
             now.errors,
             line_buffering=now.line_buffering,

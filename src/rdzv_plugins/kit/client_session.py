@@ -344,9 +344,7 @@ class ClientSession(AsyncSession):
         if not self._proven:
             raise BrokenPlugin(f"{told}. It cannot be used", remedy=self.reason.remedy) from error
         name = error.method if isinstance(error, _Faulty) else ""
-        if (
-            name == "keep_alive"
-        ):  # which the keeper waits for, and tells of: only the service knows if the session lives
+        if name == "keep_alive":  # the keeper waits for it, and tells: only the service knows if the session lives
             self._faulty.setdefault(name, now())
             return
         longest = max(self._outage, self.ttl) if name in self._worked else self.ttl
