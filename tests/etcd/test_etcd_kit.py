@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kits.etcd.etcd_kit import Cluster, Member, Tls, Users, etcd
 from kits.etcd.failover_kit import lead
-from kits.launcher.harness import wait_until
+from kits.eventually import eventually
 
 
 def test_three_members_go_on_when_the_leader_is_killed_and_take_it_back(three: Cluster) -> None:
@@ -39,7 +39,7 @@ def test_a_stopped_leader_is_replaced_and_comes_back_as_a_follower(three: Cluste
 def check_that_it_follows(cluster: Cluster, old: Member, new: Member) -> None:
     """``old`` does, once ``new`` leads."""
     lead(cluster, new)  # on a busy machine the old one may have been elected again
-    wait_until(lambda: len(cluster.followers) == 2 and old in cluster.followers, 30, lambda: cluster.leader.name)
+    eventually(lambda: len(cluster.followers) == 2 and old in cluster.followers, lambda: cluster.leader.name)
 
 
 def test_without_a_quorum_a_restarted_member_listens_and_is_not_healthy(three: Cluster) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kits.etcd.etcd_kit import Cluster, Tls, Users, etcd
 from kits.etcd.failover_kit import PREFIX, Subject, home, lead
-from kits.launcher.harness import wait_until
+from kits.eventually import eventually
 from kits.wire.coordination_kit import LONG, keys_of, opened
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
@@ -134,7 +134,7 @@ def test_requests_of_many_threads_get_their_own_answers_while_members_go(three: 
         member = home(three)
         member.kill()
         since = list(rounds)
-        wait_until(lambda: wrong or min(map(int.__sub__, rounds, since)) > 3, T, lambda: f"{since} {rounds}")  # noqa: B023
+        eventually(lambda: wrong or min(map(int.__sub__, rounds, since)) > 3, lambda: f"{since} {rounds}")  # noqa: B023
         member.restart()
         three.wait_quorum()
     stop.set()
@@ -169,7 +169,7 @@ def test_a_counter_of_all_counts_each_step_once_while_members_go(three: Cluster)
         for go, come in ((member.kill, member.restart), (member.stop, member.cont)):
             go()
             since = list(steps)
-            wait_until(lambda: failures or all(map(int.__gt__, steps, since)), LONG, lambda: f"{since} {steps}")  # noqa: B023
+            eventually(lambda: failures or all(map(int.__gt__, steps, since)), lambda: f"{since} {steps}")  # noqa: B023
             come()
             three.wait_quorum()
     stop.set()
@@ -221,7 +221,7 @@ def test_certificates_are_read_again_for_each_new_connection(tmp_path: Path) -> 
         member.kill()
         Tls(tmp_path / "theirs", client_auth=True)
         member.restart()
-        wait_until(lambda: "certificate" in subject.why(), T, subject.why)  # no longer that nobody listens
+        eventually(lambda: "certificate" in subject.why(), subject.why)  # no longer that nobody listens
         shutil.copytree(tmp_path / "theirs", mine, dirs_exist_ok=True)
         subject.write()
         assert subject.losses.none

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kits.etcd.etcd_kit import Cluster, Member, Tls, Users, etcd
 from kits.etcd.small import QUOTA, Small
-from kits.launcher.harness import wait_until
+from kits.eventually import eventually
 from kits.wire.coordination_kit import LONG
 
 from rdzv_launcher.tools import cli
@@ -95,7 +95,7 @@ def test_room_that_gets_less_and_is_gone(small: Small, capsys: pytest.CaptureFix
         return found[name].verdict == "warning"
 
     assert checks(small)[name].verdict == "ok"
-    wait_until(is_nearly_full, LONG, lambda: checks(small)[name])
+    eventually(is_nearly_full, lambda: checks(small)[name])
     warned = checks(small)[name]
     assert f"of {QUOTA / 2**20:.1f} MiB" in warned.text
     assert "--quota-backend-bytes" in warned.remedy
@@ -144,9 +144,8 @@ def test_members_that_have_no_vote_or_have_not_started(single: Cluster, tmp_path
     learner.start([f"--initial-cluster={members}", "--initial-cluster-state=existing"])
     try:
         name = f"member {learner.endpoint}"
-        wait_until(
+        eventually(
             lambda: name in checks(single, learner) and checks(single, learner)[name].text[:4] == "etcd",
-            LONG,
             lambda: checks(single, learner),
         )
         both, alone = checks(single, voter, learner), checks(single, learner)

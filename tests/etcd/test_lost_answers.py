@@ -11,7 +11,7 @@ import pytest
 from kits.etcd.etcd_kit import Cluster
 from kits.etcd.etcd_relay import HoldingRelay
 from kits.etcd.failover_kit import home, path_of
-from kits.launcher.harness import wait_until
+from kits.eventually import eventually
 from kits.wire.coordination_kit import LONG, Losses, Recorder, opened
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
@@ -39,7 +39,7 @@ class TwoWays:
         self.used.hold_answers()
         thread = threading.Thread(target=lambda: results.append(call()))
         thread.start()
-        wait_until(happened, T, lambda: "it was never done")
+        eventually(happened, lambda: "it was never done")
         meanwhile()
         self.used.cut()
         thread.join(T)
@@ -57,7 +57,7 @@ def ways(single: Cluster) -> Iterator[TwoWays]:
     with HoldingRelay(single.endpoints[0]) as first, HoldingRelay(single.endpoints[0]) as second:
         backend = EtcdCoordination([first.endpoint, second.endpoint], "run")
         session = opened(backend, LONG, losses)
-        wait_until(lambda: first.is_used != second.is_used, T, lambda: "both ways stay in use")
+        eventually(lambda: first.is_used != second.is_used, lambda: "both ways stay in use")
         used = first if first.is_used else second
         beside = EtcdCoordination(single.endpoints, "run")
         yield TwoWays(single, session, losses, used, opened(beside))

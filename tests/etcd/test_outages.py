@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kits.etcd.etcd_kit import Cluster, Member, etcd
 from kits.etcd.failover_kit import Subject, home
-from kits.launcher.harness import wait_until
+from kits.eventually import eventually
 from kits.wire.attack_kit import read_line
 from kits.wire.coordination_kit import LONG, Losses, Recorder, client_of, keys_of, leave, opened, stop
 
@@ -64,9 +64,9 @@ def test_a_member_without_a_leader_that_stands_still_is_named_with_what_it_said(
     for member in three.members:
         if member is not mine:
             member.kill()
-    wait_until(lambda: "no leader" in subject.why(), T, subject.why)
+    eventually(lambda: "no leader" in subject.why(), subject.why)
     mine.stop()
-    wait_until(lambda: re.search("no leader: .*not answered since", subject.why()), T, subject.why)
+    eventually(lambda: re.search("no leader: .*not answered since", subject.why()), subject.why)
     mine.cont()
     for member in three.members:
         if member is not mine:

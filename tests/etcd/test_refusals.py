@@ -10,8 +10,8 @@ import pytest
 from kits.etcd.etcd_kit import Users, etcd
 from kits.etcd.failover_kit import Subject
 from kits.etcd.small import Small
+from kits.eventually import eventually
 from kits.launcher.elastic_kit import EtcdMeeting, Job, in_one_round, worlds
-from kits.launcher.harness import wait_until
 from kits.wire.coordination_kit import LONG, Losses, opened
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
@@ -32,7 +32,7 @@ def test_writes_wait_for_space_and_sessions_live_meanwhile(small: Small) -> None
             subject.session.create("other", b"", timeout=0.5)
         assert [kv.key for kv in subject.session.list("", timeout=LONG)[0]] == ["mine"], "reads are answered"
         before = small.count("LeaseKeepAlive")
-        wait_until(lambda: small.count("LeaseKeepAlive") >= before + 4, LONG, lambda: "nobody keeps the lease alive")
+        eventually(lambda: small.count("LeaseKeepAlive") >= before + 4, lambda: "nobody keeps the lease alive")
         assert not written.done()
         assert not comes.done()
         small.make_room()

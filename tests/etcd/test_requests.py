@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kits.etcd.etcd_kit import Cluster
 from kits.etcd.etcd_relay import HoldingRelay
-from kits.launcher.harness import wait_until
+from kits.eventually import eventually
 from kits.wire.coordination_kit import LONG, Recorder, keys_of, opened
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
@@ -107,7 +107,7 @@ def test_a_guard_that_changes_in_between_stops_the_rest(
         asking = Asking(lambda: held_up.delete(names, guard=guard, timeout=LONG))
     relay.wait_held()
     changed = len(names) if what == "delete" else 0
-    wait_until(lambda: len(session.list("0", timeout=T)[0]) != changed, T, lambda: "no part has arrived")
+    eventually(lambda: len(session.list("0", timeout=T)[0]) != changed, lambda: "no part has arrived")
     session.put({"guard": b"changed"}, timeout=T)
     relay.release()
     assert asking.result() is (None if what == "put" else False)

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from kits.etcd.etcd_kit import Cluster
 from kits.etcd.failover_kit import Subject, path_of
+from kits.eventually import eventually
 from kits.launcher.clock_ahead import ahead
-from kits.launcher.harness import wait_until
 from kits.wire.attack_kit import read_line
 from kits.wire.coordination_kit import LONG, Losses, client_of, keys_of, leave, opened
 from kits.wire.processes import spawned
@@ -49,7 +49,7 @@ def test_a_run_whose_processes_were_all_killed_leaves_nothing_to_the_next_one(si
         assert 0 not in found.values(), "everything hangs on a lease"
         run_lease = found[f"{path_of()}k/mine"]
         assert f"granted with TTL({TEN_MINUTES}s)" in single.etcdctl("lease", "timetolive", f"{run_lease:x}")
-    wait_until(lambda: list(single.keys("")) == [f"{path_of()}k/mine"], T, lambda: str(single.keys("")))
+    eventually(lambda: list(single.keys("")) == [f"{path_of()}k/mine"], lambda: str(single.keys("")))
     backend = EtcdCoordination(single.endpoints, "run")
     next_one = opened(backend)
     assert keys_of(next_one) == {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from kits.eventually import eventually
 from kits.hosts.fleet import PORT, TTL, Fleet, in_one_round, outputs, said
 from kits.hosts.hosts import Host
-from kits.launcher.harness import Agent, wait_until
+from kits.launcher.harness import Agent
 
 SOON = TTL + 60
 """Seconds: the time to live, one for a last question, and a margin for busy processors."""
@@ -92,7 +93,7 @@ def test_short_outage_disturbs_nobody(fleet: Fleet) -> None:
     fleet.lan.cut(beta)
     assert not beta.dials(alpha.address, PORT)
     fleet.lan.mend(beta)
-    assert wait_until(lambda: beta.dials(alpha.address, PORT), SOON, lambda: "no way to the endpoint")
+    assert eventually(lambda: beta.dials(alpha.address, PORT), lambda: "no way to the endpoint")
     fleet.finish(*agents)
     for agent in agents:
         assert len(agent.reports()) == 1, "its worker was never stopped"

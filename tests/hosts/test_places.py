@@ -8,9 +8,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from kits.eventually import eventually
 from kits.hosts.fleet import PORT, TTL, Fleet, in_one_round, outputs
 from kits.hosts.hosts import Host
-from kits.launcher.harness import Agent, wait_until
+from kits.launcher.harness import Agent
 from kits.wire.tls_kit import Issued
 
 from rdzv_plugins.errors import AccessRefused
@@ -59,7 +60,7 @@ def wait_watched(host: Host, by: Host) -> None:
                 return True
         return False
 
-    wait_until(watched, SOON, lambda: f"{by.name} does not watch {host.name}")
+    eventually(watched, lambda: f"{by.name} does not watch {host.name}")
 
 
 def no_restart(*agents: Agent) -> bool:

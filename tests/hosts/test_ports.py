@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from kits.eventually import eventually
 from kits.hosts.fleet import Fleet, outputs
 from kits.hosts.hosts import Host
-from kits.launcher.harness import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/operations.md"
 FIRST, LAST = 29601, 29610
@@ -79,7 +79,7 @@ def test_what_listens_where(fleet: Fleet, backend: str) -> None:
     for host, rank in zip((alpha, beta), ranks, strict=True):
         given = [] if rank is None else [f"--node-rank={rank}"]
         agents[host] = fleet.start(host, [*command, *where, *given, fleet.cluster.script("trains.py"), stop])
-    wait_until(lambda: all(each.reports() for each in agents.values()), 120, lambda: outputs([*agents.values()]))
+    eventually(lambda: all(each.reports() for each in agents.values()), lambda: outputs([*agents.values()]))
     first = next(host for host, agent in agents.items() if agent.reports()[0]["RANK"] == "0")
     serving = set()
     for host, agent in agents.items():

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
+from kits.eventually import eventually
 from kits.hosts.fleet import PORT, Fleet, outputs
-from kits.launcher.harness import wait_until
 
 from rdzv_plugins.endpoints import parse_endpoint
 from rdzv_plugins.errors import AccessRefused
@@ -32,7 +32,7 @@ def test_second_tier_reaches_its_parents_on_other_hosts(fleet: Fleet, with_token
     ]
     for agent in agents:
         agent.wait_for(CONNECTED)
-        wait_until(agent.reports, 60, lambda: outputs(agents))
+        eventually(agent.reports, lambda: outputs(agents))
     above = [parse_endpoint(re.findall(CONNECTED, agent.text)[-1], None) for agent in agents]
     assert [each.host for each in above] == [beta.address, beta.address, beta.address, alpha.address]
     root = above[0].port

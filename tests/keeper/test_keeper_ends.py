@@ -9,9 +9,8 @@ from pathlib import Path
 from unittest.mock import ANY
 
 import pytest
-from kits.keeper.keeper_kit import FAMILY, LIMIT_S, Agent, Agents, alive, executable, family, freeze, pids_in, state
-
-from rdzv_plugins.testing.agents.processes import wait_until
+from kits.eventually import eventually
+from kits.keeper.keeper_kit import FAMILY, Agent, Agents, alive, executable, family, freeze, pids_in, state
 
 TIMES = 20
 WORKERS = 2
@@ -49,7 +48,7 @@ def test_an_agent_is_watched_though_its_copy_holds_the_channel(agents: Agents) -
     agent, keeper, pids = started(agents, source)
     (copy,) = agent.read()
     os.kill(agent.pid, signal.SIGKILL)
-    wait_until(lambda: not any(map(alive, [*pids, keeper])), LIMIT_S, lambda: f"left: {[*filter(alive, pids)]}")
+    eventually(lambda: not any(map(alive, [*pids, keeper])), lambda: f"left: {[*filter(alive, pids)]}")
     assert alive(copy), "it is no worker's"
 
 
@@ -111,7 +110,7 @@ signal.pause()
     assert agent.read() == (["Preloaded"] if kind == "preloaded" else [])
     freeze(agent.pid)
     os.kill(keeper, signal.SIGKILL)
-    wait_until(lambda: not any(map(alive, workers)), LIMIT_S, lambda: "they live")
+    eventually(lambda: not any(map(alive, workers)), lambda: "they live")
 
 
 def test_what_a_lost_keeper_has_left_is_not_taken_for_the_agents_own(agents: Agents) -> None:
@@ -125,7 +124,7 @@ except RdzvError as error:
 """
     agent, keeper, pids = started(agents, source)
     os.kill(keeper, signal.SIGKILL)
-    wait_until(lambda: state(keeper) == "Z", LIMIT_S, lambda: "it lives")
+    eventually(lambda: state(keeper) == "Z", lambda: "it lives")
     agent.go_on()
     assert agent.rest() == [["KeeperLost"]]
     agents.wait_gone(pids)
@@ -260,7 +259,7 @@ say(keeper.close())
     freeze(agent.pid)
     fifo = os.open(agents.directory / "fifo", os.O_RDWR)
     os.write(fifo, b"\n" * 40)
-    wait_until(lambda: not [c for c in agents.processes().values() if "fifo" in c and "Keeper" not in c], LIMIT_S, str)
+    eventually(lambda: not [c for c in agents.processes().values() if "fifo" in c and "Keeper" not in c], str)
     os.kill(agent.pid, signal.SIGCONT)
     agent.go_on()
     *ends, left = agent.rest()
@@ -287,7 +286,7 @@ keeper.close()
         freeze(keeper)
         for rank, pid in zip(order, pids, strict=True):
             (agents.directory / f"fifo-{rank}").write_text("\n")
-            wait_until(lambda pid=pid: state(pid) == "Z", LIMIT_S, lambda pid=pid: f"{pid} does not end")
+            eventually(lambda pid=pid: state(pid) == "Z", lambda pid=pid: f"{pid} does not end")
         os.kill(keeper, signal.SIGCONT)
         ended = [said[1] for said in agent.rest()]
         assert [each["local_rank"] for each in ended] == order
@@ -321,7 +320,7 @@ say(keeper.close())
     child, daemon = pids_in(agents.directory / "pids", 2)
     assert agent.read() == [[child], sorted([child, daemon])]
     assert agent.read() == [[child]]
-    wait_until(lambda: not alive(child), LIMIT_S, lambda: "it lives")
+    eventually(lambda: not alive(child), lambda: "it lives")
     agent.go_on()
     assert agent.rest() == [
         [[], [daemon]],

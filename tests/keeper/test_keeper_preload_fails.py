@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from kits.eventually import eventually
 from kits.keeper.keeper_kit import LIMIT_S, Agents, alive, executable, freeze
-
-from rdzv_plugins.testing.agents.processes import wait_until
 
 SCRIPT = "import sys\nsys.stdout.write(f\"ran {sys.argv[1:]} {'preloaded' in sys.modules}\\n\")\n"
 RUN = """
@@ -163,8 +162,8 @@ def test_a_template_that_is_lost_is_replaced(agents: Agents, how: str) -> None:
     agent.go_on()
     said = until_next()
     assert sorted({*said}) in (["Ended", "NotPreloaded"], ["Ended", "NotPreloaded", "Preloaded"])
-    wait_until(lambda: not alive(old), LIMIT_S, lambda: "it is still there")
-    new = wait_until(lambda: [p for p, c in agents.processes().items() if c.endswith("-u script.py")], LIMIT_S, str)
+    eventually(lambda: not alive(old), lambda: "it is still there")
+    new = eventually(lambda: [p for p, c in agents.processes().items() if c.endswith("-u script.py")], str)
     assert new != [old]
     agent.go_on()
     assert {"Preloaded"} & {*said, *until_next()}
