@@ -22,7 +22,7 @@ from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic.keys import Leading, encode
 from rdzv_plugins.elastic.liveness import listener as listening
 from rdzv_plugins.elastic.liveness import watching
-from rdzv_plugins.elastic.liveness.greeting import BYE, answer, hello
+from rdzv_plugins.elastic.liveness.greeting import BYE, WAITS, answer, hello
 from rdzv_plugins.elastic.liveness.leader_watch import LeaderWatch
 from rdzv_plugins.elastic.liveness.listener import Listener
 from rdzv_plugins.elastic.liveness.peer import Peer, name_of, peer_of
@@ -124,10 +124,10 @@ class Port:
 class Watch(PeerWatch):
     """One that tells what has come of each connection."""
 
-    def __init__(self, on_gone: Callable[[str], None]) -> None:
+    def __init__(self, on_gone: Callable[[str], None], on_waits: Callable[[], None]) -> None:
         self.outcomes: list[tuple[str, str]] = []
         self.pauses: list[float] = []
-        super().__init__(on_gone)
+        super().__init__(on_gone, on_waits)
 
     def _later(self, watched: Any, pause: float) -> None:
         self.pauses.append(pause)
@@ -143,7 +143,8 @@ class Seen:
 
     def __init__(self) -> None:
         self.gone: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self.watch = Watch(self.gone.put)
+        self.waits: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.watch = Watch(self.gone.put, lambda: self.waits.put(None))
         self.closing = contextlib.ExitStack()
 
     def port(self, node_id: str) -> Port:
@@ -250,6 +251,36 @@ def test_a_refusal_after_any_other_end_of_the_connection_proves_nothing(
     with port.answered():
         until(lambda: seen.watch.holds("a"))
     assert seen.gone.empty()
+
+
+def test_who_waits_for_the_service_says_so_and_is_watched_on(seen: Seen) -> None:
+    """To those who are connected, and to those who come later; what is proved of it is the same as before."""
+    listener = Listener("a", HERE)
+    peer = Peer("a", HERE, listener.port)
+    seen.hold(peer)
+    listener.note_outage(True)
+    seen.waits.get(timeout=PATIENCE_S)
+    later = Seen()
+    later.hold(peer)
+    later.waits.get(timeout=PATIENCE_S)
+    later.watch.close()
+    assert seen.watch.holds("a")
+    listener.close()
+    until(lambda: seen.watch.outcomes)
+    assert seen.watch.outcomes[0] == ("a", "unclear")  # of its own will
+
+
+@pytest.mark.parametrize("pieces", [[WAITS], [WAITS[:3], WAITS[3:]]])
+def test_the_end_of_who_has_waited_is_a_proof(seen: Seen, pieces: list[bytes]) -> None:
+    port = seen.port("a")
+    seen.watch.add(port.peer)
+    connection = port.answered()
+    for piece in pieces:
+        connection.sendall(piece)
+    seen.waits.get(timeout=PATIENCE_S)
+    port.close()
+    connection.close()
+    assert seen.next() == "a"
 
 
 def test_a_refusal_while_the_connection_lasts_proves_nothing(seen: Seen) -> None:

@@ -230,7 +230,26 @@ def test_who_cannot_ask_whether_a_node_was_lost_ends_with_the_outage() -> None:
         refused = full(job, 10**6)
         with pytest.raises(EndpointLost, match="it is full"):
             first.handler.peer_lost()
-        assert len(refused) == 2
+        assert len(refused) < 6
+
+
+def test_an_outage_is_one_for_all_who_watch_each_other() -> None:
+    """Whoever needs nothing of the service meanwhile would else begin to count when the first has given up."""
+    with Job("2", outage_timeout=3) as job:
+        first, second = job.start(2)
+        in_round([first, second])
+        full(job, 10**6)
+        with pytest.raises(EndpointLost):
+            first.handler.peer_lost()
+
+        def has_given_up() -> bool:
+            try:
+                second.handler.raise_if_ended()
+            except EndpointLost:
+                return True
+            return False
+
+        eventually(has_given_up, "the second node has given up")
 
 
 def again_and_again(action: Callable[[], object]) -> None:

@@ -62,6 +62,8 @@ class ElasticHandler:
             order,
             me=me,
             settings=settings_of(request, backend.name, options, me.host),
+            on_outage=lambda lasts: self._joining.note_outage(lasts),
+            on_waits=self._share_outage,
         )
         self._self = Myself(me, self._link)
         self.questions = ElasticQuestions(self._link, me.node_id)
@@ -90,7 +92,9 @@ class ElasticHandler:
         self._losses = Losses(request, options.ttl, self._view, self._link, self._self, self._joining, self._cut_off)
         self._leaving = Leaving(request, options.linger, self._view, self._link, self._self, self._joining, self._store)
         self._keeping = self._link.keeping = Keeping(self._view, self._joining, self._self)
-        self._leader_watch = LeaderWatch(self._leader_gone, until_proved=self._link.places is not None)
+        self._leader_watch = LeaderWatch(
+            self._leader_gone, self._share_outage, until_proved=self._link.places is not None
+        )
         self._restarts: dict[int, str] = {}
         self._working = False  # the agent has begun to ask about its workers
         self._saying = threading.Lock()
@@ -282,6 +286,10 @@ class ElasticHandler:
 
     def _leader_gone(self, held: KeyValue, gone: str, moves: int) -> None:
         self._in_background(f"take over {gone}", lambda: self._link.take_over(held, gone, moves))
+
+    def _share_outage(self) -> None:
+        """A node that this one watches waits for the service. Needs something of it at once, too: the outage is one."""
+        self._in_background("share outage", self._self.say)
 
     def _forget_leader(self) -> None:
         """Start again: this node goes to another place, where what it has seen of others proves nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +22,8 @@ LEAST_S = 1.0
 """The least that a request is given, however little of the outage is left: this process may have stood still."""
 _LONGEST_S = 10.0
 _SLACK_S = 0.1
+_LEAST_UNTIL_S = 0.1
+"""The same for a request that is given up at a time."""
 _QUIET_S = 1.0
 """What is over within this many seconds is not worth a line."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 2.0
@@ -39,13 +42,26 @@ class Outage:
     """
 
     def __init__(
-        self, run_id: str, seconds: float, has_begun: Callable[[], bool], give_up: Callable[[Exception], object]
+        self,
+        run_id: str,
+        seconds: float,
+        has_begun: Callable[[], bool],
+        give_up: Callable[[Exception], object],
+        tell: Callable[[bool], object] = lambda _: None,
     ) -> None:
         """``give_up`` is called with the last error when there has been one for ``seconds``.
 
+        ``tell`` is called with True when one has lasted for a second, and then with False when it is over.
+
         ``has_begun``: whether the job has had a round. Before that a refusal is not waited out.
         """
-        self._run_id, self._seconds, self._has_begun, self._give_up = run_id, seconds, has_begun, give_up
+        self._run_id, self._seconds, self._has_begun, self._give_up, self._tell = (
+            run_id,
+            seconds,
+            has_begun,
+            give_up,
+            tell,
+        )
         self._lock = threading.Lock()
         self._since: float | None = None
         self._report_at = 0.0
@@ -78,6 +94,7 @@ class Outage:
         with self._lock:
             since, told, self._since, self._told = self._since, self._told, None, False
         if told and since is not None:
+            self._tell(False)
             logger.warning(
                 "run %s: the rendezvous does again what it is asked, after %.0f s", self._run_id, now() - since
             )
@@ -104,21 +121,26 @@ class Outage:
         with self._lock:
             if now() < self._report_at or self.left < _SLACK_S:
                 return
-            self._report_at, self._told = now() + EVERY_S, True
+            first, self._report_at, self._told = not self._told, now() + EVERY_S, True
+        if first:
+            self._tell(True)
         then = f" {error.remedy}" if isinstance(error, RdzvError) else ""
         logger.warning(
             "run %s: %s; this node waits for that for another %.0f s at most.%s", self._run_id, error, self.left, then
         )
 
-    def insist(self, session: Session, request: Callable[[float], T]) -> T:
+    def insist(self, session: Session, request: Callable[[float], T], until: float = math.inf) -> T:
         """Repeat a request, which gets its time-out, until it is done: repeating one that took effect changes nothing.
 
-        Raises ``ConnectionLost`` at the latest when the session ends or this node gives up; ``Compacted``; and a
-        refusal if the job has not begun.
+        Raises ``ConnectionLost`` at the latest when the session ends or this node gives up; ``Compacted``; a refusal if
+        the job has not begun; and the last error if it was not done ``until`` then (``clock.now``).
         """
         first, pause = now(), _FIRST_PAUSE_S
         while True:
-            asked, timeout = now(), min(patience(session), max(LEAST_S, self.left))
+            asked, most = now(), patience(session)
+            if until < math.inf:  # it is small: an outage is noticed the sooner
+                most = min(most / 2, max(_LEAST_UNTIL_S, until - asked))
+            timeout = min(most, max(LEAST_S, self.left))
             try:
                 answer = request(timeout)
             except (ConnectionLost, Compacted):
@@ -130,8 +152,10 @@ class Outage:
                 self.begin(first)
                 if self.note(error, asked, timeout):
                     raise ConnectionLost(str(error)) from error
+                if now() >= until - _SLACK_S:
+                    raise
                 if refused:
-                    time.sleep(pause)
+                    time.sleep(min(pause, max(0.0, until - now())))
                     pause = min(1.5 * pause, _LONGEST_PAUSE_S)
             else:
                 self.over()

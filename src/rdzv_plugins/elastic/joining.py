@@ -160,6 +160,12 @@ class Joining:
                 return 0
         return self._listener.port
 
+    def note_outage(self, lasts: bool) -> None:
+        """The service does not do what this node needs, or does again: whoever watches this node needs it, too."""
+        listener = self._listener
+        if listener is not None:
+            listener.note_outage(lasts)
+
     def carry(self, carrying: Carrying, on_move: Callable[[], None]) -> None:
         """Note that there are several places, and that ``carrying`` moves between them. Call before opening a session.
 

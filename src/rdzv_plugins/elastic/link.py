@@ -49,7 +49,10 @@ class Link:
         *,
         me: Member,
         settings: dict[str, Any],
+        on_outage: Callable[[bool], object],
+        on_waits: Callable[[], None],
     ) -> None:
+        """``on_outage``: see ``Outage``. ``on_waits``: see ``PeerWatch``."""
         self._backend, self._request, self._options, self._view, self._order = backend, request, options, view, order
         self._node_id, self._settings = me.node_id, settings
         # not by the request: the service of a stranger's backend may have several endpoints, too
@@ -81,7 +84,9 @@ class Link:
             options.outage_timeout + (self.places.leaves_within if self.places is not None else 0.0),
             lambda: view.newest > 0,
             self._give_up,
+            on_outage,
         )
+        self._on_waits = on_waits
         """For how long the service has not done what this node needs."""
         self._neighbours = Neighbours(allowed=options.allow_same_host)
         self._lock = threading.Lock()
@@ -210,6 +215,7 @@ class Link:
             gone=gone,
             proved=tuple(self._proved),
             on_free=self._view.wake,
+            on_waits=self._on_waits,
         )
 
     def close(self) -> None:

@@ -100,13 +100,13 @@ class Myself:
             self.me = replace(self.me, **changes)
             session = self._link.session
             if session is not None and self.me.address and not self._silent:
-                session.put(self._item(), ephemeral=True, timeout=max(0.1, asked + timeout - now()))
-                self._link.outage.over()
-        except ConnectionLost as error:
-            logger.debug("could not tell the other nodes of %s: %s", ", ".join(changes), error)
+                self._link.outage.insist(
+                    session,
+                    lambda timeout: session.put(self._item(), ephemeral=True, timeout=timeout),
+                    until=asked + timeout,
+                )
         except (TimeoutError, RdzvError) as error:
             logger.debug("could not tell the other nodes of %s: %s", ", ".join(changes), error)
-            self._link.outage.note(error, asked, timeout)
         finally:
             self._saying.release()
 

@@ -64,18 +64,20 @@ class Leader:
         gone: str = "",
         proved: Iterable[str] = (),
         on_free: Callable[[], None] = lambda: None,
+        on_waits: Callable[[], None] = lambda: None,
     ) -> None:
         """``me``: this node. ``gone``: the node that led before and whose process is proved gone.
 
         ``proved``: nodes whose processes were proved gone to this one while they were members at this endpoint.
 
-        ``on_free`` is called, on the thread, when a leader that was ``stuck`` no longer is.
+        ``on_free`` is called, on the thread, when a leader that was ``stuck`` no longer is. ``on_waits``: as for
+        ``PeerWatch``.
         """
         self._session, self._key = session, key
         self._rules, self._order, self._neighbours = rules, order, neighbours
         self._outage = outage
         self._inbox: queue.SimpleQueue[Sequence[Event | _ProvedGone] | None] = queue.SimpleQueue()
-        self._seen = MemberWatch(session, me, self.proved, until_proved=rules.majority)
+        self._seen = MemberWatch(session, me, self.proved, on_waits, until_proved=rules.majority)
         self._was_leading, self._proved = gone, tuple(proved)
         self._progress = ""
         self._progress_at: float | None = None

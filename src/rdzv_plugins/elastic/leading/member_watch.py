@@ -20,16 +20,22 @@ class MemberWatch:
     """
 
     def __init__(
-        self, session: Session, me: Member, on_gone: Callable[[str], None], *, until_proved: bool = False
+        self,
+        session: Session,
+        me: Member,
+        on_gone: Callable[[str], None],
+        on_waits: Callable[[], None],
+        *,
+        until_proved: bool = False,
     ) -> None:
-        """``on_gone``: as for ``PeerWatch``. ``me``: this node, which is not watched.
+        """``on_gone``, ``on_waits``: as for ``PeerWatch``. ``me``: this node, which is not watched.
 
         ``until_proved``: keep watching a node that is lost without a word, as the proof that it is gone may yet come.
         """
         self._until_proved = until_proved
         self._session, self._me = session, me
         raise_file_limit()  # each member takes one
-        self.peers = PeerWatch(on_gone)
+        self.peers = PeerWatch(on_gone, on_waits)
         self._ends = SessionEnds(session)
         self._watched: dict[str, Peer] = {}
         self._said: dict[str, tuple[object, ...]] = {}

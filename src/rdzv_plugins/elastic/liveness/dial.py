@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
-from rdzv_plugins.elastic.liveness.greeting import MOST_BYTES, answer, hello
+from rdzv_plugins.elastic.liveness.greeting import MOST_BYTES, WAITS, answer, hello
 from rdzv_plugins.elastic.liveness.peer import Peer
 from rdzv_plugins.kvstore.coordination.reactor import close_in_children, reactor
 
@@ -29,12 +29,19 @@ _ANSWER_S = 5.0
 class Dial:
     """A connection to another node's own port. For use on the reactor's thread only.
 
-    ``on_answer`` is called once at most and ``on_end`` once; neither is called from ``start``.
+    ``on_answer`` is called once at most, ``on_waits`` when the node says that it waits for the service, and ``on_end``
+    once; none is called from ``start``.
     """
 
-    def __init__(self, peer: Peer, on_answer: Callable[[], None], on_end: Callable[[Outcome], None]) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        on_answer: Callable[[], None],
+        on_waits: Callable[[], None],
+        on_end: Callable[[Outcome], None],
+    ) -> None:
         self._name = peer.name or peer.node_id
-        self._peer, self._on_answer, self._on_end = peer, on_answer, on_end
+        self._peer, self._on_answer, self._on_waits, self._on_end = peer, on_answer, on_waits, on_end
         self._expected = self._heard = b""
         self._connecting, self._over = True, False
         self.answered = False
@@ -99,14 +106,25 @@ class Dial:
         except OSError:  # reset: by its host, or by something in between
             self._end("unclear")
             return
-        if self.answered:
-            self._end("unclear" if heard else "closed")  # one that leaves of its own will says a last word
+        if not heard:
+            self._end("closed" if self.answered and not self._heard else "unclear")
             return
         self._heard += heard
-        if self._heard == self._expected:
-            self.answered = True
+        if not self.answered and self._heard.startswith(self._expected):
+            self.answered, self._heard = True, self._heard[len(self._expected) :]
             self._on_answer()
-        elif not heard or not self._expected.startswith(self._heard):
+        if self.answered:
+            self._hear_words()
+        elif not self._expected.startswith(self._heard):
+            self._end("unclear")
+
+    def _hear_words(self) -> None:
+        waits = False
+        while self._heard.startswith(WAITS):
+            waits, self._heard = True, self._heard[len(WAITS) :]
+        if waits:
+            self._on_waits()
+        if not WAITS.startswith(self._heard):  # one that leaves of its own will says a last word
             self._end("unclear")
 
     def tick(self, now: float) -> None:

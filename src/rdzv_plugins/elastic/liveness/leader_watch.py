@@ -21,12 +21,21 @@ class LeaderWatch:
     started again when the proof came. It is called on the thread of the process's connections, and must return at once.
     """
 
-    def __init__(self, on_gone: Callable[[KeyValue, str, int], None], *, until_proved: bool = False) -> None:
-        """``until_proved``: keep watching a node that no longer leads, as the proof may yet come."""
+    def __init__(
+        self,
+        on_gone: Callable[[KeyValue, str, int], None],
+        on_waits: Callable[[], None] = lambda: None,
+        *,
+        until_proved: bool = False,
+    ) -> None:
+        """``on_waits``: as for ``PeerWatch``.
+
+        ``until_proved``: keep watching a node that no longer leads, as the proof may yet come.
+        """
         self._until_proved = until_proved
         self._earlier: dict[str, KeyValue] = {}
         """Those that led before and are still watched, with the keys by which they led."""
-        self._on_gone = on_gone
+        self._on_gone, self._on_waits = on_gone, on_waits
         self._lock = threading.Lock()
         self._leader: KeyValue | None = None
         self._node = ""
@@ -59,7 +68,7 @@ class LeaderWatch:
             if peer is None or peer.node_id == me.node_id:
                 return
             if self._watch is None or self._watch.is_closed:
-                self._watch = PeerWatch(self._gone)
+                self._watch = PeerWatch(self._gone, self._on_waits)
             self._node = peer.node_id
             self._watch.add(peer)
 

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 
-from rdzv_plugins.elastic.liveness.greeting import BYE, MOST_BYTES, answer, hello
+from rdzv_plugins.elastic.liveness.greeting import BYE, MOST_BYTES, WAITS, answer, hello
 from rdzv_plugins.kvstore.coordination.reactor import close_in_children, reactor
 from rdzv_plugins.kvstore.sockets.listening import bind
 from rdzv_plugins.options import PortRange
@@ -43,7 +43,7 @@ class Listener:
         self.port: int = self._socket.getsockname()[1]
         """The port; 0 once it could not be kept open. Existing connections stay until ``close``."""
         self._pid = os.getpid()
-        self._closing = self._over = False
+        self._closing = self._over = self._waits = self._told = False
         self._ended = threading.Event()
         self._strangers: dict[_Caller, None] = {}  # in order of arrival
         self._known: dict[_Caller, None] = {}
@@ -53,6 +53,12 @@ class Listener:
         """Stop listening, and tell whoever is connected that this was intended. May be repeated."""
         self._closing = True
         if self._pid == os.getpid():  # otherwise the thread is the parent's
+            reactor().remind(self, time.monotonic())
+
+    def note_outage(self, lasts: bool) -> None:
+        """Have whoever is connected told that the service does not do what this node needs, or no longer so."""
+        self._waits = lasts
+        if self._pid == os.getpid():
             reactor().remind(self, time.monotonic())
 
     def part(self, timeout: float) -> bool:
@@ -97,7 +103,8 @@ class Listener:
         self._known[caller] = None
         if len(self._known) > _MOST_KNOWN:
             next(iter(self._known)).hang_up()
-        return answer(self._node_id, caller.socket.getsockname(), caller.socket.getpeername())
+        said = answer(self._node_id, caller.socket.getsockname(), caller.socket.getpeername())
+        return said + WAITS if self._told else said
 
     def left(self, caller: _Caller) -> None:
         """Forget a connection that has ended. Called by its caller, on the reactor's thread."""
@@ -109,6 +116,10 @@ class Listener:
     def tick(self, now: float) -> None:
         if self._closing:
             self._end()
+        elif self._told != self._waits:
+            self._told = self._waits
+            for caller in list(self._known) if self._told else ():
+                caller.say(WAITS)
 
     def failed(self, error: Exception) -> None:
         self._end()
@@ -169,6 +180,11 @@ class _Caller:
         self.hang_up()
 
     def forget(self) -> None: ...
+
+    def say(self, word: bytes) -> None:
+        """Tell it something. On the reactor's thread."""
+        with contextlib.suppress(OSError):  # it takes nothing, or has ended, and will be told then
+            self.socket.send(word)
 
     def hang_up(self) -> None:
         """End it, with a last word if the caller was answered. On the reactor's thread; may be repeated."""

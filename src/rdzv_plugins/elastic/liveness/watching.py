@@ -57,12 +57,13 @@ class _Watched:
 class PeerWatch:
     """Watches nodes until ``close``. Thread-safe; the work is done on the thread of the process's connections.
 
-    ``on_gone`` is called once for each node whose process is proved gone, with its id, on that thread; it must return
-    at once. If there are too few descriptors, some or all nodes are not watched; those count as living.
+    ``on_gone`` is called once for each node whose process is proved gone, with its id, and ``on_waits`` when a node
+    says that the service does not do what it needs. Both are called on that thread, and must return at once. If there
+    are too few descriptors, some or all nodes are not watched; those count as living.
     """
 
-    def __init__(self, on_gone: Callable[[str], None]) -> None:
-        self._on_gone = on_gone
+    def __init__(self, on_gone: Callable[[str], None], on_waits: Callable[[], None] = lambda: None) -> None:
+        self._on_gone, self._on_waits = on_gone, on_waits
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._watched: dict[str, _Watched] = {}
         self._turned_away: dict[str, Peer] = {}  # there are too few descriptors for these as well
@@ -170,7 +171,10 @@ class PeerWatch:
         if self._watched.get(watched.peer.node_id) is not watched or watched.dial is not None:
             return
         watched.dial = dial = Dial(
-            watched.peer, lambda: self._answered(watched), lambda outcome: self._ended(watched, outcome)
+            watched.peer,
+            lambda: self._answered(watched),
+            self._on_waits,
+            lambda outcome: self._ended(watched, outcome),
         )
         outcome = dial.start()
         if outcome is not None:
