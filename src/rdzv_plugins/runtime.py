@@ -18,12 +18,19 @@ import os
 import queue
 import random
 import select
+import signal as signals
 import socket as sockets
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from queue import Empty as Empty
+from select import POLLIN as POLLIN
+from select import POLLOUT as POLLOUT
+from signal import ITIMER_REAL as ITIMER_REAL
+from signal import SIG_DFL as SIG_DFL
+from signal import SIG_IGN as SIG_IGN
+from signal import Signals as Signals
 from typing import Any, TypeVar, cast
 
 from rdzv_plugins import clock
@@ -42,6 +49,8 @@ class Runtime:
     monotonic = staticmethod(time.monotonic)
     now = staticmethod(clock.now)
     """Like ``monotonic``, but counts on while the machine sleeps."""
+    now_ns = staticmethod(clock.now_ns)
+    """The same in nanoseconds."""
     wall = staticmethod(time.time)
     """Since 1970. Jumps, and differs between machines: for people only."""
     sleep = staticmethod(time.sleep)
@@ -77,6 +86,15 @@ class Runtime:
 
     # processes
     kill = staticmethod(os.kill)
+    killpg = staticmethod(os.killpg)
+    waitpid = staticmethod(os.waitpid)
+    waitid = staticmethod(os.waitid)
+    getsid = staticmethod(os.getsid)
+
+    # signals, for the main thread
+    signal = staticmethod(signals.signal)
+    getsignal = staticmethod(signals.getsignal)
+    setitimer = staticmethod(signals.setitimer)
 
     def __init__(self) -> None:
         self.random = random.Random()

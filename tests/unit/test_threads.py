@@ -20,8 +20,8 @@ import rdzv_launcher
 import rdzv_plugins
 from rdzv_launcher.run.agent import events
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
-from rdzv_launcher.run.fence import fence as fencing
 from rdzv_launcher.run.fence.fence import Fence
+from rdzv_launcher.run.keeper.marked import Marked
 from rdzv_launcher.tools.top.watching import JobWatch
 from rdzv_plugins import errors
 from rdzv_plugins.elastic.background import Background
@@ -36,6 +36,7 @@ from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.tcpstore import wire
 from rdzv_plugins.kvstore.tcpstore.watch import AwaitedKey
 from rdzv_plugins.round_page import BEAT, ENDED, PAUSE_AT, RUNNING, START, STATE, STILL, UNTIL
+from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.threads import OwnThread
 
 ROOMS = [Path(each.__file__ or "").parent for each in (rdzv_plugins, rdzv_launcher)]
@@ -123,8 +124,7 @@ def test_other_places_are_looked_at_again_after_an_error_of_ours():
     assert len(looks) == 3
 
 
-def test_workers_that_nobody_watches_any_more_are_killed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(fencing, "mark_children", lambda mark: None)
+def test_workers_that_nobody_watches_any_more_are_killed():
     page: dict[int, int] = dict.fromkeys((BEAT, PAUSE_AT, START, STATE, STILL, UNTIL), 0)
     breaks, signals = threading.Event(), queue.SimpleQueue[int]()
 
@@ -133,7 +133,7 @@ def test_workers_that_nobody_watches_any_more_are_killed(monkeypatch: pytest.Mon
         fails()
 
     holding = MagicMock(ttl=60.0, wait_for_news=wait_for_news, until=lambda: float("inf"), ended=lambda: False)
-    fence = Fence(holding, page, "mark", signals.put, lambda: signals.put(0))  # type: ignore[arg-type]
+    fence = Fence(holding, page, Marked("mark"), signals.put, lambda: signals.put(0))  # type: ignore[arg-type]
     fence.starting()
     assert page[STATE] == RUNNING
     breaks.set()
@@ -151,8 +151,8 @@ def test_agent_ends_when_it_hears_of_its_workers_no_more(monkeypatch: pytest.Mon
         keeper = MagicMock(fileno=lambda: silent, events=list)
         keeper.close.return_value = []
         fence = MagicMock(close=list)
-        output, monitor, stacks, *rest = (MagicMock() for _ in range(5))
-        NodeWorkers(MagicMock(run_id="job"), keeper, MagicMock(), fence, monitor, output, stacks, inbox, *rest)
+        output, monitor, stacks, starts = (MagicMock() for _ in range(4))
+        NodeWorkers(MagicMock(run_id="job"), keeper, MagicMock(), fence, monitor, output, stacks, inbox, starts, SYSTEM)
         failed = inbox.get(timeout=PATIENCE_S)
         assert isinstance(failed, events.Failed)
         assert isinstance(failed.error, ZeroDivisionError)
