@@ -64,6 +64,7 @@ class NodeWorkers:
         runtime: Runtime,
         processes: Processes = descendants,
         on_timer: Callable[[str, Any], None] | None = None,
+        kills: MemoryKills | None = None,
     ) -> None:
         """``starts`` says what to start for a group, with these variables in addition; it may raise ``RdzvError``.
 
@@ -80,7 +81,7 @@ class NodeWorkers:
         self._store_at = 0.0
         self._starts = starts
         self._timer = FileTimer(spec.run_id, os.environ, str(stacks.own.parent), on_timer)
-        self._kills = MemoryKills()
+        self._kills = kills or MemoryKills()
         self._lock = runtime.RLock()
         """Protects the keeper, which is for one thread, and the attributes that follow."""
         self._generation = 0
