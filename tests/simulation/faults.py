@@ -53,11 +53,12 @@ class Faulty:
             identical=random.random() < 0.3,
         )
         self.job.meeting.interrupts = random.random() < 0.5
+        self.job.meeting.latency = random.choice([0.0, 0.003, 0.1])
         self.job.plan, self.job.options = self._plan, options
         for _ in range(nodes):
             self.job.scheduler.at(self.job.now + random.random() * 3, self.job.add)
         for _ in range(random.randint(0, _FAULTS) if faults is None else faults):
-            self.job.scheduler.at(self.job.now + random.random() * 40, self._something)
+            self.job.scheduler.at(self.job.now + random.random() * 25, self._something)
         self._nodes = nodes
 
     def run(self) -> Faulty:
@@ -71,10 +72,10 @@ class Faulty:
 
     def _plan(self, group: Any, local_rank: int) -> Does:
         random = self._random
-        fails, runs = random.random() < 0.12, random.choice([5.0, 15.0, 30.0])
+        fails, runs = random.random() < 0.12, random.choice([3.0, 10.0, 20.0])
         left = Does(runs=float("inf"), ends_in=random.choice([0.1, None]))
         return Does(
-            runs=random.random() * 20 if fails else runs,
+            runs=random.random() * 15 if fails else runs,
             code=random.choice([1, 3, -11]) if fails else 0,
             ends_in=random.choice([0.1, 0.1, 3.0, None]),
             background=left if random.random() < 0.1 else None,

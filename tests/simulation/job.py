@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
-from rdzv_launcher.run.agent.events import SignalArrived
+from rdzv_launcher.run.agent.events import BarrierOver, DoneWithout, SignalArrived
+from rdzv_launcher.run.agent.limits import Limits
 from rdzv_launcher.run.agent.steps import Leave
 from rdzv_plugins.errors import JobHung
 from rdzv_plugins.interfaces import Failure
@@ -21,10 +23,11 @@ from simulation.processes import Processes
 from simulation.scheduler import Scheduler
 from simulation.workers import Does, Worker
 
-CODES = frozenset({0, 1, 66, 68, 71, 75, 76, 80, 81, 82, *(128 + number for number in (1, 2, 3, 9, 15))})
+CODES = frozenset({0, 1, 66, 68, 69, 71, 75, 76, 80, 81, 82, *(128 + number for number in (1, 2, 3, 9, 15))})
 """How an agent may end, besides the exit codes that its workers have."""
 _WITH_S = 0.3
 """How soon a worker fails when one of its round has ended."""
+_KILL_S = Limits(workers=1).kill_timeout
 _LIMIT_S = 2000.0
 _HEARS_S, _ENDS_S = 15.0, 35.0
 """How soon an agent has heard of the end of a round, and has ended after the job, even if its supervisor stands still:
@@ -60,7 +63,7 @@ class Job:
         self.network = Network(self.scheduler)
         self.kernel, self.processes = Kernel(self.network), Processes(self.network)
         self.meeting = Meeting(self.scheduler, low or high or nodes, high or nodes, ttl=ttl, interrupts=interrupts)
-        self.meeting.on_over = lambda round_: self._later(self._look_at_members, round_)
+        self.meeting.on_over = self._round_over
         self.plan, self.options, self._timeout, self._together = plan, options, timeout, together
         self.agents: list[Agent] = []
         self.violations: list[str] = []
@@ -74,7 +77,9 @@ class Job:
         self.guilty: set[int] = {-1}
         """The pids of those workers."""
         self.late: set[int] = set()
-        """Rounds in which those that fail with a worker may be reported before it: whoever reports it stood still."""
+        """The rounds in which a supervisor was lost: what it has left is ended before that is reported."""
+        self._reporters: list[tuple[int, Agent, float]] = []
+        """Of each of those workers its round, its agent, and when it failed."""
         for _ in range(nodes if starts else 0):
             self.add()
 
@@ -129,7 +134,7 @@ class Job:
         """Something happens to the supervisor of an agent that counts as a failure of its workers."""
         if agent.handler is not None and agent.handler.mine is not None:
             self.failed.add(agent.handler.mine.number)
-            self.late.add(agent.handler.mine.number)  # what it has left is ended before that is told
+            self.late.add(agent.handler.mine.number)
         self.guilty |= {each.entry.pid for each in agent.workers}
         happens()
 
@@ -208,21 +213,37 @@ class Job:
     def _blame(self, agent: Agent, worker: Worker, round_: int) -> None:
         self.failed.add(round_)
         self.guilty.add(worker.entry.pid)
-        if agent.process.frozen or agent.machine.supervisor.process.frozen:
-            self.late.add(round_)
+        self._reporters.append((round_, agent, self.now))
+
+    def _was_late(self, round_: int | None) -> bool:
+        """Whether those that fail with a worker may be reported before it: whoever reports it stood still."""
+        return round_ in self.late or any(
+            of == round_ and (agent.entry.continued_at >= when or agent.machine.supervisor.entry.continued_at >= when)
+            for of, agent, when in self._reporters
+        )
 
     # What always has to hold
 
-    def _later(self, look: Callable[[Round, float], object], round_: Round) -> None:
-        began = self.now
-        self.scheduler.at(began + _HEARS_S, lambda: look(round_, began))
-
-    def _look_at_members(self, round_: Round, began: float) -> None:
-        """A round has been over for some time: no agent may still have its workers run in it."""
+    def _round_over(self, round_: Round) -> None:
+        """Its members hear of it soon, and have ended their workers by the time that their options give."""
         for agent in self.agents:
+            if agent.entry.lives and agent.handler is not None and agent.handler.mine is round_:
+                options = agent.options
+                hears = self.now + options.monitor_interval + _HEARS_S
+                self._expect(agent, round_, hears, lambda agent: not agent.works)
+                stops = hears + options.shutdown_timeout + _KILL_S
+                self._expect(agent, round_, stops, lambda agent: not agent.works and agent.stage != "stopping")
+
+    def _expect(self, agent: Agent, round_: Round, by: float, of: Callable[[Agent], bool]) -> None:
+        began = self.now
+
+        def look() -> None:
             stood = agent.process.frozen or agent.entry.continued_at >= began
-            if agent.works and agent.entry.lives and agent.handler.mine is round_ and not stood:
-                self.violations.append(f"{agent.name} has not heard that round {round_.number} is over: {round_.over}")
+            if agent.entry.lives and agent.handler.mine is round_ and not stood and not of(agent):
+                waited = self.now - began
+                self.violations.append(f"{agent.name} is {agent.stage} {waited:.0f} s after the end of its round")
+
+        self.scheduler.at(by, look)
 
     def _over(self, agent: Agent) -> None:
         self._running -= 1
@@ -260,7 +281,9 @@ class Job:
         if agent.exit_code is None and agent.entry.status != Signals.SIGKILL:
             wrong.append(f"{agent.name} has ended with status {agent.entry.status} and no exit code")
         told = [time for time, _, step in agent.story if isinstance(step, Leave)]
-        if self.meeting.ended is not None and agent.exit_code == 0 and told[0] > self.meeting.ended_at:
+        done = [time for time, _, event in agent.story if isinstance(event, BarrierOver | DoneWithout)]
+        ended = self.meeting.ended_at if self.meeting.ended is not None else math.inf
+        if agent.exit_code == 0 and told[0] > ended and not done[0] < ended:
             wrong.append(f"{agent.name} has ended with 0 after the job has failed")
         numbers = {each.number for each in agent.steps(SignalArrived)}
         arrived = {81 if number in agent.options.preempt_signals else 128 + number for number in numbers}
@@ -272,7 +295,7 @@ class Job:
                     f"{agent.name} has used a restart for generation {generation}: no worker of it has failed by itself"
                 )
         blamed = failure_of(agent)
-        late = blamed is not None and self._round_of.get(blamed.pid) in self.late
+        late = blamed is not None and self._was_late(self._round_of.get(blamed.pid))
         if blamed is not None and blamed.pid not in self.guilty and not blamed.hang and not late:
             wrong.append(f"{agent.name} blames {blamed.host}, pid {blamed.pid}, whose worker has not failed by itself")
         return wrong

@@ -18,6 +18,8 @@ from simulation.scheduler import Process, Scheduler, Thread
 
 _REQUEST = Request(backend="meeting", run_id="job", endpoint="", min_nodes=1, max_nodes=1, nproc_per_node=1)
 _PROOF_S = 0.05
+_SLOW = 0.05
+"""How often it takes up to a quarter of a second to tell the others something."""
 _LATER = 4 / 3
 """A service counts a node's time to live from when it has heard it, which is later than when the node has spoken."""
 """How soon the end of a process is noticed."""
@@ -53,6 +55,8 @@ class Meeting:
     ) -> None:
         """``interrupts``: waits in the store of a round end with the round."""
         self.interrupts = interrupts
+        self.latency = 0.0
+        """How long it takes on average to tell the others something, or to ask them."""
         self.scheduler, self.low, self.high, self.ttl, self.last_call = scheduler, low, high, ttl, last_call
         self.nodes: list[Handler] = []
         """Those that are in the job now, as far as is known."""
@@ -88,6 +92,14 @@ class Meeting:
                 return False
             self.scheduler.wait(self._waiting, left)
         return True
+
+    def takes_time(self) -> None:
+        """Somebody tells the others something, or asks them."""
+        random = self.scheduler.random
+        if self.latency:
+            self.scheduler.sleep(
+                random.random() / 4 if random.random() < _SLOW else random.expovariate(1 / self.latency)
+            )
 
     def changed(self) -> None:
         self.scheduler.wake_all(self._waiting)
@@ -154,6 +166,8 @@ class Handler:
         self.rank: int | None = None
         self.mine: Round | None = None
         self.leaving = ""
+        self.broken: Exception | None = None
+        """What it raises when it is asked for news."""
         self.outcome: Outcome | None = None
         self.call: Callable[[], None] | None = None
         self.questions = None
@@ -181,6 +195,7 @@ class Handler:
 
     def next_rendezvous(self) -> RoundInfo:
         meeting, spare = self._meeting, False
+        meeting.takes_time()
         meeting.end_round(f"{self.process} has asked for another", asked=True) if self._works() else None
         if self not in meeting.nodes:
             meeting.nodes.append(self)
@@ -224,27 +239,35 @@ class Handler:
 
     def num_nodes_waiting(self) -> int:
         self.raise_if_ended()
+        if self.broken is not None:
+            raise self.broken
         return int(self.must_rejoin())
 
     # What others hear
 
     def note_failure(self, failure: Failure) -> None:
-        if self.mine is not None and self.mine.failure is None:
-            self.mine.failure = failure
+        mine = self.mine
+        self._meeting.takes_time()
+        if mine is not None and mine.failure is None:
+            mine.failure = failure
 
     def first_failure(self) -> Failure | None:
+        self._meeting.takes_time()
         return None if self.mine is None else self.mine.failure
 
     def count_restart(self, note: str) -> Sequence[str]:
         assert self.mine is not None
+        self._meeting.takes_time()
         self._meeting.notes.setdefault(self.mine.number, note)
         return [note for _, note in sorted(self._meeting.notes.items())]
 
     def note_done(self) -> None:
+        self._meeting.takes_time()
         self.done = True
         self._meeting.changed()
 
     def note_leaving(self, reason: str) -> None:
+        self._meeting.takes_time()
         self.leaving = reason
         self._meeting.part(self, reason)
 
@@ -254,6 +277,7 @@ class Handler:
         if mine is None or len(mine.members) == 1:
             return False
         others = [each for each in mine.members if each is not self]
+        self._meeting.takes_time()
 
         def silent(other: Handler) -> bool:
             return other in self._meeting.nodes and (other.process.frozen or other.process.killed)
@@ -302,6 +326,7 @@ class Handler:
 
     def leave(self, outcome: Outcome) -> None:
         self.outcome, meeting = outcome, self._meeting
+        meeting.takes_time()
         if outcome.end == "failed" and meeting.ended is None:
             meeting.ended, meeting.ended_at = outcome, self._scheduler.now
         if outcome.end == "done":

@@ -47,6 +47,26 @@ def test_the_others_are_told_within_a_second() -> None:
     assert job.now - told < 5.0
 
 
+def test_of_two_failures_at_once_all_name_the_same_one() -> None:
+    for seed in range(20):
+        job = Job(plan=lambda group, _: Does(runs=5.0, code=3 + group.group_rank), seed=seed).run()
+        named = {failure_of(each).exit_code for each in job.agents}
+        assert len(named) == 1
+        assert set(job.codes) == named
+
+
+@pytest.mark.parametrize("identical", [False, True])
+def test_ranks_count_over_the_workers_of_all_nodes(identical: bool) -> None:
+    job = Job(starts=False, low=3, high=3)
+    for workers in (2, 2, 2) if identical else (1, 3, 2):
+        job.add(Options(workers=workers, identical=identical))
+    job.run()
+    ranks = {each.global_rank for agent in job.agents for each in agent.groups[0].workers}
+    assert job.codes == [0, 0, 0]
+    assert ranks == set(range(6))
+    assert {each.world_size for agent in job.agents for each in agent.groups[0].workers} == {6}
+
+
 def test_a_node_that_is_done_lets_the_others_finish() -> None:
     """Node 0 serves the store, and stays for as long as that takes: longer than its exit barrier's limit."""
     job = Job(
@@ -175,6 +195,14 @@ def test_what_workers_leave_in_the_background_is_ended_unless_it_is_to_be_left(l
     ).run()
     assert job.codes == [0]
     assert len(job[0].alive) == int(leave)
+
+
+def test_workers_are_not_restarted_beside_what_is_left_in_their_sessions() -> None:
+    left = Does(runs=float("inf"), ends_in=8.0)
+    job = Job(1, lambda group, _: Does(code=2 - group.generation, child=left), Options(max_restarts=1))
+    job.until(lambda: len(job[0].groups) == 2)
+    assert not job[0].machine.workers[0].left[0].entry.lives
+    assert job.run().codes == [0]
 
 
 def test_what_workers_leave_in_the_background_may_end_by_itself() -> None:

@@ -157,7 +157,7 @@ def test_a_supervisor_that_stands_still_is_ended(restarts: int) -> None:
 
 
 def test_a_standstill_of_agent_and_supervisor_is_not_blamed_on_the_supervisor() -> None:
-    """As of a virtual machine that is moved: both stand still for longer than a supervisor may, the agent goes first."""
+    """As of a virtual machine that is moved: for longer than a supervisor may stand still. The agent goes on first."""
     job = Job(1, lambda *_: Does(runs=200.0), ttl=150.0)
     job.until(job.works)
     supervisor = job[0].machine.supervisor
@@ -187,5 +187,8 @@ def test_signals_end_a_node_whose_supervisor_stands_still() -> None:
     job = working(Does(runs=float("inf"), ends_in=None), Options(shutdown_timeout=5.0), nodes=1)
     job.scheduler.freeze(job[0].machine.supervisor.process)
     job[0].signal(Signals.SIGTERM)
+    began = job.now
+    job.until(lambda: not job[0].workers)
+    assert job.now - began < 5.0 + 4.0, "the agent kills them itself"
     job.run()
     assert job.codes == [143]

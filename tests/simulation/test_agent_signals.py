@@ -189,3 +189,37 @@ def test_a_signal_ends_a_node_that_has_a_notice() -> None:
     job[0].signal(Signals.SIGTERM)
     job.run()
     assert job.codes == [143]
+
+
+def test_a_notice_before_there_are_workers_ends_a_node_with_81() -> None:
+    job = Job(nodes=1, options=NOTICED, low=2, high=2)
+    job.after(20.0)
+    job[0].signal(Signals.SIGUSR1)
+    job.until(lambda: job[0].over, 2.0)
+    assert job.run().codes == [81]
+
+
+def test_a_second_notice_stops_the_workers_and_a_third_kills_them() -> None:
+    job = working(does=DEAF, nodes=1, options=NOTICED)
+    worker = job[0].workers[0]
+    job[0].signal(Signals.SIGUSR1)
+    job.after(2.0)
+    assert worker.signals == []
+    job[0].signal(Signals.SIGUSR1)
+    job.after(2.0)
+    assert worker.signals == [Signals.SIGTERM]
+    job[0].signal(Signals.SIGUSR1)
+    job.until(lambda: not worker.entry.lives, 1.0)
+    assert job.run().codes == [81]
+
+
+def test_the_end_of_the_grace_ends_the_exit_barrier() -> None:
+    plan = lambda group, _: Does(runs=10.0 if group.group_rank == 0 else 300.0)  # noqa: E731
+    job = Job(2, plan, NOTICED, low=1)
+    job.until(job.works)
+    began = job.now
+    job[0].signal(Signals.SIGUSR1)
+    job.until(lambda: job[0].over)
+    assert job.now - began < 60.0
+    job.run()
+    assert job.codes[0] == 81
