@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rdzv_plugins.errors import BrokenPlugin
 from rdzv_plugins.runtime import Signals
 from simulation.agent import Options
 from simulation.job import Job
@@ -44,6 +45,17 @@ def test_losing_a_node_uses_no_restart() -> None:
     assert job.codes == [0, None, 0]
     assert job.restarts == [0, 0, 0]
     assert [len(each.groups) for each in (job[0], job[2])] == [2, 2]
+
+
+def test_a_node_that_ends_by_an_error_of_its_own_is_no_failure_of_the_others() -> None:
+    """One of its workers ends at once, and those of others fail with it; another one takes its time."""
+    plan = lambda group, local_rank: Does(runs=60.0, ends_in=10.0 * local_rank * group.group_rank + 0.1)  # noqa: E731
+    job = Job(2, plan, Options(workers=2), low=1)
+    job.until(job.works)
+    job[1].handler.broken = BrokenPlugin("its plug-in has a fault")
+    job.run()
+    assert job.codes == [0, BrokenPlugin.exit_code]
+    assert job.restarts == [0, 0]
 
 
 def test_a_replacement_is_waited_for_when_too_few_are_left() -> None:

@@ -33,7 +33,7 @@ from rdzv_launcher.run.agent.ends import LEFT, AgentEnds
 from rdzv_launcher.run.agent.events import Event
 from rdzv_launcher.run.agent.limits import Limits
 from rdzv_launcher.run.agent.steps import Step
-from rdzv_plugins.errors import Preempted
+from rdzv_plugins.errors import EndpointUnreachable, Preempted, RendezvousClosed
 from rdzv_plugins.interfaces import Outcome
 from rdzv_plugins.runtime import Signals
 
@@ -275,7 +275,10 @@ class Decisions:
                 self._end, self._next = self._ends.by_error(error, self._node_rank), "leave"
             return ()
         self._end = self._ends.by_error(error, self._node_rank)
-        return self._stop(Signals.SIGTERM, "leave", now)
+        # the others' workers fail with those here, which may take their time to end; who is gone cannot be told
+        tells = self._stage == "working" and not isinstance(error, EndpointUnreachable | RendezvousClosed)
+        leaving = (steps.NoteLeaving(str(error)),) if tells else ()
+        return (*leaving, *self._stop(Signals.SIGTERM, "leave", now))
 
     def _on_time(self, now: float) -> tuple[Step, ...]:
         if self._join_at is not None and now >= self._join_at:
