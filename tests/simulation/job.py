@@ -11,7 +11,7 @@ from typing import Any
 
 from rdzv_launcher.run.agent.events import BarrierOver, DoneWithout, SignalArrived
 from rdzv_launcher.run.agent.limits import Limits
-from rdzv_launcher.run.agent.steps import Leave
+from rdzv_launcher.run.agent.steps import Leave, NoteLeaving
 from rdzv_plugins.errors import JobHung
 from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.runtime import Signals
@@ -217,6 +217,8 @@ class Job:
 
     def _was_late(self, round_: int | None) -> bool:
         """Whether those that fail with a worker may be reported before it: whoever reports it stood still."""
+        if any(_is_hurried(each) for each in self.agents if each.handler is not None and each.handler.mine is not None):
+            return True
         return round_ in self.late or any(
             of == round_ and (agent.entry.continued_at >= when or agent.machine.supervisor.entry.continued_at >= when)
             for of, agent, when in self._reporters
@@ -303,6 +305,13 @@ class Job:
 
 def _codes(agent: Agent) -> set[int]:
     return {each.does.code for each in agent.machine.workers}
+
+
+def _is_hurried(agent: Agent) -> bool:
+    """Whether it got a second signal while it told the others of the first: then they do not know that it leaves."""
+    told = [time for time, _, step in agent.story if isinstance(step, NoteLeaving)]
+    signals = [time for time, _, event in agent.story if isinstance(event, SignalArrived)]
+    return bool(told) and any(told[0] <= time < told[0] + _WITH_S for time in signals[1:])
 
 
 def failure_of(agent: Agent) -> Failure | None:

@@ -18,8 +18,8 @@ from simulation.scheduler import Process, Scheduler, Thread
 
 _REQUEST = Request(backend="meeting", run_id="job", endpoint="", min_nodes=1, max_nodes=1, nproc_per_node=1)
 _PROOF_S = 0.05
-_SLOW = 0.05
-"""How often it takes up to a quarter of a second to tell the others something."""
+_SLOW, _SLOWEST_S = 0.05, 0.25
+"""How often it takes up to so long to tell the others something: never longer than until workers fail with another."""
 _LATER = 4 / 3
 """A service counts a node's time to live from when it has heard it, which is later than when the node has spoken."""
 """How soon the end of a process is noticed."""
@@ -97,9 +97,8 @@ class Meeting:
         """Somebody tells the others something, or asks them."""
         random = self.scheduler.random
         if self.latency:
-            self.scheduler.sleep(
-                random.random() / 4 if random.random() < _SLOW else random.expovariate(1 / self.latency)
-            )
+            usual = min(random.expovariate(1 / self.latency), _SLOWEST_S)
+            self.scheduler.sleep(random.random() * _SLOWEST_S if random.random() < _SLOW else usual)
 
     def changed(self) -> None:
         self.scheduler.wake_all(self._waiting)
