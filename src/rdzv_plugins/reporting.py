@@ -17,14 +17,15 @@ class Reporting:
 
     def __init__(self, *, first: float = EVERY_S, grows: bool = False, runtime: Runtime = SYSTEM) -> None:
         """``first`` is the number of seconds until the first report."""
-        self._runtime, self._pause = runtime, EVERY_S
+        self._monotonic = runtime.monotonic
+        self._pause = EVERY_S
         self._grows = grows
-        self.next_at = self._runtime.monotonic() + first
+        self.next_at = self._monotonic() + first
         """When ``is_due`` becomes true, in the monotonic clock's seconds."""
 
     def is_due(self) -> bool:
         """Whether it is time for a report; if so the caller makes it, and the next one is due later."""
-        now = self._runtime.monotonic()
+        now = self._monotonic()
         if now < self.next_at:
             return False
         self.next_at = now + self._pause
