@@ -133,7 +133,7 @@ def test_workers_that_nobody_watches_any_more_are_killed():
         fails()
 
     holding = MagicMock(ttl=60.0, wait_for_news=wait_for_news, until=lambda: float("inf"), ended=lambda: False)
-    fence = Fence(holding, page, Marked("mark"), signals.put, lambda: signals.put(0))  # type: ignore[arg-type]
+    fence = Fence(holding, page, Marked("mark"), signals.put, lambda: signals.put(0), SYSTEM)  # type: ignore[arg-type]
     fence.starting()
     assert page[STATE] == RUNNING
     breaks.set()

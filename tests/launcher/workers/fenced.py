@@ -16,6 +16,7 @@ from rdzv_launcher.run.keeper.marked import Marked, mark_children
 from rdzv_launcher.run.keeper.messages import Belongings, Start
 from rdzv_plugins.clock import now
 from rdzv_plugins.round_page import RoundPage
+from rdzv_plugins.runtime import SYSTEM
 
 TTL_S = 2.0
 STANDSTILL_S = 6.0
@@ -54,7 +55,7 @@ os.chdir(tempfile.mkdtemp(prefix="fenced-"))
 session, page, mark = Session(), RoundPage(), os.urandom(16).hex()
 keeper = Keeper(belongings=Belongings(page.fd, mark, os.getcwd()))
 mark_children(mark)
-fence = Fence(session, page, Marked(mark), keeper.signal_below, lambda: print("kills", flush=True))
+fence = Fence(session, page, Marked(mark), keeper.signal_below, lambda: print("kills", flush=True), SYSTEM)
 fence.starting()
 other = subprocess.Popen(["sleep", "600"], start_new_session=True)  # the agent's own, as of a plug-in
 pids = keeper.start([Start(0, ("sh", "-c", WORKER), dict(os.environ))])

@@ -32,7 +32,7 @@ from rdzv_plugins.round_page import (
     UNTIL,
     RoundPage,
 )
-from rdzv_plugins.runtime import SYSTEM, Runtime, Signals
+from rdzv_plugins.runtime import Runtime, Signals
 
 if TYPE_CHECKING:
     from rdzv_plugins.threads import OwnThread
@@ -66,7 +66,7 @@ class Fence:
         marked: Marked,
         signal_below: Callable[[int], None],
         on_kill: Callable[[], None],
-        runtime: Runtime = SYSTEM,
+        runtime: Runtime,
         processes: Processes = descendants,
     ) -> None:
         """``holding`` None: nobody can say whether the round holds, so it does until the agent stops the workers.
