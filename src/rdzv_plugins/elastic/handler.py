@@ -69,7 +69,7 @@ class ElasticHandler:
             self._view,
             order,
             me=me,
-            settings=settings_of(request, backend.name, options, me.host),
+            settings=settings_of(request, backend.name, options, me.host, runtime),
             runtime=runtime,
         )
         self._self = Myself(me, self._link, runtime)
