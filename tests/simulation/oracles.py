@@ -13,7 +13,7 @@ _CALM_S = 30.0
 _TOLD_S = 15.0
 """So long after a node has ended the job everybody has heard of it."""
 _BLAMELESS = frozenset({"done", "released"})
-_ALONE = frozenset({"RendezvousTimeout", "NotNeeded"})
+_ALONE = frozenset({"RendezvousTimeout"})
 """How a node may end that is left without enough others."""
 
 
@@ -166,6 +166,7 @@ class Oracles:
         self.judged["I13"] += 1
         there = [each for each in world.living if not each.process.frozen]
         failed = any(each.end == "failed" for each in world.nodes)
-        alone = node.end in _ALONE and len(there) + 1 < world.low
+        done = any(each.end == "done" for each in world.nodes)
+        alone = (node.end in _ALONE and len(there) + 1 < world.low) or (node.end == "NotNeeded" and done)
         if node.end not in _BLAMELESS and not failed and not alone and node.end != "failed":
             self.wrong("I13", f"{node.name} ends by {node.end}, {len(there)} others are there: {node.error}")

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from rdzv_plugins.elastic.handler import ElasticHandler
+from rdzv_plugins.elastic.keys import LEADER, Leading, decode
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.errors import RdzvError, SpareReleased
 from rdzv_plugins.interfaces import Failure, Outcome, Request, RoundEvent
@@ -241,6 +242,12 @@ class World:
     @property
     def living(self) -> list[Node]:
         return [each for each in self.nodes if each.lives and not each.end]
+
+    @property
+    def leader(self) -> Node:
+        """The node whose key says that it leads."""
+        leading = decode(Leading, self.service.store.keys[LEADER][0].value)
+        return next(each for each in self.nodes if each.handler._self.me.node_id == leading.node_id)
 
     def add(self, *, rank: int | None = None, host: str = "", work: Work | None = None, **given: Any) -> Node:
         """Another node; ``given`` are fields of its request."""
