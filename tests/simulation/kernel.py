@@ -165,7 +165,8 @@ class Socket(Descriptor):
 
     def _answered(self, is_open: bool) -> None:
         self._connecting = False
-        self._error = 0 if is_open else errno.ECONNREFUSED
+        if not is_open and self._end is not None:
+            self._error, self._end.ended = errno.ECONNREFUSED, True
         self.changed()
 
     def _accepted(self, end: End) -> None:
@@ -175,7 +176,7 @@ class Socket(Descriptor):
             return
         connection = Socket(self._kernel, self._process)
         connection._end = end
-        here = self._local[0] if self._local[0] != "0.0.0.0" else self._process.host
+        here = self._process.host if self._local[0] in ("0.0.0.0", "::") else self._local[0]
         connection._local, connection._remote = (here, self._local[1]), (end.peer.process.host, end.peer.port)
         connection._use(end)
         self._arrived.append(connection)

@@ -185,6 +185,22 @@ class SimpleQueue:
         return len(self._items)
 
 
+class Queue(SimpleQueue):
+    """``queue.Queue``, whose limit nobody waits for."""
+
+    def __init__(self, scheduler: Scheduler, maxsize: int = 0) -> None:
+        super().__init__(scheduler)
+        self._most = maxsize
+
+    def full(self) -> bool:
+        return 0 < self._most <= len(self._items)
+
+    def put_nowait(self, item: Any) -> None:
+        if self.full():
+            raise queue.Full
+        self.put(item)
+
+
 class Thread:
     """``threading.Thread``, of the process of whoever starts it."""
 
@@ -281,6 +297,7 @@ class Threads:
         self.Condition = functools.partial(Condition, scheduler)
         self.Event = functools.partial(Event, scheduler)
         self.SimpleQueue = functools.partial(SimpleQueue, scheduler)
+        self.Queue = functools.partial(Queue, scheduler)
         self.Thread = functools.partial(OwnThread, scheduler)
         self.Timer = functools.partial(Timer, scheduler)
         self.sleep = scheduler.sleep

@@ -82,7 +82,7 @@ def test_sessions_end_when_the_thread_that_serves_them_does(monkeypatch: pytest.
         closing.callback(service.close)
         lost: queue.SimpleQueue[errors.ConnectionLost] = queue.SimpleQueue()
         service.open_session(60, on_lost=lost.put, timeout=PATIENCE_S)
-        own_port = Listener("node", "127.0.0.1")
+        own_port = Listener("node", "127.0.0.1", SYSTEM)
         before = reactor()
         monkeypatch.setattr(Reactor, "_pause", lambda self: fails() if self is before else None)
         before.remind(MagicMock(tick=lambda now: None), 0.0)
@@ -102,14 +102,14 @@ def test_place_is_looked_at_again_after_an_error_of_ours(caplog: pytest.LogCaptu
         closing.callback(service.close)
         look, left = service.look, [1, 2, 3]
         service.look = lambda timeout: fails() if left and left.pop() else look(timeout)  # type: ignore[method-assign]
-        looking = Outlook(endpoint, service, 60.0, lambda: None, [str(endpoint)])
+        looking = Outlook(endpoint, service, 60.0, lambda: None, [str(endpoint)], SYSTEM)
         closing.callback(looking.close)
         eventually(lambda: looking.sight.answers, "it is seen")
     assert len([each for each in caplog.records if each.exc_info]) == 1, "once, however often"
 
 
 def test_other_places_are_looked_at_again_after_an_error_of_ours():
-    places = Places([], [], None, 0.1)
+    places = Places([], [], None, 0.1, SYSTEM)
     looks: list[object] = []
 
     def look(counted: object) -> None:
@@ -198,7 +198,7 @@ def threads() -> int:
 
 
 def test_background_does_one_task_of_a_kind_at_a_time_and_then_the_newest():
-    in_background, tasks = Background("r"), Tasks()
+    in_background, tasks = Background("r", SYSTEM), Tasks()
     for number in range(50):
         in_background("say", tasks.task(f"say {number}"))
     in_background("lead", tasks.task("lead"))
@@ -215,7 +215,7 @@ def test_background_does_one_task_of_a_kind_at_a_time_and_then_the_newest():
     "error", [ZeroDivisionError("of ours"), errors.ConnectionLost("over"), errors.RdzvError("full")]
 )
 def test_background_goes_on_after_an_error(error: Exception):
-    in_background, done, may_fail = Background("r"), threading.Event(), threading.Event()
+    in_background, done, may_fail = Background("r", SYSTEM), threading.Event(), threading.Event()
 
     def fail() -> None:
         may_fail.wait(PATIENCE_S)

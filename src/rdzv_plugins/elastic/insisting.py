@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.errors import Compacted, ConnectionLost, RdzvError
 from rdzv_plugins.reporting import EVERY_S
+from rdzv_plugins.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -39,14 +37,20 @@ class Outage:
     """
 
     def __init__(
-        self, run_id: str, seconds: float, has_begun: Callable[[], bool], give_up: Callable[[Exception], object]
+        self,
+        run_id: str,
+        seconds: float,
+        has_begun: Callable[[], bool],
+        give_up: Callable[[Exception], object],
+        runtime: Runtime,
     ) -> None:
         """``give_up`` is called with the last error when there has been one for ``seconds``.
 
         ``has_begun``: whether the job has had a round. Before that a refusal is not waited out.
         """
+        self._runtime = runtime
         self._run_id, self._seconds, self._has_begun, self._give_up = run_id, seconds, has_begun, give_up
-        self._lock = threading.Lock()
+        self._lock = self._runtime.Lock()
         self._since: float | None = None
         self._report_at = 0.0
         self._told = False
@@ -59,18 +63,18 @@ class Outage:
     @property
     def left(self) -> float:
         """Seconds until this node gives up; all of them while there is no outage."""
-        return max(0.0, self._ends_at - now())
+        return max(0.0, self._ends_at - self._runtime.now())
 
     @property
     def _ends_at(self) -> float:
         since = self._since
-        return (now() if since is None else since) + self._seconds
+        return (self._runtime.now() if since is None else since) + self._seconds
 
     def begin(self, since: float) -> None:
-        """Note that the service has not done what it should since then (``clock.now``), or longer."""
+        """Note that the service has not done what it should since then (``Runtime.now``), or longer."""
         with self._lock:
             if self._since is None:
-                self._report_at, self._told = max(since, now() - _QUIET_S) + _QUIET_S, False
+                self._report_at, self._told = max(since, self._runtime.now() - _QUIET_S) + _QUIET_S, False
             self._since = since if self._since is None else min(since, self._since)
 
     def over(self) -> None:
@@ -79,7 +83,9 @@ class Outage:
             since, told, self._since, self._told = self._since, self._told, None, False
         if told and since is not None:
             logger.warning(
-                "run %s: the rendezvous does again what it is asked, after %.0f s", self._run_id, now() - since
+                "run %s: the rendezvous does again what it is asked, after %.0f s",
+                self._run_id,
+                self._runtime.now() - since,
             )
 
     def ended_by(self, error: Exception, asked: float, timeout: float) -> bool:
@@ -88,7 +94,7 @@ class Outage:
         It was given ``timeout`` seconds: if far more have passed, this process has stood still, and asks once more.
         """
         self.begin(asked)
-        in_time = now() - asked <= timeout + LEAST_S or asked >= self._ends_at - _SLACK_S
+        in_time = self._runtime.now() - asked <= timeout + LEAST_S or asked >= self._ends_at - _SLACK_S
         if in_time and self.left < _SLACK_S:
             return True
         self._report(error)
@@ -102,9 +108,9 @@ class Outage:
 
     def _report(self, error: Exception) -> None:
         with self._lock:
-            if now() < self._report_at or self.left < _SLACK_S:
+            if self._runtime.now() < self._report_at or self.left < _SLACK_S:
                 return
-            self._report_at, self._told = now() + EVERY_S, True
+            self._report_at, self._told = self._runtime.now() + EVERY_S, True
         then = f" {error.remedy}" if isinstance(error, RdzvError) else ""
         logger.warning(
             "run %s: %s; this node waits for that for another %.0f s at most.%s", self._run_id, error, self.left, then
@@ -116,9 +122,9 @@ class Outage:
         Raises ``ConnectionLost`` at the latest when the session ends or this node gives up; ``Compacted``; and a
         refusal if the job has not begun.
         """
-        first, pause = now(), _FIRST_PAUSE_S
+        first, pause = self._runtime.now(), _FIRST_PAUSE_S
         while True:
-            asked, timeout = now(), min(patience(session), max(LEAST_S, self.left))
+            asked, timeout = self._runtime.now(), min(patience(session), max(LEAST_S, self.left))
             try:
                 answer = request(timeout)
             except (ConnectionLost, Compacted):
@@ -131,7 +137,7 @@ class Outage:
                 if self.note(error, asked, timeout):
                     raise ConnectionLost(str(error)) from error
                 if refused:
-                    time.sleep(pause)
+                    self._runtime.sleep(pause)
                     pause = min(1.5 * pause, _LONGEST_PAUSE_S)
             else:
                 self.over()
