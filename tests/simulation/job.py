@@ -94,6 +94,7 @@ class Job:
             lambda runtime: self.meeting.handler(made.process, self._timeout),
             self.plan,
             options or self.options,
+            f"10.0.0.{len(self.agents) + 1}",
         )
         made.entry.ended = lambda: self._over(made)
         self._running += 1

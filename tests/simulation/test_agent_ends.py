@@ -30,7 +30,7 @@ def test_when_restarts_are_used_up_the_job_ends_everywhere_with_the_workers_code
     job = Job(nodes=3, plan=fails(1, code=3, times=9), options=Options(max_restarts=2)).run()
     assert job.codes == [3, 3, 3]
     assert job.restarts[1] == 2
-    assert [failure_of(each).host for each in job.agents] == ["n1"] * 3
+    assert [failure_of(each).host for each in job.agents] == [job[1].process.host] * 3
     assert isinstance(job[0].end.error, PeerFailed)
 
 
