@@ -12,9 +12,11 @@ import tempfile
 
 from rdzv_launcher.run.fence.fence import Fence
 from rdzv_launcher.run.keeper.keeper import Keeper
+from rdzv_launcher.run.keeper.marked import Marked, mark_children
 from rdzv_launcher.run.keeper.messages import Belongings, Start
 from rdzv_plugins.clock import now
 from rdzv_plugins.round_page import RoundPage
+from rdzv_plugins.runtime import SYSTEM
 
 TTL_S = 2.0
 STANDSTILL_S = 6.0
@@ -52,7 +54,8 @@ WORKER = "setsid sleep 600 & echo $! > child; exec sleep 600"
 os.chdir(tempfile.mkdtemp(prefix="fenced-"))
 session, page, mark = Session(), RoundPage(), os.urandom(16).hex()
 keeper = Keeper(belongings=Belongings(page.fd, mark, os.getcwd()))
-fence = Fence(session, page, mark, keeper.signal_below, lambda: print("kills", flush=True))
+mark_children(mark)
+fence = Fence(session, page, Marked(mark), keeper.signal_below, lambda: print("kills", flush=True), SYSTEM)
 fence.starting()
 other = subprocess.Popen(["sleep", "600"], start_new_session=True)  # the agent's own, as of a plug-in
 pids = keeper.start([Start(0, ("sh", "-c", WORKER), dict(os.environ))])

@@ -11,6 +11,7 @@ from rdzv_plugins.elastic.leading.session_ends import SessionEnds
 from rdzv_plugins.elastic.liveness.peer import Peer, peer_of
 from rdzv_plugins.elastic.liveness.watching import PeerWatch
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
+from rdzv_plugins.runtime import Runtime
 
 
 class MemberWatch:
@@ -25,6 +26,7 @@ class MemberWatch:
         me: Member,
         on_gone: Callable[[str], None],
         on_waits: Callable[[], None],
+        runtime: Runtime,
         *,
         until_proved: bool = False,
     ) -> None:
@@ -35,8 +37,8 @@ class MemberWatch:
         self._until_proved = until_proved
         self._session, self._me = session, me
         raise_file_limit()  # each member takes one
-        self.peers = PeerWatch(on_gone, on_waits)
-        self._ends = SessionEnds(session)
+        self.peers = PeerWatch(on_gone, on_waits, runtime)
+        self._ends = SessionEnds(session, runtime)
         self._watched: dict[str, Peer] = {}
         self._said: dict[str, tuple[object, ...]] = {}
         """What each member last said about where it is: most of what it says is about something else."""

@@ -5,14 +5,23 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import socket
-import time
 from collections.abc import Callable
 from typing import Any, Literal
 
 from rdzv_plugins.elastic.liveness.greeting import MOST_BYTES, WAITS, answer, hello
 from rdzv_plugins.elastic.liveness.peer import Peer
-from rdzv_plugins.kvstore.coordination.reactor import close_in_children, reactor
+from rdzv_plugins.kvstore.coordination.reactor import Reactor, close_in_children
+from rdzv_plugins.runtime import (
+    AF_INET,
+    AF_INET6,
+    AI_NUMERICHOST,
+    AI_NUMERICSERV,
+    SO_ERROR,
+    SOCK_NONBLOCK,
+    SOCK_STREAM,
+    SOL_SOCKET,
+    Runtime,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +48,9 @@ class Dial:
         on_answer: Callable[[], None],
         on_waits: Callable[[], None],
         on_end: Callable[[Outcome], None],
+        runtime: Runtime,
     ) -> None:
+        self._runtime = runtime
         self._name = peer.name or peer.node_id
         self._peer, self._on_answer, self._on_waits, self._on_end = peer, on_answer, on_waits, on_end
         self._expected = self._heard = b""
@@ -49,19 +60,19 @@ class Dial:
 
     def start(self) -> Outcome | None:
         """Dial. Returns the outcome if it is known at once; then nothing is called."""
-        family = socket.AF_INET6 if ":" in self._peer.host else socket.AF_INET
+        family = AF_INET6 if ":" in self._peer.host else AF_INET
         try:
-            self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            self._socket = self._runtime.socket(family, SOCK_STREAM | SOCK_NONBLOCK)
         except OSError:  # no descriptor is left
             return "unclear"
-        close_in_children(self._socket)
+        close_in_children(self._socket, self._runtime)
         try:
             error = self._socket.connect_ex(self._where(family))
             if error not in (0, errno.EINPROGRESS):
                 self.hang_up()
                 return _outcome(error)
-            reactor().add(self, time.monotonic() + _ANSWER_S)
-            reactor().watch_room(self, True)
+            self._runtime.single(Reactor).add(self, self._runtime.monotonic() + _ANSWER_S)
+            self._runtime.single(Reactor).watch_room(self, True)
         except (OSError, ValueError, TypeError, OverflowError) as error:  # a member may say anything about itself
             logger.debug("node %s cannot be dialled at %r: %s", self._peer.node_id, self._peer.host, error)
             self.hang_up()
@@ -75,15 +86,15 @@ class Dial:
         """
         if "%" not in self._peer.host:
             return self._peer.host, self._peer.port
-        numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
-        return socket.getaddrinfo(self._peer.host, self._peer.port, family, socket.SOCK_STREAM, flags=numeric)[0][4]
+        numeric = AI_NUMERICHOST | AI_NUMERICSERV
+        return self._runtime.getaddrinfo(self._peer.host, self._peer.port, family, SOCK_STREAM, flags=numeric)[0][4]
 
     def hang_up(self) -> None:
         """End the connection; nothing is called. May be repeated."""
         if not self._over:
             self._over = True
             with contextlib.suppress(OSError, KeyError):  # it was not being served yet
-                reactor().remove(self)
+                self._runtime.single(Reactor).remove(self)
             self._socket.close()
 
     def fileno(self) -> int:
@@ -137,7 +148,7 @@ class Dial:
     def forget(self) -> None: ...
 
     def _connected(self) -> None:
-        error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        error = self._socket.getsockopt(SOL_SOCKET, SO_ERROR)
         if error:
             self._end(_outcome(error))
             return
@@ -149,7 +160,7 @@ class Dial:
             return
         self._connecting = False
         self._expected = answer(self._name, there, here)
-        reactor().watch_room(self, False)
+        self._runtime.single(Reactor).watch_room(self, False)
 
     def _end(self, outcome: Outcome) -> None:
         if not self._over:

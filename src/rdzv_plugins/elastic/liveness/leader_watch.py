@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic.keys import Leading, Member, decode
 from rdzv_plugins.elastic.liveness.peer import peer_of
 from rdzv_plugins.elastic.liveness.watching import PeerWatch
+from rdzv_plugins.runtime import Runtime
 
 WATCHERS = 16
 """How many nodes of a round watch the leader, those with the lowest ranks: one that goes on is enough."""
@@ -24,7 +24,8 @@ class LeaderWatch:
     def __init__(
         self,
         on_gone: Callable[[KeyValue, str, int], None],
-        on_waits: Callable[[], None] = lambda: None,
+        on_waits: Callable[[], None],
+        runtime: Runtime,
         *,
         until_proved: bool = False,
     ) -> None:
@@ -32,11 +33,11 @@ class LeaderWatch:
 
         ``until_proved``: keep watching a node that no longer leads, as the proof may yet come.
         """
-        self._until_proved = until_proved
+        self._until_proved, self._runtime = until_proved, runtime
         self._earlier: dict[str, KeyValue] = {}
         """Those that led before and are still watched, with the keys by which they led."""
         self._on_gone, self._on_waits = on_gone, on_waits
-        self._lock = threading.Lock()
+        self._lock = self._runtime.Lock()
         self._leader: KeyValue | None = None
         self._node = ""
         self._watch: PeerWatch | None = None
@@ -68,7 +69,7 @@ class LeaderWatch:
             if peer is None or peer.node_id == me.node_id:
                 return
             if self._watch is None or self._watch.is_closed:
-                self._watch = PeerWatch(self._gone, self._on_waits)
+                self._watch = PeerWatch(self._gone, self._on_waits, self._runtime)
             self._node = peer.node_id
             self._watch.add(peer)
 
