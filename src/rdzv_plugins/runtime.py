@@ -24,12 +24,23 @@ import time
 import uuid
 from collections.abc import Callable
 from queue import Empty as Empty
+from threading import TIMEOUT_MAX as TIMEOUT_MAX
 from typing import Any, TypeVar, cast
 
 from rdzv_plugins import clock
 from rdzv_plugins.threads import OwnThread
 
 _T = TypeVar("_T")
+
+AF_INET, AF_INET6, SOCK_STREAM, SOCK_DGRAM = sockets.AF_INET, sockets.AF_INET6, sockets.SOCK_STREAM, sockets.SOCK_DGRAM
+SOL_SOCKET, SO_REUSEADDR, SO_KEEPALIVE = sockets.SOL_SOCKET, sockets.SO_REUSEADDR, sockets.SO_KEEPALIVE
+IPPROTO_TCP, TCP_NODELAY = sockets.IPPROTO_TCP, sockets.TCP_NODELAY
+IPPROTO_IPV6, IPV6_V6ONLY = sockets.IPPROTO_IPV6, sockets.IPV6_V6ONLY
+MSG_PEEK, SHUT_RDWR = sockets.MSG_PEEK, sockets.SHUT_RDWR
+MSG_NOSIGNAL = int(getattr(sockets, "MSG_NOSIGNAL", 0))
+gaierror = sockets.gaierror
+EPOLLIN, EPOLLOUT = int(getattr(select, "EPOLLIN", 0)), int(getattr(select, "EPOLLOUT", 0))
+"""Of Linux, as is ``epoll``."""
 
 
 class Runtime:
@@ -91,10 +102,18 @@ class Runtime:
                 self._singles[make] = make(self)
             return cast(_T, self._singles[make])
 
-    def forget(self, make: Callable[[Runtime], object]) -> None:
-        """The next ``single`` makes another: this is a forked child, or the one that was has ended."""
-        self._singles.pop(make, None)
+    def forget(self, make: Callable[[Runtime], _T]) -> _T | None:
+        """The one that was, if any; the next ``single`` makes another: this is a forked child, or it has ended."""
+        return cast("_T | None", self._singles.pop(make, None))
+
+    def forked(self) -> None:
+        """This is a forked child: a thread of the parent may have held the lock, and numbers are to differ from its."""
+        self._making = self.RLock()
+        self.random.seed()
 
 
 SYSTEM = Runtime()
 """This process."""
+
+if hasattr(os, "register_at_fork"):  # before those of the modules that import this one: they may ask for what is single
+    os.register_at_fork(after_in_child=SYSTEM.forked)
