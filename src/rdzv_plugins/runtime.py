@@ -32,6 +32,7 @@ from rdzv_plugins.threads import OwnThread
 
 _T = TypeVar("_T")
 
+AF_UNIX = sockets.AF_UNIX
 AF_INET, AF_INET6, SOCK_STREAM, SOCK_DGRAM = sockets.AF_INET, sockets.AF_INET6, sockets.SOCK_STREAM, sockets.SOCK_DGRAM
 SOL_SOCKET, SO_REUSEADDR, SO_KEEPALIVE = sockets.SOL_SOCKET, sockets.SO_REUSEADDR, sockets.SO_KEEPALIVE
 IPPROTO_TCP, TCP_NODELAY = sockets.IPPROTO_TCP, sockets.TCP_NODELAY
@@ -72,6 +73,7 @@ class Runtime:
     uuid4 = staticmethod(uuid.uuid4)
     gethostname = staticmethod(sockets.gethostname)
     getpid = staticmethod(os.getpid)
+    urandom = staticmethod(os.urandom)
 
     # sockets and descriptors
     socket = sockets.socket

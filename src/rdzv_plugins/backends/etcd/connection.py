@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
@@ -11,7 +10,7 @@ from rdzv_plugins.backends.etcd.api import grpc, rpc
 from rdzv_plugins.backends.etcd.refusals import is_about_users, is_wrong_password
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kit.loop import in_thread, looked_at
+from rdzv_plugins.kit.loop import here, in_thread, looked_at
 
 T = TypeVar("T")
 
@@ -87,7 +86,7 @@ class Connection:
     ) -> None:
         self.endpoint, self.local_addr, self.remote_addr = endpoint, local_addr, remote_addr
         self._security = security
-        self.opened = time.monotonic()
+        self.opened = here().monotonic()
         self.dropped = ""
         """Why it is no longer used."""
         self.cluster_id = 0
