@@ -33,18 +33,26 @@ class Store:
     """The keys of one run, with revisions and leases. No network, no time but ``now``."""
 
     def __init__(self) -> None:
+        self._ids = itertools.count(1)
+        self.leases: dict[int, tuple[float, float]] = {}
+        """Of each session the time to live, and when it ends."""
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew. No later session has the number of an earlier one."""
+        self.leases.clear()
         self.revision = 0
         self.compacted = 0
         """Changes up to this revision are no longer known."""
         self.keys: dict[str, tuple[KeyValue, int]] = {}
         """With the session that an ephemeral key belongs to, or 0."""
-        self.leases: dict[int, tuple[float, float]] = {}
-        """Of each session the time to live, and when it ends."""
         self.history: list[Event] = []
-        self._ids = itertools.count(1)
 
     def open(self, ttl: float, now: float) -> int:
-        """A new session."""
+        """A new session. If it is the only one, what exists was left by a dead run."""
+        if not self.leases:
+            for key in list(self.keys):
+                self._write(key, None, 0)
         session = next(self._ids)
         self.leases[session] = ttl, now + ttl
         return session
@@ -133,7 +141,7 @@ class Service:
     def start(self, *, memory: bool = True) -> Process:
         """Start it, again if it has been killed; with what it has known, or without."""
         if not memory:
-            self.store = Store()
+            self.store.forget()
         self._clients = {}
         self.process = process = self.network.scheduler.process("service", self.host)
         for session, (ttl, _) in self.store.leases.items():
@@ -169,9 +177,15 @@ class Service:
         """End a session, and tell everybody."""
         if self.store.end(session):
             self.tell()
-            for client in list(self._clients.values()):
-                if client.session == session:
-                    client.say("over")
+            self.told_over(session)
+
+    def told_over(self, session: int) -> None:
+        """That session has ended, and what it was told has an end. The native server forgets a run with its last."""
+        for client in list(self._clients.values()):
+            if client.session == session:
+                client.over()
+        if self.by_connection and not self.store.leases:
+            self.store.forget()
 
     def tell(self) -> None:
         """Push what has happened."""
@@ -215,20 +229,24 @@ class _Client:
             store.end(self.session)
             self.say(number, True, None)
             service.tell()
+            service.told_over(self.session)
         else:
             before = set(store.leases)
             answer = getattr(store, name)(self.session, *arguments)
             self.say(number, True, answer)
             service.tell()
             for ended in sorted(before - set(store.leases)):
-                for client in list(service._clients.values()):
-                    if client.session == ended:
-                        client.say("over")
+                service.told_over(ended)
 
     def ended(self, _: object) -> None:
         self._service.forget(self._end)
         if self._service.by_connection and self.session:
             self._service.end(self.session)
+
+    def over(self) -> None:
+        """Its session has ended."""
+        self._watches.clear()
+        self.say("over")
 
     def say(self, *message: Any) -> None:
         if not self._end.ended:

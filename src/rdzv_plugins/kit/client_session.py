@@ -81,7 +81,7 @@ class ClientSession(AsyncSession):
         self._attempt = _MOST_ATTEMPT_S
         self._keeper: Keeper | None = None
         self._keeping: asyncio.Task[None] | None = None
-        self._watches: set[_Watched] = set()
+        self._watches: dict[_Watched, None] = {}
         self._connecting, self._writing = asyncio.Lock(), asyncio.Lock()
         self._number = 0
         self._connection: asyncio.Future[None] | None = None  # done when it is left
@@ -160,7 +160,7 @@ class ClientSession(AsyncSession):
         else:
             held, revision = await self.list(prefix, deadline)
             events = [Event(each.key, each.value, each.revision) for each in held]
-        self._watches.add(watched)
+        self._watches[watched] = None
         watched.task = asyncio.get_running_loop().create_task(self._follow(watched, events, revision))
         return watched
 
@@ -169,7 +169,7 @@ class ClientSession(AsyncSession):
 
     def unwatch(self, watched: _Watched) -> None:
         watched.end()
-        self._watches.discard(watched)
+        self._watches.pop(watched, None)
 
     async def end(self, deadline: float) -> None:
         self._stop()

@@ -280,11 +280,14 @@ class Cluster:
     async def _any_member(self) -> Connection | None:
         """The first usable member, in random order so that the nodes spread over the members."""
         found: list[Connection] = []
+        started: list[asyncio.Task[None]] = []
         trying: set[asyncio.Task[None]] = set()
         try:
             for endpoint in here().random.sample(self._endpoints, len(self._endpoints)):
-                trying.add(asyncio.get_running_loop().create_task(self._try(endpoint, found)))
-                _, trying = await asyncio.wait(trying, timeout=_STAGGER_S, return_when=asyncio.FIRST_COMPLETED)
+                started.append(asyncio.get_running_loop().create_task(self._try(endpoint, found)))
+                _, trying = await asyncio.wait(
+                    [*trying, started[-1]], timeout=_STAGGER_S, return_when=asyncio.FIRST_COMPLETED
+                )
                 if found:
                     break
             while trying and not found:
@@ -294,7 +297,7 @@ class Cluster:
             await _drop(found)
             raise
         finally:
-            for task in trying:
+            for task in started:
                 task.cancel()
             await _drop(found[1:])
 

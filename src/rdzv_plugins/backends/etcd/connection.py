@@ -94,7 +94,7 @@ class Connection:
         self._metadata: tuple[tuple[str, str], ...] = (_REQUIRE_LEADER,)
         self._channel = channel
         self._methods: dict[str, Any] = {}
-        self._waiting: set[asyncio.Task[Any]] = set()
+        self._waiting: dict[asyncio.Task[Any], None] = {}
         self._login: asyncio.Task[None] | None = None
         self._refused: tuple[tuple[str, str], Exception] | None = None
 
@@ -192,7 +192,7 @@ class Connection:
         """
         task = asyncio.current_task()
         assert task is not None, "on the loop"
-        self._waiting.add(task)
+        self._waiting[task] = None
         try:
             return await (waiting if timeout is None else asyncio.wait_for(waiting, timeout))
         except asyncio.TimeoutError:  # a different class from TimeoutError before Python 3.11
@@ -202,5 +202,5 @@ class Connection:
                 raise Dropped(self.dropped) from None
             raise
         finally:
-            self._waiting.discard(task)
+            self._waiting.pop(task, None)
             del task  # the task keeps an error that this frame is part of: avoid a cycle, which would keep sockets
