@@ -10,10 +10,11 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rdzv_plugins.coordination import Event, KeyValue, OnEvents
-from rdzv_plugins.errors import Compacted, ConnectionLost, EndpointUnreachable
+from rdzv_plugins.errors import AccessRefused, Compacted, ConnectionLost, EndpointUnreachable
 from simulation.network import End, Network
 from simulation.scheduler import Process
 from simulation.threads import Threads
@@ -127,12 +128,29 @@ class Store:
         self.history.append(Event(key, value, self.revision))
 
 
+@dataclass
+class Faults:
+    """What is wrong with a service now; a test or a fault of a seed changes it."""
+
+    answers_take: float = 0.0
+    """Seconds until an answer is sent."""
+    pushes_take: float = 0.0
+    """Seconds until clients are told what their watches are for, and that a session is over."""
+    loses_answers: bool = False
+    """What is asked is done, and nobody hears of it."""
+    full: bool = False
+    """Nothing more is written: such a request has no answer. Keys are deleted, and sessions go on."""
+    wants_token: bool = False
+    """It lets nobody in who brings no token, and nobody does."""
+    most_sessions: int | None = None
+
+
 class Service:
     """The server: a process that answers, and pushes what happens to keys."""
 
     def __init__(self, network: Network, host: str = "service", *, by_connection: bool = True) -> None:
         self.network, self.host, self.by_connection = network, host, by_connection
-        self.store = Store()
+        self.store, self.faults = Store(), Faults()
         self.asked: Counter[str] = Counter()
         """How often each process has asked for something; keep-alives do not count."""
         self._clients: dict[End, _Client] = {}
@@ -203,11 +221,25 @@ class _Client:
         self._service, self._end = service, end
         self.session = 0
         self._watches: dict[int, tuple[str, int]] = {}
+        self._told_at = 0.0
+        """When the newest push is sent: none overtakes another."""
+
+    def _refusal(self) -> EndpointUnreachable | None:
+        service = self._service
+        if service.faults.wants_token:
+            return AccessRefused(f"{service.host} needs a token")
+        most = service.faults.most_sessions
+        if most is not None and len(service.store.leases) >= most:
+            return EndpointUnreachable(f"{service.host} opens no session: too many sessions")
+        return None
 
     def hear(self, message: Any) -> None:
         number, name, *arguments = message
         service, store = self._service, self._service.store
         if name == "open":
+            if refusal := self._refusal():
+                self.say(number, False, refusal)
+                return
             self.session = store.open(arguments[0], service.now)
             service._expire_later(self.session, arguments[0])
             self.say(number, True, self.session)
@@ -230,6 +262,8 @@ class _Client:
             self.say(number, True, None)
             service.tell()
             service.told_over(self.session)
+        elif service.faults.full and name in ("create", "put"):
+            return  # a client of etcd asks again until its time is up
         else:
             before = set(store.leases)
             answer = getattr(store, name)(self.session, *arguments)
@@ -249,6 +283,19 @@ class _Client:
         self.say("over")
 
     def say(self, *message: Any) -> None:
+        service, faults = self._service, self._service.faults
+        if message[0] in ("events", "over"):
+            at = self._told_at = max(self._told_at, service.now + faults.pushes_take)
+        elif faults.loses_answers:
+            return
+        else:
+            at = service.now + faults.answers_take
+        if at <= service.now:
+            self._send(message)
+        else:
+            service.network.scheduler.at(at, lambda: self._send(message))
+
+    def _send(self, message: Message) -> None:
         if not self._end.ended:
             self._end.send(message)
 
@@ -481,15 +528,18 @@ class Coordination:
                 reason = str(error)
                 self.threads.sleep(_RETRY_S)
                 continue
-            answered, found = self.threads.Event(), list[int]()
+            answered, found = self.threads.Event(), list[Any]()
 
-            def hear(message: Any, answered: Any = answered, found: list[int] = found) -> None:
+            def hear(message: Any, answered: Any = answered, found: list[Any] = found) -> None:
                 found.append(message[2])
                 answered.set()
 
             end.on_message = hear
             end.send((0, "open", ttl))
             if answered.wait(min(ttl, left)):
+                if isinstance(refused := found[0], EndpointUnreachable):
+                    end.close()
+                    raise refused
                 session = Session(self, end, found[0], ttl, on_lost)
                 self._sessions.append(session)
                 return session
