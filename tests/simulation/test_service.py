@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from rdzv_plugins.coordination import Event
 from rdzv_plugins.errors import AccessRefused, Compacted, ConnectionLost, EndpointUnreachable
-from rdzv_plugins.testing.contract.keys import CoordinationKeys
 from simulation.network import Network
 from simulation.scheduler import Process, Scheduler
 from simulation.service import Coordination, Service, Session
@@ -268,18 +265,3 @@ def test_a_service_refuses_who_has_no_token_and_too_many(world: World) -> None:
             world.open()
 
     world.run(does)
-
-
-@pytest.mark.parametrize(
-    "promise",
-    [
-        "test_a_key_is_created_once",
-        "test_keys_are_listed_by_prefix_in_the_order_of_their_last_changes",
-        "test_a_guard_that_has_changed_stops_the_whole_put",
-        "test_a_guard_among_the_items_is_compare_and_put",
-    ],
-)
-def test_it_keeps_what_the_conformance_suite_asks_about_keys(world: World, promise: str) -> None:
-    """Those that wait for nothing: the others wait on the real clock, and with real threads."""
-    job: Any = SimpleNamespace(session=world.open, harness=SimpleNamespace(kind="coordination"))
-    world.run(lambda: getattr(CoordinationKeys(), promise)(job))
