@@ -42,6 +42,7 @@ from rdzv_plugins.threads import OwnThread
 
 _T = TypeVar("_T")
 
+AF_UNIX = sockets.AF_UNIX
 AF_INET, AF_INET6, SOCK_STREAM, SOCK_DGRAM = sockets.AF_INET, sockets.AF_INET6, sockets.SOCK_STREAM, sockets.SOCK_DGRAM
 SOL_SOCKET, SO_REUSEADDR, SO_KEEPALIVE = sockets.SOL_SOCKET, sockets.SO_REUSEADDR, sockets.SO_KEEPALIVE
 IPPROTO_TCP, TCP_NODELAY = sockets.IPPROTO_TCP, sockets.TCP_NODELAY
@@ -101,6 +102,7 @@ class Runtime:
     uuid4 = staticmethod(uuid.uuid4)
     gethostname = staticmethod(sockets.gethostname)
     getpid = staticmethod(os.getpid)
+    urandom = staticmethod(os.urandom)
 
     machine_id = staticmethod(_machine_id)
 
@@ -147,8 +149,9 @@ class Runtime:
         return cast("_T | None", self._singles.pop(make, None))
 
     def forked(self) -> None:
-        """This is a forked child: a thread of the parent may have held the lock."""
+        """This is a forked child: a thread of the parent may have held the lock, and numbers are to differ from its."""
         self._making = self.RLock()
+        self.random.seed()
 
 
 SYSTEM = Runtime()

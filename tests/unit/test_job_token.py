@@ -47,7 +47,7 @@ REQUEST = Request(
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Of each test alone: what was taken out of it is forgotten."""
-    monkeypatch.setattr(job_token, "_environment", job_token._Environment())
+    SYSTEM.forget(job_token.Environment)
     for name in (job_token.VARIABLE, job_token.FILE_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     yield

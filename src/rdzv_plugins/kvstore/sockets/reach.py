@@ -64,7 +64,7 @@ def reach(
     interruption = interruption or Interruption(runtime)
     start = runtime.monotonic()
     deadline = start + timeout
-    reporting = Reporting()
+    reporting = Reporting(runtime=runtime)
     delay = 0.05
     while True:
         limit = min(_ATTEMPT_S, max(0.1, deadline - runtime.monotonic()))
