@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 
 import pytest
+from kits.messages import check_message
 from torch.distributed.argparse_util import check_env, env
 from torch.distributed.launcher.api import LaunchConfig as TorchsLaunchConfig
 from torch.distributed.run import get_args_parser
@@ -308,26 +309,27 @@ def test_variable_of_the_exit_barrier_that_is_no_number_is_named(name, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    "argv",
     [
-        (["--bogus"], "unrecognized arguments: --bogus\n"),
-        (["--bogus=3", "t.py"], "unrecognized arguments: --bogus\n"),
-        (["--nnodes", "2", "--role=a", "--bogus", "t.py"], "unrecognized arguments: --bogus\n"),
-        (["--nnode=2", "--standalone", "-m", "-r3", "--zzz=2", "t.py"], "unrecognized arguments: --zzz\n"),
-        (["--nods=2", "t.py"], "unrecognized arguments: --nods; did you mean --nnodes?\n"),
-        (["--rdzv_backed=c10d", "t.py"], "unrecognized arguments: --rdzv_backed; did you mean --rdzv-backend?\n"),
-        (["-x", "t.py"], "unrecognized arguments: -x\n"),
-        (["--nnodes=2"], "the following arguments are required: script"),
-        (["--role", "--bogus", "t.py"], "argument --role: expected one argument"),
-        (["--rdzv", "c10d", "t.py"], "ambiguous option: --rdzv could match"),
-        (["--standalone=1", "t.py"], "argument --standalone: ignored explicit argument '1'"),
+        ["--bogus"],
+        ["--bogus=3", "t.py"],
+        ["--nnodes", "2", "--role=a", "--bogus", "t.py"],
+        ["--nnode=2", "--standalone", "-m", "-r3", "--zzz=2", "t.py"],
+        ["--nods=2", "t.py"],
+        ["--rdzv_backed=c10d", "t.py"],
+        ["-x", "t.py"],
+        ["--nnodes=2"],
+        ["--role", "--bogus", "t.py"],
+        ["--rdzv", "c10d", "t.py"],
+        ["--standalone=1", "t.py"],
     ],
 )
-def test_what_cannot_be_parsed_is_named(argv, said, capsys):
+def test_what_cannot_be_parsed_is_named(argv, capsys):
     with pytest.raises(SystemExit) as end:
         parse_arguments(argv)
     assert end.value.code == 2
-    assert f"rdzv-run: error: {said}" in capsys.readouterr().err
+    said = capsys.readouterr().err.partition("rdzv-run: error: ")[2].splitlines()[0]
+    check_message(f"rdzv-run {' '.join(argv)}", said)
 
 
 @pytest.mark.parametrize(
