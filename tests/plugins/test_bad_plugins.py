@@ -153,6 +153,11 @@ def test_debugging_shows_the_real_cause_chained(bad_env, kind, cause):
     assert "rdzv_plugins.errors." in after
 
 
+def test_verbose_flag_shows_tracebacks_too(bad_env):
+    result = bad_env.rdzv_run("-v", "--rdzv-backend=import_error", "never.py")
+    assert "Traceback" in result.stderr
+
+
 def test_slow_one_works_and_torchs_own_handler_is_accepted_as_it_is(bad_env, tmp_path):
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
