@@ -3,7 +3,7 @@
 #   make test    all tests (make test ARGS="-k static" for some)
 #   make test-slurm  those with a real Slurm and real mpiruns, which it installs on Debian and Ubuntu
 #   make test-torch VERSION=2.15.0  the tests that touch torch, with another torch, in an environment of its own
-#   make lint    formatting, types, layers
+#   make lint    formatting, types, layers, generated pages, links
 #   make docs    the site, from docs/ and the docstrings: build/site/index.html
 #   make bench   every benchmark, each beside torch's own in the same run; the page is build/bench/report.html
 #   make sanitize  the C++ tests under the address, undefined-behaviour and thread sanitizers; the fuzzer for 10 s
@@ -86,6 +86,8 @@ lint: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+	@$(BIN)/python docs/generate.py --check
+	@$(BIN)/python docs/performance.py --check || { echo "run: python docs/performance.py" >&2; exit 1; }
 	@said=$$($(SITE) 2>&1) || { echo "$$said" >&2; exit 1; }
 
 # a dead link or a page that is not in the menu is an error
