@@ -26,6 +26,8 @@ from rdzv_plugins.options import PortRange
 from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.testing.harness import free_port
 
+pytestmark = pytest.mark.thorough
+
 ADDRESSES = ["127.0.0.1", "127.0.0.2", "::1"]
 
 

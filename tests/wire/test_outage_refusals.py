@@ -21,6 +21,8 @@ from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.runtime import SYSTEM
 
+pytestmark = pytest.mark.thorough
+
 
 def serving(port: int, run: str = "run", token: JobToken | None = None) -> StoreServer:
     return StoreServer("127.0.0.1", port, run=run, tokens=token.accepted(run) if token is not None else ())
