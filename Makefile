@@ -24,7 +24,7 @@ NATIVE := build/native/.built
 NATIVE_TESTS := build/sanitize-none/.built
 NATIVE_SOURCES := CMakeLists.txt $(wildcard native/*.txt native/src/* native/include/rdzv/* native/bindings/* native/bench/*)
 
-.PHONY: demo test test-all test-slurm soak-sim test-torch lint docs wheels release bench soak native sanitize sanitize-address sanitize-thread fuzz clean setup
+.PHONY: demo test test-all thorough test-slurm soak-sim test-torch lint docs wheels release bench soak native sanitize sanitize-address sanitize-thread fuzz clean setup
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml $(CONSTRAINTS) tests/kits/quick.pth
@@ -81,6 +81,12 @@ test-all: $(NATIVE) compiled-tests
 	@$(MAKE) --no-print-directory sanitize
 	@echo "a soak of three minutes ..."
 	@$(BIN)/python tests/soak --minutes=3
+
+# the thorough tests of some folders: CI, where the change asks for it
+thorough: export PYTHONDONTWRITEBYTECODE =
+thorough: $(NATIVE) compiled-tests
+	@tests/install.sh etcd redis
+	@$(PYTEST) -m thorough $(THOROUGH)
 
 # a fresh checkout: else each tester would compile all tests for itself, at the same time
 .PHONY: compiled-tests
