@@ -6,12 +6,13 @@ import atexit
 import collections
 import contextlib
 import os
-import threading
-import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import SYSTEM, Runtime
+
+if TYPE_CHECKING:
+    import threading
 
 T = TypeVar("T")
 
@@ -30,21 +31,28 @@ class BackgroundQueue(Generic[T]):
     """
 
     def __init__(
-        self, name: str, deliver: Callable[[T], None], on_dropped: Callable[[int], None], *, limit: int
+        self,
+        name: str,
+        deliver: Callable[[T], None],
+        on_dropped: Callable[[int], None],
+        *,
+        limit: int,
+        runtime: Runtime = SYSTEM,
     ) -> None:
+        self._runtime = runtime
         self._name, self._deliver, self._on_dropped, self._limit = name, deliver, on_dropped, limit
-        self._changed = threading.Condition(threading.RLock())  # a signal handler may re-enter it
+        self._changed = self._runtime.Condition(self._runtime.RLock())  # a signal handler may re-enter it
         self._items: collections.deque[tuple[T, int]] = collections.deque()
         self._held = self._dropped = 0
         self._on_room: list[Callable[[], None]] = []
         self._thread: threading.Thread | None = None
         self._resting = False
-        self._process = os.getpid()
+        self._process = self._runtime.getpid()
         atexit.register(self.flush, _LAST_WORDS_S)
 
     def put(self, item: T, size: int = 1) -> bool:
         """Queue an item; returns False if it was dropped. Never blocks."""
-        if os.getpid() != self._process:
+        if self._runtime.getpid() != self._process:
             self._deliver(item)
             return True
         with self._changed:
@@ -64,7 +72,7 @@ class BackgroundQueue(Generic[T]):
         have, so that it is not dropped. If a caller asks again with the same ``otherwise``, that is called once.
         """
         with self._changed:
-            room = self._held < self._limit // 2 or os.getpid() != self._process
+            room = self._held < self._limit // 2 or self._runtime.getpid() != self._process
             if otherwise in self._on_room:
                 self._on_room.remove(otherwise)
             if not room:
@@ -73,7 +81,7 @@ class BackgroundQueue(Generic[T]):
 
     def flush(self, timeout: float) -> bool:
         """Wait until everything is delivered, at most ``timeout`` seconds; True if it is."""
-        if os.getpid() != self._process:
+        if self._runtime.getpid() != self._process:
             return True
         with self._changed:
             while self._thread is None and self._items:
@@ -88,19 +96,19 @@ class BackgroundQueue(Generic[T]):
         with self._changed:
             thread, self._resting = self._thread, True
             self._changed.notify_all()
-        if thread is not None and os.getpid() == self._process:
-            until = time.monotonic() + timeout
+        if thread is not None and self._runtime.getpid() == self._process:
+            until = self._runtime.monotonic() + timeout
             thread.join(timeout)
             # the kernel keeps it for a moment more, and a fork then looks like that of a threaded process
             task = f"/proc/self/task/{thread.native_id}"
-            while not thread.is_alive() and os.path.exists(task) and time.monotonic() < until:
-                time.sleep(_MOMENT_S)
+            while not thread.is_alive() and os.path.exists(task) and self._runtime.monotonic() < until:
+                self._runtime.sleep(_MOMENT_S)
         self._resting = False
 
     def _start(self) -> None:
         if self._thread is None:
-            begun = threading.Event()
-            self._thread = OwnThread(target=self._run, args=(begun,), name=self._name)
+            begun = self._runtime.Event()
+            self._thread = self._runtime.Thread(target=self._run, args=(begun,), name=self._name)
             try:
                 self._thread.start()
             except RuntimeError:  # no further thread is allowed

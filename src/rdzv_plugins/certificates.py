@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from msgspec import Struct
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.options import option
+from rdzv_plugins.runtime import SYSTEM, Runtime
 from rdzv_plugins.secret_files import warn_if_others_can_read
 
 if TYPE_CHECKING:
@@ -109,8 +109,9 @@ class NodeCertificates(Struct, frozen=True):
         Raises ``UsageError`` if they were never right in this process.
         """
         paths = self.cacert, self.cert, self.key
-        with _lock:
-            kept, stamp = _fitting.get(paths), self.stamp()
+        known = SYSTEM.single(_Known)
+        with known.lock:
+            kept, stamp = known.fitting.get(paths), self.stamp()
             if kept is not None and kept.stamp == stamp:
                 return kept
             try:
@@ -123,7 +124,7 @@ class NodeCertificates(Struct, frozen=True):
                 return kept
             if kept is not None and self.stamp() != stamp:  # they were replaced while they were read
                 return kept
-            _fitting[paths] = fresh
+            known.fitting[paths] = fresh
             return fresh
 
     def context(self) -> ssl.SSLContext:
@@ -143,9 +144,12 @@ class NodeCertificates(Struct, frozen=True):
         return tuple((name, getattr(self, name)) for name in OPTIONS)
 
 
-_fitting: dict[tuple[str | None, ...], Fitting] = {}
-"""By their paths: making a context takes longer than a connection."""
-_lock = threading.Lock()
+class _Known:
+    """What files hold, by their paths: making a context takes longer than a connection. OpenSSL is never simulated."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.lock = runtime.Lock()
+        self.fitting: dict[tuple[str | None, ...], Fitting] = {}
 
 
 def _context(cacert: str | None, cert: str | None, key: str | None, *, checks_host: bool) -> ssl.SSLContext:

@@ -13,13 +13,13 @@ import logging
 import os
 import re
 import stat
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rdzv_plugins.endpoints import is_loopback_address
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.runtime import SYSTEM, Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +34,14 @@ OPEN = (
 )
 """What is logged if anybody is let in."""
 
-_open_runs: set[str] = set()
-"""The runs for which it was logged."""
-_open_runs_lock = threading.Lock()
+
+class _OpenRuns:
+    """The runs for which it was logged."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.lock = runtime.Lock()
+        self.told: set[str] = set()
+
 
 MOST_RUN_ID = 1024
 """The most bytes of a run id for which a token can be proved."""
@@ -74,17 +79,18 @@ class JobToken:
         return tuple(AcceptedToken("", key, pattern, True) for key in self.keys)
 
 
-def say_open(run_id: str, host: str) -> None:
+def say_open(run_id: str, host: str, runtime: Runtime = SYSTEM) -> None:
     """Log that anybody can take part in run ``run_id``, whose workers' store this process serves at ``host``.
 
     This is logged once for each run, and not at all if only this machine can reach it, or if the user knows.
     """
     if is_loopback_address(host) or is_meant_to_be_open():
         return
-    with _open_runs_lock:
-        if run_id in _open_runs:
+    open_runs = runtime.single(_OpenRuns)
+    with open_runs.lock:
+        if run_id in open_runs.told:
             return
-        _open_runs.add(run_id)
+        open_runs.told.add(run_id)
     logger.warning("this job is open: %s", OPEN)
 
 
@@ -93,12 +99,12 @@ def is_meant_to_be_open() -> bool:
     return os.environ.get(OPEN_VARIABLE, "") not in ("", "0")
 
 
-def token_of(request: Request) -> JobToken | None:
+def token_of(request: Request, runtime: Runtime = SYSTEM) -> JobToken | None:
     """The token that the nodes of ``request`` share; None if there is none. A file is read anew each time.
 
     Raises ``UsageError`` for a file that cannot be read, or that others may read, and for what is not a token.
     """
-    source = _source(_option(request))
+    source = _source(_option(request), runtime)
     if source is None:
         return None
     where, lines = source
@@ -116,7 +122,7 @@ def accepted_tokens(path: str | None) -> tuple[AcceptedToken, ...] | None:
     A line is a token, or it consists of a name, a token or its key (``hmac:`` and 64 hexadecimal digits), and a pattern
     of run ids. Raises ``UsageError`` as ``token_of`` does.
     """
-    source = _source(path)
+    source = _source(path, SYSTEM)
     if source is None:
         return None
     where, lines = source
@@ -163,9 +169,9 @@ def _option(request: Request) -> str | None:
     return request.conf.get(OPTION)
 
 
-def _source(path: str | None) -> tuple[str, Sequence[str]] | None:
+def _source(path: str | None, runtime: Runtime) -> tuple[str, Sequence[str]] | None:
     """Where the tokens come from, in words, and their lines."""
-    given = _environment.token()
+    given = runtime.single(Environment).token()
     by_variable = os.environ.get(FILE_VARIABLE)
     if path is not None:
         return f"--rdzv-conf {OPTION}={path}", _read(path, f"--rdzv-conf {OPTION}={path}")
@@ -214,17 +220,14 @@ def _check_mode(mode: int, path: str, where: str) -> None:
         )
 
 
-class _Environment:
+class Environment:
     """Takes the token out of the environment when it is first asked for: workers inherit that, and print it."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, runtime: Runtime) -> None:
+        self._lock = runtime.Lock()
         self._token: str | None = None
 
     def token(self) -> str | None:
         with self._lock:
             self._token = os.environ.pop(VARIABLE, self._token)
             return self._token
-
-
-_environment = _Environment()

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import SYSTEM, Empty, Runtime
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue
 
 T = TypeVar("T")
 
 
-def within(seconds: float, call: Callable[[], T], name: str) -> T:
+def within(seconds: float, call: Callable[[], T], name: str, runtime: Runtime = SYSTEM) -> T:
     """Return or raise what ``call`` does; ``TimeoutError`` if that takes longer, and then it goes on by itself.
 
     For what the system sets no limit on, such as the resolver or a file system. ``name`` is that of the thread.
     """
-    answers: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
+    answers: SimpleQueue[tuple[T | None, Exception | None]] = runtime.SimpleQueue()
 
     def run() -> None:
         try:
@@ -24,10 +26,10 @@ def within(seconds: float, call: Callable[[], T], name: str) -> T:
         except Exception as error:
             answers.put((None, error))
 
-    OwnThread(target=run, name=name).start()
+    runtime.Thread(target=run, name=name).start()
     try:
         answer, error = answers.get(timeout=seconds)
-    except queue.Empty:
+    except Empty:
         raise TimeoutError from None
     if error is not None:
         raise error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from rdzv_plugins.runtime import SYSTEM, Runtime
 
 EVERY_S = 10.0
 """Seconds between two reports of one wait."""
@@ -15,16 +15,17 @@ class Reporting:
     One thread.
     """
 
-    def __init__(self, *, first: float = EVERY_S, grows: bool = False) -> None:
+    def __init__(self, *, first: float = EVERY_S, grows: bool = False, runtime: Runtime = SYSTEM) -> None:
         """``first`` is the number of seconds until the first report."""
+        self._monotonic = runtime.monotonic
         self._pause = EVERY_S
         self._grows = grows
-        self.next_at = time.monotonic() + first
+        self.next_at = self._monotonic() + first
         """When ``is_due`` becomes true, in the monotonic clock's seconds."""
 
     def is_due(self) -> bool:
         """Whether it is time for a report; if so the caller makes it, and the next one is due later."""
-        now = time.monotonic()
+        now = self._monotonic()
         if now < self.next_at:
             return False
         self.next_at = now + self._pause

@@ -18,18 +18,57 @@ import os
 import queue
 import random
 import select
+import signal as signals
 import socket as sockets
 import threading
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from queue import Empty as Empty
+from select import POLLERR as POLLERR
+from select import POLLHUP as POLLHUP
+from select import POLLIN as POLLIN
+from select import POLLOUT as POLLOUT
+from signal import ITIMER_REAL as ITIMER_REAL
+from signal import SIG_DFL as SIG_DFL
+from signal import SIG_IGN as SIG_IGN
+from signal import Signals as Signals
+from threading import TIMEOUT_MAX as TIMEOUT_MAX
 from typing import Any, TypeVar, cast
 
 from rdzv_plugins import clock
 from rdzv_plugins.threads import OwnThread
 
 _T = TypeVar("_T")
+
+AF_UNIX = sockets.AF_UNIX
+AF_INET, AF_INET6, SOCK_STREAM, SOCK_DGRAM = sockets.AF_INET, sockets.AF_INET6, sockets.SOCK_STREAM, sockets.SOCK_DGRAM
+SOL_SOCKET, SO_REUSEADDR, SO_KEEPALIVE = sockets.SOL_SOCKET, sockets.SO_REUSEADDR, sockets.SO_KEEPALIVE
+IPPROTO_TCP, TCP_NODELAY = sockets.IPPROTO_TCP, sockets.TCP_NODELAY
+IPPROTO_IPV6, IPV6_V6ONLY = sockets.IPPROTO_IPV6, sockets.IPV6_V6ONLY
+AI_NUMERICHOST, AI_NUMERICSERV = sockets.AI_NUMERICHOST, sockets.AI_NUMERICSERV
+SO_ERROR = sockets.SO_ERROR
+MSG_PEEK, SHUT_RDWR = sockets.MSG_PEEK, sockets.SHUT_RDWR
+MSG_NOSIGNAL = int(getattr(sockets, "MSG_NOSIGNAL", 0))
+gaierror = sockets.gaierror
+EPOLLIN, EPOLLOUT = int(getattr(select, "EPOLLIN", 0)), int(getattr(select, "EPOLLOUT", 0))
+"""Of Linux, as is ``epoll``."""
+POLLRDHUP, SOCK_NONBLOCK = int(getattr(select, "POLLRDHUP", 0)), int(getattr(sockets, "SOCK_NONBLOCK", 0))
+TCP_KEEPIDLE, TCP_KEEPINTVL = int(getattr(sockets, "TCP_KEEPIDLE", 0)), int(getattr(sockets, "TCP_KEEPINTVL", 0))
+TCP_KEEPCNT = int(getattr(sockets, "TCP_KEEPCNT", 0))
+
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def _machine_id() -> str:
+    """An id shared by all processes of one machine (a container with its own host name), and by no others."""
+    try:
+        boot = _BOOT_ID.read_text().strip()
+    except OSError:  # not on Linux
+        boot = ""
+    return f"{boot} {sockets.gethostname()}"
 
 
 class Runtime:
@@ -42,6 +81,8 @@ class Runtime:
     monotonic = staticmethod(time.monotonic)
     now = staticmethod(clock.now)
     """Like ``monotonic``, but counts on while the machine sleeps."""
+    now_ns = staticmethod(clock.now_ns)
+    """The same in nanoseconds."""
     wall = staticmethod(time.time)
     """Since 1970. Jumps, and differs between machines: for people only."""
     sleep = staticmethod(time.sleep)
@@ -61,6 +102,9 @@ class Runtime:
     uuid4 = staticmethod(uuid.uuid4)
     gethostname = staticmethod(sockets.gethostname)
     getpid = staticmethod(os.getpid)
+    urandom = staticmethod(os.urandom)
+
+    machine_id = staticmethod(_machine_id)
 
     # sockets and descriptors
     socket = sockets.socket
@@ -77,6 +121,15 @@ class Runtime:
 
     # processes
     kill = staticmethod(os.kill)
+    killpg = staticmethod(os.killpg)
+    waitpid = staticmethod(os.waitpid)
+    waitid = staticmethod(os.waitid)
+    getsid = staticmethod(os.getsid)
+
+    # signals, for the main thread
+    signal = staticmethod(signals.signal)
+    getsignal = staticmethod(signals.getsignal)
+    setitimer = staticmethod(signals.setitimer)
 
     def __init__(self) -> None:
         self.random = random.Random()
@@ -91,10 +144,18 @@ class Runtime:
                 self._singles[make] = make(self)
             return cast(_T, self._singles[make])
 
-    def forget(self, make: Callable[[Runtime], object]) -> None:
-        """The next ``single`` makes another: this is a forked child, or the one that was has ended."""
-        self._singles.pop(make, None)
+    def forget(self, make: Callable[[Runtime], _T]) -> _T | None:
+        """The one that was, if any; the next ``single`` makes another: this is a forked child, or it has ended."""
+        return cast("_T | None", self._singles.pop(make, None))
+
+    def forked(self) -> None:
+        """This is a forked child: a thread of the parent may have held the lock, and numbers are to differ from its."""
+        self._making = self.RLock()
+        self.random.seed()
 
 
 SYSTEM = Runtime()
 """This process."""
+
+if hasattr(os, "register_at_fork"):  # before those of the modules that import this one: they may ask for what is single
+    os.register_at_fork(after_in_child=SYSTEM.forked)

@@ -22,6 +22,8 @@ from rdzv_launcher.bench.method.results import Result, Writer, read_result
 from rdzv_launcher.bench.report.output import Output
 from rdzv_plugins.errors import MissingDependency, UsageError
 
+pytestmark = pytest.mark.thorough
+
 NODES = (4, 64, 1024)
 STRANGER = 'my-company <a&b> "$x_2$" \x1b[1m会'
 SHOWN = 'my-company <a&b> "$x_2$" [1m会'

@@ -21,6 +21,8 @@ from rdzv_launcher.bench.report.output import Output
 from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.testing.harness import Harness
 
+pytestmark = pytest.mark.thorough
+
 LIMIT_S = 90.0
 
 

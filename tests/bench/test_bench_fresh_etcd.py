@@ -13,6 +13,8 @@ from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.testing.builtin import EtcdHarness
 from rdzv_plugins.testing.services.counts import of_etcd
 
+pytestmark = pytest.mark.thorough
+
 
 def etcds(directory: Path) -> list[int]:
     """The processes whose command names it."""

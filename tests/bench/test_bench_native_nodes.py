@@ -26,6 +26,8 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.server import StoreServer
 
+pytestmark = pytest.mark.thorough
+
 NODES = 64
 RUN = "simulated"
 TTL_S = 60.0

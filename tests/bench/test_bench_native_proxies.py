@@ -22,6 +22,8 @@ from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.kvstore.native.proxy import StoreProxy
 from rdzv_plugins.kvstore.native.server import StoreServer
 
+pytestmark = pytest.mark.thorough
+
 PROXIES, EACH, ROUNDS, PARENTS = 24, 3, 4, 2
 WORLD = PROXIES * EACH
 LIMIT_S = 60.0

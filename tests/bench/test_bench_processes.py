@@ -14,6 +14,8 @@ from rdzv_launcher.bench.processes.child import Child, NoAnswer, ended_by
 from rdzv_launcher.bench.processes.forks import Fork
 from rdzv_plugins.errors import RdzvError
 
+pytestmark = pytest.mark.thorough
+
 LIMIT_S = 60.0
 FORKS = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 _ECHO = "print('ready', flush=True)\nfor line in sys.stdin: print(line.strip() * 2, flush=True)"

@@ -18,6 +18,8 @@ from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.errors import MissingDependency, UnknownBackend, UsageError
 from rdzv_plugins.testing.services.counts import parse_etcd_metrics
 
+pytestmark = pytest.mark.thorough
+
 METRICS = """\
 # HELP grpc_server_msg_received_total Total number of RPC stream messages received on the server.
 # TYPE grpc_server_msg_received_total counter

@@ -17,6 +17,8 @@ from rdzv_launcher.bench.report.page import write_report
 from rdzv_launcher.bench.report.text import as_text
 from rdzv_launcher.tools import cli as tools
 
+pytestmark = pytest.mark.thorough
+
 STRANGER = "my-company <b id='x'>&amp; \"b\"</b>"
 VOID = {"meta", "img", "br"}
 

@@ -15,6 +15,8 @@ from rdzv_plugins.errors import UsageError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.testing.find import find_harness
 
+pytestmark = pytest.mark.thorough
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings:

@@ -23,6 +23,8 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, UsageError
 from rdzv_plugins.kvstore.native.framing import ask_statistics
 
+pytestmark = pytest.mark.thorough
+
 NODES, PER_NODE = 8, 4
 RANKS = NODES * PER_NODE
 MANY_NODES, MANY_PER_NODE, FANOUT = 8, 8, 2

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from rdzv_launcher.bench.backends import TORCH_C10D
 from rdzv_launcher.bench.rendezvous.targets import references
 from rdzv_launcher.bench.rendezvous.torch_nodes import TorchDynamicNode
 from rdzv_plugins.testing.harness import free_port
+
+pytestmark = pytest.mark.thorough
 
 
 def test_requests_of_torch_s_nodes_are_counted_and_their_last_call_is_shortened() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from kits.bench.bench_kit import bench
+
+pytestmark = pytest.mark.thorough
 
 CASES = {"1 client, values of 1024 bytes": 1, "2 clients, values of 1024 bytes": 2}
 

@@ -18,7 +18,7 @@ from kits.launcher.harness import Cluster, free_port
 
 from rdzv_plugins.testing.agents.processes import MARK
 
-pytestmark = pytest.mark.timeout(1600)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1600)]
 BUILT_IN = {"c10d", "etcd", "parallel", "static", "tiered"}
 NINJA = """
 rule compile

@@ -13,7 +13,7 @@ from kits import ROOT
 from kits.examples.distributions import CleanEnvironment
 from kits.examples.manifests import FOLDER
 
-pytestmark = pytest.mark.timeout(1800)  # where the wheel has to be built from nothing
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]  # where the wheel has to be built from nothing
 
 
 def instructions() -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ from kits.launcher.quick_digits import quick_digits
 
 from rdzv_plugins.testing.services.etcd import data_directory
 
-pytestmark = pytest.mark.timeout(480)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(480)]
 GUIDE = "etcd.md"
 EXAMPLE = "examples/train_digits.py"
 

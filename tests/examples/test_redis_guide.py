@@ -22,9 +22,13 @@ GUIDE = "redis.md"
 EXAMPLE = "examples/train_digits.py"
 SOURCE = ROOT / "examples" / "rdzv-redis" / "src"
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("redis-server") is None and os.environ.get("CI") != "true", reason="no Redis: tests/install.sh redis"
-)
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(
+        shutil.which("redis-server") is None and os.environ.get("CI") != "true",
+        reason="no Redis: tests/install.sh redis",
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from kits.examples.tutorial_kit import (
     write,
 )
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 EXAMPLE = ROOT / "examples/rdzv-file"
 PAGE = read_page(ROOT / "docs/tutorial/write-a-backend.md")
 PARTS = list(dict.fromkeys(block.heading for block in PAGE))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kits.examples.tutorial_kit import NOT_OF_A_PAGE, ROOT, Shell, do, environment, files, read_page, write
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 EXAMPLE = ROOT / "examples/rdzv-http"
 PAGE = read_page(ROOT / "docs/tutorial/write-a-coordination-backend.md")
 PARTS = list(dict.fromkeys(block.heading for block in PAGE))

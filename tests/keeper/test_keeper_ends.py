@@ -15,18 +15,17 @@ from kits.keeper.keeper_kit import FAMILY, Agent, Agents, alive, executable, fam
 TIMES = 20
 WORKERS = 2
 FAMILIES = f"""
-keeper = Keeper()
 pids = keeper.start([Start(rank, ("./family",), env | {{"PIDS": "pids"}}, "out", "err") for rank in range({WORKERS})])
 say(keeper.pid, *pids.values())
 """
 
 
-def started(agents: Agents, source: str) -> tuple[Agent, int, list[int]]:
+def started(agents: Agents, source: str, keeper_made: str = "keeper = Keeper()") -> tuple[Agent, int, list[int]]:
     """An agent with two families, the pid of its keeper, and those of all that was started."""
     family(agents.directory)
     noted = agents.directory / "pids"
     noted.unlink(missing_ok=True)
-    agent = agents.start(FAMILIES + source)
+    agent = agents.start(keeper_made + FAMILIES + source)
     keeper, *workers = agent.read()
     pids = pids_in(noted, FAMILY * WORKERS)
     agents.note(pids)
@@ -218,11 +217,17 @@ def test_a_stopped_keeper_goes_on_when_its_agent_is_killed(agents: Agents) -> No
 
 def test_an_agent_that_stood_still_itself_does_not_blame_its_keeper(agents: Agents) -> None:
     """Both stand still for longer than a keeper may, and the agent is the first to go on."""
+    made = """
+from rdzv_plugins.runtime import Runtime
+class Skipping(Runtime):
+    def monotonic(self):
+        return time.monotonic() + skipped
+skipped = 0.0
+keeper = Keeper(runtime=Skipping())
+"""
     source = """
 from rdzv_launcher.run.keeper import keeper as module
 module.STOPPED_S, module.SILENT_S = 60.0, 3.0
-module.time.monotonic = lambda now=time.monotonic: now() + skipped
-skipped = 0.0
 keeper.events(2)
 say("ready")
 sys.stdin.readline()
@@ -231,7 +236,7 @@ say([type(event).__name__ for event in keeper.events()])
 sys.stdin.readline()
 say([type(event).__name__ for event in keeper.events()], keeper.close())
 """
-    agent, keeper, pids = started(agents, source)
+    agent, keeper, pids = started(agents, source, made)
     assert agent.read() == ["ready"]
     freeze(keeper)
     agent.go_on()
@@ -348,7 +353,7 @@ def test_it_costs_little(agents: Agents) -> None:
     """It shares the agent's memory, imports no torch, and has one thread."""
     source = "sys.stdin.readline()\nsay(sorted(sys.modules), keeper.close())"
     family(agents.directory)
-    agent = agents.start(f"import socket\nothers = socket.socketpair()\n{FAMILIES}{source}")
+    agent = agents.start(f"import socket\nothers = socket.socketpair()\nkeeper = Keeper(){FAMILIES}{source}")
     keeper, *_ = agent.read()
     assert len(os.listdir(f"/proc/{keeper}/task")) == 1
     assert Path(f"/proc/{keeper}/comm").read_text() == "rdzv-keeper\n"

@@ -20,6 +20,8 @@ from simulation.scheduler import Process, Thread
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _ROOM = 256 << 10
 """Bytes that a socket takes for a reader that does not read."""
+_MESSAGES = 200
+"""As many wait for a reader of ``Packets``."""
 
 
 class Descriptor:
@@ -28,7 +30,7 @@ class Descriptor:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._number = next(kernel.numbers)
-        self.pollers: list[Epoll] = []
+        self.pollers: list[Epoll | Poll] = []
         self._waiting: list[Thread] = []
         kernel.open[self._number] = self
 
@@ -163,7 +165,8 @@ class Socket(Descriptor):
 
     def _answered(self, is_open: bool) -> None:
         self._connecting = False
-        self._error = 0 if is_open else errno.ECONNREFUSED
+        if not is_open and self._end is not None:
+            self._error, self._end.ended = errno.ECONNREFUSED, True
         self.changed()
 
     def _accepted(self, end: End) -> None:
@@ -173,7 +176,7 @@ class Socket(Descriptor):
             return
         connection = Socket(self._kernel, self._process)
         connection._end = end
-        here = self._local[0] if self._local[0] != "0.0.0.0" else self._process.host
+        here = self._process.host if self._local[0] in ("0.0.0.0", "::") else self._local[0]
         connection._local, connection._remote = (here, self._local[1]), (end.peer.process.host, end.peer.port)
         connection._use(end)
         self._arrived.append(connection)
@@ -250,6 +253,99 @@ class Socket(Descriptor):
         return self._end
 
 
+class Packets(Descriptor):
+    """One end of a ``socket.socketpair`` that keeps messages apart. Open while any process holds it."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        self.peer = self
+        self._messages: deque[bytes] = deque()
+        self._holders: list[Process] = []
+
+    def held_by(self, process: Process) -> None:
+        """The process has it, too: it may have been forked."""
+        self._holders.append(process)
+        process.on_end.append(lambda: self._let_go(process))
+
+    def setblocking(self, flag: bool) -> None:
+        assert not flag
+
+    def send(self, message: bytes) -> int:
+        self._kernel.network.scheduler.check()
+        if self.peer.fileno() < 0:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+        if len(self.peer._messages) >= _MESSAGES:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        self.peer._messages.append(message)
+        self.peer.changed()
+        return len(message)
+
+    def recvmsg(self, most: int, *_: int) -> tuple[bytes, list[Any], int, None]:
+        self._kernel.network.scheduler.check()
+        if not self._messages and self.peer.fileno() >= 0:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        message = self._messages.popleft() if self._messages else b""
+        self.peer.changed()
+        return message, [], 0, None
+
+    def close(self) -> None:
+        self._kernel.network.scheduler.check()
+        self._let_go(self._kernel.process)
+
+    def events(self) -> int:
+        gone = self.peer.fileno() < 0
+        readable = select.POLLIN if self._messages or gone else 0
+        return readable | (select.POLLOUT if gone or len(self.peer._messages) < _MESSAGES else 0)
+
+    def _let_go(self, process: Process) -> None:
+        if process in self._holders:
+            self._holders.remove(process)
+            if not self._holders:
+                self.release()
+                self.peer.changed()
+
+
+class Poll:
+    """``select.poll``."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._watched: dict[int, tuple[Descriptor, int]] = {}
+        self._polling: list[Thread] = []
+
+    def register(self, fd: int, mask: int = select.POLLIN | select.POLLOUT) -> None:
+        self._watched[fd] = self._kernel.open[fd], mask
+
+    def poll(self, milliseconds: float | None = None) -> Sequence[tuple[int, int]]:
+        scheduler = self._kernel.network.scheduler
+        forever = milliseconds is None or milliseconds < 0
+        until = None if forever else scheduler.now + milliseconds / 1000
+        scheduler.pause()
+        for watched, _ in self._watched.values():
+            watched.pollers.append(self)
+        try:
+            while not (
+                ready := [(fd, found) for fd, (each, mask) in self._watched.items() if (found := each.events() & mask)]
+            ):
+                left = None if until is None else until - scheduler.now
+                if left is not None and left <= 0:
+                    break
+                scheduler.wait(self._polling, left)
+            return ready
+        finally:
+            for watched, _ in self._watched.values():
+                if self in watched.pollers:
+                    watched.pollers.remove(self)
+
+    def unregister(self, fd: int, watched: Descriptor | None = None) -> None:
+        """What it waits for has been closed: the real one would not say so, either."""
+        if watched is not None and self in watched.pollers:
+            watched.pollers.remove(self)
+
+    def wake(self) -> None:
+        self._kernel.network.scheduler.wake_all(self._polling)
+
+
 class Epoll(Descriptor):
     """``select.epoll``."""
 
@@ -322,6 +418,17 @@ class Kernel:
         """Every name is an address: hosts are called by it."""
         name = host.decode() if isinstance(host, bytes) else host
         return [(real.AF_INET, real.SOCK_STREAM, 0, "", (name, port))]
+
+    def socketpair(self, family: int = real.AF_UNIX, kind: int = real.SOCK_SEQPACKET) -> tuple[Packets, Packets]:
+        assert kind == real.SOCK_SEQPACKET
+        pair = Packets(self), Packets(self)
+        pair[0].peer, pair[1].peer = pair[1], pair[0]
+        for each in pair:
+            each.held_by(self.process)
+        return pair
+
+    def poll(self) -> Poll:
+        return Poll(self)
 
     def epoll(self) -> Epoll:
         return Epoll(self)

@@ -50,6 +50,7 @@ class End:
         if self.ended:
             raise ConnectionResetError("the connection has ended")
         peer = self.peer
+        self._network.on_send(self.process, peer.process, message)
         self._send(lambda: peer.on_message(message))
 
     def close(self) -> None:
@@ -108,6 +109,8 @@ class Network:
         self.ends: list[End] = []
         """The sides of all connections that have not ended."""
         self.when_healed: list[Callable[[], None]] = []
+        self.on_send: Callable[[Process, Process, object], object] = _ignore
+        """Somebody of the world wants to know."""
         self._listening: dict[tuple[str, int], tuple[Process, Callable[[End], None], bool]] = {}
         self._ports = itertools.count(40_000)
         self._cut: set[tuple[str, str]] = set()
@@ -216,5 +219,5 @@ class Network:
                 self.scheduler.kill(process)
 
 
-def _ignore(_: object) -> None:
+def _ignore(*_: object) -> None:
     """Nobody waits for it."""

@@ -42,6 +42,8 @@ class Process:
         """The threads that could run if it were not frozen."""
         self.on_thaw: list[Callable[[], None]] = []
         """What has come to it by itself while it was frozen."""
+        self.on_end: list[Callable[[], object]] = []
+        """What its kernel does when it has ended."""
 
     def __repr__(self) -> str:
         return self.name
@@ -60,6 +62,8 @@ class Thread:
         """Counts its waits: the end of an earlier one's time means nothing."""
         self.woken = False
         self.refused = 0
+        self.interrupts: list[Callable[[], object]] = []
+        """What its signal handlers are about to do."""
         self.greenlet: Any = None
 
     def __repr__(self) -> str:
@@ -110,23 +114,47 @@ class Scheduler:
         """Wait for ``wake`` or ``wake_all`` of ``waiters``; False if ``timeout`` seconds have passed before."""
         self.check()
         thread = self.running
-        waiters.append(thread)
-        thread.waits_in, thread.woken = waiters, False
-        if timeout is not None:
-            number = thread.wait_number
-            self.at(
-                self.now + max(0.0, timeout),
-                lambda: thread.wait_number == number and self._wake(thread, woken=False),
-            )
-        self._hub.switch()
+        end = None if timeout is None else self.now + max(0.0, timeout)
+        while True:
+            waiters.append(thread)
+            thread.waits_in, thread.woken = waiters, False
+            if end is not None:
+                number = thread.wait_number
+                self.at(end, lambda number=number: thread.wait_number == number and self._wake(thread, woken=False))
+            self._hub.switch()
+            if not thread.interrupts:
+                return thread.woken
+            if self._handle_in(thread, waiters) or (end is not None and self.now >= end):
+                return thread.woken
+
+    def _handle_in(self, thread: Thread, waiters: list[Thread]) -> bool:
+        """Call the signal handlers of a thread that waits; True if it has been woken, before or by one of them."""
+        if not thread.woken:
+            waiters.append(thread)
+            thread.waits_in = waiters
+        try:
+            self._handle(thread)
+        except BaseException:
+            if thread.woken:  # somebody else may take what it was woken for
+                self.wake(waiters)
+            raise
+        finally:
+            if thread.waits_in is not None:
+                waiters.remove(thread)
+                thread.waits_in = None
+            elif thread in self._ready:
+                self._ready.remove(thread)
         return thread.woken
 
     def pause(self) -> None:
         """A point where another thread may go first."""
         self.check()
+        thread = self.running
         if self._ready and self.random.random() < _PAUSES:
-            self._ready.append(self.running)
+            self._ready.append(thread)
             self._hub.switch()
+        if thread.interrupts:
+            self._handle(thread)
 
     def sleep(self, seconds: float) -> None:
         """Wait for nothing but time."""
@@ -173,11 +201,23 @@ class Scheduler:
         for happens in arrived:
             happens()
 
+    def interrupt(self, process: Process, handler: Callable[[], object]) -> None:
+        """Have the main thread call a signal's handler as soon as it runs; it waits no longer meanwhile.
+
+        Where it waits, it goes on with that, unless the handler raises.
+        """
+        main = process.threads[0]
+        main.interrupts.append(handler)
+        if main.waits_in is not None:
+            self._wake(main, woken=False)
+
     def kill(self, process: Process) -> None:
         """Like SIGKILL. A thread that kills its own process ends here."""
         if not process.killed:
             process.killed = True
             self._dying += process.threads
+            for happens in process.on_end:
+                happens()
         self.check()
 
     def run(self, until: Callable[[], bool], limit: float) -> None:
@@ -221,6 +261,10 @@ class Scheduler:
                 return thread
             thread.process.held.append(thread)
         return None
+
+    def _handle(self, thread: Thread) -> None:
+        while thread.interrupts:
+            thread.interrupts.pop(0)()
 
     def _wake(self, thread: Thread, *, woken: bool) -> None:
         if thread.waits_in is not None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rdzv_plugins.coordination import Event, KeyValue, OnEvents
-from rdzv_plugins.errors import Compacted, ConnectionLost, EndpointUnreachable
+from rdzv_plugins.errors import AccessRefused, Compacted, ConnectionLost, EndpointUnreachable
 from simulation.network import End, Network
 from simulation.scheduler import Process
 from simulation.threads import Threads
@@ -23,6 +24,7 @@ T = TypeVar("T")
 _PORT = 2379
 _DIAL_S = 1.0
 _RETRY_S = 0.2
+_OVER = object()
 _BEATS = 3
 """How many keep-alives are sent in a time to live."""
 
@@ -33,18 +35,30 @@ class Store:
     """The keys of one run, with revisions and leases. No network, no time but ``now``."""
 
     def __init__(self) -> None:
+        self._ids = itertools.count(1)
+        self.leases: dict[int, tuple[float, float]] = {}
+        """Of each session the time to live, and when it ends."""
+        self.runs = 0
+        """How often what was known has been forgotten: the rounds of a run are counted from 1 again then."""
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew. No later session has the number of an earlier one."""
+        self.leases.clear()
+        self.runs += 1
         self.revision = 0
         self.compacted = 0
         """Changes up to this revision are no longer known."""
         self.keys: dict[str, tuple[KeyValue, int]] = {}
         """With the session that an ephemeral key belongs to, or 0."""
-        self.leases: dict[int, tuple[float, float]] = {}
-        """Of each session the time to live, and when it ends."""
         self.history: list[Event] = []
-        self._ids = itertools.count(1)
 
     def open(self, ttl: float, now: float) -> int:
-        """A new session."""
+        """A new session. If it is the only one, what exists was left by a dead run."""
+        if not self.leases:
+            self.runs += bool(self.keys)
+            for key in list(self.keys):
+                self._write(key, None, 0)
         session = next(self._ids)
         self.leases[session] = ttl, now + ttl
         return session
@@ -119,12 +133,29 @@ class Store:
         self.history.append(Event(key, value, self.revision))
 
 
+@dataclass
+class Faults:
+    """What is wrong with a service now; a test or a fault of a seed changes it."""
+
+    answers_take: float = 0.0
+    """Seconds until an answer is sent."""
+    pushes_take: float = 0.0
+    """Seconds until clients are told what their watches are for, and that a session is over."""
+    loses_answers: bool = False
+    """What is asked is done, and nobody hears of it."""
+    full: bool = False
+    """Nothing more is written: such a request has no answer. Keys are deleted, and sessions go on."""
+    wants_token: bool = False
+    """It lets nobody in who brings no token, and nobody does."""
+    most_sessions: int | None = None
+
+
 class Service:
     """The server: a process that answers, and pushes what happens to keys."""
 
     def __init__(self, network: Network, host: str = "service", *, by_connection: bool = True) -> None:
         self.network, self.host, self.by_connection = network, host, by_connection
-        self.store = Store()
+        self.store, self.faults = Store(), Faults()
         self.asked: Counter[str] = Counter()
         """How often each process has asked for something; keep-alives do not count."""
         self._clients: dict[End, _Client] = {}
@@ -133,7 +164,7 @@ class Service:
     def start(self, *, memory: bool = True) -> Process:
         """Start it, again if it has been killed; with what it has known, or without."""
         if not memory:
-            self.store = Store()
+            self.store.forget()
         self._clients = {}
         self.process = process = self.network.scheduler.process("service", self.host)
         for session, (ttl, _) in self.store.leases.items():
@@ -169,9 +200,15 @@ class Service:
         """End a session, and tell everybody."""
         if self.store.end(session):
             self.tell()
-            for client in list(self._clients.values()):
-                if client.session == session:
-                    client.say("over")
+            self.told_over(session)
+
+    def told_over(self, session: int) -> None:
+        """That session has ended, and what it was told has an end. The native server forgets a run with its last."""
+        for client in list(self._clients.values()):
+            if client.session == session:
+                client.over()
+        if self.by_connection and not self.store.leases:
+            self.store.forget()
 
     def tell(self) -> None:
         """Push what has happened."""
@@ -189,11 +226,25 @@ class _Client:
         self._service, self._end = service, end
         self.session = 0
         self._watches: dict[int, tuple[str, int]] = {}
+        self._told_at = 0.0
+        """When the newest push is sent: none overtakes another."""
+
+    def _refusal(self) -> EndpointUnreachable | None:
+        service = self._service
+        if service.faults.wants_token:
+            return AccessRefused(f"{service.host} needs a token")
+        most = service.faults.most_sessions
+        if most is not None and len(service.store.leases) >= most:
+            return EndpointUnreachable(f"{service.host} opens no session: too many sessions")
+        return None
 
     def hear(self, message: Any) -> None:
         number, name, *arguments = message
         service, store = self._service, self._service.store
         if name == "open":
+            if refusal := self._refusal():
+                self.say(number, False, refusal)
+                return
             self.session = store.open(arguments[0], service.now)
             service._expire_later(self.session, arguments[0])
             self.say(number, True, self.session)
@@ -215,22 +266,41 @@ class _Client:
             store.end(self.session)
             self.say(number, True, None)
             service.tell()
+            service.told_over(self.session)
+        elif service.faults.full and name in ("create", "put"):
+            return  # a client of etcd asks again until its time is up
         else:
             before = set(store.leases)
             answer = getattr(store, name)(self.session, *arguments)
             self.say(number, True, answer)
             service.tell()
             for ended in sorted(before - set(store.leases)):
-                for client in list(service._clients.values()):
-                    if client.session == ended:
-                        client.say("over")
+                service.told_over(ended)
 
     def ended(self, _: object) -> None:
         self._service.forget(self._end)
         if self._service.by_connection and self.session:
             self._service.end(self.session)
 
+    def over(self) -> None:
+        """Its session has ended."""
+        self._watches.clear()
+        self.say("over")
+
     def say(self, *message: Any) -> None:
+        service, faults = self._service, self._service.faults
+        if message[0] in ("events", "over"):
+            at = self._told_at = max(self._told_at, service.now + faults.pushes_take)
+        elif faults.loses_answers:
+            return
+        else:
+            at = service.now + faults.answers_take
+        if at <= service.now:
+            self._send(message)
+        else:
+            service.network.scheduler.at(at, lambda: self._send(message))
+
+    def _send(self, message: Message) -> None:
         if not self._end.ended:
             self._end.send(message)
 
@@ -463,15 +533,22 @@ class Coordination:
                 reason = str(error)
                 self.threads.sleep(_RETRY_S)
                 continue
-            answered, found = self.threads.Event(), list[int]()
+            answered, found = self.threads.Event(), list[Any]()
 
-            def hear(message: Any, answered: Any = answered, found: list[int] = found) -> None:
-                found.append(message[2])
+            def hear(message: Any, answered: Any = answered, found: list[Any] = found) -> None:
+                found.append(_OVER if message[0] == "over" else message[2])
                 answered.set()
 
             end.on_message = hear
             end.send((0, "open", ttl))
             if answered.wait(min(ttl, left)):
+                if isinstance(refused := found[0], EndpointUnreachable):
+                    end.close()
+                    raise refused
+                if _OVER in found:  # this process has stood still, and hears of all at once
+                    end.close()
+                    reason = "the session was over at once"
+                    continue
                 session = Session(self, end, found[0], ttl, on_lost)
                 self._sessions.append(session)
                 return session

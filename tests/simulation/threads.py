@@ -185,6 +185,22 @@ class SimpleQueue:
         return len(self._items)
 
 
+class Queue(SimpleQueue):
+    """``queue.Queue``, whose limit nobody waits for."""
+
+    def __init__(self, scheduler: Scheduler, maxsize: int = 0) -> None:
+        super().__init__(scheduler)
+        self._most = maxsize
+
+    def full(self) -> bool:
+        return 0 < self._most <= len(self._items)
+
+    def put_nowait(self, item: Any) -> None:
+        if self.full():
+            raise queue.Full
+        self.put(item)
+
+
 class Thread:
     """``threading.Thread``, of the process of whoever starts it."""
 
@@ -229,19 +245,46 @@ class Thread:
             self._scheduler.wait(self._started.joining, timeout)
 
 
+class OwnThread(Thread):
+    """``rdzv_plugins.threads.OwnThread``. An error that ends it is one of ``Scheduler.failed`` as well."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        target: Callable[..., object],
+        name: str = "thread",
+        args: Iterable[Any] = (),
+        on_error: Callable[[Exception], object] | None = None,
+        daemon: bool = True,
+    ) -> None:
+        super().__init__(scheduler, target=target, name=name, args=args, daemon=daemon)
+        self._on_error = on_error
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except Exception as error:
+            if self._on_error is not None:
+                self._on_error(error)
+            raise
+
+
 class Timer(Thread):
     """``threading.Timer``."""
 
-    def __init__(self, scheduler: Scheduler, interval: float, function: Callable[[], object]) -> None:
-        super().__init__(scheduler, target=function, name="timer")
-        self._interval, self._cancelled = interval, Event(scheduler)
+    def __init__(
+        self, scheduler: Scheduler, interval: float, function: Callable[..., object], args: Iterable[Any] = ()
+    ) -> None:
+        super().__init__(scheduler, target=function, name="timer", args=args)
+        self._interval, self.finished = interval, Event(scheduler)
 
     def cancel(self) -> None:
-        self._cancelled.set()
+        self.finished.set()
 
     def run(self) -> None:
-        if not self._cancelled.wait(self._interval):
+        if not self.finished.wait(self._interval):
             super().run()
+            self.finished.set()
 
 
 class Threads:
@@ -254,7 +297,8 @@ class Threads:
         self.Condition = functools.partial(Condition, scheduler)
         self.Event = functools.partial(Event, scheduler)
         self.SimpleQueue = functools.partial(SimpleQueue, scheduler)
-        self.Thread = functools.partial(Thread, scheduler)
+        self.Queue = functools.partial(Queue, scheduler)
+        self.Thread = functools.partial(OwnThread, scheduler)
         self.Timer = functools.partial(Timer, scheduler)
         self.sleep = scheduler.sleep
 

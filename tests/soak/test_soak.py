@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 SOAK = Path(__file__).parent
-pytestmark = pytest.mark.usefixtures("hosts_can_be_made")
+pytestmark = [pytest.mark.usefixtures("hosts_can_be_made"), pytest.mark.thorough]
 
 
 def soak(directory: Path, *flags: str) -> tuple[int, dict[str, Any], str]:

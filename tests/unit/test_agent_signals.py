@@ -26,6 +26,7 @@ from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.background_queue import BackgroundQueue
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Failure, Outcome
+from rdzv_plugins.runtime import SYSTEM
 
 NUMBERS = (signal.SIGTERM, signal.SIGUSR1)
 
@@ -45,7 +46,7 @@ def inbox() -> Inbox:
 
 @pytest.fixture
 def signals(inbox: Inbox) -> StoppingSignals:
-    return StoppingSignals("SIGTERM,SIGUSR1", inbox.put)
+    return StoppingSignals("SIGTERM,SIGUSR1", inbox.put, SYSTEM)
 
 
 def get_signal() -> None:
@@ -157,7 +158,9 @@ def run(
     on_start: Callable[[], None] = lambda: None,
 ) -> End:
     workers = Given(inbox, code, on_start)
-    return AgentLoop(Settings(Limits(1, restarts), monitor_interval=0.01), rendezvous, workers, inbox, signals).run()
+    return AgentLoop(
+        Settings(Limits(1, restarts), monitor_interval=0.01), rendezvous, workers, inbox, signals, SYSTEM
+    ).run()
 
 
 @pytest.mark.parametrize("what", [at_once, another_error, swallowed])
@@ -219,7 +222,7 @@ def test_what_is_no_error_kills_the_workers_and_is_told(inbox: Inbox, signals: S
 
 def test_what_was_ignored_stays_ignored(inbox: Inbox) -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    signals = StoppingSignals("SIGTERM,SIGUSR1,SIGTERM", inbox.put)
+    signals = StoppingSignals("SIGTERM,SIGUSR1,SIGTERM", inbox.put, SYSTEM)
     assert signals.handled == (signal.SIGTERM,)
     os.kill(os.getpid(), signal.SIGUSR1)
     assert inbox.empty()
@@ -243,7 +246,7 @@ def test_a_signal_outside_of_a_wait_is_only_noted(inbox: Inbox, signals: Stoppin
 )
 def test_names_that_cannot_be(inbox: Inbox, names: str, said: str) -> None:
     with pytest.raises(UsageError, match=f"--signals-to-handle.*{said}"):
-        StoppingSignals(names, inbox.put)
+        StoppingSignals(names, inbox.put, SYSTEM)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 

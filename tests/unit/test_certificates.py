@@ -19,6 +19,7 @@ from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.native.framing import ask_statistics
 from rdzv_plugins.kvstore.native.renewing import Renewing
 from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.runtime import SYSTEM
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +151,7 @@ def test_what_begins_while_files_are_replaced_has_the_last_that_fitted(tmp_path:
 
     begun_with = mine.files.fitting().stamp
     mine.issue()  # while the server begins
-    renewing = Renewing(mine.files, begun_with, lambda texts: renewed.append(texts.cert))
+    renewing = Renewing(mine.files, begun_with, lambda texts: renewed.append(texts.cert), SYSTEM)
     renewing.look()
     renewing.close()
     assert renewed == [mine.cert.read_bytes()]

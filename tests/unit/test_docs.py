@@ -1,4 +1,4 @@
-"""The documents say what the code says, and their links lead somewhere. Generated pages: test_reference.py."""
+"""The documents say what the code says, and their links lead somewhere. Generated pages: `make lint`."""
 
 import argparse
 import inspect
@@ -6,8 +6,6 @@ import re
 import sys
 import types
 from pathlib import Path
-
-import pytest
 
 from rdzv_launcher.bench import arguments as bench
 from rdzv_launcher.run.command_line.options import Switch, Value
@@ -31,18 +29,6 @@ DOCS = ROOT / "docs"
 COMMAND_LINE = (DOCS / "reference/command-line.md").read_text()
 PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "native").glob("*.md")]
 OURS = next(group for group in build_parser()._action_groups if group.title == TITLE)._group_actions
-
-
-def prose(page: Path) -> str:
-    """The text of a page without its code."""
-    return re.sub(r"```.*?```|`[^`\n]*`", lambda code: "x" * len(code[0]), page.read_text(), flags=re.DOTALL)
-
-
-def anchors(page: Path) -> set[str]:
-    """What a link's fragment may name: the headings, as the usual viewers turn them into anchors."""
-    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
 def section(text: str, heading: str) -> str:
@@ -88,74 +74,55 @@ def test_own_keys_are_those_of_the_code() -> None:
     assert re.findall(r"^\| `\w+` \|.*$", section(COMMAND_LINE, "## Restarts"), re.MULTILINE) == rows
 
 
-@pytest.mark.parametrize("action", OURS, ids=lambda action: action.dest)
-def test_own_flag_and_its_variable_are_documented(action) -> None:
-    flags = [flag for flag in action.option_strings if "_" not in flag]
-    row = ", ".join(f"`{flag}`" for flag in flags)
-    assert re.search(rf"^\| {re.escape(row)}[ |]", section(COMMAND_LINE, "## Flags of rdzv-run"), re.MULTILINE)
-    reads_variable = isinstance(action, Value | Switch)
-    variables = section(COMMAND_LINE, "## Environment variables")
-    assert (f"`PET_{action.dest.upper()}`" in variables) == reads_variable
+def test_own_flags_and_their_variables_are_documented() -> None:
+    table, variables = (
+        section(COMMAND_LINE, heading) for heading in ("## Flags of rdzv-run", "## Environment variables")
+    )
+    for action in OURS:
+        row = ", ".join(f"`{flag}`" for flag in action.option_strings if "_" not in flag)
+        assert re.search(rf"^\| {re.escape(row)}[ |]", table, re.MULTILINE), row
+        assert (f"`PET_{action.dest.upper()}`" in variables) == isinstance(action, Value | Switch), row
 
 
-@pytest.mark.parametrize(
-    ("tool", "heading"),
-    [
-        (serve, "## rdzv serve"),
-        (logs, "## rdzv logs"),
-        (stacks, "## rdzv stacks"),
-        (timeline, "## rdzv timeline"),
-        (status, "## rdzv status"),
-        (top, "## rdzv top"),
-        (conformance, "## rdzv conformance"),
-        (new_backend, "## rdzv new-backend"),
-        (bench, "## rdzv bench all"),
-        (bench, "## rdzv bench report"),
-        (bench, "## rdzv bench rendezvous"),
-        (bench, "## rdzv bench launch"),
-        (bench, "## rdzv bench faults"),
-        (bench, "## rdzv bench store"),
-        (bench, "## rdzv bench tiered"),
-        (bench, "## rdzv bench transport"),
-    ],
-    ids=lambda each: each if isinstance(each, str) else "",
-)
-def test_flags_of_a_tool_are_its_own(tool, heading) -> None:
-    parser = argparse.ArgumentParser()
-    tool.configure(parser.add_subparsers())
-    for word in heading.split()[2:]:
-        (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-        parser = commands.choices[word]
-    flags = {flag for flag in parser._option_string_actions if flag.startswith("--") and "_" not in flag} - {"--help"}
-    cells = re.findall(r"^\| (`--.*?) \|", section(COMMAND_LINE, heading), re.MULTILINE)
-    assert {flag for cell in cells for flag in re.findall(r"`(--[a-z-]+)`", cell)} == flags
+TOOLS = {
+    "serve": serve,
+    "logs": logs,
+    "stacks": stacks,
+    "timeline": timeline,
+    "status": status,
+    "top": top,
+    "conformance": conformance,
+    "new-backend": new_backend,
+    **{
+        f"bench {name}": bench
+        for name in ("all", "report", "rendezvous", "launch", "faults", "store", "tiered", "transport")
+    },
+}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
-        if re.match(r"[a-z]+:", target):
-            continue
-        name, _, fragment = target.partition("#")
-        path = (page.parent / name).resolve() if name else page
-        assert path.exists(), f"{target} does not exist"
-        assert path.is_relative_to(ROOT), f"{target} is outside the project"
-        assert not fragment or fragment in anchors(path), f"{target}: no such heading"
+def test_flags_of_the_tools_are_their_own() -> None:
+    for words, tool in TOOLS.items():
+        parser = argparse.ArgumentParser()
+        tool.configure(parser.add_subparsers())
+        for word in words.split():
+            (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+            parser = commands.choices[word]
+        flags = {flag for flag in parser._option_string_actions if flag.startswith("--") and "_" not in flag}
+        cells = re.findall(r"^\| (`--.*?) \|", section(COMMAND_LINE, f"## rdzv {words}"), re.MULTILINE)
+        documented = {flag for cell in cells for flag in re.findall(r"`(--[a-z-]+)`", cell)}
+        assert documented == flags - {"--help"}, words
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_tests_that_are_named_exist(page) -> None:
-    there = {path.name for folder in ("tests", "examples") for path in (ROOT / folder).rglob("test_*.py")}
-    assert set(re.findall(r"\btest_\w+\.py\b", page.read_text())) <= there
+def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
+    """Those within it: `mkdocs --strict`, in `make lint`."""
+    for page in [*ROOT.glob("*.md"), *(ROOT / "native").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)\s#]+)[^)\s]*\)", page.read_text()):
+            assert re.match(r"[a-z]+:", target) or (page.parent / target).exists(), f"{page.name}: {target}"
 
 
 def test_what_a_new_torch_can_break_is_tested_with_another_torch() -> None:
     """By ``make test-torch``, which runs the files and folders of this list."""
-    run = [ROOT / line for line in (ROOT / "tests/with_torch.txt").read_text().split()]
-    there = {path.name for each in run for path in ([each] if each.is_file() else each.rglob("test_*.py"))}
-    touched = section((ROOT / "ARCHITECTURE.md").read_text(), "## Where torch's internals are touched")
-    assert set(re.findall(r"\btest_\w+\.py\b", touched)) <= there
-    assert all(each.exists() for each in run)
+    assert all((ROOT / line).exists() for line in (ROOT / "tests/with_torch.txt").read_text().split())
 
 
 def test_sketch_of_the_how_to_has_the_contract_of_a_coordination_backend(monkeypatch) -> None:

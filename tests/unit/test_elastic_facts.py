@@ -12,7 +12,6 @@ import sys
 import pytest
 from kits.unit.membership_steps import Leader, node, working
 
-from rdzv_plugins.elastic import reports
 from rdzv_plugins.elastic.keys import Assignment, Member, Round, decode, encode
 from rdzv_plugins.elastic.leading import facts
 from rdzv_plugins.elastic.leading.neighbours import Neighbours
@@ -22,6 +21,7 @@ from rdzv_plugins.elastic.settings import settings_of
 from rdzv_plugins.errors import SettingsDiffer
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.rounds.settings_check import compare
+from rdzv_plugins.runtime import Runtime
 
 REQUEST = Request("memory", "job", "here:1", 1, 2, 1)
 
@@ -208,50 +208,51 @@ def test_two_agents_on_one_machine_that_are_meant(caplog):
     assert not caplog.records
 
 
-class Clock:
+class Clock(Runtime):
     """The time that reports read."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 100.0
-        monkeypatch.setattr(reports.time, "monotonic", lambda: self.now)
+    seconds = 100.0
+
+    def monotonic(self) -> float:  # type: ignore[override]
+        return self.seconds
 
 
 def test_log_gets_a_line_every_ten_seconds(monkeypatch, caplog):
-    clock = Clock(monkeypatch)
+    clock = Clock()
     with caplog.at_level(logging.INFO):
-        waiting = Reports(lambda: "for b", live=True)
+        waiting = Reports(lambda: "for b", live=True, runtime=clock)
         for _ in range(25):
             waiting.say()
-            clock.now += 1
+            clock.seconds += 1
         waiting.end()
     assert caplog.messages == ["waiting: for b (10 s)", "waiting: for b (20 s)"]
 
 
 def test_new_kind_of_waiting_is_said_once_it_has_lasted_a_second(monkeypatch, caplog):
-    clock = Clock(monkeypatch)
+    clock = Clock()
     with caplog.at_level(logging.INFO):
-        waiting = Reports(lambda: "as a spare", live=False)
-        clock.now += 2
+        waiting = Reports(lambda: "as a spare", live=False, runtime=clock)
+        clock.seconds += 2
         waiting.say("spare")
-        assert waiting.next_at == clock.now + 1
-        clock.now = waiting.next_at
+        assert waiting.next_at == clock.seconds + 1
+        clock.seconds = waiting.next_at
         waiting.say("spare")
         waiting.say("spare")
     assert caplog.messages == ["waiting: as a spare (3 s)"]
 
 
 def test_terminal_gets_one_line_that_goes_away(monkeypatch, caplog):
-    clock = Clock(monkeypatch)
+    clock = Clock()
     wanted = "\rwaiting: for a and b (1 s)\rwaiting: for b (2 s)      \r" + " " * len("waiting: for b (2 s)") + "\r"
     ours, theirs = pty.openpty()
     try:
         with os.fdopen(theirs, "w") as terminal, caplog.at_level(logging.INFO):
             monkeypatch.setattr(sys, "stderr", terminal)
             texts = iter(["for a and b", "for b"])
-            waiting = Reports(lambda: next(texts), live=True)
+            waiting = Reports(lambda: next(texts), live=True, runtime=clock)
             waiting.say()
             for _ in range(2):
-                clock.now = waiting.next_at
+                clock.seconds = waiting.next_at
                 waiting.say()
             waiting.end()
             monkeypatch.undo()

@@ -28,31 +28,17 @@ ALL = [cls for cls in subclasses(errors.RdzvError) if cls is not errors.RdzvErro
 RENDEZVOUS = subclasses(errors.RendezvousFailed)
 
 
-@pytest.mark.parametrize("cls", ALL)
-def test_class_has_an_exit_code_that_is_not_a_training_scripts_own(cls):
-    code = cls.exit_code
-    assert (code == 2) if issubclass(cls, errors.UsageError) else (64 <= code <= 78 or 80 <= code <= 83)
-    assert code != errors.RdzvError.exit_code, "the base's 70 means: nobody thought of it"
-
-
-@pytest.mark.parametrize("cls", ALL)
-def test_text_is_the_message_alone_and_the_remedy_beside_it(cls):
-    error = make(cls)
-    assert str(error) == "what happened"
-    assert error.remedy == "what to do"
+def test_class_has_an_exit_code_that_is_not_a_training_scripts_own():
+    for cls in ALL:
+        code = cls.exit_code
+        assert (code == 2) if issubclass(cls, errors.UsageError) else (64 <= code <= 78 or 80 <= code <= 83), cls
+        assert code != errors.RdzvError.exit_code, "the base's 70 means: nobody thought of it"
 
 
 @pytest.mark.parametrize(("exit_code", "expected"), [(3, 3), (-9, 137), (-15, 143)])
 def test_failure_on_a_peer_ends_with_its_exit_code(exit_code, expected):
     failure = Failure(node_rank=1, host="node", global_rank=3, local_rank=1, pid=7, exit_code=exit_code)
     assert errors.PeerFailed("it failed", failure).exit_code == expected
-
-
-@pytest.mark.parametrize("cls", RENDEZVOUS)
-def test_twin_is_ours_and_torchs(cls):
-    twin = as_torch(make(cls))
-    assert isinstance(twin, cls)
-    assert isinstance(twin, api.RendezvousError)
 
 
 @pytest.mark.parametrize(
@@ -73,16 +59,16 @@ def test_twin_is_torchs_error_of_its_kind(cls, torchs):
     assert isinstance(as_torch(make(cls)), torchs)
 
 
-@pytest.mark.parametrize("cls", RENDEZVOUS)
-def test_twin_keeps_message_remedy_exit_code_cause_and_name(cls):
-    error = make(cls)
-    error.__cause__ = OSError("the real cause")
-    twin = as_torch(error)
-    assert str(twin) == "what happened"
-    assert twin.remedy == "what to do"
-    assert twin.exit_code == error.exit_code
-    assert twin.__cause__ is error.__cause__
-    assert type(twin).__name__ == cls.__name__
+def test_twin_is_ours_and_torchs_and_keeps_message_remedy_exit_code_and_cause():
+    for cls in RENDEZVOUS:
+        error = make(cls)
+        error.__cause__ = OSError("the real cause")
+        twin = as_torch(error)
+        assert isinstance(twin, cls)
+        assert isinstance(twin, api.RendezvousError)
+        assert (str(twin), twin.remedy, twin.exit_code) == ("what happened", "what to do", error.exit_code)
+        assert twin.__cause__ is error.__cause__
+        assert type(twin).__name__ == cls.__name__
 
 
 def test_twin_keeps_the_failure():

@@ -20,6 +20,7 @@ from rdzv_plugins.errors import PeerFailed
 from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.rounds import exit_barrier as keys
+from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.torch_types.stores import OfTorch
 
 FAILURE = Failure(node_rank=1, host="other", global_rank=3, local_rank=0, pid=7, exit_code=-9)
@@ -71,7 +72,7 @@ def store(server: StoreServer) -> OfTorch:
 
 
 def barrier(server: StoreServer, rank: int, others: Others | None = None, timeout: float = 120) -> ExitBarrier:
-    return ExitBarrier(store(server), others or Others(), rank=rank, nodes=3, timeout=timeout)
+    return ExitBarrier(store(server), others or Others(), rank=rank, nodes=3, timeout=timeout, runtime=SYSTEM)
 
 
 def test_all_wait_for_the_last(server: StoreServer) -> None:
@@ -153,7 +154,7 @@ def test_a_store_that_fails_ends_it_at_once(server: StoreServer) -> None:
         def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
             raise RuntimeError("the server objects")
 
-    failing = ExitBarrier(Fails(torch_store(server)), Others(), rank=0, nodes=3, timeout=0.0)
+    failing = ExitBarrier(Fails(torch_store(server)), Others(), rank=0, nodes=3, timeout=0.0, runtime=SYSTEM)
     with pytest.raises(RuntimeError, match="the server objects"):
         failing.wait()
 

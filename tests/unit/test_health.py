@@ -12,11 +12,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 
-from rdzv_launcher.run.health import pulse as pulse_module
 from rdzv_launcher.run.health import server as server_module
 from rdzv_launcher.run.health.answers import Answer, Health
 from rdzv_launcher.run.health.http import MOST_BYTES, Wanted, read_request, response
@@ -24,6 +22,7 @@ from rdzv_launcher.run.health.pulse import Pulse
 from rdzv_launcher.run.health.readiness import readiness
 from rdzv_launcher.run.health.server import HealthServer
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
+from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.testing.harness import free_port
 
 GROUP = WorkerGroup("default", 1, 4, (Worker(0, 2, 2, 8, 8), Worker(1, 3, 3, 8, 8)))
@@ -80,9 +79,16 @@ def test_who_asks_is_told(server: HealthServer, health: Health) -> None:
     assert get(server.port, "/readyz", "POST")[0] == 405
 
 
-def test_a_main_thread_that_is_late_stands_still(pulse: Pulse, health: Health, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(seconds=1000.0)
-    monkeypatch.setattr(pulse_module, "time", SimpleNamespace(monotonic=lambda: clock.seconds))
+class Clock(Runtime):
+    seconds = 1000.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+def test_a_main_thread_that_is_late_stands_still() -> None:
+    pulse = Pulse(clock := Clock())
+    health = Health(pulse, patience=30.0)
     pulse.beat(None)
     assert pulse.overdue() == -math.inf
     assert health.answer("/healthz").status == 200

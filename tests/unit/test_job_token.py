@@ -30,6 +30,7 @@ from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import accepted_tokens, token_of
 from rdzv_plugins.options import parse_conf
 from rdzv_plugins.rounds.settings_check import compare
+from rdzv_plugins.runtime import SYSTEM
 
 ONE, TWO = "0123456789abcdef-one", "0123456789abcdef-two"
 REQUEST = Request(
@@ -46,7 +47,7 @@ REQUEST = Request(
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Of each test alone: what was taken out of it is forgotten."""
-    monkeypatch.setattr(job_token, "_environment", job_token._Environment())
+    SYSTEM.forget(job_token.Environment)
     for name in (job_token.VARIABLE, job_token.FILE_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     yield
@@ -247,7 +248,9 @@ def test_who_serves_the_workers_store_says_that_it_is_open(conf, nodes, said, tm
     )
     request = prepare(PluginHost.load().catalog.find("parallel"), request)
     token, tls = token_of(request), certificates_of(request)
-    store = RoundStore(request.options, lambda *_: None, token=token, run_id=request.run_id, several=nodes > 1, tls=tls)
+    store = RoundStore(
+        request.options, lambda *_: None, SYSTEM, token=token, run_id=request.run_id, several=nodes > 1, tls=tls
+    )
     with suppress(AccessRefused):  # without cacert, the store's own authority is not known on this machine
         store.serve(Assignment(1, 0, nodes), socket.gethostname())
     store.close(1)

@@ -21,6 +21,7 @@ from rdzv_launcher.run.keeper.heartbeat import BEAT_S, SILENT_S, STOPPED_S, Hear
 from rdzv_launcher.run.keeper.messages import Lost
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.errors import KeeperLost
+from rdzv_plugins.runtime import SYSTEM
 
 
 class Clock:
@@ -90,9 +91,8 @@ class Node:
 
 
 @pytest.fixture
-def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+def node() -> Iterator[Node]:
     starts = tuple(SimpleNamespace(local_rank=rank) for rank in range(2))
-    monkeypatch.setattr("rdzv_launcher.run.agent.node_workers.prepare_starts", lambda *_: starts)
     with ExitStack() as steps:
         silent = os.eventfd(0)
         steps.callback(os.close, silent)
@@ -103,7 +103,8 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
             made.leftovers.return_value = made.close.return_value = []
             return made
 
-        inbox, first, second = Inbox(), keeper(), keeper()
+        first, second = keeper(), keeper()
+        inbox: Inbox = SYSTEM.SimpleQueue()
         second.start.return_value = {0: 10, 1: 11}
         parts = [MagicMock() for _ in range(4)]
         parts[2].tail.return_value = ()
@@ -117,8 +118,8 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
             parts[1],
             parts[3],
             inbox,
-            dict,
-            bool,
+            lambda *_: starts,
+            SYSTEM,
         )
         steps.callback(workers.close)
         yield Node(workers, inbox, first, second)

@@ -18,6 +18,7 @@ from rdzv_plugins.elastic.farewell import Others
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, Probe, Round, decode, encode, readable
 from rdzv_plugins.elastic.observing import Observer
 from rdzv_plugins.errors import Compacted
+from rdzv_plugins.runtime import SYSTEM
 
 MEMBER = Member("id", "host-a", "boot host-a", 7, "10.0.0.1", "10.0.0.1", 2, node_rank=0, store=(3, "::1", 9))
 
@@ -130,7 +131,7 @@ def test_readable_leaves_out_what_is_not(caplog):
 
 
 def who_leave(backend: MemoryBackend) -> Iterable[str]:
-    with Others(backend.open_session(60, on_lost=lambda _: None, timeout=60), "me", lambda _: True) as others:
+    with Others(backend.open_session(60, on_lost=lambda _: None, timeout=60), "me", lambda _: True, SYSTEM) as others:
         return others.names
 
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,11 +23,12 @@ from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic.keys import Leading, encode
 from rdzv_plugins.elastic.liveness import listener as listening
 from rdzv_plugins.elastic.liveness import watching
-from rdzv_plugins.elastic.liveness.greeting import BYE, answer, hello
+from rdzv_plugins.elastic.liveness.greeting import BYE, WAITS, answer, hello
 from rdzv_plugins.elastic.liveness.leader_watch import LeaderWatch
 from rdzv_plugins.elastic.liveness.listener import Listener
 from rdzv_plugins.elastic.liveness.peer import Peer, name_of, peer_of
 from rdzv_plugins.elastic.liveness.watching import PeerWatch
+from rdzv_plugins.runtime import SYSTEM, Runtime
 from rdzv_plugins.testing.contract.parts import stop
 from rdzv_plugins.testing.faults.relay import Relay
 
@@ -36,7 +38,8 @@ PATIENCE_S = 60.0
 LISTENS = """
 import sys
 from rdzv_plugins.elastic.liveness.listener import Listener
-listener = Listener(sys.argv[1], "127.0.0.1")
+from rdzv_plugins.runtime import SYSTEM
+listener = Listener(sys.argv[1], "127.0.0.1", SYSTEM)
 print(listener.port, flush=True)
 if sys.argv[2] == "fork":
     import os
@@ -124,10 +127,10 @@ class Port:
 class Watch(PeerWatch):
     """One that tells what has come of each connection."""
 
-    def __init__(self, on_gone: Callable[[str], None]) -> None:
+    def __init__(self, on_gone: Callable[[str], None], on_waits: Callable[[], None]) -> None:
         self.outcomes: list[tuple[str, str]] = []
         self.pauses: list[float] = []
-        super().__init__(on_gone)
+        super().__init__(on_gone, on_waits, SYSTEM)
 
     def _later(self, watched: Any, pause: float) -> None:
         self.pauses.append(pause)
@@ -143,7 +146,8 @@ class Seen:
 
     def __init__(self) -> None:
         self.gone: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self.watch = Watch(self.gone.put)
+        self.waits: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.watch = Watch(self.gone.put, lambda: self.waits.put(None))
         self.closing = contextlib.ExitStack()
 
     def port(self, node_id: str) -> Port:
@@ -250,6 +254,36 @@ def test_a_refusal_after_any_other_end_of_the_connection_proves_nothing(
     with port.answered():
         until(lambda: seen.watch.holds("a"))
     assert seen.gone.empty()
+
+
+def test_who_waits_for_the_service_says_so_and_is_watched_on(seen: Seen) -> None:
+    """To those who are connected, and to those who come later; what is proved of it is the same as before."""
+    listener = Listener("a", HERE, SYSTEM)
+    peer = Peer("a", HERE, listener.port)
+    seen.hold(peer)
+    listener.note_outage(True)
+    seen.waits.get(timeout=PATIENCE_S)
+    later = Seen()
+    later.hold(peer)
+    later.waits.get(timeout=PATIENCE_S)
+    later.watch.close()
+    assert seen.watch.holds("a")
+    listener.close()
+    until(lambda: seen.watch.outcomes)
+    assert seen.watch.outcomes[0] == ("a", "unclear")  # of its own will
+
+
+@pytest.mark.parametrize("pieces", [[WAITS], [WAITS[:3], WAITS[3:]]])
+def test_the_end_of_who_has_waited_is_a_proof(seen: Seen, pieces: list[bytes]) -> None:
+    port = seen.port("a")
+    seen.watch.add(port.peer)
+    connection = port.answered()
+    for piece in pieces:
+        connection.sendall(piece)
+    seen.waits.get(timeout=PATIENCE_S)
+    port.close()
+    connection.close()
+    assert seen.next() == "a"
 
 
 def test_a_refusal_while_the_connection_lasts_proves_nothing(seen: Seen) -> None:
@@ -399,20 +433,19 @@ def test_a_wake_that_comes_for_nothing_ends_no_watch(seen: Seen) -> None:
 
 
 @pytest.mark.parametrize("lacks", ["a descriptor", "room in the reactor"])
-def test_without_descriptors_nobody_is_watched_and_nothing_fails(lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_descriptors_nobody_is_watched_and_nothing_fails(lacks: str) -> None:
     def fail(*_: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    class Full:
-        add = remind = remove = fail
+    class Full(Runtime):
+        def single(self, make: object) -> Any:
+            return SimpleNamespace(add=fail, remove=fail)
+
+    class Few(Runtime):
+        eventfd = staticmethod(fail)
 
     before = len(os.listdir("/proc/self/fd"))
-    with monkeypatch.context() as patch:
-        if lacks == "a descriptor":
-            patch.setattr(os, "eventfd", fail)
-        else:
-            patch.setattr(watching, "reactor", Full)
-        watch = PeerWatch(lambda _: None)
+    watch = PeerWatch(lambda _: None, lambda: None, Few() if lacks == "a descriptor" else Full())
     assert watch.is_closed
     assert len(os.listdir("/proc/self/fd")) <= before
     watch.add(Peer("a", HERE, 1))
@@ -423,7 +456,7 @@ def test_without_descriptors_nobody_is_watched_and_nothing_fails(lacks: str, mon
 
 
 def test_of_two_threads_none_goes_back_to_a_leader_that_was() -> None:
-    watch = LeaderWatch(lambda *_: None)
+    watch = LeaderWatch(lambda *_: None, lambda: None, SYSTEM)
     entered: list[bool] = []
 
     def leads() -> KeyValue | None:
@@ -437,7 +470,7 @@ def test_of_two_threads_none_goes_back_to_a_leader_that_was() -> None:
 
 def test_proof_counts_where_the_leader_was_watched() -> None:
     told: list[tuple[str, int]] = []
-    watch = LeaderWatch(lambda _, node, moves: told.append((node, moves)), until_proved=True)
+    watch = LeaderWatch(lambda _, node, moves: told.append((node, moves)), lambda: None, SYSTEM, until_proved=True)
     for name in ("a", "b"):
         watch.follow(lambda name=name: KeyValue("all/leader", encode(Leading(name, "me", HERE, "", 1)), 1), node("me"))
     watch._gone("a")
@@ -451,14 +484,14 @@ def test_proof_counts_where_the_leader_was_watched() -> None:
 
 def test_a_port_that_is_given_again_is_not_the_one_that_was_watched(seen: Seen) -> None:
     """A node that goes to another endpoint opens another port, and its host may choose the same number."""
-    first = Listener(name_of("a", 0), HERE)
+    first = Listener(name_of("a", 0), HERE, SYSTEM)
     port = first.port
     seen.hold(Peer("a", HERE, port))
     assert first.part(PATIENCE_S)
     until(lambda: ("a", "unclear") in seen.watch.outcomes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(listening, "bind", lambda *_: socket.create_server((HERE, port)))
-        again = Listener(name_of("a", 1), HERE)
+        again = Listener(name_of("a", 1), HERE, SYSTEM)
     try:
         other = Seen()
         moved = peer_of(Leading("a", "here", HERE, "", again.port, 1), "here")
@@ -484,7 +517,7 @@ def test_a_port_that_could_not_be_kept_is_no_longer_told_and_its_callers_are(see
         def accept(self) -> Any:
             raise OSError(errno.EMFILE, "Too many open files")
 
-    listener = Listener("a", HERE)
+    listener = Listener("a", HERE, SYSTEM)
     seen.hold(Peer("a", HERE, listener.port))
     listener._socket = NoRoom(listener._socket)  # type: ignore[assignment]
     with contextlib.suppress(ConnectionError):
@@ -497,7 +530,7 @@ def test_a_port_that_could_not_be_kept_is_no_longer_told_and_its_callers_are(see
 
 
 def test_strangers_cost_nothing_and_are_told_nothing(seen: Seen) -> None:
-    listener = Listener("a", HERE)
+    listener = Listener("a", HERE, SYSTEM)
     try:
         dialled = [socket.create_connection((HERE, listener.port), PATIENCE_S) for _ in range(100)]
         silent = [seen.closing.enter_context(each) for each in dialled]
@@ -523,7 +556,7 @@ def test_a_watch_and_a_listener_leave_nothing_behind() -> None:
         return len(os.listdir("/proc/self/fd"))
 
     def once() -> None:
-        listener, seen = Listener("a", HERE), Seen()
+        listener, seen = Listener("a", HERE, SYSTEM), Seen()
         seen.hold(Peer("a", HERE, listener.port))
         seen.watch.close()
         listener.close()

@@ -20,6 +20,7 @@ from rdzv_launcher.run.workers.output.rotated import last_lines
 from rdzv_launcher.tools.logs.indexes import find_nodes, newest_job, read_node
 from rdzv_launcher.tools.logs.text import last_words, listing
 from rdzv_plugins.errors import UsageError
+from rdzv_plugins.runtime import SYSTEM
 
 WORKER = WorkerRecord("job", 1, 29501, 0, 0, "host", -1, "attempt_0/0/stdout.log", None)
 
@@ -67,7 +68,7 @@ def test_who_was_killed_for_others_has_not_failed(how: str) -> None:
         steps.callback(os.close, silent)
         others = [MagicMock() for _ in range(2)]
         workers = NodeWorkers(
-            MagicMock(run_id="job"), keeper, MagicMock(), fence, MagicMock(), output, *others, MagicMock(), MagicMock()
+            MagicMock(run_id="job"), keeper, MagicMock(), fence, MagicMock(), output, *others, MagicMock(), SYSTEM
         )
         steps.callback(workers.close)
         with workers._lock:
@@ -90,8 +91,8 @@ def test_workers_that_end_with_their_keeper_are_not_said_to_be_killed_by_somebod
         steps.callback(os.close, silent)
         keeper = MagicMock(fileno=lambda: silent, events=lambda: [told.pop() for _ in told[:]])
         keeper.close.return_value = []
-        others = [MagicMock(close=list) for _ in range(7)]
-        workers = NodeWorkers(MagicMock(run_id="job"), keeper, MagicMock(), *others)
+        others = [MagicMock(close=list) for _ in range(6)]
+        workers = NodeWorkers(MagicMock(run_id="job"), keeper, MagicMock(), *others, SYSTEM)
         steps.callback(workers.close)
         assert "keeper" not in workers.cause(0, -9)
         with workers._lock:

@@ -268,7 +268,11 @@ def name(case: Case) -> str:
     return f"{rules.min_nodes}:{rules.max_nodes}{shape}-{'-'.join(map(str, case.ranks + case.domains))}{events}"
 
 
-@pytest.mark.parametrize("case", CASES, ids=name)
+@pytest.mark.parametrize(
+    "case",
+    [*CASES[1::4], *(pytest.param(case, marks=pytest.mark.thorough) for at, case in enumerate(CASES) if at % 4 != 1)],
+    ids=name,
+)
 def test_every_order_of_events(case: Case):
     explorer = Explorer(case)
     with without_collections():

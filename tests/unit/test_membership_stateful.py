@@ -279,7 +279,7 @@ class JobOfDomains(Job):
 
 TestJob = Job.TestCase
 TestJob.settings = settings(max_examples=400, stateful_step_count=40, deadline=None, derandomize=True)
-TestJobOfDomains = JobOfDomains.TestCase
+TestJobOfDomains = pytest.mark.thorough(JobOfDomains.TestCase)
 TestJobOfDomains.settings = settings(max_examples=300, stateful_step_count=40, deadline=None, derandomize=True)
 
 pytestmark = pytest.mark.timeout(900)  # it only computes, and a busy machine has taken 240 s for what takes 11

@@ -26,7 +26,8 @@ from rdzv_launcher.run.metrics.page import MetricsPage
 from rdzv_launcher.run.metrics.store import STORE
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.interfaces import Failure, RoundEvent
-from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
+from rdzv_plugins.kvstore.native.server import Servers, StoreLimits, StoreServer
+from rdzv_plugins.runtime import SYSTEM
 
 ALL = (*AGENT, *STORE)
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -68,11 +69,9 @@ def test_what_a_stranger_has_written_breaks_no_line() -> None:
     assert "\x1b" not in text
 
 
-def test_an_agent_tells_of_the_stores_that_it_serves_and_two_for_one_purpose_are_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_agent_tells_of_the_stores_that_it_serves_and_two_for_one_purpose_are_one() -> None:
     """Several endpoints may be one machine's; metrics with the same labels twice would be no metrics."""
-    monkeypatch.setattr("rdzv_plugins.kvstore.native.server._servers", [])  # what other tests have left open
+    SYSTEM.forget(Servers)  # what other tests have left open
     figures, health = AgentFigures(2, 0, run="a", backend="parallel"), Health(Pulse(), 1.0)
     figures.publish(health, lambda: (Decisions(Limits(workers=1), host="a", pid=1), None))
     limits = StoreLimits(connections=10)

@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 
 import pytest
+from kits.messages import check_message
 from torch.distributed.argparse_util import check_env, env
 from torch.distributed.launcher.api import LaunchConfig as TorchsLaunchConfig
 from torch.distributed.run import get_args_parser
@@ -120,16 +121,11 @@ def test_defaults_are_torchs_but_for_those_that_are_unset_unless_given():
 
 
 @pytest.mark.parametrize(("spelling", "dest"), SPELLINGS, ids=[spelling for spelling, _ in SPELLINGS])
-@pytest.mark.parametrize("joined", [False, True], ids=["apart", "joined"])
-def test_given_value_is_read_as_torch_reads_it(spelling, dest, joined):
+def test_given_value_is_read_as_torch_reads_it(spelling, dest):
     action = action_of(dest)
-    for text in samples(action) if action.nargs != 0 else [""]:
-        if action.nargs == 0:
-            argv = [spelling]
-        elif joined:
-            argv = [f"{spelling}={text}"] if spelling.startswith("--") else [f"{spelling}{text}"]
-        else:
-            argv = [spelling, text]
+    joint = "=" if spelling.startswith("--") else ""
+    given = [each for text in samples(action) for each in ([spelling, text], [f"{spelling}{joint}{text}"])]
+    for argv in given if action.nargs != 0 else [[spelling]]:
         torchs, ours = parsed_by_both([*argv, "train.py", "--lr", "0.1", spelling])
         assert ours[dest] == torchs[dest], argv
         assert type(ours[dest]) is type(torchs[dest]), argv
@@ -210,15 +206,13 @@ OF_SCRIPTS = (
 
 
 @pytest.mark.parametrize(
-    "word", [*OF_SCRIPTS.split(), "-h", "--help", "--version", "--check", "--bogus", "-1", "--preflight"]
-)
-@pytest.mark.parametrize(
     "flags", [[], ["--nnode=3", "-r", "3"], ["--preflight", "-m"]], ids=["bare", "flags", "module"]
 )
-def test_whatever_follows_the_script_is_the_scripts(flags, word):
-    args = parse_arguments([*flags, "s.py", word, "7"])
-    assert (args.training_script, args.training_script_args) == ("s.py", [word, "7"])
-    assert not args.given & {"preload", "tee", "verbose", "check", "node_rank"}
+def test_whatever_follows_the_script_is_the_scripts(flags):
+    for word in [*OF_SCRIPTS.split(), "-h", "--help", "--version", "--check", "--bogus", "-1", "--preflight"]:
+        args = parse_arguments([*flags, "s.py", word, "7"])
+        assert (args.training_script, args.training_script_args) == ("s.py", [word, "7"])
+        assert not args.given & {"preload", "tee", "verbose", "check", "node_rank"}, word
 
 
 @pytest.mark.parametrize("dest", [action.dest for action in OPTIONS if action.choices])
@@ -308,26 +302,27 @@ def test_variable_of_the_exit_barrier_that_is_no_number_is_named(name, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    "argv",
     [
-        (["--bogus"], "unrecognized arguments: --bogus\n"),
-        (["--bogus=3", "t.py"], "unrecognized arguments: --bogus\n"),
-        (["--nnodes", "2", "--role=a", "--bogus", "t.py"], "unrecognized arguments: --bogus\n"),
-        (["--nnode=2", "--standalone", "-m", "-r3", "--zzz=2", "t.py"], "unrecognized arguments: --zzz\n"),
-        (["--nods=2", "t.py"], "unrecognized arguments: --nods; did you mean --nnodes?\n"),
-        (["--rdzv_backed=c10d", "t.py"], "unrecognized arguments: --rdzv_backed; did you mean --rdzv-backend?\n"),
-        (["-x", "t.py"], "unrecognized arguments: -x\n"),
-        (["--nnodes=2"], "the following arguments are required: script"),
-        (["--role", "--bogus", "t.py"], "argument --role: expected one argument"),
-        (["--rdzv", "c10d", "t.py"], "ambiguous option: --rdzv could match"),
-        (["--standalone=1", "t.py"], "argument --standalone: ignored explicit argument '1'"),
+        ["--bogus"],
+        ["--bogus=3", "t.py"],
+        ["--nnodes", "2", "--role=a", "--bogus", "t.py"],
+        ["--nnode=2", "--standalone", "-m", "-r3", "--zzz=2", "t.py"],
+        ["--nods=2", "t.py"],
+        ["--rdzv_backed=c10d", "t.py"],
+        ["-x", "t.py"],
+        ["--nnodes=2"],
+        ["--role", "--bogus", "t.py"],
+        ["--rdzv", "c10d", "t.py"],
+        ["--standalone=1", "t.py"],
     ],
 )
-def test_what_cannot_be_parsed_is_named(argv, said, capsys):
+def test_what_cannot_be_parsed_is_named(argv, capsys):
     with pytest.raises(SystemExit) as end:
         parse_arguments(argv)
     assert end.value.code == 2
-    assert f"rdzv-run: error: {said}" in capsys.readouterr().err
+    said = capsys.readouterr().err.partition("rdzv-run: error: ")[2].splitlines()[0]
+    check_message(f"rdzv-run {' '.join(argv)}", said)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.sockets import reach
+from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.testing.contract.parts import stop
 from rdzv_plugins.testing.harness import free_port
 
@@ -158,7 +159,7 @@ def places_of(servers: Sequence[StoreServer], run: str = "r", token: JobToken | 
     services = [
         NativeCoordination(each, run, name="parallel", who="the node that serves", token=token) for each in endpoints
     ]
-    return Places(endpoints, services, None, TTL_S)
+    return Places(endpoints, services, None, TTL_S, SYSTEM)
 
 
 def test_another_place_serves_when_one_has_ended(servers: list[StoreServer]):
@@ -302,6 +303,7 @@ def test_what_proves_that_the_process_that_serves_a_place_has_ended(ends: str, a
             TTL_S,
             lambda: looking.sight.tried and looked.put(looking.sight),
             [str(host.endpoint)],
+            SYSTEM,
         )
         closing.callback(host.answers.put, host.refuses)
         closing.callback(looking.close)
@@ -423,23 +425,23 @@ class Sessions:
     def __init__(self) -> None:
         self.said: list[dict[str, Any]] = []
         self.session: Any = SimpleNamespace(ttl=5.0, put=lambda items, **_: self.said.append(items))
-        self.outage = Outage("r", 60.0, lambda: True, lambda _: None)
+        self.outage = Outage("r", 60.0, lambda: True, lambda _: None, lambda _: None, SYSTEM)
 
 
 def carrying_of(*rounds: Assignment) -> tuple[Carrying, Myself, Sessions, SimpleNamespace]:
     """A node that has reached these."""
     places, link = SimpleNamespace(at=0, left_gone=False, carried_by=lambda _: None), Sessions()
     seats = tuple(seat_of(place, complete=False) for place in rounds)
-    myself = Myself(Member("a", "a", "a", 1, "10.0.0.1", "", 1, seats=seats), link)  # type: ignore[arg-type]
+    myself = Myself(Member("a", "a", "a", 1, "10.0.0.1", "", 1, seats=seats), link, SYSTEM)  # type: ignore[arg-type]
     carrying = Carrying(places, myself)  # type: ignore[arg-type]
     carrying.settled()
     return carrying, myself, link, places
 
 
 def test_what_a_node_knows_is_heard_of_behind_the_border_around_plugins():
-    inner = Places([], [], None, TTL_S)
+    inner = Places([], [], None, TTL_S, SYSTEM)
     service: Any = CheckedCoordination(inner, SimpleNamespace())  # type: ignore[arg-type]
-    myself = Myself(Member("a", "a", "a", 1, "10.0.0.1", "", 1), Sessions())  # type: ignore[arg-type]
+    myself = Myself(Member("a", "a", "a", 1, "10.0.0.1", "", 1), Sessions(), SYSTEM)  # type: ignore[arg-type]
     Carrying(service, myself)
     assert not inner.knows()
     myself.change(seats=(seat_of(PLACE, complete=True),))
@@ -528,7 +530,7 @@ def joining_of(carrying: Carrying, myself: Myself) -> tuple[Joining, SimpleNames
     link = SimpleNamespace(session=told, opened=0)
     request = Request("parallel", "r", "a,b", min_nodes=1, max_nodes=5, nproc_per_node=1)
     store = SimpleNamespace(patience=5.0, close=lambda _: None, attempt=None)
-    joining = Joining(request, ElasticOptions(), told, link, myself, store, None)  # type: ignore[arg-type]
+    joining = Joining(request, ElasticOptions(), told, link, myself, store, None, SYSTEM)  # type: ignore[arg-type]
     joining.carry(carrying, lambda: None)
     return joining, told
 
@@ -571,7 +573,7 @@ def test_faulty_place_is_tried_with_growing_pauses(
         real = NativeCoordination(endpoint, "r", name="parallel", who="it")
         stack.callback(real.close)
         service = Faulty(real, how)
-        looking = Outlook(endpoint, service, TTL_S, lambda: None, [str(endpoint)])  # type: ignore[arg-type]
+        looking = Outlook(endpoint, service, TTL_S, lambda: None, [str(endpoint)], SYSTEM)  # type: ignore[arg-type]
         stack.callback(looking.close)
         at = [service.opened.get(timeout=60) for _ in range(5)]
     assert at[-1] - at[0] >= 0.1 + 0.2 + 0.4 + 0.8
@@ -642,7 +644,7 @@ def test_place_that_remembers_nothing_stops_nobody(servers: list[StoreServer], c
             raise RdzvError(f"it refuses writing {key}: it is full")
 
         one._outlooks = [
-            Outlook(endpoint, service, TTL_S, one._wake, one._names)
+            Outlook(endpoint, service, TTL_S, one._wake, one._names, SYSTEM)
             for endpoint, service in zip(one._endpoints, one._services, strict=True)
         ]
         one._outlooks[0].remember = refused  # type: ignore[method-assign]
@@ -715,7 +717,19 @@ def test_outage_lasts_until_a_place_may_be_left(several: bool):
     request = dataclasses.replace(request, target=meeting_places(request))
     options = ElasticOptions(outage_timeout=2.0)
     me = Member("a", "a", "a", 1, "", "", 1)
-    link = Link(backend, request, options, View(lambda: None), lambda _: None, me=me, settings={})  # type: ignore[arg-type]
+    view = View(lambda: None, SYSTEM)
+    link = Link(
+        backend,  # type: ignore[arg-type]
+        request,
+        options,
+        view,
+        lambda _: None,
+        me=me,
+        settings={},
+        on_outage=lambda _: None,
+        on_waits=lambda: None,
+        runtime=SYSTEM,
+    )
     link._recover(ConnectionLost("reset"))
     assert opened == [16.0 if several else 2.0]
     assert link.problem is not None

@@ -40,6 +40,7 @@ from rdzv_plugins.errors import ConnectionLost, Preempted, UsageError
 from rdzv_plugins.notice_page import AT, FIRST
 from rdzv_plugins.preemption import notice, saved
 from rdzv_plugins.questions import NOTICE, NodeAnswer, Question
+from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.schedulers.grace import time_until_end, told_grace
 
 WORD = Word(round=1, node=2, reason="it goes", seconds=60.0)
@@ -504,7 +505,7 @@ def test_slurm_tells_how_long_it_waits_after_sigterm(tmp_path: Path, conf: str |
 def test_who_calls_a_launch_gets_no_alarm_afterwards_and_all_signals_back() -> None:
     before = signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGALRM)
     with given_back():
-        signals = StoppingSignals("USR1", lambda _: None)
+        signals = StoppingSignals("USR1", lambda _: None, SYSTEM)
         signals.set_alarm(600.0)
         signals.ignore_all()
     assert (signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGALRM)) == before

@@ -29,6 +29,7 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.questions import Question, UnknownKind
+from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.testing.agents.processes import wait_until
 
 PATIENCE_S = 60.0
@@ -66,7 +67,7 @@ class Node:
         place = Assignment(3, rank, 2, self.id, member.host, "m", member.pid, "127.0.0.1", 1, None, "127.0.0.1", 1)
         self.session.put({keys.NODES + self.id: encode(place)}, timeout=PATIENCE_S)
         self.session.put({keys.MEMBERS + self.id: encode(member)}, ephemeral=True, timeout=PATIENCE_S)
-        self.answering = Answering(lambda: self.session, self.id)
+        self.answering = Answering(lambda: self.session, self.id, SYSTEM)
         if answer is not None:
             self.answering.answer_with(answer)
         self.session.watch(keys.ALL, self._hear, timeout=PATIENCE_S)

@@ -77,7 +77,11 @@ def explore(case: Case, make: type[Quorum] = Quorum, of: type[QuorumWorld] = Quo
     return len(seen), declared
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
+@pytest.mark.parametrize(
+    "case",
+    [*CASES[:4], *(pytest.param(case, marks=pytest.mark.thorough) for case in CASES[4:])],
+    ids=lambda case: "-".join(map(str, case)),
+)
 def test_there_are_never_two_worlds(case: Case):
     states, declared = explore(case)
     print(f"{states} states, {declared} rounds declared")
@@ -138,12 +142,14 @@ class Repeating(QuorumWorld):
         return False
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("of", "case"), [(Repeating, CASES[7]), (Resuming, CASES[9])])
 def test_the_model_finds_nodes_that_do_wrong(of: type[QuorumWorld], case: Case):
     with pytest.raises(AssertionError, match="two worlds"):
         explore(case, of=of)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("make", "case"),
     [(Half, CASES[0]), (Half, CASES[5]), (Forgetful, CASES[6]), (Trusting, CASES[8]), (Overwritten, CASES[10])],
@@ -153,6 +159,7 @@ def test_the_model_finds_what_is_wrong(make: type[Quorum], case: Case):
         explore(case, make)
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(
     st.integers(1, 5),

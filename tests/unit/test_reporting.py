@@ -1,16 +1,15 @@
 """When a node that waits says again what it waits for."""
 
-import time
-
-import pytest
+from typing import Any
 
 from rdzv_plugins.reporting import Reporting
+from rdzv_plugins.runtime import Runtime
 
 
-def due_at(monkeypatch: pytest.MonkeyPatch, seconds: int, **given: object) -> list[int]:
-    now = 0.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    reporting = Reporting(**given)
+def due_at(seconds: int, **given: Any) -> list[int]:
+    now, runtime = 0.0, Runtime()
+    runtime.monotonic = lambda: now  # type: ignore[assignment, method-assign]
+    reporting = Reporting(**given, runtime=runtime)
     due = []
     for second in range(seconds):
         now = float(second)
@@ -19,11 +18,11 @@ def due_at(monkeypatch: pytest.MonkeyPatch, seconds: int, **given: object) -> li
     return due
 
 
-def test_every_ten_seconds(monkeypatch):
-    assert due_at(monkeypatch, 45) == [10, 20, 30, 40]
+def test_every_ten_seconds():
+    assert due_at(45) == [10, 20, 30, 40]
 
 
-def test_less_and_less_often_but_every_ten_minutes(monkeypatch):
-    due = due_at(monkeypatch, 4000, first=1, grows=True)
+def test_less_and_less_often_but_every_ten_minutes():
+    due = due_at(4000, first=1, grows=True)
     assert due[:5] == [1, 11, 31, 71, 151]
     assert {later - earlier for earlier, later in zip(due[-4:], due[-3:], strict=False)} == {600}

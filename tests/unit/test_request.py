@@ -1,13 +1,13 @@
 """From the command line to one frozen ``Request``; a contradictory one is refused before anything starts."""
 
 import os
-import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kits.messages import check_message
 
 from rdzv_launcher.run.cli import main
 from rdzv_launcher.run.command_line.parsing import parse_arguments
@@ -50,75 +50,66 @@ def checked(host):
 MEET = ("--nnodes=2", "--rdzv-endpoint=10.0.0.1:29500")
 
 REFUSED = {
-    "several nodes, no endpoint": (["--nnodes=2"], "2 nodes, but there is no endpoint"),
-    "up to several nodes, no endpoint": (["--nnodes=1:2", "--rdzv-backend=c10d"], "2 nodes, but there is no endpoint"),
-    "several nodes, only a port": (["--nnodes=2", "--master-port=1"], "--master-port alone does not say"),
-    "two addresses": ([*MEET, "--master-addr=10.0.0.2"], "contradicts --master-addr=10.0.0.2"),
-    "two ports": ([*MEET, "--master-addr=10.0.0.1", "--master-port=1"], "contradicts .* --master-port=1"),
-    "endpoint and another port": ([*MEET, "--master-port=1", "--node-rank=0"], "contradicts --master-port=1"),
-    "several endpoints and one address": (
-        ["--nnodes=3", "--rdzv-endpoint=a:1,b:1", "--master-addr=c", "--master-port=1"],
-        "--rdzv-endpoint=a:1,b:1 names several endpoints, which --master-addr=c and --master-port=1 contradicts",
-    ),
-    "min above max": (["--nnodes=3:2"], "minimum 3 is above the maximum 2"),
-    "no nodes": (["--nnodes=0"], "at least one node"),
-    "nodes in words": (["--nnodes=two"], "--nnodes=two is not N or MIN:MAX"),
-    "half a range": (["--nnodes=2:"], "is not N or MIN:MAX"),
-    "no workers": (["--nproc-per-node=0"], "at least one worker"),
-    "negative workers": (["--nproc-per-node=-1"], "at least one worker"),
-    "unknown workers": (["--nproc-per-node=many"], "--nproc-per-node=many"),
-    "port out of range": (["--master-port=65536"], "--master-port: port 65536 is out of range"),
-    "negative port": (["--master-port=-1"], "--master-port: port -1 is out of range"),
-    "endpoint's port out of range": (["--rdzv-endpoint=h:70000"], "port 70000 is out of range"),
-    "endpoint without port": (["--rdzv-endpoint=h"], "'h' has no port"),
-    "port 0 for several": (["--nnodes=2", "--rdzv-endpoint=h:0", "--node-rank=0"], "port 0 is for one node only"),
-    "port 0 for several, c10d": (
-        ["--nnodes=2", "--rdzv-endpoint=h:0", "--rdzv-backend=c10d"],
-        "port 0 is for one node only",
-    ),
-    "bare IPv6": (["--rdzv-endpoint=fe80::1:29500"], "an IPv6 address needs brackets"),
-    "bare IPv6, c10d": (["--rdzv-backend=c10d", "--rdzv-endpoint=::1"], "an IPv6 address needs brackets"),
-    "bad address": (["--master-addr=my node"], "--master-addr: 'my node' has no valid host name"),
-    "negative node rank": ([*MEET, "--node-rank=-1"], "--node-rank=-1 is negative"),
-    "node rank too high": ([*MEET, "--node-rank=2"], "--node-rank=2 is out of range for 2 node"),
-    "node rank too high for one": (["--node-rank=1"], "--node-rank=1 is out of range for 1 node"),
-    "no node rank": ([*MEET], "which of the 2 nodes this one is"),
-    "two node ranks": ([*MEET, "--node-rank=0", "--rdzv-conf=rank=1"], "--node-rank=0 contradicts .*rank=1"),
-    "standalone at an endpoint": (
-        ["--standalone", "--rdzv-endpoint=h:1", "--node-rank=1"],
-        "which --rdzv-endpoint=h:1 and --node-rank=1 contradicts",
-    ),
-    "standalone at an address": (["--standalone", "--master-addr=h"], "which --master-addr=h contradicts"),
-    "standalone for two": (["--standalone", "--nnodes=2"], "--standalone is for one node"),
-    "tiered and c10d": (
-        ["--enable_tiered_parallel_tcpstore=true", "--rdzv_backend=c10d"],
-        "--enable-tiered-parallel-tcpstore=true contradicts --rdzv-backend=c10d",
-    ),
-    "tiered and static": (
-        ["--enable_tiered_parallel_tcpstore=true", "--rdzv_backend=static"],
-        "--enable-tiered-parallel-tcpstore=true contradicts --rdzv-backend=static",
-    ),
-    "no tiers with static": (["--rdzv-conf=store=tiered"], "store=tiered is not accepted by backend 'static'"),
-    "tiered in other words": (["--enable_tiered_parallel_tcpstore=on"], "neither true nor false"),
-    "negative restarts": (["--max-restarts=-1"], "--max-restarts=-1 is negative"),
-    "run id of many bytes": (["--rdzv-id=" + 101 * "ö"], "--rdzv-id=öö.* has 202 bytes"),
-    "run id with an escape": (["--rdzv-id=a\x1b[2J"], r"--rdzv-id='a\\x1b\[2J' has control characters"),
-    "run id that was not decoded": (["--rdzv-id=j\udcf6b"], r"--rdzv-id='j\\udcf6b' cannot be read"),
-    "run id with a slash": (["--rdzv-id=team/job"], "--rdzv-id=team/job: torch names"),
-    "no interval": (["--monitor-interval=0"], "--monitor-interval=0 must be more than 0"),
-    "no exit barrier": (["--exit-barrier-timeout=0"], "--exit-barrier-timeout=0 must be more than 0"),
-    "binary and module": (["--no-python", "-m"], "--no-python and --module exclude each other"),
-    "half a conf pair": (["--rdzv-conf=timeout"], "'timeout' is not of the form key=value"),
-    "unknown conf key": (["--rdzv-backend=c10d", "--rdzv-conf=time=1"], "backend 'c10d' has no option 'time'"),
-    "conf out of range": (["--rdzv-conf=timeout=0"], "timeout=0 is not accepted"),
-    "unknown backend": (["--rdzv-backend=statik"], "no rendezvous backend 'statik'; did you mean 'static'"),
+    "several nodes, no endpoint": ["--nnodes=2"],
+    "up to several nodes, no endpoint": ["--nnodes=1:2", "--rdzv-backend=c10d"],
+    "several nodes, only a port": ["--nnodes=2", "--master-port=1"],
+    "two addresses": [*MEET, "--master-addr=10.0.0.2"],
+    "two ports": [*MEET, "--master-addr=10.0.0.1", "--master-port=1"],
+    "endpoint and another port": [*MEET, "--master-port=1", "--node-rank=0"],
+    "several endpoints and one address": [
+        "--nnodes=3",
+        "--rdzv-endpoint=a:1,b:1",
+        "--master-addr=c",
+        "--master-port=1",
+    ],
+    "min above max": ["--nnodes=3:2"],
+    "no nodes": ["--nnodes=0"],
+    "nodes in words": ["--nnodes=two"],
+    "half a range": ["--nnodes=2:"],
+    "no workers": ["--nproc-per-node=0"],
+    "negative workers": ["--nproc-per-node=-1"],
+    "unknown workers": ["--nproc-per-node=many"],
+    "port out of range": ["--master-port=65536"],
+    "negative port": ["--master-port=-1"],
+    "endpoint's port out of range": ["--rdzv-endpoint=h:70000"],
+    "endpoint without port": ["--rdzv-endpoint=h"],
+    "port 0 for several": ["--nnodes=2", "--rdzv-endpoint=h:0", "--node-rank=0"],
+    "port 0 for several, c10d": ["--nnodes=2", "--rdzv-endpoint=h:0", "--rdzv-backend=c10d"],
+    "bare IPv6": ["--rdzv-endpoint=fe80::1:29500"],
+    "bare IPv6, c10d": ["--rdzv-backend=c10d", "--rdzv-endpoint=::1"],
+    "bad address": ["--master-addr=my node"],
+    "negative node rank": [*MEET, "--node-rank=-1"],
+    "node rank too high": [*MEET, "--node-rank=2"],
+    "node rank too high for one": ["--node-rank=1"],
+    "no node rank": [*MEET],
+    "two node ranks": [*MEET, "--node-rank=0", "--rdzv-conf=rank=1"],
+    "standalone at an endpoint": ["--standalone", "--rdzv-endpoint=h:1", "--node-rank=1"],
+    "standalone at an address": ["--standalone", "--master-addr=h"],
+    "standalone for two": ["--standalone", "--nnodes=2"],
+    "tiered and c10d": ["--enable_tiered_parallel_tcpstore=true", "--rdzv_backend=c10d"],
+    "tiered and static": ["--enable_tiered_parallel_tcpstore=true", "--rdzv_backend=static"],
+    "no tiers with static": ["--rdzv-conf=store=tiered"],
+    "tiered in other words": ["--enable_tiered_parallel_tcpstore=on"],
+    "negative restarts": ["--max-restarts=-1"],
+    "run id of many bytes": ["--rdzv-id=" + 101 * "ö"],
+    "run id with an escape": ["--rdzv-id=a\x1b[2J"],
+    "run id that was not decoded": ["--rdzv-id=j\udcf6b"],
+    "run id with a slash": ["--rdzv-id=team/job"],
+    "no interval": ["--monitor-interval=0"],
+    "no exit barrier": ["--exit-barrier-timeout=0"],
+    "binary and module": ["--no-python", "-m"],
+    "half a conf pair": ["--rdzv-conf=timeout"],
+    "unknown conf key": ["--rdzv-backend=c10d", "--rdzv-conf=time=1"],
+    "conf out of range": ["--rdzv-conf=timeout=0"],
+    "unknown backend": ["--rdzv-backend=statik"],
 }
 
 
-@pytest.mark.parametrize(("argv", "message"), REFUSED.values(), ids=REFUSED)
-def test_contradiction_is_refused(checked, argv, message):
-    with pytest.raises(UsageError, match=message):
-        checked(*argv)
+@pytest.mark.parametrize("case", REFUSED)
+def test_contradiction_is_refused(checked, case):
+    with pytest.raises(UsageError) as refused:
+        checked(*REFUSED[case])
+    check_message(f"request: {case}", refused.value)
 
 
 @pytest.mark.parametrize(
@@ -157,21 +148,22 @@ def test_every_elastic_backend_takes_the_options_of_tiered(checked, backend):
 
 
 @pytest.mark.parametrize(
-    ("conf", "message"),
+    "conf",
     [
-        ("store=parallel,fanout=2", "fanout=2 is for store=tiered, but store is parallel"),
-        ("store=torch,worker_transport=unix", "worker_transport=unix is for store=tiered, but store is torch"),
-        ("store=parallel,trunk_grace=1", "trunk_grace=1.0 is for store=tiered"),
-        ("fanout=2,worker_transport=direct", "fanout=2 contradicts worker_transport=direct"),
-        ("fanout=2,worker_ports=29501", "fanout=2 needs more ports than worker_ports=29501"),
-        ("fanout=-1", "fanout=-1 is not accepted by backend 'tiered'"),
-        ("trunk_grace=61", "trunk_grace=61 is not accepted by backend 'tiered'"),
-        ("worker_transport=tcp", "worker_transport=tcp is not accepted by backend 'tiered'"),
+        "store=parallel,fanout=2",
+        "store=torch,worker_transport=unix",
+        "store=parallel,trunk_grace=1",
+        "fanout=2,worker_transport=direct",
+        "fanout=2,worker_ports=29501",
+        "fanout=-1",
+        "trunk_grace=61",
+        "worker_transport=tcp",
     ],
 )
-def test_tiered_refuses_what_cannot_work(checked, conf, message):
-    with pytest.raises(UsageError, match=message):
+def test_tiered_refuses_what_cannot_work(checked, conf):
+    with pytest.raises(UsageError) as refused:
         checked("--rdzv-backend=tiered", "--rdzv-endpoint=h", f"--rdzv-conf={conf}")
+    check_message(f"tiered: {conf}", refused.value)
 
 
 @pytest.mark.parametrize("name", ["parallel", "parallel-epoll", "parallel_epoll", "rdzv-plugins.parallel"])
@@ -190,29 +182,22 @@ def test_parallel_does_without_a_node_rank(checked):
 
 
 @pytest.mark.parametrize(
-    ("argv", "message"),
+    "argv",
     [
-        (["--nnodes=2:4", "--rdzv-endpoint=h", "--node-rank=4"], "--node-rank=4 is out of range for 4 node"),
-        (["--nnodes=2", "--rdzv-endpoint=h:0"], "port 0 is for one node only"),
-        (["--nnodes=2"], "no endpoint where they could meet"),
-        (["--rdzv-conf=ttl=0.1"], "ttl=0.1 is not accepted"),
-        (
-            ["--nnodes=3:9", "--rdzv-endpoint=h", "--rdzv-conf=node_unit=4"],
-            "--nnodes=3:9 contradicts --rdzv-conf node_unit=4: .*, and 3 and 9 are none .*"
-            "The nearest are for MIN 4, for MAX 8 and 12",
-        ),
-        (["--nnodes=6", "--rdzv-endpoint=h", "--rdzv-conf=node_unit=4"], "6 is none .*The nearest are 4 and 8"),
-        (
-            ["--nnodes=2", "--rdzv-endpoint=h", "--rdzv-conf=min_per_domain=3"],
-            "min_per_domain=3 is more than the 2 node",
-        ),
-        (["--nnodes=2", "--rdzv-endpoint=h", "--rdzv-conf=domain=a\tb"], "the domain of this node, 'a\\\\tb' of"),
+        ["--nnodes=2:4", "--rdzv-endpoint=h", "--node-rank=4"],
+        ["--nnodes=2", "--rdzv-endpoint=h:0"],
+        ["--nnodes=2"],
+        ["--rdzv-conf=ttl=0.1"],
+        ["--nnodes=3:9", "--rdzv-endpoint=h", "--rdzv-conf=node_unit=4"],
+        ["--nnodes=6", "--rdzv-endpoint=h", "--rdzv-conf=node_unit=4"],
+        ["--nnodes=2", "--rdzv-endpoint=h", "--rdzv-conf=min_per_domain=3"],
+        ["--nnodes=2", "--rdzv-endpoint=h", "--rdzv-conf=domain=a\tb"],
     ],
 )
-def test_parallel_refuses_what_cannot_work(checked, argv, message):
+def test_parallel_refuses_what_cannot_work(checked, argv):
     with pytest.raises(UsageError) as refused:
         checked("--rdzv-backend=parallel", *argv)
-    assert re.search(message, f"{refused.value} ({refused.value.remedy})")
+    check_message(f"parallel: {' '.join(argv)!r}", refused.value)
 
 
 def test_domain_is_said_by_option_before_variable_before_scheduler(checked, monkeypatch):
@@ -235,23 +220,24 @@ def test_backends_without_domains_refuse_their_options(checked, backend, option)
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "message"),
+    ("variable", "value"),
     [
-        ("PET_NNODES", "4:2", "^PET_NNODES=4:2: the minimum 4 is above the maximum 2"),
-        ("PET_NNODES", "abc", "^PET_NNODES=abc is not N or MIN:MAX"),
-        ("PET_NNODES", "2", "^PET_NNODES asks for 2 nodes"),
-        ("PET_NPROC_PER_NODE", "two", "^PET_NPROC_PER_NODE=two: "),
-        ("PET_MASTER_PORT", "99999", "^PET_MASTER_PORT: port 99999 is out of range"),
-        ("PET_RDZV_ID", "a/b", "^PET_RDZV_ID=a/b: torch names"),
-        ("PET_RDZV_CONF", "time=1", "^PET_RDZV_CONF: backend 'static' has no option 'time'"),
-        ("PET_STANDALONE", "yes", "PET_"),
-        ("PET_RDZV_STRICT", "on", "PET_"),
+        ("PET_NNODES", "4:2"),
+        ("PET_NNODES", "abc"),
+        ("PET_NNODES", "2"),
+        ("PET_NPROC_PER_NODE", "two"),
+        ("PET_MASTER_PORT", "99999"),
+        ("PET_RDZV_ID", "a/b"),
+        ("PET_RDZV_CONF", "time=1"),
+        ("PET_STANDALONE", "yes"),
+        ("PET_RDZV_STRICT", "on"),
     ],
 )
-def test_variable_is_refused_like_the_flag(checked, monkeypatch, variable, value, message):
+def test_variable_is_refused_like_the_flag(checked, monkeypatch, variable, value):
     monkeypatch.setenv(variable, value)
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match=variable) as refused:
         checked()
+    check_message(f"request: {variable}={value}", refused.value)
 
 
 def test_variable_of_the_wrong_type_is_blamed_itself_unless_a_flag_takes_its_place(checked, monkeypatch, capsys):

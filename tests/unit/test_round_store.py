@@ -14,6 +14,7 @@ from torch.distributed.elastic.rendezvous import api
 from rdzv_launcher.run.agent.round_store import appear, is_graceful_exit, is_lost, is_timeout
 from rdzv_plugins import errors
 from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.torch_types.errors import as_torch
 
 
@@ -73,13 +74,13 @@ class Failing:
 @pytest.mark.parametrize("error", [RuntimeError("the server objects"), NotImplementedError("no")])
 def test_an_error_before_the_time_is_over_is_raised(error: Exception) -> None:
     with pytest.raises(type(error), match=str(error)):
-        appear(Failing(error), ["never"], 60.0)  # type: ignore[arg-type]
+        appear(Failing(error), ["never"], 60.0, SYSTEM)  # type: ignore[arg-type]
 
 
 def test_a_wait_that_ends_early_takes_its_time_nevertheless() -> None:
     store = Failing(errors.StoreTimeout("it is over"))
     begun = time.monotonic()
-    assert not appear(store, ["never"], 0.3)  # type: ignore[arg-type]
+    assert not appear(store, ["never"], 0.3, SYSTEM)  # type: ignore[arg-type]
     assert time.monotonic() - begun >= 0.3, "a loop over it would spin"
     assert store.waits == 1
 

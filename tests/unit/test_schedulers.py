@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kits.messages import check_message
 from kits.unit import scheduler_variables as of
 
 from rdzv_launcher.run.command_line.parsing import parse_arguments
@@ -310,66 +311,40 @@ REFUSED = {
         of.SRUN | of.SLURM_TREE | {"SLURM_TOPOLOGY_ADDR": "node1"},
         of.SRUN | of.SLURM_TREE | {"SLURM_TOPOLOGY_ADDR": "node1"},
         [],
-        "SLURM_TOPOLOGY_ADDR=node1 contradicts SLURM_TOPOLOGY_ADDR_PATTERN=switch.switch.node",
     ),
-    "SLURM_PROCID": (of.SRUN, {"SLURM_PROCID": "abc"}, [], "SLURM_PROCID=abc is not a number of 0 or more"),
-    "no number fits": (of.SRUN, {"SLURM_STEP_ID": "9" * 5000}, [], "SLURM_STEP_ID=9+.* is not a number"),
-    "SLURM_NODEID": (of.SRUN, {"SLURM_NODEID": "-1"}, [], "SLURM_NODEID=-1 is not a number"),
-    "no nodes": (of.SRUN, {"SLURM_STEP_NUM_NODES": "0"}, [], "SLURM_STEP_NUM_NODES=0 is not a number of 1 or more"),
-    "not set": (of.SRUN, {"SLURM_NODEID": ""}, [], "SLURM_NODEID is not set"),
-    "a step in words": (of.SRUN, {"SLURM_STEP_ID": "batch"}, [], "SLURM_STEP_ID=batch is not a number"),
-    "a node too far": (of.SRUN, {"SLURM_NODEID": "2"}, [], "SLURM_NODEID=2 contradicts SLURM_STEP_NUM_NODES=2"),
-    "a task too far": (of.SRUN, {"SLURM_PROCID": "2"}, [], "SLURM_PROCID=2 contradicts SLURM_STEP_NUM_TASKS=2"),
-    "another list": (
-        of.SRUN,
-        {"SLURM_STEP_NODELIST": "a,b,c"},
-        [],
-        "SLURM_STEP_NODELIST=a,b,c contradicts .*: it has 3",
-    ),
-    "a broken list": (of.SRUN, {"SLURM_STEP_NODELIST": "a[1-"}, [], "SLURM_STEP_NODELIST=.* cannot be read"),
-    "broken tasks": (of.SRUN, {"SLURM_STEP_TASKS_PER_NODE": "x"}, [], "SLURM_STEP_TASKS_PER_NODE=x is not of the form"),
-    "other tasks": (of.SRUN, {"SLURM_STEP_TASKS_PER_NODE": "1"}, [], "SLURM_STEP_TASKS_PER_NODE=1 contradicts"),
-    "a flag": (of.SRUN, {}, ["--node-rank=2"], "--node-rank=2 contradicts SLURM_STEP_NUM_NODES=2"),
-    "a variable": (of.SRUN, {"PET_NODE_RANK": "2"}, [], "PET_NODE_RANK=2 contradicts SLURM_STEP_NUM_NODES=2"),
-    "mpirun, several on a node": (of.MPIRUN, {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, [], "2 times on this node"),
-    "mpirun elsewhere": (of.MPIRUN, {"OMPI_COMM_WORLD_RANK": "0"}, [], "mpirun runs on head-node"),
-    "mpirun nowhere": (
-        of.MPIRUN,
-        {"PMIX_NAMESPACE": "1"},
-        [],
-        "mpirun does not say on which host the first of these 2",
-    ),
-    "flux, several on a node": (of.FLUX, {"FLUX_JOB_SIZE": "4"}, [], r"4 times \(FLUX_JOB_SIZE=4\) on 2 nodes"),
-    "SM_HOSTS": (of.SAGEMAKER, {"SM_HOSTS": "algo-1"}, [], "SM_HOSTS=algo-1 is not JSON"),
-    "SM_CURRENT_HOST": (
-        of.SAGEMAKER,
-        {"SM_CURRENT_HOST": "algo-3"},
-        [],
-        "SM_CURRENT_HOST=algo-3 contradicts SM_HOSTS=",
-    ),
-    "RANK": (of.PYTORCHJOB, {"RANK": "3"}, [], "RANK=3 contradicts WORLD_SIZE=3"),
-    "JOB_COMPLETION_INDEX": (of.JOBSET, {"JOB_COMPLETION_INDEX": "x"}, ["--nnodes=2"], "JOB_COMPLETION_INDEX=x is not"),
-    "a pod without a domain": (
-        of.JOBSET,
-        {"HOSTNAME": "train-3"},
-        ["--nnodes=4"],
-        "the Job does not say on which host",
-    ),
-    "TORCHX_JOB_ID": (
-        of.TORCHX,
-        {"TORCHX_JOB_ID": "k8s://s/"},
-        ["--nnodes=2"],
-        "TORCHX_JOB_ID=k8s://s/ is not of the form",
-    ),
+    "SLURM_PROCID": (of.SRUN, {"SLURM_PROCID": "abc"}, []),
+    "no number fits": (of.SRUN, {"SLURM_STEP_ID": "9" * 5000}, []),
+    "SLURM_NODEID": (of.SRUN, {"SLURM_NODEID": "-1"}, []),
+    "no nodes": (of.SRUN, {"SLURM_STEP_NUM_NODES": "0"}, []),
+    "not set": (of.SRUN, {"SLURM_NODEID": ""}, []),
+    "a step in words": (of.SRUN, {"SLURM_STEP_ID": "batch"}, []),
+    "a node too far": (of.SRUN, {"SLURM_NODEID": "2"}, []),
+    "a task too far": (of.SRUN, {"SLURM_PROCID": "2"}, []),
+    "another list": (of.SRUN, {"SLURM_STEP_NODELIST": "a,b,c"}, []),
+    "a broken list": (of.SRUN, {"SLURM_STEP_NODELIST": "a[1-"}, []),
+    "broken tasks": (of.SRUN, {"SLURM_STEP_TASKS_PER_NODE": "x"}, []),
+    "other tasks": (of.SRUN, {"SLURM_STEP_TASKS_PER_NODE": "1"}, []),
+    "a flag": (of.SRUN, {}, ["--node-rank=2"]),
+    "a variable": (of.SRUN, {"PET_NODE_RANK": "2"}, []),
+    "mpirun, several on a node": (of.MPIRUN, {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, []),
+    "mpirun elsewhere": (of.MPIRUN, {"OMPI_COMM_WORLD_RANK": "0"}, []),
+    "mpirun nowhere": (of.MPIRUN, {"PMIX_NAMESPACE": "1"}, []),
+    "flux, several on a node": (of.FLUX, {"FLUX_JOB_SIZE": "4"}, []),
+    "SM_HOSTS": (of.SAGEMAKER, {"SM_HOSTS": "algo-1"}, []),
+    "SM_CURRENT_HOST": (of.SAGEMAKER, {"SM_CURRENT_HOST": "algo-3"}, []),
+    "RANK": (of.PYTORCHJOB, {"RANK": "3"}, []),
+    "JOB_COMPLETION_INDEX": (of.JOBSET, {"JOB_COMPLETION_INDEX": "x"}, ["--nnodes=2"]),
+    "a pod without a domain": (of.JOBSET, {"HOSTNAME": "train-3"}, ["--nnodes=4"]),
+    "TORCHX_JOB_ID": (of.TORCHX, {"TORCHX_JOB_ID": "k8s://s/"}, ["--nnodes=2"]),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_right_is_refused_by_name(launch: Launch, case: str) -> None:
-    variables, wrong, flags, message = REFUSED[case]
-    with pytest.raises(UsageError, match=message) as refused:
+    variables, wrong, flags = REFUSED[case]
+    with pytest.raises(UsageError) as refused:
         launch(variables | wrong, *flags)
-    assert refused.value.remedy
+    check_message(f"scheduler: {case}", refused.value)
 
 
 def test_more_nodes_than_were_started_are_said(launch: Launch, caplog: pytest.LogCaptureFixture) -> None:

@@ -30,29 +30,16 @@ def test_defaults_are_limits_and_can_be_given_as_text():
     assert parse_options(StoreLimits, defaults, "rdzv serve") == StoreLimits()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_nothing_below_zero(name: str):
-    with pytest.raises(ValueError, match=f"{name}=-1 is not a limit"):
-        StoreLimits(**{name: -1})
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_zero_stands_for_what_there_is_of_connections_and_memory_alone(name: str):
-    if name in ("connections", "stored_bytes"):
-        assert getattr(StoreLimits(**{name: 0}), name) == 0
-    else:
-        with pytest.raises(ValueError, match=f"{name}=0 is not a limit"):
-            StoreLimits(**{name: 0})
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_numbers_that_the_native_part_cannot_hold_are_refused(name: str):
-    most = 1e6 if name in SECONDS else 2**62 if name == "stored_bytes" else 2**31 - 1
-    assert getattr(StoreLimits(**{name: most}), name) == most
-    with pytest.raises(ValueError, match=f"{name}=.* is not a limit"):
-        StoreLimits(**{name: most + 1})
-    with pytest.raises(ValueError, match=f"{name}=nan is not a limit"):
-        StoreLimits(**{name: float("nan")})
+def test_a_number_that_is_no_limit_is_refused_by_name():
+    """Zero stands for what there is: of connections and memory alone."""
+    for name in NAMES:
+        most = 1e6 if name in SECONDS else 2**62 if name == "stored_bytes" else 2**31 - 1
+        assert getattr(StoreLimits(**{name: most}), name) == most
+        may_be_0 = name in ("connections", "stored_bytes")
+        for wrong in [-1, most + 1, float("nan"), *([] if may_be_0 else [0])]:
+            with pytest.raises(ValueError, match=f"^{name}="):
+                StoreLimits(**{name: wrong})
+        assert not may_be_0 or getattr(StoreLimits(**{name: 0}), name) == 0
 
 
 @pytest.mark.parametrize("conf", [{"connections": str(2**31)}, {"stall_seconds": "1000001"}, {"value_bytes": "0"}])
@@ -79,25 +66,6 @@ def test_file_limit_becomes_what_the_system_allows(soft: int, hard: int):
     assert (done.stdout, done.stderr) == ("200 200\n", "")
 
 
-REFUSED = """
-import resource
-from rdzv_plugins.kvstore.native.limits import raise_file_limit
-def refuse(which, limits):
-    raise {error}
-resource.getrlimit = lambda which: (64, 200)
-resource.setrlimit = refuse
-raise_file_limit()
-print("goes on")
-"""
-
-
-@pytest.mark.parametrize("error", ["ValueError('not allowed')", "OSError(22, 'Invalid argument')"])
-def test_system_that_refuses_its_own_limit_is_no_error(error: str):
-    script = REFUSED.format(error=error)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=180, check=True)
-    assert done.stdout == "goes on\n"
-
-
 @pytest.mark.parametrize("options", [EndpointOptions, TieredOptions])
 def test_a_node_that_serves_takes_each_by_the_same_name(options: type) -> None:
     given = {name: str(2000 + number) for number, name in enumerate(NAMES)}
@@ -115,5 +83,5 @@ def test_of_other_options_what_is_a_limit_counts() -> None:
 def test_fewer_sessions_than_nodes_are_refused(name: str) -> None:
     request = Request("parallel", "r", "localhost:1", min_nodes=1, max_nodes=3, nproc_per_node=1)
     validate(dataclasses.replace(request, options=EndpointOptions(**{name: 3})))
-    with pytest.raises(UsageError, match=f"{name}=2 is fewer than the 3 nodes of --nnodes"):
+    with pytest.raises(UsageError, match=f"{name}=2 .*--nnodes"):
         validate(dataclasses.replace(request, options=EndpointOptions(**{name: 2})))

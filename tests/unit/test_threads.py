@@ -20,8 +20,8 @@ import rdzv_launcher
 import rdzv_plugins
 from rdzv_launcher.run.agent import events
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
-from rdzv_launcher.run.fence import fence as fencing
 from rdzv_launcher.run.fence.fence import Fence
+from rdzv_launcher.run.keeper.marked import Marked
 from rdzv_launcher.tools.top.watching import JobWatch
 from rdzv_plugins import errors
 from rdzv_plugins.elastic.background import Background
@@ -36,6 +36,7 @@ from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.tcpstore import wire
 from rdzv_plugins.kvstore.tcpstore.watch import AwaitedKey
 from rdzv_plugins.round_page import BEAT, ENDED, PAUSE_AT, RUNNING, START, STATE, STILL, UNTIL
+from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.threads import OwnThread
 
 ROOMS = [Path(each.__file__ or "").parent for each in (rdzv_plugins, rdzv_launcher)]
@@ -81,7 +82,7 @@ def test_sessions_end_when_the_thread_that_serves_them_does(monkeypatch: pytest.
         closing.callback(service.close)
         lost: queue.SimpleQueue[errors.ConnectionLost] = queue.SimpleQueue()
         service.open_session(60, on_lost=lost.put, timeout=PATIENCE_S)
-        own_port = Listener("node", "127.0.0.1")
+        own_port = Listener("node", "127.0.0.1", SYSTEM)
         before = reactor()
         monkeypatch.setattr(Reactor, "_pause", lambda self: fails() if self is before else None)
         before.remind(MagicMock(tick=lambda now: None), 0.0)
@@ -101,14 +102,14 @@ def test_place_is_looked_at_again_after_an_error_of_ours(caplog: pytest.LogCaptu
         closing.callback(service.close)
         look, left = service.look, [1, 2, 3]
         service.look = lambda timeout: fails() if left and left.pop() else look(timeout)  # type: ignore[method-assign]
-        looking = Outlook(endpoint, service, 60.0, lambda: None, [str(endpoint)])
+        looking = Outlook(endpoint, service, 60.0, lambda: None, [str(endpoint)], SYSTEM)
         closing.callback(looking.close)
         eventually(lambda: looking.sight.answers, "it is seen")
     assert len([each for each in caplog.records if each.exc_info]) == 1, "once, however often"
 
 
 def test_other_places_are_looked_at_again_after_an_error_of_ours():
-    places = Places([], [], None, 0.1)
+    places = Places([], [], None, 0.1, SYSTEM)
     looks: list[object] = []
 
     def look(counted: object) -> None:
@@ -123,8 +124,7 @@ def test_other_places_are_looked_at_again_after_an_error_of_ours():
     assert len(looks) == 3
 
 
-def test_workers_that_nobody_watches_any_more_are_killed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(fencing, "mark_children", lambda mark: None)
+def test_workers_that_nobody_watches_any_more_are_killed():
     page: dict[int, int] = dict.fromkeys((BEAT, PAUSE_AT, START, STATE, STILL, UNTIL), 0)
     breaks, signals = threading.Event(), queue.SimpleQueue[int]()
 
@@ -133,7 +133,7 @@ def test_workers_that_nobody_watches_any_more_are_killed(monkeypatch: pytest.Mon
         fails()
 
     holding = MagicMock(ttl=60.0, wait_for_news=wait_for_news, until=lambda: float("inf"), ended=lambda: False)
-    fence = Fence(holding, page, "mark", signals.put, lambda: signals.put(0))  # type: ignore[arg-type]
+    fence = Fence(holding, page, Marked("mark"), signals.put, lambda: signals.put(0), SYSTEM)  # type: ignore[arg-type]
     fence.starting()
     assert page[STATE] == RUNNING
     breaks.set()
@@ -151,8 +151,8 @@ def test_agent_ends_when_it_hears_of_its_workers_no_more(monkeypatch: pytest.Mon
         keeper = MagicMock(fileno=lambda: silent, events=list)
         keeper.close.return_value = []
         fence = MagicMock(close=list)
-        output, monitor, stacks, *rest = (MagicMock() for _ in range(5))
-        NodeWorkers(MagicMock(run_id="job"), keeper, MagicMock(), fence, monitor, output, stacks, inbox, *rest)
+        output, monitor, stacks, starts = (MagicMock() for _ in range(4))
+        NodeWorkers(MagicMock(run_id="job"), keeper, MagicMock(), fence, monitor, output, stacks, inbox, starts, SYSTEM)
         failed = inbox.get(timeout=PATIENCE_S)
         assert isinstance(failed, events.Failed)
         assert isinstance(failed.error, ZeroDivisionError)
@@ -198,7 +198,7 @@ def threads() -> int:
 
 
 def test_background_does_one_task_of_a_kind_at_a_time_and_then_the_newest():
-    in_background, tasks = Background("r"), Tasks()
+    in_background, tasks = Background("r", SYSTEM), Tasks()
     for number in range(50):
         in_background("say", tasks.task(f"say {number}"))
     in_background("lead", tasks.task("lead"))
@@ -215,7 +215,7 @@ def test_background_does_one_task_of_a_kind_at_a_time_and_then_the_newest():
     "error", [ZeroDivisionError("of ours"), errors.ConnectionLost("over"), errors.RdzvError("full")]
 )
 def test_background_goes_on_after_an_error(error: Exception):
-    in_background, done, may_fail = Background("r"), threading.Event(), threading.Event()
+    in_background, done, may_fail = Background("r", SYSTEM), threading.Event(), threading.Event()
 
     def fail() -> None:
         may_fail.wait(PATIENCE_S)

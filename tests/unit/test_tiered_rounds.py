@@ -20,6 +20,7 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.interfaces import RendezvousInfo
 from rdzv_plugins.kvstore.native.framing import ask_statistics
 from rdzv_plugins.options import PortRange
+from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.testing.harness import free_port
 
 __all__ = ["proxies"]
@@ -375,7 +376,7 @@ def test_late_node_does_not_take_the_store_of_the_next_round_for_its_own(
     """It was stopped between reaching the store of its round and connecting its proxy."""
     monkeypatch.setattr("rdzv_plugins.elastic.round_store._ATTEMPT_S", 60.0)
     options = ElasticOptions(store="tiered", worker_ports=PortRange(port, port), reach_timeout=0.1, ttl=0.5)
-    first, late = RoundStore(options, lambda *_: None), RoundStore(options, lambda *_: None)
+    first, late = RoundStore(options, lambda *_: None, SYSTEM), RoundStore(options, lambda *_: None, SYSTEM)
 
     def begin(round_: int) -> Assignment:
         _, address, served = first.serve(Assignment(round_, 0, 2), "127.0.0.1")

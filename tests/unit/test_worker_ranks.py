@@ -16,6 +16,7 @@ from rdzv_launcher.run.agent.ranks import ASSIGNED_RANKS, ROLE_INFO, RoleInfo, a
 from rdzv_launcher.run.workers.worker_group import Worker
 from rdzv_plugins.errors import RendezvousFailed
 from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.runtime import SYSTEM
 
 Numbers = list[tuple[int, int, int, int, int]]
 
@@ -46,7 +47,7 @@ def test_nodes_of_torchrun_take_part(port: int, torchs: list[int]) -> None:
 
     def run(me: RoleInfo) -> Numbers:
         if me.rank not in torchs:
-            return numbers(exchange(client(port), me, len(nodes)))
+            return numbers(exchange(client(port), me, len(nodes), SYSTEM))
         spec = WorkerSpec(me.role, me.local_world_size, rdzv_handler=None, entrypoint="none")
         assigned = inspect.unwrap(SimpleElasticAgent._assign_worker_ranks)
         return numbers(assigned(None, client(port), me.rank, len(nodes), spec))
@@ -101,7 +102,7 @@ def test_a_node_that_says_nonsense_of_itself_is_named(written: str) -> None:
     store = dist.HashStore()
     store.set(f"{ROLE_INFO}1", written)
     with pytest.raises(RendezvousFailed, match=r"node rank 1 has written under 'torchelastic/role_info/1'") as raised:
-        exchange(store, RoleInfo("a", 0, 1), 2)
+        exchange(store, RoleInfo("a", 0, 1), 2, SYSTEM)
     assert len(str(raised.value)) < 400
     assert not store.check([f"{ASSIGNED_RANKS}0"]), "nobody is given ranks then"
 
@@ -126,13 +127,13 @@ def test_ranks_that_cannot_be_are_refused(written: str) -> None:
     store = dist.HashStore()
     store.set(f"{ASSIGNED_RANKS}1", written)
     with pytest.raises(RendezvousFailed, match=r"node rank 0 has written under 'torchelastic/assigned_ranks/1'"):
-        exchange(store, RoleInfo("a", 1, 2), 2)
+        exchange(store, RoleInfo("a", 1, 2), 2, SYSTEM)
 
 
 def test_who_does_not_come_is_named(port: int) -> None:
     store = client(port)
     store.set_timeout(timedelta(seconds=0.1))  # only now: connecting may take its time
     with pytest.raises(RendezvousFailed, match=r"^node rank 0 of the round has not started its workers: 0\.1 s"):
-        exchange(store, RoleInfo("a", 1, 1), 4)
+        exchange(store, RoleInfo("a", 1, 1), 4, SYSTEM)
     with pytest.raises(RendezvousFailed, match=r"^node ranks 2, 3 have not started their workers: 0\.1 s"):
-        exchange(store, RoleInfo("a", 0, 1), 4)
+        exchange(store, RoleInfo("a", 0, 1), 4, SYSTEM)

@@ -28,7 +28,10 @@ from kits.wire.wire_client import (
     validate,
 )
 
-pytestmark = pytest.mark.parametrize("threads", [1, 4, PROXY], ids=["1 thread", "4 threads", "proxy"])
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.parametrize("threads", [1, 4, PROXY], ids=["1 thread", "4 threads", "proxy"]),
+]
 
 BYSTANDERS = 8
 HALF_8_MIB = op(SET, text(b"/half"), u64(8 * MIB), bytes(8 * MIB - 4096))

@@ -34,6 +34,8 @@ from kits.wire.wire_client import (
     validate,
 )
 
+pytestmark = pytest.mark.thorough
+
 HELLO = b"\xf7RDZV" + struct.pack("<I", 1)
 IMPATIENCE = 2.0
 """Seconds: longer than a busy machine may stop this process between two steps that have to come within them."""

@@ -12,6 +12,8 @@ from kits import KITS
 from kits.wire.attack_kit import MIB, PROXY, ServerProcess, read_line, repeated, standing, wait_until
 from kits.wire.wire_client import GET, MULTI_SET, PATIENCE, SET, WAIT, Raw, get, keyed, op, set_, text, u64, validate
 
+pytestmark = pytest.mark.thorough
+
 CLIENTS, ROUNDS = 8, 40
 TORCHS_PATIENCE = 150.0  # to be loaded, and to look up names that nobody knows, beside the attack
 

@@ -14,6 +14,8 @@ from kits.wire.wire_client import Closed, Raw
 
 from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
 
+pytestmark = pytest.mark.thorough
+
 HELLO = b"RDZV" + struct.pack("<I", 1)
 ENTER, OPEN, PUT, LIST, WATCH, UNWATCH, DELETE, KEEP_ALIVE = range(2, 10)
 DONE, REFUSED, PUSH, OTHER_RUN, COMPACTED = range(5)

@@ -14,6 +14,8 @@ from kits.wire.attack_kit import wait_until
 from kits.wire.differences import Difference
 from kits.wire.store_servers import KINDS, Server, running
 
+pytestmark = pytest.mark.thorough
+
 A, B, Q, X = b"/a", b"/b", b"/q", b"/x"
 RELEASED, NOTHING = wire.STOP_WAITING, b""
 Trial = Callable[[Server, bool], None]

@@ -15,6 +15,8 @@ from kits.wire.store_model import leading_number
 from kits.wire.store_servers import PLAIN, PROXIED, Server, lifeline, running
 from torch.distributed import DistError, DistNetworkError, PrefixStore, TCPStore
 
+pytestmark = pytest.mark.thorough
+
 SOON, LATE = timedelta(milliseconds=5), timedelta(seconds=60)
 NEVER = 2**62  # a world size
 NAMES = [key.decode().removeprefix("/") for key in KEYS]

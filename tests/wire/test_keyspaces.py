@@ -34,6 +34,8 @@ from rdzv_plugins.errors import AddressInUse
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.testing.harness import free_port
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(params=[1, 4], ids=["1 thread", "4 threads"])
 def server(request: pytest.FixtureRequest) -> Iterator[StoreServer]:

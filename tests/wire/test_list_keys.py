@@ -12,6 +12,8 @@ from kits.wire.wire_client import LIST_KEYS, Raw, delete, multi_set, op, set_
 
 from rdzv_plugins.kvstore.native.server import StoreServer
 
+pytestmark = pytest.mark.thorough
+
 KEYS = 200_000
 TURNS = 20
 """Far fewer than the slices of so many keys, far more than others get while all are listed in one go."""

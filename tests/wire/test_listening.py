@@ -23,7 +23,10 @@ from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.sockets.listening import bind, bind_if_here
 from rdzv_plugins.kvstore.sockets.reach import require_loopback, try_connect
 from rdzv_plugins.options import PortRange
+from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.testing.harness import free_port
+
+pytestmark = pytest.mark.thorough
 
 ADDRESSES = ["127.0.0.1", "127.0.0.2", "::1"]
 
@@ -289,20 +292,22 @@ class RefusedOnce(socket.socket):
         super().listen(backlog)
 
 
+class Refusing(Runtime):
+    socket = RefusedOnce
+
+
 def test_one_of_two_that_listen_at_the_same_moment_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     endpoint = Endpoint("127.0.0.1", port)
     monkeypatch.setattr(RefusedOnce, "refused", 0)
-    monkeypatch.setattr("rdzv_plugins.kvstore.sockets.listening.socket.socket", RefusedOnce)
-    server = bind_if_here(endpoint, None, "the rendezvous")
-    monkeypatch.undo()
+    server = bind_if_here(endpoint, None, "the rendezvous", Refusing())
     assert server is not None
     with server:
         assert bind_if_here(endpoint, None, "the rendezvous") is None
 
 
-def names(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
-    """Let ``localhost`` stand for these addresses, as a hosts file would; without any it is unknown."""
+def names(*addresses: str) -> Runtime:
+    """Where ``localhost`` stands for these addresses, as by a hosts file; without any it is unknown."""
     real = socket.getaddrinfo
 
     def lookup(host: object, port: object, *rest: object, **more: object) -> object:
@@ -312,7 +317,9 @@ def names(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return [each for address in addresses for each in real(address, port, *rest, **more)]  # type: ignore[arg-type]
 
-    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    runtime = Runtime()
+    runtime.getaddrinfo = lookup  # type: ignore[assignment, method-assign]
+    return runtime
 
 
 @pytest.mark.parametrize(
@@ -320,15 +327,13 @@ def names(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
     [(["::1"], "::1"), (["127.0.0.1"], "127.0.0.1"), (["::1", "127.0.0.1"], "127.0.0.1"), ([], "127.0.0.1")],
     ids=["::1 alone", "IPv4 alone", "both", "unknown"],
 )
-def test_localhost_is_served_where_the_name_leads(
-    monkeypatch: pytest.MonkeyPatch, addresses: list[str], there: str
-) -> None:
-    names(monkeypatch, *addresses)
-    for listen in (bind, lambda *rest: bind_if_here(Endpoint("localhost", 0), None, rest[-1])):
-        with listen("localhost", PortRange(), "a store") as listener:
+def test_localhost_is_served_where_the_name_leads(addresses: list[str], there: str) -> None:
+    runtime = names(*addresses)
+    for listen in (bind, lambda *rest: bind_if_here(Endpoint("localhost", 0), None, *rest[-2:])):
+        with listen("localhost", PortRange(), "a store", runtime) as listener:
             address, port = listener.getsockname()[:2]
             assert address == there
-            connection, reason = try_connect(Endpoint("localhost", port), PATIENCE, None)
+            connection, reason = try_connect(Endpoint("localhost", port), PATIENCE, None, runtime=runtime)
             assert connection is not None, reason
             connection.close()
 
@@ -338,10 +343,13 @@ class NoRoute(socket.socket):
         raise OSError(errno.ENETUNREACH, "Network is unreachable")
 
 
-def test_a_machine_that_does_not_reach_itself_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+class Unrouted(Runtime):
+    socket = NoRoute
+
+
+def test_a_machine_that_does_not_reach_itself_is_told() -> None:
     require_loopback()
-    monkeypatch.setattr(socket, "socket", NoRoute)
     with pytest.raises(EndpointUnreachable, match=re.escape("127.0.0.1")) as raised:
-        require_loopback()
+        require_loopback(Unrouted())
     assert "ip link set lo up" in raised.value.remedy
-    assert "ip link set lo up" in try_connect(Endpoint("127.0.0.1", 1), 1.0, None)[1]
+    assert "ip link set lo up" in try_connect(Endpoint("127.0.0.1", 1), 1.0, None, runtime=Unrouted())[1]

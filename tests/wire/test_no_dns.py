@@ -21,7 +21,10 @@ from kits import KITS
 from kits.wire.attack_kit import read_line
 from kits.wire.wire_client import PATIENCE, WAIT, keyed, validate
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="replacing /etc/resolv.conf for one process needs root")
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(os.geteuid() != 0, reason="replacing /etc/resolv.conf for one process needs root"),
+]
 
 CLIENTS = "127.0.0.9"  # in no hosts file
 TORCHS_PATIENCE = 150.0  # to be loaded

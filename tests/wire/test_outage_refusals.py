@@ -19,6 +19,9 @@ from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.runtime import SYSTEM
+
+pytestmark = pytest.mark.thorough
 
 
 def serving(port: int, run: str = "run", token: JobToken | None = None) -> StoreServer:
@@ -74,9 +77,9 @@ def member(port: int, outage: float) -> Iterator[Link]:
     endpoint = Endpoint("127.0.0.1", port)
     backend = NativeCoordination(endpoint, "run", name="parallel", who="the server", outage_timeout=outage)
     request = Request("parallel", "run", str(endpoint), min_nodes=1, max_nodes=1, nproc_per_node=1)
-    view, options = View(lambda: None), ElasticOptions(ttl=2, outage_timeout=outage)
+    view, options = View(lambda: None, SYSTEM), ElasticOptions(ttl=2, outage_timeout=outage)
     me = Member("a", "a", "a", 1, "", "", 1)
-    link = Link(backend, request, options, view, lambda _: None, me=me, settings={})
+    link = Link(backend, request, options, view, lambda _: None, me=me, settings={}, runtime=SYSTEM)
     link.open(PATIENCE)
     view.newest = 1
     try:

@@ -17,6 +17,8 @@ from torch.distributed import TCPStore
 
 from rdzv_plugins.kvstore.native.server import StoreServer
 
+pytestmark = pytest.mark.thorough
+
 AFTER = 7.0
 """Seconds: more than a busy machine makes a thread wait for a processor."""
 STAND_S = 1.2 * AFTER

@@ -14,6 +14,8 @@ from kits.wire.wire_client import PATIENCE, Raw, validate
 
 from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
 
+pytestmark = pytest.mark.thorough
+
 THREADS = pytest.mark.parametrize("threads", [1, 4, PROXY], ids=["1 thread", "4 threads", "proxy"])
 REASON = "too many pending connections"
 

@@ -26,6 +26,8 @@ from rdzv_plugins.kvstore.tcpstore.torch_store import serve
 from rdzv_plugins.options import PortRange
 from rdzv_plugins.store import Prefixed
 
+pytestmark = pytest.mark.thorough
+
 Connect = Callable[[], PlainClient]
 
 

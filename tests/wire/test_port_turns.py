@@ -14,6 +14,8 @@ from rdzv_plugins.options import PortRange, WorkerStoreOptions
 from rdzv_plugins.rounds.worker_stores import WorkerStores
 from rdzv_plugins.testing.harness import free_port
 
+pytestmark = pytest.mark.thorough
+
 HERE = "127.0.0.1"
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from kits.wire import wire_client as wire
 from kits.wire.attack_kit import wait_until
 from kits.wire.proxy_kit import CLIENTS, Node, crowd, expect_requests, operations, trunks
 
 from rdzv_plugins.kvstore.native.server import StoreServer
+
+pytestmark = pytest.mark.thorough
 
 KEY = b"/key"
 

@@ -15,6 +15,8 @@ from wire.test_linearizability import by_processes
 
 from rdzv_plugins.kvstore.native.server import StoreServer
 
+pytestmark = pytest.mark.thorough
+
 KEY = b"/key"
 
 

@@ -44,6 +44,8 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.kvstore.native.proxy import StoreProxy
 
+pytestmark = pytest.mark.thorough
+
 KEY = b"/key"
 # Behind a good attach.
 NONSENSE = {

@@ -17,6 +17,8 @@ from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.kvstore.native.proxy import StoreProxy
 from rdzv_plugins.kvstore.native.server import StoreServer
 
+pytestmark = pytest.mark.thorough
+
 KEY = b"/key"
 
 

@@ -16,6 +16,8 @@ from kits.wire.proxy_kit import FOREVER, Node, crowd
 from rdzv_plugins.errors import AddressInUse
 from rdzv_plugins.kvstore.native.server import StoreServer
 
+pytestmark = pytest.mark.thorough
+
 KEY = b"/key"
 
 

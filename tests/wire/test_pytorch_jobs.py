@@ -6,9 +6,12 @@ import json
 import re
 import signal
 
+import pytest
 from kits.wire import processes
 from kits.wire.attack_kit import read_line
 from kits.wire.store_servers import running
+
+pytestmark = pytest.mark.thorough
 
 
 def test_four_gloo_workers():

@@ -9,12 +9,15 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
+import pytest
 from kits.wire.attack_kit import Bystanders, wait_until
 from kits.wire.proxy_kit import Node
 from kits.wire.trunk_peer import FORWARD, OK, RECALL, RECALLED, RECEIVED, TAKEN, answer, attached, frame
 from kits.wire.wire_client import PATIENCE, Closed, Raw, get, set_
 
 from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
+
+pytestmark = pytest.mark.thorough
 
 GRACE_MS = 3000
 BEAT = frame(0, RECEIVED, struct.pack("<Q", 0))

@@ -18,6 +18,8 @@ from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError
 from rdzv_plugins.kvstore.coordination.sessions import NativeSession
 from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
 
+pytestmark = pytest.mark.thorough
+
 
 class Job:
     """A run with a node that watches and writes, which must not notice what others do."""

@@ -6,6 +6,7 @@ import struct
 import time
 from contextlib import ExitStack, closing
 
+import pytest
 from kits.wire.attack_kit import Bystanders, ServerProcess, wait_until
 from kits.wire.relay import Relay
 from kits.wire.standstill import KEEP_ALIVE, keep_alive, session, stopped
@@ -13,6 +14,8 @@ from kits.wire.trunk_peer import RECEIVED, TAKEN, answer, attached, frame
 from kits.wire.wire_client import Raw
 
 from rdzv_plugins.kvstore.native.server import StoreServer
+
+pytestmark = pytest.mark.thorough
 
 TTL = 10.0
 STILL = 12.0

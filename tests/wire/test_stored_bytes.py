@@ -16,6 +16,8 @@ from rdzv_plugins.kvstore.coordination.sessions import NativeSession
 from rdzv_plugins.kvstore.native.limits import StoreLimits, usable_memory
 from rdzv_plugins.kvstore.native.server import StoreServer
 
+pytestmark = pytest.mark.thorough
+
 MIB = 2**20
 MOST = 8 * MIB
 

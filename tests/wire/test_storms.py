@@ -13,6 +13,8 @@ import pytest
 from kits.wire import wire_client as wire
 from kits.wire.store_servers import Server, running
 
+pytestmark = pytest.mark.thorough
+
 CLIENTS = 4
 MANY = 5_000
 KEY = b"/key"

@@ -33,6 +33,7 @@ from rdzv_plugins.kvstore.native.proving import greet_guarded
 from rdzv_plugins.kvstore.native.proxy import StoreProxy
 from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
 from rdzv_plugins.kvstore.sockets.reach import try_connect
+from rdzv_plugins.runtime import SYSTEM
 
 FRAMED = b"\xf7RDZV" + struct.pack("<I", 1)
 TLS, NO_TLS = b"\x16", b"RDZA" + struct.pack("<I", 7)
@@ -213,7 +214,7 @@ def test_a_second_look_at_a_server_that_is_another_jobs_now(guarded: StoreServer
 
     for token, run in ((OTHER, RUN), (MINE, "another"), (None, RUN)):
         at_it = service(guarded, token, run).look
-        look = SecondLook(at(guarded), Heard(), 1.0, lambda: None, at_it)  # type: ignore[arg-type]
+        look = SecondLook(at(guarded), Heard(), 1.0, lambda: None, at_it, SYSTEM)  # type: ignore[arg-type]
         assert not look._answers()
 
 

@@ -16,6 +16,8 @@ from rdzv_plugins.elastic.trial.node import NodeTrials
 from rdzv_plugins.elastic.trial_keys import Partner, Task, Tried
 from rdzv_plugins.options import PortRange
 
+pytestmark = pytest.mark.thorough
+
 HERE = "127.0.0.1"
 PATIENCE_S = 60.0
 

@@ -20,6 +20,8 @@ from wire import test_store_api, test_store_api_more
 from rdzv_plugins.kvstore.tcpstore import unix_transport
 from rdzv_plugins.kvstore.tcpstore.unix_transport import NotMoved, move, open_sockets
 
+pytestmark = pytest.mark.thorough
+
 # Every test of the Store API, with the client that is moved (what they call ``store``) beside clients by TCP.
 for _tests in (test_store_api, test_store_api_more):
     globals().update({name: test for name, test in vars(_tests).items() if name.startswith("test_")})

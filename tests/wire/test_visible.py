@@ -20,6 +20,8 @@ from torch.distributed import PrefixStore, Store, TCPStore
 from rdzv_plugins.torch_bridge import answered_writes
 from rdzv_plugins.torch_bridge.answered_writes import answer_writes
 
+pytestmark = pytest.mark.thorough
+
 CLIENTS = 9
 PATIENCE_S = 120
 KEYS = [b"/key %d" % number for number in range(CLIENTS)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import socket
 
 from rdzv_plugins.assemble.border import blaming, misfit
 from rdzv_plugins.assemble.create import created_by, with_options
@@ -12,6 +11,7 @@ from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, UsageError
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Backend, Request
 from rdzv_plugins.run_status import RunStatus
+from rdzv_plugins.runtime import SYSTEM, Runtime
 
 
 def can_look(backend: Backend) -> bool:
@@ -19,7 +19,7 @@ def can_look(backend: Backend) -> bool:
     return backend.status is not None or backend.meets_at == "service"
 
 
-def look(entry: Entry, request: Request, timeout: float) -> RunStatus:
+def look(entry: Entry, request: Request, timeout: float, runtime: Runtime = SYSTEM) -> RunStatus:
     """What the run of ``request`` is doing, if its backend ``can_look``; ``timeout`` (seconds) applies to each step.
 
     Raises ``RdzvError``.
@@ -28,7 +28,7 @@ def look(entry: Entry, request: Request, timeout: float) -> RunStatus:
     request = _looking(entry, request)
     with blaming(entry, "when it was asked what a run does"):
         try:
-            found = backend.status(request, timeout) if backend.status else _observed(entry, request, timeout)
+            found = backend.status(request, timeout) if backend.status else _observed(entry, request, timeout, runtime)
         except TimeoutError as error:
             raise EndpointUnreachable(
                 f"run {request.run_id!r} at {request.endpoint}: {error}", remedy="--timeout=SECONDS waits longer."
@@ -61,7 +61,7 @@ def _looking(entry: Entry, request: Request) -> Request:
     return with_options(entry, request)
 
 
-def _observed(entry: Entry, request: Request, timeout: float) -> RunStatus:
+def _observed(entry: Entry, request: Request, timeout: float, runtime: Runtime) -> RunStatus:
     """What a run is doing, according to the keys in its service, which every coordination backend has."""
     from rdzv_plugins.elastic.observing import observe
 
@@ -73,4 +73,5 @@ def _observed(entry: Entry, request: Request, timeout: float) -> RunStatus:
         )
     found = observe(created, timeout)
     # the service may be here while the job's nodes are not
-    return dataclasses.replace(found, store_is_here=any(node.host == socket.gethostname() for node in found.nodes[:1]))
+    host = runtime.gethostname()
+    return dataclasses.replace(found, store_is_here=any(node.host == host for node in found.nodes[:1]))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import queue
-import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rdzv_plugins.certificates import NodeTlsOptions, certificates_of
 from rdzv_plugins.endpoints import parse_endpoint
@@ -16,7 +14,10 @@ from rdzv_plugins.host.catalog import Catalog, Entry
 from rdzv_plugins.interfaces import Backend, Request
 from rdzv_plugins.kvstore.sockets.reach import dial
 from rdzv_plugins.plain_text import printable
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import SYSTEM, Empty, Runtime
+
+if TYPE_CHECKING:
+    import queue
 
 logger = logging.getLogger(__name__)
 
@@ -32,50 +33,54 @@ class Found(NamedTuple):
     what: str
 
 
-def recognise(catalog: Catalog, request: Request, *, but: Backend | None = None) -> Found | None:
+def recognise(
+    catalog: Catalog, request: Request, *, but: Backend | None = None, runtime: Runtime = SYSTEM
+) -> Found | None:
     """The first answer of a backend, other than ``but``, to what listens at the request's endpoint.
 
     Takes two seconds at most. A backend that takes longer or fails does no harm.
     """
     request = dataclasses.replace(request, options=None, target=None)
     entries = [entry for entry in catalog.entries() if entry.backend.recognise and entry.backend is not but]
-    deadline = time.monotonic() + _ANSWER_S
-    if _speaks_tls(request):  # a store of ours, most likely: what others ask it in plain would make it warn of TLS
+    deadline = runtime.monotonic() + _ANSWER_S
+    if _speaks_tls(
+        request, runtime
+    ):  # a store of ours, most likely: what others ask it in plain would make it warn of TLS
         ours = [entry for entry in entries if issubclass(entry.backend.options or object, NodeTlsOptions)]
-        if found := _first_answer(ours, request, deadline):
+        if found := _first_answer(ours, request, deadline, runtime):
             return found
         entries = [entry for entry in entries if entry not in ours]
-    return _first_answer(entries, request, deadline)
+    return _first_answer(entries, request, deadline, runtime)
 
 
-def _first_answer(entries: Sequence[Entry], request: Request, deadline: float) -> Found | None:
-    answers: queue.SimpleQueue[tuple[Entry, str]] = queue.SimpleQueue()
+def _first_answer(entries: Sequence[Entry], request: Request, deadline: float, runtime: Runtime) -> Found | None:
+    answers: queue.SimpleQueue[tuple[Entry, str]] = runtime.SimpleQueue()
     for entry in entries:
-        OwnThread(target=_ask, args=(entry, request, answers), name="rdzv-whose").start()
+        runtime.Thread(target=_ask, args=(entry, request, answers), name="rdzv-whose").start()
     for _ in entries:
         try:
-            entry, what = answers.get(timeout=max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
+            entry, what = answers.get(timeout=max(0.0, deadline - runtime.monotonic()))
+        except Empty:
             return None
         if what:
             return Found(entry, what)
     return None
 
 
-def whose(catalog: Catalog, request: Request, mine: Backend, endpoint: str) -> str:
+def whose(catalog: Catalog, request: Request, mine: Backend, endpoint: str, runtime: Runtime = SYSTEM) -> str:
     """What listens at ``endpoint``: the ``Request.whose`` of a node with backend ``mine``."""
-    found = recognise(catalog, dataclasses.replace(request, endpoint=endpoint), but=mine)
+    found = recognise(catalog, dataclasses.replace(request, endpoint=endpoint), but=mine, runtime=runtime)
     return found.what if found else ""
 
 
-def _speaks_tls(request: Request) -> bool:
+def _speaks_tls(request: Request, runtime: Runtime) -> bool:
     """Whether what listens speaks TLS by the request's certificates, if it has any."""
     tls = certificates_of(request)
     if tls is None:
         return False
     try:
         endpoint = parse_endpoint(request.endpoint, None)
-        dial(endpoint.host, endpoint.port, _TLS_S, tls=tls).close()
+        dial(endpoint.host, endpoint.port, _TLS_S, tls=tls, runtime=runtime).close()
     except (RdzvError, OSError):
         return False
     return True

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import queue
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from rdzv_plugins.coordination import Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
@@ -20,7 +19,11 @@ from rdzv_plugins.elastic.question_wire import TooLarge, pack_answer, pack_probl
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.plain_text import printable
 from rdzv_plugins.questions import Answer, Question, UnknownKind
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import Empty, Runtime
+
+if TYPE_CHECKING:
+    import threading
+    from queue import Queue
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +39,7 @@ class _Asked:
 
     question: Question
     key: KeyValue
-    gone: threading.Event = field(default_factory=threading.Event)
+    gone: threading.Event
     written: list[str] = field(default_factory=list)
 
 
@@ -46,12 +49,12 @@ class Answering:
     ``session`` returns the node's session, and may wait for it; it returns None when there will be none.
     """
 
-    def __init__(self, session: Callable[[], Session | None], node_id: str) -> None:
-        self._session, self._node_id = session, node_id
+    def __init__(self, session: Callable[[], Session | None], node_id: str, runtime: Runtime) -> None:
+        self._session, self._node_id, self._runtime = session, node_id, runtime
         self._answer: Answer | None = None
-        self._lock = threading.Lock()
+        self._lock = self._runtime.Lock()
         self._asked: dict[str, _Asked] = {}
-        self._waiting: queue.Queue[Callable[[], None]] = queue.Queue(_WAITING)
+        self._waiting: Queue[Callable[[], None]] = self._runtime.Queue(_WAITING)
         self._threads = 0
         self._left: list[str] = []
         """Keys of answers to questions that have gone; they are to be deleted."""
@@ -77,7 +80,7 @@ class Answering:
         except ValueError as error:
             logger.debug("key %s: %s", printable(event.key), error)
             return
-        asked = _Asked(question, KeyValue(event.key, event.value, event.revision))
+        asked = _Asked(question, KeyValue(event.key, event.value, event.revision), self._runtime.Event())
         with self._lock:
             # questions that went while there was no session are not reported: the oldest make room
             old = [self._asked.pop(each) for each in list(self._asked)[: max(0, len(self._asked) + 1 - _WAITING)]]
@@ -90,7 +93,7 @@ class Answering:
     def _soon(self, task: Callable[[], None]) -> None:
         with self._lock:
             while self._waiting.full():  # as above, the oldest makes room: whoever asks now is to be answered
-                with contextlib.suppress(queue.Empty):
+                with contextlib.suppress(Empty):
                     self._waiting.get_nowait()
                 logger.debug("too many questions at once")
             self._waiting.put_nowait(task)
@@ -98,13 +101,13 @@ class Answering:
                 return
             self._threads += 1
             name = f"rdzv-answers-{self._threads}"
-        OwnThread(target=self._run, name=name).start()
+        self._runtime.Thread(target=self._run, name=name).start()
 
     def _run(self) -> None:
         while True:
             try:
                 task = self._waiting.get(timeout=1.0)
-            except queue.Empty:  # questions are rare: no thread waits for them
+            except Empty:  # questions are rare: no thread waits for them
                 with self._lock:
                     if self._waiting.empty():
                         self._threads -= 1

@@ -6,9 +6,6 @@ The member keys say who is in the job, so a node that does not answer can be nam
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +18,7 @@ from rdzv_plugins.elastic.question_wire import MOST_PARTS, is_part, is_whole, pa
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.plain_text import printable
 from rdzv_plugins.questions import NodeAnswer
+from rdzv_plugins.runtime import SYSTEM, Runtime
 
 _TTL_S = 10.0
 
@@ -41,7 +39,7 @@ class _Node:
 
 
 def ask_from_outside(
-    service: CoordinationBackend, kind: str, arguments: Mapping[str, Any], timeout: float
+    service: CoordinationBackend, kind: str, arguments: Mapping[str, Any], timeout: float, runtime: Runtime = SYSTEM
 ) -> list[NodeAnswer]:
     """Ask the run of ``service`` in a session of its own; closes the service. Raises ``RdzvError``, ``TimeoutError``.
 
@@ -49,13 +47,15 @@ def ask_from_outside(
     """
     with contextlib.closing(service):
         session = service.open_session(_TTL_S, on_lost=lambda _: None, timeout=timeout)
-        return ask(session, kind, arguments, timeout)
+        return ask(session, kind, arguments, timeout, runtime)
 
 
-def ask(session: Session, kind: str, arguments: Mapping[str, Any], timeout: float) -> list[NodeAnswer]:
+def ask(
+    session: Session, kind: str, arguments: Mapping[str, Any], timeout: float, runtime: Runtime = SYSTEM
+) -> list[NodeAnswer]:
     """Do what ``Questions.ask`` does, in this session."""
-    start, seconds, of = time.monotonic(), patience(session), arguments.get("of")
-    answers = _Answers()
+    start, seconds, of = runtime.monotonic(), patience(session), arguments.get("of")
+    answers = _Answers(runtime)
 
     def begin(members: Sequence[KeyValue]) -> None:
         told, _ = session.list(keys.NODES, timeout=seconds)
@@ -67,15 +67,17 @@ def ask(session: Session, kind: str, arguments: Mapping[str, Any], timeout: floa
     watch = keys.list_and_watch(session, keys.MEMBERS, begin, answers.hear_of_members, lambda request: request(seconds))
     try:
         if answers.is_awaited:
-            _exchange(session, answers, kind, arguments, start + timeout)
+            _exchange(session, answers, kind, arguments, start + timeout, runtime)
     finally:
         watch.cancel()
     found = [_answer(node, timeout) for node in answers.nodes.values()]
     return sorted(found, key=lambda each: (each.node_rank is None, each.node_rank or 0, each.host, each.pid))
 
 
-def _exchange(session: Session, answers: _Answers, kind: str, arguments: Mapping[str, Any], deadline: float) -> None:
-    id_ = uuid.uuid4().hex
+def _exchange(
+    session: Session, answers: _Answers, kind: str, arguments: Mapping[str, Any], deadline: float, runtime: Runtime
+) -> None:
+    id_ = runtime.uuid4().hex
     question = {keys.ASKED + id_: pack_question(kind, arguments)}
     seconds = patience(session)
     watch = session.watch(f"{keys.ANSWERS}{id_}/", answers.hear, timeout=seconds)
@@ -92,9 +94,10 @@ def _exchange(session: Session, answers: _Answers, kind: str, arguments: Mapping
 class _Answers:
     """Collects the answers as they come in. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self.nodes: Mapping[str, _Node] = {}
-        self._changed = threading.Condition()
+        self._changed = self._runtime.Condition()
 
     def begin(self, nodes: Mapping[str, _Node]) -> None:
         """These are asked."""
@@ -128,7 +131,7 @@ class _Answers:
     def wait(self, deadline: float) -> None:
         """Wait until all nodes are done, or until ``deadline`` (monotonic)."""
         with self._changed:
-            self._changed.wait_for(lambda: not self.is_awaited, max(0.0, deadline - time.monotonic()))
+            self._changed.wait_for(lambda: not self.is_awaited, max(0.0, deadline - self._runtime.monotonic()))
 
 
 def _nodes(members: Sequence[KeyValue], told: Sequence[KeyValue]) -> dict[str, _Node]:

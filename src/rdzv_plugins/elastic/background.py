@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 
 from rdzv_plugins import errors
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -19,9 +18,9 @@ class Background:
     asked the more often the more there is to hear. An outage ends a task; errors are logged.
     """
 
-    def __init__(self, run_id: str) -> None:
-        self._run_id = run_id
-        self._lock = threading.Lock()
+    def __init__(self, run_id: str, runtime: Runtime) -> None:
+        self._run_id, self._runtime = run_id, runtime
+        self._lock = self._runtime.Lock()
         self._next: dict[str, Callable[[], object] | None] = {}
         """For each kind of which a task runs: the one that follows."""
 
@@ -30,7 +29,7 @@ class Background:
             runs = kind in self._next
             self._next[kind] = task if runs else None
         if not runs:
-            OwnThread(target=self._run, name="rdzv-elastic", args=(kind, task)).start()
+            self._runtime.Thread(target=self._run, name="rdzv-elastic", args=(kind, task)).start()
 
     def _run(self, kind: str, task: Callable[[], object]) -> None:
         due: Callable[[], object] | None = task

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
 
 from rdzv_plugins.elastic.background import Background
 from rdzv_plugins.elastic.joining import Joining
 from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.view import View
+from rdzv_plugins.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -21,10 +21,16 @@ class CutOff:
     """Tells the others that this node's proxy has lost the workers' store. Callable from any thread."""
 
     def __init__(
-        self, view: View, joining: Joining, myself: Myself, store: RoundStore, in_background: Background
+        self,
+        view: View,
+        joining: Joining,
+        myself: Myself,
+        store: RoundStore,
+        in_background: Background,
+        runtime: Runtime,
     ) -> None:
         self._view, self._joining, self._self, self._store = view, joining, myself, store
-        self._in_background = in_background
+        self._in_background, self._runtime = in_background, runtime
 
     @property
     def holds(self) -> bool:
@@ -51,14 +57,14 @@ class CutOff:
 
     def _report(self, round_: int, why: str) -> None:
         """Report it, unless the round was already over and this node had not heard of that yet."""
-        deadline = time.monotonic() + _NEWS_S
-        while time.monotonic() < deadline:
+        deadline = self._runtime.monotonic() + _NEWS_S
+        while self._runtime.monotonic() < deadline:
             seen, declared = self._view.version, self._view.round
             if declared.number > round_ or declared.state == "over":
                 if why not in declared.reason:
                     return
                 break
-            self._view.wait(seen, deadline - time.monotonic())
+            self._view.wait(seen, deadline - self._runtime.monotonic())
         logger.warning(
             "this node is cut off from the workers' store of round %d: %s; its workers are stopped and join a new one",
             round_,

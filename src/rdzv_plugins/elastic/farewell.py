@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 
 from rdzv_plugins.coordination import Event, KeyValue, Session
@@ -10,6 +9,7 @@ from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.insisting import patience
 from rdzv_plugins.elastic.keys import Member, readable
 from rdzv_plugins.rounds.staying import LOOK_S, Stay
+from rdzv_plugins.runtime import Runtime
 
 Holds = Callable[[Member], bool]
 
@@ -28,10 +28,10 @@ def others(session: Session, node_id: str) -> list[Member]:
 class Others:
     """A context manager: which other members ``holds`` is true of, according to the watch. Thread-safe."""
 
-    def __init__(self, session: Session, node_id: str, holds: Holds) -> None:
+    def __init__(self, session: Session, node_id: str, holds: Holds, runtime: Runtime) -> None:
         self._session, self._node_id, self._holds = session, node_id, holds
         self._held: dict[str, str] = {}
-        self._none = threading.Event()
+        self._none = runtime.Event()
 
     def __enter__(self) -> Others:
         timeout = patience(self._session)
@@ -68,24 +68,24 @@ class Others:
         (self._none.clear if self._held else self._none.set)()
 
 
-def stay(session: Session, node_id: str, holds: Holds, go_on: Callable[[], bool]) -> None:
+def stay(session: Session, node_id: str, holds: Holds, go_on: Callable[[], bool], runtime: Runtime) -> None:
     """Wait until ``holds`` is true of no other member or ``go_on`` returns false. Logs who is waited for.
 
     ``go_on`` is called every second, on the calling thread; an exception from it ends the wait.
     """
-    report = Stay()
-    with Others(session, node_id, holds) as left:
+    report = Stay(runtime)
+    with Others(session, node_id, holds, runtime) as left:
         while go_on():
             if left.wait_gone(LOOK_S):
                 return
             report.report(left.names)
 
 
-def wait_until_alone(session: Session, me: Member, linger: float) -> bool:
+def wait_until_alone(session: Session, me: Member, linger: float, runtime: Runtime) -> bool:
     """Wait for the other members to leave, at most ``linger`` seconds; True once they have.
 
     The node that serves the endpoint waits until all have gone. Any other waits until all have said that they are
     leaving, which they do before they wait themselves: they no longer need a store.
     """
-    with Others(session, me.node_id, lambda other: me.serves or not other.leaving) as left:
+    with Others(session, me.node_id, lambda other: me.serves or not other.leaving, runtime) as left:
         return left.wait_gone(linger)

@@ -8,7 +8,6 @@ lasts.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping, Sequence
 
 from rdzv_plugins import errors
@@ -40,6 +39,7 @@ from rdzv_plugins.job_token import token_of
 from rdzv_plugins.round_info import RoundInfo, StoreInfo
 from rdzv_plugins.rounds.ends import parse_failure, to_json
 from rdzv_plugins.rounds.joining_again import must_join_again
+from rdzv_plugins.runtime import SYSTEM, Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -48,12 +48,20 @@ class ElasticHandler:
     """A ``RendezvousHandler``. Called by the agent's main thread; ``note_failure`` may be called from any thread."""
 
     def __init__(
-        self, backend: CoordinationBackend, request: Request, options: ElasticOptions, order: Order = lambda _: None
+        self,
+        backend: CoordinationBackend,
+        request: Request,
+        options: ElasticOptions,
+        order: Order = lambda _: None,
+        *,
+        runtime: Runtime = SYSTEM,
+        store: type[RoundStore] = RoundStore,
     ) -> None:
+        """``store`` makes what serves and reaches the workers' stores."""
         self._backend, self._request, self._options = backend, request, options
-        self._view = View(self._told)
-        self._milestones = Milestones(self._view)
-        me = new_member(request, serves=backend.hosts_service)
+        self._view = View(self._told, runtime)
+        self._milestones = Milestones(self._view, runtime)
+        me = new_member(request, runtime, serves=backend.hosts_service)
         self._link = Link(
             backend,
             request,
@@ -61,39 +69,51 @@ class ElasticHandler:
             self._view,
             order,
             me=me,
-            settings=settings_of(request, backend.name, options, me.host),
+            settings=settings_of(request, backend.name, options, me.host, runtime),
+            on_outage=lambda lasts: self._joining.note_outage(lasts),
+            on_waits=self._share_outage,
+            runtime=runtime,
         )
-        self._self = Myself(me, self._link)
-        self.questions = ElasticQuestions(self._link, me.node_id)
+        self._self = Myself(me, self._link, runtime)
+        self.questions = ElasticQuestions(self._link, me.node_id, runtime)
         self._view.on_asked = self.questions.answering.hear
-        self._store = RoundStore(
+        self._store = store(
             options,
             lambda *lost: self._cut_off.tell(*lost),
+            runtime,
             token=token_of(request),
             run_id=request.run_id,
             several=request.max_nodes > 1,
             tls=certificates_of(request),
         )
-        self._joining = Joining(request, options, self._view, self._link, self._self, self._store, self._milestones)
-        self.holding = RoundHolding(self._link, self._view, self._joining, options.ttl)
+        self._joining = Joining(
+            request, options, self._view, self._link, self._self, self._store, self._milestones, runtime
+        )
+        self.holding = RoundHolding(self._link, self._view, self._joining, options.ttl, runtime)
         self._store.session_lives = self.holding.session_lives
         if self._link.places is not None:
             from rdzv_plugins.elastic.places.carrying import Carrying
 
             self._joining.carry(Carrying(self._link.places, self._self), self._forget_leader)
-        self._in_background = Background(request.run_id)
+        self._in_background = Background(request.run_id, runtime)
         if request.preflight:
             from rdzv_plugins.elastic.trying import Trying
 
             self._joining.trying = Trying(request, options, self._link, self._self)
-        self._cut_off = CutOff(self._view, self._joining, self._self, self._store, self._in_background)
-        self._losses = Losses(request, options.ttl, self._view, self._link, self._self, self._joining, self._cut_off)
-        self._leaving = Leaving(request, options.linger, self._view, self._link, self._self, self._joining, self._store)
-        self._keeping = self._link.keeping = Keeping(self._view, self._joining, self._self)
-        self._leader_watch = LeaderWatch(self._leader_gone, until_proved=self._link.places is not None)
+        self._cut_off = CutOff(self._view, self._joining, self._self, self._store, self._in_background, runtime)
+        self._losses = Losses(
+            request, options.ttl, self._view, self._link, self._self, self._joining, self._cut_off, runtime
+        )
+        self._leaving = Leaving(
+            request, options.linger, self._view, self._link, self._self, self._joining, self._store, runtime
+        )
+        self._keeping = self._link.keeping = Keeping(self._view, self._joining, self._self, runtime)
+        self._leader_watch = LeaderWatch(
+            self._leader_gone, self._share_outage, runtime, until_proved=self._link.places is not None
+        )
         self._restarts: dict[int, str] = {}
         self._working = False  # the agent has begun to ask about its workers
-        self._saying = threading.Lock()
+        self._saying = runtime.Lock()
         self._said_over = 0
         self._said_notice = ""
 
@@ -282,6 +302,10 @@ class ElasticHandler:
 
     def _leader_gone(self, held: KeyValue, gone: str, moves: int) -> None:
         self._in_background(f"take over {gone}", lambda: self._link.take_over(held, gone, moves))
+
+    def _share_outage(self) -> None:
+        """A node that this one watches waits for the service. Needs something of it at once, too: the outage is one."""
+        self._in_background("share outage", self._self.say)
 
     def _forget_leader(self) -> None:
         """Start again: this node goes to another place, where what it has seen of others proves nothing."""

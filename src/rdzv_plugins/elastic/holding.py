@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from rdzv_plugins.clock import now
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.insisting import patience
 from rdzv_plugins.elastic.joining import Joining
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.view import View
 from rdzv_plugins.errors import ConnectionLost, RdzvError
+from rdzv_plugins.runtime import Runtime
 
 _ASK_S = 1.0
 _AGAIN_S = 0.05
@@ -21,8 +21,9 @@ _LONG_AGO = 1e-9
 class RoundHolding:
     """A ``Holding``. Thread-safe; one thread waits for news."""
 
-    def __init__(self, link: Link, view: View, joining: Joining, ttl: float) -> None:
+    def __init__(self, link: Link, view: View, joining: Joining, ttl: float, runtime: Runtime) -> None:
         self._link, self._view, self._joining, self._ttl = link, view, joining, ttl
+        self._runtime = runtime
         self._call: Callable[[], None] | None = None
         self._seen = view.version
 
@@ -45,7 +46,7 @@ class RoundHolding:
     def sure(self) -> bool:
         session = self._link.session
         sure = session is not None and not self.ended() and not self._joining.is_unconfirmed
-        return sure and now() < getattr(session, "known_until", math.inf)
+        return sure and self._runtime.now() < getattr(session, "known_until", math.inf)
 
     def confirm(self, timeout: float) -> bool:
         session = self._link.session
@@ -69,7 +70,7 @@ class RoundHolding:
             known_until = getattr(session, "known_until", None)
             if self._joining.is_unconfirmed:
                 known_until = _LONG_AGO
-            if now() < known_until if known_until is not None else self.confirm(_ASK_S):
+            if self._runtime.now() < known_until if known_until is not None else self.confirm(_ASK_S):
                 return True
             self._view.wait(seen, _AGAIN_S)
         return False

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
-from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.errors import Compacted, ConnectionLost, RdzvError
 from rdzv_plugins.reporting import EVERY_S
+from rdzv_plugins.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +20,8 @@ LEAST_S = 1.0
 """The least that a request is given, however little of the outage is left: this process may have stood still."""
 _LONGEST_S = 10.0
 _SLACK_S = 0.1
+_LEAST_UNTIL_S = 0.1
+"""The same for a request that is given up at a time."""
 _QUIET_S = 1.0
 """What is over within this many seconds is not worth a line."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 2.0
@@ -39,14 +40,24 @@ class Outage:
     """
 
     def __init__(
-        self, run_id: str, seconds: float, has_begun: Callable[[], bool], give_up: Callable[[Exception], object]
+        self,
+        run_id: str,
+        seconds: float,
+        has_begun: Callable[[], bool],
+        give_up: Callable[[Exception], object],
+        tell: Callable[[bool], object],
+        runtime: Runtime,
     ) -> None:
         """``give_up`` is called with the last error when there has been one for ``seconds``.
 
+        ``tell`` is called with True when one has lasted for a second, and then with False when it is over.
+
         ``has_begun``: whether the job has had a round. Before that a refusal is not waited out.
         """
-        self._run_id, self._seconds, self._has_begun, self._give_up = run_id, seconds, has_begun, give_up
-        self._lock = threading.Lock()
+        self._runtime = runtime
+        self._run_id, self._seconds, self._has_begun = run_id, seconds, has_begun
+        self._give_up, self._tell = give_up, tell
+        self._lock = self._runtime.Lock()
         self._since: float | None = None
         self._report_at = 0.0
         self._told = False
@@ -59,18 +70,18 @@ class Outage:
     @property
     def left(self) -> float:
         """Seconds until this node gives up; all of them while there is no outage."""
-        return max(0.0, self._ends_at - now())
+        return max(0.0, self._ends_at - self._runtime.now())
 
     @property
     def _ends_at(self) -> float:
         since = self._since
-        return (now() if since is None else since) + self._seconds
+        return (self._runtime.now() if since is None else since) + self._seconds
 
     def begin(self, since: float) -> None:
-        """Note that the service has not done what it should since then (``clock.now``), or longer."""
+        """Note that the service has not done what it should since then (``Runtime.now``), or longer."""
         with self._lock:
             if self._since is None:
-                self._report_at, self._told = max(since, now() - _QUIET_S) + _QUIET_S, False
+                self._report_at, self._told = max(since, self._runtime.now() - _QUIET_S) + _QUIET_S, False
             self._since = since if self._since is None else min(since, self._since)
 
     def over(self) -> None:
@@ -78,8 +89,11 @@ class Outage:
         with self._lock:
             since, told, self._since, self._told = self._since, self._told, None, False
         if told and since is not None:
+            self._tell(False)
             logger.warning(
-                "run %s: the rendezvous does again what it is asked, after %.0f s", self._run_id, now() - since
+                "run %s: the rendezvous does again what it is asked, after %.0f s",
+                self._run_id,
+                self._runtime.now() - since,
             )
 
     def ended_by(self, error: Exception, asked: float, timeout: float) -> bool:
@@ -88,7 +102,7 @@ class Outage:
         It was given ``timeout`` seconds: if far more have passed, this process has stood still, and asks once more.
         """
         self.begin(asked)
-        in_time = now() - asked <= timeout + LEAST_S or asked >= self._ends_at - _SLACK_S
+        in_time = self._runtime.now() - asked <= timeout + LEAST_S or asked >= self._ends_at - _SLACK_S
         if in_time and self.left < _SLACK_S:
             return True
         self._report(error)
@@ -102,23 +116,28 @@ class Outage:
 
     def _report(self, error: Exception) -> None:
         with self._lock:
-            if now() < self._report_at or self.left < _SLACK_S:
+            if self._runtime.now() < self._report_at or self.left < _SLACK_S:
                 return
-            self._report_at, self._told = now() + EVERY_S, True
+            first, self._report_at, self._told = not self._told, self._runtime.now() + EVERY_S, True
+        if first:
+            self._tell(True)
         then = f" {error.remedy}" if isinstance(error, RdzvError) else ""
         logger.warning(
             "run %s: %s; this node waits for that for another %.0f s at most.%s", self._run_id, error, self.left, then
         )
 
-    def insist(self, session: Session, request: Callable[[float], T]) -> T:
+    def insist(self, session: Session, request: Callable[[float], T], until: float = math.inf) -> T:
         """Repeat a request, which gets its time-out, until it is done: repeating one that took effect changes nothing.
 
-        Raises ``ConnectionLost`` at the latest when the session ends or this node gives up; ``Compacted``; and a
-        refusal if the job has not begun.
+        Raises ``ConnectionLost`` at the latest when the session ends or this node gives up; ``Compacted``; a refusal if
+        the job has not begun; and the last error if it was not done ``until`` then (``clock.now``).
         """
-        first, pause = now(), _FIRST_PAUSE_S
+        first, pause = self._runtime.now(), _FIRST_PAUSE_S
         while True:
-            asked, timeout = now(), min(patience(session), max(LEAST_S, self.left))
+            asked, most = self._runtime.now(), patience(session)
+            if until < math.inf:  # it is small: an outage is noticed the sooner
+                most = min(most / 2, max(_LEAST_UNTIL_S, until - asked))
+            timeout = min(most, max(LEAST_S, self.left))
             try:
                 answer = request(timeout)
             except (ConnectionLost, Compacted):
@@ -130,8 +149,10 @@ class Outage:
                 self.begin(first)
                 if self.note(error, asked, timeout):
                     raise ConnectionLost(str(error)) from error
+                if self._runtime.now() >= until - _SLACK_S:
+                    raise
                 if refused:
-                    time.sleep(pause)
+                    self._runtime.sleep(min(pause, max(0.0, until - self._runtime.now())))
                     pause = min(1.5 * pause, _LONGEST_PAUSE_S)
             else:
                 self.over()

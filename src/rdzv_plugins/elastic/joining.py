@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from rdzv_plugins.elastic.view import View
 from rdzv_plugins.endpoints import is_loopback_address
 from rdzv_plugins.interfaces import Request, RoundEvent
 from rdzv_plugins.kvstore.sockets.reach import default_address
+from rdzv_plugins.runtime import Runtime
 
 if TYPE_CHECKING:
     from rdzv_plugins.elastic.places.carrying import Carrying
@@ -49,10 +49,12 @@ class Joining:
         myself: Myself,
         store: RoundStore,
         milestones: Milestones,
+        runtime: Runtime,
     ) -> None:
+        self._runtime = runtime
         self._request, self._options, self._view, self._link = request, options, view, link
         self._self, self._store, self._milestones = myself, store, milestones
-        self._knocking = Knocking(request, myself, store.patience, store.attempt)
+        self._knocking = Knocking(request, myself, store.patience, store.attempt, runtime)
         self.trying: Trying | None = None
         """This node's part in trials, with --preflight."""
         self._listener: Listener | None = None
@@ -94,10 +96,10 @@ class Joining:
         Raises ``RendezvousFailed``, which names who is missing.
         """
         facts = functools.partial(what_is_waited_for, self._view, self._request, self.round)
-        reports = Reports(facts, live=self._request.max_nodes > 1)
+        reports = Reports(facts, live=self._request.max_nodes > 1, runtime=self._runtime)
         self.active = True
         try:
-            return self._join(time.monotonic() + self._options.join_seconds, reports, facts)
+            return self._join(self._runtime.monotonic() + self._options.join_seconds, reports, facts)
         finally:
             self.active = False
             reports.end()
@@ -131,7 +133,7 @@ class Joining:
                     place = None
                 if place is not None:
                     return place
-            now, kind = time.monotonic(), kind_of_waiting(self._view, self.round)
+            now, kind = self._runtime.monotonic(), kind_of_waiting(self._view, self.round)
             if kind in ("spare", "left out"):  # needed when a node is lost, and in nobody's way until then
                 deadline = now + self._options.join_seconds
                 self.is_spare = self.is_spare or not is_finishing(self._view)
@@ -154,11 +156,17 @@ class Joining:
             self._listener = None
             own = address if self._request.local_addr and is_loopback_address(address) else public
             try:
-                self._listener = Listener(name_of(self._self.me.node_id, self._self.me.moves), own)
+                self._listener = Listener(name_of(self._self.me.node_id, self._self.me.moves), own, self._runtime)
             except (errors.AddressInUse, OSError) as error:
                 logger.debug("other nodes cannot see whether this one lives: %s", error)
                 return 0
         return self._listener.port
+
+    def note_outage(self, lasts: bool) -> None:
+        """The service does not do what this node needs, or does again: whoever watches this node needs it, too."""
+        listener = self._listener
+        if listener is not None:
+            listener.note_outage(lasts)
 
     def carry(self, carrying: Carrying, on_move: Callable[[], None]) -> None:
         """Note that there are several places, and that ``carrying`` moves between them. Call before opening a session.

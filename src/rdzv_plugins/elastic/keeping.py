@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import math
 
-from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.joining import Joining
 from rdzv_plugins.elastic.keys import Assignment
 from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.view import View
+from rdzv_plugins.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -24,15 +24,15 @@ logger = logging.getLogger(__name__)
 class Keeping:
     """A node's part; the leader's is ``kept_round``. The link calls it, on its threads."""
 
-    def __init__(self, view: View, joining: Joining, myself: Myself) -> None:
-        self._view, self._joining, self._self = view, joining, myself
+    def __init__(self, view: View, joining: Joining, myself: Myself, runtime: Runtime) -> None:
+        self._view, self._joining, self._self, self._runtime = view, joining, myself, runtime
         self._place: Assignment | None = None
         self._waiting_for = 0
 
     def lost(self, session: Session, opened: int) -> None:
         """Note that ``session`` has ended; ``opened`` is its number, as ``Link`` counts."""
         joining = self._joining
-        heard = now() < getattr(session, "known_until", -math.inf)
+        heard = self._runtime.now() < getattr(session, "known_until", -math.inf)
         keeps = heard and joining.opened == opened and not joining.active and self._goes_on()
         self._place = joining.place if keeps else None
 

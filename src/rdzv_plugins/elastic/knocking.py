@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import logging
 import math
-import socket
-import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from rdzv_plugins.elastic.keys import Assignment, Round
 from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.runtime import Runtime
+
+if TYPE_CHECKING:
+    import socket
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +29,7 @@ _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 30.0
 
 
-Attempt = Callable[[Endpoint, float], tuple[socket.socket | None, str]]
+Attempt = Callable[[Endpoint, float], "tuple[socket.socket | None, str]"]
 """Connects to a store within a time-out, like ``RoundStore.attempt``."""
 
 
@@ -36,8 +39,9 @@ class Knocking:
     ``attempt`` connects to the store; failure to reach it is reported after ``patience`` s.
     """
 
-    def __init__(self, request: Request, myself: Myself, patience: float, attempt: Attempt) -> None:
+    def __init__(self, request: Request, myself: Myself, patience: float, attempt: Attempt, runtime: Runtime) -> None:
         self._request, self._self, self._patience, self._attempt = request, myself, patience, attempt
+        self._runtime = runtime
         self._round = 0
         self._give_up_at = self._pause = self._next = 0.0
         self.retry_at = math.inf
@@ -55,7 +59,7 @@ class Knocking:
 
     def knock(self, declared: Round) -> None:
         """Dial the store once, and tell the others the result. Blocks for about a second at most."""
-        now = time.monotonic()
+        now = self._runtime.monotonic()
         if declared.number != self._round:
             self._round, self._give_up_at, self._pause = declared.number, now + self._patience, _FIRST_PAUSE_S
             self._next = now
@@ -67,7 +71,7 @@ class Knocking:
         if not reason:
             self._self.say(reached=declared.number, outside=True, unreachable="")
             return
-        if time.monotonic() >= self._give_up_at and me.reached < declared.number:
+        if self._runtime.monotonic() >= self._give_up_at and me.reached < declared.number:
             logger.warning(
                 "this node cannot enter round %d: the workers' store at %s port %d cannot be reached: %s; it goes on "
                 "trying",
@@ -77,9 +81,9 @@ class Knocking:
                 reason,
             )
             self._self.say(reached=declared.number, outside=True, unreachable=f"{reason}, for {self._patience:g} s")
-        if time.monotonic() >= self._give_up_at:
+        if self._runtime.monotonic() >= self._give_up_at:
             self._pause = min(2 * max(1.0, self._pause), _LONGEST_PAUSE_S)
-        self._next = self.retry_at = time.monotonic() + self._pause
+        self._next = self.retry_at = self._runtime.monotonic() + self._pause
 
     def _dial(self, declared: Round) -> str:
         """Return why that was not possible, or ""."""

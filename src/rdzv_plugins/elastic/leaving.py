@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 
 from rdzv_plugins import errors
 from rdzv_plugins.coordination import Session
@@ -18,6 +17,7 @@ from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.view import View
 from rdzv_plugins.interfaces import Outcome, Request
 from rdzv_plugins.rounds.ends import to_json
+from rdzv_plugins.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,9 @@ class Leaving:
         myself: Myself,
         joining: Joining,
         store: RoundStore,
+        runtime: Runtime,
     ) -> None:
+        self._runtime = runtime
         self._request, self._linger, self._view, self._link = request, linger, view, link
         self._self, self._joining, self._store = myself, joining, store
 
@@ -61,7 +63,9 @@ class Leaving:
         try:
             while (session := self._link.wait_session()) is not None:
                 self._say(session, Outcome("done"))
-                farewell.stay(session, self._self.me.node_id, self._needed_by, lambda: self._goes_on(session))
+                farewell.stay(
+                    session, self._self.me.node_id, self._needed_by, lambda: self._goes_on(session), self._runtime
+                )
                 if session is self._link.session:
                     return
         except (errors.ConnectionLost, TimeoutError) as error:
@@ -81,7 +85,7 @@ class Leaving:
                 self._wait_declared()
             done = outcome.end == "done"
             if (self._link.hosts_service and (done or ends_all)) or (done and self._serves_others()):
-                farewell.wait_until_alone(session, self._self.me, self._linger)
+                farewell.wait_until_alone(session, self._self.me, self._linger, self._runtime)
         except (errors.ConnectionLost, TimeoutError) as error:
             logger.debug("could not tell the other nodes how this one ended: %s", error)
 
@@ -104,12 +108,12 @@ class Leaving:
 
         A successor would only see that this node has gone, and not why.
         """
-        deadline = time.monotonic() + _BEFORE_WORKERS_S
-        while self._link.leads and time.monotonic() < deadline:
+        deadline = self._runtime.monotonic() + _BEFORE_WORKERS_S
+        while self._link.leads and self._runtime.monotonic() < deadline:
             seen, declared = self._view.version, self._view.round
             if declared.number != self._joining.round or declared.state == "over":
                 return
-            self._view.wait(seen, deadline - time.monotonic())
+            self._view.wait(seen, deadline - self._runtime.monotonic())
 
     def _needed_by(self, other: Member) -> bool:
         """Whether ``other`` needs this node: the endpoint is needed by all, a round's store by that round's nodes."""

@@ -6,12 +6,9 @@ import contextlib
 import json
 import logging
 import math
-import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import CoordinationBackend, KeyValue, Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.insisting import LEAST_S, Outage
@@ -25,7 +22,7 @@ from rdzv_plugins.elastic.view import View
 from rdzv_plugins.errors import ConnectionLost, EndpointLost, PluginError, RdzvError, SettingsDiffer
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.rounds.settings_check import compare, refusal
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import Runtime
 
 if TYPE_CHECKING:
     from rdzv_plugins.elastic.keeping import Keeping
@@ -49,7 +46,12 @@ class Link:
         *,
         me: Member,
         settings: dict[str, Any],
+        on_outage: Callable[[bool], object],
+        on_waits: Callable[[], None],
+        runtime: Runtime,
     ) -> None:
+        """``on_outage``: see ``Outage``. ``on_waits``: see ``PeerWatch``."""
+        self._runtime, self._on_waits = runtime, on_waits
         self._backend, self._request, self._options, self._view, self._order = backend, request, options, view, order
         self._node_id, self._settings = me.node_id, settings
         # not by the request: the service of a stranger's backend may have several endpoints, too
@@ -81,11 +83,13 @@ class Link:
             options.outage_timeout + (self.places.leaves_within if self.places is not None else 0.0),
             lambda: view.newest > 0,
             self._give_up,
+            on_outage,
+            runtime,
         )
         """For how long the service has not done what this node needs."""
         self._neighbours = Neighbours(allowed=options.allow_same_host)
-        self._lock = threading.Lock()
-        self._leading = threading.Lock()  # one attempt at a time
+        self._lock = self._runtime.Lock()
+        self._leading = self._runtime.Lock()  # one attempt at a time
         self.keeping: Keeping | None = None
         """What this node may go on with when the service has lost its memory."""
         self._leader: Leader | None = None
@@ -115,11 +119,11 @@ class Link:
     def is_out(self) -> bool:
         """Whether the service has not answered for a session's life, or not done what it should: it is waited for."""
         session = self.session
-        return session is None or self.outage.lasts or getattr(session, "known_until", math.inf) < now()
+        return session is None or self.outage.lasts or getattr(session, "known_until", math.inf) < self._runtime.now()
 
     def open(self, timeout: float) -> None:
         """Reach the service. Raises ``EndpointUnreachable``, ``RunIdMismatch`` or ``SettingsDiffer``."""
-        deadline, left = time.monotonic() + timeout, timeout
+        deadline, left = self._runtime.monotonic() + timeout, timeout
         while True:
             try:
                 return self._connect(left)
@@ -128,11 +132,11 @@ class Link:
                 if isinstance(fault, PluginError):  # no other session would be better
                     raise fault from fault.__cause__
                 # as soon as it was opened: either this process or the service has stood still
-                if time.monotonic() >= deadline:
+                if self._runtime.monotonic() >= deadline:
                     raise error if isinstance(error, ConnectionLost) else ConnectionLost(str(error)) from None
                 logger.warning("run %s: %s; trying again", self._request.run_id, error)
-                time.sleep(_AGAIN_S)
-                left = round(max(0.0, deadline - time.monotonic()), 1)  # it appears in messages
+                self._runtime.sleep(_AGAIN_S)
+                left = round(max(0.0, deadline - self._runtime.monotonic()), 1)  # it appears in messages
 
     def wait_session(self) -> Session | None:
         """The session; waits while another is opened. None once the service is lost for good or this is closed."""
@@ -207,9 +211,11 @@ class Link:
             self._neighbours,
             self.told_of_me(),
             self.outage,
+            self._runtime,
             gone=gone,
             proved=tuple(self._proved),
             on_free=self._view.wake,
+            on_waits=self._on_waits,
         )
 
     def close(self) -> None:
@@ -236,10 +242,10 @@ class Link:
 
     def _connect(self, timeout: float) -> None:
         """Open a session and say in it what each has to say. Takes ``timeout`` seconds at most, and a few more."""
-        deadline = now() + timeout
+        deadline = self._runtime.now() + timeout
 
         def left() -> float:
-            return max(LEAST_S, deadline - now())
+            return max(LEAST_S, deadline - self._runtime.now())
 
         lost: list[ConnectionLost] = []  # before it is ours
         session = self._backend.open_session(
@@ -290,7 +296,7 @@ class Link:
             if self.keeping is not None:
                 self.keeping.lost(session, self.opened)
             self.session = None
-        OwnThread(target=self._recover, args=(error,), name="rdzv-reconnect").start()
+        self._runtime.Thread(target=self._recover, args=(error,), name="rdzv-reconnect").start()
         self._view.wake()
 
     def _recover(self, lost: ConnectionLost) -> None:
@@ -301,7 +307,7 @@ class Link:
         if isinstance(lost.__cause__, PluginError) and not self._view.newest:
             self._give_up(lost)
             return
-        since = now() if lost.silent_since is None else lost.silent_since
+        since = self._runtime.now() if lost.silent_since is None else lost.silent_since
         # it opens sessions, and keeps none alive: that is one outage, or this would go on for ever
         again = since <= self._recovered_at and self.places is None
         if again:
@@ -317,13 +323,15 @@ class Link:
             "run %s: %s; trying to reach it again for %.0f s at most", self._request.run_id, lost, max(LEAST_S, left)
         )
         while not self._closed:
-            asked, timeout = now(), max(LEAST_S, round(left, 1))  # it appears in messages
+            asked, timeout = self._runtime.now(), max(LEAST_S, round(left, 1))  # it appears in messages
             try:
                 self._connect(timeout)
             except Exception as error:
                 if not isinstance(error, (RdzvError, TimeoutError)) and pause == _AGAIN_S:  # once
                     logger.exception("run %s: reaching the rendezvous again has failed", self._request.run_id)
-                answer = isinstance(error, RdzvError) and now() < asked + timeout  # it did not need all the time
+                answer = (
+                    isinstance(error, RdzvError) and self._runtime.now() < asked + timeout
+                )  # it did not need all the time
                 refused = answer and not isinstance(error, ConnectionLost)
                 then = error if refused or not lost.silent else None  # else it has said what is wrong
                 final = refused and not self._view.newest
@@ -331,11 +339,11 @@ class Link:
                     self._give_up(lost, then)
                     return
             else:
-                self._was_out_since, self._recovered_at = since, now()
+                self._was_out_since, self._recovered_at = since, self._runtime.now()
                 self.outage.over()
                 logger.warning("run %s: back%s, with a new session", self._request.run_id, self._request.at_endpoint)
                 return
-            time.sleep(min(pause, self.outage.left))
+            self._runtime.sleep(min(pause, self.outage.left))
             pause, left = min(1.5 * pause, _LONGEST_PAUSE_S), self.outage.left
 
     def _give_up(self, error: Exception, then: Exception | None = None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 
 from rdzv_plugins.elastic.cut_off import CutOff
 from rdzv_plugins.elastic.ended import raise_if_ended
@@ -14,6 +13,7 @@ from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.view import View
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -25,9 +25,18 @@ class Losses:
     """Asks every node of this node's round for a sign of life. Called by one thread."""
 
     def __init__(
-        self, request: Request, ttl: float, view: View, link: Link, myself: Myself, joining: Joining, cut_off: CutOff
+        self,
+        request: Request,
+        ttl: float,
+        view: View,
+        link: Link,
+        myself: Myself,
+        joining: Joining,
+        cut_off: CutOff,
+        runtime: Runtime,
     ) -> None:
         self._request, self._ttl, self._view, self._link = request, ttl, view, link
+        self._runtime = runtime
         self._self, self._joining, self._cut_off = myself, joining, cut_off
 
     def peer_lost(self) -> bool:
@@ -50,10 +59,10 @@ class Losses:
         self._wait_confirmed()
         session = self._link.session
         outage = self._link.outage
-        deadline = time.monotonic() + 2 * (session.ttl if session is not None else self._ttl) + 1
+        deadline = self._runtime.monotonic() + 2 * (session.ttl if session is not None else self._ttl) + 1
         asked = self._view.probe.number + 1
         if not self._joining.must_rejoin():  # otherwise this is an answer; do not ask another session's nodes
-            left = deadline - time.monotonic()
+            left = deadline - self._runtime.monotonic()
             self._self.say_once(min(left, max(LEAST_S, outage.left)) if outage.lasts else left, probe=asked)
         while True:
             seen = self._view.version
@@ -65,12 +74,12 @@ class Losses:
             probe = self._view.probe
             answered = probe.answered and probe.number >= asked
             if outage.lasts:  # it ends where it ends, whoever waits
-                deadline = min(deadline, time.monotonic() + outage.left)
-            if answered or time.monotonic() >= deadline:
+                deadline = min(deadline, self._runtime.monotonic() + outage.left)
+            if answered or self._runtime.monotonic() >= deadline:
                 if not answered and self._link.is_out:
                     return None
                 return self._cut_off.holds
-            self._view.wait(seen, deadline - time.monotonic())
+            self._view.wait(seen, deadline - self._runtime.monotonic())
 
     def _wait_confirmed(self) -> None:
         """Wait until the round is confirmed.

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import threading
-
 from rdzv_plugins.elastic.view import View
 from rdzv_plugins.interfaces import RoundEvent, TellEvent
+from rdzv_plugins.runtime import Runtime
 
 
 class Milestones:
     """Tells what happens to this node's rounds. Costs nothing until ``tell_to`` is called. Thread-safe."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, runtime: Runtime) -> None:
         self._view = view
         self._tell: TellEvent | None = None
-        self._lock = threading.Lock()
+        self._lock = runtime.Lock()
         self._placed = self._complete = self._over = 0
 
     def tell_to(self, tell: TellEvent) -> None:

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import socket
-import threading
-import uuid
-from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.domain import domain_of
@@ -21,18 +15,19 @@ from rdzv_plugins.elastic.keys import Assignment, Member, encode
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.errors import ConnectionLost, RdzvError
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
 
-def new_member(request: Request, *, serves: bool) -> Member:
+def new_member(request: Request, runtime: Runtime, *, serves: bool) -> Member:
     """Describe this process before anybody has seen its address. ``serves``: it serves the endpoint."""
     domain = domain_of(request)
     return Member(
-        node_id=uuid.uuid4().hex,
-        host=socket.gethostname(),
-        machine=machine_id(),
-        pid=os.getpid(),
+        node_id=runtime.uuid4().hex,
+        host=runtime.gethostname(),
+        machine=runtime.machine_id(),
+        pid=runtime.getpid(),
         address="",
         public="",
         nproc=request.nproc_per_node,
@@ -46,11 +41,11 @@ def new_member(request: Request, *, serves: bool) -> Member:
 class Myself:
     """This node's ``Member``. Thread-safe. Without a session, or before its address is known, nothing is written."""
 
-    def __init__(self, me: Member, link: Link) -> None:
-        self.me = me
+    def __init__(self, me: Member, link: Link, runtime: Runtime) -> None:
+        self.me, self._runtime = me, runtime
         self._link = link
         link.told_of_me = lambda: self.me
-        self._saying = threading.Lock()
+        self._saying = self._runtime.Lock()
         self._silent = False
 
     def silence(self) -> None:
@@ -93,20 +88,20 @@ class Myself:
 
     def say_once(self, timeout: float, **changes: Any) -> None:
         """Like ``say``, for at most ``timeout`` seconds: a node that leaves does not wait for a silent service."""
-        asked = now()
+        asked = self._runtime.now()
         if not self._saying.acquire(timeout=max(0.0, timeout)):  # somebody else is writing it
             return
         try:
             self.me = replace(self.me, **changes)
             session = self._link.session
             if session is not None and self.me.address and not self._silent:
-                session.put(self._item(), ephemeral=True, timeout=max(0.1, asked + timeout - now()))
-                self._link.outage.over()
-        except ConnectionLost as error:
-            logger.debug("could not tell the other nodes of %s: %s", ", ".join(changes), error)
+                self._link.outage.insist(
+                    session,
+                    lambda timeout: session.put(self._item(), ephemeral=True, timeout=timeout),
+                    until=asked + timeout,
+                )
         except (TimeoutError, RdzvError) as error:
             logger.debug("could not tell the other nodes of %s: %s", ", ".join(changes), error)
-            self._link.outage.note(error, asked, timeout)
         finally:
             self._saying.release()
 
@@ -121,15 +116,3 @@ class Myself:
 
     def _item(self) -> dict[str, bytes]:
         return {keys.MEMBERS + self.me.node_id: encode(self.me)}
-
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
-def machine_id() -> str:
-    """An id shared by all processes of one machine (a container with its own host name), and by no others."""
-    try:
-        boot = _BOOT_ID.read_text().strip()
-    except OSError:  # not on Linux
-        boot = ""
-    return f"{boot} {socket.gethostname()}"

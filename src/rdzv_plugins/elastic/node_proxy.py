@@ -7,9 +7,6 @@ node r modulo K, which announces in the agents' store of the round where it take
 from __future__ import annotations
 
 import logging
-import threading
-import time
-import uuid
 from collections.abc import Callable
 
 from rdzv_plugins.certificates import NodeCertificates
@@ -25,6 +22,7 @@ from rdzv_plugins.kvstore.sockets.interruption import Interruption
 from rdzv_plugins.kvstore.sockets.port_turns import PortTurns
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.options import PortRange
+from rdzv_plugins.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +42,7 @@ class NodeProxy:
         ports: PortTurns,
         patience: float,
         on_lost: OnLost,
+        runtime: Runtime,
         *,
         token: JobToken | None = None,
         run_id: str = "",
@@ -55,9 +54,10 @@ class NodeProxy:
         other that they know it, for run ``run_id``, and workers must be this user's. The latter also holds with
         ``tls``, which protects everything that crosses machines.
         """
+        self._runtime = runtime
         self._token, self._run_id, self._tls = token, run_id, tls
         self._options, self._ports, self._patience, self._on_lost = options, ports, patience, on_lost
-        self._lock = threading.Lock()
+        self._lock = self._runtime.Lock()
         self._proxy: StoreProxy | None = None
         self._place: Assignment | None = None
         self._environment: dict[str, str] = {}
@@ -104,7 +104,7 @@ class NodeProxy:
             # the workers of a launcher started by a worker have another store
             self._environment["RDZV_STORE_PORT"] = str(near.port)
             if self._options.worker_transport == "unix":
-                path = f"@rdzv-store-{uuid.uuid4().hex}"
+                path = f"@rdzv-store-{self._runtime.uuid4().hex}"
                 proxy.listen_unix(path, admit=workers)
                 self._environment["RDZV_STORE_SOCKET"] = path
         except BaseException:
@@ -135,7 +135,7 @@ class NodeProxy:
 
     def _connect(self, place: Assignment, above: Endpoint, interruption: Interruption) -> StoreProxy:
         raise_file_limit()  # each worker takes a file or two
-        deadline = time.monotonic() + self._patience
+        deadline = self._runtime.monotonic() + self._patience
         while True:
             try:
                 return StoreProxy(
@@ -154,7 +154,7 @@ class NodeProxy:
             except AccessRefused:
                 raise
             except EndpointUnreachable:
-                if interruption.reason or time.monotonic() >= deadline:
+                if interruption.reason or self._runtime.monotonic() >= deadline:
                     raise
 
 

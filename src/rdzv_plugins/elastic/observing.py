@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.run_status import NodeStatus, RunStatus
+from rdzv_plugins.runtime import SYSTEM, Runtime
 
 _TTL_S = 10.0
 _READ = (keys.ALL, keys.NODES, keys.MEMBERS, keys.JOB)
@@ -47,14 +46,15 @@ class Observer:
         on_change: Callable[[Event, KeyValue | None], None],
         on_lost: Callable[[ConnectionLost], None],
         timeout: float,
+        runtime: Runtime = SYSTEM,
     ) -> None:
         """``on_change`` gets each change from now on, with the previous value of the key; it must return at once.
 
         ``on_lost`` is the one of ``open_session``; ``timeout`` (seconds) applies to each step. Takes over ``service``,
         and closes it if this raises ``RdzvError`` or ``TimeoutError``.
         """
-        self._service, self._on_change = service, on_change
-        self._lock = threading.Lock()
+        self._service, self._on_change, self._runtime = service, on_change, runtime
+        self._lock = self._runtime.Lock()
         self.version = 0
         """Grows with every change."""
         self._held: dict[str, dict[str, KeyValue]] = {prefix: {} for prefix in _WATCHED}
@@ -84,7 +84,7 @@ class Observer:
     def silent_s(self) -> float:
         """For how long the service has said nothing, as far as the session can tell."""
         known_until = getattr(self.session, "known_until", None)
-        return 0.0 if known_until is None else max(0.0, now() - (known_until - self.session.ttl))
+        return 0.0 if known_until is None else max(0.0, self._runtime.now() - (known_until - self.session.ttl))
 
     def held(self, prefix: str) -> list[KeyValue]:
         """The keys below one of ``keys.ALL``, ``NODES``, ``MEMBERS``, ``JOB``, ``FAILURES`` and ``RESTARTS``."""

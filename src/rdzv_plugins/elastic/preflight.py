@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import socket
 
 from rdzv_plugins.elastic.endpoint_options import places_of
 from rdzv_plugins.elastic.native_endpoint import job_of
@@ -15,6 +14,7 @@ from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.coordination.service import WHO, client_of, listen_for
 from rdzv_plugins.kvstore.sockets.reach import look
 from rdzv_plugins.rounds.settings_check import compare
+from rdzv_plugins.runtime import SYSTEM
 
 PATIENCE_S = 5.0
 """How many seconds to wait for a slow service."""
@@ -41,5 +41,5 @@ def with_job(request: Request, name: str, job: bytes | None) -> str:
     if job is None:
         return f"and run {request.run_id!r} has no node yet"
     options = request.options if isinstance(request.options, ElasticOptions) else ElasticOptions()
-    compare(settings_of(request, name, options, socket.gethostname()), job, request.endpoint)
+    compare(settings_of(request, name, options, SYSTEM.gethostname()), job, request.endpoint)
     return f"and run {request.run_id!r} is there, with the same settings"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import time
 from collections.abc import Callable
 
 from rdzv_plugins.elastic.view import View
@@ -13,6 +12,7 @@ from rdzv_plugins.interfaces import Request
 from rdzv_plugins.plain_text import printable
 from rdzv_plugins.reporting import EVERY_S
 from rdzv_plugins.rounds.settings_check import wanted
+from rdzv_plugins.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -25,9 +25,9 @@ _WIDTH = 160
 class Reports:
     """Reports for one wait. Used by one thread; ``facts`` is called when something is to be reported."""
 
-    def __init__(self, facts: Callable[[], str], *, live: bool) -> None:
-        self._facts = facts
-        self._start = time.monotonic()
+    def __init__(self, facts: Callable[[], str], *, live: bool, runtime: Runtime) -> None:
+        self._facts, self._runtime = facts, runtime
+        self._start = self._runtime.monotonic()
         self._live = live and sys.stderr is not None and sys.stderr.isatty()
         self._shown = 0
         self._kinds = {""}
@@ -40,7 +40,7 @@ class Reports:
 
     def say(self, kind: str = "") -> None:
         """Report if it is time to. A new kind of waiting is also reported, once it has lasted for a second."""
-        now = time.monotonic()
+        now = self._runtime.monotonic()
         if kind not in self._kinds:
             self._kinds.add(kind)
             self._next = min(self._next, now + _NEW_KIND_S)

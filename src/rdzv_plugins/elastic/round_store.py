@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import functools
 import math
-import socket
-import threading
-import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.elastic.keys import Assignment
@@ -27,6 +24,10 @@ from rdzv_plugins.kvstore.sockets.reach import Greeting, try_connect
 from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.rounds.worker_stores import WorkerStores
+from rdzv_plugins.runtime import Runtime
+
+if TYPE_CHECKING:
+    import socket
 
 _PREFIX = "agents"
 """The agents of a round share its workers' store, under this prefix."""
@@ -47,6 +48,7 @@ class RoundStore:
         self,
         options: ElasticOptions,
         on_lost: OnLost,
+        runtime: Runtime,
         *,
         token: JobToken | None = None,
         run_id: str = "",
@@ -60,7 +62,7 @@ class RoundStore:
         # otherwise there is one node: see ``options.validate``
         guarded, self._tls = (token, tls) if options.store == "tiered" else (None, None)
         self._greet: Greeting = functools.partial(greet_guarded, token=guarded, run_id=run_id)
-        self._options = options
+        self._options, self._runtime = options, runtime
         ports = PortTurns(options.worker_ports)
         self._stores = WorkerStores(
             options,
@@ -71,10 +73,12 @@ class RoundStore:
             admit="anyone" if token is None and tls is None else "user",
             tls=self._tls,
         )
-        self._lock = threading.Lock()
+        self._lock = self._runtime.Lock()
         self.patience = max(options.reach_timeout, options.ttl + 1)
         """Seconds for which a store that does not answer is dialled again: by then a lost node is known to be lost."""
-        self._proxy = NodeProxy(options, ports, self.patience, on_lost, token=guarded, run_id=run_id, tls=self._tls)
+        self._proxy = NodeProxy(
+            options, ports, self.patience, on_lost, runtime, token=guarded, run_id=run_id, tls=self._tls
+        )
         self._waits = (0, Interruption())  # of the round that was reached last
         self._reaching, self._give_up_at, self._retry_at = 0, 0.0, math.inf
         self._served = 0  # the round whose store is served here
@@ -124,7 +128,7 @@ class RoundStore:
 
         Blocks for about a second at most: the round may be given up in the meantime because rank 0 was lost.
         """
-        now = time.monotonic()
+        now = self._runtime.monotonic()
         if place.round != self._reaching:
             # a node that is unreachable because it is lost should be known as lost first
             self._reaching, self._give_up_at = place.round, now + self.patience
@@ -136,9 +140,9 @@ class RoundStore:
         except EndpointUnreachable as error:  # something other than a store answers
             return str(error)
         if connection is None:
-            if time.monotonic() >= self._give_up_at:
+            if self._runtime.monotonic() >= self._give_up_at:
                 return f"{reason}, for {self.patience:g} s"
-            self._retry_at = time.monotonic() + _PAUSE_S
+            self._retry_at = self._runtime.monotonic() + _PAUSE_S
             return None
         self._local_addr = str(connection.getsockname()[0])
         self._use(connection)

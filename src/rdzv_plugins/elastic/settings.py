@@ -11,9 +11,12 @@ from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import token_of
 from rdzv_plugins.rounds.settings_check import COMMAND, WAY, digest, outline, signed, wanted
+from rdzv_plugins.runtime import SYSTEM, Runtime
 
 
-def settings_of(request: Request, backend: str, options: ElasticOptions, host: str) -> dict[str, Any]:
+def settings_of(
+    request: Request, backend: str, options: ElasticOptions, host: str, runtime: Runtime = SYSTEM
+) -> dict[str, Any]:
     """This node's settings, and who it is: everything that each node of the job may read."""
     store, fanout, same_command = options.store, options.fanout, options.same_command
     settings = {
@@ -41,4 +44,4 @@ def settings_of(request: Request, backend: str, options: ElasticOptions, host: s
         settings["preflight"] = ",".join(request.preflight)
     if places := places_of(request):
         settings["endpoints"] = ",".join(map(str, places))
-    return signed(settings, host) | {COMMAND: outline(request.entrypoint)}
+    return signed(settings, host, runtime) | {COMMAND: outline(request.entrypoint)}

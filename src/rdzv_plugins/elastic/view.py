@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import threading
 from collections.abc import Callable, Sequence
 
 from rdzv_plugins.coordination import Event, KeyValue
@@ -14,6 +13,7 @@ from rdzv_plugins.elastic.trial_keys import Task
 from rdzv_plugins.interfaces import Outcome
 from rdzv_plugins.plain_text import printable
 from rdzv_plugins.rounds.ends import parse_outcome
+from rdzv_plugins.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -27,11 +27,11 @@ class View:
     once.
     """
 
-    def __init__(self, on_change: Callable[[], None]) -> None:
+    def __init__(self, on_change: Callable[[], None], runtime: Runtime) -> None:
         self._on_change = on_change
         self.on_asked: Callable[[Event], None] = lambda _: None
         """Called with question events (``answering``), on the thread that brings the news; returns at once."""
-        self._changed = threading.Condition()
+        self._changed = runtime.Condition()
         self._version = 0
         self._session = 0
         self.newest = 0

@@ -6,19 +6,16 @@ import asyncio
 import contextlib
 import logging
 import math
-import random
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.errors import BrokenPlugin, ConnectionLost, EndpointUnreachable, RdzvError
 from rdzv_plugins.kit.answers import wrong_answer
 from rdzv_plugins.kit.client import ServiceClient, SessionEnded
 from rdzv_plugins.kit.coordination import Coordination
 from rdzv_plugins.kit.keeping import PER_TTL, Keeper
-from rdzv_plugins.kit.loop import looked_at, within
+from rdzv_plugins.kit.loop import here, looked_at, within
 from rdzv_plugins.kit.reasons import NO_ANSWER, SILENT, Reason, Unusable, network_reason
 from rdzv_plugins.kit.session import AsyncSession, Closed
 from rdzv_plugins.kvstore.coordination.stoppable import StoppableCall
@@ -26,7 +23,6 @@ from rdzv_plugins.kvstore.coordination.stoppable import StoppableCall
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_RANDOM = random.Random()  # a generator of our own: the user may have seeded the other
 _Asked = list[asyncio.Future[None]]
 _TIMEOUTS = (TimeoutError, asyncio.TimeoutError)  # one class from Python 3.11 on
 
@@ -85,7 +81,7 @@ class ClientSession(AsyncSession):
         self._attempt = _MOST_ATTEMPT_S
         self._keeper: Keeper | None = None
         self._keeping: asyncio.Task[None] | None = None
-        self._watches: set[_Watched] = set()
+        self._watches: dict[_Watched, None] = {}
         self._connecting, self._writing = asyncio.Lock(), asyncio.Lock()
         self._number = 0
         self._connection: asyncio.Future[None] | None = None  # done when it is left
@@ -111,7 +107,7 @@ class ClientSession(AsyncSession):
 
     async def open(self, ttl: float, deadline: float) -> None:
         self._attempt = min(max(ttl / PER_TTL, _LEAST_ATTEMPT_S), _MOST_ATTEMPT_S)
-        asked = now()
+        asked = here().now()
         self.ttl = await self._ask(lambda: self._call("open", self._client.open, ttl), deadline)
         self.local_addr, self.remote_addr = self._client.local_addr, self._client.remote_addr
         self._proven = True
@@ -134,7 +130,7 @@ class ClientSession(AsyncSession):
             raise
         except (RdzvError, NotImplementedError) as error:  # the author's own; the service may do it later
             self.reason = Reason(str(error) or repr(error), error.remedy if isinstance(error, RdzvError) else "")
-            await asyncio.sleep(max(0.0, deadline - time.monotonic()))
+            await asyncio.sleep(max(0.0, deadline - here().monotonic()))
             raise self._late() from error
 
     async def create(self, key: str, value: bytes, deadline: float, *, ephemeral: bool) -> tuple[bool, KeyValue]:
@@ -164,7 +160,7 @@ class ClientSession(AsyncSession):
         else:
             held, revision = await self.list(prefix, deadline)
             events = [Event(each.key, each.value, each.revision) for each in held]
-        self._watches.add(watched)
+        self._watches[watched] = None
         watched.task = asyncio.get_running_loop().create_task(self._follow(watched, events, revision))
         return watched
 
@@ -173,7 +169,7 @@ class ClientSession(AsyncSession):
 
     def unwatch(self, watched: _Watched) -> None:
         watched.end()
-        self._watches.discard(watched)
+        self._watches.pop(watched, None)
 
     async def end(self, deadline: float) -> None:
         self._stop()
@@ -219,7 +215,7 @@ class ClientSession(AsyncSession):
     async def _write(self, ask: Callable[[int], Awaitable[T]], deadline: float) -> T:
         """One after the other: of numbers, the service knows the last one."""
         try:
-            await within(deadline - time.monotonic(), self._writing.acquire(), undo=self._writing.release)
+            await within(deadline - here().monotonic(), self._writing.acquire(), undo=self._writing.release)
         except TimeoutError:
             raise self._late() from None
         try:
@@ -234,7 +230,7 @@ class ClientSession(AsyncSession):
     ) -> T:
         """The answer. ``limit``: seconds of the first attempt. ``again``: also when it may have been done."""
         limit, pause = limit or self._attempt, _FIRST_PAUSE_S
-        while (left := deadline - time.monotonic()) > 0:
+        while (left := deadline - here().monotonic()) > 0:
             if self._closed:
                 raise Closed
             asked: _Asked = []
@@ -259,8 +255,8 @@ class ClientSession(AsyncSession):
                     await self._leave(asked[0])
             if asked and not again:
                 raise self._late()
-            left = deadline - time.monotonic()
-            await asyncio.sleep(max(0.0, min(left, pause * _RANDOM.uniform(0.5, 1.0))))
+            left = deadline - here().monotonic()
+            await asyncio.sleep(max(0.0, min(left, pause * here().random.uniform(0.5, 1.0))))
             pause, limit = min(pause * 1.5, _LONGEST_PAUSE_S), max(limit, min(limit * 2, _LONGEST_ATTEMPT_S))
         if self._closed:
             raise Closed
@@ -345,12 +341,12 @@ class ClientSession(AsyncSession):
             raise BrokenPlugin(f"{told}. It cannot be used", remedy=self.reason.remedy) from error
         name = error.method if isinstance(error, _Faulty) else ""
         if name == "keep_alive":  # the keeper waits for it, and tells: only the service knows if the session lives
-            self._faulty.setdefault(name, now())
+            self._faulty.setdefault(name, here().now())
             return
         longest = max(self._outage, self.ttl) if name in self._worked else self.ttl
         if name not in self._faulty:
             logger.warning("%s; this node asks again, for another %g s at most", told, longest)
-        if now() - self._faulty.setdefault(name, now()) > longest:
+        if here().now() - self._faulty.setdefault(name, here().now()) > longest:
             fault = BrokenPlugin(f"{told}, for {longest:g} s", remedy=self.reason.remedy)
             fault.__cause__ = error
             raise self._broken(fault)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 
 from rdzv_plugins.errors import BrokenPlugin, ConnectionLost
-from rdzv_plugins.kit.loop import Blocked, hold, let_go
+from rdzv_plugins.kit.loop import Blocked, here, hold, let_go
 from rdzv_plugins.kit.session import AsyncSession, KitSession
 from rdzv_plugins.reporting import EVERY_S
 
@@ -31,7 +30,7 @@ class Coordination:
 
     def __init__(self, name: str, new_session: Callable[[], AsyncSession]) -> None:
         self._name, self._new_session = name, new_session
-        self._sessions: set[KitSession] = set()
+        self._sessions: dict[KitSession, None] = {}  # in the order in which they were opened
         self._closed = False
 
     @property
@@ -67,9 +66,9 @@ class Coordination:
     async def _open(
         self, ttl: float, on_lost: Callable[[ConnectionLost], None], timeout: float, opening: _Opening
     ) -> KitSession:
-        work, start = self._new_session(), time.monotonic()
+        work, start = self._new_session(), here().monotonic()
         opening.name = work.name
-        session = KitSession(work, on_lost, self._sessions.discard)
+        session = KitSession(work, on_lost, lambda over: self._sessions.pop(over, None))
         work.lose = session._lose
         telling = asyncio.get_running_loop().create_task(_tell_waiting(work, timeout))
         try:
@@ -82,7 +81,7 @@ class Coordination:
             raise
         finally:
             telling.cancel()
-        self._sessions.add(session)
+        self._sessions[session] = None
         opening.session = session
         if self._closed or not opening.wanted:  # by now
             session.close()
@@ -98,8 +97,8 @@ class Coordination:
 
 async def _tell_waiting(work: AsyncSession, timeout: float) -> None:
     """Say every ten seconds what is waited for."""
-    start = time.monotonic()
+    start = here().monotonic()
     while True:
         await asyncio.sleep(EVERY_S)
-        waited = time.monotonic() - start
+        waited = here().monotonic() - start
         logger.info("waiting for %s: %s (%.0f s of %g s)", work.name, work.why(), waited, timeout)

@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterator
 
-from rdzv_plugins.clock import now
 from rdzv_plugins.errors import ConnectionLost
-from rdzv_plugins.kit.loop import within
+from rdzv_plugins.kit.loop import here, within
 from rdzv_plugins.kit.reasons import Reason, default_remedy
 from rdzv_plugins.reporting import EVERY_S
 
@@ -72,10 +70,10 @@ class Keeper:
         try:
             while await self._renew():
                 self._sooner.clear()
-                pause = max(0.0, self._last + min(self.period, _LONGEST_PERIOD_S) - now())
+                pause = max(0.0, self._last + min(self.period, _LONGEST_PERIOD_S) - here().now())
                 with contextlib.suppress(TimeoutError), self._taking(pause):
                     await within(pause, self._sooner.wait())
-            text = f"{self._name} has not answered for {now() - self._last:.0f} s: {self._why().text}"
+            text = f"{self._name} has not answered for {here().now() - self._last:.0f} s: {self._why().text}"
             error = ConnectionLost(text, remedy=self._why().remedy or default_remedy(self._service))
             error.silent, error.silent_since = True, None if self._stood else self._last
             return error
@@ -90,11 +88,11 @@ class Keeper:
     async def _renew(self) -> bool:
         """False when it has taken too long."""
         wait, told = _QUIET_S, False
-        while (left := self._last + self._patience - now()) > 0:
-            sent = now()
+        while (left := self._last + self._patience - here().now()) > 0:
+            sent = here().now()
             try:
                 with self._taking(min(wait, left)):
-                    await self._ask(time.monotonic() + min(wait, left))
+                    await self._ask(here().monotonic() + min(wait, left))
             except (TimeoutError, asyncio.TimeoutError):
                 self._troubled = True
                 if wait >= left:
@@ -103,14 +101,14 @@ class Keeper:
                 logger.warning(
                     "%s has not answered for %.0f s (%s); this node goes on without it for another %.0f s at most",
                     self._name,
-                    now() - self._last,
+                    here().now() - self._last,
                     self._why().text,
-                    max(0.0, self._last + self._patience - now()),
+                    max(0.0, self._last + self._patience - here().now()),
                 )
                 wait = EVERY_S
                 continue
             if told:
-                logger.warning("%s answers again, after %.0f s", self._name, now() - self._last)
+                logger.warning("%s answers again, after %.0f s", self._name, here().now() - self._last)
             self._last, self._troubled, self._stood = sent, False, 0.0
             return True
         return False
@@ -118,18 +116,18 @@ class Keeper:
     @contextlib.contextmanager
     def _taking(self, longest: float) -> Iterator[None]:
         """What is done takes ``longest`` seconds at most, unless this process stands still."""
-        began = now()
+        began = here().now()
         try:
             yield
         finally:
-            late = now() - began - longest
+            late = here().now() - began - longest
             if late > self._ttl / 2:
                 self._stood = max(self._stood, late)
 
     @property
     def silence(self) -> float:
         """Seconds since the newest answered renewal was sent."""
-        return now() - self._last
+        return here().now() - self._last
 
     def over(self) -> ConnectionLost:
         """Why the session is over, as far as this node can tell, if the service says that it is."""

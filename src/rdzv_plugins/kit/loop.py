@@ -10,14 +10,13 @@ import concurrent.futures
 import logging
 import os
 import selectors
-import socket
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from rdzv_plugins import threads
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import SYSTEM, Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +46,20 @@ class Blocked(TimeoutError):
 class _Loop(asyncio.SelectorEventLoop):
     """Looks names up on daemon threads: asyncio's own threads would hold up the end of the process."""
 
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__()
+        self.runtime = runtime
+
     async def getaddrinfo(self, host: Any, port: Any, **rest: Any) -> Any:
-        return await in_thread(lambda: socket.getaddrinfo(host, port, **rest))
+        return await in_thread(lambda: self.runtime.getaddrinfo(host, port, **rest))
+
+
+def here() -> Runtime:
+    """The runtime of the loop that runs on this thread; this process, if none of ours does."""
+    try:
+        return getattr(asyncio.get_running_loop(), "runtime", SYSTEM)
+    except RuntimeError:
+        return SYSTEM
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
@@ -70,17 +81,18 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
         except RuntimeError:  # the loop has ended
             pass
 
-    OwnThread(target=work, name=f"{NAME}-call").start()
+    here().Thread(target=work, name=f"{NAME}-call").start()
     return await result
 
 
 class LoopThread:
     """An asyncio loop on a daemon thread, which ends when nobody holds it any more. See ``hold``."""
 
-    def __init__(self) -> None:
-        self._loop = _Loop()
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._loop = _Loop(runtime)
         self._running: set[concurrent.futures.Future[Any]] = set()
-        self._thread = OwnThread(target=self._run, name=NAME)
+        self._thread = runtime.Thread(target=self._run, name=NAME)
         self.holders = 0
         self._thread.start()
 
@@ -101,7 +113,7 @@ class LoopThread:
 
     def is_current(self) -> bool:
         """True on the loop's own thread: whoever waits for it there waits for ever."""
-        return threading.get_ident() == self._thread.ident
+        return self.runtime.get_ident() == self._thread.ident
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float) -> T:
         """What ``work`` returns or raises; ``work`` ends within ``timeout`` seconds. From any other thread.
@@ -194,47 +206,45 @@ async def _ended(task: asyncio.Future[Any]) -> bool:
     return not task.cancelled() and task.exception() is None
 
 
-_current: LoopThread | None = None
-_for_good: LoopThread | None = None
-_lock = threading.RLock()  # a signal handler may close a session
+class _Loops:
+    """The loops of a process that are held."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.lock = runtime.RLock()  # a signal handler may close a session
+        self.current: LoopThread | None = None
+        self.for_good: LoopThread | None = None
 
 
-def hold() -> LoopThread:
+def hold(runtime: Runtime = SYSTEM) -> LoopThread:
     """The loop of this process, started if need be. Each ``hold`` needs one ``let_go``."""
-    global _current
-    with _lock:
-        if _current is None:
-            _current = LoopThread()
-        _current.holders += 1
-        return _current
+    loops = runtime.single(_Loops)
+    with loops.lock:
+        if loops.current is None:
+            loops.current = LoopThread(runtime)
+        loops.current.holders += 1
+        return loops.current
 
 
 def let_go(loop: LoopThread) -> None:
     """Give back what ``hold`` returned; the last to do so ends the thread."""
-    global _current
-    with _lock:
+    loops = loop.runtime.single(_Loops)
+    with loops.lock:
         loop.holders -= 1
         last = loop.holders == 0
-        if last and _current is loop:
-            _current = None
+        if last and loops.current is loop:
+            loops.current = None
     if last:
         loop.stop()
 
 
-def hold_for_good() -> LoopThread:
+def hold_for_good(runtime: Runtime = SYSTEM) -> LoopThread:
     """The loop of this process, which then never ends: for a library that does not follow from one to another."""
-    global _for_good
-    with _lock:
-        if _for_good is None:
-            _for_good = hold()
-        return _for_good
+    loops = runtime.single(_Loops)
+    with loops.lock:
+        if loops.for_good is None:
+            loops.for_good = hold(runtime)
+        return loops.for_good
 
 
-def _after_fork() -> None:
-    """The thread has stayed in the parent, and with it its connections."""
-    global _current, _for_good, _lock
-    _current, _for_good, _lock = None, None, threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # the thread has stayed in the parent, and with it its connections
+    os.register_at_fork(after_in_child=lambda: SYSTEM.forget(_Loops))

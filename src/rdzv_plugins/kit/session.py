@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rdzv_plugins.coordination import KeyValue, OnEvents
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
-from rdzv_plugins.kit.loop import LoopThread, hold, let_go
+from rdzv_plugins.kit.loop import LoopThread, here, hold, let_go
 from rdzv_plugins.kvstore.coordination.stoppable import StoppableCall
 
 logger = logging.getLogger(__name__)
@@ -119,12 +116,13 @@ class KitSession:
     def __init__(
         self, work: AsyncSession, on_lost: Callable[[ConnectionLost], None], on_over: Callable[[KitSession], object]
     ) -> None:
-        self._work, self._on_over, self._on_lost = work, on_over, StoppableCall(on_lost)
+        self._work, self._on_over, self._on_lost = work, on_over, StoppableCall(on_lost, here())
         self._calls: list[StoppableCall] = []
         self._over: ConnectionLost | None = None
-        self._ending = threading.RLock()  # a signal handler may close
-        self._pid = os.getpid()
-        self._loop: LoopThread = hold()
+        self._loop: LoopThread = hold(here())
+        self._runtime = runtime = self._loop.runtime
+        self._ending = runtime.RLock()  # a signal handler may close
+        self._pid = runtime.getpid()
 
     @property
     def ttl(self) -> float:
@@ -159,7 +157,7 @@ class KitSession:
 
     def watch(self, prefix: str, on_events: OnEvents, *, after: int = 0, timeout: float) -> _Watch:
         """Do what ``Session.watch`` does. An error in ``on_events`` ends the session: it has missed an event."""
-        call = StoppableCall(on_events)
+        call = StoppableCall(on_events, self._runtime)
         self._calls.append(call)
         try:
             watched = self._ask(lambda deadline: self._work.watch(prefix, call, after, deadline), timeout)
@@ -192,7 +190,7 @@ class KitSession:
         self._end(f"the session with {self._work.name} has been abandoned", tell=False)
 
     def _end(self, reason: str, *, tell: bool) -> None:
-        if self._pid != os.getpid():  # the loop's thread, and all that it did, is the parent's
+        if self._pid != self._runtime.getpid():  # the loop's thread, and all that it did, is the parent's
             return
         first = self._end_by(ConnectionLost(reason))
         if first and self._loop.is_current():  # from a call-back of this or another session
@@ -231,7 +229,7 @@ class KitSession:
         try:
             if tell:
                 with contextlib.suppress(TimeoutError, Closed, ConnectionLost, EndpointUnreachable):
-                    await self._work.end(time.monotonic() + _GOOD_BYE_S * 0.8)  # else it goes by itself
+                    await self._work.end(self._runtime.monotonic() + _GOOD_BYE_S * 0.8)  # else it goes by itself
         finally:
             await self._work.drop()
 
@@ -247,7 +245,7 @@ class KitSession:
             let_go(self._loop)
 
     def _unwatch(self, watched: object, call: StoppableCall) -> None:
-        if self._pid != os.getpid():
+        if self._pid != self._runtime.getpid():
             return
         if self._over is None:
             self._loop.soon(self._work.unwatch, watched)
@@ -260,12 +258,12 @@ class KitSession:
 
     def _ask(self, work: Callable[[float], Coroutine[Any, Any, T]], timeout: float) -> T:
         """What the coroutine returns, within ``timeout`` seconds. From any thread but the loop's."""
-        if self._pid != os.getpid():
+        if self._pid != self._runtime.getpid():
             raise ConnectionLost(f"the session with {self._work.name} belongs to the parent of this process")
         if self._over is not None:
             raise self._lost()
         try:
-            return self._loop.run(work(time.monotonic() + timeout), timeout)
+            return self._loop.run(work(self._runtime.monotonic() + timeout), timeout)
         except Closed:
             raise self._lost() from None
         except TimeoutError:

@@ -13,6 +13,7 @@ from typing import Any
 from rdzv_plugins.errors import SettingsDiffer
 from rdzv_plugins.installed import version_of
 from rdzv_plugins.plain_text import printable
+from rdzv_plugins.runtime import SYSTEM, Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +41,9 @@ _OPTION = re.compile(r"--[\w.-]+(?![^=])|-[A-Za-z](?![^=])")
 """Does not match ``-pSECRET``: the value may be attached to a short option."""
 
 
-def signed(settings: dict[str, Any], host: str) -> dict[str, Any]:
+def signed(settings: dict[str, Any], host: str, runtime: Runtime = SYSTEM) -> dict[str, Any]:
     """The settings of a node and who it is, in the form that ``compare`` expects."""
-    return {"settings": settings, "torch": torch_version(), "by": f"{host} (pid {os.getpid()})"}
+    return {"settings": settings, "torch": torch_version(), "by": f"{host} (pid {runtime.getpid()})"}
 
 
 def outline(command: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from rdzv_plugins.reporting import Reporting
+from rdzv_plugins.runtime import SYSTEM, Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -17,8 +18,8 @@ _ASK_S = 10.0
 class Stay:
     """Reports at growing intervals for whom it stays. For use by one thread."""
 
-    def __init__(self) -> None:
-        self._reporting = Reporting(first=LOOK_S, grows=True)
+    def __init__(self, runtime: Runtime = SYSTEM) -> None:
+        self._reporting = Reporting(first=LOOK_S, grows=True, runtime=runtime)
 
     def report(self, names: Sequence[str]) -> None:
         """Log now and then for whom this node stays."""

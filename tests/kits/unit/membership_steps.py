@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 from msgspec import structs
@@ -28,7 +29,9 @@ class Leader:
         **rules: Any,
     ) -> None:
         self.rules = Rules(low, high, **rules)
-        self.machine = Membership(self.rules, lambda _: None, declared, assigned)
+        self.machine = Membership(
+            self.rules, lambda _: None, declared, assigned, mark=uuid.uuid4().hex if self.rules.majority else ""
+        )
         self.now = 100.0
         self.assigned: dict[str, Assignment] = dict(assigned or {})
         self.members: dict[str, Member] = {}

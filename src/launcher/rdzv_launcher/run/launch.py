@@ -31,7 +31,8 @@ from rdzv_launcher.run.health.pulse import Pulse
 from rdzv_launcher.run.health.readiness import readiness
 from rdzv_launcher.run.importing import importing_torch
 from rdzv_launcher.run.keeper.keeper import Keeper
-from rdzv_launcher.run.keeper.messages import Belongings
+from rdzv_launcher.run.keeper.marked import Marked, mark_children
+from rdzv_launcher.run.keeper.messages import Belongings, Start
 from rdzv_launcher.run.log_tails import LogTails
 from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.notice.node import NodeNotices
@@ -50,7 +51,7 @@ from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.program import Kind
 from rdzv_launcher.run.workers.run_path import BARRIER
-from rdzv_launcher.run.workers.starts import preload_of
+from rdzv_launcher.run.workers.starts import preload_of, prepare_starts
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.assemble.create import create_handler
 from rdzv_plugins.assemble.hosted_handler import HostedHandler
@@ -58,6 +59,7 @@ from rdzv_plugins.errors import PeerFailed
 from rdzv_plugins.interfaces import Failure, RoundEvent
 from rdzv_plugins.questions import HANG, LOG, NOTICE, STANDSTILL, VITALS, Question
 from rdzv_plugins.round_page import RoundPage
+from rdzv_plugins.runtime import SYSTEM
 
 if TYPE_CHECKING:
     from rdzv_launcher.run.metrics.agent import AgentFigures
@@ -73,7 +75,8 @@ def launch(start: Preparation, caller: Caller | None = None) -> int:
 
     ``caller`` is told how it ended, instead of the person at the screen.
     """
-    spec, inbox = start.spec, Inbox()
+    spec, runtime = start.spec, SYSTEM
+    inbox: Inbox = runtime.SimpleQueue()
     if spec.nproc > 1 and "OMP_NUM_THREADS" not in os.environ:
         logger.info("OMP_NUM_THREADS=1 for each worker (torchrun's default); set it to use more threads")
     event_log = EventLog(spec.event_log_handler)
@@ -85,7 +88,7 @@ def launch(start: Preparation, caller: Caller | None = None) -> int:
 
             layout = ThirdPartyLogs(spec, own_logs)
         handled = ",".join((start.args.signals_to_handle, *(number.name for number in start.notice.signals)))
-        signals = StoppingSignals(handled, inbox.put)
+        signals = StoppingSignals(handled, inbox.put, runtime)
 
         page = RoundPage()
         at_end.callback(page.close)
@@ -94,11 +97,11 @@ def launch(start: Preparation, caller: Caller | None = None) -> int:
 
         def new_keeper() -> Keeper:
             inherited = caller.inherited if caller is not None else None
-            return Keeper(preload_of(spec, os.environ), inherited, start.notice.ignored, belongings)
+            return Keeper(preload_of(spec, os.environ), inherited, start.notice.ignored, belongings, runtime)
 
         queued_stderr.rest()  # something may have been logged
         keeper = new_keeper()  # before anything has made a thread: then it is a fork, and not a new interpreter
-        pulse = Pulse()
+        pulse = Pulse(runtime)
         health = Health(pulse, start.own.health_timeout)
         if start.own.health_port:
             from rdzv_launcher.run.health.server import HealthServer
@@ -178,12 +181,14 @@ class Launch:
         self._stacks = NodeStacks(self._node, directory.path)
         self._stacks.log_to(self._output.root)
         self._tails = LogTails(self._node, self._output.files, monitor.kept)
+        mark_children(mark)
         self._fence = Fence(
             handler.holding,
             page,
-            mark,
+            Marked(mark),
             signal_below=lambda number: self._workers.signal_below(number),
             on_kill=lambda: self._workers.fenced(),
+            runtime=SYSTEM,
         )
         self._workers = NodeWorkers(
             spec,
@@ -194,9 +199,9 @@ class Launch:
             self._output,
             self._stacks,
             inbox,
-            self._extra,
-            lambda: handler.use_agent_store,
-            lambda name, request: self._events.watchdog(name, request),
+            self._starts,
+            SYSTEM,
+            on_timer=lambda name, request: self._events.watchdog(name, request),
         )
         notice = start.notice
         self._notices = NodeNotices(
@@ -234,6 +239,7 @@ class Launch:
             self._workers,
             inbox,
             signals,
+            SYSTEM,
             on_late=lambda why: self._stacks.store_of_peers(handler.questions, why),
             pulse=pulse,
             notices=self._notices,
@@ -290,6 +296,13 @@ class Launch:
         """Note a worker's first line; called by the thread that has seen it."""
         if self._timeline is not None:
             self._timeline.wrote(local_rank, self._loop.group)
+
+    def _starts(self, group: WorkerGroup, variables: Mapping[str, str]) -> Sequence[Start]:
+        """What is started for a round, with ``variables`` in addition."""
+        use_agent_store = self._handler.use_agent_store
+        return prepare_starts(
+            self._spec, group, self._output, use_agent_store, lambda own: {**variables, **self._extra(own)}
+        )
 
     def _extra(self, own: dict[str, str]) -> dict[str, str]:
         """What is added to a worker's own variables."""

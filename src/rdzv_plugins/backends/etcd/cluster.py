@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -25,12 +23,11 @@ from rdzv_plugins.backends.etcd.refusals import (
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RendezvousFailed
-from rdzv_plugins.kit.loop import looked_at
+from rdzv_plugins.kit.loop import here, looked_at
 from rdzv_plugins.kit.reasons import Reason, Unusable, default_remedy
 
 logger = logging.getLogger(__name__)
 
-_RANDOM = random.Random()  # a generator of our own: the user may have seeded the other
 _STAGGER_S = 0.3
 """After this many seconds a member that has not answered is no longer waited for: the next is asked as well."""
 _ATTEMPT_S = 3.0
@@ -155,7 +152,7 @@ class Cluster:
         """Stop using ``connection``."""
         if not connection.dropped:
             self._reasons[connection.endpoint] = Reason(reason)
-            short = time.monotonic() - connection.opened < _SHORT_S  # it could be reached, and was of no use
+            short = here().monotonic() - connection.opened < _SHORT_S  # it could be reached, and was of no use
             self._pause = min(max(self._pause * 1.5, _FIRST_PAUSE_S), _LONGEST_PAUSE_S) if short else 0.0
             logger.debug("etcd at %s is left: %s", connection.endpoint, reason)
         await connection.drop(reason)
@@ -167,9 +164,9 @@ class Cluster:
         etcd does not do it now; the errors of ``refusal``; and ``Dropped`` after ``close``.
         """
         logins, limit, refused = 0, _ATTEMPT_S, None
-        while deadline - time.monotonic() > 0:
+        while deadline - here().monotonic() > 0:
             try:
-                connection = await self.connection(deadline - time.monotonic())
+                connection = await self.connection(deadline - here().monotonic())
                 await self._log_in(connection, deadline)
             except TimeoutError:
                 break
@@ -177,7 +174,7 @@ class Cluster:
                 if self._closed:
                     raise
                 continue
-            token, start = connection.token, time.monotonic()
+            token, start = connection.token, here().monotonic()
             given = min(limit, max(0.001, deadline - start))
             try:
                 answer = await ask(connection, given)
@@ -200,10 +197,10 @@ class Cluster:
                     logins += 1
                     connection.forget_login(token)
                 elif error.code() == grpc.StatusCode.DEADLINE_EXCEEDED and (
-                    limit == _ATTEMPT_S or time.monotonic() - start > given + LATE_S
+                    limit == _ATTEMPT_S or here().monotonic() - start > given + LATE_S
                 ):
                     limit *= 2
-                elif deadline - time.monotonic() > 0:  # otherwise it was we who ran out of time
+                elif deadline - here().monotonic() > 0:  # otherwise it was we who ran out of time
                     await self.leave(connection, reason_of(error))
         if refused is not None:
             raise TimeoutError(f"{what}: {refused} ({refused.remedy.rstrip('.')})")
@@ -211,7 +208,7 @@ class Cluster:
 
     async def _pause_before(self, deadline: float, seconds: float) -> None:
         """Pause, so that thousands of nodes do not come back at once."""
-        await asyncio.sleep(min(seconds * _RANDOM.uniform(0.5, 1.5), max(0.0, deadline - time.monotonic())))
+        await asyncio.sleep(min(seconds * here().random.uniform(0.5, 1.5), max(0.0, deadline - here().monotonic())))
 
     async def _log_in(self, connection: Connection, deadline: float) -> None:
         """Log in. Raises ``TimeoutError``, ``Dropped`` and the errors of ``refusal``.
@@ -220,7 +217,7 @@ class Cluster:
         """
         while True:
             try:
-                await connection.logged_in(deadline - time.monotonic())
+                await connection.logged_in(deadline - here().monotonic())
                 return
             except TimeoutError:
                 self._reasons[connection.endpoint] = Reason("it has not answered the login yet")
@@ -233,7 +230,7 @@ class Cluster:
                 if not (self.proven and self._security.may_change and is_wrong_password(error)):
                     raise refused from None
                 self._reasons[connection.endpoint] = Reason(str(refused), refused.remedy)
-                if time.monotonic() >= deadline:
+                if here().monotonic() >= deadline:
                     raise TimeoutError(str(refused)) from None
                 await self._pause_before(deadline, _LOOK_S)
 
@@ -248,7 +245,7 @@ class Cluster:
 
     async def stream(self, connection: Connection, method: str) -> Stream:
         """A stream for which a user has logged in. Raises ``TROUBLE``, and the errors of ``refusal``."""
-        await self._log_in(connection, time.monotonic() + _LOGIN_S)
+        await self._log_in(connection, here().monotonic() + _LOGIN_S)
         return connection.stream(method)
 
     async def close(self) -> None:
@@ -277,17 +274,20 @@ class Cluster:
             reasons = [self._reasons.get(endpoint) for endpoint in self._endpoints]
             if all(reason and reason.final for reason in reasons) and not self.proven:
                 raise self.problem(f"etcd at {self.name} cannot be used")
-            await asyncio.sleep(pause * _RANDOM.uniform(0.5, 1.0))
+            await asyncio.sleep(pause * here().random.uniform(0.5, 1.0))
             pause = min(pause * 1.5, _LONGEST_PAUSE_S)
 
     async def _any_member(self) -> Connection | None:
         """The first usable member, in random order so that the nodes spread over the members."""
         found: list[Connection] = []
+        started: list[asyncio.Task[None]] = []
         trying: set[asyncio.Task[None]] = set()
         try:
-            for endpoint in _RANDOM.sample(self._endpoints, len(self._endpoints)):
-                trying.add(asyncio.get_running_loop().create_task(self._try(endpoint, found)))
-                _, trying = await asyncio.wait(trying, timeout=_STAGGER_S, return_when=asyncio.FIRST_COMPLETED)
+            for endpoint in here().random.sample(self._endpoints, len(self._endpoints)):
+                started.append(asyncio.get_running_loop().create_task(self._try(endpoint, found)))
+                _, trying = await asyncio.wait(
+                    [*trying, started[-1]], timeout=_STAGGER_S, return_when=asyncio.FIRST_COMPLETED
+                )
                 if found:
                     break
             while trying and not found:
@@ -297,7 +297,7 @@ class Cluster:
             await _drop(found)
             raise
         finally:
-            for task in trying:
+            for task in started:
                 task.cancel()
             await _drop(found[1:])
 

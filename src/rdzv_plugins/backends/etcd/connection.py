@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
@@ -11,7 +10,7 @@ from rdzv_plugins.backends.etcd.api import grpc, rpc
 from rdzv_plugins.backends.etcd.refusals import is_about_users, is_wrong_password
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kit.loop import in_thread, looked_at
+from rdzv_plugins.kit.loop import here, in_thread, looked_at
 
 T = TypeVar("T")
 
@@ -87,7 +86,7 @@ class Connection:
     ) -> None:
         self.endpoint, self.local_addr, self.remote_addr = endpoint, local_addr, remote_addr
         self._security = security
-        self.opened = time.monotonic()
+        self.opened = here().monotonic()
         self.dropped = ""
         """Why it is no longer used."""
         self.cluster_id = 0
@@ -95,7 +94,7 @@ class Connection:
         self._metadata: tuple[tuple[str, str], ...] = (_REQUIRE_LEADER,)
         self._channel = channel
         self._methods: dict[str, Any] = {}
-        self._waiting: set[asyncio.Task[Any]] = set()
+        self._waiting: dict[asyncio.Task[Any], None] = {}
         self._login: asyncio.Task[None] | None = None
         self._refused: tuple[tuple[str, str], Exception] | None = None
 
@@ -193,7 +192,7 @@ class Connection:
         """
         task = asyncio.current_task()
         assert task is not None, "on the loop"
-        self._waiting.add(task)
+        self._waiting[task] = None
         try:
             return await (waiting if timeout is None else asyncio.wait_for(waiting, timeout))
         except asyncio.TimeoutError:  # a different class from TimeoutError before Python 3.11
@@ -203,5 +202,5 @@ class Connection:
                 raise Dropped(self.dropped) from None
             raise
         finally:
-            self._waiting.discard(task)
+            self._waiting.pop(task, None)
             del task  # the task keeps an error that this frame is part of: avoid a cycle, which would keep sockets

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 
 from rdzv_plugins.backends.etcd.api import rpc
@@ -16,7 +15,7 @@ from rdzv_plugins.backends.etcd.space import Space
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.kit.coordination import Coordination
-from rdzv_plugins.kit.loop import hold_for_good
+from rdzv_plugins.kit.loop import here, hold_for_good
 from rdzv_plugins.kit.session import KitSession
 
 _MORE_S = 2.0
@@ -65,7 +64,7 @@ class EtcdCoordination(Coordination):
 
     async def _peek(self, key: str, timeout: float) -> bytes | None:
         cluster = self._cluster()
-        deadline = time.monotonic() + timeout
+        deadline = here().monotonic() + timeout
         try:
             await cluster.connection(timeout)
             what = f"reading {key!r}"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from typing import Any
 
 from rdzv_plugins.backends.etcd.api import grpc, rpc
@@ -18,8 +17,8 @@ from rdzv_plugins.backends.etcd.cluster import Cluster
 from rdzv_plugins.backends.etcd.connection import LATE_S, TROUBLE, Connection, Dropped, Stream
 from rdzv_plugins.backends.etcd.refusals import Verdict, reason_of, verdict
 from rdzv_plugins.backends.etcd.space import RUN_LEASE_S
-from rdzv_plugins.clock import now
 from rdzv_plugins.errors import ConnectionLost
+from rdzv_plugins.kit.loop import here
 from rdzv_plugins.reporting import EVERY_S
 
 logger = logging.getLogger(__name__)
@@ -87,11 +86,11 @@ class KeepAlive:
         self._period = min(ttl / _REFRESHES_PER_TTL, _LONGEST_PERIOD_S)
         self._last = granted
         self._run_last = -math.inf  # it may be about to end
-        self._stepped = now()
+        self._stepped = here().now()
         self._stood = 0.0  # for how long this process has stood still since the last refresh
         self._late = False
         self._troubled = False  # since the last refresh
-        self._clock = time.time() - now()
+        self._clock = here().wall() - here().now()
 
     @property
     def known_until(self) -> float:
@@ -136,7 +135,7 @@ class KeepAlive:
     async def _reach(self) -> Connection | None:
         """A connection; None if it has taken too long."""
         wait, told = _QUIET_S, False
-        while (left := self._last + self._patience - now()) > 0:
+        while (left := self._last + self._patience - here().now()) > 0:
             try:
                 connection = await self._cluster.connection(min(wait, left))
             except TimeoutError:
@@ -146,26 +145,28 @@ class KeepAlive:
                 told = True
                 logger.warning(
                     "etcd has not answered for %.0f s (%s); this node goes on without it for another %.0f s at most",
-                    now() - self._last,
+                    here().now() - self._last,
                     self._cluster.why(),
                     left - wait,
                 )
                 wait = EVERY_S
                 continue
             if told:
-                logger.warning("etcd answers again, at %s, after %.0f s", connection.endpoint, now() - self._last)
+                logger.warning(
+                    "etcd answers again, at %s, after %.0f s", connection.endpoint, here().now() - self._last
+                )
             return connection
         return None
 
     async def _refresh(self, connection: Connection) -> str:
         """Refresh the leases; returns which one is gone."""
         period, timeout = self._period, min(self._period, _ANSWER_S)
-        self._stepped = now()
+        self._stepped = here().now()
         stream = connection.stream("Lease/LeaseKeepAlive")
         try:
             while True:
                 self._step()
-                sent = now()
+                sent = here().now()
                 if await _refreshed(stream, self._lease, timeout) <= 0:
                     return "its lease"
                 self._last, self._troubled, self._stood = sent, False, 0.0
@@ -173,27 +174,27 @@ class KeepAlive:
                     if await _refreshed(stream, self._run_lease, timeout) <= 0:
                         return "the lease of the run"
                     self._run_last = sent
-                await asyncio.sleep(max(0.0, sent + period - now()))
+                await asyncio.sleep(max(0.0, sent + period - here().now()))
         finally:
             self._step()
             stream.close()
 
     def _step(self) -> None:
         """Note a step: between two of them nothing here takes longer than the time between two refreshes."""
-        stood, self._stepped = now() - self._stepped, now()
+        stood, self._stepped = here().now() - self._stepped, here().now()
         self._late = stood > min(self._period, _ANSWER_S) + LATE_S
         if stood > self._period + self._ttl / 2:
             self._stood = max(self._stood, stood)
 
     def _unanswered(self) -> ConnectionLost:
-        text = f"etcd has not answered for {now() - self._last:.0f} s: {self._cluster.why()}"
+        text = f"etcd has not answered for {here().now() - self._last:.0f} s: {self._cluster.why()}"
         error = ConnectionLost(text, remedy=self._cluster.remedy)
         error.silent, error.silent_since = True, None if self._stood else self._last
         return error
 
     def gone(self, which: str = "its lease") -> ConnectionLost:
         """The reason for the end, as far as this node can tell."""
-        silence = now() - self._last
+        silence = here().now() - self._last
         if silence < self._ttl:
             text = (
                 f"{which} is gone, though it was refreshed {silence:.1f} s ago: it was revoked by hand, etcd has lost "
@@ -209,7 +210,7 @@ class KeepAlive:
                 f"{which} has ended, for this process stood still for {self._stood or silence:.1f} s (it was stopped, "
                 f"or the machine slept or was overloaded); after {self._ttl:g} s it counts as lost"
             )
-        jump = time.time() - now() - self._clock
+        jump = here().wall() - here().now() - self._clock
         if abs(jump) > _CLOCK_S:
             text += f"; the clock of this machine has been set by {jump:+.0f} s meanwhile, which is not the cause"
         return ConnectionLost(f"the session with etcd at {self._cluster.name} is over: {text}")

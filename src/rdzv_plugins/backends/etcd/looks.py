@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import re
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
@@ -24,7 +23,7 @@ from rdzv_plugins.backends.etcd.opening import open_connection
 from rdzv_plugins.backends.etcd.refusals import is_about_users, reason_of
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kit.loop import hold_for_good, in_thread
+from rdzv_plugins.kit.loop import here, hold_for_good, in_thread
 from rdzv_plugins.kit.reasons import Reason, Unusable
 
 _TIMES = 5
@@ -159,9 +158,9 @@ async def _timed(connection: Connection, method: str, request: Any, timeout: flo
     """The seconds that an answer takes, and the last answer."""
     times, answer = [], None
     for _ in range(_TIMES):
-        began = time.monotonic()
+        began = here().monotonic()
         answer = await connection.unary(method, request, timeout)
-        times.append(time.monotonic() - began)
+        times.append(here().monotonic() - began)
     return statistics.median(times), answer
 
 
@@ -170,10 +169,10 @@ async def _with_page(look: Look, security: EtcdSecurity, timeout: float) -> Look
     if look.trouble is not None:
         return look
     try:
-        began = time.time()
+        began = here().wall()
         ask = in_thread(page_of, look.endpoint, security, "/metrics", timeout)
         date, body = await asyncio.wait_for(ask, timeout)
-        ended = time.time()
+        ended = here().wall()
     except (OSError, HTTPException, TimeoutError, asyncio.TimeoutError):
         return look
     quota = _QUOTA_METRIC.search(body)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -14,12 +13,10 @@ from rdzv_plugins.backends.etcd.diagnosis import SILENT, diagnose
 from rdzv_plugins.backends.etcd.refusals import reason_of
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kit.loop import in_thread
+from rdzv_plugins.kit.loop import here, in_thread
 from rdzv_plugins.kit.reasons import Reason, Unusable
 from rdzv_plugins.kvstore.sockets.reach import resolve, try_connect
 from rdzv_plugins.kvstore.tcpstore.whose import SAME_BACKEND
-
-_RANDOM = random.Random()  # a generator of our own: the user may have seeded the other
 
 Whose = Callable[[str], str]
 """Tells what listens at an endpoint: see ``Request.whose``."""
@@ -61,7 +58,7 @@ def _dial(endpoint: Endpoint) -> tuple[str, str, str]:
     except socket.gaierror:
         addresses = [endpoint.host]
     problem = ""
-    for address in _RANDOM.sample(addresses, len(addresses)):
+    for address in here().random.sample(addresses, len(addresses)):
         plain, problem = try_connect(Endpoint(address, endpoint.port), DIAL_S, None)
         if plain is not None:
             with plain:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from rdzv_plugins.backends.etcd.refusals import LeaseGone
 from rdzv_plugins.backends.etcd.space import NEW, Space
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.errors import Compacted, RendezvousFailed
+from rdzv_plugins.kit.loop import here
 from rdzv_plugins.plain_text import some
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class Requests:
     async def _turn(self, what: str, deadline: float) -> AsyncIterator[None]:
         if self._writing.locked():
             try:
-                await asyncio.wait_for(self._writing.acquire(), max(0.0, deadline - time.monotonic()))
+                await asyncio.wait_for(self._writing.acquire(), max(0.0, deadline - here().monotonic()))
             except asyncio.TimeoutError:
                 raise TimeoutError(f"{what}: the write before it was not answered ({self._cluster.why()})") from None
         else:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import math
 import secrets
-import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from rdzv_plugins.backends.etcd.cluster import Cluster
@@ -16,9 +15,9 @@ from rdzv_plugins.backends.etcd.refusals import LeaseGone
 from rdzv_plugins.backends.etcd.requests import Requests
 from rdzv_plugins.backends.etcd.space import RUN_LEASE_S, Space
 from rdzv_plugins.backends.etcd.watches import Watched, Watches
-from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError, RendezvousFailed
+from rdzv_plugins.kit.loop import here
 from rdzv_plugins.kit.session import AsyncSession, Closed
 from rdzv_plugins.kvstore.coordination.stoppable import StoppableCall
 
@@ -55,7 +54,7 @@ class EtcdSession(AsyncSession):
         return self._cluster.problem(lead)
 
     async def reach(self, deadline: float) -> None:
-        await self._cluster.connection(deadline - time.monotonic())
+        await self._cluster.connection(deadline - here().monotonic())
 
     async def open(self, ttl: float, deadline: float) -> None:
         """Get a lease and announce that this session lives. etcd counts in whole seconds, and may grant more."""
@@ -64,16 +63,16 @@ class EtcdSession(AsyncSession):
                 await self._open(math.ceil(ttl), deadline)
                 return
             except LeaseGone:  # before it was of use: either this process or etcd has stood still
-                if time.monotonic() >= deadline:
+                if here().monotonic() >= deadline:
                     raise
                 self._new_lease()
 
     async def _open(self, ttl: int, deadline: float) -> None:
         granted = False
         try:
-            connection = await self._cluster.connection(deadline - time.monotonic())
+            connection = await self._cluster.connection(deadline - here().monotonic())
             self.local_addr, self.remote_addr = connection.local_addr, connection.remote_addr
-            asked = now()
+            asked = here().now()
             self.ttl = float(await grant(self._cluster, self._lease, ttl, deadline))
             granted = True
             await ensure(self._cluster, self._space.run_lease, RUN_LEASE_S, deadline)
@@ -81,7 +80,7 @@ class EtcdSession(AsyncSession):
         except BaseException:
             if granted:  # do not make others wait for its end
                 with contextlib.suppress(TimeoutError, Dropped, RendezvousFailed):
-                    await self._requests.leave(time.monotonic() + _GOOD_BYE_S)
+                    await self._requests.leave(here().monotonic() + _GOOD_BYE_S)
             raise
         self._cluster.proven = True
         self._keeping = keeping = KeepAlive(
@@ -138,7 +137,7 @@ class EtcdSession(AsyncSession):
                 watched = Watched(prefix, call, revision + 1, set())
                 self._watches.begin(watched, held)
             try:
-                await asyncio.wait_for(self._watches.add(watched), deadline - time.monotonic())
+                await asyncio.wait_for(self._watches.add(watched), deadline - here().monotonic())
                 return watched
             except BaseException as error:
                 self._watches.remove(watched)

@@ -7,11 +7,9 @@ nothing. Its successor starts from the keys alone.
 from __future__ import annotations
 
 import logging
-import queue
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rdzv_plugins.coordination import Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
@@ -26,7 +24,10 @@ from rdzv_plugins.elastic.leading.watchdog import LeaderWatchdog
 from rdzv_plugins.errors import ConnectionLost, RdzvError
 from rdzv_plugins.interfaces import Outcome
 from rdzv_plugins.rounds.ends import to_json
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import Empty, Runtime
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue
 
 logger = logging.getLogger(__name__)
 
@@ -60,29 +61,32 @@ class Leader:
         neighbours: Neighbours,
         me: Member,
         outage: Outage,
+        runtime: Runtime,
         *,
         gone: str = "",
         proved: Iterable[str] = (),
         on_free: Callable[[], None] = lambda: None,
+        on_waits: Callable[[], None] = lambda: None,
     ) -> None:
         """``me``: this node. ``gone``: the node that led before and whose process is proved gone.
 
         ``proved``: nodes whose processes were proved gone to this one while they were members at this endpoint.
 
-        ``on_free`` is called, on the thread, when a leader that was ``stuck`` no longer is.
+        ``on_free`` is called, on the thread, when a leader that was ``stuck`` no longer is. ``on_waits``: as for
+        ``PeerWatch``.
         """
         self._session, self._key = session, key
         self._rules, self._order, self._neighbours = rules, order, neighbours
-        self._outage = outage
-        self._inbox: queue.SimpleQueue[Sequence[Event | _ProvedGone] | None] = queue.SimpleQueue()
-        self._seen = MemberWatch(session, me, self.proved, until_proved=rules.majority)
+        self._outage, self._runtime = outage, runtime
+        self._inbox: SimpleQueue[Sequence[Event | _ProvedGone] | None] = self._runtime.SimpleQueue()
+        self._seen = MemberWatch(session, me, self.proved, on_waits, runtime, until_proved=rules.majority)
         self._was_leading, self._proved = gone, tuple(proved)
         self._progress = ""
         self._progress_at: float | None = None
         self._on_free = on_free
         self._told = (keys.NODES,) if rules.trial is None else (keys.NODES, keys.TRIES)
-        self._watchdog = LeaderWatchdog(session.ttl, self._step_down)
-        self._thread = OwnThread(target=self._run, name="rdzv-leader")
+        self._watchdog = LeaderWatchdog(session.ttl, self._step_down, runtime)
+        self._thread = self._runtime.Thread(target=self._run, name="rdzv-leader")
         self._thread.start()
 
     def leads(self, session: Session, key: KeyValue) -> bool:
@@ -123,7 +127,7 @@ class Leader:
             self._watchdog.end()
             if self._watchdog.stuck:
                 # it lives for a moment more: the callee allows for that
-                OwnThread(target=self._tell_free, name="rdzv-leader-free").start()
+                self._runtime.Thread(target=self._tell_free, name="rdzv-leader-free").start()
 
     def _tell_free(self) -> None:
         self._thread.join()
@@ -188,15 +192,17 @@ class Leader:
             for each in readable(Assignment, [kv])
         }
         has_begun = any(kv.key == keys.BEGUN for kv in held)
-        return Membership(self._rules, self._order, declared, assignments, has_begun=has_begun), Probing(probe)
+        mark = self._runtime.uuid4().hex if self._rules.majority else ""
+        membership = Membership(self._rules, self._order, declared, assignments, has_begun=has_begun, mark=mark)
+        return membership, Probing(probe)
 
     def _wait(self, membership: Membership) -> list[Event | _ProvedGone] | None:
         """Wait for events and return all that have come: none if only time has passed, None to stop."""
-        now = time.monotonic()
+        now = self._runtime.monotonic()
         deadlines = [at for at in (membership.deadline(), self._progress_at) if at is not None]
         try:
             first = self._inbox.get(timeout=max(0.0, min(deadlines) - now) if deadlines else None)
-        except queue.Empty:
+        except Empty:
             return []
         batches = [first]
         while not self._inbox.empty():
@@ -211,7 +217,7 @@ class Leader:
         finishing: bool | None = None,
     ) -> None:
         """Feed in what has happened; with ``finishing``, this is all that a leader taking over can know."""
-        now = time.monotonic()
+        now = self._runtime.monotonic()
         members: list[Member] = []
         probe: Probe | None = None
         ended: list[str] = []

@@ -11,6 +11,7 @@ from rdzv_plugins.elastic.leading.session_ends import SessionEnds
 from rdzv_plugins.elastic.liveness.peer import Peer, peer_of
 from rdzv_plugins.elastic.liveness.watching import PeerWatch
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
+from rdzv_plugins.runtime import Runtime
 
 
 class MemberWatch:
@@ -20,17 +21,24 @@ class MemberWatch:
     """
 
     def __init__(
-        self, session: Session, me: Member, on_gone: Callable[[str], None], *, until_proved: bool = False
+        self,
+        session: Session,
+        me: Member,
+        on_gone: Callable[[str], None],
+        on_waits: Callable[[], None],
+        runtime: Runtime,
+        *,
+        until_proved: bool = False,
     ) -> None:
-        """``on_gone``: as for ``PeerWatch``. ``me``: this node, which is not watched.
+        """``on_gone``, ``on_waits``: as for ``PeerWatch``. ``me``: this node, which is not watched.
 
         ``until_proved``: keep watching a node that is lost without a word, as the proof that it is gone may yet come.
         """
         self._until_proved = until_proved
         self._session, self._me = session, me
         raise_file_limit()  # each member takes one
-        self.peers = PeerWatch(on_gone)
-        self._ends = SessionEnds(session)
+        self.peers = PeerWatch(on_gone, on_waits, runtime)
+        self._ends = SessionEnds(session, runtime)
         self._watched: dict[str, Peer] = {}
         self._said: dict[str, tuple[object, ...]] = {}
         """What each member last said about where it is: most of what it says is about something else."""

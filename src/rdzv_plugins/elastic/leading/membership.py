@@ -31,7 +31,6 @@ The invariants that it keeps, I1 to I7, are in docs/explanation/elastic-rendezvo
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -116,8 +115,12 @@ class Membership:
         assignments: Mapping[str, Assignment] | None = None,
         *,
         has_begun: bool = False,
+        mark: str = "",
     ) -> None:
-        """``has_begun``: this endpoint, one of several, remembers that there was a round."""
+        """``has_begun``: this endpoint, one of several, remembers that there was a round.
+
+        ``mark`` identifies this leader's rounds: another leader may give the same numbers at another endpoint.
+        """
         held = assignments or {}
         self._rules = rules
         self._shape = rules.shape
@@ -143,10 +146,9 @@ class Membership:
         self._finishing = False  # a node of the round was done and has left
         self._all_known = self._step != "complete"  # nobody is welcome before all nodes that have a place are known
         self._kept = KeptRound(rules.back, given, one_place=not rules.majority) if declared is None else None
-        self._begun = uuid.uuid4().hex if rules.majority else ""
-        """Identifies this leader's rounds: another leader may give the same numbers at another endpoint."""
+        self._mark = mark
         given_up = {each.begun for each in held.values() if each.begun and each.round > self._declared.number}
-        ours = {self._begun, *given_up}
+        ours = {self._mark, *given_up}
         self._quorum = Quorum(self._declared, self._places, ours, has_begun=has_begun) if rules.majority else None
         self._gather_by: float | None = None
         """Several endpoints: how long the nodes of a round that was declared elsewhere wait for each other."""
@@ -554,8 +556,8 @@ class Membership:
         heard = self._kept.number if self._kept is not None else 0
         self._number = max(self._number, heard, newest, *(_newest(member) for member in chosen)) + 1
         self._plan = plan(self._number, chosen, self._former, self._order)
-        if self._begun:
-            self._plan = {n: replace(a, begun=self._begun) for n, a in self._plan.items()}
+        if self._mark:
+            self._plan = {n: replace(a, begun=self._mark) for n, a in self._plan.items()}
         self._roster.place(self._plan)
         self._step, self._act_by = "serve", now + self._rules.rejoin
         if self._kept is not None:

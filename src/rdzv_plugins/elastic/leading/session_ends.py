@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
-import queue
+from typing import TYPE_CHECKING
 
 from rdzv_plugins.coordination import EndsSessions, Session
 from rdzv_plugins.elastic.insisting import patience
 from rdzv_plugins.errors import ConnectionLost
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import Runtime
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue
 
 logger = logging.getLogger(__name__)
 
@@ -19,9 +22,9 @@ class SessionEnds:
     If the service cannot end a session, or does not, its time to live ends it.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._keys: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    def __init__(self, session: Session, runtime: Runtime) -> None:
+        self._session, self._runtime = session, runtime
+        self._keys: SimpleQueue[str | None] = self._runtime.SimpleQueue()
         self._started = False
 
     def end(self, key: str) -> None:
@@ -31,7 +34,7 @@ class SessionEnds:
         self._keys.put(key)
         if not self._started:
             self._started = True
-            OwnThread(target=self._run, args=(self._session,), name="rdzv-session-ends").start()
+            self._runtime.Thread(target=self._run, args=(self._session,), name="rdzv-session-ends").start()
 
     def close(self) -> None:
         """End nothing beyond what has already been requested: that stays right, whoever leads."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -22,20 +20,20 @@ class LeaderWatchdog:
     called on the watchdog's thread with a sentence saying where the watched thread is, and may block. Thread-safe.
     """
 
-    def __init__(self, limit: float, on_stuck: Callable[[str], None]) -> None:
-        self._limit, self._on_stuck = limit, on_stuck
-        self._changed = threading.Condition()
+    def __init__(self, limit: float, on_stuck: Callable[[str], None], runtime: Runtime) -> None:
+        self._limit, self._on_stuck, self._runtime = limit, on_stuck, runtime
+        self._changed = self._runtime.Condition()
         self._busy_since: float | None = None
         self._watched = 0
         self._ended = False
         self.stuck = False
         """True once the leader was found stuck: it does not lead any more, whatever it does when it goes on."""
-        OwnThread(target=self._run, name="rdzv-leader-watchdog").start()
+        self._runtime.Thread(target=self._run, name="rdzv-leader-watchdog").start()
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
         """A context for one turn of the loop, which may take at most ``limit`` seconds."""
-        self._watched = threading.get_ident()
+        self._watched = self._runtime.get_ident()
         self._set_busy(True)
         try:
             yield
@@ -59,14 +57,14 @@ class LeaderWatchdog:
 
     def _set_busy(self, busy: bool) -> None:
         with self._changed:
-            self._busy_since = time.monotonic() if busy else None
+            self._busy_since = self._runtime.monotonic() if busy else None
             self._changed.notify_all()
 
     def _run(self) -> None:
         with self._changed:
             while not self._ended:
                 since = self._busy_since
-                left = None if since is None else since + self._limit - time.monotonic()
+                left = None if since is None else since + self._limit - self._runtime.monotonic()
                 if left is not None and left <= 0:
                     self.stuck = True
                     break

@@ -5,14 +5,23 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import socket
-import time
 from collections.abc import Callable
 from typing import Any, Literal
 
-from rdzv_plugins.elastic.liveness.greeting import MOST_BYTES, answer, hello
+from rdzv_plugins.elastic.liveness.greeting import MOST_BYTES, WAITS, answer, hello
 from rdzv_plugins.elastic.liveness.peer import Peer
-from rdzv_plugins.kvstore.coordination.reactor import close_in_children, reactor
+from rdzv_plugins.kvstore.coordination.reactor import Reactor, close_in_children
+from rdzv_plugins.runtime import (
+    AF_INET,
+    AF_INET6,
+    AI_NUMERICHOST,
+    AI_NUMERICSERV,
+    SO_ERROR,
+    SOCK_NONBLOCK,
+    SOCK_STREAM,
+    SOL_SOCKET,
+    Runtime,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -29,12 +38,21 @@ _ANSWER_S = 5.0
 class Dial:
     """A connection to another node's own port. For use on the reactor's thread only.
 
-    ``on_answer`` is called once at most and ``on_end`` once; neither is called from ``start``.
+    ``on_answer`` is called once at most, ``on_waits`` when the node says that it waits for the service, and ``on_end``
+    once; none is called from ``start``.
     """
 
-    def __init__(self, peer: Peer, on_answer: Callable[[], None], on_end: Callable[[Outcome], None]) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        on_answer: Callable[[], None],
+        on_waits: Callable[[], None],
+        on_end: Callable[[Outcome], None],
+        runtime: Runtime,
+    ) -> None:
+        self._runtime = runtime
         self._name = peer.name or peer.node_id
-        self._peer, self._on_answer, self._on_end = peer, on_answer, on_end
+        self._peer, self._on_answer, self._on_waits, self._on_end = peer, on_answer, on_waits, on_end
         self._expected = self._heard = b""
         self._connecting, self._over = True, False
         self.answered = False
@@ -42,19 +60,19 @@ class Dial:
 
     def start(self) -> Outcome | None:
         """Dial. Returns the outcome if it is known at once; then nothing is called."""
-        family = socket.AF_INET6 if ":" in self._peer.host else socket.AF_INET
+        family = AF_INET6 if ":" in self._peer.host else AF_INET
         try:
-            self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            self._socket = self._runtime.socket(family, SOCK_STREAM | SOCK_NONBLOCK)
         except OSError:  # no descriptor is left
             return "unclear"
-        close_in_children(self._socket)
+        close_in_children(self._socket, self._runtime)
         try:
             error = self._socket.connect_ex(self._where(family))
             if error not in (0, errno.EINPROGRESS):
                 self.hang_up()
                 return _outcome(error)
-            reactor().add(self, time.monotonic() + _ANSWER_S)
-            reactor().watch_room(self, True)
+            self._runtime.single(Reactor).add(self, self._runtime.monotonic() + _ANSWER_S)
+            self._runtime.single(Reactor).watch_room(self, True)
         except (OSError, ValueError, TypeError, OverflowError) as error:  # a member may say anything about itself
             logger.debug("node %s cannot be dialled at %r: %s", self._peer.node_id, self._peer.host, error)
             self.hang_up()
@@ -68,15 +86,15 @@ class Dial:
         """
         if "%" not in self._peer.host:
             return self._peer.host, self._peer.port
-        numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
-        return socket.getaddrinfo(self._peer.host, self._peer.port, family, socket.SOCK_STREAM, flags=numeric)[0][4]
+        numeric = AI_NUMERICHOST | AI_NUMERICSERV
+        return self._runtime.getaddrinfo(self._peer.host, self._peer.port, family, SOCK_STREAM, flags=numeric)[0][4]
 
     def hang_up(self) -> None:
         """End the connection; nothing is called. May be repeated."""
         if not self._over:
             self._over = True
             with contextlib.suppress(OSError, KeyError):  # it was not being served yet
-                reactor().remove(self)
+                self._runtime.single(Reactor).remove(self)
             self._socket.close()
 
     def fileno(self) -> int:
@@ -99,14 +117,25 @@ class Dial:
         except OSError:  # reset: by its host, or by something in between
             self._end("unclear")
             return
-        if self.answered:
-            self._end("unclear" if heard else "closed")  # one that leaves of its own will says a last word
+        if not heard:
+            self._end("closed" if self.answered and not self._heard else "unclear")
             return
         self._heard += heard
-        if self._heard == self._expected:
-            self.answered = True
+        if not self.answered and self._heard.startswith(self._expected):
+            self.answered, self._heard = True, self._heard[len(self._expected) :]
             self._on_answer()
-        elif not heard or not self._expected.startswith(self._heard):
+        if self.answered:
+            self._hear_words()
+        elif not self._expected.startswith(self._heard):
+            self._end("unclear")
+
+    def _hear_words(self) -> None:
+        waits = False
+        while self._heard.startswith(WAITS):
+            waits, self._heard = True, self._heard[len(WAITS) :]
+        if waits:
+            self._on_waits()
+        if not WAITS.startswith(self._heard):  # one that leaves of its own will says a last word
             self._end("unclear")
 
     def tick(self, now: float) -> None:
@@ -119,7 +148,7 @@ class Dial:
     def forget(self) -> None: ...
 
     def _connected(self) -> None:
-        error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        error = self._socket.getsockopt(SOL_SOCKET, SO_ERROR)
         if error:
             self._end(_outcome(error))
             return
@@ -131,7 +160,7 @@ class Dial:
             return
         self._connecting = False
         self._expected = answer(self._name, there, here)
-        reactor().watch_room(self, False)
+        self._runtime.single(Reactor).watch_room(self, False)
 
     def _end(self, outcome: Outcome) -> None:
         if not self._over:

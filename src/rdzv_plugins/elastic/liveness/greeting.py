@@ -4,6 +4,7 @@
 
     the dialling end     rdzv-alive 1 <node id>
     the listening end    rdzv-here 1 <node id> <its own address and port> <those of the other end>
+    the listening end    rdzv-waits          the service does not do what its node needs; may be repeated
     the listening end    rdzv-bye            it closes this connection of its own will
 
 Each is one line of UTF-8 that ends in a line feed. The addresses are those that the listening process sees; the
@@ -16,6 +17,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
+WAITS = b"rdzv-waits\n"
 BYE = b"rdzv-bye\n"
 MOST_BYTES = 1024
 """The most bytes of a line."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic.keys import Leading, Member, decode
 from rdzv_plugins.elastic.liveness.peer import peer_of
 from rdzv_plugins.elastic.liveness.watching import PeerWatch
+from rdzv_plugins.runtime import Runtime
 
 WATCHERS = 16
 """How many nodes of a round watch the leader, those with the lowest ranks: one that goes on is enough."""
@@ -21,13 +21,23 @@ class LeaderWatch:
     started again when the proof came. It is called on the thread of the process's connections, and must return at once.
     """
 
-    def __init__(self, on_gone: Callable[[KeyValue, str, int], None], *, until_proved: bool = False) -> None:
-        """``until_proved``: keep watching a node that no longer leads, as the proof may yet come."""
-        self._until_proved = until_proved
+    def __init__(
+        self,
+        on_gone: Callable[[KeyValue, str, int], None],
+        on_waits: Callable[[], None],
+        runtime: Runtime,
+        *,
+        until_proved: bool = False,
+    ) -> None:
+        """``on_waits``: as for ``PeerWatch``.
+
+        ``until_proved``: keep watching a node that no longer leads, as the proof may yet come.
+        """
+        self._until_proved, self._runtime = until_proved, runtime
         self._earlier: dict[str, KeyValue] = {}
         """Those that led before and are still watched, with the keys by which they led."""
-        self._on_gone = on_gone
-        self._lock = threading.Lock()
+        self._on_gone, self._on_waits = on_gone, on_waits
+        self._lock = self._runtime.Lock()
         self._leader: KeyValue | None = None
         self._node = ""
         self._watch: PeerWatch | None = None
@@ -59,7 +69,7 @@ class LeaderWatch:
             if peer is None or peer.node_id == me.node_id:
                 return
             if self._watch is None or self._watch.is_closed:
-                self._watch = PeerWatch(self._gone)
+                self._watch = PeerWatch(self._gone, self._on_waits, self._runtime)
             self._node = peer.node_id
             self._watch.add(peer)
 

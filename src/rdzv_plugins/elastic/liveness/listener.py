@@ -6,15 +6,16 @@ import contextlib
 import errno
 import itertools
 import logging
-import os
-import socket
-import threading
-import time
+from typing import TYPE_CHECKING
 
-from rdzv_plugins.elastic.liveness.greeting import BYE, MOST_BYTES, answer, hello
-from rdzv_plugins.kvstore.coordination.reactor import close_in_children, reactor
+from rdzv_plugins.elastic.liveness.greeting import BYE, MOST_BYTES, WAITS, answer, hello
+from rdzv_plugins.kvstore.coordination.reactor import Reactor, close_in_children
 from rdzv_plugins.kvstore.sockets.listening import bind
 from rdzv_plugins.options import PortRange
+from rdzv_plugins.runtime import Runtime
+
+if TYPE_CHECKING:
+    import socket
 
 logger = logging.getLogger(__name__)
 
@@ -34,26 +35,33 @@ class Listener:
     nothing.
     """
 
-    def __init__(self, node_id: str, host: str) -> None:
+    def __init__(self, node_id: str, host: str, runtime: Runtime) -> None:
         """``host`` is an address of this machine, as for ``bind``. Raises ``AddressInUse`` if no port is available."""
+        self._runtime = runtime
         self._node_id, self._hello = node_id, hello(node_id)
-        self._socket = bind(host, PortRange(), "the port by which other nodes see this one live")
+        self._socket = bind(host, PortRange(), "the port by which other nodes see this one live", runtime)
         self._socket.setblocking(False)
-        close_in_children(self._socket)
+        close_in_children(self._socket, self._runtime)
         self.port: int = self._socket.getsockname()[1]
         """The port; 0 once it could not be kept open. Existing connections stay until ``close``."""
-        self._pid = os.getpid()
-        self._closing = self._over = False
-        self._ended = threading.Event()
+        self._pid = self._runtime.getpid()
+        self._closing = self._over = self._waits = self._told = False
+        self._ended = self._runtime.Event()
         self._strangers: dict[_Caller, None] = {}  # in order of arrival
         self._known: dict[_Caller, None] = {}
-        reactor().add(self, time.monotonic())
+        self._runtime.single(Reactor).add(self, self._runtime.monotonic())
 
     def close(self) -> None:
         """Stop listening, and tell whoever is connected that this was intended. May be repeated."""
         self._closing = True
-        if self._pid == os.getpid():  # otherwise the thread is the parent's
-            reactor().remind(self, time.monotonic())
+        if self._pid == self._runtime.getpid():  # otherwise the thread is the parent's
+            self._runtime.single(Reactor).remind(self, self._runtime.monotonic())
+
+    def note_outage(self, lasts: bool) -> None:
+        """Have whoever is connected told that the service does not do what this node needs, or no longer so."""
+        self._waits = lasts
+        if self._pid == self._runtime.getpid():
+            self._runtime.single(Reactor).remind(self, self._runtime.monotonic())
 
     def part(self, timeout: float) -> bool:
         """Like ``close``, and wait until all have been told: from now on nothing seen here proves anything to them."""
@@ -77,10 +85,10 @@ class Listener:
                     return
                 continue
             connection.setblocking(False)
-            close_in_children(connection)
-            caller = _Caller(self, connection, self._hello)
+            close_in_children(connection, self._runtime)
+            caller = _Caller(self, connection, self._hello, self._runtime)
             try:
-                reactor().add(caller, time.monotonic() + _HELLO_S)
+                self._runtime.single(Reactor).add(caller, self._runtime.monotonic() + _HELLO_S)
             except OSError:
                 connection.close()
                 continue
@@ -97,7 +105,8 @@ class Listener:
         self._known[caller] = None
         if len(self._known) > _MOST_KNOWN:
             next(iter(self._known)).hang_up()
-        return answer(self._node_id, caller.socket.getsockname(), caller.socket.getpeername())
+        said = answer(self._node_id, caller.socket.getsockname(), caller.socket.getpeername())
+        return said + WAITS if self._told else said
 
     def left(self, caller: _Caller) -> None:
         """Forget a connection that has ended. Called by its caller, on the reactor's thread."""
@@ -109,6 +118,10 @@ class Listener:
     def tick(self, now: float) -> None:
         if self._closing:
             self._end()
+        elif self._told != self._waits:
+            self._told = self._waits
+            for caller in list(self._known) if self._told else ():
+                caller.say(WAITS)
 
     def failed(self, error: Exception) -> None:
         self._end()
@@ -125,15 +138,16 @@ class Listener:
         self.port = 0
         if not self._over:
             self._over = True
-            reactor().remove(self)
+            self._runtime.single(Reactor).remove(self)
             self._socket.close()
 
 
 class _Caller:
     """A connection that was accepted."""
 
-    def __init__(self, listener: Listener, connection: socket.socket, wanted: bytes) -> None:
+    def __init__(self, listener: Listener, connection: socket.socket, wanted: bytes, runtime: Runtime) -> None:
         self._listener, self.socket, self._wanted = listener, connection, wanted
+        self._runtime = runtime
         self._said = b""
         self._answered = self._over = False
 
@@ -170,6 +184,11 @@ class _Caller:
 
     def forget(self) -> None: ...
 
+    def say(self, word: bytes) -> None:
+        """Tell it something. On the reactor's thread."""
+        with contextlib.suppress(OSError):  # it takes nothing, or has ended, and will be told then
+            self.socket.send(word)
+
     def hang_up(self) -> None:
         """End it, with a last word if the caller was answered. On the reactor's thread; may be repeated."""
         if self._over:
@@ -179,5 +198,5 @@ class _Caller:
         with contextlib.suppress(OSError):
             if self._answered:
                 self.socket.send(BYE)
-        reactor().remove(self)
+        self._runtime.single(Reactor).remove(self)
         self.socket.close()

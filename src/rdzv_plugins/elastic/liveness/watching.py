@@ -18,16 +18,18 @@ import heapq
 import itertools
 import logging
 import os
-import queue
 import resource
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rdzv_plugins.elastic.liveness.dial import Dial, Outcome
 from rdzv_plugins.elastic.liveness.peer import Peer
-from rdzv_plugins.kvstore.coordination.reactor import reactor
+from rdzv_plugins.kvstore.coordination.reactor import Reactor
+from rdzv_plugins.runtime import Runtime
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue
 
 logger = logging.getLogger(__name__)
 
@@ -57,31 +59,32 @@ class _Watched:
 class PeerWatch:
     """Watches nodes until ``close``. Thread-safe; the work is done on the thread of the process's connections.
 
-    ``on_gone`` is called once for each node whose process is proved gone, with its id, on that thread; it must return
-    at once. If there are too few descriptors, some or all nodes are not watched; those count as living.
+    ``on_gone`` is called once for each node whose process is proved gone, with its id, and ``on_waits`` when a node
+    says that the service does not do what it needs. Both are called on that thread, and must return at once. If there
+    are too few descriptors, some or all nodes are not watched; those count as living.
     """
 
-    def __init__(self, on_gone: Callable[[str], None]) -> None:
-        self._on_gone = on_gone
-        self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    def __init__(self, on_gone: Callable[[str], None], on_waits: Callable[[], None], runtime: Runtime) -> None:
+        self._on_gone, self._on_waits, self._runtime = on_gone, on_waits, runtime
+        self._orders: SimpleQueue[Callable[[], None]] = self._runtime.SimpleQueue()
         self._watched: dict[str, _Watched] = {}
         self._turned_away: dict[str, Peer] = {}  # there are too few descriptors for these as well
         self._due: list[tuple[float, int, _Watched]] = []
         self._order = itertools.count()
         self._free_at = 0.0  # when the next first attempt may be made
         self._most = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _OF_DESCRIPTORS)
-        self._pid = os.getpid()
+        self._pid = self._runtime.getpid()
         self._closed = False
-        self._waking = threading.Lock()  # not once it is closed: the number may belong to another file by then
+        self._waking = self._runtime.Lock()  # not once it is closed: the number may belong to another file by then
         try:
-            self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._wake = self._runtime.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         except OSError as error:
             self._cannot(error)
             return
         try:
-            reactor().add(self, time.monotonic())
+            self._runtime.single(Reactor).add(self, self._runtime.monotonic())
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
-            os.close(self._wake)
+            self._runtime.close(self._wake)
             self._cannot(error)
 
     def _cannot(self, error: Exception) -> None:
@@ -111,12 +114,12 @@ class PeerWatch:
         self._do(self._close)
 
     def _do(self, order: Callable[[], None]) -> None:
-        if self._pid != os.getpid():  # the thread is the parent's
+        if self._pid != self._runtime.getpid():  # the thread is the parent's
             return
         with self._waking:
             if not self._closed:
                 self._orders.put(order)
-                os.eventfd_write(self._wake, 1)
+                self._runtime.eventfd_write(self._wake, 1)
 
     def _add(self, peer: Peer) -> None:
         held = self._watched.get(peer.node_id)
@@ -152,39 +155,43 @@ class PeerWatch:
             with contextlib.suppress(OSError):
                 self._let_go(node_id)
         with contextlib.suppress(OSError):
-            reactor().remove(self)
+            self._runtime.single(Reactor).remove(self)
         with self._waking:
             self._closed = True
-            os.close(self._wake)
+            self._runtime.close(self._wake)
 
     def _later(self, watched: _Watched, pause: float) -> None:
-        now = time.monotonic()
+        now = self._runtime.monotonic()
         at = now + pause
         if not watched.suspect:
             self._free_at = max(self._free_at, now - _AT_ONCE / _PER_S) + 1 / _PER_S
             at = max(at, self._free_at)
         heapq.heappush(self._due, (at, next(self._order), watched))
-        reactor().remind(self, at)
+        self._runtime.single(Reactor).remind(self, at)
 
     def _dial(self, watched: _Watched) -> None:
         if self._watched.get(watched.peer.node_id) is not watched or watched.dial is not None:
             return
         watched.dial = dial = Dial(
-            watched.peer, lambda: self._answered(watched), lambda outcome: self._ended(watched, outcome)
+            watched.peer,
+            lambda: self._answered(watched),
+            self._on_waits,
+            lambda outcome: self._ended(watched, outcome),
+            self._runtime,
         )
         outcome = dial.start()
         if outcome is not None:
             self._ended(watched, outcome)
 
     def _answered(self, watched: _Watched) -> None:
-        watched.suspect, watched.pause, watched.answered_at = False, _FIRST_PAUSE_S, time.monotonic()
+        watched.suspect, watched.pause, watched.answered_at = False, _FIRST_PAUSE_S, self._runtime.monotonic()
 
     def _ended(self, watched: _Watched, outcome: Outcome) -> None:
         """An attempt has failed, or a connection that was held has ended."""
         watched.dial = None
         if outcome == "closed":
             watched.suspect, watched.pause = True, _SUSPECT_PAUSE_S
-            if time.monotonic() - watched.answered_at >= _LASTS_S:
+            if self._runtime.monotonic() - watched.answered_at >= _LASTS_S:
                 watched.after_close = 0.0
             self._later(watched, watched.after_close)
             watched.after_close = min(max(2 * watched.after_close, _SUSPECT_PAUSE_S), _LONGEST_SUSPECT_PAUSE_S)
@@ -201,7 +208,7 @@ class PeerWatch:
 
     def readable(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
+            self._runtime.eventfd_read(self._wake)
         while not self._orders.empty() and not self._closed:
             self._orders.get()()
 
@@ -215,4 +222,4 @@ class PeerWatch:
         self._close()
 
     def forget(self) -> None:
-        os.close(self._wake)
+        self._runtime.close(self._wake)

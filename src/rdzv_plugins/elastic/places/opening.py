@@ -10,6 +10,7 @@ from rdzv_plugins.elastic.endpoint_options import places_of
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.coordination.service import client_of, open_service, serve_if_here
 from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.runtime import SYSTEM
 
 logger = logging.getLogger(__name__)
 
@@ -37,4 +38,4 @@ def open_places(request: Request, name: str) -> CoordinationBackend:
             "with two nodes neither is more than half: if one is lost without a trace (its machine or its network, not "
             "only its process), the job goes on without it only if that was node 0. Remedy: a third node"
         )
-    return Places(places, services, next(iter(servers), None), request.options.ttl)
+    return Places(places, services, next(iter(servers), None), request.options.ttl, SYSTEM)

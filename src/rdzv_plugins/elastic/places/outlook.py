@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import select
-import socket
-import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rdzv_plugins.coordination import Event
 from rdzv_plugins.elastic import keys
@@ -23,7 +20,21 @@ from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, Nativ
 from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion
 from rdzv_plugins.kvstore.sockets.reach import REFUSED
 from rdzv_plugins.plain_text import printable
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import (
+    IPPROTO_TCP,
+    POLLERR,
+    POLLHUP,
+    POLLRDHUP,
+    SO_KEEPALIVE,
+    SOL_SOCKET,
+    TCP_KEEPCNT,
+    TCP_KEEPIDLE,
+    TCP_KEEPINTVL,
+    Runtime,
+)
+
+if TYPE_CHECKING:
+    import socket
 
 logger = logging.getLogger(__name__)
 
@@ -53,26 +64,27 @@ class Outlook:
         ttl: float,
         on_change: Callable[[], None],
         places: Sequence[str],
+        runtime: Runtime,
     ) -> None:
         """``places`` lists all of them, as they were given to this node."""
-        self._places = tuple(places)
+        self._places, self._runtime = tuple(places), runtime
         self.endpoint, self._service, self._ttl, self._on_change = endpoint, service, ttl, on_change
         self.sight = Sight()
         self.error: RdzvError | None = None
         """What answers there if it is not a place of this run."""
-        self._lock = threading.Lock()
+        self._lock = self._runtime.Lock()
         self._session: NativeSession | None = None
         self._doubted: NativeSession | None = None
         self._witness: socket.socket | None = None
         """A connection that was answered there, and on which nothing was sent since. Changed by the thread alone."""
         self._ended = False
         """Whether the process that answered on it has closed it, in order."""
-        self._again = threading.Event()  # the session has ended, or is in doubt
-        self._hurry = threading.Event()  # it is in doubt, or no longer watched: no pause
+        self._again = self._runtime.Event()  # the session has ended, or is in doubt
+        self._hurry = self._runtime.Event()  # it is in doubt, or no longer watched: no pause
         self._closed = False
-        self._since: float | None = time.monotonic()
+        self._since: float | None = self._runtime.monotonic()
         self._reason = ""
-        OwnThread(target=self._run, name="rdzv-place").start()
+        self._runtime.Thread(target=self._run, name="rdzv-place").start()
 
     @property
     def wrong(self) -> str:
@@ -110,7 +122,7 @@ class Outlook:
     def is_witnessed(self) -> bool:
         """Whether the process that answers now is the one of which ``Sight.gone`` will tell."""
         with self._lock:
-            return self._witness is not None and not _events(self._witness)
+            return self._witness is not None and not _events(self._witness, self._runtime)
 
     def close(self) -> None:
         """Stop watching. May be repeated."""
@@ -133,9 +145,9 @@ class Outlook:
                 return
             try:
                 self._open()
-                opened, self._since, self.error, self._reason = time.monotonic(), None, None, ""
+                opened, self._since, self.error, self._reason = self._runtime.monotonic(), None, None, ""
                 self._again.wait()
-                if time.monotonic() >= opened + _LASTS_S:
+                if self._runtime.monotonic() >= opened + _LASTS_S:
                     pause = _FIRST_PAUSE_S
                     continue
             except AccessRefused as error:  # it has another token, or one of the two has none
@@ -159,7 +171,9 @@ class Outlook:
 
     def _open(self) -> None:
         foreign = False
-        self._ended = self._witness is not None and closed_in_order(self._witness)  # before its host is asked
+        self._ended = self._witness is not None and closed_in_order(
+            self._witness, self._runtime
+        )  # before its host is asked
         try:
             connection, reason = self._service.look(_DIAL_S)
         except (NotNative, OtherVersion):
@@ -195,10 +209,10 @@ class Outlook:
     def _keep(self, connection: socket.socket | None) -> None:
         """Hold this connection, and send nothing on it: what lies unread makes a kernel reset what it would close."""
         if connection is not None:
-            close_in_children(connection)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # nothing on the way is to forget it
-            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT):
-                connection.setsockopt(socket.IPPROTO_TCP, option, _BEATS)
+            close_in_children(connection, self._runtime)
+            connection.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)  # nothing on the way is to forget it
+            for option in (TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT):
+                connection.setsockopt(IPPROTO_TCP, option, _BEATS)
         with self._lock:
             before, self._witness = self._witness, connection
         if before is not None:
@@ -223,8 +237,8 @@ class Outlook:
             self._reason = reason
             logger.debug("%s: %s", self.endpoint, reason)
         if self._since is None:
-            self._since = time.monotonic()
-        elif time.monotonic() >= self._since + _PATIENCE_S and not self._closed:
+            self._since = self._runtime.monotonic()
+        elif self._runtime.monotonic() >= self._since + _PATIENCE_S and not self._closed:
             self._since = float("inf")
             logger.warning(
                 "%s, one of the places where this job can be served, cannot be reached: %s; it is tried again",
@@ -258,15 +272,15 @@ class Outlook:
             self._on_change()
 
 
-def closed_in_order(connection: socket.socket) -> bool:
+def closed_in_order(connection: socket.socket, runtime: Runtime) -> bool:
     """Whether the other side has closed it, and has not reset it. Reads nothing."""
-    events = _events(connection)
-    return bool(events & select.POLLRDHUP) and not events & (select.POLLERR | select.POLLHUP)
+    events = _events(connection, runtime)
+    return bool(events & POLLRDHUP) and not events & (POLLERR | POLLHUP)
 
 
-def _events(connection: socket.socket) -> int:
-    poll = select.poll()
-    poll.register(connection, select.POLLRDHUP)
+def _events(connection: socket.socket, runtime: Runtime) -> int:
+    poll = runtime.poll()
+    poll.register(connection, POLLRDHUP)
     return sum(events for _, events in poll.poll(0))
 
 

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
-import time
 from collections.abc import Callable, Sequence
 
-from rdzv_plugins.clock import now
 from rdzv_plugins.elastic.keys import BEGUN, BORN
 from rdzv_plugins.elastic.places.outlook import Outlook, read_born, say_born
 from rdzv_plugins.elastic.places.sight import Choice, choose, is_better
@@ -20,7 +17,7 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError, SettingsDiffer
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.reporting import Reporting
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -44,18 +41,24 @@ class Places:
     """
 
     def __init__(
-        self, endpoints: Sequence[Endpoint], services: Sequence[NativeCoordination], own: int | None, ttl: float
+        self,
+        endpoints: Sequence[Endpoint],
+        services: Sequence[NativeCoordination],
+        own: int | None,
+        ttl: float,
+        runtime: Runtime,
     ) -> None:
+        self._runtime = runtime
         self._endpoints, self._services, self._own, self._ttl = tuple(endpoints), tuple(services), own, ttl
         self._names = tuple(map(str, endpoints))
-        self._changed = threading.Condition()
+        self._changed = self._runtime.Condition()
         self._version = 0
         self._refusals: set[str] = set()
         self._outlooks: list[Outlook] = []
         self._session: NativeSession | None = None
         self._on_lost: Callable[[ConnectionLost], None] = lambda _: None
         self._free_at = -math.inf
-        """When the place that was left has ended this node's session there, unless it stood still; by ``clock.now``."""
+        """When the place that was left has ended this node's session there, unless it stood still; by ``now``."""
         self._in_time = False  # the session has ended while it was alive, and nothing was in between
         self._closed = False
         self.knows: Callable[[], bool] = lambda: False
@@ -81,30 +84,30 @@ class Places:
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> NativeSession:
         """See ``CoordinationBackend.open_session``; opens it at the place where the run is served, or will be."""
-        start = time.monotonic()
+        start = self._runtime.monotonic()
         if not self._outlooks:
             self._outlooks = [
-                Outlook(endpoint, service, self._ttl, self._wake, self._names)
+                Outlook(endpoint, service, self._ttl, self._wake, self._names, self._runtime)
                 for endpoint, service in zip(self._endpoints, self._services, strict=True)
             ]
-            OwnThread(target=self._watch, name="rdzv-places").start()
-        reporting = Reporting()
+            self._runtime.Thread(target=self._watch, name="rdzv-places").start()
+        reporting = Reporting(runtime=self._runtime)
         while True:
             seen = self._version
             self._raise_errors()
-            choice = self._choose(time.monotonic() - start)
+            choice = self._choose(self._runtime.monotonic() - start)
             if choice.step == "claim":
                 self._claim(choice.place)
             if choice.step == "join" and (session := self._join(choice.place, ttl, on_lost)) is not None:
                 return session
-            left = start + timeout - time.monotonic()
+            left = start + timeout - self._runtime.monotonic()
             if left <= 0 or self._closed:
                 raise EndpointUnreachable(
                     f"no place of {self} could be joined within {timeout:g} s: {self._why(choice)}",
                     remedy="Look at the output of the processes that serve them, and at the network on the way there.",
                 )
             if reporting.is_due():
-                waited = time.monotonic() - start
+                waited = self._runtime.monotonic() - start
                 logger.info("waiting for a place at %s: %s (%.0f s of %g s)", self, self._why(choice), waited, timeout)
             self._wait(seen, min(left, _LOOK_S / 5))
 
@@ -146,7 +149,7 @@ class Places:
         sight = self._outlooks[self.at].sight
         self.left_gone = self._in_time and sight.gone
         newer = any(other.works and other.round > sight.round for other in (each.sight for each in self._outlooks))
-        return self.left_gone or now() >= self._free_at or (sight.answers and newer)
+        return self.left_gone or self._runtime.now() >= self._free_at or (sight.answers and newer)
 
     def _claim(self, place: int) -> None:
         """Have all places that answer remember where the first round is begun, in order; an existing value stays."""
@@ -173,9 +176,9 @@ class Places:
             if session is not None:
                 self._free_at = _free_at(session)
                 direct = session.local_addr == session.seen_as
-                self._in_time = witnessed and direct and now() < session.known_until
+                self._in_time = witnessed and direct and self._runtime.now() < session.known_until
             self._session = None
-            OwnThread(target=self._outlooks[place].doubt, name="rdzv-doubt").start()
+            self._runtime.Thread(target=self._outlooks[place].doubt, name="rdzv-doubt").start()
             on_lost(error)
 
         try:
@@ -215,7 +218,7 @@ class Places:
         if session is None or at is None:
             return None
         self._remember_begun()
-        counts = counted is not None and counted[0] is session and time.monotonic() >= counted[1]
+        counts = counted is not None and counted[0] is session and self._runtime.monotonic() >= counted[1]
         if counts:
             for outlook in self._outlooks:
                 outlook.count()
@@ -227,7 +230,7 @@ class Places:
             return None
         if counts or counted is None or counted[0] is not session:
             most = max(sight.members for sight in sights)
-            return session, time.monotonic() + max(_ALONE_S, most / _NODES_PER_S)
+            return session, self._runtime.monotonic() + max(_ALONE_S, most / _NODES_PER_S)
         return counted
 
     def _leave(self, session: NativeSession, at: int, better: int) -> None:

@@ -7,15 +7,16 @@ at once waits here. Only the reactor closes the socket, so that no thread meets 
 from __future__ import annotations
 
 import math
-import socket
-import threading
-import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from rdzv_plugins import clock
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.kvstore.coordination.reactor import close_in_children, reactor
 from rdzv_plugins.kvstore.native.framing import HEAD, LENGTH, frame
+from rdzv_plugins.runtime import IPPROTO_TCP, MSG_NOSIGNAL, SHUT_RDWR, SYSTEM, TCP_NODELAY, TIMEOUT_MAX, Runtime
+
+if TYPE_CHECKING:
+    import socket
 
 _CHUNK = 65536
 _KEEP_ALIVES = 3  # within the time to live: two may be late
@@ -30,8 +31,8 @@ class _Waiter:
 
     __slots__ = ("answered", "payload", "status")
 
-    def __init__(self) -> None:
-        self.answered = threading.Lock()  # an Event costs four times as much
+    def __init__(self, runtime: Runtime) -> None:
+        self.answered = runtime.Lock()  # an Event costs four times as much
         self.answered.acquire()
         self.status: int | None = None
         self.payload = b""
@@ -57,28 +58,29 @@ class FramedConnection:
         on_end: Callable[[ConnectionLost], None],
         outage: float = 0.0,
         on_silent: Callable[[], object] = lambda: None,
+        runtime: Runtime = SYSTEM,
     ) -> None:
-        close_in_children(connection)
+        close_in_children(connection, runtime)
         connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket = connection
+        connection.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+        self._socket, self._runtime = connection, runtime
         self._peer, self._ttl, self._keep_alive = peer, ttl, keep_alive
         self._outage, self._on_silent = max(outage, ttl), on_silent
         self._on_push, self._on_end = on_push, on_end
-        self._reactor = reactor()
-        self._lock = threading.RLock()  # sending, the waiters, the end; a signal handler may close
+        self._reactor = reactor(runtime)
+        self._lock = runtime.RLock()  # sending, the waiters, the end; a signal handler may close
         self._waiters: dict[int, _Waiter] = {}
         self._number = 1  # the greeting may have used it
         self._unsent = bytearray()
         self._partial = bytearray()  # of a frame
         self._needed = 0  # bytes until the frame is whole, as far as known
-        self._sent_at = self._heard_at = time.monotonic()
+        self._sent_at = self._heard_at = self._runtime.monotonic()
         self._asked: dict[int, float] = {}  # when each request that is still unanswered was sent
         self._served_at = -math.inf  # when the newest answered request was sent
         self._why: str | None = None  # it has ended, or is about to
         self._silent = False  # it has ended because nothing was heard
         self._told_silent = False  # since it was heard last
-        self._silent_since: float | None = None  # by ``clock.now``; noted in time, after the time to live
+        self._silent_since: float | None = None  # by ``Runtime.now``; noted in time, after the time to live
         self._over = False  # the socket is closed
         self.forked = False
 
@@ -93,10 +95,10 @@ class FramedConnection:
         """
         if self._reactor.is_current():
             raise RuntimeError("a call-back may not make a request: its answer would come on the thread that waits")
-        waiter = _Waiter()
+        waiter = _Waiter(self._runtime)
         number = self._begin(operation, payload, waiter)
         try:
-            answered = waiter.answered.acquire(timeout=min(max(0.0, timeout), threading.TIMEOUT_MAX))
+            answered = waiter.answered.acquire(timeout=min(max(0.0, timeout), TIMEOUT_MAX))
         finally:  # a signal may end the wait
             self._waiters.pop(number, None)
         if waiter.status is not None:
@@ -129,7 +131,7 @@ class FramedConnection:
 
     @property
     def served_at(self) -> float:
-        """When the newest request that was answered had been sent, in seconds of ``clock.now``."""
+        """When the newest request that was answered had been sent, in seconds of ``Runtime.now``."""
         return self._served_at
 
     @property
@@ -140,7 +142,7 @@ class FramedConnection:
     @property
     def is_silent(self) -> bool:
         """True if nothing was heard for the time to live and the connection has not ended."""
-        return self._why is None and time.monotonic() - self._heard_at >= self._ttl
+        return self._why is None and self._runtime.monotonic() - self._heard_at >= self._ttl
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -156,7 +158,7 @@ class FramedConnection:
         if not data:
             self._end(f"the connection to {self._peer} was closed by the other side")
             return
-        self._heard_at = time.monotonic()
+        self._heard_at = self._runtime.monotonic()
         self._told_silent, self._silent_since = False, None
         if self._partial:
             self._partial += data
@@ -179,7 +181,7 @@ class FramedConnection:
             self.readable()  # what is already there was said in time, if only this process was late
             silence = now - self._heard_at
             if self._silent_since is None and self._ttl <= silence < _LATE * self._ttl:
-                self._silent_since = clock.now() - silence
+                self._silent_since = self._runtime.now() - silence
             if silence >= self._outage:
                 self._silent = True
                 self._end(f"no answer from {self._peer} for {self._outage:g} s")
@@ -197,7 +199,7 @@ class FramedConnection:
         self._end(f"the session with {self._peer} was given up after an error of this process: {error!r}")
 
     def forget(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = self._runtime.RLock()
         self._waiters.clear()
         self._why = f"the session with {self._peer} belongs to the process that this one was forked from"
         self._over = self.forked = True
@@ -209,13 +211,13 @@ class FramedConnection:
             self._number = number = self._number % _MOST_NUMBER + 1
             if waiter is not None:
                 self._waiters[number] = waiter
-            self._asked[number] = clock.now()
+            self._asked[number] = self._runtime.now()
             self._send(frame(number, operation, payload))
             return number
 
     def _send(self, data: bytes) -> None:
         """Send ``data``, or keep what cannot go out yet. The caller holds the lock."""
-        self._sent_at = time.monotonic()
+        self._sent_at = self._runtime.monotonic()
         if self._unsent:
             self._unsent += data
             return
@@ -226,7 +228,7 @@ class FramedConnection:
 
     def _send_some(self, data: bytes | bytearray) -> int:
         try:
-            return self._socket.send(data, socket.MSG_NOSIGNAL)
+            return self._socket.send(data, MSG_NOSIGNAL)
         except BlockingIOError:
             return 0
         except OSError as error:
@@ -245,7 +247,7 @@ class FramedConnection:
         if self._why is None:
             self._why = why
             try:
-                self._socket.shutdown(socket.SHUT_RDWR)
+                self._socket.shutdown(SHUT_RDWR)
             except OSError:
                 pass  # already down
 

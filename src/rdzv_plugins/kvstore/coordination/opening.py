@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
-import socket
+from typing import TYPE_CHECKING
 
-from rdzv_plugins.clock import now
 from rdzv_plugins.endpoints import Endpoint, require_name
 from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, RdzvError, RunIdMismatch
 from rdzv_plugins.job_token import JobToken
@@ -26,6 +25,10 @@ from rdzv_plugins.kvstore.native.server import version
 from rdzv_plugins.kvstore.native.statistics import NO_RUN
 from rdzv_plugins.kvstore.tcpstore.whose import Stranger, is_torch_store, look_if_silent, unknown
 from rdzv_plugins.plain_text import printable
+from rdzv_plugins.runtime import SYSTEM, Runtime
+
+if TYPE_CHECKING:
+    import socket
 
 logger = logging.getLogger(__name__)
 
@@ -60,21 +63,22 @@ class Opening:
         stranger: Stranger | None = unknown,
         token: JobToken | None = None,
         under_tls: bool = False,
+        runtime: Runtime = SYSTEM,
     ) -> None:
         if not _LEAST_TTL <= ttl <= _MOST_TTL:
             raise ValueError(f"ttl={ttl} is not from {_LEAST_TTL} to {_MOST_TTL:g} seconds")
         self._endpoint, self._run_id, self._named, self._stranger = endpoint, run_id, named, stranger
-        self._token, self._under_tls = token, under_tls
+        self._token, self._under_tls, self._runtime = token, under_tls, runtime
         self._request = frame(_OUR_NUMBER, frames.OPEN, frames.open_(round(ttl * 1000), run_id))
 
     def greet(self, connection: socket.socket) -> str:
         """A ``Greeting``. Raises ``EndpointUnreachable``, ``AccessRefused``, ``RunIdMismatch`` or ``RunIdMissing``."""
-        close_in_children(connection)
+        close_in_children(connection, self._runtime)
         silent = functools.partial(self._silent, connection)
         # here, where an error of a connection that has just ended leads to another attempt
         self.local_addr = _without_mapping(connection.getsockname()[0])
         self.remote_addr = _without_mapping(connection.getpeername()[0])
-        self.asked_at = now()
+        self.asked_at = self._runtime.now()
         try:
             hello(
                 connection,
@@ -82,6 +86,7 @@ class Opening:
                 on_sent=lambda: look_if_silent(connection, silent) if self._stranger is not None else None,
                 token=self._token,
                 run_id=self._run_id,
+                runtime=self._runtime,
             )
             status, payload = receive_reply(connection)
         except NotNative as error:
@@ -106,7 +111,7 @@ class Opening:
         if self._under_tls:  # whoever could be named is asked in plain, and what is silent here has spoken TLS
             return None
         known = self._known()
-        if known is None and is_torch_store(connection):
+        if known is None and is_torch_store(connection, self._runtime):
             return self._not_native("it answers as torch's TCPStore does")
         return known
 

@@ -16,14 +16,13 @@ import itertools
 import logging
 import math
 import os
-import select
-import socket
-import threading
-import time
 import weakref
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import EPOLLIN, EPOLLOUT, SYSTEM, Runtime
+
+if TYPE_CHECKING:
+    import socket
 
 logger = logging.getLogger(__name__)
 
@@ -59,21 +58,22 @@ class Handler(Protocol):
 class Reactor:
     """The thread and its descriptors. ``add``, ``remind`` and ``watch_room`` may be called from any thread."""
 
-    def __init__(self) -> None:
-        self._epoll = select.epoll()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll.register(self._wake, select.EPOLLIN)
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._epoll = runtime.epoll()
+        self._wake = runtime.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wake, EPOLLIN)
         self._handlers: dict[int, Handler] = {}
-        self._lock = threading.Lock()  # protects the timers
+        self._lock = runtime.Lock()  # protects the timers
         self._timers: list[tuple[float, int, Handler]] = []
         self._order = itertools.count()  # a tie-breaker: handlers cannot be compared
         self._wakes_at = math.inf
-        self._thread = OwnThread(target=self._run, name="rdzv-sessions", on_error=self._broken)
+        self._thread = runtime.Thread(target=self._run, name="rdzv-sessions", on_error=self._broken)
         self._thread.start()
 
     def is_current(self) -> bool:
         """True on the reactor's own thread, where waiting for the reactor would never end."""
-        return threading.get_ident() == self._thread.ident
+        return self._runtime.get_ident() == self._thread.ident
 
     def add(self, handler: Handler, due: float) -> None:
         """Serve ``handler`` from now on, and call its ``tick`` at ``due`` (``time.monotonic``).
@@ -83,7 +83,7 @@ class Reactor:
         fd = handler.fileno()
         self._handlers[fd] = handler
         try:
-            self._epoll.register(fd, select.EPOLLIN)
+            self._epoll.register(fd, EPOLLIN)
         except BaseException:
             del self._handlers[fd]
             raise
@@ -95,14 +95,14 @@ class Reactor:
             heapq.heappush(self._timers, (due, next(self._order), handler))
             sooner = due < self._wakes_at
         if sooner:
-            os.eventfd_write(self._wake, 1)
+            self._runtime.eventfd_write(self._wake, 1)
 
     def watch_room(self, handler: Handler, wanted: bool) -> None:
         """Call ``writable`` from now on, or stop calling it.
 
         The handler ensures that its socket is not closed meanwhile.
         """
-        self._epoll.modify(handler.fileno(), select.EPOLLIN | (select.EPOLLOUT if wanted else 0))
+        self._epoll.modify(handler.fileno(), EPOLLIN | (EPOLLOUT if wanted else 0))
 
     def remove(self, handler: Handler) -> None:
         """Stop serving it. On the reactor's thread, before its socket is closed: the number may be used again."""
@@ -115,12 +115,12 @@ class Reactor:
                 handler = self._handlers.get(fd)
                 if handler is None:
                     if fd == self._wake:
-                        os.eventfd_read(fd)
+                        self._runtime.eventfd_read(fd)
                     continue
                 try:
-                    if mask & ~select.EPOLLOUT:
+                    if mask & ~EPOLLOUT:
                         handler.readable()
-                    if mask & select.EPOLLOUT:
+                    if mask & EPOLLOUT:
                         handler.writable()
                 except Exception as error:
                     _fail(handler, error)
@@ -128,22 +128,22 @@ class Reactor:
 
     def _broken(self, error: Exception) -> None:
         """Nothing is served any more: every connection ends, and the next one begins with another thread."""
-        global _reactor
-        for _ in range(2):  # also for those that have come meanwhile
-            for handler in list(self._handlers.values()):
-                _fail(handler, error)
-            with _starting:
-                if _reactor is self:
-                    _reactor = None
+        self._fail_all(error)
+        self._runtime.forget(Reactor)
+        self._fail_all(error)  # those that have come meanwhile
+
+    def _fail_all(self, error: Exception) -> None:
+        for handler in list(self._handlers.values()):
+            _fail(handler, error)
 
     def _pause(self) -> float | None:
         with self._lock:
             self._wakes_at = self._timers[0][0] if self._timers else math.inf
-        return None if self._wakes_at == math.inf else max(0.0, self._wakes_at - time.monotonic())
+        return None if self._wakes_at == math.inf else max(0.0, self._wakes_at - self._runtime.monotonic())
 
     def _tick(self) -> None:
         while True:
-            now = time.monotonic()
+            now = self._runtime.monotonic()
             with self._lock:
                 if not self._timers or self._timers[0][0] > now:
                     return
@@ -159,7 +159,7 @@ class Reactor:
 
     def abandon(self) -> None:
         """Let go in a forked child: the parent's epoll is shared, so nothing may be removed from it here."""
-        os.close(self._wake)
+        self._runtime.close(self._wake)
         self._epoll.close()
         for handler in list(self._handlers.values()):
             handler.forget()
@@ -173,35 +173,30 @@ def _fail(handler: Handler, error: Exception) -> None:
         logger.exception("a connection could not be ended")
 
 
-_reactor: Reactor | None = None
-_starting = threading.Lock()
-_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-
-
-def reactor() -> Reactor:
+def reactor(runtime: Runtime = SYSTEM) -> Reactor:
     """The reactor of this process, started if necessary."""
-    global _reactor
-    with _starting:
-        if _reactor is None:
-            _reactor = Reactor()
-        return _reactor
+    return runtime.single(Reactor)
 
 
-def close_in_children(connection: socket.socket) -> None:
+class _Closed:
+    """The sockets that forked children close."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def close_in_children(connection: socket.socket, runtime: Runtime = SYSTEM) -> None:
     """Close ``connection`` in forked children.
 
     A fork that kept it open would keep the session of a dead process alive.
     """
-    _sockets.add(connection)
+    runtime.single(_Closed).sockets.add(connection)
 
 
 def _after_fork() -> None:
-    global _reactor, _starting
-    _starting = threading.Lock()
-    for connection in list(_sockets):
+    closed, abandoned = SYSTEM.forget(_Closed), SYSTEM.forget(Reactor)
+    for connection in list(closed.sockets) if closed is not None else ():
         connection.close()
-    _sockets.clear()
-    abandoned, _reactor = _reactor, None
     if abandoned is not None:
         abandoned.abandon()
 

@@ -8,16 +8,17 @@ TCP would find out only when it sends again, and it doubles its pauses.
 from __future__ import annotations
 
 import logging
-import socket
-import threading
-import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, RunIdMismatch
 from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection
 from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import Runtime
+
+if TYPE_CHECKING:
+    import socket
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ _SECOND_WORD_S = 2.0
 """A server that continues reads all connections in one turn, but may have much to read."""
 
 
-Look = Callable[[float], tuple[socket.socket | None, str]]
+Look = Callable[[float], tuple["socket.socket | None", str]]
 """Connects within a time-out, as ``try_connect`` does, and greets."""
 
 
@@ -44,12 +45,13 @@ class SecondLook:
         silent_for: float,
         on_answer: Callable[[], None],
         look: Look,
+        runtime: Runtime,
     ) -> None:
-        self._look = look
+        self._look, self._monotonic = look, runtime.monotonic
         self._endpoint, self._first, self._on_answer = endpoint, first, on_answer
-        self._since = time.monotonic() - silent_for
-        self._pause = threading.Event()  # never set: used for waiting
-        OwnThread(target=self._run, name="rdzv-second-look").start()
+        self._since = self._monotonic() - silent_for
+        self._pause = runtime.Event()  # never set: used for waiting
+        runtime.Thread(target=self._run, name="rdzv-second-look").start()
 
     def _run(self) -> None:
         logger.warning("%s does not answer; nodes that are working go on", self._endpoint)
@@ -61,7 +63,7 @@ class SecondLook:
                 break
             self._pause.wait(_PAUSE_S)
         if self._first.is_open:
-            logger.warning("%s answers again, after %.0f s", self._endpoint, time.monotonic() - self._since)
+            logger.warning("%s answers again, after %.0f s", self._endpoint, self._monotonic() - self._since)
 
     def _answers(self) -> bool:
         try:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import socket
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.coordination import Event, KeyValue, OnEvents
@@ -27,6 +25,10 @@ from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.sockets.reach import reach, try_connect
 from rdzv_plugins.kvstore.tcpstore.whose import Stranger, unknown
 from rdzv_plugins.plain_text import some
+from rdzv_plugins.runtime import SYSTEM, Runtime
+
+if TYPE_CHECKING:
+    import socket
 
 __all__ = ["NativeCoordination", "NativeSession"]
 
@@ -57,15 +59,16 @@ class NativeSession:
         on_over: Callable[[NativeSession], object],
         outage: float,
         look_again: Look,
+        runtime: Runtime,
     ) -> None:
-        self._endpoint, self._ttl, self._on_over = endpoint, ttl, on_over
+        self._endpoint, self._ttl, self._on_over, self._runtime = endpoint, ttl, on_over, runtime
         self._look_again = look_again
         self._local_addr = opening.local_addr
         self._remote_addr = opening.remote_addr
         self._opened_at = opening.asked_at
         self._seen_as = opening.opened.seen_as
-        self._on_lost = StoppableCall(on_lost)
-        self._lock = threading.RLock()  # protects the watches; a signal handler may close
+        self._on_lost = StoppableCall(on_lost, runtime)
+        self._lock = runtime.RLock()  # protects the watches; a signal handler may close
         self._watches: dict[int, StoppableCall] = {}
         self._last_watch = 0
         self._connection = FramedConnection(
@@ -77,6 +80,7 @@ class NativeSession:
             on_end=self._ended,
             outage=outage,
             on_silent=self._fell_silent,
+            runtime=runtime,
         )
 
     def start(self) -> None:
@@ -130,7 +134,7 @@ class NativeSession:
         """See ``Session.watch``. An error in ``on_events`` ends the session, as it has missed an event."""
         if self._connection.forked:  # the lock may be held for ever
             raise self._connection.lost()
-        call = StoppableCall(on_events)
+        call = StoppableCall(on_events, self._runtime)
         with self._lock:
             self._last_watch = number = self._last_watch + 1
             self._watches[number] = call  # before the request: pushes follow right after its answer
@@ -196,7 +200,14 @@ class NativeSession:
 
     def _fell_silent(self) -> None:
         why = f"{self._endpoint} answers others, but said nothing in this session for {self._ttl:g} s"
-        SecondLook(self._endpoint, self._connection, self._ttl, lambda: self._connection.give_up(why), self._look_again)
+        SecondLook(
+            self._endpoint,
+            self._connection,
+            self._ttl,
+            lambda: self._connection.give_up(why),
+            self._look_again,
+            self._runtime,
+        )
 
     def _ended(self, error: ConnectionLost) -> None:
         self._on_over(self)
@@ -227,11 +238,12 @@ class NativeCoordination:
         stranger: Stranger = unknown,
         token: JobToken | None = None,
         tls: NodeCertificates | None = None,
+        runtime: Runtime = SYSTEM,
     ) -> None:
         self._endpoint, self._run_id, self._name, self._server, self._who = endpoint, run_id, name, server, who
-        self._token, self._tls = token, tls
+        self._token, self._tls, self._runtime = token, tls, runtime
         self._outage, self._named, self._stranger = outage_timeout, named, stranger
-        self._sessions: set[NativeSession] = set()
+        self._sessions: dict[NativeSession, None] = {}  # in the order in which they were opened
         self._proven = False  # it has been of use
 
     @property
@@ -252,13 +264,13 @@ class NativeCoordination:
         def greet(connection: socket.socket) -> str:
             nonlocal foreign
             try:
-                hello(connection, token=self._token, run_id=self._run_id)
+                hello(connection, token=self._token, run_id=self._run_id, runtime=self._runtime)
             except (NotNative, OtherVersion) as error:  # also a ConnectionError, which is no answer at all
                 foreign = error
                 return str(error)
             return ""
 
-        connection, reason = try_connect(self._endpoint, timeout, greet, tls=self._tls)
+        connection, reason = try_connect(self._endpoint, timeout, greet, tls=self._tls, runtime=self._runtime)
         if connection is None and foreign is not None:
             raise foreign
         return connection, reason
@@ -276,8 +288,9 @@ class NativeCoordination:
             stranger=None if self._proven else self._stranger,
             token=self._token,
             under_tls=self._tls is not None,
+            runtime=self._runtime,
         )
-        connection = reach(self._endpoint, timeout, self._who, opening.greet, tls=self._tls)
+        connection = reach(self._endpoint, timeout, self._who, opening.greet, tls=self._tls, runtime=self._runtime)
         with contextlib.ExitStack() as undo:
             undo.callback(connection.close)
             session = NativeSession(
@@ -286,16 +299,20 @@ class NativeCoordination:
                 opening,
                 ttl,
                 on_lost,
-                self._sessions.discard,
+                self._over,
                 self._outage,
                 self.look,
+                self._runtime,
             )
-            undo.callback(self._sessions.discard, session)
-            self._sessions.add(session)
+            undo.callback(self._over, session)
+            self._sessions[session] = None
             session.start()
             undo.pop_all()
         self._proven = True
         return session
+
+    def _over(self, session: NativeSession) -> None:
+        self._sessions.pop(session, None)
 
     def close(self) -> None:
         """End the sessions that are still open, and the server if this process has it. May be repeated."""

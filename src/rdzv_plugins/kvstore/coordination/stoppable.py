@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
+
+from rdzv_plugins.runtime import SYSTEM, Runtime
 
 
 class StoppableCall:
     """A call-back that neither begins nor goes on once ``stop`` has returned elsewhere."""
 
-    def __init__(self, function: Callable[[Any], object]) -> None:
-        self._function = function
-        self._running = threading.Lock()
+    def __init__(self, function: Callable[[Any], object], runtime: Runtime = SYSTEM) -> None:
+        self._function, self._get_ident = function, runtime.get_ident
+        self._running = runtime.Lock()
         self._thread: int | None = None
         self._stopped = False
 
@@ -20,7 +21,7 @@ class StoppableCall:
         with self._running:
             if self._stopped:
                 return
-            self._thread = threading.get_ident()
+            self._thread = self._get_ident()
             try:
                 self._function(argument)
             finally:
@@ -32,6 +33,6 @@ class StoppableCall:
         If called from within it, that one goes on as the last.
         """
         self._stopped = True
-        if self._thread != threading.get_ident():
+        if self._thread != self._get_ident():
             with self._running:  # wait for the one that runs
                 pass

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import socket
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.endpoints import Endpoint
@@ -17,6 +16,10 @@ from rdzv_plugins.kvstore.native.statistics import parse_statistics
 from rdzv_plugins.kvstore.sockets.reach import dial, reason_of
 from rdzv_plugins.kvstore.tcpstore.whose import Stranger, is_torch_store, look_if_silent, unknown
 from rdzv_plugins.kvstore.tcpstore.wire import receive
+from rdzv_plugins.runtime import SYSTEM, Runtime, gaierror
+
+if TYPE_CHECKING:
+    import socket
 
 VERSION = 1
 DONE, REFUSED = 0, 1
@@ -46,6 +49,7 @@ def hello(
     token: JobToken | None = None,
     purpose: Purpose = Purpose.SESSION,
     run_id: str = "",
+    runtime: Runtime = SYSTEM,
 ) -> None:
     """Greet, and send ``ahead`` along: frames that need not wait for the answer.
 
@@ -59,7 +63,7 @@ def hello(
         on_sent()
     else:
         try:
-            prove(connection, token, purpose, run_id, on_sent=on_sent, ahead=greeting)
+            prove(connection, token, purpose, run_id, on_sent=on_sent, ahead=greeting, runtime=runtime)
         except NotProving as error:
             raise NotNative(error.args[0]) from None
     answer = receive(connection, len(_MAGIC) + LENGTH.size)
@@ -92,6 +96,7 @@ def ask_statistics(
     stranger: Stranger = unknown,
     token: JobToken | None = None,
     tls: NodeCertificates | None = None,
+    runtime: Runtime = SYSTEM,
 ) -> dict[str, Any]:
     """Ask for what ``StoreServer.stats()`` returns at ``endpoint``. ``timeout`` (seconds) applies to each step.
 
@@ -100,8 +105,8 @@ def ask_statistics(
     store answers.
     """
     try:
-        connection = dial(endpoint.host, endpoint.port, timeout, tls=tls)
-    except socket.gaierror as error:
+        connection = dial(endpoint.host, endpoint.port, timeout, tls=tls, runtime=runtime)
+    except gaierror as error:
         raise EndpointUnreachable(
             f"{endpoint} does not resolve: {error.strerror}", remedy="Check the name, or give an IP address."
         ) from None
@@ -112,13 +117,14 @@ def ask_statistics(
         ) from None
     with connection:
         try:
-            silent = functools.partial(_silent, endpoint, connection, stranger)
+            silent = functools.partial(_silent, endpoint, connection, stranger, runtime)
             hello(
                 connection,
                 # under TLS it has spoken TLS, as nobody does who could be named
                 on_sent=lambda: look_if_silent(connection, silent if tls is None else unknown),
                 token=token,
                 purpose=Purpose.STATUS,
+                runtime=runtime,
             )
             return request_statistics(connection)
         except ValueError as error:  # not JSON
@@ -132,10 +138,12 @@ def ask_statistics(
             ) from None
 
 
-def _silent(endpoint: Endpoint, connection: socket.socket, stranger: Stranger) -> EndpointUnreachable | None:
+def _silent(
+    endpoint: Endpoint, connection: socket.socket, stranger: Stranger, runtime: Runtime
+) -> EndpointUnreachable | None:
     if known := stranger():
         return known
-    if not is_torch_store(connection):
+    if not is_torch_store(connection, runtime):
         return None
     return EndpointUnreachable(
         f"{endpoint} is a TCPStore of torch, which has no statistics",

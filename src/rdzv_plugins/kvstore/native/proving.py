@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import os
-import socket
 import struct
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, RunIdMismatch
 from rdzv_plugins.job_token import MOST_RUN_ID, JobToken
 from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
 from rdzv_plugins.kvstore.tcpstore.wire import receive
+from rdzv_plugins.runtime import SYSTEM, Runtime
+
+if TYPE_CHECKING:
+    import socket
 
 MAGIC = b"RDZA"
 _FIRST = b"\xf8RDZV"
@@ -50,6 +53,7 @@ def prove(
     *,
     on_sent: Callable[[], None] = lambda: None,
     ahead: bytes = b"",
+    runtime: Runtime = SYSTEM,
 ) -> None:
     """Prove that this node knows ``token``, and have the other side prove it, before anything else is sent.
 
@@ -62,7 +66,7 @@ def prove(
     run = run_id.encode()
     if len(run) > MOST_RUN_ID:
         raise ValueError(f"a run id of {len(run)} bytes")
-    mine = os.urandom(_NONCE)
+    mine = runtime.urandom(_NONCE)
     connection.sendall(_FIRST + struct.pack("<IB", _VERSION, purpose) + mine + struct.pack("<H", len(run)) + run)
     on_sent()
     theirs = _go_on(connection, purpose, run_id, _NONCE)
@@ -92,11 +96,11 @@ def refuse_if_told(connection: socket.socket, answer: bytes) -> None:
         )
 
 
-def greet_guarded(connection: socket.socket, token: JobToken | None, run_id: str) -> str:
+def greet_guarded(connection: socket.socket, token: JobToken | None, run_id: str, runtime: Runtime = SYSTEM) -> str:
     """A ``Greeting`` for a store that requires ``token``, if there is one; also raises ``AccessRefused``."""
     if token is not None:
         try:
-            prove(connection, token, Purpose.STORE, run_id)
+            prove(connection, token, Purpose.STORE, run_id, runtime=runtime)
         except TimeoutError:
             return "something accepts connections there, but does not answer as a store with this job's token"
         except RunIdMismatch:  # it has the port of a round that is over

@@ -10,12 +10,11 @@ import contextlib
 import functools
 import logging
 import os
-import socket
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.endpoints import Endpoint
@@ -31,7 +30,10 @@ from rdzv_plugins.kvstore.sockets.interruption import Interruption
 from rdzv_plugins.kvstore.sockets.listening import Ports, bind_exactly
 from rdzv_plugins.kvstore.sockets.reach import reach
 from rdzv_plugins.options import PortRange
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import AF_UNIX, SOCK_STREAM, SYSTEM, Runtime
+
+if TYPE_CHECKING:
+    import socket
 
 __all__ = ["StoreProxy"]
 
@@ -73,12 +75,14 @@ class StoreProxy:
         token: JobToken | None = None,
         run_id: str = "",
         tls: NodeCertificates | None = None,
+        runtime: Runtime = SYSTEM,
     ) -> None:
+        self._runtime = runtime
         native = native_part(proves=token is not None, secures=tls is not None)
         fitting = tls.fitting() if tls is not None else None
         # under TLS the native part also speaks first: what was begun in Python could not be handed over
-        greet = functools.partial(_greet, token, run_id) if tls is None else None
-        connection = reach(root, timeout, "the store's root", greet, interruption=interruption)
+        greet = functools.partial(_greet, token, run_id, runtime) if tls is None else None
+        connection = reach(root, timeout, "the store's root", greet, interruption=interruption, runtime=runtime)
         connection.settimeout(None)
         reading, writing = os.pipe()
         try:
@@ -87,7 +91,7 @@ class StoreProxy:
                 log_fd=writing,
                 limits=limits or StoreLimits(),
                 trunk=connection.detach(),
-                name=name or socket.gethostname(),
+                name=name or runtime.gethostname(),
                 leaf=leaf,
                 grace_ms=int(grace * 1000),
                 tokens=token.accepted(run_id) if token is not None else (),
@@ -107,11 +111,11 @@ class StoreProxy:
         self._paths: list[str] = []
         renewing = None
         if tls is not None and fitting is not None:
-            renewing = Renewing(tls, fitting.stamp, self._native.renew)
-        self._stop = weakref.finalize(self, _close, self._native, self._paths, os.getpid(), renewing)
+            renewing = Renewing(tls, fitting.stamp, self._native.renew, runtime)
+        self._stop = weakref.finalize(self, _close, self._native, self._paths, runtime, runtime.getpid(), renewing)
         # a thread of Python's own, so that the proxy's need not run Python; it ends when the proxy does
         told = weakref.WeakMethod(self._told)
-        OwnThread(target=_log, args=(reading, told, on_lost), name="rdzv-proxy-log").start()
+        runtime.Thread(target=_log, args=(reading, told, on_lost), name="rdzv-proxy-log").start()
 
     @property
     def lost(self) -> str:
@@ -130,7 +134,9 @@ class StoreProxy:
 
         ``under_tls``: for proxies of other machines, if this one was given certificates. Raises ``AddressInUse``.
         """
-        return int(self._native.listen(bind_exactly(host, ports, "the store proxy").detach(), admit, under_tls))
+        return int(
+            self._native.listen(bind_exactly(host, ports, "the store proxy", self._runtime).detach(), admit, under_tls)
+        )
 
     def listen_unix(self, path: str, *, admit: Admit = "anyone") -> None:
         """Listen on a Unix socket, only for processes of this user (and of root, except with ``admit="user"``).
@@ -138,7 +144,7 @@ class StoreProxy:
         ``@name`` is an abstract one; otherwise a file is made, with mode 0600, and removed by ``close()``. Raises
         ``AddressInUse``.
         """
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener = self._runtime.socket(AF_UNIX, SOCK_STREAM)
         try:
             if path.startswith("@"):
                 listener.bind("\0" + path[1:])
@@ -176,9 +182,9 @@ class StoreProxy:
         self._lost = reason
 
 
-def _greet(token: JobToken | None, run_id: str, connection: socket.socket) -> str:
+def _greet(token: JobToken | None, run_id: str, runtime: Runtime, connection: socket.socket) -> str:
     try:
-        hello(connection, token=token, purpose=Purpose.TRUNK, run_id=run_id)
+        hello(connection, token=token, purpose=Purpose.TRUNK, run_id=run_id, runtime=runtime)
     except NotNative:
         return "what accepts connections there is not a native store (torch's own cannot serve proxies)"
     except TimeoutError:
@@ -188,11 +194,11 @@ def _greet(token: JobToken | None, run_id: str, connection: socket.socket) -> st
     return ""
 
 
-def _close(native: Any, paths: list[str], process: int, renewing: Renewing | None) -> None:
+def _close(native: Any, paths: list[str], runtime: Runtime, process: int, renewing: Renewing | None) -> None:
     if renewing is not None:
         renewing.close()
     native.stop()
-    for path in paths if os.getpid() == process else ():  # a forked child has no proxy
+    for path in paths if runtime.getpid() == process else ():  # a forked child has no proxy
         with contextlib.suppress(OSError):
             Path(path).unlink()
 

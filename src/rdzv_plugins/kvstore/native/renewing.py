@@ -6,12 +6,11 @@ Existing connections stay.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 
 from rdzv_plugins.certificates import CertificateTexts, NodeCertificates
 from rdzv_plugins.errors import UsageError
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +22,11 @@ class Renewing:
     """A thread, from construction until ``close``, that looks at the files. Thread-safe."""
 
     def __init__(
-        self, certificates: NodeCertificates, seen: object, renew: Callable[[CertificateTexts], object]
+        self,
+        certificates: NodeCertificates,
+        seen: object,
+        renew: Callable[[CertificateTexts], object],
+        runtime: Runtime,
     ) -> None:
         """``renew`` is called on that thread with the files' contents. It raises ``ValueError`` for what does not fit.
 
@@ -31,9 +34,9 @@ class Renewing:
         """
         self._certificates, self._renew = certificates, renew
         self._seen = seen
-        self._lock = threading.Lock()
-        self._closed = threading.Event()
-        OwnThread(target=self._run, name="rdzv-certificates").start()
+        self._lock = runtime.Lock()
+        self._closed = runtime.Event()
+        runtime.Thread(target=self._run, name="rdzv-certificates").start()
 
     def look(self, *, anyway: bool = False) -> None:
         """Read the files now if they have changed, or regardless with ``anyway``.

@@ -10,12 +10,10 @@ import functools
 import importlib
 import logging
 import os
-import socket
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.errors import AddressInUse, MissingDependency, UsageError
@@ -26,7 +24,10 @@ from rdzv_plugins.kvstore.native.renewing import Renewing
 from rdzv_plugins.kvstore.native.statistics import parse_statistics
 from rdzv_plugins.kvstore.sockets.listening import bind_exactly
 from rdzv_plugins.options import PortRange
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import SYSTEM, Runtime
+
+if TYPE_CHECKING:
+    import socket
 
 __all__ = ["Keyspace", "StoreLimits", "StoreServer", "native_part", "servers_here"]
 
@@ -38,14 +39,12 @@ LEAST_PAUSE = 0.1  # seconds
 Admit = Literal["anyone", "user", "token"]
 """Who may connect: ``user``, only this user's processes on this machine; ``token``, whoever proves they know one."""
 
-_servers: list[weakref.ref[StoreServer]] = []
-_servers_lock = threading.Lock()
-
 
 class Keyspace:
     """One store of a server: keys of its own, on a port of its own. Thread-safe."""
 
-    def __init__(self, native: Any, name: str, id_: int, port: int) -> None:
+    def __init__(self, native: Any, name: str, id_: int, port: int, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._native = native
         self._id = id_
         self.name = name
@@ -82,7 +81,7 @@ class Keyspace:
             event = self._native.pause_after(self._id, int(seconds * 1000))
         except IndexError:
             raise ValueError(f"keyspace {self.name!r} is closed") from None
-        watching = OwnThread(target=_watch_pauses, args=(self, event, on_pause), name="rdzv-store-pause")
+        watching = self._runtime.Thread(target=_watch_pauses, args=(self, event, on_pause), name="rdzv-store-pause")
         watching.start()
 
     def resume(self, pause: int) -> bool:
@@ -149,14 +148,16 @@ class StoreServer:
         tokens: Sequence[AcceptedToken] = (),
         admit: Admit = "anyone",
         tls: NodeCertificates | None = None,
+        runtime: Runtime = SYSTEM,
     ) -> None:
+        self._runtime = runtime
         self._admit: Admit = "token" if tokens else admit
         self._under_tls = tls is not None
         if not 0 <= threads <= MOST_THREADS:
             raise ValueError(f"StoreServer: threads={threads} is not from 0 to {MOST_THREADS}")
         native = native_part(proves=bool(tokens), secures=tls is not None)
         fitting = tls.fitting() if tls is not None else None
-        listener = _listen(host, port, listen_fd, name)
+        listener = self._listen(host, port, listen_fd, name)
         reading, writing = os.pipe()
         try:
             self._native = native.Server(
@@ -177,16 +178,15 @@ class StoreServer:
             listener.close()
             raise
         # a thread of Python's own, so that loop threads need not run Python; it ends when the server does
-        OwnThread(target=_log, args=(reading,), name="rdzv-store-log").start()
+        runtime.Thread(target=_log, args=(reading,), name="rdzv-store-log").start()
         self._renewing = None
         if tls is not None and fitting is not None:
-            self._renewing = Renewing(tls, fitting.stamp, self._native.renew)
+            self._renewing = Renewing(tls, fitting.stamp, self._native.renew, runtime)
         self._stop = weakref.finalize(self, _stop, self._native, self._renewing)
         self._host = host
         self._first = self._open(name, listener)
         self.purpose = purpose or name
-        with _servers_lock:
-            _servers.append(weakref.ref(self))
+        self._runtime.single(Servers).add(self)
 
     @property
     def port(self) -> int:
@@ -210,7 +210,7 @@ class StoreServer:
 
         Raises ``AddressInUse``, or ``ValueError`` if there is one of that name or the server is closed.
         """
-        return self._open(name, _listen(self._host if host is None else host, port, listen_fd, name))
+        return self._open(name, self._listen(self._host if host is None else host, port, listen_fd, name))
 
     def accept_tokens(self, tokens: Sequence[AcceptedToken]) -> None:
         """Let in whoever proves one of these from now on; existing connections stay.
@@ -235,8 +235,7 @@ class StoreServer:
     def close(self) -> None:
         """Close all keyspaces and connections and end the threads. May be called more than once."""
         self._stop()
-        with _servers_lock:
-            _servers[:] = [each for each in _servers if each() not in (None, self)]
+        self._runtime.single(Servers).remove(self)
 
     def __enter__(self) -> StoreServer:
         return self
@@ -246,15 +245,43 @@ class StoreServer:
     ) -> None:
         self.close()
 
+    def _listen(self, host: str, port: int, listen_fd: int | None, name: str) -> socket.socket:
+        if listen_fd is None:
+            what = "a store" if name == "default" else f"keyspace {name!r}"
+            return bind_exactly(host, PortRange(port, port), what, self._runtime)
+        try:
+            return self._runtime.socket(fileno=listen_fd)
+        except OSError as error:
+            raise AddressInUse(f"listen_fd={listen_fd} cannot be used as a socket: {error.strerror}") from None
+
     def _open(self, name: str, listener: socket.socket) -> Keyspace:
         id_, port = self._native.open_keyspace(name, listener.detach(), self._admit, self._under_tls)
-        return Keyspace(self._native, name, id_, port)
+        return Keyspace(self._native, name, id_, port, self._runtime)
 
 
-def servers_here() -> list[StoreServer]:
+class Servers:
+    """The servers of a process that were not closed. Thread-safe."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._lock = runtime.Lock()
+        self._all: list[weakref.ref[StoreServer]] = []
+
+    def add(self, server: StoreServer) -> None:
+        with self._lock:
+            self._all.append(weakref.ref(server))
+
+    def remove(self, server: StoreServer) -> None:
+        with self._lock:
+            self._all = [each for each in self._all if each() not in (None, server)]
+
+    def here(self) -> list[StoreServer]:
+        with self._lock:
+            return [server for each in self._all if (server := each()) is not None]
+
+
+def servers_here(runtime: Runtime = SYSTEM) -> list[StoreServer]:
     """The servers of this process that were not closed, for whatever reports what they do. Thread-safe."""
-    with _servers_lock:
-        return [server for each in _servers if (server := each()) is not None]
+    return runtime.single(Servers).here()
 
 
 def _watch_pauses(keyspace: Keyspace, event: int, on_pause: Callable[[int], None]) -> None:
@@ -325,15 +352,6 @@ def _linked_with_openssl(module: str) -> str:
         return getattr(importlib.import_module(module), "__file__", None) or ""
     except ImportError:
         return ""
-
-
-def _listen(host: str, port: int, listen_fd: int | None, name: str) -> socket.socket:
-    if listen_fd is None:
-        return bind_exactly(host, PortRange(port, port), "a store" if name == "default" else f"keyspace {name!r}")
-    try:
-        return socket.socket(fileno=listen_fd)
-    except OSError as error:
-        raise AddressInUse(f"listen_fd={listen_fd} cannot be used as a socket: {error.strerror}") from None
 
 
 @functools.cache

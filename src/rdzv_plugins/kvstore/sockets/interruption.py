@@ -7,9 +7,13 @@ TCP would go on for minutes. Every wait of an agent in the store of a round is u
 from __future__ import annotations
 
 import contextlib
-import socket
-import threading
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rdzv_plugins.runtime import SHUT_RDWR, SYSTEM, Runtime
+
+if TYPE_CHECKING:
+    import socket
 
 
 class Interrupted(ConnectionError):
@@ -22,10 +26,10 @@ class Interruption:
     Thread-safe; ``interrupt`` never blocks, so any thread may call it.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()  # held for system calls that return at once
-        self._sockets: set[socket.socket] = set()
-        self._came = threading.Event()
+    def __init__(self, runtime: Runtime = SYSTEM) -> None:
+        self._lock = runtime.Lock()  # held for system calls that return at once
+        self._sockets: dict[socket.socket, None] = {}  # in the order in which they came
+        self._came = runtime.Event()
         self._reason = ""
 
     @property
@@ -44,7 +48,7 @@ class Interruption:
     def attach(self, connection: socket.socket) -> None:
         """Shut this connection down when the interruption comes, or at once if it has come."""
         with self._lock:
-            self._sockets.add(connection)
+            self._sockets[connection] = None
             if self._reason:
                 _shut_down(connection)
 
@@ -54,7 +58,7 @@ class Interruption:
         May be repeated.
         """
         with self._lock:
-            self._sockets.discard(connection)
+            self._sockets.pop(connection, None)
 
     @contextlib.contextmanager
     def over(self, connection: socket.socket) -> Iterator[None]:
@@ -78,4 +82,4 @@ class Interruption:
 
 def _shut_down(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):  # it has already gone
-        connection.shutdown(socket.SHUT_RDWR)
+        connection.shutdown(SHUT_RDWR)

@@ -5,18 +5,30 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import random
-import socket
-import time
+from typing import TYPE_CHECKING
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AddressInUse
 from rdzv_plugins.kvstore.sockets.port_turns import PortTurns
 from rdzv_plugins.kvstore.sockets.reach import is_own_address, resolve
 from rdzv_plugins.options import PortRange
+from rdzv_plugins.runtime import (
+    AF_INET,
+    AF_INET6,
+    IPPROTO_IPV6,
+    IPV6_V6ONLY,
+    SO_REUSEADDR,
+    SOCK_STREAM,
+    SOL_SOCKET,
+    SYSTEM,
+    Runtime,
+    gaierror,
+)
 
-_RANDOM = random.Random()  # a generator of our own: the user may have seeded the other
-_ANY = [(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")]
+if TYPE_CHECKING:
+    import socket
+
+_ANY = [(AF_INET6, "::"), (AF_INET, "0.0.0.0")]
 _TRIES = 10
 _APART_S = 0.02
 
@@ -25,7 +37,7 @@ Ports = PortRange | PortTurns
 """Ports to try, in that order."""
 
 
-def bind(host: str, ports: Ports, what: str) -> socket.socket:
+def bind(host: str, ports: Ports, what: str, runtime: Runtime = SYSTEM) -> socket.socket:
     """A TCP socket that listens on the first free port of ``ports``, for peers that dial ``host``.
 
     It listens on ``host`` itself if that is a loopback address, otherwise on all interfaces, as torch's server does. On
@@ -33,40 +45,44 @@ def bind(host: str, ports: Ports, what: str) -> socket.socket:
     Raises ``AddressInUse``, which names the process that holds the port if /proc tells.
     """
     if not Endpoint(host, 0).is_loopback:
-        return _listen(_ANY, ports, what, dual=True)
+        return _listen(_ANY, ports, what, runtime, dual=True)
     if host == "localhost":
-        found = {(family, str(address[0])) for family, _, _, _, address in resolve(host, 0)}
-        return _listen(sorted(found), ports, what)
-    return _listen([(socket.AF_INET6 if ":" in host else socket.AF_INET, host)], ports, what)
+        found = {(family, str(address[0])) for family, _, _, _, address in resolve(host, 0, runtime)}
+        return _listen(sorted(found), ports, what, runtime)
+    return _listen([(AF_INET6 if ":" in host else AF_INET, host)], ports, what, runtime)
 
 
-def bind_exactly(host: str, ports: Ports, what: str) -> socket.socket:
+def bind_exactly(host: str, ports: Ports, what: str, runtime: Runtime = SYSTEM) -> socket.socket:
     """A socket like that of ``bind``, but on ``host`` alone: a name or an address of this machine.
 
     ``""`` means all interfaces, of IPv4 and IPv6; ``0.0.0.0`` those of IPv4 and ``::`` those of IPv6.
     """
     if not host:
-        return _listen(_ANY, ports, what, dual=True)
+        return _listen(_ANY, ports, what, runtime, dual=True)
     try:
-        found = resolve(host, 0)
-    except socket.gaierror as error:
+        found = resolve(host, 0, runtime)
+    except gaierror as error:
         raise AddressInUse(
             f"{what} cannot listen on {host!r}: the name does not resolve ({error.strerror})",
             remedy="Give an address of this machine, or none to listen on all of them.",
         ) from None
-    return _listen([(family, str(address[0])) for family, _, _, _, address in found], ports, what, where=f"{host} ")
+    return _listen(
+        [(family, str(address[0])) for family, _, _, _, address in found], ports, what, runtime, where=f"{host} "
+    )
 
 
-def bind_if_here(endpoint: Endpoint, is_host: bool | None, what: str) -> socket.socket | None:
+def bind_if_here(
+    endpoint: Endpoint, is_host: bool | None, what: str, runtime: Runtime = SYSTEM
+) -> socket.socket | None:
     """A socket like that of ``bind`` if this node has to serve ``endpoint``; None if it is a client of another process.
 
     With ``is_host`` None it serves if the address is one of this machine and nobody else serves there already. Raises
     ``AddressInUse`` if ``is_host`` True cannot be satisfied.
     """
-    if not (is_own_address(endpoint.host) if is_host is None else is_host):
+    if not (is_own_address(endpoint.host, runtime) if is_host is None else is_host):
         return None
     try:
-        return bind(endpoint.host, PortRange(endpoint.port, endpoint.port), what)
+        return bind(endpoint.host, PortRange(endpoint.port, endpoint.port), what, runtime)
     except AddressInUse:
         if is_host:
             raise
@@ -77,6 +93,7 @@ def _listen(
     candidates: list[tuple[socket.AddressFamily, str]],
     ports: Ports,
     what: str,
+    runtime: Runtime,
     *,
     dual: bool = False,
     where: str = "",
@@ -85,7 +102,7 @@ def _listen(
     for port in ports:
         for family, address in candidates:
             try:
-                return _listener(family, address, port, dual)
+                return _listener(family, address, port, dual, runtime)
             except OSError as error:  # also on a machine without IPv6
                 failure = failure if failure and failure.errno == errno.EADDRINUSE else error
                 if error.errno == errno.EADDRINUSE:
@@ -93,16 +110,16 @@ def _listen(
     held = failure is not None and failure.errno == errno.EADDRINUSE
     holder = port_holder(ports.first) if held else ""
     remedy = "Stop that process, or choose another port." if held else "Choose another address or port."
-    if holder.startswith(f"pid {os.getpid()} "):
+    if holder.startswith(f"pid {runtime.getpid()} "):
         holder += ", which is this very process: it serves something else there"
         remedy = "Choose another port: the endpoint and --rdzv-conf worker_ports each need ports of their own."
     why = f"in use by {holder}" if held else failure and (failure.strerror or str(failure)).lower()
     raise AddressInUse(
-        f"{what} cannot listen on {where}port {ports} of this machine ({socket.gethostname()}): {why}", remedy=remedy
+        f"{what} cannot listen on {where}port {ports} of this machine ({runtime.gethostname()}): {why}", remedy=remedy
     )
 
 
-def _listener(family: socket.AddressFamily, address: str, port: int, dual: bool) -> socket.socket:
+def _listener(family: socket.AddressFamily, address: str, port: int, dual: bool, runtime: Runtime) -> socket.socket:
     """A socket that listens. Raises ``OSError``.
 
     With SO_REUSEADDR, Linux lets two sockets bind a port, and if both listen at the same moment it refuses both, as
@@ -110,12 +127,12 @@ def _listener(family: socket.AddressFamily, address: str, port: int, dual: bool)
     """
     tries = _TRIES
     while True:
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener = runtime.socket(family, SOCK_STREAM)
         bound = False
         try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if dual else 1)
+            listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+            if family == AF_INET6:
+                listener.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 0 if dual else 1)
             listener.bind((address, port))
             bound = True
             listener.listen()  # a second binder is refused from here on, not only from accept on
@@ -125,7 +142,7 @@ def _listener(family: socket.AddressFamily, address: str, port: int, dual: bool)
             tries -= 1
             if not bound or error.errno != errno.EADDRINUSE or not tries:
                 raise
-        time.sleep(_RANDOM.uniform(0, _APART_S))
+        runtime.sleep(runtime.random.uniform(0, _APART_S))
 
 
 def port_holder(port: int) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 
 from rdzv_plugins.options import PortRange
+from rdzv_plugins.runtime import SYSTEM, Runtime
 
 _LISTENING, _TIME_WAIT = "0A", "06"
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
@@ -19,9 +19,9 @@ class PortTurns:
     or the same one started again, is unlikely to begin at the same port. Use from one thread at a time.
     """
 
-    def __init__(self, ports: PortRange) -> None:
+    def __init__(self, ports: PortRange, runtime: Runtime = SYSTEM) -> None:
         self._ports = ports
-        self._next = random.SystemRandom().randrange(ports.last - ports.first + 1)
+        self._next = runtime.random.randrange(ports.last - ports.first + 1)
 
     def __iter__(self) -> Iterator[int]:
         ports = list(self._ports)

@@ -9,28 +9,28 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import random
-import socket
-import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.kvstore.sockets.interruption import Interrupted, Interruption
 from rdzv_plugins.reporting import Reporting
+from rdzv_plugins.runtime import AF_INET, AF_INET6, SOCK_DGRAM, SOCK_STREAM, SYSTEM, Runtime, gaierror
+
+if TYPE_CHECKING:
+    import socket
 
 logger = logging.getLogger(__name__)
 
-_RANDOM = random.Random()  # a generator of our own: the user may have seeded the other
 _ATTEMPT_S = 10.0
 _LOOK_S = 5.0
 REFUSED = "connection refused (nobody listens there yet)"
 """The reason of ``try_connect`` if the host answers, and says that nobody listens."""
 
 
-Greeting = Callable[[socket.socket], str]
+Greeting = Callable[["socket.socket"], str]
 """Talks to a fresh connection.
 
 Returns "" when the right program answered, otherwise what is wrong; raises ``EndpointUnreachable`` when trying again is
@@ -38,9 +38,11 @@ pointless.
 """
 
 
-def wait_reachable(endpoint: Endpoint, timeout: float, who: str, greet: Greeting | None = None) -> str:
+def wait_reachable(
+    endpoint: Endpoint, timeout: float, who: str, greet: Greeting | None = None, runtime: Runtime = SYSTEM
+) -> str:
     """Do as ``reach`` does, then hang up. Returns this machine's address on the connection: peers can dial it."""
-    with reach(endpoint, timeout, who, greet) as connection:
+    with reach(endpoint, timeout, who, greet, runtime=runtime) as connection:
         return str(connection.getsockname()[0])
 
 
@@ -52,41 +54,42 @@ def reach(
     *,
     interruption: Interruption | None = None,
     tls: NodeCertificates | None = None,
+    runtime: Runtime = SYSTEM,
 ) -> socket.socket:
     """Connect to ``endpoint`` and greet, again and again for up to ``timeout`` seconds. Returns the connection.
 
     ``who`` says in messages who should be listening; with ``tls`` everything is sent under TLS. Raises
     ``EndpointUnreachable``, at once when ``interruption`` comes.
     """
-    interruption = interruption or Interruption()
-    start = time.monotonic()
+    interruption = interruption or Interruption(runtime)
+    start = runtime.monotonic()
     deadline = start + timeout
-    reporting = Reporting()
+    reporting = Reporting(runtime=runtime)
     delay = 0.05
     while True:
-        limit = min(_ATTEMPT_S, max(0.1, deadline - time.monotonic()))
-        connection, reason = try_connect(endpoint, limit, greet, interruption=interruption, tls=tls)
+        limit = min(_ATTEMPT_S, max(0.1, deadline - runtime.monotonic()))
+        connection, reason = try_connect(endpoint, limit, greet, interruption=interruption, tls=tls, runtime=runtime)
         if connection is not None:
             return connection
         if interruption.reason:
             raise EndpointUnreachable(f"{who} at {endpoint} was not waited for any longer: {reason}")
-        now = time.monotonic()
+        now = runtime.monotonic()
         if now >= deadline:
             raise EndpointUnreachable(
                 f"{who} at {endpoint} could not be reached within {timeout:g} s: {reason}", remedy=remedy_of(reason)
             )
         if reporting.is_due():
             logger.info("waiting for %s at %s: %s (%.0f s of %g s)", who, endpoint, reason, now - start, timeout)
-        interruption.sleep(min(delay * _RANDOM.uniform(0.5, 1.0), max(0.0, deadline - now)))
+        interruption.sleep(min(delay * runtime.random.uniform(0.5, 1.0), max(0.0, deadline - now)))
         delay = min(delay * 1.5, 1.0)
 
 
-def look(endpoint: Endpoint, who: str, greet: Greeting | None = None) -> bool:
+def look(endpoint: Endpoint, who: str, greet: Greeting | None = None, runtime: Runtime = SYSTEM) -> bool:
     """Whether ``who`` answers at ``endpoint`` now; logs a warning if nobody listens there yet, as before a start.
 
     Makes one attempt of some seconds. Raises ``EndpointUnreachable`` if it fails for another reason.
     """
-    connection, reason = try_connect(endpoint, _LOOK_S, greet)
+    connection, reason = try_connect(endpoint, _LOOK_S, greet, runtime=runtime)
     if connection is not None:
         connection.close()
         return True
@@ -96,10 +99,10 @@ def look(endpoint: Endpoint, who: str, greet: Greeting | None = None) -> bool:
     return False
 
 
-Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
+Address = tuple["socket.AddressFamily", "socket.SocketKind", int, str, Any]
 
 
-def resolve(host: str, port: int) -> Sequence[Address]:
+def resolve(host: str, port: int, runtime: Runtime = SYSTEM) -> Sequence[Address]:
     """The addresses of ``host``, as returned by ``socket.getaddrinfo``. Raises ``socket.gaierror``.
 
     ``localhost`` is the loopback interface also on a machine whose files do not say so.
@@ -107,11 +110,11 @@ def resolve(host: str, port: int) -> Sequence[Address]:
     # bytes: for text, Python loads its tables for international names (256 KiB), which hosts here do not use
     name = host.encode() if host.isascii() else host
     try:
-        return socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-    except socket.gaierror:
+        return runtime.getaddrinfo(name, port, type=SOCK_STREAM)
+    except gaierror:
         if host != "localhost":
             raise
-        return socket.getaddrinfo(None, port, type=socket.SOCK_STREAM)
+        return runtime.getaddrinfo(None, port, type=SOCK_STREAM)
 
 
 def try_connect(
@@ -121,22 +124,23 @@ def try_connect(
     *,
     interruption: Interruption | None = None,
     tls: NodeCertificates | None = None,
+    runtime: Runtime = SYSTEM,
 ) -> tuple[socket.socket | None, str]:
     """Return (connection, "") on success, else (None, reason): at once, with its reason, if ``interruption`` comes.
 
     Looking up a name takes as long as this machine's resolver allows. With ``tls`` everything is sent under TLS; raises
     ``AccessRefused`` for certificates that are not accepted, and if there is no TLS.
     """
-    interruption = interruption or Interruption()
+    interruption = interruption or Interruption(runtime)
     try:
-        found = resolve(endpoint.host, endpoint.port)
-    except socket.gaierror as error:
+        found = resolve(endpoint.host, endpoint.port, runtime)
+    except gaierror as error:
         return None, f"the name does not resolve ({error.strerror})"
     reason = "the name has no address"
     for family, kind, protocol, _, address in found:
         with contextlib.ExitStack() as unless_kept:
             try:
-                connection = unless_kept.enter_context(socket.socket(family, kind, protocol))
+                connection = unless_kept.enter_context(runtime.socket(family, kind, protocol))
                 connection.settimeout(timeout)
                 with interruption.over(connection):
                     connection.connect(address)
@@ -156,7 +160,7 @@ def try_connect(
                 reason = "no answer (machine down, or a firewall drops the packets)"
             except OSError as error:
                 reason = reason_of(error)
-                if error.errno == errno.ENETUNREACH and is_own_address(endpoint.host):
+                if error.errno == errno.ENETUNREACH and is_own_address(endpoint.host, runtime):
                     reason += ", although it is this machine's own: is the loopback interface up (ip link set lo up)?"
     return None, reason
 
@@ -166,18 +170,20 @@ def reason_of(error: OSError) -> str:
     return error.strerror.lower() if error.strerror else str(error)
 
 
-def dial(host: str, port: int, timeout: float, *, tls: NodeCertificates | None = None) -> socket.socket:
+def dial(
+    host: str, port: int, timeout: float, *, tls: NodeCertificates | None = None, runtime: Runtime = SYSTEM
+) -> socket.socket:
     """A connection to the first address of ``host`` that accepts it within ``timeout`` seconds. Raises ``OSError``.
 
     With ``tls`` it is under TLS; then also raises ``AccessRefused``, as ``try_connect`` does.
     """
     failure: OSError = OSError(f"{host} has no address")
-    for family, kind, protocol, _, address in resolve(host, port):
-        connection = socket.socket(family, kind, protocol)
+    for family, kind, protocol, _, address in resolve(host, port, runtime):
+        connection = runtime.socket(family, kind, protocol)
         connection.settimeout(timeout)
         try:
             connection.connect(address)
-            return connection if tls is None else _secured(connection, tls, Endpoint(host, port), Interruption())
+            return connection if tls is None else _secured(connection, tls, Endpoint(host, port), Interruption(runtime))
         except OSError as error:
             connection.close()
             failure = error
@@ -203,14 +209,14 @@ def remedy_of(reason: str) -> str:
     return "Check the address, the route and the firewall between the nodes."
 
 
-def is_own_address(host: str) -> bool:
+def is_own_address(host: str, runtime: Runtime = SYSTEM) -> bool:
     """Whether ``host`` is an address of this machine; decided by binding to it, never by names."""
     try:
-        found = resolve(host, 0)
-    except socket.gaierror:
+        found = resolve(host, 0, runtime)
+    except gaierror:
         return False
     for family, kind, protocol, _, address in found:
-        with socket.socket(family, kind, protocol) as probe:
+        with runtime.socket(family, kind, protocol) as probe:
             try:
                 probe.bind(address)
                 return True
@@ -219,19 +225,19 @@ def is_own_address(host: str) -> bool:
     return False
 
 
-def require_loopback() -> None:
+def require_loopback(runtime: Runtime = SYSTEM) -> None:
     """Find out whether this machine can reach itself. Sends nothing. Raises ``EndpointUnreachable``."""
     failure = OSError()
-    for family, address in ((socket.AF_INET6, "::1"), (socket.AF_INET, "127.0.0.1")):
+    for family, address in ((AF_INET6, "::1"), (AF_INET, "127.0.0.1")):
         try:
-            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            with runtime.socket(family, SOCK_DGRAM) as probe:
                 probe.connect((address, 9))  # a route look-up, no packet
                 return
         except OSError as error:
             failure = error
     down = failure.errno in (errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.ENETDOWN)
     raise EndpointUnreachable(
-        f"the loopback interface (127.0.0.1) of this machine ({socket.gethostname()}) does not work: "
+        f"the loopback interface (127.0.0.1) of this machine ({runtime.gethostname()}) does not work: "
         f"{reason_of(failure)}",
         remedy="Switch it on: ip link set lo up. A sandbox or container without a network needs its own."
         if down
@@ -239,11 +245,11 @@ def require_loopback() -> None:
     )
 
 
-def default_address() -> str:
+def default_address(runtime: Runtime = SYSTEM) -> str:
     """The address of the interface with the default route; loopback when there is none. Sends nothing."""
-    for family, target in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+    for family, target in ((AF_INET, "192.0.2.1"), (AF_INET6, "2001:db8::1")):
         try:
-            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            with runtime.socket(family, SOCK_DGRAM) as probe:
                 probe.connect((target, 9))  # documentation addresses: a route look-up, no packet
                 return str(probe.getsockname()[0])
         except OSError:

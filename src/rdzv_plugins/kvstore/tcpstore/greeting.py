@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import socket
+from typing import TYPE_CHECKING
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.kvstore.tcpstore import wire
 from rdzv_plugins.kvstore.tcpstore.whose import Stranger, look_if_silent, unknown
+
+if TYPE_CHECKING:
+    import socket
 
 
 def greet_store(connection: socket.socket, stranger: Stranger = unknown) -> str:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import socket
 from collections.abc import Iterator
 
 from msgspec import Struct
@@ -19,6 +17,7 @@ from rdzv_plugins.errors import EndpointUnreachable, RunIdMismatch
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.sockets.reach import dial
 from rdzv_plugins.kvstore.tcpstore import wire
+from rdzv_plugins.runtime import SYSTEM, Runtime, gaierror
 
 _TYPES: dict[str, type | tuple[type, ...]] = {"run_id": str, "nnodes": (int, str), "host": str, "pid": int}
 
@@ -43,9 +42,9 @@ class Hello(Struct, frozen=True):
         return json.dumps(asdict(self))
 
 
-def hello_of(request: Request, nnodes: int | str, torch: str = "") -> Hello:
+def hello_of(request: Request, nnodes: int | str, torch: str = "", runtime: Runtime = SYSTEM) -> Hello:
     """Describe this process as the one that serves."""
-    return Hello(request.run_id, nnodes, socket.gethostname(), os.getpid(), torch)
+    return Hello(request.run_id, nnodes, runtime.gethostname(), runtime.getpid(), torch)
 
 
 def hello_key(backend: str) -> str:
@@ -67,8 +66,8 @@ class StoreReader:
     ``timeout`` (seconds) applies to each step. Each call raises ``OSError``, including ``NotAStore``.
     """
 
-    def __init__(self, endpoint: Endpoint, timeout: float) -> None:
-        self._connection = dial(endpoint.host, endpoint.port, timeout)
+    def __init__(self, endpoint: Endpoint, timeout: float, runtime: Runtime = SYSTEM) -> None:
+        self._connection = dial(endpoint.host, endpoint.port, timeout, runtime=runtime)
         try:
             wire.greet(self._connection)
         except BaseException:
@@ -114,7 +113,7 @@ def reading(endpoint: Endpoint, timeout: float) -> Iterator[StoreReader]:
     try:
         with StoreReader(endpoint, timeout) as reader:
             yield reader
-    except socket.gaierror as error:
+    except gaierror as error:
         why, remedy = f"does not resolve: {error.strerror}", "Check the name, or give an IP address."
     except wire.NotAStore:
         why, remedy = "is not a TCPStore", "Check address and port, or give another --rdzv-backend."

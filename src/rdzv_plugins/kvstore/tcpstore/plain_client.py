@@ -8,24 +8,25 @@ The format is in native/PROTOCOL.md; tests/wire runs it against torch's servers 
 
 from __future__ import annotations
 
-import socket
 import struct
-import threading
-import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.errors import StoreLost, StoreTimeout
 from rdzv_plugins.kvstore.sockets.interruption import Interruption
 from rdzv_plugins.kvstore.tcpstore import wire
+from rdzv_plugins.runtime import AF_INET, AF_INET6, IPPROTO_TCP, SYSTEM, TCP_NODELAY, Runtime
 from rdzv_plugins.store import Text
+
+if TYPE_CHECKING:
+    import socket
 
 _READY = 0
 _ANSWER_S = 60.0
 """The most seconds for an answer that need not wait for anybody."""
 
-Dial = Callable[[], socket.socket]
+Dial = Callable[[], "socket.socket"]
 
 
 class PlainClient:
@@ -49,6 +50,7 @@ class PlainClient:
         interruption: Interruption,
         answer: float | None = _ANSWER_S,
         again: Dial | None = None,
+        runtime: Runtime = SYSTEM,
     ) -> None:
         host, port = connection.getpeername()[:2]
         self._where = f"{host} port {port}"
@@ -56,7 +58,7 @@ class PlainClient:
         self._prefix = f"/{prefix}/".encode() if prefix else b"/"
         self._timeout = timedelta(seconds=timeout)
         self._answer, self._again = answer, again
-        self._lock = threading.Lock()
+        self._lock, self._monotonic = runtime.Lock(), runtime.monotonic
         self._broken = ""
         self._half = False  # the connection is closed: half an answer was left in it
         self._interruption = interruption
@@ -109,7 +111,7 @@ class PlainClient:
         limit = (self._timeout if timeout is None else timeout).total_seconds()
 
         def released(connection: socket.socket) -> bool:
-            if _wait_byte(connection, limit):
+            if self._wait_byte(connection, limit):
                 return True
             connection.settimeout(self._answer)
             connection.sendall(struct.pack("=B", wire.CANCEL_WAIT))
@@ -119,6 +121,16 @@ class PlainClient:
 
         if not self._ask(struct.pack("=B", wire.WAIT) + self._keys(keys), released):
             raise StoreTimeout(f"wait timeout after {limit:g} s for {', '.join(keys)} in the store at {self._where}")
+
+    def _wait_byte(self, connection: socket.socket, limit: float) -> bool:
+        """Whether a WAIT is answered; False if it is not within ``limit`` seconds."""
+        deadline = self._monotonic() + limit
+        try:
+            connection.settimeout(max(0.001, deadline - self._monotonic()))
+            wire.receive(connection, 1)
+        except TimeoutError:
+            return False
+        return True
 
     def close(self) -> None:
         """Stop using it. May be called more than once; not while another thread waits."""
@@ -152,8 +164,8 @@ class PlainClient:
         self._attach()
 
     def _attach(self) -> None:
-        if self._connection.family != socket.AF_UNIX:
-            self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # many requests have no answer
+        if self._connection.family in (AF_INET, AF_INET6):
+            self._connection.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)  # many requests have no answer
         self._interruption.attach(self._connection)
 
     def _break(self, reason: str) -> None:
@@ -182,14 +194,3 @@ def _read_text(connection: socket.socket) -> bytes:
 
 def _read_number(connection: socket.socket) -> int:
     return int(struct.unpack("=q", wire.receive(connection, 8))[0])
-
-
-def _wait_byte(connection: socket.socket, limit: float) -> bool:
-    """Whether a WAIT is answered; False if it is not within ``limit`` seconds."""
-    deadline = time.monotonic() + limit
-    try:
-        connection.settimeout(max(0.001, deadline - time.monotonic()))
-        wire.receive(connection, 1)
-    except TimeoutError:
-        return False
-    return True

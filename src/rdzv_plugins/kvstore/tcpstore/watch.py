@@ -6,14 +6,12 @@ process ends takes the process down (SIGABRT) if the server ends first.
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Callable
 
 from rdzv_plugins.kvstore.sockets.reach import dial
 from rdzv_plugins.kvstore.tcpstore import wire
 from rdzv_plugins.kvstore.tcpstore.keep_alive import keep_alive
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import SHUT_RDWR, SYSTEM, Runtime
 
 _CONNECT_S = 30.0
 
@@ -32,10 +30,11 @@ class KeyWatch:
         key: str,
         on_value: Callable[[bytes], None],
         on_lost: Callable[[Exception], None],
+        runtime: Runtime = SYSTEM,
     ) -> None:
         self._key, self._on_value, self._on_lost = key, on_value, on_lost
-        self._stopped = threading.Event()
-        self._connection = dial(host, port, _CONNECT_S)
+        self._stopped, self._get_ident = runtime.Event(), runtime.get_ident
+        self._connection = dial(host, port, _CONNECT_S, runtime=runtime)
         try:
             wire.greet(self._connection)
         except OSError:
@@ -43,17 +42,17 @@ class KeyWatch:
             raise
         self._connection.settimeout(None)
         keep_alive(self._connection)
-        self._thread = OwnThread(target=self._run, name=f"rdzv-watch-{key}")
+        self._thread = runtime.Thread(target=self._run, name=f"rdzv-watch-{key}")
         self._thread.start()
 
     def stop(self) -> None:
         """Stop waiting: no call-back begins after this returns. May be called more than once, and from a call-back."""
         self._stopped.set()
         try:
-            self._connection.shutdown(socket.SHUT_RDWR)
+            self._connection.shutdown(SHUT_RDWR)
         except OSError:
             pass  # it has already gone
-        if threading.current_thread() is not self._thread:
+        if self._get_ident() != self._thread.ident:
             self._thread.join()
 
     def _run(self) -> None:
@@ -71,11 +70,11 @@ class KeyWatch:
 class AwaitedKey:
     """Waits for one key from the main thread: unlike a wait inside torch, a signal interrupts it."""
 
-    def __init__(self, host: str, port: int, key: str) -> None:
-        self._done = threading.Event()
+    def __init__(self, host: str, port: int, key: str, runtime: Runtime = SYSTEM) -> None:
+        self._done = runtime.Event()
         self._value: bytes | None = None
         self._error: Exception | None = None
-        self._watch = KeyWatch(host, port, key, self._found, self._lost)
+        self._watch = KeyWatch(host, port, key, self._found, self._lost, runtime)
 
     def wait(self, timeout: float) -> bytes | None:
         """The value, or None after ``timeout`` seconds. Raises ``OSError`` when the server is lost."""

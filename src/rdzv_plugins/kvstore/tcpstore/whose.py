@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import socket
-import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AddressInUse, EndpointUnreachable
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.sockets.reach import dial
 from rdzv_plugins.kvstore.tcpstore import wire
+from rdzv_plugins.runtime import MSG_PEEK, SYSTEM, Runtime
+
+if TYPE_CHECKING:
+    import socket
 
 _AT_ONCE_S = 1.0
 """Seconds after which a client without an answer asks whom it has reached: most servers wait for more to read."""
@@ -49,20 +51,22 @@ def telling_whose(request: Request, endpoint: Endpoint) -> Iterator[None]:
         raise AddressInUse(f"{error}; {_told(request, endpoint, what)}", remedy=SAME_BACKEND) from None
 
 
-def refuse_others(store: Any, keys: Sequence[str], request: Request, endpoint: Endpoint) -> None:
+def refuse_others(
+    store: Any, keys: Sequence[str], request: Request, endpoint: Endpoint, runtime: Runtime = SYSTEM
+) -> None:
     """Raise what is known about the owner of ``store``, a client of ``endpoint``, if it has none of ``keys``."""
 
     def has_any() -> bool:
         return any(store.check([key]) for key in keys)
 
-    deadline = time.monotonic() + _BEGINS_S
+    deadline = runtime.monotonic() + _BEGINS_S
     while not has_any():  # asking around costs more than all the rest of joining
-        if time.monotonic() >= deadline:
+        if runtime.monotonic() >= deadline:
             known = stranger_at(request, endpoint)
             if known is not None and not has_any():  # its node had only just begun to serve
                 raise known
             return
-        time.sleep(_LOOK_AGAIN_S)
+        runtime.sleep(_LOOK_AGAIN_S)
 
 
 def _told(request: Request, endpoint: Endpoint, what: str) -> str:
@@ -82,7 +86,7 @@ def _answers(connection: socket.socket, patience: float) -> bool:
     limit = connection.gettimeout()
     connection.settimeout(patience if limit is None else min(limit, patience))
     try:
-        connection.recv(1, socket.MSG_PEEK)
+        connection.recv(1, MSG_PEEK)
     except TimeoutError:
         return False
     finally:
@@ -90,7 +94,7 @@ def _answers(connection: socket.socket, patience: float) -> bool:
     return True
 
 
-def is_torch_store(connection: socket.socket) -> bool:
+def is_torch_store(connection: socket.socket, runtime: Runtime = SYSTEM) -> bool:
     """Whether the other side greets torch's clients, and yet leaves ``connection`` without an answer.
 
     torch's server takes the greeting of a native store's client for the beginning of something longer, and waits. A
@@ -99,13 +103,13 @@ def is_torch_store(connection: socket.socket) -> bool:
     patience = min(_PROBE_S, connection.gettimeout() or _PROBE_S)
     try:
         host, port = connection.getpeername()[:2]
-        with dial(host, port, patience) as probe:
+        with dial(host, port, patience, runtime=runtime) as probe:
             wire.greet(probe)
     except OSError:
         return False
     connection.settimeout(patience)
     try:
-        return connection.recv(1, socket.MSG_PEEK) == b""
+        return connection.recv(1, MSG_PEEK) == b""
     except TimeoutError:
         return True
     except OSError:

@@ -8,15 +8,19 @@ hangs up.
 
 from __future__ import annotations
 
-import os
-import socket
 import struct
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import socket
 
 VALIDATE, SET, COMPARE_SET, GET, ADD, CHECK, WAIT = 0, 1, 2, 3, 4, 5, 6
 NUM_KEYS, DELETE_KEY, MULTI_GET, MULTI_SET, CANCEL_WAIT, PING = 7, 8, 10, 11, 12, 13
 _MAGIC = 0x3C85F7CE
 _READY = b"\0"
+_NONCE = b"rdzv"
+"""Of torch's clients it is the process id; no other program answers with it alone."""
 _MOST_BYTES = 1 << 24
 """The most bytes of one value: torch's state of a rendezvous has some hundred for each node."""
 
@@ -31,11 +35,10 @@ def greet(connection: socket.socket, on_sent: Callable[[], None] = lambda: None)
     ``on_sent`` is called before the answer is waited for. Raises ``NotAStore``, ``TimeoutError`` (of the socket) or
     ``ConnectionError``.
     """
-    nonce = struct.pack("=I", os.getpid())
-    connection.sendall(struct.pack("=BI", VALIDATE, _MAGIC) + struct.pack("=B", PING) + nonce)
+    connection.sendall(struct.pack("=BI", VALIDATE, _MAGIC) + struct.pack("=B", PING) + _NONCE)
     on_sent()
-    answer = receive(connection, 4)
-    if answer != nonce:
+    answer = receive(connection, len(_NONCE))
+    if answer != _NONCE:
         raise NotAStore(answer)
 
 

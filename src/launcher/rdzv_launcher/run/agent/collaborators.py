@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -12,6 +11,7 @@ from rdzv_launcher.run.agent.exit_barrier import KnowsOthers
 from rdzv_launcher.run.agent.steps import Step
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.interfaces import Failure, Outcome, RendezvousInfo
+from rdzv_plugins.runtime import Signals
 
 
 class Rendezvous(KnowsOthers, Protocol):
@@ -55,7 +55,7 @@ class Workers(Protocol):
         """
         ...
 
-    def stop(self, number: signal.Signals, seconds: float, background: bool = False) -> None:
+    def stop(self, number: Signals, seconds: float, background: bool = False) -> None:
         """Signal live workers, and what is left in their sessions; ``kill_all`` may follow after ``seconds``.
 
         ``background``: also what they have started in sessions of its own. ``GroupEnded`` follows, even if there is

@@ -26,7 +26,6 @@ begins no further round.
 from __future__ import annotations
 
 import math
-import signal
 from typing import Literal
 
 from rdzv_launcher.run.agent import events, steps
@@ -34,8 +33,9 @@ from rdzv_launcher.run.agent.ends import LEFT, AgentEnds
 from rdzv_launcher.run.agent.events import Event
 from rdzv_launcher.run.agent.limits import Limits
 from rdzv_launcher.run.agent.steps import Step
-from rdzv_plugins.errors import Preempted
+from rdzv_plugins.errors import EndpointUnreachable, Preempted, RendezvousClosed
 from rdzv_plugins.interfaces import Outcome
+from rdzv_plugins.runtime import Signals
 
 Stage = Literal[
     "joining", "working", "stopping", "asking", "counting", "delaying", "finding", "barrier", "staying", "ended"
@@ -126,7 +126,7 @@ class Decisions:
                 return self._on_notice(go_on, saved, now)
             case events.GraceOver():
                 leaves = self._kill_by is None or self._is_signalled
-                return () if leaves else self._go(signal.SIGTERM, self._preempted_end(), now)
+                return () if leaves else self._go(Signals.SIGTERM, self._preempted_end(), now)
             case events.Failed(error):
                 return self._on_error(error, now)
             case events.StartFailed(error):
@@ -137,7 +137,7 @@ class Decisions:
             case events.Hung(generation, failure):
                 if self._stage != "working" or generation != self._generation:
                     return ()
-                return (steps.ReportHang(failure), *self._stop(signal.SIGTERM, "ask", now))
+                return (steps.ReportHang(failure), *self._stop(Signals.SIGTERM, "ask", now))
             case events.GroupEnded(generation, background):
                 awaited = generation == self._generation and background >= self._background
                 return self._on_group(now) if awaited else ()
@@ -163,13 +163,13 @@ class Decisions:
             case "counting", events.RestartRefused(failure, reason, why, exit_code):
                 outcome = Outcome("failed", reason, failure, why, exit_code)
                 self._end = steps.End(exit_code or failure.process_exit_code or 1, outcome)
-                return self._stop(signal.SIGTERM, "leave", now)
+                return self._stop(Signals.SIGTERM, "leave", now)
             case "finding", events.CauseFound(failure, reason):
                 self._end = steps.End(failure.process_exit_code or 1, Outcome("failed", reason, failure))
-                return self._stop(signal.SIGTERM, "leave", now)
+                return self._stop(Signals.SIGTERM, "leave", now)
             case "staying", events.Stayed():
                 self._end = steps.End(0, Outcome("done"))
-                return self._stop(signal.SIGTERM, "leave", now)
+                return self._stop(Signals.SIGTERM, "leave", now)
         return ()
 
     def _on_news(self, event: Event, now: float) -> tuple[Step, ...]:
@@ -178,18 +178,18 @@ class Decisions:
             case "delaying", events.NodesWait():  # others are about to begin
                 return self._join()
             case "working", events.NodesWait():
-                return self._stop(signal.SIGTERM, "join", now)
+                return self._stop(Signals.SIGTERM, "join", now)
             case "working", events.Fenced():  # no worker has failed, so there is nothing to ask
-                return self._stop(signal.SIGKILL, "join", now)
+                return self._stop(Signals.SIGKILL, "join", now)
             case "working", events.Stuck(local_rank, pid, seconds):
                 # a new worker here would need what the kernel holds for this one: a device, a network card
                 reason = f"worker {local_rank} (pid {pid}) has been in uninterruptible sleep for {seconds:.0f} s"
                 self._end = self._ends.stuck(reason, self._node_rank)
-                return (steps.NoteLeaving(reason), *self._stop(signal.SIGTERM, "leave", now))
+                return (steps.NoteLeaving(reason), *self._stop(Signals.SIGTERM, "leave", now))
             case "barrier", events.BarrierOver():
-                return self._stop(signal.SIGTERM, "stay", now)
+                return self._stop(Signals.SIGTERM, "stay", now)
             case "barrier", events.MustRunAgain():
-                return self._stop(signal.SIGTERM, "join", now)
+                return self._stop(Signals.SIGTERM, "join", now)
         return ()
 
     def _on_worker(self, local_rank: int, exit_code: int, now: float) -> tuple[Step, ...]:
@@ -201,10 +201,10 @@ class Decisions:
         if exit_code != 0:
             self._failure = local_rank, exit_code
         if exit_code != 0 and self._kill_by is not None:  # it is not restarted here: the node is leaving
-            gone = self._go(signal.SIGTERM, self._preempted_end(), now)
+            gone = self._go(Signals.SIGTERM, self._preempted_end(), now)
             return (steps.Report(local_rank, exit_code), *gone)
         if exit_code != 0:
-            return (steps.Report(local_rank, exit_code), *self._stop(signal.SIGTERM, "ask", now))
+            return (steps.Report(local_rank, exit_code), *self._stop(Signals.SIGTERM, "ask", now))
         if not self._running:
             self._stage = "barrier"
             return (steps.WaitAtBarrier(),)
@@ -215,11 +215,11 @@ class Decisions:
         if self._stage == "working":  # ends that were not reported: they cannot have been successful
             untold = min(self._running)
             self._running = frozenset({untold})
-            return self._on_worker(untold, -int(signal.SIGKILL), now)
+            return self._on_worker(untold, -int(Signals.SIGKILL), now)
         self._running = frozenset()
         return self._ended_group(now) if self._stage == "stopping" else ()
 
-    def _on_signal(self, number: signal.Signals, now: float) -> tuple[Step, ...]:
+    def _on_signal(self, number: Signals, now: float) -> tuple[Step, ...]:
         if number in self._limits.notice_signals:
             if self._kill_by is None:
                 self._kill_by = now + self._limits.time_to_end
@@ -229,7 +229,7 @@ class Decisions:
                             f"{self._ends.who(self._node_rank)} got {number.name}", self._limits.time_to_save
                         ),
                     )
-            return self._go(signal.SIGTERM, self._preempted_end(number), now)
+            return self._go(Signals.SIGTERM, self._preempted_end(number), now)
         outcome = Outcome("lost", f"{self._ends.who(self._node_rank)} got {number.name}")
         return self._go(number, steps.End(128 + int(number), outcome, signal=number), now)
 
@@ -243,9 +243,9 @@ class Decisions:
             if isinstance(self._end.error, Preempted):
                 self._end = self._preempted_end(self._end.signal)
             return ()
-        return self._go(signal.SIGTERM, self._preempted_end(), now) if saved and self._stage == "working" else ()
+        return self._go(Signals.SIGTERM, self._preempted_end(), now) if saved and self._stage == "working" else ()
 
-    def _go(self, number: signal.Signals, end: steps.End, now: float) -> tuple[Step, ...]:
+    def _go(self, number: Signals, end: steps.End, now: float) -> tuple[Step, ...]:
         """This node leaves by ``end``, because it got a signal: its workers get ``number``."""
         again, self._end = self._is_signalled, end
         if not again:
@@ -266,7 +266,7 @@ class Decisions:
         """Whether a signal has decided how this node ends."""
         return self._end is not None and self._end.signal is not None
 
-    def _preempted_end(self, number: signal.Signals | None = None) -> steps.End:
+    def _preempted_end(self, number: Signals | None = None) -> steps.End:
         return self._ends.preempted(self._others_go_on, self._node_rank, number)
 
     def _on_error(self, error: Exception, now: float) -> tuple[Step, ...]:
@@ -275,7 +275,10 @@ class Decisions:
                 self._end, self._next = self._ends.by_error(error, self._node_rank), "leave"
             return ()
         self._end = self._ends.by_error(error, self._node_rank)
-        return self._stop(signal.SIGTERM, "leave", now)
+        # the others' workers fail with those here, which may take their time to end; who is gone cannot be told
+        tells = self._stage == "working" and not isinstance(error, EndpointUnreachable | RendezvousClosed)
+        leaving = (steps.NoteLeaving(str(error)),) if tells else ()
+        return (*leaving, *self._stop(Signals.SIGTERM, "leave", now))
 
     def _on_time(self, now: float) -> tuple[Step, ...]:
         if self._join_at is not None and now >= self._join_at:
@@ -307,11 +310,11 @@ class Decisions:
             return (said, *self._join())
         if self._used < self._limits.max_restarts and self._group == "gone":
             self._stage = "counting"
-            return (steps.CountRestart(*(self._failure or (0, -int(signal.SIGKILL)))),)
+            return (steps.CountRestart(*(self._failure or (0, -int(Signals.SIGKILL)))),)
         if self._used < self._limits.max_restarts:
             return self._join()  # which is not possible
         self._stage = "finding"
-        return (steps.FindCause(*(self._failure or (0, -int(signal.SIGKILL)))),)
+        return (steps.FindCause(*(self._failure or (0, -int(Signals.SIGKILL)))),)
 
     def _restart(self, delay: float, now: float) -> tuple[Step, ...]:
         self._used += 1
@@ -322,7 +325,7 @@ class Decisions:
         self._stage, self._join_at = "delaying", now + delay
         return (said,)
 
-    def _stop(self, number: signal.Signals, following: _Next, now: float) -> tuple[Step, ...]:
+    def _stop(self, number: Signals, following: _Next, now: float) -> tuple[Step, ...]:
         """Stop the workers that live; ``following`` comes next. It takes no longer than an earlier stop would have.
 
         If no worker is started here any more, this includes what they have left running in sessions of its own.
@@ -333,7 +336,7 @@ class Decisions:
             self._background, self._group = True, "lives"
         if self._group != "lives":
             return self._ended_group(now)
-        if number == signal.SIGKILL:
+        if number == Signals.SIGKILL:
             self._stage = "stopping"
             return self._kill(now)
         if self._stage != "stopping":
@@ -357,7 +360,7 @@ class Decisions:
     def _ended_group(self, now: float) -> tuple[Step, ...]:
         """The workers have ended, or do not end: do what was to follow."""
         if self._owes_background(self._next) and not self._killed:
-            return self._stop(signal.SIGTERM, self._next, now)
+            return self._stop(Signals.SIGTERM, self._next, now)
         self._killed, self._stop_by, self._hint_at = False, None, None
         match self._next:
             case "join":

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-
 from rdzv_launcher.run.agent.steps import End
 from rdzv_plugins.errors import PeerFailed, Preempted, RdzvError, WorkersStuck
 from rdzv_plugins.interfaces import Outcome
+from rdzv_plugins.runtime import Signals
 
 LEFT = "what the workers of this node have started does not end, not even by SIGKILL"
 
@@ -28,7 +27,7 @@ class AgentEnds:
         reason = str(error) if isinstance(error, PeerFailed) else f"{self.who(node_rank)} ended: {error}"
         return End(code, Outcome("lost", reason), error)
 
-    def preempted(self, others_go_on: bool | None, node_rank: int | None, number: signal.Signals | None = None) -> End:
+    def preempted(self, others_go_on: bool | None, node_rank: int | None, number: Signals | None = None) -> End:
         """The end because the machine is taken away. ``others_go_on``: enough nodes are left; None: nobody has said.
 
         ``number`` is the last signal that said so; None: there was none, its grace is over or was not needed.
@@ -37,7 +36,7 @@ class AgentEnds:
         outcome = Outcome("failed" if others_go_on is False else "lost", reason, exit_code=Preempted.exit_code)
         others = {None: "", True: ": enough nodes are left to go on", False: ": too few nodes are left to go on"}
         error = Preempted(f"{reason}{others[others_go_on]}")
-        return End(Preempted.exit_code, outcome, error, signal=number or signal.SIGTERM)
+        return End(Preempted.exit_code, outcome, error, signal=number or Signals.SIGTERM)
 
     def stuck(self, reason: str, node_rank: int | None) -> End:
         """The end because the kernel does not release something that a worker started."""

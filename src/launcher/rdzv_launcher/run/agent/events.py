@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from rdzv_plugins.interfaces import Failure
+from rdzv_plugins.runtime import Signals
 
 
 class Joined(Struct, frozen=True):
@@ -129,7 +129,7 @@ class Failed(Struct, frozen=True):
 class SignalArrived(Struct, frozen=True):
     """This process got a signal that it handles."""
 
-    number: signal.Signals
+    number: Signals
 
 
 class NoticeAnswered(Struct, frozen=True):

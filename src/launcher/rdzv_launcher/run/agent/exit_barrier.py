@@ -8,7 +8,6 @@ nodes that are known to live, and hears when another node has to run again.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -18,6 +17,7 @@ from rdzv_plugins.plain_text import some
 from rdzv_plugins.reporting import EVERY_S, Reporting
 from rdzv_plugins.rounds import exit_barrier as keys
 from rdzv_plugins.rounds.joining_again import must_join_again
+from rdzv_plugins.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +50,7 @@ class ExitBarrier:
         rank: int,
         nodes: int,
         timeout: float,
+        runtime: Runtime,
         on_late: Callable[[str], None] = lambda why: None,
     ) -> None:
         """``rank`` of this node among ``nodes``; ``timeout`` (seconds) applies to nodes that are not known to live.
@@ -58,7 +59,7 @@ class ExitBarrier:
         """
         self._store, self._handler = store, handler
         self._rank, self._nodes, self._timeout = rank, nodes, timeout
-        self._on_late = on_late
+        self._on_late, self._runtime = on_late, runtime
 
     def wait(self) -> BarrierOver | MustRunAgain:
         """Arrive, and wait for the others. Raises the error that ended the job elsewhere; a signal ends the wait.
@@ -81,13 +82,13 @@ class ExitBarrier:
             return BarrierOver()
 
     def _wait_all(self) -> BarrierOver | MustRunAgain:
-        start, timeout = time.monotonic(), self._timeout
-        reporting = Reporting(grows=True)
+        start, timeout = self._runtime.monotonic(), self._timeout
+        reporting = Reporting(grows=True, runtime=self._runtime)
         while not self._all_done():
             if self._handler.must_rejoin():
                 logger.info("another node restarts its workers: this node's workers run again")
                 return MustRunAgain()
-            waited = time.monotonic() - start
+            waited = self._runtime.monotonic() - start
             if not reporting.is_due() and waited < timeout:
                 continue
             names = self._missing()
@@ -110,7 +111,7 @@ class ExitBarrier:
 
     def _all_done(self) -> bool:
         """True once the last node has arrived; waits up to a second for it. Raises what ended the job elsewhere."""
-        if appear(self._store, [keys.LAST], _SLICE_S):
+        if appear(self._store, [keys.LAST], _SLICE_S, self._runtime):
             return True
         self._handler.raise_if_ended()
         return False

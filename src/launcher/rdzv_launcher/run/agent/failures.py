@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import socket
-import threading
-import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from rdzv_launcher.run.agent.collaborators import Rendezvous, Workers
 from rdzv_launcher.run.agent.events import CauseFound, Event, RestartAllowed, RestartRefused, WorkerEnded
@@ -15,7 +13,10 @@ from rdzv_launcher.run.summary import describe
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.errors import NodeLost, is_signal
 from rdzv_plugins.interfaces import Failure
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import Runtime
+
+if TYPE_CHECKING:
+    from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -25,16 +26,18 @@ _REPORT_TIMEOUT_S = 5.0
 class Failures:
     """One agent's failures, of its newest generation. For the agent's main thread."""
 
-    def __init__(self, rendezvous: Rendezvous, workers: Workers, retries: Retries, hang_timeout: float) -> None:
+    def __init__(
+        self, rendezvous: Rendezvous, workers: Workers, retries: Retries, hang_timeout: float, runtime: Runtime
+    ) -> None:
         """A hang is only found once the job has stood still for ``hang_timeout`` seconds."""
         self._rendezvous, self._workers = rendezvous, workers
         self._retries, self._hang_timeout = retries, hang_timeout
-        self._host = socket.gethostname()
+        self._runtime, self._host = runtime, runtime.gethostname()
         self._group: WorkerGroup | None = None
         self._exit_codes: dict[int, int] = {}
         self._hang: Failure | None = None
         """The worker that was different when the generation hung."""
-        self._report: threading.Thread | None = None
+        self._report: OwnThread | None = None
         self._started_at = 0.0
 
     @property
@@ -76,7 +79,7 @@ class Failures:
             except Exception as error:  # the endpoint may be gone with the node that failed: then this is our own view
                 logger.debug("could not record the failure: %s", error)
 
-        self._report = OwnThread(target=tell, name="rdzv-report-failure")
+        self._report = self._runtime.Thread(target=tell, name="rdzv-report-failure")
         self._report.start()
 
     def find_cause(self, local_rank: int, exit_code: int) -> CauseFound:
@@ -91,7 +94,7 @@ class Failures:
 
     def count_restart(self, local_rank: int, exit_code: int) -> RestartAllowed | RestartRefused:
         """Whether the workers may be restarted, as far as the job is concerned. Asks the others."""
-        first, ran = self._first(local_rank, exit_code), time.monotonic() - self._started_at
+        first, ran = self._first(local_rank, exit_code), self._runtime.monotonic() - self._started_at
         if first.hang:  # nobody made progress in that time
             ran = max(0.0, ran - self._hang_timeout)
         return self._retries.decide(first, ran)

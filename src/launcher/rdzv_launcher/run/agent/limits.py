@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-
 from msgspec import Struct
 
 from rdzv_launcher.run.keeper.keeper import LONGEST_KILL_S
+from rdzv_plugins.runtime import Signals
 
 _STOP_S, _LEAVE_S = 10.0, 2.0
 """The most time of a grace that is kept for ending the workers, and for telling the others."""
@@ -28,7 +27,7 @@ class Limits(Struct, frozen=True):
     """What workers have started in sessions of its own is left to itself when this node ends."""
     preempt_grace: float = 0.0
     """How long this node has left from a notice on; 0: there are no notices."""
-    notice_signals: frozenset[signal.Signals] = frozenset()
+    notice_signals: frozenset[Signals] = frozenset()
     """The signals that count as a notice, if there is a grace."""
 
     @property

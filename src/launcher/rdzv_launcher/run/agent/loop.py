@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import queue
-import socket
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -31,12 +28,16 @@ from rdzv_launcher.run.agent.retries import Retries, RetryLimits
 from rdzv_launcher.run.agent.round_store import RoundStore, is_graceful_exit, is_lost, is_timeout
 from rdzv_launcher.run.agent.steps import Step
 from rdzv_launcher.run.agent.stopping_signals import StoppingSignals
-from rdzv_launcher.run.agent.stuck_workers import StuckWorkers
+from rdzv_launcher.run.agent.stuck_workers import StuckWorkers, process_state
 from rdzv_launcher.run.health.pulse import Pulse
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.errors import RendezvousFailed, is_signal
 from rdzv_plugins.interfaces import Outcome
 from rdzv_plugins.rounds.joining_again import must_join_again
+from rdzv_plugins.runtime import Empty, Runtime
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ _LOOKS = ("working", "delaying")
 _START_S, _LEAVE_S = 120.0, 60.0
 """How long the main thread may take to start workers, which may have to be preloaded, and to end."""
 
-Inbox = queue.SimpleQueue[Event]
+Inbox: TypeAlias = "SimpleQueue[Event]"
 """What the agent is told. ``put`` may be called from any thread, and in the middle of a signal handler."""
 
 
@@ -75,26 +76,29 @@ class AgentLoop:
         workers: Workers,
         inbox: Inbox,
         signals: StoppingSignals,
+        runtime: Runtime,
         on_late: Callable[[str], None] = lambda why: None,
         pulse: Pulse | None = None,
         notices: Notices | None = None,
         observers: Sequence[Observer] = (),
+        state_of: Callable[[int], str] = process_state,
     ) -> None:
         """``workers``, ``signals`` and ``notices`` put what happens into ``inbox``; ``on_late`` is the exit barrier's.
 
-        ``pulse`` is told that the main thread is alive.
+        ``pulse`` is told that the main thread is alive. ``state_of`` returns the state of a process.
         """
         self._notices, self._observers = notices or NoNotices(), observers
         self._on_late = on_late
         self._settings = settings
         self._rendezvous, self._workers = rendezvous, workers
         self._inbox, self._signals = inbox, signals
-        self._host = socket.gethostname()
-        self._decisions = Decisions(settings.limits, host=self._host, pid=os.getpid())
-        self._stuck = StuckWorkers(settings.stuck_timeout)
+        self._runtime = runtime
+        self._host, self._pid = runtime.gethostname(), runtime.getpid()
+        self._decisions = Decisions(settings.limits, host=self._host, pid=self._pid)
+        self._stuck = StuckWorkers(settings.stuck_timeout, state_of)
         retries = Retries(settings.retries, rendezvous)
-        self._failures = Failures(rendezvous, workers, retries, settings.hang_timeout)
-        self._pulse = pulse or Pulse()
+        self._failures = Failures(rendezvous, workers, retries, settings.hang_timeout, runtime)
+        self._pulse = pulse or Pulse(runtime)
         self._store: RoundStore | None = None
         self._group: WorkerGroup | None = None
         self._untold: deque[Event] = deque()
@@ -136,7 +140,7 @@ class AgentLoop:
                 todo = self._tell(event if event is not None else self._next())
         except BaseException as error:
             self._workers.kill_all()
-            reason = f"the agent on {self._host} (pid {os.getpid()}) ended: {error!r}"
+            reason = f"the agent on {self._host} (pid {self._pid}) ended: {error!r}"
             self._note_leaving(reason)  # before the others can take the failures of their workers for their own
             self._leave(Outcome("lost", reason))
             raise
@@ -148,14 +152,14 @@ class AgentLoop:
             each.heard(event, self._group)
         if self._decisions.stage == "working":
             self._failures.note(event)
-        todo = self._decisions.handle(event, time.monotonic())
+        todo = self._decisions.handle(event, self._runtime.monotonic())
         for each in self._observers:
             each.decided(event, self._decisions)
         return todo
 
     def _note_simultaneous(self) -> None:
         """The workers are about to be stopped: those whose ends are already in the inbox did not end because of it."""
-        with contextlib.suppress(queue.Empty):
+        with contextlib.suppress(Empty):
             while True:
                 self._untold.append(self._inbox.get_nowait())
                 self._failures.note(self._untold[-1])
@@ -165,17 +169,17 @@ class AgentLoop:
         while True:
             if self._untold:
                 return self._untold.popleft()
-            now = time.monotonic()
+            now = self._runtime.monotonic()
             times = [each for each in (self._decisions.wake_at, *self._looks(now)) if each is not None]
             wait = max(0.0, min(times) - now) if times else None
             self._pulse.beat(wait)
             try:
                 return self._inbox.get(timeout=wait)
-            except queue.Empty:
+            except Empty:
                 pass
             finally:
                 self._pulse.beat(0.0)
-            now = time.monotonic()
+            now = self._runtime.monotonic()
             wake_at = self._decisions.wake_at
             if wake_at is not None and now >= wake_at:
                 return events.TimePassed()
@@ -270,7 +274,7 @@ class AgentLoop:
             if settings.identical:
                 workers = identical(me, info.world_size)
             else:
-                workers = exchange(info.store, me, info.world_size)
+                workers = exchange(info.store, me, info.world_size, self._runtime)
         except Exception as error:
             if is_signal(error) or not (is_lost(error) or is_timeout(error) or isinstance(error, RendezvousFailed)):
                 raise
@@ -298,7 +302,7 @@ class AgentLoop:
             return events.StartFailed(error)
         for each in self._observers:
             each.started(self._group)
-        now = time.monotonic()
+        now = self._runtime.monotonic()
         self._failures.started(self._group, now)
         self._look_at, self._stuck_at = now + self._settings.monitor_interval, self._stuck.look_at(now)
         return None
@@ -306,10 +310,14 @@ class AgentLoop:
     def _wait_at_barrier(self) -> Event:
         assert self._group is not None
         assert self._store is not None
-        rank, nodes = self._group.group_rank, self._group.group_world_size
-        timeout = self._settings.exit_barrier_timeout
         return ExitBarrier(
-            self._store, self._rendezvous, rank=rank, nodes=nodes, timeout=timeout, on_late=self._on_late
+            self._store,
+            self._rendezvous,
+            rank=self._group.group_rank,
+            nodes=self._group.group_world_size,
+            timeout=self._settings.exit_barrier_timeout,
+            runtime=self._runtime,
+            on_late=self._on_late,
         ).wait()
 
     def _stay(self) -> Event:

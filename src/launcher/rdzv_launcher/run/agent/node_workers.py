@@ -8,18 +8,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import select
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from signal import Signals
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rdzv_launcher.run.agent import events
 from rdzv_launcher.run.agent.loop import Inbox
 from rdzv_launcher.run.fence.fence import Fence
+from rdzv_launcher.run.keeper import descendants
+from rdzv_launcher.run.keeper.descendants import Processes
 from rdzv_launcher.run.keeper.keeper import Keeper
-from rdzv_launcher.run.keeper.messages import Ended, Lost, NotPreloaded, Preloaded
+from rdzv_launcher.run.keeper.messages import Ended, Lost, NotPreloaded, Preloaded, Start
 from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.stacks.node import NodeStacks
 from rdzv_launcher.run.workers.causes import cause_of
@@ -27,12 +25,13 @@ from rdzv_launcher.run.workers.file_timer import FileTimer
 from rdzv_launcher.run.workers.memory_kills import MemoryKills
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.spec import WorkersSpec
-from rdzv_launcher.run.workers.starts import prepare_starts
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.errors import KeeperLost
-from rdzv_plugins.linux.process_stat import read_stat
 from rdzv_plugins.plain_text import printable, some
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import POLLIN, Runtime, Signals
+
+if TYPE_CHECKING:
+    from threading import Timer
 
 logger = logging.getLogger(__name__)
 
@@ -61,27 +60,29 @@ class NodeWorkers:
         output: Output,
         stacks: NodeStacks,
         inbox: Inbox,
-        extra: Callable[[dict[str, str]], Mapping[str, str]],
-        use_agent_store: Callable[[], bool],
+        starts: Callable[[WorkerGroup, Mapping[str, str]], Sequence[Start]],
+        runtime: Runtime,
+        processes: Processes = descendants,
         on_timer: Callable[[str, Any], None] | None = None,
+        kills: MemoryKills | None = None,
     ) -> None:
-        """``extra`` is given a worker's variables, and returns what plug-ins, the fence and others add to them.
+        """``starts`` says what to start for a group, with these variables in addition; it may raise ``RdzvError``.
 
         ``on_timer`` is like ``log_event`` of ``FileTimer``.
         """
         self._spec, self._keeper, self._fence = spec, keeper, fence
-        self._another_keeper = another_keeper
+        self._another_keeper, self._runtime, self._processes = another_keeper, runtime, processes
         self._keeper_lives = True
         self._loss = ""
         """Why the workers of the newest generation were ended with their keeper; empty: they were not."""
         self._monitor, self._output, self._inbox = monitor, output, inbox
         self._stacks = stacks
-        self._storing: threading.Timer | None = None
+        self._storing: Timer | None = None
         self._store_at = 0.0
-        self._extra, self._use_agent_store = extra, use_agent_store
+        self._starts = starts
         self._timer = FileTimer(spec.run_id, os.environ, str(stacks.own.parent), on_timer)
-        self._kills = MemoryKills()
-        self._lock = threading.RLock()
+        self._kills = kills or MemoryKills()
+        self._lock = runtime.RLock()
         """Protects the keeper, which is for one thread, and the attributes that follow."""
         self._generation = 0
         self._running: set[int] = set()
@@ -97,9 +98,9 @@ class NodeWorkers:
         """The fence is killing the newest generation. Set by the fence's thread, without the lock."""
         self._look_at, self._pause = 0.0, _LOOK_S
         self._closed = False
-        self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._woken = runtime.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         """Tells the thread to look at once; the thread closes it."""
-        self._thread = OwnThread(
+        self._thread = runtime.Thread(
             target=self._listen, name="rdzv-workers", on_error=lambda error: inbox.put(events.Failed(error))
         )
         self._thread.start()
@@ -112,13 +113,7 @@ class NodeWorkers:
             self._replace_lost_keeper()
             self._fenced = False
             self._fence.starting()
-            starts = prepare_starts(
-                self._spec,
-                group,
-                self._output,
-                self._use_agent_store(),
-                lambda own: variables | {**self._extra(own)},
-            )
+            starts = self._starts(group, variables)
             self._generation, self._running = group.generation, {each.local_rank for each in starts}
             self._lives, self._asked, self._background, self._loss = True, False, False, ""
             try:
@@ -167,13 +162,13 @@ class NodeWorkers:
         others = [
             pid
             for pid in self._keeper.leftovers(daemons=True)
-            if (stat := read_stat(pid)) is not None and stat.session not in self._sessions
+            if (found := self._processes.look(pid)) is not None and found.session not in self._sessions
         ]
         if others and not self._background:
             logger.warning(
                 "the workers of this node have left running in the background: %s; told to end (%s), and killed after "
                 "%.0f s (--leave-background leaves it)",
-                some(map(_named, others)),
+                some(map(self._named, others)),
                 number.name,
                 seconds,
             )
@@ -190,13 +185,13 @@ class NodeWorkers:
         The caller holds the lock.
         """
         lead = min(_STACKS_S, seconds / 2)
-        due = time.monotonic() + seconds - lead
+        due = self._runtime.monotonic() + seconds - lead
         if self._storing is not None:
             if self._storing.finished.is_set() or due >= self._store_at:
                 return
             self._storing.cancel()  # they have less time than they were given before
         why = f"have not ended {seconds - lead:g} s after {number.name}"
-        self._storing, self._store_at = threading.Timer(seconds - lead, self._stacks.store, (why, lead)), due
+        self._storing, self._store_at = self._runtime.Timer(seconds - lead, self._stacks.store, (why, lead)), due
         self._storing.daemon = True
         self._storing.start()
 
@@ -213,7 +208,7 @@ class NodeWorkers:
             self._soon()
             leave = self._spec.leave_background and not self._fenced
             if left := self._keeper.kill_all(daemons=not leave):
-                logger.warning("processes of the workers of this node do not end: %s", some(map(_named, left)))
+                logger.warning("processes of the workers of this node do not end: %s", some(map(self._named, left)))
             self._take()
             self._look()  # so that the agent hears of the end before its own limit is over, however long this took
 
@@ -262,28 +257,28 @@ class NodeWorkers:
     def _wake(self) -> None:
         """What the thread waits for has changed. The caller holds the lock."""
         if not self._closed:
-            os.eventfd_write(self._woken, 1)
+            self._runtime.eventfd_write(self._woken, 1)
 
     def _listen(self) -> None:
         while True:
-            poll = select.poll()
-            poll.register(self._woken, select.POLLIN)
+            poll = self._runtime.poll()
+            poll.register(self._woken, POLLIN)
             with self._lock:
                 if self._closed:
                     break
                 if self._keeper_lives:  # otherwise it would be readable for ever
-                    poll.register(self._keeper.fileno(), select.POLLIN)
+                    poll.register(self._keeper.fileno(), POLLIN)
                 idle = self._idle_s()
             poll.poll(idle * 1000)
             with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(self._woken)
+                self._runtime.eventfd_read(self._woken)
             try:
                 with self._lock:
                     self._hear()
             except Exception:  # the agent has to go on hearing about its workers, whatever went wrong
                 logger.exception("the agent's thread for its workers met an error")
-                time.sleep(_LOOK_S)
-        os.close(self._woken)
+                self._runtime.sleep(_LOOK_S)
+        self._runtime.close(self._woken)
 
     def _hear(self) -> None:
         """Take whatever has arrived. The caller holds the lock."""
@@ -293,7 +288,7 @@ class NodeWorkers:
 
     def _idle_s(self) -> float:
         """Seconds until something has to be looked at, if nothing happens before."""
-        due = self._look_at - time.monotonic() if self._waits() else _LONGEST_LOOK_S
+        due = self._look_at - self._runtime.monotonic() if self._waits() else _LONGEST_LOOK_S
         return min(max(0.0, due), _LONGEST_LOOK_S)
 
     def _waits(self) -> bool:
@@ -329,10 +324,10 @@ class NodeWorkers:
 
     def _look(self) -> None:
         """Tell the agent once nothing is left of the newest generation. The caller holds the lock."""
-        if not self._waits() or time.monotonic() < self._look_at:
+        if not self._waits() or self._runtime.monotonic() < self._look_at:
             return
         if self._keeper.leftovers(daemons=self._background):
-            self._look_at = time.monotonic() + self._pause
+            self._look_at = self._runtime.monotonic() + self._pause
             self._pause = _LOOK_S if self._asked else min(2 * self._pause, _LONGEST_LOOK_S)
             return
         self._lives = False
@@ -341,14 +336,8 @@ class NodeWorkers:
         self._output.end()
         self._inbox.put(events.GroupEnded(self._generation, self._background))
 
-
-def _named(pid: int) -> str:
-    """A process, for people: its command and its pid, and its state if the kernel holds it."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            command = file.read().replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        command = ""
-    stat = read_stat(pid)
-    held = ", state D" if stat is not None and stat.state == "D" else ""
-    return f"{printable(command, _LONGEST_COMMAND) or 'a process'} (pid {pid}{held})"
+    def _named(self, pid: int) -> str:
+        """A process, for people: its command and its pid, and its state if the kernel holds it."""
+        found = self._processes.look(pid)
+        held = ", state D" if found is not None and found.state == "D" else ""
+        return f"{printable(self._processes.command(pid), _LONGEST_COMMAND) or 'a process'} (pid {pid}{held})"

@@ -8,7 +8,6 @@ torchrun may be in the same round, even as node 0.
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -19,6 +18,7 @@ from rdzv_launcher.run.agent.round_store import RoundStore, appear
 from rdzv_launcher.run.workers.worker_group import Worker
 from rdzv_plugins.errors import RendezvousFailed
 from rdzv_plugins.plain_text import printable, some
+from rdzv_plugins.runtime import Runtime
 
 ROLE_INFO = "torchelastic/role_info/"
 ASSIGNED_RANKS = "torchelastic/assigned_ranks/"
@@ -56,7 +56,7 @@ class Base(Struct, frozen=True):
         )
 
 
-def exchange(store: RoundStore, me: RoleInfo, nodes: int) -> tuple[Worker, ...]:
+def exchange(store: RoundStore, me: RoleInfo, nodes: int, runtime: Runtime) -> tuple[Worker, ...]:
     """Return this node's workers. Waits until the others have described themselves, at most for its time-out.
 
     Raises ``RendezvousFailed``, naming the node that has said nothing, or nonsense; and the store's own error if the
@@ -65,14 +65,14 @@ def exchange(store: RoundStore, me: RoleInfo, nodes: int) -> tuple[Worker, ...]:
     store.set(f"{ROLE_INFO}{me.rank}", json.dumps(asdict(me)))
     if me.rank == 0:
         keys = [f"{ROLE_INFO}{rank}" for rank in range(nodes)]
-        _wait(store, keys, "its role and the number of its workers")
+        _wait(store, keys, "its role and the number of its workers", runtime)
         infos = [_role_info(value, rank) for rank, value in enumerate(store.multi_get(keys))]
         bases = assign(infos)
         values = [json.dumps([*asdict(base).values()]) for base in bases]
         store.multi_set([f"{ASSIGNED_RANKS}{rank}" for rank in range(nodes)], values)
         return bases[0].workers(me.local_world_size)
     key = f"{ASSIGNED_RANKS}{me.rank}"
-    _wait(store, [key], "the ranks of the workers", teller=0)
+    _wait(store, [key], "the ranks of the workers", runtime, teller=0)
     return _base(store.get(key), me).workers(me.local_world_size)
 
 
@@ -94,13 +94,13 @@ def assign(infos: Sequence[RoleInfo]) -> list[Base]:
     return bases
 
 
-def _wait(store: RoundStore, keys: list[str], what: str, teller: int | None = None) -> None:
+def _wait(store: RoundStore, keys: list[str], what: str, runtime: Runtime, teller: int | None = None) -> None:
     """Wait for what node ``teller`` says, or, if that is None, for what each node says under the key of its rank."""
     limit = store.timeout.total_seconds()
-    deadline = time.monotonic() + limit
+    deadline = runtime.monotonic() + limit
     while True:
-        left = deadline - time.monotonic()
-        if appear(store, keys, min(_SLICE_S, max(left, 0.001))):
+        left = deadline - runtime.monotonic()
+        if appear(store, keys, min(_SLICE_S, max(left, 0.001)), runtime):
             return
         if left > _SLICE_S:
             continue

@@ -5,12 +5,12 @@ torch's errors are recognised by their class names, because importing them would
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Protocol
 
 from rdzv_plugins.errors import EndpointLost, SpareReleased, StoreLost, StoreTimeout
+from rdzv_plugins.runtime import Runtime
 
 
 class RoundStore(Protocol):
@@ -60,20 +60,20 @@ def is_timeout(error: Exception, *, over: bool = False) -> bool:
     return said or (over and type(error) is RuntimeError)
 
 
-def appear(store: RoundStore, keys: list[str], seconds: float) -> bool:
+def appear(store: RoundStore, keys: list[str], seconds: float, runtime: Runtime) -> bool:
     """Wait for all of the keys; False if they are not there after ``seconds``, and never earlier: no loop can spin.
 
     Raises every error that is not a time-out.
     """
-    deadline = time.monotonic() + seconds
+    deadline = runtime.monotonic() + seconds
     try:
         store.wait(keys, timedelta(seconds=seconds))
         return True
     except Exception as error:
-        left = deadline - time.monotonic()
+        left = deadline - runtime.monotonic()
         if not is_timeout(error, over=left <= seconds / 10):
             raise
-    time.sleep(max(0.0, left))
+    runtime.sleep(max(0.0, left))
     return False
 
 

@@ -7,12 +7,12 @@ came in between.
 
 from __future__ import annotations
 
-import signal
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from rdzv_plugins.interfaces import Failure, Outcome
+from rdzv_plugins.runtime import Signals
 
 
 class Join(Struct, frozen=True):
@@ -45,7 +45,7 @@ class ReportHang(Struct, frozen=True):
 class Stop(Struct, frozen=True):
     """Send a signal to the workers, and to what is left in their sessions. ``GroupEnded`` reports their end."""
 
-    number: signal.Signals
+    number: Signals
     seconds: float
     """Workers that have not ended after this time are killed."""
     background: bool = False
@@ -124,7 +124,7 @@ class End(Struct, frozen=True):
     outcome: Outcome
     error: Exception | None = None
     """The error that ended this node, if there was one: it says more than the outcome."""
-    signal: signal.Signals | None = None
+    signal: Signals | None = None
 
 
 Step: TypeAlias = (

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from rdzv_launcher.run.agent.events import GraceOver, SignalArrived
 from rdzv_launcher.run.signals import read
 from rdzv_plugins.errors import UsageError
+from rdzv_plugins.runtime import ITIMER_REAL, SIG_DFL, SIG_IGN, Runtime, Signals
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 class Interrupted(Exception):
     """A signal ended a wait. Code that catches every exception recognises it by ``sigval`` (``errors.is_signal``)."""
 
-    def __init__(self, number: signal.Signals) -> None:
+    def __init__(self, number: Signals) -> None:
         super().__init__(f"got {number.name}")
         self.sigval = number
 
@@ -31,15 +31,15 @@ class Interrupted(Exception):
 class StoppingSignals:
     """The signals that stop this agent. One per agent, for the main thread."""
 
-    def __init__(self, names: str, put: Callable[[SignalArrived | GraceOver], None]) -> None:
+    def __init__(self, names: str, put: Callable[[SignalArrived | GraceOver], None], runtime: Runtime) -> None:
         """Handle the signals in ``names`` (comma-separated, as in --signals-to-handle) from now on, until ``close``.
 
         ``put`` is called in the middle of whatever the main thread is doing. Raises ``UsageError``.
         """
-        self._put = put
-        self._before: dict[signal.Signals, Any] = {}
+        self._put, self._runtime = put, runtime
+        self._before: dict[Signals, Any] = {}
         self._raises = self._alarmed = False
-        self._arrived: signal.Signals | None = None
+        self._arrived: Signals | None = None
         try:
             for number in read(names):
                 self._handle(number)
@@ -49,7 +49,7 @@ class StoppingSignals:
         logger.debug("handling signals: %s", ", ".join(number.name for number in self._before) or "none")
 
     @property
-    def handled(self) -> tuple[signal.Signals, ...]:
+    def handled(self) -> tuple[Signals, ...]:
         return tuple(self._before)
 
     @property
@@ -79,46 +79,46 @@ class StoppingSignals:
         """Put ``GraceOver`` into the inbox after ``seconds``, whatever the main thread is doing: where a signal raises,
         so does this. It uses SIGALRM, and is for the main thread.
         """
-        self._handle(signal.SIGALRM, self._on_alarm)
+        self._handle(Signals.SIGALRM, self._on_alarm)
         self._alarmed = True
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        self._runtime.setitimer(ITIMER_REAL, seconds)
 
     def ignore_all(self) -> None:
         """Ignore further signals: the process is ending, and nothing must interrupt its clean-up."""
         self._cancel_alarm()
         for number in self._before:
-            signal.signal(number, signal.SIG_IGN)
+            self._runtime.signal(number, SIG_IGN)
 
     def close(self) -> None:
         """Restore the previous handlers, for callers that launch within their own process."""
         self._cancel_alarm()
         while self._before:
             number, before = self._before.popitem()
-            signal.signal(number, before)
+            self._runtime.signal(number, before)
 
     def _cancel_alarm(self) -> None:
         """Cancel the alarm: it would kill a caller's process, once its own handlers are restored."""
         if self._alarmed:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            self._runtime.setitimer(ITIMER_REAL, 0)
 
-    def _handle(self, number: signal.Signals, handler: Callable[[int, FrameType | None], None] | None = None) -> None:
-        before = signal.getsignal(number)
-        if (before is signal.SIG_IGN and handler is None) or number in self._before:
+    def _handle(self, number: Signals, handler: Callable[[int, FrameType | None], None] | None = None) -> None:
+        before = self._runtime.getsignal(number)
+        if (before is SIG_IGN and handler is None) or number in self._before:
             return
         try:
-            signal.signal(number, handler or self._on_signal)
+            self._runtime.signal(number, handler or self._on_signal)
         except (OSError, ValueError) as error:
             raise UsageError(f"--signals-to-handle: {number.name} cannot be handled: {error}") from error
-        self._before[number] = signal.SIG_DFL if before is None else before  # None: a handler not set by Python
+        self._before[number] = SIG_DFL if before is None else before  # None: a handler not set by Python
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._arrived = signal.Signals(number)
+        self._arrived = Signals(number)
         self._put(SignalArrived(self._arrived))
         if self._raises:
             raise Interrupted(self._arrived)
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
-        self._arrived = signal.Signals(number)
+        self._arrived = Signals(number)
         self._put(GraceOver())
         if self._raises:
             raise Interrupted(self._arrived)

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import signal
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
-from rdzv_launcher.run.keeper.descendants import look
-from rdzv_launcher.run.keeper.marked import Marked, mark_children
-from rdzv_plugins.clock import now, now_ns
+from rdzv_launcher.run.keeper import descendants
+from rdzv_launcher.run.keeper.descendants import Processes
+from rdzv_launcher.run.keeper.marked import Marked
 from rdzv_plugins.interfaces import Holding
 from rdzv_plugins.round_page import (
     BEAT,
@@ -35,7 +32,10 @@ from rdzv_plugins.round_page import (
     UNTIL,
     RoundPage,
 )
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import Runtime, Signals
+
+if TYPE_CHECKING:
+    from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -63,28 +63,30 @@ class Fence:
         self,
         holding: Holding | None,
         page: RoundPage,
-        mark: str,
+        marked: Marked,
         signal_below: Callable[[int], None],
         on_kill: Callable[[], None],
+        runtime: Runtime,
+        processes: Processes = descendants,
     ) -> None:
         """``holding`` None: nobody can say whether the round holds, so it does until the agent stops the workers.
 
-        ``page`` and ``mark`` are what the keeper has from this agent. ``signal_below`` makes the keeper send a signal
-        to everything below it, without waiting.
+        The keeper has the same ``page``. ``marked`` is whatever else this process has started. ``signal_below`` makes
+        the keeper send a signal to everything below it, without waiting.
         """
         self._holding, self._on_kill = holding, on_kill
         self._signal_below = signal_below
-        mark_children(mark)
-        self._marked = Marked(mark)
+        self._runtime, self._processes = runtime, processes
+        self._marked = marked
         self._page = page
         self._workers: dict[int, str] = {}
         """For each worker of the newest start, when its process was started, by pid."""
         self._ttl = math.inf if holding is None else holding.ttl
         self._look_s = min(max(self._ttl / _LOOKS_PER_TTL, _SHORTEST_LOOK_S), _LONGEST_LOOK_S)
         self._page[STILL] = NEVER if math.isinf(self._ttl) else int(self._ttl * _STILL * 1e9)
-        self._lock = threading.Lock()
-        self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._lock = runtime.Lock()
+        self._closing = runtime.Event()
+        self._thread: OwnThread | None = None
         if holding is not None:
             holding.on_news(self._hear)
 
@@ -97,7 +99,7 @@ class Fence:
         """Begin to watch: workers are about to be started."""
         with self._lock:
             if self._thread is None:
-                self._thread = OwnThread(target=self._run, name="rdzv-fence", on_error=self._unwatched)
+                self._thread = self._runtime.Thread(target=self._run, name="rdzv-fence", on_error=self._unwatched)
                 self._thread.start()
             self._page[UNTIL] = 0
             self._page[START] += 1
@@ -107,7 +109,8 @@ class Fence:
     def started(self, pids: Iterable[int]) -> None:
         """Note the pids of the workers that have been started."""
         with self._lock:
-            self._workers = {worker.pid: worker.started for worker in map(look, pids) if worker is not None}
+            found = map(self._processes.look, pids)
+            self._workers = {worker.pid: worker.started for worker in found if worker is not None}
 
     def stopping(self) -> bool:
         """The workers are about to be stopped: from now on their round does not hold.
@@ -145,23 +148,23 @@ class Fence:
         # multiprocessing's own helper ignores SIGTERM, and ends when this process does
         tracker = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None)
         self._marked.spare(getattr(tracker, "_pid", None) or 0)
-        self._marked.spare_sessions(found.session for pid in spared if (found := look(pid)) is not None)
+        self._marked.spare_sessions(found.session for pid in spared if (found := self._processes.look(pid)) is not None)
         left: list[int] = []
-        if self._marked.signal(signal.SIGTERM):
-            self._marked.signal(signal.SIGCONT)
-            self._wait_gone(time.monotonic() + _OTHERS_S)
+        if self._marked.signal(Signals.SIGTERM):
+            self._marked.signal(Signals.SIGCONT)
+            self._wait_gone(self._runtime.monotonic() + _OTHERS_S)
             left = self._end_all()
         return left
 
     def _end_all(self) -> list[int]:
-        deadline = time.monotonic() + _END_S
-        while (left := self._marked.signal(signal.SIGKILL)) and time.monotonic() < deadline:
-            time.sleep(_AGAIN_S)
+        deadline = self._runtime.monotonic() + _END_S
+        while (left := self._marked.signal(Signals.SIGKILL)) and self._runtime.monotonic() < deadline:
+            self._runtime.sleep(_AGAIN_S)
         return left
 
     def _wait_gone(self, deadline: float) -> None:
-        while self._marked.signal(0) and time.monotonic() < deadline:
-            time.sleep(_AGAIN_S)
+        while self._marked.signal(0) and self._runtime.monotonic() < deadline:
+            self._runtime.sleep(_AGAIN_S)
 
     def _ended(self) -> bool:
         return self._holding is not None and self._holding.ended()
@@ -196,11 +199,11 @@ class Fence:
 
     def _look(self) -> None:
         """Check once whether the agent stood still or the session has ended. The caller holds the lock."""
-        page, present = self._page, now_ns()
+        page, present = self._page, self._runtime.now_ns()
         stood = present - page[BEAT]
         if page[STATE] == RUNNING and present >= page[PAUSE_AT] and stood >= page[STILL]:
             self._pause(stood / 1e9)
-        self._page[BEAT] = now_ns()
+        self._page[BEAT] = self._runtime.now_ns()
         if page[STATE] in (RUNNING, PAUSED) and self._ended():
             logger.warning(
                 "the session of this node has ended, so its round may be over: its workers are killed (that uses up no "
@@ -218,7 +221,7 @@ class Fence:
     def _pause(self, stood: float) -> None:
         # first the state, then the beat: the keeper pauses them, too, and must know that it is not to continue them
         self._page[STATE] = PAUSED
-        self._signal(signal.SIGSTOP)
+        self._signal(Signals.SIGSTOP)
         logger.warning(
             "this process stood still for %.1f s; the workers of this node are paused until it is known whether its "
             "session has ended meanwhile",
@@ -230,7 +233,7 @@ class Fence:
         until = self._holding.until()
         if until == math.inf and not self._holding.confirm(_ASK_S):
             return
-        if 0 < until <= now():
+        if 0 < until <= self._runtime.now():
             return  # the service has not answered yet
         if until == 0:  # others may have begun another round while this process stood still
             self._page[STATE] = ENDED
@@ -238,20 +241,20 @@ class Fence:
             return
         self._publish()
         self._page[STATE] = RUNNING
-        self._signal(signal.SIGCONT)
+        self._signal(Signals.SIGCONT)
         logger.warning("the session of this node lives: its workers go on")
 
     def _kill(self) -> None:
         self._on_kill()
-        self._signal(signal.SIGKILL)
+        self._signal(Signals.SIGKILL)
 
     def _signal(self, number: int) -> None:
         """Signal the workers at once, whatever the keeper does, and what they have started through the keeper."""
         for pid, started in self._workers.items():
-            process = look(pid)
+            process = self._processes.look(pid)
             if process is not None and process.started == started:
                 try:
-                    os.killpg(pid, number)
+                    self._runtime.killpg(pid, number)
                 except OSError:  # it has ended
                     continue
         self._signal_below(number)
@@ -261,7 +264,7 @@ class Fence:
         until = math.inf if self._holding is None else self._holding.until()
         page = self._page
         page[UNTIL] = NEVER if until == math.inf else int(until * 1e9)
-        page[BEAT] = now_ns()
+        page[BEAT] = self._runtime.now_ns()
         if math.isinf(self._ttl):
             page[PAUSE_AT] = NEVER
         elif until == math.inf:

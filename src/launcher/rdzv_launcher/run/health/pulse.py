@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import math
 import sys
-import threading
-import time
 import traceback
+
+from rdzv_plugins.runtime import SYSTEM, Runtime
 
 
 class Pulse:
     """Made by the thread that beats; any thread may read it. Neither reading nor writing takes a lock."""
 
-    def __init__(self) -> None:
-        self._thread = threading.get_ident()
+    def __init__(self, runtime: Runtime = SYSTEM) -> None:
+        self._monotonic, self._thread = runtime.monotonic, runtime.get_ident()
         self._back_at = math.inf
 
     def beat(self, within: float | None) -> None:
         """The thread is alive, and will be back ``within`` seconds; None: it waits for others, however long."""
-        self._back_at = math.inf if within is None else time.monotonic() + within
+        self._back_at = math.inf if within is None else self._monotonic() + within
 
     def overdue(self) -> float:
         """For how many seconds the thread has been overdue; 0 or less: it is not due yet."""
-        return time.monotonic() - self._back_at
+        return self._monotonic() - self._back_at
 
     def place(self) -> str:
         """Where the thread is now, as ``/site/plugin.py:12 (rdzv_worker_env)``; empty if it has ended."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
-import time
 
-from rdzv_launcher.run.keeper import descendants
+from rdzv_launcher.run.keeper.descendants import Process, Processes
+from rdzv_plugins.runtime import Runtime, Signals
 
 _AGAIN_S = 0.01
 
@@ -14,16 +13,16 @@ _AGAIN_S = 0.01
 class Adopted:
     """While a keeper lives, nothing below it can become the agent's child: all children seen then are the agent's."""
 
-    def __init__(self, keeper: int) -> None:
-        self._keeper = keeper
+    def __init__(self, keeper: int, runtime: Runtime, processes: Processes) -> None:
+        self._keeper, self._runtime, self._processes = keeper, runtime, processes
         self._own: set[tuple[int, str]] = set()
         self.look()
 
     def look(self) -> None:
         """Remember the agent's own children, if the keeper lives."""
-        found = descendants.children(os.getpid())
+        found = self._processes.children(self._runtime.getpid())
         try:
-            if os.waitid(os.P_PID, self._keeper, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            if self._runtime.waitid(os.P_PID, self._keeper, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 return  # what the keeper left may be among them
         except ChildProcessError:
             return
@@ -38,37 +37,37 @@ class Adopted:
         """
         quiet = 0
         while True:
-            left, adopted = self.signal(signal.SIGKILL), self._adopted()
+            left, adopted = self.signal(Signals.SIGKILL), self._adopted()
             for each in adopted:
-                wait_for(each.pid, time.monotonic() + _AGAIN_S)
+                wait_for(each.pid, self._runtime.monotonic() + _AGAIN_S, self._runtime)
             quiet = 0 if left or adopted else quiet + 1
-            if quiet > 1 or time.monotonic() > deadline:
+            if quiet > 1 or self._runtime.monotonic() > deadline:
                 return left
 
     def signal(self, number: int) -> list[int]:
         """Send a signal to what a keeper left behind when it ended, and return the pids of what lives; 0 only asks."""
         adopted = self._adopted()
-        found = [each for each in adopted if each.lives] + descendants.descendants([each.pid for each in adopted])
-        return [each.pid for each in found if number == 0 or descendants.send(each, number)]
+        found = [each for each in adopted if each.lives] + self._processes.descendants([each.pid for each in adopted])
+        return [each.pid for each in found if number == 0 or self._processes.send(each, number)]
 
-    def _adopted(self) -> list[descendants.Process]:
-        session = os.getsid(0)
+    def _adopted(self) -> list[Process]:
+        session = self._runtime.getsid(0)
         return [
             each
-            for each in descendants.children(os.getpid())
+            for each in self._processes.children(self._runtime.getpid())
             if each.session != session and (each.pid, each.started) not in self._own
         ]
 
 
-def wait_for(pid: int, deadline: float) -> tuple[int] | None:
+def wait_for(pid: int, deadline: float, runtime: Runtime) -> tuple[int] | None:
     """The status of a child; None if it does not end in time, or is not a child of this process."""
     while True:
         try:
-            found, status = os.waitpid(pid, os.WNOHANG)
+            found, status = runtime.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
             return None
         if found:
             return (status,)
-        if time.monotonic() > deadline:
+        if runtime.monotonic() > deadline:
             return None
-        time.sleep(_AGAIN_S)
+        runtime.sleep(_AGAIN_S)

@@ -10,6 +10,7 @@ import array
 import marshal
 import os
 import socket
+from collections.abc import Callable
 from typing import Any
 
 Message = tuple[Any, ...]
@@ -31,9 +32,9 @@ class Channel:
         self._end = end
 
     @classmethod
-    def pair(cls) -> tuple[Channel, Channel]:
+    def pair(cls, socketpair: Callable[..., tuple[Any, Any]] = socket.socketpair) -> tuple[Channel, Channel]:
         """Make two ends, neither of which is inherited by programs that are started."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return cls(ours), cls(theirs)
 
     @classmethod

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from rdzv_plugins.linux.children import children_now
 from rdzv_plugins.linux.process_stat import read_stat
@@ -22,12 +22,30 @@ class Process(NamedTuple):
     session: int
     started: str
     lives: bool = True
+    state: str = "R"
+    """As in /proc/PID/stat."""
+
+
+class Processes(Protocol):
+    """The functions of this module, for those who are given them: the processes of a machine."""
+
+    def look(self, pid: int) -> Process | None: ...
+
+    def children(self, parent: int) -> list[Process]: ...
+
+    def descendants(self, roots: Collection[int]) -> list[Process]: ...
+
+    def send(self, process: Process, number: int) -> bool: ...
+
+    def kill(self, roots: Collection[int]) -> list[int]: ...
+
+    def command(self, pid: int) -> str: ...
 
 
 def look(pid: int) -> Process | None:
     """Look at a process; None if it does not exist. A zombie does not count as living."""
     stat = read_stat(pid)
-    return None if stat is None else Process(pid, stat.parent, stat.session, stat.started, stat.lives)
+    return None if stat is None else Process(pid, stat.parent, stat.session, stat.started, stat.lives, stat.state)
 
 
 def children(parent: int) -> list[Process]:
@@ -80,6 +98,15 @@ def kill(roots: Collection[int], spared: Collection[int] = ()) -> list[int]:
     for process in found:
         send(process, signal.SIGKILL)
     return [process.pid for process in found]
+
+
+def command(pid: int) -> str:
+    """The command line of a process; empty if it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def _children(parent: int, pids_of: Callable[[int], list[int]]) -> list[Process]:

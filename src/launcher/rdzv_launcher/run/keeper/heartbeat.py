@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 BEAT_S = 1.0
@@ -21,7 +20,7 @@ class RunningTime:
     So it has to be read at least once in a beat, while somebody waits.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._seen, self._ran = now(), 0.0
 

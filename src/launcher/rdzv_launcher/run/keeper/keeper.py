@@ -10,20 +10,16 @@ from __future__ import annotations
 import logging
 import math
 import os
-import select
-import signal
-import sys
-import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rdzv_launcher.run.keeper import descendants
 from rdzv_launcher.run.keeper.adopted import Adopted, wait_for
 from rdzv_launcher.run.keeper.channel import Channel, Gone, Message
+from rdzv_launcher.run.keeper.descendants import Processes
 from rdzv_launcher.run.keeper.heartbeat import BEAT_S, SILENT_S, STOPPED_S, Heartbeat, RunningTime
-from rdzv_launcher.run.keeper.keeper_process import BOOT, become_keeper
+from rdzv_launcher.run.keeper.keeper_process import start_keeper
 from rdzv_launcher.run.keeper.messages import (
-    NAME,
     Belongings,
     Ended,
     Event,
@@ -35,11 +31,8 @@ from rdzv_launcher.run.keeper.messages import (
     Start,
 )
 from rdzv_launcher.run.keeper.not_started import not_started
-from rdzv_launcher.run.keeper.worker_process import RESTORED
-from rdzv_launcher.run.roots import ROOTS
 from rdzv_plugins.errors import KeeperLost, LimitTooLow, WorkerNotStarted
-from rdzv_plugins.linux import prctl
-from rdzv_plugins.linux.process_stat import read_stat
+from rdzv_plugins.runtime import POLLIN, POLLOUT, SYSTEM, Runtime, Signals
 
 logger = logging.getLogger(__name__)
 
@@ -69,10 +62,14 @@ class Keeper:
         inherited: Inherited | None = None,
         ignored: Iterable[int] = (),
         belongings: Belongings | None = None,
+        runtime: Runtime = SYSTEM,
+        processes: Processes = descendants,
+        make: Callable[[Channel, Iterable[int], Inherited, Belongings], int] = start_keeper,
     ) -> None:
         """Raises ``LimitTooLow`` if no process can be created.
 
         ``ignored``: the signals that workers ignore at first, in addition to those that this process ignores.
+        ``make`` is like ``start_keeper``.
 
         With a function, the keeper is a fork even of an agent that has threads: a caller who wants forks wants exactly
         that.
@@ -86,15 +83,12 @@ class Keeper:
         self._number = 0
         self._lost = self._closed = False
         self._import_s = 0.0 if preload is None else preload.limit
-        self._clock = RunningTime()
+        self._runtime, self._processes = runtime, processes
+        self._clock = RunningTime(runtime.monotonic)
         self._heartbeat = Heartbeat(self._clock)
-        prctl.adopt_orphans()
-        self._channel, theirs = Channel.pair()
-        ours = {n for n in signal.valid_signals() - RESTORED if signal.getsignal(n) is signal.SIG_IGN}
+        self._channel, theirs = Channel.pair(runtime.socketpair)
         try:
-            self.pid = _make(
-                self._channel, theirs, sorted({*ours, *ignored}), inherited or Inherited(), belongings or Belongings()
-            )
+            self.pid = make(theirs, ignored, inherited or Inherited(), belongings or Belongings())
         except OSError as error:
             raise LimitTooLow(
                 f"the process that keeps this node's workers could not be started: {error.strerror}",
@@ -102,7 +96,7 @@ class Keeper:
             ) from error
         finally:
             theirs.close()
-        self._adopted = Adopted(self.pid)
+        self._adopted = Adopted(self.pid, runtime, processes)
         if preload is not None:
             command, environment = tuple(preload.command), dict(preload.environment)
             self._send("preload", tuple(preload.modules), command, environment, preload.limit)
@@ -205,8 +199,8 @@ class Keeper:
     def _signal_below(self, number: int, daemons: bool) -> list[int]:
         """What the keeper does to what is below it, done by this process."""
         sessions = {*self._started.values()}
-        below = [each for each in descendants.descendants([self.pid]) if daemons or each.session in sessions]
-        return [each.pid for each in below if number == 0 or descendants.send(each, number)]
+        below = [each for each in self._processes.descendants([self.pid]) if daemons or each.session in sessions]
+        return [each.pid for each in below if number == 0 or self._processes.send(each, number)]
 
     def leftovers(self, *, daemons: bool = False, timeout: float = _SEND_S) -> list[int]:
         """The pids that ``signal_left`` would reach: workers, and whatever they have started."""
@@ -226,16 +220,16 @@ class Keeper:
             # the keeper stands still, or the machine is slow: doing the same ourselves does no harm
             quiet = 0
             while quiet < 2 and self._clock() < deadline:
-                time.sleep(_AGAIN_S)
-                quiet = 0 if self._signal_below(signal.SIGKILL, daemons) else quiet + 1
+                self._runtime.sleep(_AGAIN_S)
+                quiet = 0 if self._signal_below(Signals.SIGKILL, daemons) else quiet + 1
             limit = max(_AGAIN_S, deadline - _SEND_S - self._clock())
             left = self._ask("kill", limit, daemons, timeout=deadline - self._clock())
             if left is not None:
                 return left
             self._lose(f"did not end them within {timeout:g} s, and was ended")
-            return self._adopted.kill(time.monotonic() + _SEND_S)
+            return self._adopted.kill(self._runtime.monotonic() + _SEND_S)
         except KeeperLost:
-            return self._adopted.kill(time.monotonic() + _SEND_S)
+            return self._adopted.kill(self._runtime.monotonic() + _SEND_S)
 
     def close(self, timeout: float = _KILL_S, *, leave: bool = False) -> list[int]:
         """End everything that was started, and the keeper; returns the pids of what has not ended. Raises nothing.
@@ -251,16 +245,16 @@ class Keeper:
                 self._channel.send(("close", leave))
             except (Gone, OSError):
                 pass
-            if not left and not wait_for(self.pid, time.monotonic() + timeout):
+            if not left and not wait_for(self.pid, self._runtime.monotonic() + timeout, self._runtime):
                 self._end_keeper()
         self._channel.close()
         return left
 
     def events(self, timeout: float = 0.0) -> list[Event]:
         """What has happened since the last call; waits up to ``timeout`` seconds for something to happen."""
-        deadline = time.monotonic() + timeout
+        deadline = self._runtime.monotonic() + timeout
         self._take()
-        while not self._events and not self._lost and (left := deadline - time.monotonic()) > 0:
+        while not self._events and not self._lost and (left := deadline - self._runtime.monotonic()) > 0:
             self._poll(left)
             self._take()
         events = list(self._events)
@@ -277,7 +271,7 @@ class Keeper:
                     return
                 if self._clock() > deadline:
                     raise KeeperLost(f"the process that keeps this node's workers (pid {self.pid}) takes no messages")
-                self._poll(_AGAIN_S, select.POLLOUT)
+                self._poll(_AGAIN_S, POLLOUT)
         except Gone:
             pass
         raise KeeperLost("the process that keeps this node's workers has ended")
@@ -314,8 +308,8 @@ class Keeper:
             raise KeeperLost("the process that keeps this node's workers has ended")
         return True
 
-    def _poll(self, timeout: float, events: int = select.POLLIN) -> None:
-        poll = select.poll()
+    def _poll(self, timeout: float, events: int = POLLIN) -> None:
+        poll = self._runtime.poll()
         poll.register(self._channel.fileno(), events)
         poll.poll(math.ceil(min(timeout, BEAT_S) * 1000))
 
@@ -343,12 +337,16 @@ class Keeper:
                 heartbeat.asked(False)
         if heartbeat.unanswered >= SILENT_S:
             self._lose(f"stood still for {heartbeat.unanswered:.0f} s, and was ended")
-        elif heartbeat.unanswered >= STOPPED_S and (stat := read_stat(self.pid)) is not None and stat.state == "T":
+        elif heartbeat.unanswered >= STOPPED_S and self._is_stopped():
             logger.warning(
                 "the process that keeps this node's workers (pid %d) has been stopped by a signal: it is told to go on",
                 self.pid,
             )
-            self._signal_keeper(signal.SIGCONT)
+            self._signal_keeper(Signals.SIGCONT)
+
+    def _is_stopped(self) -> bool:
+        found = self._processes.look(self.pid)
+        return found is not None and found.state == "T"
 
     def _on_beat(self, message: Message) -> None:
         """It lives."""
@@ -388,11 +386,11 @@ class Keeper:
         self._lost = True
         code = self._end_keeper()
         if code is None:  # it is stuck in the kernel, and its workers are still below it
-            descendants.kill([self.pid])
+            self._processes.kill([self.pid])
             how = how or "does not end"
-        left = self._adopted.kill(time.monotonic() + _SEND_S)
+        left = self._adopted.kill(self._runtime.monotonic() + _SEND_S)
         if code is not None and not how:
-            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            how = f"was ended by {Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         self._workers.clear()
         self._events.append(
             Lost(
@@ -403,45 +401,17 @@ class Keeper:
 
     def _end_keeper(self) -> int | None:
         """End the keeper; returns its exit code, or None if it does not end."""
-        deadline = time.monotonic() + _SEND_S
-        if (status := wait_for(self.pid, time.monotonic() + _AGAIN_S)) is None:
-            self._signal_keeper(signal.SIGKILL)
-            status = wait_for(self.pid, deadline)
+        deadline = self._runtime.monotonic() + _SEND_S
+        if (status := wait_for(self.pid, self._runtime.monotonic() + _AGAIN_S, self._runtime)) is None:
+            self._signal_keeper(Signals.SIGKILL)
+            status = wait_for(self.pid, deadline, self._runtime)
         return None if status is None else os.waitstatus_to_exitcode(status[0])
 
     def _signal_keeper(self, number: int) -> None:
         try:
-            os.kill(self.pid, number)
+            self._runtime.kill(self.pid, number)
         except OSError:  # it has ended
             pass
-
-
-def _make(ours: Channel, theirs: Channel, ignored: list[int], inherited: Inherited, belongings: Belongings) -> int:
-    agent = os.getpid()
-    if inherited.function is not None or len(os.listdir("/proc/self/task")) == 1:
-        pid = os.fork()
-        if pid == 0:
-            become_keeper(theirs, agent, ignored, inherited, belongings)
-        return pid
-    # a fork of a process with threads may find a lock that nobody will ever release
-    import subprocess
-
-    fd = theirs.fileno()
-    kept, own = inherited.descriptors, belongings
-    told = [str(fd), str(agent), ",".join(map(str, kept)), str(own.page), own.mark, own.directory, *map(str, ignored)]
-    open_there = [fd, *kept, *([own.page] if own.page >= 0 else [])]
-    # this very program, by another name: a debugger that follows children, or a wrapper called python, would bring its
-    # threads and connections into the keeper; and no PYTHON* variable but that of where the interpreter is
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    environment["PYTHONHOME"] = f"{sys.base_prefix}{os.pathsep}{sys.base_exec_prefix}"
-    process = subprocess.Popen(
-        [NAME, "-s", "-S", "-c", BOOT, ROOTS, *told],
-        executable="/proc/self/exe",
-        env=environment,
-        pass_fds=open_there,
-    )
-    process.returncode = 0  # it is waited for here, and not by subprocess
-    return process.pid
 
 
 def _absolute(path: str) -> str:

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from rdzv_launcher.run.keeper import function_process
@@ -26,7 +26,9 @@ from rdzv_launcher.run.keeper.messages import NAME, Belongings, Inherited
 from rdzv_launcher.run.keeper.remains import clear
 from rdzv_launcher.run.keeper.template_process import Asked, TemplateProcess
 from rdzv_launcher.run.keeper.worker_process import RESTORED, outcome, redirect, spawn
+from rdzv_launcher.run.roots import ROOTS
 from rdzv_plugins.linux import prctl
+from rdzv_plugins.round_page import read
 
 BOOT = (
     "import sys; sys.path[:] = filter(None, sys.path); import os; sys.path += sys.argv[1].split(os.pathsep); "
@@ -78,7 +80,10 @@ class KeeperProcess:
     ) -> None:
         self._channel, self._agent = channel, agent
         self._inherited, self._belongings = inherited, belongings
-        self._frozen = FrozenAgent(belongings.page, lambda: self._signal_below(signal.SIGSTOP))
+        self._frozen = FrozenAgent(
+            (lambda: read(belongings.page)) if belongings.page >= 0 else None,
+            lambda: self._signal_below(signal.SIGSTOP),
+        )
         self._name = prctl.get_name()
         self._defaults = (RESTORED | {*DEAF_TO}) - {*ignored}
         self._loop = Loop()
@@ -341,6 +346,40 @@ class KeeperProcess:
                 break
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_S)
+
+
+def start_keeper(theirs: Channel, ignored: Iterable[int], inherited: Inherited, belongings: Belongings) -> int:
+    """Start a keeper of this process at the other end of its channel; returns the pid. Raises ``OSError``.
+
+    ``ignored``: signals that workers ignore at first, in addition to those that this process ignores.
+    """
+    prctl.adopt_orphans()
+    ours = {number for number in signal.valid_signals() - RESTORED if signal.getsignal(number) is signal.SIG_IGN}
+    agent, ignored = os.getpid(), sorted({*ours, *ignored})
+    if inherited.function is not None or len(os.listdir("/proc/self/task")) == 1:
+        pid = os.fork()
+        if pid == 0:
+            become_keeper(theirs, agent, ignored, inherited, belongings)
+        return pid
+    # a fork of a process with threads may find a lock that nobody will ever release
+    import subprocess
+
+    fd = theirs.fileno()
+    kept, own = inherited.descriptors, belongings
+    told = [str(fd), str(agent), ",".join(map(str, kept)), str(own.page), own.mark, own.directory, *map(str, ignored)]
+    open_there = [fd, *kept, *([own.page] if own.page >= 0 else [])]
+    # this very program, by another name: a debugger that follows children, or a wrapper called python, would bring its
+    # threads and connections into the keeper; and no PYTHON* variable but that of where the interpreter is
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment["PYTHONHOME"] = f"{sys.base_prefix}{os.pathsep}{sys.base_exec_prefix}"
+    process = subprocess.Popen(
+        [NAME, "-s", "-S", "-c", BOOT, ROOTS, *told],
+        executable="/proc/self/exe",
+        env=environment,
+        pass_fds=open_there,
+    )
+    process.returncode = 0  # it is waited for here, and not by subprocess
+    return process.pid
 
 
 def become_keeper(

@@ -1,0 +1,335 @@
+"""A job of whole agents: what they share, what happens to them, and what always has to hold.
+
+``Job`` has the rendezvous of ``meeting``; the workers of a round depend on each other, as those of training do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from rdzv_launcher.run.agent.events import BarrierOver, DoneWithout, SignalArrived
+from rdzv_launcher.run.agent.limits import Limits
+from rdzv_launcher.run.agent.steps import Leave, NoteLeaving
+from rdzv_plugins.errors import JobHung
+from rdzv_plugins.interfaces import Failure
+from rdzv_plugins.runtime import Signals
+from simulation.agent import Agent, Options, Plan
+from simulation.kernel import Kernel
+from simulation.meeting import Meeting, Round
+from simulation.network import Network
+from simulation.processes import Processes
+from simulation.scheduler import Scheduler
+from simulation.workers import Does, Worker
+
+CODES = frozenset({0, 1, 66, 68, 69, 71, 75, 76, 80, 81, 82, *(128 + number for number in (1, 2, 3, 9, 15))})
+"""How an agent may end, besides the exit codes that its workers have."""
+_WITH_S = 0.3
+"""How soon a worker fails when one of its round has ended."""
+_KILL_S = Limits(workers=1).kill_timeout
+_LIMIT_S = 2000.0
+_HEARS_S, _ENDS_S = 15.0, 35.0
+"""How soon an agent has heard of the end of a round, and has ended after the job, even if its supervisor stands still:
+beyond --monitor-interval and --shutdown-timeout.
+"""
+_LAST_S = 2.0
+"""So much later nothing of an agent that was killed may live."""
+
+
+class Job:
+    """A job of some nodes. ``low`` and ``high`` are those of --nnodes; a node more is a spare."""
+
+    def __init__(
+        self,
+        nodes: int = 2,
+        plan: Plan = lambda group, local_rank: Does(),
+        options: Options | None = None,
+        *,
+        low: int | None = None,
+        high: int | None = None,
+        seed: int = 1,
+        ttl: float = 5.0,
+        timeout: float = 600.0,
+        together: bool = True,
+        interrupts: bool = True,
+        starts: bool = True,
+    ) -> None:
+        """``together``: workers of a round fail when one of them has. ``timeout`` is that of the rendezvous.
+
+        ``interrupts``: waits in the store of a round end with the round.
+        """
+        self.scheduler = Scheduler(seed)
+        self.network = Network(self.scheduler)
+        self.kernel, self.processes = Kernel(self.network), Processes(self.network)
+        self.meeting = Meeting(self.scheduler, low or high or nodes, high or nodes, ttl=ttl, interrupts=interrupts)
+        self.meeting.on_over = self._round_over
+        self.plan, self.options, self._timeout, self._together = plan, options, timeout, together
+        self.agents: list[Agent] = []
+        self.violations: list[str] = []
+        self._running = 0
+        self._round_of: dict[int, int] = {}
+        """The round of each worker, by pid."""
+        self._rounds: dict[tuple[str, int], int] = {}
+        """The round of each generation of an agent."""
+        self.failed: set[int] = set()
+        """The rounds in which a worker has failed by itself."""
+        self.guilty: set[int] = {-1}
+        """The pids of those workers."""
+        self.late: set[int] = set()
+        """The rounds in which a supervisor was lost: what it has left is ended before that is reported."""
+        self._reporters: list[tuple[int, Agent, float]] = []
+        """Of each of those workers its round, its agent, and when it failed."""
+        for _ in range(nodes if starts else 0):
+            self.add()
+
+    def add(self, options: Options | None = None) -> Agent:
+        """Another node."""
+        name = f"n{len(self.agents)}"
+        made = Agent(
+            self.scheduler,
+            self.kernel,
+            self.processes,
+            name,
+            lambda runtime: self.meeting.handler(made.process, self._timeout),
+            self.plan,
+            options or self.options,
+            f"10.0.0.{len(self.agents) + 1}",
+        )
+        made.entry.ended = lambda: self._over(made)
+        self._running += 1
+        made.on_start = lambda generation: self._starts(made, generation)
+        made.machine.on_start = lambda worker, name: self._started(made, worker)
+        self.agents.append(made)
+        return made
+
+    def __getitem__(self, number: int) -> Agent:
+        return self.agents[number]
+
+    # What happens
+
+    def run(self, limit: float = _LIMIT_S) -> Job:
+        """Until all agents are over, and nothing of theirs lives. Raises ``Stuck``, and ``AssertionError``."""
+        while self._running:
+            self.until(lambda: not self._running, limit)
+            self.after(_LAST_S)
+        self.check()
+        self.scheduler.close()
+        return self
+
+    def until(self, happens: Callable[[], Any], limit: float = _LIMIT_S) -> None:
+        """Let the world go on until that is so."""
+        self.scheduler.run(lambda: bool(happens()), limit)
+
+    def after(self, seconds: float) -> None:
+        """Let the world go on for some time."""
+        due, passed = self.scheduler.now + seconds, list[bool]()
+        self.scheduler.at(due, lambda: passed.append(True))
+        self.scheduler.run(lambda: bool(passed), seconds + 1.0)
+
+    def works(self, *agents: Agent) -> bool:
+        """Whether the workers of these agents run, or of all."""
+        return all(each.works for each in agents or self.agents)
+
+    def lose_supervisor(self, agent: Agent, happens: Callable[[], object]) -> None:
+        """Something happens to the supervisor of an agent that counts as a failure of its workers."""
+        if agent.handler is not None and agent.handler.mine is not None:
+            self.failed.add(agent.handler.mine.number)
+            self.late.add(agent.handler.mine.number)
+        self.guilty |= {each.entry.pid for each in agent.workers}
+        happens()
+
+    def kill_worker(self, agent: Agent, worker: Worker) -> None:
+        """Somebody kills a worker: that is a failure of its own."""
+        if not worker.told:
+            self._blame(agent, worker, self._round_of[worker.entry.pid])
+        self.processes.signal(worker.entry, Signals.SIGKILL)
+
+    def hang(self, agent: Agent) -> None:
+        """Its watch finds that the job hangs, because of the first worker of node 1."""
+        self.failed.add(self._rounds[agent.name, agent.groups[-1].generation])
+        agent.hang(Failure(1, "n1", 1, 0, 1, JobHung.exit_code, hang="waits"))
+
+    @property
+    def now(self) -> float:
+        return self.scheduler.now
+
+    def members(self) -> list[Agent]:
+        """The agents of the last round, in the order of their ranks."""
+        round_ = self.meeting.round
+        return (
+            []
+            if round_ is None
+            else [each for at in round_.members for each in self.agents if each.process is at.process]
+        )
+
+    # What is known
+
+    @property
+    def codes(self) -> list[int | None]:
+        """The exit codes of the agents; None for one that was killed."""
+        return [each.exit_code for each in self.agents]
+
+    @property
+    def restarts(self) -> list[int]:
+        return [each.restarts_used for each in self.agents]
+
+    # Workers of a round
+
+    def _starts(self, agent: Agent, generation: int) -> None:
+        round_ = self._rounds[agent.name, generation] = agent.handler.mine.number
+        if agent.machine.supervisor.process.frozen:  # it starts nothing
+            self.failed.add(round_)
+
+    def _started(self, agent: Agent, worker: Worker) -> None:
+        round_ = agent.handler.mine.number
+        self._round_of[worker.entry.pid] = round_
+        worker.entry.ended = lambda: self._ended(agent, worker, round_)
+        older = [
+            each.entry.pid
+            for other in self.agents
+            if other.entry.lives and other.works  # otherwise they are being ended, and their round does not hold
+            for each in other.workers
+            if self._round_of.get(each.entry.pid, round_) < round_ and each.entry.state == "R"
+        ]
+        if older:
+            self.violations.append(f"workers {older} of an earlier round run beside those of round {round_}")
+
+    def _ended(self, agent: Agent, worker: Worker, round_: int) -> None:
+        if worker.has_failed:
+            self._blame(agent, worker, round_)
+        if not self._together or worker.entry.status == 0:
+            return
+        others = [
+            each
+            for agent in self.agents
+            for each in agent.workers
+            if self._round_of.get(each.entry.pid) == round_ and each is not worker
+        ]
+        for each in others:
+            self.scheduler.at(
+                self.now + _WITH_S * (1 + self.scheduler.random.random()), lambda each=each: each.fail_with()
+            )
+
+    def _blame(self, agent: Agent, worker: Worker, round_: int) -> None:
+        self.failed.add(round_)
+        self.guilty.add(worker.entry.pid)
+        self._reporters.append((round_, agent, self.now))
+
+    def _was_late(self, round_: int | None) -> bool:
+        """Whether those that fail with a worker may be reported before it: whoever reports it stood still."""
+        if any(_is_hurried(each) for each in self.agents if each.handler is not None and each.handler.mine is not None):
+            return True
+        return round_ in self.late or any(
+            of == round_ and (agent.entry.continued_at >= when or agent.machine.supervisor.entry.continued_at >= when)
+            for of, agent, when in self._reporters
+        )
+
+    # What always has to hold
+
+    def _round_over(self, round_: Round) -> None:
+        """Its members hear of it soon, and have ended their workers by the time that their options give."""
+        for agent in self.agents:
+            if agent.entry.lives and agent.handler is not None and agent.handler.mine is round_:
+                options = agent.options
+                hears = self.now + options.monitor_interval + _HEARS_S
+                self._expect(agent, round_, hears, lambda agent: not agent.works)
+                stops = hears + options.shutdown_timeout + _KILL_S
+                self._expect(agent, round_, stops, lambda agent: not agent.works and agent.stage != "stopping")
+
+    def _expect(self, agent: Agent, round_: Round, by: float, of: Callable[[Agent], bool]) -> None:
+        began = self.now
+
+        def look() -> None:
+            stood = agent.process.frozen or agent.entry.continued_at >= began
+            if agent.entry.lives and agent.handler.mine is round_ and not stood and not of(agent):
+                waited = self.now - began
+                self.violations.append(f"{agent.name} is {agent.stage} {waited:.0f} s after the end of its round")
+
+        self.scheduler.at(by, look)
+
+    def _over(self, agent: Agent) -> None:
+        self._running -= 1
+        began = max(self.meeting.ended_at, agent.entry.continued_at, self._supervised_at(agent))
+        if self.meeting.ended is not None and self.now - began > agent.options.shutdown_timeout + _ENDS_S:
+            self.violations.append(f"{agent.name} has ended {self.now - began:.1f} s after the job")
+        self.scheduler.at(self.now + _LAST_S, lambda: self._look_behind(agent))
+
+    def _supervised_at(self, agent: Agent) -> float:
+        """Until when its supervisor stood still."""
+        supervisor = agent.machine.supervisor
+        return self.now if supervisor.process.frozen else supervisor.entry.continued_at
+
+    def _look_behind(self, agent: Agent) -> None:
+        """An agent has ended some time ago: nothing that its workers have started may live."""
+        held = agent.has_stuck or any(each.process.frozen for each in agent.machine.supervisors)
+        if agent.alive and not agent.options.leave_background and not held:
+            self.violations.append(f"{agent.name} has left {agent.alive} behind")
+
+    def check(self) -> None:
+        """The oracles. Raises ``AssertionError`` with all that is wrong."""
+        wrong = list(self.violations)
+        for thread, error in self.scheduler.failed:
+            wrong.append(f"{thread} has ended by {error!r}")
+        for agent in self.agents:
+            wrong += self._wrong(agent)
+        assert not wrong, "\n".join(wrong)
+
+    def _wrong(self, agent: Agent) -> list[str]:
+        wrong = []
+        own = {each.does.code for each in agent.machine.workers}
+        codes = CODES | {code if code >= 0 else 128 - code for other in self.agents for code in _codes(other)} | own
+        if agent.exit_code is not None and agent.exit_code not in codes:
+            wrong.append(f"{agent.name} has ended with {agent.exit_code}")
+        if agent.exit_code is None and agent.entry.status != Signals.SIGKILL:
+            wrong.append(f"{agent.name} has ended with status {agent.entry.status} and no exit code")
+        told = [time for time, _, step in agent.story if isinstance(step, Leave)]
+        done = [time for time, _, event in agent.story if isinstance(event, BarrierOver | DoneWithout)]
+        ended = self.meeting.ended_at if self.meeting.ended is not None else math.inf
+        if agent.exit_code == 0 and told[0] > ended and not done[0] < ended:
+            wrong.append(f"{agent.name} has ended with 0 after the job has failed")
+        numbers = {each.number for each in agent.steps(SignalArrived)}
+        arrived = {81 if number in agent.options.preempt_signals else 128 + number for number in numbers}
+        if arrived - {81} and agent.exit_code not in {*arrived, None}:
+            wrong.append(f"{agent.name} has ended with {agent.exit_code}: it got a signal of {arrived}")
+        for generation in agent.counted:
+            if self._rounds.get((agent.name, generation)) not in self.failed:
+                wrong.append(
+                    f"{agent.name} has used a restart for generation {generation}: no worker of it has failed by itself"
+                )
+        blamed = failure_of(agent)
+        late = blamed is not None and self._was_late(self._round_of.get(blamed.pid))
+        if blamed is not None and blamed.pid not in self.guilty and not blamed.hang and not late:
+            wrong.append(f"{agent.name} blames {blamed.host}, pid {blamed.pid}, whose worker has not failed by itself")
+        return wrong
+
+
+def _codes(agent: Agent) -> set[int]:
+    return {each.does.code for each in agent.machine.workers}
+
+
+def _is_hurried(agent: Agent) -> bool:
+    """Whether it got a second signal while it told the others of the first: then they do not know that it leaves."""
+    told = [time for time, _, step in agent.story if isinstance(step, NoteLeaving)]
+    signals = [time for time, _, event in agent.story if isinstance(event, SignalArrived)]
+    return bool(told) and any(told[0] <= time < told[0] + _WITH_S for time in signals[1:])
+
+
+def failure_of(agent: Agent) -> Failure | None:
+    """The worker that is to blame, as an agent was told."""
+    if agent.end is None:
+        return None
+    return getattr(agent.end.error, "failure", None) or agent.end.outcome.failure
+
+
+def fails(node: int, *, code: int = 1, times: int = 1, after: float = 5.0, then: float = 10.0) -> Plan:
+    """The first worker of a node fails in its first starts. All others run for long enough to hear of it."""
+
+    def plan(group: Any, local_rank: int) -> Does:
+        if group.generation > times:
+            return Does(runs=then)
+        if group.group_rank == node and local_rank == 0:
+            return Does(runs=after, code=code)
+        return Does(runs=after + then)
+
+    return plan

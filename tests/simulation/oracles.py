@@ -1,0 +1,174 @@
+"""What always has to hold in a job: the invariants of the design. Each counts how often it had something to judge."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulation.world import Node, Place, World
+
+_CALM_S = 30.0
+"""So long after the last disturbance a job is at rest."""
+_TOLD_S = 15.0
+"""So long after a node has ended the job everybody has heard of it."""
+_BLAMELESS = frozenset({"done", "released"})
+_ALONE = frozenset({"RendezvousTimeout"})
+"""How a node may end that is left without enough others."""
+
+
+class Oracles:
+    """Of one job."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.violations: list[str] = []
+        self.judged: Counter[str] = Counter()
+        self._rounds: dict[tuple[int, int], list[tuple[Node, Place]]] = defaultdict(list)
+        """Who has entered each round of each run: a service that forgets all begins another."""
+        self._failed_rounds: set[int] = set()
+        self._asked: dict[str, int] | None = None
+        self._look_later()
+
+    def wrong(self, invariant: str, text: str) -> None:
+        self.violations.append(f"{invariant} at {self._world.now:.3f} s: {text}")
+
+    def entered(self, node: Node, place: Place) -> None:
+        """A round is complete for a node."""
+        run = self._world.service.store.runs
+        others = self._rounds[run, place.round]
+        self._one_world(node, place, others)
+        self._first_round(place)
+        self._store(node, place)
+        self._in_time_with_the_others(node, place)
+        others.append((node, place))
+
+    def failed(self, node: Node, round_: int) -> None:
+        """Workers of a node have failed by themselves."""
+        self._failed_rounds.add(round_)
+
+    def restarted(self, node: Node) -> None:
+        """A node has used up a restart."""
+        self.judged["I10"] += 1
+        if node.place is not None and node.place.round not in self._failed_rounds:
+            self.wrong("I10", f"{node.name} has used a restart: no worker of round {node.place.round} has failed")
+
+    def ended(self) -> None:
+        """The job is over: what has become of each node."""
+        for thread, error in self._world.scheduler.failed:
+            self.wrong("I13", f"{thread} has ended by {error!r}")
+        self._everybody_is_told()
+        for (_, round_), members in self._rounds.items():
+            if len(members) == members[0][1].world:
+                self._ranks(round_, members)
+
+    # I1, I11: one world per round
+
+    def _one_world(self, node: Node, place: Place, others: list[tuple[Node, Place]]) -> None:
+        world = self._world
+        self.judged["I1"] += 1
+        if not world.low <= place.world <= world.high or not 0 <= place.rank < place.world:
+            self.wrong("I1", f"{node.name} has rank {place.rank} of {place.world} in round {place.round}")
+        for other, theirs in others:
+            self.judged["I11"] += 1
+            if (theirs.world, theirs.store) != (place.world, place.store):
+                self.wrong("I11", f"{node.name} and {other.name} are in two worlds, both round {place.round}")
+            self.judged["I8"] += 1
+            if node.request.entrypoint != other.request.entrypoint:
+                self.wrong("I8", f"{node.name} and {other.name} differ in their settings: both in round {place.round}")
+            if theirs.rank == place.rank:
+                self.wrong("I1", f"{node.name} and {other.name} both have rank {place.rank} in round {place.round}")
+
+    # I2
+
+    def _first_round(self, place: Place) -> None:
+        world = self._world
+        if place.round != 1 or place.world == world.high or any(number == 1 for _, number in self._rounds):
+            return
+        self.judged["I2"] += 1
+        came = sorted(each.began for each in world.nodes)
+        if place.at < came[world.low - 1] + world.options.last_call_timeout:
+            self.wrong("I2", f"the first round began with {place.world} nodes, before the last call was over")
+
+    # I9
+
+    def _store(self, node: Node, place: Place) -> None:
+        if place.rank == 0:
+            self.judged["I9"] += 1
+            if place.store.partition(":")[0] != node.process.host:
+                self.wrong("I9", f"the store of round {place.round} is at {place.store}, rank 0 at {node.process.host}")
+
+    def _in_time_with_the_others(self, node: Node, place: Place) -> None:
+        """I4: workers of an earlier round do not run beside those of this one, if nothing happens to their node."""
+        for other in self._world.nodes:
+            if other.works and other.place is not None and other.place.round < place.round and other.lives:
+                self.judged["I4"] += 1
+                held = other.process.frozen or other.hindered or self._world.now - self._world.disturbed_at < _CALM_S
+                if not held:
+                    self.wrong("I4", f"{other.name} works in round {other.place.round} beside round {place.round}")
+
+    # I3
+
+    def _look_later(self) -> None:
+        world = self._world
+        world.scheduler.at(world.scheduler.now + _CALM_S, self._look)
+
+    def _look(self) -> None:
+        world = self._world
+        calm = world.now - world.disturbed_at >= _CALM_S and all(each.works for each in world.living)
+        told = bool(world.story) and world.now - world.story[-1][0] < _CALM_S
+        asked = dict(world.service.asked)
+        if calm and not told and world.living:
+            self.judged["I3"] += 1
+            if self._asked is not None and asked != self._asked:
+                more = {name: asked[name] - self._asked.get(name, 0) for name in asked}
+                self.wrong("I3", f"something is requested at rest: {more}")
+            self._asked = asked
+        else:
+            self._asked = None
+        self._look_later()
+
+    # I5
+
+    def _everybody_is_told(self) -> None:
+        world = self._world
+        failed = [each for each in world.nodes if each.end == "failed" and each.ended_at is not None]
+        if not failed:
+            return
+        first = min(each.ended_at or 0.0 for each in failed)
+        for node in world.nodes:
+            if node.ended_at is None or node.hindered or node in failed:
+                continue
+            self.judged["I5"] += 1
+            if node.ended_at > first + _TOLD_S + world.options.ttl:
+                self.wrong("I5", f"{node.name} has ended {node.ended_at - first:.1f} s after the job has failed")
+            if node.end == "done" and node.ended_at > first + _TOLD_S:
+                self.wrong("I5", f"{node.name} ends well after the job has failed")
+
+    # I6
+
+    def _ranks(self, round_: int, members: list[tuple[Node, Place]]) -> None:
+        """Given ranks are honoured; if one is beyond the size of the round, they move down."""
+        given = [(node, place) for node, place in members if node.request.node_rank is not None]
+        if any((node.request.node_rank or 0) >= place.world for node, place in given):
+            return
+        for node, place in given:
+            self.judged["I6"] += 1
+            if place.rank != node.request.node_rank:
+                wrong = f"{node.name} was given rank {node.request.node_rank} and has {place.rank} in round {round_}"
+                self.wrong("I6", wrong)
+
+    # I13
+
+    def ends(self, node: Node) -> None:
+        """A node ends: one that nothing has happened to, with the outcome of its job."""
+        world = self._world
+        if node.hindered:
+            return
+        self.judged["I13"] += 1
+        there = [each for each in world.living if not each.process.frozen]
+        failed = any(each.end == "failed" for each in world.nodes)
+        done = any(each.end == "done" for each in world.nodes)
+        alone = (node.end in _ALONE and len(there) + 1 < world.low) or (node.end == "NotNeeded" and done)
+        if node.end not in _BLAMELESS and not failed and not alone and node.end != "failed":
+            self.wrong("I13", f"{node.name} ends by {node.end}, {len(there)} others are there: {node.error}")

@@ -1,0 +1,82 @@
+"""The workers' stores of rounds, as far as the rendezvous sees them: rank 0 listens, and everybody dials it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from rdzv_plugins.elastic.keys import Assignment
+from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.kvstore.sockets.listening import bind
+from rdzv_plugins.options import PortRange
+from rdzv_plugins.runtime import Runtime
+
+_ATTEMPT_S = 1.0
+_PAUSE_S = 0.2
+_ALL = 1 << 60
+
+
+class DialledStore:
+    """Has the methods of ``RoundStore``. Whoever is connected holds a store to read and write; nothing is stored."""
+
+    is_parent = False
+
+    def __init__(self, options: ElasticOptions, on_lost: Callable[..., None], runtime: Runtime, **_: Any) -> None:
+        self._runtime = runtime
+        self.patience = max(options.reach_timeout, options.ttl + 1)
+        self.retry_at, self.agents = math.inf, None
+        self.environment: dict[str, str] = {}
+        self.session_lives: Callable[[], bool] = lambda: True
+        self._reaching, self._give_up_at, self._served = 0, 0.0, 0
+        self._listener: Any = None
+
+    def serve(self, place: Assignment, address: str) -> tuple[int, str, int]:
+        self.close(_ALL)
+        self._listener, self._served = bind(address, PortRange(), "the workers' store", self._runtime), place.round
+        return place.round, address, self._listener.getsockname()[1]
+
+    def reach(self, place: Assignment) -> str | None:
+        now = self._runtime.monotonic()
+        if place.round != self._reaching:
+            self._reaching, self._give_up_at = place.round, now + self.patience
+        self.retry_at = math.inf
+        connection, reason = self.attempt(Endpoint(place.master_addr, place.master_port), _ATTEMPT_S)
+        if connection is not None:
+            connection.close()
+            return ""
+        if self._runtime.monotonic() >= self._give_up_at:
+            return f"{reason}, for {self.patience:g} s"
+        self.retry_at = self._runtime.monotonic() + _PAUSE_S
+        return None
+
+    def attempt(self, endpoint: Endpoint, timeout: float) -> tuple[Any, str]:
+        connection = self._runtime.socket()
+        connection.settimeout(timeout)
+        try:
+            connection.connect((endpoint.host, endpoint.port))
+        except OSError as error:
+            connection.close()
+            return None, str(error)
+        return connection, ""
+
+    def open(self, place: Assignment, address: str | None) -> Endpoint:
+        return Endpoint(place.master_addr, place.master_port)
+
+    def interrupt(self, round_: int, reason: str) -> None:
+        """Nobody waits in it."""
+
+    def is_cut_off(self) -> bool:
+        return False
+
+    def close(self, round_: int) -> None:
+        if self._served <= round_ and self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def leave(self) -> None:
+        """Nothing is held."""
+
+    def shutdown(self) -> None:
+        self.close(_ALL)

@@ -1,0 +1,45 @@
+"""The ``Runtime`` of a process of the simulated world."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from typing import Any
+
+from rdzv_plugins.runtime import Runtime
+from simulation.kernel import Kernel
+from simulation.processes import OwnProcess
+from simulation.threads import Threads
+
+
+class SimulatedRuntime(Runtime):
+    """Of one process. Everything that is random comes from the scheduler's seed."""
+
+    def __init__(self, kernel: Kernel, own: OwnProcess) -> None:
+        scheduler = kernel.network.scheduler
+        names: dict[str, Any] = {}
+        for each in (Threads(scheduler), own, kernel):
+            names |= {name: getattr(each, name) for name in dir(each) if hasattr(Runtime, name)}
+        vars(self).update(names)
+        super().__init__()
+        assert own.entry.process is not None
+        self._host, self._scheduler = own.entry.process.host, scheduler
+        self.random = random.Random(scheduler.random.getrandbits(64))
+
+    def now(self) -> float:  # type: ignore[override]
+        return self._scheduler.now
+
+    def now_ns(self) -> int:  # type: ignore[override]
+        return int(self._scheduler.now * 1e9)
+
+    def wall(self) -> float:  # type: ignore[override]
+        return 1_700_000_000.0 + self._scheduler.now
+
+    def gethostname(self) -> str:  # type: ignore[override]
+        return self._host
+
+    def machine_id(self) -> str:  # type: ignore[override]
+        return self._host
+
+    def uuid4(self) -> uuid.UUID:  # type: ignore[override]
+        return uuid.UUID(int=self.random.getrandbits(128), version=4)

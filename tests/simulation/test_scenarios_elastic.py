@@ -1,0 +1,391 @@
+"""The promises of the elastic rendezvous, as stories: each fails without what it tells of."""
+
+from __future__ import annotations
+
+import pytest
+
+from rdzv_plugins.interfaces import Outcome
+from simulation import troubles
+from simulation.world import TTL_S, Node, Work, World
+
+LONG = Work(seconds=200.0)
+SEEDS = range(1, 4)
+
+pytestmark = pytest.mark.parametrize("seed", SEEDS)
+
+
+def at_work(world: World, *nodes: Node) -> None:
+    world.until(lambda: world.all_work(*nodes))
+
+
+def ranks(world: World) -> list[int | None]:
+    """Those of the last round of each node; None for one that was in none."""
+    return [None if each.place is None else each.place.rank for each in world.nodes]
+
+
+def rounds(world: World) -> list[int]:
+    """How many rounds each node was in."""
+    return [len(each.places) for each in world.nodes]
+
+
+def ends(world: World) -> list[str]:
+    return [each.end for each in world.nodes]
+
+
+def test_a_job_begins_at_once_when_all_have_come(seed: int) -> None:
+    world = World(seed, 3, 2, 3, last_call_timeout=60.0)
+    at_work(world)
+    assert world.now < 3.0
+    assert sorted(ranks(world), key=str) == [0, 1, 2]
+    world.run()
+    assert ends(world) == ["done"] * 3
+    assert rounds(world) == [1, 1, 1]
+
+
+def test_a_job_waits_for_its_minimum(seed: int) -> None:
+    world = World(seed, 2, 3, 3)
+    world.after(60.0)
+    assert rounds(world) == [0, 0]
+    world.add()
+    at_work(world)
+    assert world.run().now < 90.0
+
+
+def test_the_last_call_brings_in_who_comes_in_time(seed: int) -> None:
+    world = World(seed, 2, 2, 4, last_call_timeout=10.0)
+    world.after(8.0)
+    assert rounds(world) == [0, 0]
+    late = world.add()
+    at_work(world)
+    assert 10.0 <= world.now < 12.0
+    assert late.place is not None
+    assert late.place.world == 3
+    world.run()
+    assert rounds(world) == [1, 1, 1]
+
+
+def test_who_comes_after_the_last_call_enters_by_another_round(seed: int) -> None:
+    world = World(seed, 2, 2, 3, LONG, last_call_timeout=1.0)
+    at_work(world)
+    late = world.add()
+    world.until(lambda: late.works)
+    at_work(world)
+    assert rounds(world) == [2, 2, 1]
+    assert ends(world.run()) == ["done"] * 3
+
+
+def test_a_time_out_names_who_is_there(seed: int) -> None:
+    world = World(seed, 2, 3, 3, timeout=30.0)
+    world.run()
+    assert ends(world) == ["RendezvousTimeout"] * 2
+    for each in world.nodes:
+        assert each.process.host in str(each.error)
+        assert each.ended_at == pytest.approx(30.0, abs=1.5)
+
+
+def test_a_killed_node_is_known_to_be_lost_long_before_its_time_to_live_ends(seed: int) -> None:
+    world = World(seed, 3, 2, 3, LONG, ttl=60.0)
+    at_work(world)
+    follower = next(each for each in world.nodes if each.place is not None and each.place.rank == 2)
+    troubles.kill(world, follower)
+    killed_at = world.now
+    rest = [each for each in world.nodes if each is not follower]
+    world.until(lambda: all(len(each.places) == 2 for each in rest))
+    assert world.now < killed_at + 5.0
+    assert {each.end for each in world.run().nodes} == {"", "done"}
+    assert [each.restarts for each in rest] == [0, 0]
+
+
+def test_a_killed_leader_is_replaced_as_quickly(seed: int) -> None:
+    world = World(seed, 3, 2, 3, LONG, ttl=60.0)
+    at_work(world)
+    leader = world.leader
+    troubles.kill(world, leader)
+    killed_at = world.now
+    rest = [each for each in world.nodes if each is not leader]
+    world.until(lambda: all(len(each.places) == 2 for each in rest))
+    assert world.now < killed_at + 5.0
+    assert world.leader in rest
+    world.run()
+
+
+@pytest.mark.parametrize("who", ["leader", "follower"])
+def test_a_host_that_is_gone_is_lost_when_its_time_to_live_has_passed(seed: int, who: str) -> None:
+    world = World(seed, 3, 2, 3, LONG, by_connection=False)
+    at_work(world)
+    lost = next(each for each in world.nodes if (each is world.leader) is (who == "leader"))
+    troubles.crash(world, lost)
+    gone_at = world.now
+    rest = [each for each in world.nodes if each is not lost]
+    world.until(lambda: all(len(each.places) == 2 for each in rest))
+    assert TTL_S / 2 < world.now - gone_at < 2 * TTL_S
+    assert [each.restarts for each in rest] == [0, 0]
+    world.run()
+
+
+def test_a_lost_node_is_waited_for_while_the_others_are_too_few(seed: int) -> None:
+    world = World(seed, 2, 2, 2, LONG)
+    at_work(world)
+    troubles.kill(world, world[1])
+    world.after(100.0)
+    assert not world[0].works
+    assert world[0].end == ""
+    world.add()
+    at_work(world)
+    world.run()
+    assert (world[0].end, world[2].end) == ("done", "done")
+
+
+def test_a_spare_waits_and_enters_when_there_is_room(seed: int) -> None:
+    world = World(seed, 3, 2, 2, LONG)
+    world.after(30.0)
+    spare = next(each for each in world.nodes if not each.works)
+    assert spare.places == []
+    working = [each for each in world.nodes if each.works]
+    troubles.kill(world, working[0])
+    at_work(world, spare, working[1])
+    assert rounds(world).count(1) == 2
+    world.run()
+    assert (spare.end, working[1].end) == ("done", "done")
+
+
+def test_a_spare_that_was_never_needed_is_let_go(seed: int) -> None:
+    world = World(seed, 3, 2, 2)
+    assert sorted(ends(world.run())) == ["done", "done", "released"]
+
+
+def test_nothing_is_requested_at_rest(seed: int) -> None:
+    world = World(seed, 5, 2, 4, Work(seconds=1000.0))
+    world.after(60.0)
+    assert sum(each.works for each in world.nodes) == 4
+    asked = dict(world.service.asked)
+    world.after(600.0)
+    assert dict(world.service.asked) == asked
+    world.close()
+
+
+def test_requests_of_a_node_do_not_depend_on_how_many_there_are(seed: int) -> None:
+    def most(nodes: int) -> int:
+        world = World(seed, nodes, work=LONG)
+        at_work(world)
+        world.after(5.0)
+        leader, asked = world.leader, world.service.asked
+        world.close()
+        return max(asked[each.name] for each in world.nodes if each is not leader)
+
+    assert most(12) <= most(3) + 3
+
+
+def test_given_ranks_are_honoured(seed: int) -> None:
+    world = World(seed, 0, 3, 3)
+    for rank in (2, 0, 1):
+        world.add(rank=rank)
+    world.run()
+    assert ranks(world) == [2, 0, 1]
+
+
+def test_two_nodes_with_one_rank_are_not_both_taken(seed: int) -> None:
+    world = World(seed, 0, 2, 2, last_call_timeout=1.0)
+    for rank in (0, 1, 1):
+        world.add(rank=rank).hindered = True
+    world.run()
+    assert sorted(ends(world)) == ["SettingsDiffer", "done", "done"]
+
+
+def test_a_node_that_stood_still_returns_with_its_rank(seed: int) -> None:
+    world = World(seed, 3, 3, 3, LONG, by_connection=False)
+    at_work(world)
+    before = ranks(world)
+    stood = next(each for each in world.nodes if each is not world.leader)
+    troubles.freeze(world, stood, 3 * TTL_S)
+    world.until(lambda: all(len(each.places) == 2 for each in world.nodes))
+    assert ranks(world) == before
+    assert set(ends(world.run())) == {"done"}
+
+
+def test_who_stands_still_for_a_moment_is_not_lost(seed: int) -> None:
+    world = World(seed, 3, 2, 3, LONG)
+    at_work(world)
+    for each in world.nodes:
+        troubles.freeze(world, each, TTL_S / 3)
+        world.after(TTL_S)
+    assert rounds(world.run()) == [1, 1, 1]
+
+
+def test_a_leader_that_stands_still_is_replaced_and_then_follows(seed: int) -> None:
+    world = World(seed, 3, 2, 3, LONG, by_connection=False)
+    at_work(world)
+    stood = world.leader
+    troubles.freeze(world, stood, 4 * TTL_S)
+    rest = [each for each in world.nodes if each is not stood]
+    world.until(lambda: all(len(each.places) == 2 for each in rest))
+    at_work(world)
+    assert world.leader is not stood
+    assert set(ends(world.run())) == {"done"}
+
+
+def test_a_leader_that_is_cut_off_is_replaced(seed: int) -> None:
+    world = World(seed, 3, 2, 3, LONG, by_connection=False)
+    at_work(world)
+    apart = world.leader
+    troubles.cut(world, apart, 3 * TTL_S)
+    rest = [each for each in world.nodes if each is not apart]
+    world.until(lambda: all(len(each.places) == 2 for each in rest))
+    assert world.leader in rest
+    at_work(world)
+    assert set(ends(world.run())) == {"done"}
+
+
+@pytest.mark.parametrize("memory", [True, False], ids=["with_memory", "without_memory"])
+def test_a_round_goes_on_over_a_restart_of_the_service(seed: int, memory: bool) -> None:
+    world = World(seed, 3, 2, 3, LONG)
+    at_work(world)
+    troubles.restart_service(world, 2.0, memory=memory)
+    world.after(60.0)
+    assert rounds(world) == [1, 1, 1] or memory
+    assert world.all_work()
+    assert set(ends(world.run())) == {"done"}
+    assert [each.restarts for each in world.nodes] == [0, 0, 0]
+
+
+def test_a_service_without_memory_takes_in_a_new_node(seed: int) -> None:
+    world = World(seed, 2, 2, 3, LONG, last_call_timeout=1.0)
+    at_work(world)
+    troubles.restart_service(world, 2.0, memory=False)
+    world.after(30.0)
+    late = world.add()
+    world.until(lambda: late.works)
+    assert late.places[0].round == 2
+    assert late.places[0].world == 3
+    world.run()
+
+
+def test_a_service_that_stays_away_ends_the_job(seed: int) -> None:
+    world = World(seed, 2, work=Work(seconds=1000.0), outage_timeout=20.0)
+    at_work(world)
+    for each in world.nodes:
+        each.hindered = True
+    lost_at = world.now
+    world.network.kill(world.service.process)
+    world.run()
+    assert ends(world) == ["EndpointLost"] * 2
+    assert all(20.0 <= (each.ended_at or 0.0) - lost_at < 40.0 for each in world.nodes)
+
+
+def test_who_is_done_lets_the_others_finish(seed: int) -> None:
+    world = World(seed, 0, 3, 3)
+    for seconds in (10.0, 30.0, 60.0):
+        world.add(work=Work(seconds=seconds))
+    world.run()
+    assert ends(world) == ["done"] * 3
+    assert rounds(world) == [1, 1, 1]
+
+
+def test_a_failure_ends_the_job_everywhere_with_its_cause(seed: int) -> None:
+    world = World(seed, 0, 3, 3)
+    for number in range(3):
+        world.add(work=Work(seconds=200.0, fails=(5.0,) if number == 1 else ()))
+    world.run()
+    assert world[1].end == "failed"
+    for each in (world[0], world[2]):
+        assert each.end == "PeerFailed"
+        assert "n1" in str(each.error)
+        assert (each.ended_at or 0.0) < 15.0
+
+
+def test_a_failure_is_restarted_by_all_together(seed: int) -> None:
+    world = World(seed, 0, 3, 3, max_restarts=1)
+    for number in range(3):
+        world.add(work=Work(seconds=20.0, fails=(5.0,) if number == 1 else ()))
+    world.run()
+    assert ends(world) == ["done"] * 3
+    assert rounds(world) == [2, 2, 2]
+
+
+def test_a_node_that_leaves_makes_the_others_go_on_at_once(seed: int) -> None:
+    world = World(seed, 3, 2, 3, LONG, ttl=60.0)
+    at_work(world)
+    troubles.leave(world, world[2], "it is preempted")
+    left_at = world.now
+    world.until(lambda: all(len(each.places) == 2 for each in world.nodes[:2]))
+    assert world.now < left_at + 5.0
+    told = [what for _, who, what in world.story if who == "n0" and "it is preempted" in " ".join(what)]
+    assert told
+    assert ends(world.run()) == ["done", "done", "lost"]
+
+
+def test_other_settings_are_refused_by_name_and_the_job_goes_on(seed: int) -> None:
+    world = World(seed, 2, 2, 3, LONG, last_call_timeout=1.0)
+    at_work(world)
+    stranger = world.add(entrypoint=("other.py",))
+    stranger.hindered = True
+    world.run()
+    assert stranger.end == "SettingsDiffer"
+    assert "other.py" in str(stranger.error)
+    assert "train.py" in str(stranger.error)
+    assert ends(world)[:2] == ["done", "done"]
+    assert rounds(world) == [1, 1, 0]
+
+
+def test_nonsense_of_a_stranger_harms_nobody(seed: int) -> None:
+    world = World(seed, 3, 2, 3, LONG)
+    at_work(world)
+    for key in ("members/stranger", "node/stranger", "failure/1", "all/asked/x", "all/nobody-knows"):
+        troubles.nonsense(world, key)
+        world.after(1.0)
+    assert rounds(world.run()) == [1, 1, 1]
+
+
+def test_a_spare_that_cannot_reach_the_round_costs_it_nothing(seed: int) -> None:
+    world = World(seed, 2, 2, 3, Work(seconds=100.0), last_call_timeout=1.0)
+    at_work(world)
+    root = next(each for each in world.nodes if each.place is not None and each.place.rank == 0)
+    late = world.add()
+    late.hindered = True
+    troubles.part(world, late, root, 500.0)
+    world.run()
+    assert rounds(world) == [1, 1, 0]
+
+
+def test_a_replacement_takes_the_rank_of_the_node_that_was_lost(seed: int) -> None:
+    world = World(seed, 3, 3, 3, LONG)
+    at_work(world)
+    before = ranks(world)
+    lost = world[1]
+    troubles.replace(world, lost)
+    at_work(world, world[0], world[2], world[3])
+    assert ranks(world) == [before[0], before[1], before[2], before[1]]
+    world.run()
+
+
+def test_rank_0_that_is_lost_is_followed_by_a_node_that_serves_a_store_of_its_own(seed: int) -> None:
+    world = World(seed, 3, 2, 3, LONG)
+    at_work(world)
+    root = next(each for each in world.nodes if each.place is not None and each.place.rank == 0)
+    troubles.crash(world, root)
+    rest = [each for each in world.nodes if each is not root]
+    world.until(lambda: all(len(each.places) == 2 for each in rest))
+    (store,) = {each.places[-1].store for each in rest}
+    assert store != root.places[0].store
+    world.run()
+
+
+def test_an_outage_of_some_nodes_alone_makes_the_others_go_on_without_them(seed: int) -> None:
+    world = World(seed, 4, 2, 4, LONG, by_connection=False)
+    at_work(world)
+    apart = [each for each in world.nodes if each is not world.leader][:2]
+    for each in apart:
+        troubles.cut(world, each, 4 * TTL_S)
+    rest = [each for each in world.nodes if each not in apart]
+    world.until(lambda: all(len(each.places) > 1 for each in rest))
+    at_work(world)
+    assert set(ends(world.run())) == {"done"}
+
+
+def test_a_job_that_is_told_to_end_ends_everywhere(seed: int) -> None:
+    world = World(seed, 3, work=LONG)
+    at_work(world)
+    world[0].leave(Outcome("failed", "somebody has ended it"))
+    world.run()
+    assert ends(world) == ["failed", "RendezvousClosed", "RendezvousClosed"]
+    assert "somebody has ended it" in str(world[1].error)

@@ -1,0 +1,245 @@
+"""What can happen to a job of nodes: each a function, by the names that the story shows.
+
+Whatever hinders a node on its own, longer than it can hide, is noted: that node need not do what the others do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rdzv_plugins.interfaces import Outcome
+
+if TYPE_CHECKING:
+    from simulation.world import Node, World
+
+SERVICE = "service"
+_NONSENSE = (b"", b"\xff\xfe", b"{}", b"[]", b'{"round": -1}', b'{"number": 1e400}', b"null" * 4000)
+
+
+def kill(world: World, node: Node) -> None:
+    """SIGKILL of its agent: its kernel closes its connections."""
+    world.disturbed(node.name, "is killed")
+    node.hindered = True
+    world.network.kill(node.process)
+    _its_round_breaks(world, node)
+
+
+def crash(world: World, node: Node) -> None:
+    """Its host is gone, and says nothing."""
+    world.disturbed(node.name, "is lost with its host")
+    node.hindered = True
+    world.network.crash(node.process.host)
+    _its_round_breaks(world, node)
+
+
+def freeze(world: World, node: Node, seconds: float) -> None:
+    """Its agent stands still."""
+    world.disturbed(node.name, f"stands still for {seconds:g} s")
+    node.hindered = node.hindered or seconds >= world.options.ttl / 2
+    world.scheduler.freeze(node.process)
+
+    def thaw() -> None:
+        if node.lives:
+            world.disturbed(node.name, "goes on")
+            world.scheduler.thaw(node.process)
+
+    world.scheduler.at(world.scheduler.now + seconds, thaw)
+
+
+def cut(world: World, node: Node, seconds: float, *, only: str = "") -> None:
+    """Nothing gets from it to the service and back; ``only`` ``to`` or ``from`` the service."""
+    world.disturbed(node.name, f"is cut off from the service for {seconds:g} s", only)
+    node.hindered = node.hindered or seconds >= world.options.ttl / 2
+    here, network = node.process.host, world.network
+    ways = {"to": [(here, SERVICE)], "from": [(SERVICE, here)]}.get(only, [(here, SERVICE), (SERVICE, here)])
+    for source, target in ways:
+        network.cut(source, target)
+
+    def heal() -> None:
+        world.disturbed(node.name, "reaches the service again")
+        for source, target in ways:
+            network.heal(source, target)
+
+    world.scheduler.at(world.scheduler.now + seconds, heal)
+
+
+def part(world: World, node: Node, other: Node, seconds: float) -> None:
+    """Two nodes do not reach each other; both reach the service."""
+    world.disturbed(node.name, f"does not reach {other.name} for {seconds:g} s")
+    here, there, network = node.process.host, other.process.host, world.network
+    network.cut(here, there)
+    network.cut(there, here)
+
+    def heal() -> None:
+        world.disturbed(node.name, f"reaches {other.name} again")
+        network.heal(here, there)
+        network.heal(there, here)
+
+    world.scheduler.at(world.scheduler.now + seconds, heal)
+
+
+def reset(world: World, node: Node) -> None:
+    """Its connections to the service are reset by something on the way."""
+    world.disturbed(node.name, "its connections to the service are reset")
+    node.hindered = node.hindered or world.service.by_connection
+    for end in [each for each in world.network.ends if each.process is node.process and each.peer.port == 2379]:
+        peer = end.peer
+        end.hear_of_the_end("reset")
+        peer.hear_of_the_end("reset")
+
+
+def slow(world: World, node: Node, seconds: float) -> None:
+    """The network is slow for a time."""
+    world.disturbed("network", f"is slow for {seconds:g} s")
+    network = world.network
+    network.latency = lambda: world.random.random() * 0.4  # type: ignore[method-assign]
+
+    def over() -> None:
+        world.disturbed("network", "is as quick as before")
+        del network.latency  # type: ignore[method-assign]
+
+    world.scheduler.at(world.scheduler.now + seconds, lambda: "latency" in vars(network) and over())
+
+
+def restart_service(world: World, seconds: float, *, memory: bool) -> None:
+    """The service ends, and is started again."""
+    if world.service.process.killed:
+        return
+    world.disturbed(SERVICE, f"is down for {seconds:g} s, and", "knows what it knew" if memory else "has forgotten all")
+    world.network.kill(world.service.process)
+
+    def start() -> None:
+        world.disturbed(SERVICE, "is there again")
+        world.service.start(memory=memory)
+
+    world.scheduler.at(world.scheduler.now + seconds, start)
+
+
+def freeze_service(world: World, seconds: float) -> None:
+    """The service stands still."""
+    process = world.service.process
+    world.disturbed(SERVICE, f"stands still for {seconds:g} s")
+    world.scheduler.freeze(process)
+
+    def thaw() -> None:
+        if not process.killed:
+            world.disturbed(SERVICE, "goes on")
+            world.scheduler.thaw(process)
+
+    world.scheduler.at(world.scheduler.now + seconds, thaw)
+
+
+def compact(world: World) -> None:
+    """The service forgets what has happened so far."""
+    world.disturbed(SERVICE, "forgets its history")
+    world.service.store.compact()
+
+
+def leave(world: World, node: Node, reason: str = "it is preempted") -> None:
+    """It gets a signal: it tells the others, and leaves."""
+    world.disturbed(node.name, "is to leave:", reason)
+    node.hindered = True
+    node.leave(Outcome("lost", reason))
+
+
+def nonsense(world: World, key: str) -> None:
+    """A stranger writes what nobody can read."""
+    value = _NONSENSE[world.random.randrange(len(_NONSENSE))]
+    world.disturbed("stranger", "writes nonsense to", key)
+    store = world.service.store
+    if key not in store.keys:
+        store.put(0, {key: value}, False, None)
+        world.service.tell()
+
+
+def two_with_one_rank(world: World, node: Node) -> None:
+    """Somebody starts another node with the rank of this one, by mistake."""
+    if node.request.node_rank is not None:
+        world.add(rank=node.request.node_rank).hindered = True
+
+
+def other_settings(world: World) -> None:
+    """Somebody starts a node with another script, by mistake."""
+    world.add(entrypoint=("other.py",)).hindered = True
+
+
+def replace(world: World, node: Node) -> None:
+    """It is killed, and started again on its host."""
+    if node.lives:
+        kill(world, node)
+    world.add(rank=node.request.node_rank, host=node.process.host)
+
+
+def _its_round_breaks(world: World, node: Node) -> None:
+    if node.works and node.place is not None:
+        world.break_round(node.place.round, node)
+    node.works = False
+
+
+def random_story(world: World, most: int) -> Callable[[], None]:
+    """A script: things that happen at random, few enough for the job to go on in between."""
+    rng, sleep = world.random, world.scheduler.sleep
+    # a service that has forgotten the job is anybody's: a stranger with other settings may be the first to come back
+    never = rng.choice(("service without memory", "settings"))
+    kinds = [each for each in KINDS if each != never]
+
+    def happens() -> None:
+        alive = [each for each in world.living if each.lives]
+        if not alive:
+            return
+        node = rng.choice(alive)
+        others = [each for each in alive if each is not node]
+        seconds = rng.choice((0.5, 1.0, 3.0, 8.0, 20.0))
+        spare = len(alive) > world.low
+        kind = rng.choice(kinds)
+        if kind in ("kill", "crash") and not spare:
+            kind = "replace"
+        if kind == "kill":
+            kill(world, node)
+        elif kind == "crash":
+            crash(world, node)
+        elif kind == "replace":
+            kill(world, node)
+            sleep(rng.random() * 8)
+            world.add(host=rng.choice(("", node.process.host)), rank=node.request.node_rank)
+        elif kind == "freeze":
+            freeze(world, node, seconds)
+        elif kind == "cut":
+            cut(world, node, seconds, only=rng.choice(("", "to", "from")))
+        elif kind == "part" and others:
+            part(world, node, rng.choice(others), min(seconds, 8.0))
+        elif kind == "reset":
+            reset(world, node)
+        elif kind == "slow":
+            slow(world, node, seconds)
+        elif kind == "service with memory":
+            restart_service(world, min(seconds, 8.0), memory=True)
+        elif kind == "service without memory":
+            restart_service(world, min(seconds, 8.0), memory=False)
+        elif kind == "freeze the service":
+            freeze_service(world, min(seconds, 8.0))
+        elif kind == "compact":
+            compact(world)
+        elif kind == "join":
+            world.add()
+        elif kind == "leave" and spare:
+            leave(world, node)
+        elif kind == "nonsense":
+            nonsense(world, rng.choice(("members/stranger", "node/stranger", "failure/7", "restart/9")))
+        elif kind == "settings":
+            other_settings(world)
+
+    def script() -> None:
+        for _ in range(most):
+            sleep(rng.random() * 20)
+            happens()
+
+    return script
+
+
+KINDS = (
+    *("kill", "crash", "replace", "freeze", "freeze", "cut", "cut", "part", "reset", "slow"),
+    *("service with memory", "service without memory", "freeze the service", "compact", "join", "leave"),
+    *("nonsense", "settings"),
+)

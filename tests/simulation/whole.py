@@ -1,0 +1,142 @@
+"""Whole agents on the real elastic engine: ``Job``, with the engine's rendezvous in the place of ``meeting``'s.
+
+Only the sockets of the agents' store of a round are left out: what is in it is known to all at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from rdzv_plugins.elastic.handler import ElasticHandler
+from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.errors import StoreLost, StoreTimeout
+from rdzv_plugins.interfaces import Outcome, Request
+from rdzv_plugins.round_info import RoundInfo
+from rdzv_plugins.runtime import Runtime
+from simulation.job import Job
+from simulation.meeting import Round
+from simulation.round_stores import DialledStore
+from simulation.service import Coordination, Service
+
+_ASK_S, _AGAIN_S = 0.002, 0.05
+
+
+class AgentsStore:
+    """That of the agents of a round. Its waits end with the round."""
+
+    timeout = timedelta(seconds=60)
+
+    def __init__(self, runtime: Runtime, handler: ElasticHandler, data: dict[str, bytes]) -> None:
+        self._runtime, self._handler, self._data = runtime, handler, data
+
+    def set(self, key: str, value: str) -> None:
+        self._use()
+        self._data[key] = value.encode()
+
+    def get(self, key: str) -> bytes:
+        self.wait([key], self.timeout)
+        return self._data[key]
+
+    def add(self, key: str, amount: int) -> int:
+        self._use()
+        value = int(self._data.get(key, b"0")) + amount
+        self._data[key] = str(value).encode()
+        return value
+
+    def check(self, keys: list[str]) -> bool:
+        self._use()
+        return all(key in self._data for key in keys)
+
+    def multi_set(self, keys: list[str], values: list[str]) -> None:
+        for key, value in zip(keys, values, strict=True):
+            self.set(key, value)
+
+    def multi_get(self, keys: list[str]) -> Sequence[bytes]:
+        return [self.get(key) for key in keys]
+
+    def wait(self, keys: list[str], timeout: timedelta) -> None:
+        end = self._runtime.monotonic() + timeout.total_seconds()
+        while not self.check(keys):
+            if self._runtime.monotonic() >= end:
+                raise StoreTimeout(f"not there: {keys}")
+            self._runtime.sleep(_AGAIN_S)
+
+    def _use(self) -> None:
+        self._runtime.sleep(_ASK_S)
+        if reason := self._handler._why_in_vain():
+            raise StoreLost(reason)
+
+
+class Engine:
+    """What ``Job`` asks of a ``Meeting``, from the real engine."""
+
+    def __init__(self, job: Job, low: int, high: int, *, by_connection: bool, ttl: float, timeout: float) -> None:
+        self._job, self.low, self.high = job, low, high
+        self.rounds: list[Round] = []
+        self.ended: Outcome | None = None
+        self.ended_at = 0.0
+        self.stores: dict[tuple[str, int], dict[str, bytes]] = {}
+        self.service = Service(job.network, by_connection=by_connection)
+        self.options = ElasticOptions(
+            allow_same_host=True, timeout=timeout, last_call_timeout=3.0, ttl=ttl, reach_timeout=10.0
+        )
+
+    def handler(self, process: Any, timeout: float) -> Handler:
+        agent = next(each for each in self._job.agents if each.process is process)
+        request = Request(
+            "simulated",
+            "job",
+            "service:1",
+            self.low,
+            self.high,
+            nproc_per_node=1,
+            max_restarts=agent.options.max_restarts,
+            entrypoint=("train.py",),
+        )
+        return Handler(self, agent.runtime, request)
+
+    def end(self, outcome: Outcome) -> None:
+        """A node has ended the job."""
+        if outcome.end == "failed" and self.ended is None:
+            self.ended, self.ended_at = outcome, self._job.now
+
+    def lose(self, handler: Handler, why: str) -> None:
+        """Nothing: what ends a session here is the service."""
+
+
+class Handler(ElasticHandler):
+    """The engine's, with an agents' store."""
+
+    def __init__(self, engine: Engine, runtime: Runtime, request: Request) -> None:
+        self._engine, self._runtime_of_store = engine, runtime
+        self.mine: Round | None = None
+        super().__init__(
+            Coordination(engine.service, runtime),  # type: ignore[arg-type]
+            request,
+            engine.options,
+            runtime=runtime,
+            store=DialledStore,  # type: ignore[arg-type]
+        )
+
+    def next_rendezvous(self) -> RoundInfo:
+        info = super().next_rendezvous()
+        where = info.bootstrap_store_info
+        assert where is not None
+        self.mine = Round(int(self.worker_env()["RDZV_ROUND"]), [])
+        data = self._engine.stores.setdefault((where.master_addr, where.master_port), {})
+        return RoundInfo(AgentsStore(self._runtime_of_store, self, data), info.rank, info.world_size, where)
+
+    def leave(self, outcome: Outcome) -> None:
+        self._engine.end(outcome)
+        super().leave(outcome)
+
+
+def on_engine(job: Job, *, by_connection: bool = True, ttl: float = 5.0, timeout: float = 100.0) -> Job:
+    """Give a job without nodes yet the engine's rendezvous."""
+    meeting = job.meeting
+    job.meeting = Engine(  # type: ignore[assignment]
+        job, meeting.low, meeting.high, by_connection=by_connection, ttl=ttl, timeout=timeout
+    )
+    return job

@@ -1,0 +1,339 @@
+"""A job of nodes with the real elastic engine, in simulated time: reactor, leader, watchdog, liveness, all of it.
+
+A node does what an agent does with its rendezvous: it joins, works, is told that its round is over, joins again, and
+ends. Whatever happens is a line of the story: (time, who, what).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from rdzv_plugins.elastic.handler import ElasticHandler
+from rdzv_plugins.elastic.keys import LEADER, Leading, decode
+from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.errors import RdzvError, SpareReleased
+from rdzv_plugins.interfaces import Failure, Outcome, Request, RoundEvent
+from simulation.kernel import Kernel
+from simulation.network import Network
+from simulation.processes import OwnProcess, Processes
+from simulation.round_stores import DialledStore
+from simulation.runtime import SimulatedRuntime
+from simulation.scheduler import Process, Scheduler, Stuck, Thread
+from simulation.service import Coordination, Service
+
+TTL_S = 5.0
+_BEGAN = 1000.0
+"""The scheduler's time when it begins."""
+_WITH_S = 0.3
+"""How soon workers fail when a node of their round is gone."""
+
+
+class Work(Struct, frozen=True):
+    """What a node's workers do in each round: they succeed after ``seconds``, or fail, in the first starts."""
+
+    seconds: float = 20.0
+    fails: tuple[float, ...] = ()
+    """After how many seconds they fail, start after start."""
+
+
+class Place(Struct, frozen=True):
+    """Where a node was when a round was complete for it."""
+
+    round: int
+    rank: int
+    world: int
+    store: str
+    at: float
+
+
+class Node:
+    """One node, in a process of its own. What is known about it are attributes."""
+
+    def __init__(self, world: World, name: str, host: str, request: Request, work: Work) -> None:
+        self._world, self.name, self.request, self.work = world, name, request, work
+        self.process = world.scheduler.process(name, host)
+        self._entry = world.processes.add(command=name, thread_of=self.process)
+        self.runtime = SimulatedRuntime(world.kernel, OwnProcess(world.processes, self._entry))
+        self.began = world.now
+        self.places: list[Place] = []
+        self.works = False
+        """Its workers run, in the last of its places."""
+        self.restarts = 0
+        self.end = ""
+        """``done``, ``failed``, ``lost``, or the name of the error by which it ends."""
+        self.error: RdzvError | None = None
+        self.ended_at: float | None = None
+        self.hindered = False
+        """Something has happened to it alone: it need not do what the others do."""
+        self._leave: Outcome | None = None
+        self._fails = list(work.fails)
+        self._failed_with = 0
+        """The round in which its workers fail because others are gone."""
+        self._news = self.runtime.Event()
+        self.handler: Any = None
+        world.scheduler.spawn(self.process, "main", self._main)
+
+    @property
+    def lives(self) -> bool:
+        return not self.process.killed
+
+    @property
+    def differs(self) -> bool:
+        """Whether it was started with other settings than the job's first node."""
+        return self.request.entrypoint != self._world.nodes[0].request.entrypoint
+
+    @property
+    def place(self) -> Place | None:
+        return self.places[-1] if self.places else None
+
+    def leave(self, outcome: Outcome) -> None:
+        """Have it leave the job, as by a signal."""
+        self._leave = outcome
+        self._news.set()
+
+    def fail_with(self, round_: int) -> None:
+        """Its workers of a round fail, because others of it are gone."""
+        self._failed_with = round_
+        self._news.set()
+
+    def _main(self) -> None:
+        self.handler = handler = ElasticHandler(
+            Coordination(self._world.service, self.runtime),  # type: ignore[arg-type]
+            self.request,
+            self._world.options,
+            runtime=self.runtime,
+            store=DialledStore,  # type: ignore[arg-type]
+        )
+        handler.holding.on_news(self._news.set)
+        handler.tell_events(self._hear)
+        try:
+            while not self.end:
+                info = handler.next_rendezvous()
+                number = int(handler.worker_env()["RDZV_ROUND"])
+                where = info.bootstrap_store_info
+                self._enter(number, info.rank, info.world_size, f"{where.master_addr}:{where.master_port}")
+                self._work(number)
+                self.works = False
+        except SpareReleased:
+            self.end = "released"
+        except RdzvError as error:
+            self.end, self.error = type(error).__name__, error
+        self.works = False
+        self._world.tell(self.name, "ends", self.end, str(self.error or ""))
+        self._world.oracles.ends(self)
+        handler.shutdown()
+        self.ended_at = self._world.now
+        self._world.scheduler.at(self._world.scheduler.now, lambda: self._world.processes.end(self._entry, 0))
+
+    def _hear(self, event: RoundEvent) -> None:
+        if event.kind == "over":
+            self._world.tell(self.name, f"hears that round {event.round} is over:", event.reason)
+
+    def _enter(self, number: int, rank: int, world: int, store: str) -> None:
+        place = Place(number, rank, world, store, self._world.now)
+        self.places.append(place)
+        self.works = True
+        self._world.tell(self.name, "works", f"round {place.round}", f"rank {place.rank} of {place.world}")
+        self._world.entered(self, place)
+
+    def _work(self, round_: int) -> None:
+        """Until the workers have ended, or the round is over, or this node is to leave."""
+        handler, runtime = self.handler, self.runtime
+        fails = self._fails.pop(0) if self._fails else None
+        until = runtime.monotonic() + (self.work.seconds if fails is None else fails)
+        while (left := until - runtime.monotonic()) > 0:
+            self._news.clear()
+            if handler.num_nodes_waiting():
+                return
+            if self._leave is not None:
+                self._depart(self._leave)
+                return
+            if self._failed_with == round_:
+                self._failed_with = 0
+                if handler.peer_lost():
+                    return
+                self._restart("others of the round are gone, and nobody is missing")
+                return
+            self._news.wait(left)
+        if fails is not None:
+            self._fail(round_)
+            return
+        handler.note_done()
+        self.works = False
+        self._depart(Outcome("done", ""))
+
+    def _fail(self, round_: int) -> None:
+        self._world.tell(self.name, "its workers fail")
+        self._world.failed(self, round_)
+        failure = Failure(0, self.name, self.runtime.getpid(), 0, 1, 1)
+        with contextlib.suppress(RdzvError, TimeoutError):  # it is told by whoever can
+            self.handler.note_failure(failure)
+        if self.handler.peer_lost():
+            return
+        if self.restarts < self.request.max_restarts:
+            self._restart("its workers have failed")
+        else:
+            self._depart(Outcome("failed", f"workers of {self.name} have failed", failure))
+
+    def _restart(self, why: str) -> None:
+        self.restarts += 1
+        self._world.tell(self.name, "restarts", why)
+        self._world.restarted(self)
+
+    def _depart(self, outcome: Outcome) -> None:
+        self.works = False
+        self.end = outcome.end
+        if outcome.end == "lost":
+            self.handler.note_leaving(outcome.reason)
+        self._world.tell(self.name, "leaves", outcome.end)
+        self.handler.leave(outcome)
+
+
+class World:
+    """One job. ``low`` and ``high`` are those of --nnodes. ``now`` counts from 0."""
+
+    def __init__(
+        self,
+        seed: int = 1,
+        nodes: int = 3,
+        low: int | None = None,
+        high: int | None = None,
+        work: Work | None = None,
+        *,
+        by_connection: bool = True,
+        max_restarts: int = 0,
+        **options: Any,
+    ) -> None:
+        self.scheduler = Scheduler(seed)
+        self.random = self.scheduler.random
+        self.network = Network(self.scheduler)
+        self.kernel, self.processes = Kernel(self.network), Processes(self.network)
+        self.service = Service(self.network, by_connection=by_connection)
+        self.low, self.high, self.work = low or nodes, high or max(nodes, low or 0), work or Work()
+        settled = {"timeout": 300.0, "last_call_timeout": 3.0, "ttl": TTL_S, "reach_timeout": 10.0} | options
+        self.options = ElasticOptions(allow_same_host=True, **settled)
+        self.max_restarts = max_restarts
+        self.story: list[tuple[float, str, tuple[str, ...]]] = []
+        self.nodes: list[Node] = []
+        self.disturbed_at = 0.0
+        """When something last happened to the job from outside."""
+        self._hosts = 0
+        self._script_runs = False
+        self.traffic: list[str] = []
+        """Every message between two processes."""
+        self.network.on_send = self._sent
+        from simulation.oracles import Oracles
+
+        self.oracles = Oracles(self)
+        for _ in range(nodes):
+            self.add()
+
+    def __getitem__(self, number: int) -> Node:
+        return self.nodes[number]
+
+    @property
+    def now(self) -> float:
+        return self.scheduler.now - _BEGAN
+
+    @property
+    def living(self) -> list[Node]:
+        return [each for each in self.nodes if each.lives and not each.end]
+
+    @property
+    def leader(self) -> Node:
+        """The node whose key says that it leads."""
+        leading = decode(Leading, self.service.store.keys[LEADER][0].value)
+        return next(each for each in self.nodes if each.handler._self.me.node_id == leading.node_id)
+
+    def add(self, *, rank: int | None = None, host: str = "", work: Work | None = None, **given: Any) -> Node:
+        """Another node; ``given`` are fields of its request."""
+        if not host:
+            self._hosts += 1
+            host = f"10.0.0.{self._hosts}"
+        fields: dict[str, Any] = {
+            "nproc_per_node": 1,
+            "max_restarts": self.max_restarts,
+            "entrypoint": ("train.py",),
+        } | given
+        request = Request("simulated", "job", "service:1", self.low, self.high, node_rank=rank, **fields)
+        made = Node(self, f"n{len(self.nodes)}", host, request, work or self.work)
+        self.nodes.append(made)
+        self.disturbed(made.name, "comes")
+        return made
+
+    # What is told
+
+    def tell(self, who: str, *what: str) -> None:
+        self.story.append((round(self.now, 6), who, what))
+
+    def disturbed(self, who: str, *what: str) -> None:
+        """Something happens from outside."""
+        self.disturbed_at = self.now
+        self.tell(who, *what)
+
+    def entered(self, node: Node, place: Place) -> None:
+        self.oracles.entered(node, place)
+
+    def failed(self, node: Node, round_: int) -> None:
+        """Workers fail by themselves: all others of the round fail with them."""
+        self.oracles.failed(node, round_)
+        self.break_round(round_, node)
+
+    def restarted(self, node: Node) -> None:
+        self.oracles.restarted(node)
+
+    def break_round(self, round_: int, gone: Node) -> None:
+        """The workers of a round that need those of ``gone`` fail."""
+        for each in self.nodes:
+            if each is not gone and each.works and each.place is not None and each.place.round == round_:
+                after = self.scheduler.now + _WITH_S * (1 + self.random.random())
+                self.scheduler.at(after, lambda each=each: each.lives and each.fail_with(round_))
+
+    # What happens
+
+    def until(self, happens: Callable[[], Any], limit: float = 2000.0) -> None:
+        """Let the world go on until that is so. Raises ``Stuck``."""
+        self.scheduler.run(lambda: bool(happens()), limit)
+
+    def after(self, seconds: float) -> None:
+        """Let the world go on for some time."""
+        due, passed = self.scheduler.now + seconds, list[bool]()
+        self.scheduler.at(due, lambda: passed.append(True))
+        self.scheduler.run(lambda: bool(passed), seconds + 1.0)
+
+    def all_work(self, *nodes: Node) -> bool:
+        """Whether the workers of these nodes run, or of all that live, in one round."""
+        wanted = list(nodes) or self.living
+        rounds = {each.place.round for each in wanted if each.works and each.place is not None}
+        return len(rounds) == 1 and all(each.works for each in wanted)
+
+    def run(self, limit: float = 3000.0) -> World:
+        """Until all nodes have ended; then the oracles have the last word. Raises ``AssertionError``."""
+        try:
+            self.until(lambda: not self._script_runs and not any(each.lives for each in self.nodes), limit)
+        except Stuck as error:
+            self.oracles.wrong("I13", f"the job hangs: {error}")
+        return self.close()
+
+    def close(self) -> World:
+        """Stop here."""
+        self.oracles.ended()
+        self.scheduler.close()
+        assert not self.oracles.violations, "\n".join(self.oracles.violations)
+        return self
+
+    def script(self, run: Callable[[], object]) -> Thread:
+        """Something that happens beside all else, on a thread that nothing happens to."""
+        self._script_runs = True
+        return self.scheduler.spawn(self.scheduler.process("script"), "script", run)
+
+    def comes_nothing_more(self) -> None:
+        """The script is over."""
+        self._script_runs = False
+
+    def _sent(self, source: Process, target: Process, message: object) -> None:
+        self.traffic.append(f"{self.now:.6f} {source} {target} {message!r}")
