@@ -80,6 +80,8 @@ class EventFd(Descriptor):
 class Socket(Descriptor):
     """``socket.socket``: a stream of bytes over TCP."""
 
+    family = real.AF_INET
+
     def __init__(self, kernel: Kernel, process: Process) -> None:
         super().__init__(kernel)
         self._process = process
@@ -91,7 +93,11 @@ class Socket(Descriptor):
         self._connecting = False
         self._arrived: deque[Socket] | None = None  # a listening one's connections
         self._bytes = bytearray()
-        self._finished = self._reset = self._shut = False
+        self._finished = self._shut = False
+        self._lost: OSError | None = None
+        """Why it has ended, if that was not in an orderly way."""
+        self._keeps_alive = False
+        self._asks = {real.TCP_KEEPIDLE: 7200, real.TCP_KEEPINTVL: 75, real.TCP_KEEPCNT: 9}
 
     def __enter__(self) -> Socket:
         return self
@@ -105,8 +111,18 @@ class Socket(Descriptor):
     def settimeout(self, timeout: float | None) -> None:
         self._timeout = timeout
 
-    def setsockopt(self, *_: object) -> None:
-        """Nothing depends on it."""
+    def gettimeout(self) -> float | None:
+        return self._timeout
+
+    def setsockopt(self, level: int, option: int, value: Any) -> None:
+        """Nothing depends on the others."""
+        if (level, option) == (real.SOL_SOCKET, real.SO_KEEPALIVE):
+            self._keeps_alive = bool(value)
+        elif level == real.IPPROTO_TCP and option in self._asks:
+            self._asks[option] = value
+        if self._keeps_alive and self._end is not None:
+            idle, interval, count = self._asks.values()
+            self._end.keep_alive = float(idle + interval * count)
 
     def getsockopt(self, level: int, option: int) -> int:
         """SO_ERROR alone."""
@@ -124,8 +140,10 @@ class Socket(Descriptor):
     # Connections
 
     def bind(self, address: tuple[str, int]) -> None:
-        """Raises ``OSError`` if the port is taken; the address may be any of the host."""
+        """Raises ``OSError`` if the port is taken, or if the address is another host's."""
         network = self._kernel.network
+        if address[0] not in ("", "0.0.0.0", "::", *LOOPBACK, self._process.host):
+            raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
         port = address[1] or network.free_port()
         network.listen(self._process, port, self._accepted, in_kernel=True)
         self._local = (address[0] or "0.0.0.0", port)
@@ -141,6 +159,26 @@ class Socket(Descriptor):
         connection = arrived.popleft()
         assert connection._remote is not None
         return connection, connection._remote
+
+    def hand_over(self, accept: Callable[[End], object]) -> None:
+        """Have its process take the connections, those that have come and those that will, as ``End``s."""
+        network, arrived = self._kernel.network, self._arrived or ()
+        network.stop_listening(self._process, self._local[1])
+        network.listen(self._process, self._local[1], accept)
+        self.release()
+        for each in arrived:
+            end, came = each._connected(), bytes(each._bytes)
+            each.release()
+            end.in_kernel, end.has_unread = False, lambda end=end: bool(end.unread)
+            accept(end)
+            if came:
+                end.on_message(came)
+            if end.ended:
+                end.on_end("closed")
+
+    def detach(self) -> int:
+        """It stays open."""
+        return self._number
 
     def connect(self, address: tuple[str, int]) -> None:
         timeout, self._timeout = self._timeout, 0
@@ -188,13 +226,14 @@ class Socket(Descriptor):
 
     # Bytes
 
-    def recv(self, most: int) -> bytes:
+    def recv(self, most: int, flags: int = 0) -> bytes:
         self._connected()
-        self.wait(lambda: self._bytes or self._finished or self._reset, self._timeout)
-        if self._reset:
-            raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+        self.wait(lambda: self._bytes or self._finished or self._lost, self._timeout)
+        if self._lost is not None:
+            raise self._lost
         data = bytes(self._bytes[:most])
-        del self._bytes[:most]
+        if not flags & real.MSG_PEEK:
+            del self._bytes[:most]
         return data
 
     def send(self, data: bytes, flags: int = 0) -> int:
@@ -230,11 +269,11 @@ class Socket(Descriptor):
 
     def events(self) -> int:
         events = 0
-        if self._arrived or self._bytes or self._finished or self._reset:
+        if self._arrived or self._bytes or self._finished or self._lost:
             events |= select.EPOLLIN
         if self._end is not None and not self._connecting:
             events |= select.EPOLLOUT
-        if self._error or self._reset:
+        if self._error or self._lost:
             events |= select.EPOLLERR | select.EPOLLIN
         return events
 
@@ -243,7 +282,10 @@ class Socket(Descriptor):
         self.changed()
 
     def _ended(self, how: str) -> None:
-        self._reset = how == "reset"
+        if how == "reset":
+            self._lost = ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+        elif how == "silent":
+            self._lost = TimeoutError(errno.ETIMEDOUT, "Connection timed out")
         self._finished = True
         self.changed()
 

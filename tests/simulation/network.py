@@ -7,6 +7,7 @@ off, says nothing; what was sent to it arrives once it can be reached again.
 
 from __future__ import annotations
 
+import errno
 import itertools
 from collections import deque
 from collections.abc import Callable
@@ -14,13 +15,15 @@ from typing import Literal
 
 from simulation.scheduler import Process, Scheduler, Thread
 
-How = Literal["closed", "reset"]
-"""How the other side of a connection has ended."""
+How = Literal["closed", "reset", "silent"]
+"""How the other side of a connection has ended; ``silent``: this side's kernel has given it up."""
 
 _MEAN_S = 0.002
 _SLOW_S = 0.3
 _SLOW = 0.02
 """How often something takes up to ``_SLOW_S``."""
+_RESENT_S = 924.6
+"""So long Linux sends again what nobody confirms (tcp_retries2)."""
 
 
 class End:
@@ -32,7 +35,7 @@ class End:
     """
 
     def __init__(self, network: Network, process: Process, port: int = 0, *, in_kernel: bool = False) -> None:
-        self._network, self.process, self.port, self._in_kernel = network, process, port, in_kernel
+        self._network, self.process, self.port, self.in_kernel = network, process, port, in_kernel
         self.peer: End = self  # until it is connected
         self.on_message: Callable[[object], None] = _ignore
         self.on_end: Callable[[How], None] = _ignore
@@ -41,6 +44,8 @@ class End:
         self.unread: deque[Callable[[], None]] = deque()
         self.has_unread: Callable[[], bool] = lambda: bool(self.unread)
         """Whether its process has left something unread."""
+        self.keep_alive: float | None = None
+        """After so many seconds of silence its kernel gives the other side up; None: it does not ask."""
         self._under_way: deque[Callable[[], None]] = deque()
         self._last = 0.0
 
@@ -71,6 +76,28 @@ class End:
             self._network.ends.remove(self)
             self.on_end(how)
 
+    def note_silence(self, since: float) -> None:
+        """From now on nothing gets through, one way at least: this side's kernel will give up, if it asks or sends."""
+
+        def give_up(limit: float) -> None:
+            asks = not self._under_way or limit == _RESENT_S  # while it sends again, it does not ask
+            if asks and not self.process.killed and self._network.silent_since(self) == since:
+                self.take(lambda: self.hear_of_the_end("silent"))
+
+        for limit in (self.keep_alive, _RESENT_S if self._under_way or self.keep_alive else None):
+            if limit is not None:
+                self._network.scheduler.at(since + limit, lambda limit=limit: give_up(limit))
+
+    def take(self, arrives: Callable[[], None]) -> None:
+        """Something has come to its host."""
+        if self.ended or self.process.killed:
+            return
+        if self.process.frozen and not self.in_kernel:
+            self.unread.append(arrives)
+            self.process.on_thaw.append(self.read)
+        else:
+            arrives()
+
     def _send(self, arrives: Callable[[], None]) -> None:
         network = self._network
         self._under_way.append(arrives)
@@ -83,14 +110,7 @@ class End:
         if self._network.is_cut(self.process.host, peer.process.host):
             self._network.when_healed.append(self._arrive)
             return
-        arrives = self._under_way.popleft()
-        if peer.ended or peer.process.killed:
-            return
-        if peer.process.frozen and not peer._in_kernel:
-            peer.unread.append(arrives)
-            peer.process.on_thaw.append(peer.read)
-        else:
-            arrives()
+        peer.take(self._under_way.popleft())
 
     def read(self) -> None:
         """The process has been continued: it takes what its kernel has held for it."""
@@ -113,8 +133,8 @@ class Network:
         """Somebody of the world wants to know."""
         self._listening: dict[tuple[str, int], tuple[Process, Callable[[End], None], bool]] = {}
         self._ports = itertools.count(40_000)
-        self._cut: set[tuple[str, str]] = set()
-        self._gone: set[str] = set()
+        self._cut: dict[tuple[str, str], float] = {}
+        self._gone: dict[str, float] = {}
 
     def latency(self) -> float:
         """How long something takes from one host to another, in seconds."""
@@ -132,7 +152,7 @@ class Network:
         self.scheduler.check()
         held = self._listening.get((process.host, port))
         if held is not None and not held[0].killed:
-            raise OSError(f"port {port} of {process.host} is in use")
+            raise OSError(errno.EADDRINUSE, "Address already in use")
         self._listening[process.host, port] = process, accept, in_kernel
 
     def stop_listening(self, process: Process, port: int) -> None:
@@ -194,13 +214,27 @@ class Network:
         """Whether nothing gets from one host to another now."""
         return source != target and ((source, target) in self._cut or source in self._gone or target in self._gone)
 
+    def silent_since(self, end: End) -> float | None:
+        """When the hosts of a connection have ceased to hear each other, one way at least; None: they do."""
+        here, there = end.process.host, end.peer.process.host
+        if here == there:
+            return self._gone.get(here)
+        times = [
+            self._gone.get(here),
+            self._gone.get(there),
+            self._cut.get((here, there)),
+            self._cut.get((there, here)),
+        ]
+        return min((each for each in times if each is not None), default=None)
+
     def cut(self, source: str, target: str) -> None:
         """From now on nothing gets from one host to the other: in this direction."""
-        self._cut.add((source, target))
+        self._cut.setdefault((source, target), self.scheduler.now)
+        self._note_silence()
 
     def heal(self, source: str, target: str) -> None:
         """Undo ``cut``: what was sent meanwhile arrives."""
-        self._cut.discard((source, target))
+        self._cut.pop((source, target), None)
         waiting, self.when_healed = self.when_healed, []
         for arrives in waiting:
             self.scheduler.at(self.scheduler.now + self.latency(), arrives)
@@ -213,10 +247,17 @@ class Network:
 
     def crash(self, host: str) -> None:
         """The host is gone with all its processes, and says nothing."""
-        self._gone.add(host)
+        self._gone.setdefault(host, self.scheduler.now)
+        self._note_silence()
         for process in self.scheduler.processes:
             if process.host == host:
                 self.scheduler.kill(process)
+
+    def _note_silence(self) -> None:
+        now = self.scheduler.now
+        for end in self.ends:
+            if self.silent_since(end) == now:
+                end.note_silence(now)
 
 
 def _ignore(*_: object) -> None:
