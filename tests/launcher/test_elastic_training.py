@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from kits.launcher.elastic_kit import Job, Meeting, in_one_round, parallel_only, restarts, trained, worlds
 
-
 pytestmark = pytest.mark.thorough  # order: simulation
 
 
