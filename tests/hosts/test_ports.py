@@ -61,7 +61,9 @@ def connections(host: Host) -> set[tuple[int, int]]:
     return {(int(columns[3].rpartition(":")[2]), pid) for columns, pid in sockets(host, "-Htnp")}
 
 
-@pytest.mark.parametrize("backend", sorted(TABLE))
+@pytest.mark.parametrize(
+    "backend", ["parallel", *(pytest.param(x, marks=pytest.mark.thorough) for x in sorted(TABLE) if x != "parallel")]
+)
 def test_what_listens_where(fleet: Fleet, backend: str) -> None:
     said = TABLE[backend]
     alpha, beta, gamma = fleet.lan.add("alpha", "beta", "gamma")

@@ -14,6 +14,8 @@ from kits.hosts.fleet import TTL, Fleet, outputs
 from kits.hosts.hosts import Host
 from kits.launcher.harness import Agent, plug_in
 
+pytestmark = pytest.mark.thorough  # order: simulation
+
 SOON = TTL + 30
 """Seconds: the time to live and a margin for busy processors; less than the limit of a read from the store."""
 HOOKS = """
