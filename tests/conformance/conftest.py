@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +15,10 @@ EACH = 6
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of each theme the first test and every sixth after it are in the sample."""
+    sampled = [Path(__file__).with_name(name) for name in SAMPLED]  # `items` are those of all folders
     count: dict[tuple[str, str], int] = {}
     for item in items:
-        if item.path.name in SAMPLED and isinstance(item, pytest.Function):
+        if item.path in sampled and isinstance(item, pytest.Function):
             theme = item.path.name, item.function.__module__
             number = count[theme] = count.get(theme, -1) + 1
             if number % EACH:
