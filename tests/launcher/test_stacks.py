@@ -19,7 +19,6 @@ from kits.eventually import eventually
 from kits.launcher.elastic_kit import EtcdMeeting, outputs
 from kits.launcher.harness import BIN, Agent, Cluster, new_cluster
 
-PATIENCE_S = 120
 ALL = 120
 """--timeout: nothing takes that long."""
 
@@ -98,14 +97,6 @@ class Hanging:
 
         found: Stacks = eventually(there, lambda: f"{said[-1].groups}\n{said[-1].error}")
         return found
-
-
-@pytest.mark.thorough
-def test_all_threads_are_shown_if_they_are_wanted(cluster: Cluster) -> None:
-    job = Hanging(cluster, "--plain 0=wait_with_thread", nproc=1, nnodes=1)
-    assert "in_thread (" not in job.ask().text
-    eventually(lambda: "in_thread (" in job.ask("--threads").text, lambda: job.ask("--threads").text)
-    assert "  thread beside:\n" in job.ask("--threads").text
 
 
 @pytest.mark.thorough

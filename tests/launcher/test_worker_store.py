@@ -129,17 +129,6 @@ def test_store_ends_with_the_agent(cluster: Cluster) -> None:
         Raw(report["MASTER_PORT"])
 
 
-@pytest.mark.thorough
-def test_torchrun_has_it_too(cluster: Cluster) -> None:
-    command = ["torchrun", "--nnodes=2", "--max-restarts=1", "--rdzv-backend=rdzv-plugins.static"]
-    command += [f"--rdzv-endpoint={cluster.endpoint}"]
-    script = [cluster.script("holds_on.py"), "survive"]
-    agents = [cluster.start([*command, f"--rdzv-conf=store=parallel,rank={rank}", *script]) for rank in (0, 1)]
-    assert [agent.wait() for agent in agents] == [0, 0], agents[0].text + agents[1].text
-    reports = [report for agent in agents for report in agent.reports()]
-    assert [report["KEYS"] for report in reports] == [[], []]
-
-
 @pytest.fixture(scope="module")
 def without_native_part(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The package as it is where it could not be compiled, for PYTHONPATH."""
