@@ -215,6 +215,7 @@ def test_calls_leave_nothing_behind() -> None:
     assert after == before
 
 
+@pytest.mark.thorough
 def test_logs_as_torchs_configuration_has_them(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """With torch's own objects; the prefix is the configuration's."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std

@@ -63,11 +63,12 @@ def test_what_a_caller_sees_is_what_torchs_shows(cluster: Cluster, act: str, met
     assert ours == theirs, outputs(agents)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("number", "says", "method"),
     [
         ("SIGTERM", {"stopped": "SIGTERM"}, "spawn"),
-        pytest.param("SIGINT", {"interrupted": True}, "fork", marks=pytest.mark.thorough),
+        ("SIGINT", {"interrupted": True}, "fork"),
     ],
 )
 def test_signal_stops_the_call_and_not_the_caller(
@@ -134,6 +135,7 @@ def test_caller_needs_no_torch(cluster: Cluster, tmp_path: Path) -> None:
     assert "torch is imported" not in agent.text
 
 
+@pytest.mark.thorough
 def test_fields_of_the_configuration_are_torchs() -> None:
     import dataclasses
 

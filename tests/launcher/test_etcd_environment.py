@@ -12,7 +12,7 @@ def backend() -> str:
     return "etcd"
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def commands(meeting: EtcdMeeting) -> None:
     """All variables are there when the command starts."""
     meeting.warm = False
@@ -26,6 +26,7 @@ def environment(agent: Agent) -> dict[str, str]:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("commands")
 def test_what_the_agent_needs_for_etcd_does_not_reach_the_workers(meeting: EtcdMeeting) -> None:
     """protobuf is slow in the mode that the agent needs; gRPC's settings are the user's; the login is the agent's."""
     static = environment(meeting.run("environ.py"))
@@ -40,6 +41,7 @@ def test_what_the_agent_needs_for_etcd_does_not_reach_the_workers(meeting: EtcdM
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("commands")
 def test_everything_by_variables(meeting: EtcdMeeting) -> None:
     """A job controller sets the address of its first node, too, which has nothing to do with etcd."""
     stop = meeting.directory / "stop"

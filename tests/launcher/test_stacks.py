@@ -162,7 +162,6 @@ def test_where_no_debugger_may_look_workers_write_their_stacks_themselves(cluste
     }
 
 
-@pytest.mark.thorough
 def test_children_are_read_on_demand(cluster: Cluster) -> None:
     job = Hanging(cluster, "--plain 0=python_child", nproc=1, nnodes=1)
     eventually(lambda: "in_child (" in job.ask("--children").text, lambda: job.ask("--children").text)
@@ -201,6 +200,7 @@ def gloo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Hanging, St
         yield job, job.wait_groups(PLACES)
 
 
+@pytest.mark.thorough
 def test_each_rank_is_named_with_its_place(gloo: tuple[Hanging, Stacks]) -> None:
     _, found = gloo
     assert found.code == 0, found.data["silent"]
@@ -213,6 +213,7 @@ def test_each_rank_is_named_with_its_place(gloo: tuple[Hanging, Stacks]) -> None
     assert {each["node_rank"] for each in found.data["nodes"]} == {0, 1}
 
 
+@pytest.mark.thorough
 def test_the_text_says_it_in_one_sentence_and_then_each_place_once(gloo: tuple[Hanging, Stacks]) -> None:
     job, _ = gloo
     found = job.ask()
@@ -227,6 +228,7 @@ def test_the_text_says_it_in_one_sentence_and_then_each_place_once(gloo: tuple[H
     assert ": sleep 600" in rest  # the child for which rank 2 waits
 
 
+@pytest.mark.thorough
 def test_the_same_is_known_on_their_machine_without_the_endpoint(gloo: tuple[Hanging, Stacks]) -> None:
     job, _ = gloo
     found = ask(f"--rdzv-id={job.run_id}", "--json")

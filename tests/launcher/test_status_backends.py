@@ -93,6 +93,7 @@ def test_asking_changes_nothing_at_etcd(train: Job) -> None:
     assert train.meeting.held("nobodys") == {}
 
 
+@pytest.mark.thorough
 def test_static_says_who_is_there_and_who_is_missing_and_where_its_store_is(cluster: Cluster) -> None:
     stop = cluster.directory / "stop"
 

@@ -159,6 +159,7 @@ REFUSED: list[tuple[str, list[str], int, str]] = [
 ]
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_is_refused_by_name(served: Served) -> None:
     for command, options, code, named in REFUSED:
         assert named in error_of(rdzv(command, *options), code)
@@ -166,6 +167,7 @@ def test_what_cannot_be_is_refused_by_name(served: Served) -> None:
     assert all(each in taken for each in (f"port {served.port} ", f"pid {served.pid} (")), taken
 
 
+@pytest.mark.thorough
 def test_who_goes_beyond_a_limit_is_closed_and_told_of(cluster: Cluster) -> None:
     served = Served(cluster, "--rdzv-conf=connections=3,value_bytes=10,key_bytes=20,handshake_seconds=3")
 
@@ -242,6 +244,7 @@ def check_not_a_store(port: int, timeout: int = 60) -> None:
     assert "TCPStore" in message, "the most likely mistake"
 
 
+@pytest.mark.thorough
 def test_status_of_a_program_that_is_no_store() -> None:
     reply = struct.pack("<IIB", 5 + 2, 1, 0) + b"{}"
     of_another_version = b"RDZV" + struct.pack("<I", 2) + reply
@@ -250,6 +253,7 @@ def test_status_of_a_program_that_is_no_store() -> None:
             check_not_a_store(port)
 
 
+@pytest.mark.thorough
 def test_status_of_torchs_own_store() -> None:
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     check_not_a_store(server.port)
