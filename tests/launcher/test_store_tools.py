@@ -192,6 +192,7 @@ def test_who_goes_beyond_a_limit_is_closed_and_told_of(cluster: Cluster) -> None
     served.end()
 
 
+@pytest.mark.thorough
 def test_status_of_a_store_in_use(served: Served) -> None:
     with Raw(served.port, validated=False) as first, Raw(served.port) as second, Raw(served.port) as busy:
         busy.send(set_(b"/here", b"value"))

@@ -139,6 +139,7 @@ def without_native_part(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(copy)
 
 
+@pytest.mark.thorough
 def test_every_node_refuses_at_once_without_the_native_part(cluster: Cluster, without_native_part: str) -> None:
     """The second of two nodes, of which the first never comes."""
     agent = cluster.run(
