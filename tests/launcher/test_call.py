@@ -6,7 +6,6 @@ import gc
 import json
 import os
 import re
-import runpy
 import subprocess
 import sys
 import tempfile
@@ -16,14 +15,12 @@ from typing import Any
 
 import pytest
 from kits import KITS, TESTS
-from kits.eventually import eventually
 from kits.launcher import called
-from kits.launcher.harness import WORKERS, Cluster
+from kits.launcher.harness import Cluster
 
 from rdzv_launcher import (
     AgentLost,
     LaunchConfig,
-    ResultLost,
     WorkersFailed,
     WorkerTraceback,
     elastic_launch,
@@ -95,25 +92,6 @@ def test_worker_of_run_path_that_is_done_waits_for_the_others(cluster: Cluster) 
 
 
 @pytest.mark.thorough
-def test_local_exit_barrier_is_for_living_workers_alone(tmp_path: Path) -> None:
-    """A worker that is killed is not waited for, and neither is what it has forked."""
-    path = str(tmp_path / "barrier")
-    program = "import sys; from rdzv_launcher.run.workers.run_path import LocalExitBarrier as B; b = B(sys.argv[1]); "
-    at_work = "import os; os.fork() and print('at work', flush=True); sys.stdin.read()"
-    commands = [[sys.executable, "-c", program + rest, path] for rest in (at_work, "b.wait(); print('done')")]
-    with subprocess.Popen(commands[0], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as working:
-        assert working.stdout.readline() == "at work\n"
-        with subprocess.Popen(commands[1], stdout=subprocess.PIPE, text=True) as done:
-            waits = runpy.run_path(str(WORKERS / "returns_first.py"))["waits"]
-            eventually(lambda: waits(str(done.pid)), lambda: "it does not wait")
-            assert done.poll() is None
-            working.kill()
-            assert done.communicate(timeout=60)[0] == "done\n"
-        working.communicate()
-    assert subprocess.run([*commands[1][:3], str(tmp_path / "missing/barrier")], timeout=60).returncode == 0
-
-
-@pytest.mark.thorough
 def test_forked_workers_have_what_is_in_this_process() -> None:
     """A closure, a lambda, an open descriptor, and what was set before the call; other threads do not matter."""
     numbers = [1]
@@ -158,14 +136,6 @@ def test_exception_of_the_first_failure(temporary: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_exception_that_cannot_be_made_again() -> None:
-    with pytest.raises(WorkersFailed, match="Peculiar: 1 and 2") as caught:
-        elastic_launch(alone(1), called.raises_peculiarly)()
-    assert isinstance(caught.value.__cause__, WorkerTraceback)
-    assert "raise Peculiar(1, 2)" in str(caught.value.__cause__)
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("how", "method", "code", "signal_name"),
     [("killed", "spawn", -9, "SIGKILL"), ("exit", "fork", 3, "<N/A>")],
@@ -175,13 +145,6 @@ def test_worker_that_ends_before_it_returns(how: str, method: str, code: int, si
         elastic_launch(alone(1, start_method=method), called.ends)(how)
     (failure,) = caught.value.failures.values()
     assert (failure.exitcode, failure.signal_name(), failure.error_file) == (code, signal_name, "<N/A>")
-
-
-@pytest.mark.thorough
-def test_worker_that_ends_well_before_it_returns() -> None:
-    with pytest.raises(ResultLost):
-        elastic_launch(alone(1), called.ends)("silently")
-    assert elastic_launch(alone(1, start_method="fork"), called.ends)("exit 0") == {0: None}
 
 
 def test_restart_runs_the_function_again() -> None:
@@ -236,21 +199,6 @@ def test_a_mistake_is_refused_by_the_name_of_the_field() -> None:
 
 
 @pytest.mark.thorough
-def test_in_a_thread_that_is_not_the_main_one() -> None:
-    found: list[Any] = []
-    configs = [alone(1, start_method=method) for method in ("spawn", "fork")]
-    threads = [
-        threading.Thread(target=lambda each=each: found.append(elastic_launch(each, called.returns)(7)))
-        for each in configs
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [{0: 7}, {0: 7}]
-
-
-@pytest.mark.thorough
 def test_launch_that_is_killed() -> None:
     """Its own process: an out-of-memory killer may choose it."""
     with pytest.raises(AgentLost):
@@ -267,6 +215,7 @@ def test_calls_leave_nothing_behind() -> None:
     assert after == before
 
 
+@pytest.mark.thorough
 def test_logs_as_torchs_configuration_has_them(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """With torch's own objects; the prefix is the configuration's."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std

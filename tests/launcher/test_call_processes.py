@@ -44,17 +44,6 @@ def test_two_nodes_with_gloo(cluster: Cluster) -> None:
 
 
 @pytest.mark.thorough
-def test_failure_on_another_node(cluster: Cluster) -> None:
-    """Both callers get it; only where it was is there more of it than its last lines."""
-    agents = [start(cluster, "ours", rank, 2, 1, cluster.endpoint, "raises") for rank in (0, 1)]
-    elsewhere, here = (said(agent)["failed"] for agent in agents)
-    assert here["first"] == elsewhere["first"] == [1, 0, 1, "<N/A>"], outputs(agents)
-    assert here["message"][0] == "ValueError: on purpose"
-    assert (here["file"], here["there"]) == ("error.json", True)
-    assert (elsewhere["file"], elsewhere["there"]) == ("<N/A>", False)
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("act", "method"),
     [("returns", "spawn"), ("raises", "fork"), ("ends", "spawn")],
@@ -74,11 +63,12 @@ def test_what_a_caller_sees_is_what_torchs_shows(cluster: Cluster, act: str, met
     assert ours == theirs, outputs(agents)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("number", "says", "method"),
     [
         ("SIGTERM", {"stopped": "SIGTERM"}, "spawn"),
-        pytest.param("SIGINT", {"interrupted": True}, "fork", marks=pytest.mark.thorough),
+        ("SIGINT", {"interrupted": True}, "fork"),
     ],
 )
 def test_signal_stops_the_call_and_not_the_caller(
@@ -106,18 +96,6 @@ def test_caller_that_is_killed_leaves_nothing(cluster: Cluster, tmp_path: Path, 
 
 def wait_started(agent: Agent, place: Path) -> None:
     eventually(lambda: {"0", "1"} <= {path.name for path in place.iterdir()}, lambda: agent.text)
-
-
-@pytest.mark.thorough
-def test_script_without_a_guard(cluster: Cluster, tmp_path: Path) -> None:
-    script = tmp_path / "unguarded.py"
-    script.write_text(
-        "from kits.launcher import called\nfrom rdzv_launcher import LaunchConfig, elastic_launch\n"
-        "def mine(): return 5\nelastic_launch(LaunchConfig(1, 1, 1, max_restarts=0), mine)()\n"
-    )
-    agent = python(cluster, script)
-    assert agent.wait() == 1
-    assert "elastic_launch" in agent.text
 
 
 @pytest.mark.thorough
@@ -157,6 +135,7 @@ def test_caller_needs_no_torch(cluster: Cluster, tmp_path: Path) -> None:
     assert "torch is imported" not in agent.text
 
 
+@pytest.mark.thorough
 def test_fields_of_the_configuration_are_torchs() -> None:
     import dataclasses
 

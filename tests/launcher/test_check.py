@@ -149,8 +149,13 @@ REFUSED: list[tuple[int, str, tuple[str, ...], str]] = [
 """(Exit code, the check that finds it, the command, what is named.)"""
 
 
-def test_what_a_launch_refuses_is_told_in_its_words(checks: Checks) -> None:
-    for code, name, arguments, named in REFUSED:
+@pytest.mark.parametrize(
+    "cases", [REFUSED[::3], pytest.param(REFUSED, marks=pytest.mark.thorough)], ids=["some", "all"]
+)
+def test_what_a_launch_refuses_is_told_in_its_words(
+    checks: Checks, cases: list[tuple[int, str, tuple[str, ...], str]]
+) -> None:
+    for code, name, arguments, named in cases:
         lines = checks(*arguments, code=code)
         assert lines.verdicts("FAILED") == [name]
         assert named in lines[name][1]
@@ -165,6 +170,7 @@ def test_all_that_is_wrong_is_told_at_once_and_the_first_decides(checks: Checks)
     assert lines.verdicts("skipped") == ["options", "flags", "endpoint", "worker ports", "health"]
 
 
+@pytest.mark.thorough
 def test_ports_that_are_taken(checks: Checks) -> None:
     with taken() as port:
         lines = checks(f"--rdzv-endpoint=127.0.0.1:{port}", code=68)

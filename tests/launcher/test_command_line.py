@@ -75,6 +75,7 @@ def test_a_command_is_answered_without_torch(tmp_path: Path) -> None:
         assert (found, named in text) == (code, True), text
 
 
+@pytest.mark.thorough
 def test_a_backend_of_torchs_imports_it(tmp_path: Path) -> None:
     """Else the test above would show nothing. The workers have torch's own level of its log."""
     command = [str(BIN / "rdzv-run"), "--standalone", "--rdzv-backend=c10d", "--no-python", "/bin/sh", "-c"]

@@ -25,7 +25,7 @@ from kits.launcher.elastic_kit import (
     trained,
     worlds,
 )
-from kits.launcher.harness import error_of, plug_in
+from kits.launcher.harness import plug_in
 
 from rdzv_plugins.errors import EndpointUnreachable
 
@@ -157,16 +157,3 @@ def test_node_that_is_lost_between_the_round_and_its_workers(meeting: Meeting, h
     for node in nodes.values():
         assert worlds(node) == [2], "no worker was started in the round that was never whole"
         assert restarts(node) == {"0"}
-
-
-@parallel_only  # what it is about happens in the store of rank 0
-def test_node_that_hangs_between_the_round_and_its_workers_is_named(meeting: Meeting, hooks: str) -> None:
-    """It lives, so that it is not lost; but it does not take part in exchanging ranks."""
-    meeting.serve()
-    job = Job(meeting, 2, script="says.py", conf="read_timeout=2")
-    hangs = job.node(0, PYTHONPATH=hooks, WAITS="1")
-    other = job.node(1)
-    hangs.wait_for("waits as 0")
-    message = error_of(other, 76)
-    assert "node rank 0" in message
-    assert other.reports() == []

@@ -5,7 +5,17 @@ from __future__ import annotations
 import re
 
 import pytest
-from kits.launcher.elastic_kit import Job, Meeting, in_one_round, last_rank, named, observing, parallel_only, worlds
+from kits.launcher.elastic_kit import (
+    LASTING,
+    Job,
+    Meeting,
+    in_one_round,
+    last_rank,
+    named,
+    observing,
+    parallel_only,
+    worlds,
+)
 from kits.launcher.harness import error_of
 
 pytestmark = pytest.mark.thorough
@@ -54,7 +64,7 @@ def test_two_runs_at_one_server_do_not_meet(meeting: Meeting) -> None:
 @parallel_only  # what refuses is the same over etcd
 def test_second_agent_with_the_same_node_rank_is_told(meeting: Meeting) -> None:
     meeting.serve()
-    job = Job(meeting, 2, script="says.py", conf="ttl=10")
+    job = Job(meeting, 2, script="says.py", conf=LASTING)
     with observing(meeting) as observer:
         holder = job.node(1)
         observer.wait_members(holder)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import pty
 import signal
-from contextlib import suppress
 
 import pytest
-from kits.eventually import eventually
 from kits.launcher.harness import Agent, Cluster
 
 
@@ -123,26 +120,6 @@ def test_host_waits_for_an_agent_that_was_replaced(cluster: Cluster, backend: st
     assert [first.wait(), again.wait()] == [7, 7], first.text + again.text
 
 
-@pytest.mark.thorough
-def test_stderr_stays_a_terminal(cluster: Cluster) -> None:
-    reader, writer = pty.openpty()
-    with open(writer, "wb") as terminal:
-        agent = cluster.start(["rdzv-run", cluster.script("plain.py"), "tty"], stderr=terminal)
-        assert agent.wait() == 0
-    assert "stderr is a terminal: True" in agent.text
-    assert b"to stderr\r\n" in read_all(reader)
-    os.close(reader)
-
-
-def read_all(terminal: int) -> bytes:
-    """What was written to the other end, which is closed: it comes in pieces."""
-    data = b""
-    with suppress(OSError):  # a terminal's way to say that its writers are gone
-        while part := os.read(terminal, 65536):
-            data += part
-    return data
-
-
 def test_a_node_that_fails_as_a_consequence_names_the_cause(cluster: Cluster) -> None:
     agents = cluster.pair("cascade.py", backend="static", nproc=2)
     assert [agent.wait() for agent in agents] == [9, 9], agents[0].text + agents[1].text
@@ -203,20 +180,3 @@ def test_what_is_in_the_background_is_left_if_the_user_wants_that(cluster: Clust
     finally:
         cluster.kill(pid)
     cluster.wait_gone()
-
-
-@pytest.mark.thorough
-def test_what_is_to_be_left_is_killed_with_an_agent_that_is_killed(cluster: Cluster) -> None:
-    command = ["rdzv-run", "--leave-background", *leaving(cluster, "setsid ./background")]
-    agent = cluster.start(command, CODE="wait")
-    eventually((cluster.directory / "started").exists, lambda: agent.text)
-    os.kill(agent.pid, signal.SIGKILL)
-    agent.wait()
-    cluster.wait_gone()
-    assert not (cluster.directory / "told").exists()
-
-
-@pytest.mark.thorough
-def test_program_that_setsid_starts_is_the_worker(cluster: Cluster) -> None:
-    agent = cluster.start(["rdzv-run", "--no-python", "setsid", "sh", "-c", "sleep 1; exit 7"])
-    assert agent.wait() == 7, agent.text

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -72,30 +70,6 @@ def check_nothing_but_etcd_was_lost(*nodes: Agent) -> None:
     for node in nodes:
         assert worlds(node) == [len(nodes)], f"the workers were not left alone:\n{outputs(nodes)}"
     assert restarts(*nodes) == {"0"}
-
-
-def test_leader_of_etcd_is_killed_while_a_round_forms(meeting: EtcdMeeting, three: etcd_kit.Cluster) -> None:
-    job = Job(meeting, 3, script="says.py", conf="ttl=60")
-    with observing(meeting) as observer:
-        first = job.node(2)
-        observer.wait_members(first)
-        sleeper = job.node(0)
-        observer.wait_members(first, sleeper)
-        os.kill(sleeper.pid, signal.SIGSTOP)  # so the round is halfway for as long as we like
-        third = job.node(1)
-        nodes = [sleeper, third, first]
-        eventually(lambda: sleeper.pid in observer.placed(), lambda: outputs(nodes))
-        leader = three.leader
-        leader.kill()
-        three.wait_quorum()
-        assert observer.rounds == []
-        os.kill(sleeper.pid, signal.SIGCONT)
-        in_one_round(*nodes)
-        leader.restart()
-        three.wait_quorum()
-        assert [(each.number, each.state, each.world) for each in observer.rounds] == [(1, "complete", 3)]
-    job.finish(*nodes)
-    check_nothing_but_etcd_was_lost(*nodes)
 
 
 def test_leader_of_etcd_is_lost_and_comes_back_while_workers_run(meeting: EtcdMeeting, three: etcd_kit.Cluster) -> None:

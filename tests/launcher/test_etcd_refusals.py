@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from kits.etcd import etcd_kit
 from kits.etcd.etcd_kit import Tls, Users
 from kits.launcher.elastic_kit import EtcdMeeting, Job, in_one_round
-from kits.launcher.harness import WORKERS, Cluster, free_port, server
+from kits.launcher.harness import WORKERS, Cluster
 
 from rdzv_plugins.testing.agents.warm import AGENTS, LONGEST, agent_request, with_room
 from rdzv_plugins.testing.forks.forks import Forks
@@ -59,47 +56,6 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     directory = tmp_path_factory.mktemp("commands")
     with closing(Cluster(directory)) as cluster, closing(Commands(directory, cluster.env)) as commands:
         yield commands
-
-
-@contextmanager
-def only_v2() -> Iterator[str]:
-    """What etcd 2.3 says of itself."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            known = self.path == "/version"
-            body = (
-                json.dumps({"etcdserver": "2.3.8", "etcdcluster": "2.3.0"}).encode() if known else b"404 page not found"
-            )
-            self.send_response(200 if known else 404)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Not on our stderr."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        thread = threading.Thread(target=http.serve_forever)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{http.server_port}"
-        finally:
-            http.shutdown()
-            thread.join()
-
-
-def test_members_that_cannot_be_reached_are_named_one_by_one_with_the_reason(commands: Commands) -> None:
-    ports = [free_port() for _ in range(4)]
-    with ExitStack() as others:
-        others.enter_context(server(ports[1], None))
-        others.enter_context(server(ports[2], b"HTTP/1.1 400 Bad Request\r\n\r\n"))
-        others.enter_context(server(ports[3], b"SSH-2.0-OpenSSH_9.2\r\n"))
-        old = others.enter_context(only_v2())
-        endpoint = ",".join([*(f"127.0.0.1:{port}" for port in ports), old])
-        message = commands.refused(endpoint, conf="join_timeout=12", code=68)
-    assert all(f"127.0.0.1:{port}: " in message for port in ports), message
-    assert f"{old}: it is etcd 2.3.8" in message
 
 
 @pytest.fixture(scope="module")

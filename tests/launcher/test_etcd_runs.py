@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,11 +9,6 @@ import pytest
 from kits.etcd import etcd_kit
 from kits.eventually import eventually
 from kits.launcher.elastic_kit import EtcdMeeting, Job, in_one_round, observing, outputs, restarts, worlds
-
-from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
-from rdzv_plugins.elastic.handler import ElasticHandler
-from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.interfaces import Outcome, Request
 
 pytestmark = pytest.mark.thorough  # order: simulation
 
@@ -84,38 +78,3 @@ def test_lost_node_costs_no_restart_where_etcd_grants_longer_leases_than_asked_f
         job.finish(first)
     assert worlds(first) == [2, 1]
     assert restarts(first) == {"0"}
-
-
-def requests_of_a_round(etcd: etcd_kit.Cluster, run_id: str, size: int) -> tuple[int, int]:
-    """What ``size`` nodes ask etcd for: to be in a round, and in one more. Keeping leases alive is left out."""
-
-    def counted() -> int:
-        return etcd.count() - etcd.count("LeaseKeepAlive")
-
-    request = Request("etcd", f"{run_id}-{size}", etcd.endpoint, min_nodes=size, max_nodes=size, nproc_per_node=1)
-    options = ElasticOptions(timeout=120, ttl=60, reach_timeout=60, allow_same_host=True)
-    services = [EtcdCoordination(etcd.endpoints, request.run_id) for _ in range(size)]
-    nodes = [ElasticHandler(service, request, options) for service in services]
-    with ThreadPoolExecutor(size) as pool:
-        start = counted()
-        list(pool.map(lambda node: node.next_rendezvous(), nodes))
-        first = counted()
-        nodes[0].note_leaving("so that the others have to meet again")
-        for node in nodes[1:]:
-            eventually(node.num_nodes_waiting, lambda: "the round is not over")
-        nodes[0].shutdown()
-        nodes[0] = ElasticHandler(EtcdCoordination(etcd.endpoints, request.run_id), request, options)
-        list(pool.map(lambda node: node.next_rendezvous(), nodes))
-        second = counted()
-        for node in nodes:
-            node.leave(Outcome("done"))
-            node.shutdown()
-    return first - start, second - first
-
-
-def test_requests_per_node_and_round_do_not_grow_with_the_number_of_nodes(meeting: EtcdMeeting) -> None:
-    """By etcd's own count; one node in four more would show that each asks for each other."""
-    few = requests_of_a_round(meeting.etcd, meeting.run_id, 4)
-    many = requests_of_a_round(meeting.etcd, meeting.run_id, 16)
-    for count_of_few, count_of_many in zip(few, many, strict=True):
-        assert count_of_many / 16 <= count_of_few / 4 + 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from kits.eventually import eventually
-from kits.launcher.elastic_kit import Job, Meeting, in_one_round, outputs, parallel_only
+from kits.launcher.elastic_kit import BRIEF, LASTING, Job, Meeting, in_one_round, outputs, parallel_only
 from kits.launcher.harness import Agent
 
 from rdzv_plugins.clock import now
@@ -36,7 +36,7 @@ def worlds(agent: Agent) -> int:
 def test_a_node_that_stood_still_does_not_act_for_a_round_that_is_over(meeting: Meeting) -> None:
     """Its workers are processes of their own, which go on while it stands still: for as long as its session lives."""
     served = meeting.serve()
-    job = Job(meeting, "1:2", script="acts.py", conf="ttl=2,last_call_timeout=80")
+    job = Job(meeting, "1:2", script="acts.py", conf=f"{BRIEF},last_call_timeout=80")
     frozen, other = job.node(0), job.node(1)
     first = in_one_round(frozen, other)
     (worker,) = job.workers(frozen)
@@ -65,7 +65,7 @@ def first_act(meeting: Meeting, pid: int) -> float:
 def test_a_node_that_stands_still_for_less_than_its_session_lives_goes_on(meeting: Meeting) -> None:
     """And its workers ask and are told that their round holds, again and again; until they are stopped."""
     meeting.serve()
-    job = Job(meeting, 2, script="acts.py", conf="ttl=20")
+    job = Job(meeting, 2, script="acts.py", conf=LASTING)
     nodes = [job.node(0), job.node(1)]
     in_one_round(*nodes)
     (worker,) = job.workers(nodes[0])

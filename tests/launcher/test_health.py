@@ -7,7 +7,6 @@ import http.client
 import os
 import re
 import signal
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -155,14 +154,3 @@ def test_a_main_loop_that_stands_still_is_said_with_its_place(stands: Callable[.
     wait_said(port, "/healthz", 200, "alive: works", agent)
     os.kill(agent.pid, signal.SIGTERM)
     assert agent.wait() == 143
-
-
-@pytest.mark.thorough
-def test_a_port_that_is_taken_costs_a_sentence_and_not_the_job(stands: Callable[..., Agent]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        agent = stands(conf=f"health_port={port}")
-        agent.wait_for("rank 0 begins")
-        agent.wait_for(f"--health-port={port}")
-        os.kill(agent.pid, signal.SIGTERM)
-        assert agent.wait() == 143

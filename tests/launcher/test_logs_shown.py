@@ -17,11 +17,10 @@ from kits.launcher.starts_workers import round_of, spec_of
 from rdzv_launcher.run.workers.output import fold
 from rdzv_launcher.run.workers.output.allowance import Allowance
 from rdzv_launcher.run.workers.output.console import Console
-from rdzv_launcher.run.workers.output.growing_file import GrowingFile
 from rdzv_launcher.run.workers.output.log_copy import LogCopy
 from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.output.output import Output
-from rdzv_launcher.run.workers.output.rotated import all_of, rotate
+from rdzv_launcher.run.workers.output.rotated import all_of
 from rdzv_launcher.run.workers.output.tail import Tail
 from rdzv_launcher.run.workers.output.view import Plain
 
@@ -148,25 +147,6 @@ def test_flood_is_shown_in_part_and_says_so(tmp_path: Path, capsys: pytest.Captu
     assert len(out) < 1 << 20
 
 
-def test_files_that_are_gone_before_they_were_shown_are_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "stdout.log"
-    path.write_text("1\nhalf")
-    view = Plain(Console("stdout"), {0: "host:0 "}, lambda lines: [("", line) for line in lines])
-    tail = Tail(str(path), 0, view, files=2)
-    assert tail.pump(lambda: None) == 6
-    for number in (2, 3, 4):
-        rotate(str(path), 2)
-        path.write_text(f"{number}\n")
-    while tail.pump(lambda: None):
-        pass
-    tail.close()
-    first, half, said, *last = capsys.readouterr().out.splitlines()
-    assert [first, half, *last] == [f"host:0 {line}" for line in ("1", "half", "3", "4")]
-    assert str(path) in said
-
-
 def test_every_line_is_shown_of_a_file_that_is_rotated_meanwhile(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,25 +167,6 @@ def test_every_line_is_shown_of_a_file_that_is_rotated_meanwhile(
     tail.close()
     assert capsys.readouterr().out.encode() == whole
     assert len(all_of(path)) > 10
-
-
-def test_files_that_are_being_renamed_are_waited_for(tmp_path: Path) -> None:
-    path = tmp_path / "stdout.log"
-    path.write_text("1")
-    file = GrowingFile(str(path), 4)
-    assert (file.read(9), file.behind()) == (b"1", 0)
-    path.rename(tmp_path / "stdout.2.log")  # the one in between is not there yet
-    path.write_text("3")
-    assert file.read(9) == b""
-    (tmp_path / "stdout.1.log").write_text("2")
-    assert file.behind() == 2
-    assert [file.read(9) for _ in range(3)] == [b"2", b"3", b""]
-    for number in range(4):  # now it is gone
-        older = tmp_path / f"stdout.{number}.log" if number else path
-        older.unlink(missing_ok=True)
-        older.write_text(f"new {number}")
-    assert [file.read(9) for _ in range(5)] == [b"new 3", b"new 2", b"new 1", b"new 0", b""]
-    file.close()
 
 
 def test_full_disk_holds_up_no_worker_and_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

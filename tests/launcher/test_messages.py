@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 
 import pytest
@@ -27,19 +26,6 @@ def test_static_timeout_names_the_missing_node_ranks(cluster: Cluster) -> None:
     for agent in agents:  # whose own time is up at the same moment, unless they hear first that the other has given up
         message = error_of(agent, 75)
         assert "missing: node rank 1, 3" in message
-
-
-@pytest.mark.thorough
-def test_node_with_another_torch_is_told(cluster: Cluster) -> None:
-    info = cluster.directory / "torch-99.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 99.0\n")
-    first = cluster.run("asked.py", backend="static", nnodes=2, rank=0)
-    cluster.wait_listening()
-    second = cluster.run("asked.py", backend="static", nnodes=2, rank=1, PYTHONPATH=str(cluster.directory))
-    assert [each.wait() for each in (first, second)] == [0, 0], first.text + second.text
-    (warning,) = re.findall("warning: .*torch 99.0.*", second.text)
-    assert f"(pid {first.pid}" in warning
 
 
 @pytest.mark.thorough

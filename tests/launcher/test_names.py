@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kits.launcher.elastic_kit import Job, Meeting, in_one_round, observing, outputs, parallel_only, worlds
+from kits.launcher.elastic_kit import LASTING, Job, Meeting, in_one_round, observing, outputs, parallel_only, worlds
 from kits.launcher.harness import error_of
 
 pytestmark = pytest.mark.thorough
@@ -13,14 +13,13 @@ pytestmark = pytest.mark.thorough
 def test_another_job_of_the_same_name_is_no_spare_and_no_member(meeting: Meeting) -> None:
     """Neither of a job that is full, nor of one that has room: ``none``, which is what both may have been given."""
     meeting.serve()
-    conf = "ttl=60"
-    job = Job(meeting, "1:2", script="says.py", conf=f"last_call_timeout=0,{conf}")
+    job = Job(meeting, "1:2", script="says.py", conf=f"last_call_timeout=0,{LASTING}")
     with observing(meeting) as observer:
         first = job.node()
         in_one_round(first)
         others = [
-            Job(meeting, "1:2", script="report.py", args=("ok",), conf=conf),
-            Job(meeting, "1:2", script="says.py", code=3, conf=conf),  # with other values
+            Job(meeting, "1:2", script="report.py", args=("ok",), conf=LASTING),
+            Job(meeting, "1:2", script="says.py", code=3, conf=LASTING),  # with other values
         ]
         for other in others:
             stranger = other.node()
@@ -38,7 +37,7 @@ def test_another_job_of_the_same_name_is_no_spare_and_no_member(meeting: Meeting
 def test_spare_of_a_job_that_is_done_has_succeeded_and_says_what_it_was(meeting: Meeting) -> None:
     meeting.serve()
     stop = meeting.directory / "stop-all"
-    job = Job(meeting, 2, script="says.py", conf="allow_same_host=true,ttl=60", args=(stop, 0))
+    job = Job(meeting, 2, script="says.py", conf=f"allow_same_host=true,{LASTING}", args=(stop, 0))
     nodes = [job.node(rank) for rank in range(2)]
     in_one_round(*nodes)
     spare = job.node()

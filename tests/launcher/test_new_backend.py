@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 from kits.examples.tutorial_kit import ROOT, Shell, environment
-from kits.launcher.harness import BIN
 
 from rdzv_launcher.tools.cli import main
 from rdzv_plugins.errors import AccessRefused, EndpointUnreachable
@@ -101,12 +99,6 @@ def test_it_says_what_it_has_written_and_what_comes_next(
 
 
 @pytest.mark.thorough
-def test_a_state_backend_is_listed_as_soon_as_it_is_installed(shell: Shell, foo: str) -> None:
-    backend = listed(shell)["foo"]
-    assert (backend["distribution"], backend["version"], backend["capabilities"]) == ("rdzv-foo", "0.1.0", ["elastic"])
-
-
-@pytest.mark.thorough
 def test_a_state_backend_passes_its_own_tests(shell: Shell, foo: str) -> None:
     found = results(shell, "rdzv-foo")
     assert {test["outcome"] for test in found.values()} == {"passed", "gap"}, found
@@ -125,15 +117,6 @@ def test_a_state_backend_launches_two_nodes(shell: Shell, foo: str) -> None:
 
 
 @pytest.mark.thorough
-def test_the_commands_that_it_prints_launch_a_worker(shell: Shell, foo: str) -> None:
-    commands = [line.strip() for line in foo.splitlines() if line.startswith(("    mkdir ", "    rdzv-run "))]
-    assert len(commands) == 2
-    code, shown = shell.run(f"(cd rdzv-foo && {' && '.join(commands)})")
-    assert code == 0, shown
-    assert "rank 0 of 1: the sum is 1" in shown
-
-
-@pytest.mark.thorough
 def test_a_coordination_backend_is_complete_but_for_its_service(shell: Shell, my_store: str) -> None:
     backend = listed(shell)["my-store"]
     assert backend["capabilities"] == ["elastic", "node_rank", "node_replacement"]
@@ -146,18 +129,6 @@ def test_a_coordination_backend_is_complete_but_for_its_service(shell: Shell, my
     assert sum(test["outcome"] == "untried" for test in found.values()) > 20
     for name, message in failed.items():
         assert "MyStoreClient.connect is not written yet" in message, (name, message)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("directory", ["rdzv-foo", "another"])
-def test_what_it_writes_is_as_this_project_writes(shell: Shell, foo: str, my_store: str, directory: str) -> None:
-    for check in ("check --no-cache --ignore=D", "format --no-cache --check"):
-        code, shown = shell.run(f"{BIN / 'ruff'} {check} --config {ROOT / 'pyproject.toml'} {directory}")
-        assert code == 0, shown
-    code, shown = shell.run(
-        f"grep -rn '@[A-Z]' {directory} --include='*.*' --exclude-dir=.git --exclude-dir=__pycache__"
-    )
-    assert code == 1, f"a word was not filled in:\n{shown}"
 
 
 def imported(directory: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -233,25 +204,6 @@ def test_a_link_is_not_followed(on_files: OnFiles, tmp_path: Path) -> None:
             on_files().set_state(b"state")
         link.unlink()
     assert target.read_bytes() == b"1\nof somebody else"
-
-
-def test_a_lock_that_stays_is_an_error_and_one_of_a_killed_process_is_free(on_files: OnFiles) -> None:
-    on_files().set_state(b"state")
-    path = on_files.directory / "job.bar-2.lock"
-    hold = "import fcntl, sys; f = open(sys.argv[1], 'r+b'); fcntl.lockf(f, fcntl.LOCK_EX); print('held', flush=True)"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", f"{hold}; import signal; signal.pause()", str(path)], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        holder.send_signal(signal.SIGSTOP)
-        with pytest.raises(EndpointUnreachable, match=r"job\.bar-2"):
-            on_files(lock_timeout=0.1).get_state()
-    finally:
-        holder.kill()
-        holder.communicate()
-    assert on_files().get_state() == (b"state", 1)
 
 
 def test_a_run_id_is_no_path(on_files: OnFiles, tmp_path: Path) -> None:

@@ -83,11 +83,3 @@ def test_closed_standard_streams_do_no_harm(cluster: Cluster) -> None:
         agent = cluster.start(["/bin/sh", "-c", command])
         assert agent.wait() == 0, agent.text
         assert (cluster.directory / f"there{number}").exists()
-
-
-def test_a_working_directory_that_is_gone(cluster: Cluster) -> None:
-    gone = f"mkdir gone && cd gone && rmdir ../gone && exec {BIN}/rdzv-run"
-    agent = cluster.start(["/bin/sh", "-c", f"{gone} --no-python /bin/echo it runs"])
-    assert agent.wait() == 0, agent.text
-    assert "it runs" in agent.text
-    assert "--log-dir=logs" in error_of(cluster.start(["/bin/sh", "-c", f"{gone} --log-dir=logs --no-python true"]), 2)

@@ -13,11 +13,7 @@ import pytest
 from kits import KITS
 
 DRIVER = KITS / "launcher" / "plain_agents.py"
-OTHERS = ("tiered", "static", "c10d")
-OURS = [
-    "rdzv-plugins.parallel",
-    *(pytest.param(f"rdzv-plugins.{name}", marks=pytest.mark.thorough) for name in OTHERS),
-]
+OURS = [f"rdzv-plugins.{name}" for name in ("parallel", "tiered", "static", "c10d")]
 
 
 Jobs = Callable[..., list[dict[str, Any]]]
@@ -53,6 +49,7 @@ def assert_clean(job: dict[str, Any], *, tracebacks: bool = False) -> None:
     assert tracebacks or "Traceback" not in text, text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", OURS)  # of torch's own, on a busy machine, one job of 20 has a traceback
 def test_a_successful_job_ends_without_a_traceback(jobs: Jobs, backend: str) -> None:
     for job in jobs(backend, 3, None, "sleep 0.1", "sleep 0.1"):
@@ -67,6 +64,7 @@ def test_who_is_done_and_does_not_wait_is_not_lost(jobs: Jobs, backend: str) -> 
             assert_clean(job, tracebacks=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", OURS)
 def test_a_failed_node_ends_the_job_of_the_other(jobs: Jobs, backend: str) -> None:
     (job,) = jobs(backend, 1, 0, "sleep 1; exit 3", "sleep 60")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import time
 from collections.abc import Sequence
@@ -15,10 +14,8 @@ import pytest
 from kits.eventually import eventually
 from kits.launcher.elastic_kit import Job, Meeting, in_one_round, last_rank, outputs, parallel_only
 from kits.launcher.harness import Agent, Cluster
-from kits.launcher.quick_digits import quick_digits
 
 from rdzv_plugins.errors import Preempted
-from rdzv_plugins.schedulers.grace import GRACE
 from rdzv_plugins.testing.agents.processes import send
 
 CODE = Preempted.exit_code
@@ -145,29 +142,6 @@ def test_a_frozen_agent_keeps_nobody_from_saving(meeting: Meeting) -> None:
     assert not heard(agents[2])
 
 
-def alone(cluster: Cluster, *flags: str, how: str = "ends", also: Sequence[str] = (), **env: str) -> Agent:
-    stop = cluster.directory / "stop"
-    agent = cluster.start(["rdzv-run", *flags, cluster.script("hears.py"), stop, how, *also], **env)
-    agent.wait_for("rank 0 begins")
-    return agent
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("flags", "env"),
-    [
-        (["--rdzv-conf=preempt_grace=600,notice_signals=TERM:USR1,worker_notice_signal=USR2"], {}),
-        ([], {"RDZV_PREEMPT_GRACE": "600", "RDZV_NOTICE_SIGNALS": "USR1", "RDZV_WORKER_NOTICE_SIGNAL": "USR2"}),
-    ],
-    ids=["conf", "RDZV"],
-)
-def test_other_ways_to_say_it(cluster: Cluster, flags: list[str], env: dict[str, str]) -> None:
-    agent = alone(cluster, *flags, how="says", also=("handles",), **env)
-    os.kill(agent.pid, signal.SIGUSR1)
-    assert agent.wait(60) == CODE, agent.text
-    assert [report["signals"] for report in heard(agent)] == [[signal.SIGUSR2]]
-
-
 @pytest.mark.thorough
 def test_a_backend_that_carries_no_notice_ends_everywhere(cluster: Cluster) -> None:
     """The workers here are told, and too few are left."""
@@ -191,40 +165,3 @@ def test_the_node_that_serves_the_endpoint_takes_the_job_with_it(meeting: Meetin
     assert [agent.wait(60) for agent in agents] == [CODE, CODE], outputs(agents)
     assert len({each["step"] for each in kept(meeting.directory)}) == 1
     assert len(kept(meeting.directory)) == 2
-
-
-@pytest.mark.thorough
-def test_a_grace_that_is_longer_than_the_scheduler_s_is_said(cluster: Cluster) -> None:
-    soon = str(int(time.time()) + 100)
-    agent = alone(cluster, "--preempt-grace=120", how="says", **{GRACE: "30", "SLURM_JOB_END_TIME": soon})
-    agent.wait_for(re.escape(f"({GRACE}=30)"))
-    os.kill(agent.pid, signal.SIGTERM)
-    assert agent.wait(60) == CODE, agent.text
-    assert "SLURM_JOB_END_TIME" in agent.text
-
-
-@pytest.mark.thorough
-@parallel_only
-def test_the_example_saves_in_the_middle_of_an_epoch(meeting: Meeting) -> None:
-    """And goes on from there, with one node less: no batch is left out."""
-    meeting.serve()
-    script, checkpoint = quick_digits(meeting.directory), meeting.directory / "digits.pt"
-    flags = ["--rdzv-backend=parallel", f"--rdzv-endpoint={meeting.endpoint}", "--nnodes=1:2", "--preempt-grace=600"]
-    flags += ["--rdzv-id=digits", "--rdzv-conf=last_call_timeout=80"]
-    train = [script, "--cpu", "--epochs=400", f"--checkpoint={checkpoint}"]
-    agents = [meeting.start(["rdzv-run", *flags, f"--node-rank={rank}", *train]) for rank in range(2)]
-    agents[0].wait_for("epoch 2/400")
-    os.kill(agents[1].pid, signal.SIGTERM)
-    assert agents[1].wait(60) == CODE, outputs(agents)
-    resumed = agents[0].wait_for(r"rank 0: resumed from epoch (\d+)(?:, (\d+) images after it)?\n")
-    saved = [
-        line.partition("saved after ")[2] for each in agents for line in each.text.splitlines() if "saved aft" in line
-    ]
-    assert len(saved) == 2, outputs(agents)
-    assert len(set(saved)) == 1
-    batch, epoch = (int(word) for word in saved[0].split(",")[0].split() if word.isdecimal())
-    # from there, or from the end of an epoch that was over before the workers were told to end
-    of_epoch = 45  # all 1437 images, 32 at a time
-    at, images = int(resumed[1]), int(resumed[2] or 0)
-    assert at * of_epoch + images // 32 >= (epoch - 1) * of_epoch + batch, outputs(agents)
-    assert not images or images == batch * 32

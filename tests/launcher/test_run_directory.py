@@ -16,12 +16,10 @@ import pytest
 
 from rdzv_launcher.console import report
 from rdzv_launcher.run import limits
-from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.run_directory import RunDirectory
 from rdzv_launcher.run.stacks.node import NodeStacks
 from rdzv_launcher.run.stacks.workers import Node
 from rdzv_plugins.errors import LimitTooLow
-from rdzv_plugins.shared_numbers import SharedNumbers, open_numbers
 
 
 @pytest.fixture
@@ -80,44 +78,6 @@ def test_the_umask_does_not_keep_the_agent_out(parent: Path) -> None:
         os.umask(before)
 
 
-def test_the_directory_of_stacks_is_made_again_for_new_workers(tmp_path: Path) -> None:
-    stacks = NodeStacks(lambda: Node("here", 1, "run"), str(tmp_path / "own"))
-    shutil.rmtree(tmp_path / "own")
-    assert stacks.environment
-    assert stacks.own.is_dir()
-
-
-@pytest.mark.parametrize("what", ["no directory", "no pipes"])
-def test_stderr_is_read_where_there_is_no_named_pipe(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if what == "no pipes":
-        monkeypatch.setattr(os, "mkfifo", refusing(errno.EPERM))
-        directory = tmp_path / "pipes"
-    else:
-        (tmp_path / "file").touch()
-        directory = tmp_path / "file" / "pipes"
-    monitor = WorkerMonitor(directory)
-    try:
-        path = monitor.attach({0: os.devnull})[0]
-        with open(path, "w") as worker:
-            worker.write("a last word\n")
-        assert monitor.tail(0) == ("a last word",)
-    finally:
-        monitor.close()
-
-
-def test_numbers_are_shared_where_memfd_is_forbidden(monkeypatch: pytest.MonkeyPatch, parent: Path) -> None:
-    monkeypatch.setattr(os, "memfd_create", refusing(errno.EACCES))
-    numbers = SharedNumbers("numbers", 16)
-    numbers[1] = 7
-    shared = open_numbers(numbers.path, 16)
-    assert shared is not None
-    assert shared[1] == 7
-    numbers.close()
-    assert not os.listdir(parent)
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -141,21 +101,10 @@ def test_what_the_system_refuses_is_never_an_internal_error(
         assert (error.filename or "") in text
 
 
-def test_another_error_stays_internal(capsys: pytest.CaptureFixture[str]) -> None:
-    assert report("rdzv-run", RuntimeError("a fault"), verbose=False) == 70
-    assert "internal error" in capsys.readouterr().err
-
-
 def test_a_machine_without_proc_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "listdir", refusing(errno.ENOENT, "/proc/self/fd"))
     with pytest.raises(LimitTooLow, match="/proc"):
         limits.require_files(1)
-
-
-def test_unknown_limits_stop_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits.resource, "getrlimit", refusing(errno.EPERM))
-    assert "not known" in limits.require_files(1)
-    assert "not known" in limits.require_processes(1)
 
 
 LOUD = "import sys; sys.stdout.write('a line that is long enough to fill the screen in the end\\n' * 60000)"

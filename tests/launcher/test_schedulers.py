@@ -8,15 +8,11 @@ from __future__ import annotations
 import json
 import re
 import socket
-import sys
 
 import pytest
 from kits.launcher.harness import Agent, Cluster
 
 pytestmark = pytest.mark.thorough
-
-SHELL = (sys.executable, "-c", "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))")
-"""On a terminal of its own."""
 
 
 def step(cluster: Cluster, node: int, **also: str) -> dict[str, str]:
@@ -53,13 +49,6 @@ def test_tasks_of_a_step_meet_without_flags(cluster: Cluster, backend: list[str]
         assert agent.wait() == 0, agent.text
         assert [(each["WORLD_SIZE"], each["GROUP_RANK"]) for each in told(agent)] == [("3", str(node))] * (node + 1)
         assert told(agent)[0]["TORCHELASTIC_RUN_ID"] == f"slurm-{cluster.port}.0-0"
-
-
-def test_in_a_shell_of_a_step_a_launch_stays_on_its_machine(cluster: Cluster) -> None:
-    agent = cluster.start(["rdzv-run", cluster.script("asked.py")], before=SHELL, **step(cluster, 1))
-    assert agent.wait() == 0, agent.text
-    assert '"WORLD_SIZE": "1"' in agent.text
-    assert "slurm" not in agent.text
 
 
 def test_one_task_of_a_node_is_its_agent_and_the_others_end(cluster: Cluster) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from kits.eventually import eventually
 from kits.launcher.elastic_kit import (
+    BRIEF,
     Job,
     Meeting,
     Serve,
@@ -78,7 +79,7 @@ def test_node_that_was_lost_meanwhile_is_missed(meeting: Meeting) -> None:
 
 def test_nothing_of_a_run_stays_and_a_late_node_is_the_first_of_a_new_one(meeting: Meeting) -> None:
     Serve(meeting)
-    job = Job(meeting, "2", script="says.py", conf="ttl=3")
+    job = Job(meeting, "2", script="says.py", conf=BRIEF)
     nodes = [job.node(0), job.node(1)]
     in_one_round(*nodes)
     assert [run["name"] for run in statistics(meeting)["runs"]] == [job.run_id]

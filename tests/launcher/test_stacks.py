@@ -19,7 +19,6 @@ from kits.eventually import eventually
 from kits.launcher.elastic_kit import EtcdMeeting, outputs
 from kits.launcher.harness import BIN, Agent, Cluster, new_cluster
 
-PATIENCE_S = 120
 ALL = 120
 """--timeout: nothing takes that long."""
 
@@ -101,14 +100,6 @@ class Hanging:
 
 
 @pytest.mark.thorough
-def test_all_threads_are_shown_if_they_are_wanted(cluster: Cluster) -> None:
-    job = Hanging(cluster, "--plain 0=wait_with_thread", nproc=1, nnodes=1)
-    assert "in_thread (" not in job.ask().text
-    eventually(lambda: "in_thread (" in job.ask("--threads").text, lambda: job.ask("--threads").text)
-    assert "  thread beside:\n" in job.ask("--threads").text
-
-
-@pytest.mark.thorough
 def test_a_node_whose_agent_is_stopped_is_named(one_etcd: etcd_kit.Cluster, tmp_path: Path) -> None:
     with contextlib.closing(EtcdMeeting(tmp_path, one_etcd)) as meeting:
         job = Hanging(meeting, "--plain 3=wait_for_lock", backend="etcd", nproc=2)
@@ -171,7 +162,6 @@ def test_where_no_debugger_may_look_workers_write_their_stacks_themselves(cluste
     }
 
 
-@pytest.mark.thorough
 def test_children_are_read_on_demand(cluster: Cluster) -> None:
     job = Hanging(cluster, "--plain 0=python_child", nproc=1, nnodes=1)
     eventually(lambda: "in_child (" in job.ask("--children").text, lambda: job.ask("--children").text)
@@ -210,6 +200,7 @@ def gloo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Hanging, St
         yield job, job.wait_groups(PLACES)
 
 
+@pytest.mark.thorough
 def test_each_rank_is_named_with_its_place(gloo: tuple[Hanging, Stacks]) -> None:
     _, found = gloo
     assert found.code == 0, found.data["silent"]
@@ -222,6 +213,7 @@ def test_each_rank_is_named_with_its_place(gloo: tuple[Hanging, Stacks]) -> None
     assert {each["node_rank"] for each in found.data["nodes"]} == {0, 1}
 
 
+@pytest.mark.thorough
 def test_the_text_says_it_in_one_sentence_and_then_each_place_once(gloo: tuple[Hanging, Stacks]) -> None:
     job, _ = gloo
     found = job.ask()
@@ -236,6 +228,7 @@ def test_the_text_says_it_in_one_sentence_and_then_each_place_once(gloo: tuple[H
     assert ": sleep 600" in rest  # the child for which rank 2 waits
 
 
+@pytest.mark.thorough
 def test_the_same_is_known_on_their_machine_without_the_endpoint(gloo: tuple[Hanging, Stacks]) -> None:
     job, _ = gloo
     found = ask(f"--rdzv-id={job.run_id}", "--json")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -24,15 +22,6 @@ from rdzv_plugins.kvstore.native.server import StoreServer
 PATIENCE_S = 60
 OFTEN_S = 12
 """A grace with which proxies report every four seconds, and bear six of silence."""
-FOR_EVER_S = 60
-PROXY = """
-import sys
-from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kvstore.native.proxy import StoreProxy
-with StoreProxy(Endpoint("127.0.0.1", int(sys.argv[1])), name="node 1 on b", grace=float(sys.argv[2])):
-    print("attached", flush=True)
-    sys.stdin.read()
-"""
 
 
 @pytest.fixture
@@ -95,19 +84,6 @@ def test_two_tiers_with_who_waits_and_what_was_saved(server: StoreServer) -> Non
         assert f"\nsaved: waits 1, hits {stats['saved']['hits']}\n" in own
         (waited,) = (line for line in own.splitlines() if line.startswith("    for /never: "))
         assert waited.count("127.0.0.1:") == 2, "its own workers"
-
-
-@pytest.mark.thorough
-def test_a_node_that_is_gone_is_shown_with_its_last_report(server: StoreServer) -> None:
-    command = [sys.executable, "-c", PROXY, str(server.port), str(FOR_EVER_S)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as node:
-        try:
-            assert node.stdout is not None
-            assert node.stdout.readline() == "attached\n"
-            told_soon(server.port, "node 1 on b at ", "from its cache")  # it has reported
-        finally:
-            node.send_signal(signal.SIGKILL)
-    told_soon(server.port, "from its cache; CUT OFF")
 
 
 def test_the_endpoint_of_a_job_leads_to_its_store_and_its_proxies(cluster: Cluster) -> None:

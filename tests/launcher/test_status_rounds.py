@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import socket
 from argparse import Namespace
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from torch.distributed import TCPStore
 from rdzv_launcher.tools.job import request_of
 from rdzv_launcher.tools.meeting import Meeting
 from rdzv_launcher.tools.status import command as status
-from rdzv_launcher.tools.status import rounds as status_rounds
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Assignment, Member, Round, encode
 from rdzv_plugins.elastic.observing import observe
@@ -184,24 +182,8 @@ def test_of_several_endpoints_the_one_that_serves_the_job_is_found(
         status.run(asked("a:1,a:1"))
 
 
-def test_a_round_that_is_over_says_why_and_for_whom_it_waits(meeting: StoreServer, run: Run, capsys) -> None:
-    run.complete(4, 1, "a")
-    run.declare(Round(4, "over", 1, "host-b was lost"))
-    run.put(all__progress=b"1 of 2 nodes")
-    assert "\n  round 4 is over: host-b was lost\n  1 of 2 nodes\n" in ask(meeting, capsys)
-    assert round_of(meeting, capsys)["store"] is None
-
-
 def test_keys_of_another_version_are_a_problem_of_that_run_alone(meeting: StoreServer, run: Run, capsys) -> None:
     run.put(all__round=b"not JSON")
     with contextlib.closing(Run(meeting, "other")):
         text = ask(meeting, capsys)
     assert all(f"run '{each}'" in text for each in ("train", "other"))
-
-
-def test_of_many_nodes_some_are_named(meeting: StoreServer, run: Run, capsys) -> None:
-    ids = [f"{number:02}" for number in range(status_rounds.NODES_SHOWN + 3)]
-    run.complete(1, 1, *ids, store="torch")
-    text = ask(meeting, capsys)
-    assert re.search(r"\n  nodes: 0 on host-00 \(2 workers\), .*, 15 on host-15 \(2 workers\) and 3 more\n", text)
-    assert re.search(r"\n  no longer there: 0 on host-00 \(pid 100\), .* and 3 more\n", text)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -48,16 +46,3 @@ def test_leader_that_hangs_in_a_hook_is_followed_by_another(meeting: Meeting, ho
         release.touch()
         stuck.wait_for("too late")
     job.finish(stuck, *others)
-
-
-@parallel_only
-def test_nodes_whose_hooks_hang_end_when_they_are_told_to(meeting: Meeting, hooks: str) -> None:
-    """One after the other has tried to lead, and nobody is left."""
-    meeting.serve()
-    job = Job(meeting, 2, script="says.py", conf="ttl=10")
-    agents = [job.node(PYTHONPATH=hooks, HANGS=str(meeting.directory / "never")) for _ in range(2)]
-    for agent in agents:
-        agent.wait_for("rdzv_test_hangs.py, line")
-    for agent in agents:
-        os.kill(agent.pid, signal.SIGTERM)
-    assert [agent.wait(60) for agent in agents] == [128 + signal.SIGTERM] * 2

@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import closing
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ from kits.launcher.elastic_kit import Job, Meeting, last_rank, observing, output
 from kits.launcher.harness import Agent
 from kits.launcher.tiered_kit import EtcdMeeting, TieredMeeting, reports, root_of, tiered, trunks, wait_clients
 from kits.wire.wire_client import WAIT, Raw, keyed
-
-from rdzv_plugins.testing.harness import free_port
 
 tiered_only = pytest.mark.parametrize("backend", ["tiered"], indirect=True)
 
@@ -52,17 +49,6 @@ def in_one_round(*agents: Agent, after: list[dict[str, Any]] | None = None) -> l
 
     found = eventually(together, lambda: f"no round of all of these:\n{outputs(agents)}")
     return sorted(found, key=lambda report: int(report["RANK"]))
-
-
-@pytest.mark.thorough
-@pytest.mark.skipif(
-    tuple(map(int, version("torch").split(".")[:2])) < (2, 14),
-    reason="torch 2.13 makes every worker of a launcher a client, wherever the script meets",
-)
-@tiered_only
-def test_script_may_meet_at_an_address_of_its_own(meeting: Meeting) -> None:
-    job = tiered(meeting, 2, script="own_init_method.py", args=(free_port(),))
-    job.finish(job.node(0), job.node(1))
 
 
 def test_workers_train_over_gloo_by_their_nodes_proxy(meeting: Meeting) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from kits.eventually import eventually
-from kits.launcher.harness import Agent, Cluster, kill, plug_in
+from kits.launcher.harness import Agent, Cluster, kill
 from kits.unit.timelines import lines
 
 from rdzv_launcher.run.timeline.record import INTERRUPTING, Record, parse
@@ -96,69 +96,6 @@ def test_a_killed_worker_and_a_killed_node(cluster: Cluster, capsys: pytest.Capt
 
 def agents_with(told: list[Record], event: str) -> set[str]:
     return {each.agent for each in told if each.event == event}
-
-
-COUNTS = """
-from dataclasses import dataclass
-from typing import Any
-from rdzv_plugins import Backend, hookimpl
-
-@dataclass(frozen=True)
-class Info:
-    rank: int = 0
-    world_size: int = 1
-    store: Any = None
-    bootstrap_store_info: Any = None
-
-class Handler:
-    use_agent_store = False
-
-    def __init__(self, request):
-        self._request = request
-
-    def get_backend(self):
-        return "counts"
-
-    def next_rendezvous(self):
-        return Info()
-
-    def num_nodes_waiting(self):
-        return 0
-
-    def is_closed(self):
-        return False
-
-    def set_closed(self):
-        pass
-
-    def get_run_id(self):
-        return self._request.run_id
-
-    def shutdown(self):
-        return True
-
-@hookimpl
-def rdzv_register_backends():
-    return [Backend(name="counts", summary="Tells nothing.", capabilities=frozenset(), create=Handler)]
-"""
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("backend", ["c10d", "counts"])
-def test_every_backend_has_one(cluster: Cluster, capsys: pytest.CaptureFixture[str], backend: str) -> None:
-    """Those of strangers, too: what they do not tell is counted here."""
-    env = {}
-    if backend == "counts":
-        site = plug_in(cluster.directory, "counts", COUNTS)
-        env = {"PYTHONPATH": site, "TORCH_ELASTIC_WORKER_IDENTICAL": "1"}  # it has no store
-    options: dict[str, Any] = {"rank": 0, "restarts": 1, "conf": f"timeline={cluster.directory}/t"}
-    agent = cluster.run("plain.py", "fail", 3, backend=backend, **options, **env)
-    assert agent.wait() == 3, agent.text
-    data = merged(capsys, cluster.directory / "t")
-    assert [each["round"] for each in data["rounds"]] == [1, 2]
-    assert [each["kind"] for each in data["interruptions"]] == ["start", "restart", "end"]
-    told = records(cluster.directory / "t")
-    assert {each.facts["numbered"] for each in told if each.event == "complete"} == {backend != "counts"}
 
 
 @pytest.mark.thorough

@@ -47,14 +47,6 @@ def test_static_from_torchrun_needs_a_rank_and_says_how_to_give_it(cluster: Clus
 
 
 @pytest.mark.thorough
-def test_unknown_backend_from_torchrun(cluster: Cluster) -> None:
-    cluster.warm = False
-    agent = torchrun(cluster, "plain.py", "sleep", backend="rdzv-plugins", nnodes=1)
-    assert agent.wait() != 0
-    assert "--rdzv-backend=rdzv-plugins " in agent.text
-
-
-@pytest.mark.thorough
 def test_restart_of_a_mixed_job_says_what_is_wrong(cluster: Cluster) -> None:
     """torch publishes the workers' store once: documented in docs/how-to/coming-from-torchrun.md."""
     plain = torchrun(

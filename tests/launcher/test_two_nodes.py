@@ -30,7 +30,8 @@ def check_world(agents: list[Agent], nodes: int, nproc: int, *, before: int = 0)
     return reports
 
 
-@pytest.mark.parametrize("ours_first", [True, pytest.param(False, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("ours_first", [True, False])
 def test_c10d_with_a_plain_torchrun_node(cluster: Cluster, ours_first: bool) -> None:
     def ours() -> Agent:
         return cluster.run("report.py", backend="c10d", nnodes=2, nproc=2)
@@ -109,6 +110,7 @@ def test_c10d_on_a_shared_file(cluster: Cluster) -> None:
     check_world(agents, 2, 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "backend", ["parallel", *(pytest.param(x, marks=pytest.mark.thorough) for x in ("static", "c10d"))]
 )

@@ -9,6 +9,8 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
+
 BIN = Path(sys.executable).parent
 BOTH = [[str(BIN / "rdzv-run")], [str(BIN / "rdzv")]]
 MODULES = [[sys.executable, "-m", "rdzv_launcher"], [sys.executable, "-m", "rdzv_launcher.tools"]]
@@ -31,6 +33,7 @@ def test_version(tmp_path: Path) -> None:
     assert said([*BOTH[0], "train.py", "--version"], tmp_path) == "mine ['--version']\n"
 
 
+@pytest.mark.thorough
 def test_help_of_a_module_names_the_command(tmp_path: Path) -> None:
     for command, name in zip(MODULES, ("rdzv-run", "rdzv"), strict=True):
         assert said([*command, "--help"], tmp_path, COLUMNS="200").startswith(f"usage: {name} ")

@@ -129,17 +129,6 @@ def test_store_ends_with_the_agent(cluster: Cluster) -> None:
         Raw(report["MASTER_PORT"])
 
 
-@pytest.mark.thorough
-def test_torchrun_has_it_too(cluster: Cluster) -> None:
-    command = ["torchrun", "--nnodes=2", "--max-restarts=1", "--rdzv-backend=rdzv-plugins.static"]
-    command += [f"--rdzv-endpoint={cluster.endpoint}"]
-    script = [cluster.script("holds_on.py"), "survive"]
-    agents = [cluster.start([*command, f"--rdzv-conf=store=parallel,rank={rank}", *script]) for rank in (0, 1)]
-    assert [agent.wait() for agent in agents] == [0, 0], agents[0].text + agents[1].text
-    reports = [report for agent in agents for report in agent.reports()]
-    assert [report["KEYS"] for report in reports] == [[], []]
-
-
 @pytest.fixture(scope="module")
 def without_native_part(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The package as it is where it could not be compiled, for PYTHONPATH."""
@@ -150,6 +139,7 @@ def without_native_part(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(copy)
 
 
+@pytest.mark.thorough
 def test_every_node_refuses_at_once_without_the_native_part(cluster: Cluster, without_native_part: str) -> None:
     """The second of two nodes, of which the first never comes."""
     agent = cluster.run(

@@ -6,11 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-import pytest
 from kits.launcher.harness import WORKERS, Cluster
 from kits.wire.processes import outputs, spawned
 from kits.wire.unix_kit import Reached, reached, unused
@@ -81,36 +79,6 @@ print(_rendezvous_handlers["env"] is _env_rendezvous_handler, *ours)
         *(f"rdzv_plugins.{name}" for name in ("stacks_on_request", "torch_bridge", "torch_bridge.bridge")),
     ]
     assert done.stdout.split() == ["True", *loaded, "rdzv_plugins.torch_bridge.worker_transport"], done.stderr
-
-
-@pytest.fixture
-def handlers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """torch's, to be replaced."""
-    handlers: dict[str, Any] = {}
-    module = import_module("torch.distributed.rendezvous")  # a function of that name hides it
-    monkeypatch.setattr(module, "_rendezvous_handlers", handlers)
-    monkeypatch.setenv("RDZV_STORE_SOCKET", unused())
-    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
-    for name in ("RDZV_STORE_PORT", "MASTER_PORT"):
-        monkeypatch.setenv(name, "29500")
-    return handlers
-
-
-def test_what_torchs_handler_yields_and_raises_is_passed_on(
-    handlers: dict[str, Any], capfd: pytest.CaptureFixture[str]
-) -> None:
-    def handler(url: str, **options: Any) -> Any:
-        assert (url, options) == ("env://", {"timeout": 5})
-        yield "no TCPStore", 3, 4
-        raise RuntimeError("Unable to perform re-rendezvous using env:// method")
-
-    handlers["env"] = handler
-    worker_transport.install()
-    rounds = handlers["env"]("env://", timeout=5)
-    assert next(rounds) == ("no TCPStore", 3, 4)
-    with pytest.raises(RuntimeError, match="re-rendezvous"):
-        next(rounds)
-    assert capfd.readouterr().err.count("\n") == 1
 
 
 def test_agents_give_their_workers_a_socket(cluster: Cluster) -> None:

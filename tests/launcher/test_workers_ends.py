@@ -69,7 +69,7 @@ MESSAGES = [
 ]
 
 
-@pytest.mark.parametrize(("data", "code"), list(zip(MESSAGES, [0, 1, -11], strict=True)))
+@pytest.mark.parametrize(("data", "code"), [*zip(MESSAGES, [0, 1, -11], strict=True)])
 def test_scheduler_gets_what_torch_would_give_it(
     data: dict[str, object], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

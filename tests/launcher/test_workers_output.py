@@ -151,16 +151,6 @@ def test_flood_is_shown_whole_and_in_order(worker: Path) -> None:
     assert lines == [*(f"[default0]:out {number}" for number in range(50000)), "[default0]:no end"]
 
 
-@pytest.mark.thorough
-def test_nobody_waits_for_what_a_worker_left_behind(worker: Path) -> None:
-    try:
-        ended = runner(worker.parent, "--tee=3", "--log-dir=logs", worker, "leaves")
-    finally:
-        (worker.parent / "over").touch()
-    assert ended.returncode == 0, ended.stderr
-    assert b"[default0]:mine\n" in ended.stdout
-
-
 def test_file_is_shown_to_where_it_was_when_the_worker_had_ended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -200,12 +190,6 @@ def test_reader_that_does_not_read_keeps_no_worker_and_no_launcher_waiting(worke
         )
     assert ended.returncode == 0, ended.stderr
     assert b"--tee" in ended.stderr
-
-
-@pytest.mark.thorough
-def test_letters_that_our_stdout_lacks(worker: Path) -> None:
-    ended = runner(worker.parent, "--tee=1", worker, "letters", PYTHONIOENCODING="ascii:strict", PYTHONUTF8="0")
-    assert (ended.returncode, ended.stdout) == (0, rb"[default0]:\xe9" + b"\n"), ended.stderr
 
 
 def test_log_directory_that_is_gone_costs_the_files_and_not_the_job(

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,12 +17,11 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, to_
 from torch.distributed.elastic.utils import macros
 from torch.distributed.run import config_from_args, get_args_parser
 
-from rdzv_launcher.run.workers import starts
 from rdzv_launcher.run.workers.environment import worker_variables
 from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.program import RUNNER
 from rdzv_launcher.run.workers.streams import parse_streams
-from rdzv_plugins.errors import UsageError
+from rdzv_plugins.errors import MissingDependency, UsageError
 
 SCRIPT = ["train.py", "--lr", "0.1", "${local_rank}", "a$$b", "$local_rank/$x", "-m"]
 
@@ -108,6 +106,9 @@ def test_bad_value_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
             spec_of(["--nproc-per-node=2", flag, "train.py"])
     with pytest.raises(UsageError, match="--log-prefix"):
         spec_of(["--log-prefix", "--log-dir=/dev/null", "train.py"])
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(MissingDependency, match="--numa-binding=node"):
+        spec_of(["--numa-binding=node", "train.py"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES=0"):
         spec_of(["--nproc-per-node=2", "--virtual-local-rank", "train.py"])
@@ -216,16 +217,3 @@ def test_program_that_wants_a_session_has_one_and_is_waited_for() -> None:
         (["setsid"], ("setsid",)),
     ):
         assert spec_of(["--no-python", *given]).program.command(3) == expected
-
-
-@pytest.mark.parametrize("follows", [True, False])
-def test_worker_of_an_agent_in_a_debugger_is_followed_if_children_are(
-    monkeypatch: pytest.MonkeyPatch, follows: bool
-) -> None:
-    """The keeper starts it, in which no debugger is."""
-    pydevd = SimpleNamespace(patch_args=lambda command: [command[0], "pydevd.py", "--file", *command[1:]])
-    monkeypatch.setitem(sys.modules, "_pydev_bundle.pydev_monkey", pydevd)  # type: ignore[arg-type]
-    if follows:
-        monkeypatch.setattr(os, "original_execve", os.execve, raising=False)
-    expected = ("python", "pydevd.py", "--file", "s.py") if follows else ("python", "s.py")
-    assert starts.followed(("python", "s.py")) == expected

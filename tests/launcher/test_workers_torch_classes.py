@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kits.eventually import eventually
 from kits.launcher.starts_workers import round_of, spec_of
 from torch.distributed.elastic.timer import FileTimerClient
 
@@ -20,7 +19,7 @@ from rdzv_launcher.run.workers.file_timer import FileTimer
 from rdzv_launcher.run.workers.logs_specs import ThirdPartyLogs
 from rdzv_launcher.run.workers.numa import bound
 from rdzv_launcher.run.workers.output.output import Output
-from rdzv_plugins.errors import MissingDependency, PluginError, UsageError
+from rdzv_plugins.errors import PluginError, UsageError
 
 LOGS = """
 import json
@@ -145,50 +144,6 @@ def test_file_timer_serves_one_round_after_the_other(tmp_path: Path) -> None:
     for thread in set(threading.enumerate()) - before:
         thread.join(60)
         assert not thread.is_alive()
-
-
-@pytest.mark.thorough
-def test_worker_that_misses_its_deadline_is_killed_and_so_is_who_started_it(tmp_path: Path) -> None:
-    """torch's server does so: with the signal that the worker has chosen."""
-    program = f"""
-import os, subprocess, sys
-from rdzv_launcher.run.workers.file_timer import FileTimer
-variables = FileTimer("job", {{"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}}, {str(tmp_path)!r}).start()
-worker = "import os, sys, time; from torch.distributed.elastic.timer import FileTimerClient; "
-worker += "FileTimerClient(os.environ['TORCHELASTIC_TIMER_FILE']).acquire('step', 1.0); time.sleep(600)"
-process = subprocess.Popen([sys.executable, "-c", worker], env=os.environ | variables)
-open({str(tmp_path / "pid")!r}, "w").write(str(process.pid))
-process.wait()
-import time
-time.sleep(600)
-"""
-    ended = subprocess.run([sys.executable, "-c", program], env=os.environ | {"TMPDIR": str(tmp_path)}, check=False)
-    assert ended.returncode == -9
-    pid = int((tmp_path / "pid").read_text())
-
-    def gone() -> bool:
-        try:
-            return not Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            return True
-
-    eventually(gone, lambda: f"{pid} lives")
-
-
-def test_numa_binding_says_what_it_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Without the hardware: no numactl, then one, and no GPU whose place could be asked for."""
-    assert bound(("python", "train.py"), 0, "") == ("python", "train.py")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(MissingDependency, match="--numa-binding=node"):
-        bound(("python", "train.py"), 0, "node")
-    (tmp_path / "numactl").write_text("#!/bin/sh\n")
-    (tmp_path / "numactl").chmod(0o755)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(UsageError, match="local rank 3"):
-        bound(("python", "train.py"), 3, "node")
-    assert not caplog.records  # torch logs a traceback
 
 
 def test_numa_binding_puts_torchs_numactl_in_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,8 @@ from kits.launcher.starts_workers import parsed
 
 from rdzv_plugins.testing.agents.agent import Agents
 
+pytestmark = pytest.mark.thorough
+
 LAUNCHERS = {
     "torchrun": [sys.executable, "-m", "torch.distributed.run"],
     "ours": [sys.executable, str(KITS / "launcher" / "starts_workers.py"), "report.json"],
@@ -187,7 +189,6 @@ def run_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, End
     )
 
 
-@pytest.mark.thorough
 def test_script_of_run_path_runs_as_under_torchrun(run_path: dict[str, Ended]) -> None:
     theirs, ours = (json.loads((run_path[name].directory / "said/started.json").read_text()) for name in LAUNCHERS)
     environ = [each.pop("environ") for each in (theirs, ours)]
@@ -199,7 +200,6 @@ def test_script_of_run_path_runs_as_under_torchrun(run_path: dict[str, Ended]) -
     assert (environ[1]["LOCAL_RANK"], environ[1]["CUDA_VISIBLE_DEVICES"]) == ("0", "3")
 
 
-@pytest.mark.thorough
 def test_exception_of_run_path_is_recorded_as_by_torchrun(run_path: dict[str, Ended]) -> None:
     for file in ("logs", "scheduler.json"):
         found = {}
@@ -218,7 +218,6 @@ def test_exception_of_run_path_is_recorded_as_by_torchrun(run_path: dict[str, En
         assert found["ours"].get("errorCode") == (None if file == "logs" else 1)
 
 
-@pytest.mark.thorough
 def test_output_of_run_path_is_torchruns(run_path: dict[str, Ended]) -> None:
     assert {ended.code for ended in run_path.values()} == {1}
     assert run_path["ours"].files() == run_path["torchrun"].files()

@@ -29,6 +29,10 @@ from rdzv_plugins.elastic.keys import Assignment, Leading, Member, Round, decode
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 
+LASTING = "ttl=60"
+"""Of a job of which nobody is to be lost, however busy the machine is; who is killed is known to be gone at once."""
+BRIEF = "ttl=1"
+"""Where it is the subject that a session ends by silence."""
 parallel_only = pytest.mark.parametrize("backend", ["parallel"], indirect=True)
 
 
