@@ -121,3 +121,19 @@ def test_node_is_cut_off_while_it_waits_for_others(fleet: Fleet) -> None:
     reports = in_one_round(*agents)
     assert [report["RANK"] for report in reports] == ["0", "1", "2"]
     fleet.finish(*agents)
+
+
+def test_worker_that_fails_because_its_peer_was_cut_off_uses_up_no_restart(fleet: Fleet) -> None:
+    """--max-restarts=0: the first failure of its own would end the job."""
+    alpha, beta = fleet.lan.add("alpha", "beta")
+    endpoint = f"{alpha.address}:{PORT}"
+    first = fleet.node(alpha, endpoint, "1:2", script="trains.py", rank=0, ttl=TTL)
+    second = fleet.node(beta, endpoint, "1:2", script="trains.py", rank=1, ttl=TTL)
+    before = in_one_round(first, second)
+    (worker,) = fleet.cluster.workers(first, "trains.py")
+    fleet.lan.cut(beta)
+    fleet.cluster.kill(worker)  # as NCCL's watchdog does when a peer is silent, sooner than the time to live
+    alone = in_one_round(first, after=before)
+    assert alone[0]["TORCHELASTIC_RESTART_COUNT"] == "0"
+    assert second.wait(SOON) == 68
+    fleet.finish(first)

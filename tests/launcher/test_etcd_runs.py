@@ -13,6 +13,11 @@ from kits.launcher.elastic_kit import EtcdMeeting, Job, in_one_round, observing,
 pytestmark = pytest.mark.thorough  # order: simulation
 
 
+@pytest.fixture
+def backend() -> str:
+    return "etcd"
+
+
 def test_failure_of_a_run_ends_it_everywhere_and_is_none_of_another_runs(meeting: EtcdMeeting) -> None:
     fails = Job(meeting, 3, script="report.py", run_id=f"{meeting.run_id}-fails", args=("fail", 1, 7))
     other = Job(meeting, 2, script="says.py", run_id=f"{meeting.run_id}-fails-not")  # begins with the first one's id
