@@ -71,7 +71,8 @@ def test_members_come_and_go_where_it_has_to_log_in_over_tls(tmp_path: Path) -> 
         subject.close()
 
 
-@pytest.mark.parametrize("killed", [2, pytest.param(3, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("killed", [2, 3])
 def test_it_waits_for_a_quorum_and_is_the_same_session_then(three: Cluster, subject: Subject, killed: int) -> None:
     mine = home(three)
     for member in [mine, *(each for each in three.members if each is not mine)][:killed]:

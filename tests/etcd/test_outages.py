@@ -82,6 +82,7 @@ def test_members_of_two_clusters_are_refused_by_name(tmp_path: Path) -> None:
         assert one.keys() == other.keys() == {}
 
 
+@pytest.mark.thorough
 def test_a_lease_that_was_revoked_by_hand_ends_the_session(single: Cluster) -> None:
     """Long before a third of its time to live, when it would have to be refreshed."""
     subject = Subject(single, ttl=600)

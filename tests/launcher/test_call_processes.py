@@ -114,6 +114,7 @@ def test_classes_of_the_script_come_back(cluster: Cluster, tmp_path: Path) -> No
     assert agent.text == "True 1 __mp_main__\n"
 
 
+@pytest.mark.thorough
 def test_caller_needs_no_torch(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise AssertionError('torch is imported')")
     script = tmp_path / "calls_without.py"

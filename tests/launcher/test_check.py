@@ -237,6 +237,7 @@ def test_etcd(checks: Checks, one_etcd: etcd_kit.Cluster) -> None:
     assert there_now().keys() == before.keys()
 
 
+@pytest.mark.thorough
 def test_the_variable_and_the_scripts_own_flag(checks: Checks) -> None:
     agent = checks.start(PET_CHECK="1")
     assert agent.wait() == 0

@@ -120,6 +120,7 @@ def test_host_waits_for_an_agent_that_was_replaced(cluster: Cluster, backend: st
     assert [first.wait(), again.wait()] == [7, 7], first.text + again.text
 
 
+@pytest.mark.thorough
 def test_a_node_that_fails_as_a_consequence_names_the_cause(cluster: Cluster) -> None:
     agents = cluster.pair("cascade.py", backend="static", nproc=2)
     assert [agent.wait() for agent in agents] == [9, 9], agents[0].text + agents[1].text

@@ -18,6 +18,7 @@ def test_port_in_use_names_the_process_that_holds_it(cluster: Cluster) -> None:
     assert f"pid {os.getpid()} (" in message
 
 
+@pytest.mark.thorough
 def test_static_timeout_names_the_missing_node_ranks(cluster: Cluster) -> None:
     agents = [
         cluster.run("plain.py", "sleep", backend="static", nnodes=4, rank=rank, conf="timeout=10,linger=30")

@@ -168,6 +168,7 @@ def test_children_are_read_on_demand(cluster: Cluster) -> None:
     assert "in_child (" not in job.ask().text
 
 
+@pytest.mark.thorough
 def test_who_is_not_there_is_said(cluster: Cluster) -> None:
     nobody = ask(f"--rdzv-endpoint={cluster.endpoint}", "--timeout=2")
     assert nobody.code == 68

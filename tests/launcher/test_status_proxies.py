@@ -86,6 +86,7 @@ def test_two_tiers_with_who_waits_and_what_was_saved(server: StoreServer) -> Non
         assert waited.count("127.0.0.1:") == 2, "its own workers"
 
 
+@pytest.mark.thorough
 def test_the_endpoint_of_a_job_leads_to_its_store_and_its_proxies(cluster: Cluster) -> None:
     stop = cluster.directory / "stop"
     agent = cluster.run("holds_on.py", "wait", stop, 0, backend="tiered", nproc=2)

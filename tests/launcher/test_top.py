@@ -35,6 +35,7 @@ def states(job: dict[str, Any]) -> list[tuple[int | None, int, str]]:
     return [(each["rank"], each["pid"], each["state"]) for each in job["nodes"]]
 
 
+@pytest.mark.parametrize("backend", ["parallel", pytest.param("etcd", marks=pytest.mark.thorough)], indirect=True)
 def test_a_job_that_works(meeting: Meeting) -> None:
     """At a service of its own, too: the backend is found by what answers."""
     job = Job(meeting, 1, script="says.py", conf=LASTING)

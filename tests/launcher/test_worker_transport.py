@@ -9,6 +9,7 @@ import sys
 from importlib.metadata import entry_points
 from typing import Any
 
+import pytest
 from kits.launcher.harness import WORKERS, Cluster
 from kits.wire.processes import outputs, spawned
 from kits.wire.unix_kit import Reached, reached, unused
@@ -44,6 +45,7 @@ def test_torch_finds_the_entry_point() -> None:
     assert entry.load() is worker_transport.install
 
 
+@pytest.mark.thorough
 def test_unmodified_workers_use_the_socket_and_mix_with_others() -> None:
     with reached() as server:
         given = {"RDZV_STORE_SOCKET": server.path, "RDZV_STORE_PORT": str(server.port)}
@@ -52,6 +54,7 @@ def test_unmodified_workers_use_the_socket_and_mix_with_others() -> None:
     assert not any("rdzv-plugins" in text for text in texts)
 
 
+@pytest.mark.thorough
 def test_a_socket_that_cannot_be_used_is_one_line_and_loopback() -> None:
     nobody = unused()
     with reached() as server:

@@ -58,6 +58,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.thorough
 def test_class_of_somebody_else_decides_on_the_files(
     installed: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,6 +133,7 @@ def test_events_are_torchs(tmp_path: Path) -> None:
     assert len(ours) == 4, named
 
 
+@pytest.mark.thorough
 def test_file_timer_serves_one_round_after_the_other(tmp_path: Path) -> None:
     path, before = tmp_path / "timer", set(threading.enumerate())
     timer = FileTimer("job", {"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": str(path)}, "/")
