@@ -21,9 +21,11 @@ from __future__ import annotations
 import json
 import operator
 import os
+import time
 from dataclasses import dataclass
 from typing import SupportsIndex
 
+from rdzv_plugins.clock import now
 from rdzv_plugins.notice_page import (
     AT,
     DEADLINE,
@@ -38,7 +40,6 @@ from rdzv_plugins.notice_page import (
     START,
     VARIABLE,
 )
-from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.shared_numbers import open_numbers
 
 __all__ = ["Notice", "notice", "saved"]
@@ -125,12 +126,12 @@ def _place() -> tuple[memoryview, int, int] | None:
 def _hold(page: memoryview, done: int) -> None:
     """Wait while it is not decided whether this step is the one."""
     global _undecided
-    until = SYSTEM.now() + HOLD_S
+    until = now() + HOLD_S
     while (limit := -int(page[LIMIT])) > 0 and done >= limit and limit != _undecided:
-        if SYSTEM.now() >= until:
+        if now() >= until:
             _undecided = limit
             return
-        SYSTEM.sleep(_LOOK_S)
+        time.sleep(_LOOK_S)
 
 
 def _read(page: memoryview) -> Notice:
@@ -138,10 +139,10 @@ def _read(page: memoryview) -> Notice:
     limit = max(0, int(page[LIMIT]))
     numbers = (int(page[START]), int(page[NUMBER]), int(page[DEADLINE]), limit)
     if _known is None or _known[0] != numbers:
-        left = numbers[2] / 1e9 - SYSTEM.now()
+        left = numbers[2] / 1e9 - now()
         _known = (
             numbers,
-            Notice(_reason(), SYSTEM.monotonic() + left, int(page[NODE]), int(page[ROUND]), limit or None),
+            Notice(_reason(), time.monotonic() + left, int(page[NODE]), int(page[ROUND]), limit or None),
         )
     return _known[1]
 
