@@ -329,9 +329,8 @@ class Link:
             except Exception as error:
                 if not isinstance(error, (RdzvError, TimeoutError)) and pause == _AGAIN_S:  # once
                     logger.exception("run %s: reaching the rendezvous again has failed", self._request.run_id)
-                answer = (
-                    isinstance(error, RdzvError) and self._runtime.now() < asked + timeout
-                )  # it did not need all the time
+                # it did not need all the time
+                answer = isinstance(error, RdzvError) and self._runtime.now() < asked + timeout
                 refused = answer and not isinstance(error, ConnectionLost)
                 then = error if refused or not lost.silent else None  # else it has said what is wrong
                 final = refused and not self._view.newest

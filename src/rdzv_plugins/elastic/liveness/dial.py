@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from rdzv_plugins.elastic.liveness.greeting import MOST_BYTES, WAITS, answer, hello
 from rdzv_plugins.elastic.liveness.peer import Peer
-from rdzv_plugins.kvstore.coordination.reactor import Reactor, close_in_children
+from rdzv_plugins.kvstore.coordination.reactor import close_in_children, reactor
 from rdzv_plugins.runtime import (
     AF_INET,
     AF_INET6,
@@ -71,8 +71,8 @@ class Dial:
             if error not in (0, errno.EINPROGRESS):
                 self.hang_up()
                 return _outcome(error)
-            self._runtime.single(Reactor).add(self, self._runtime.monotonic() + _ANSWER_S)
-            self._runtime.single(Reactor).watch_room(self, True)
+            reactor(self._runtime).add(self, self._runtime.monotonic() + _ANSWER_S)
+            reactor(self._runtime).watch_room(self, True)
         except (OSError, ValueError, TypeError, OverflowError) as error:  # a member may say anything about itself
             logger.debug("node %s cannot be dialled at %r: %s", self._peer.node_id, self._peer.host, error)
             self.hang_up()
@@ -94,7 +94,7 @@ class Dial:
         if not self._over:
             self._over = True
             with contextlib.suppress(OSError, KeyError):  # it was not being served yet
-                self._runtime.single(Reactor).remove(self)
+                reactor(self._runtime).remove(self)
             self._socket.close()
 
     def fileno(self) -> int:
@@ -160,7 +160,7 @@ class Dial:
             return
         self._connecting = False
         self._expected = answer(self._name, there, here)
-        self._runtime.single(Reactor).watch_room(self, False)
+        reactor(self._runtime).watch_room(self, False)
 
     def _end(self, outcome: Outcome) -> None:
         if not self._over:

@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from rdzv_plugins.elastic.liveness.greeting import BYE, MOST_BYTES, WAITS, answer, hello
-from rdzv_plugins.kvstore.coordination.reactor import Reactor, close_in_children
+from rdzv_plugins.kvstore.coordination.reactor import close_in_children, reactor
 from rdzv_plugins.kvstore.sockets.listening import bind
 from rdzv_plugins.options import PortRange
 from rdzv_plugins.runtime import Runtime
@@ -49,19 +49,17 @@ class Listener:
         self._ended = self._runtime.Event()
         self._strangers: dict[_Caller, None] = {}  # in order of arrival
         self._known: dict[_Caller, None] = {}
-        self._runtime.single(Reactor).add(self, self._runtime.monotonic())
+        reactor(self._runtime).add(self, self._runtime.monotonic())
 
     def close(self) -> None:
         """Stop listening, and tell whoever is connected that this was intended. May be repeated."""
         self._closing = True
-        if self._pid == self._runtime.getpid():  # otherwise the thread is the parent's
-            self._runtime.single(Reactor).remind(self, self._runtime.monotonic())
+        self._tick_soon()
 
     def note_outage(self, lasts: bool) -> None:
         """Have whoever is connected told that the service does not do what this node needs, or no longer so."""
         self._waits = lasts
-        if self._pid == self._runtime.getpid():
-            self._runtime.single(Reactor).remind(self, self._runtime.monotonic())
+        self._tick_soon()
 
     def part(self, timeout: float) -> bool:
         """Like ``close``, and wait until all have been told: from now on nothing seen here proves anything to them."""
@@ -88,7 +86,7 @@ class Listener:
             close_in_children(connection, self._runtime)
             caller = _Caller(self, connection, self._hello, self._runtime)
             try:
-                self._runtime.single(Reactor).add(caller, self._runtime.monotonic() + _HELLO_S)
+                reactor(self._runtime).add(caller, self._runtime.monotonic() + _HELLO_S)
             except OSError:
                 connection.close()
                 continue
@@ -128,6 +126,10 @@ class Listener:
 
     def forget(self) -> None: ...
 
+    def _tick_soon(self) -> None:
+        if self._pid == self._runtime.getpid():  # otherwise the thread is the parent's
+            reactor(self._runtime).remind(self, self._runtime.monotonic())
+
     def _end(self) -> None:
         for caller in list(itertools.chain(self._strangers, self._known)):
             caller.hang_up()
@@ -138,7 +140,7 @@ class Listener:
         self.port = 0
         if not self._over:
             self._over = True
-            self._runtime.single(Reactor).remove(self)
+            reactor(self._runtime).remove(self)
             self._socket.close()
 
 
@@ -198,5 +200,5 @@ class _Caller:
         with contextlib.suppress(OSError):
             if self._answered:
                 self.socket.send(BYE)
-        self._runtime.single(Reactor).remove(self)
+        reactor(self._runtime).remove(self)
         self.socket.close()

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from rdzv_plugins.elastic.liveness.dial import Dial, Outcome
 from rdzv_plugins.elastic.liveness.peer import Peer
-from rdzv_plugins.kvstore.coordination.reactor import Reactor
+from rdzv_plugins.kvstore.coordination.reactor import reactor
 from rdzv_plugins.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class PeerWatch:
             self._cannot(error)
             return
         try:
-            self._runtime.single(Reactor).add(self, self._runtime.monotonic())
+            reactor(self._runtime).add(self, self._runtime.monotonic())
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
             self._runtime.close(self._wake)
             self._cannot(error)
@@ -155,7 +155,7 @@ class PeerWatch:
             with contextlib.suppress(OSError):
                 self._let_go(node_id)
         with contextlib.suppress(OSError):
-            self._runtime.single(Reactor).remove(self)
+            reactor(self._runtime).remove(self)
         with self._waking:
             self._closed = True
             self._runtime.close(self._wake)
@@ -167,7 +167,7 @@ class PeerWatch:
             self._free_at = max(self._free_at, now - _AT_ONCE / _PER_S) + 1 / _PER_S
             at = max(at, self._free_at)
         heapq.heappush(self._due, (at, next(self._order), watched))
-        self._runtime.single(Reactor).remind(self, at)
+        reactor(self._runtime).remind(self, at)
 
     def _dial(self, watched: _Watched) -> None:
         if self._watched.get(watched.peer.node_id) is not watched or watched.dial is not None:
