@@ -63,7 +63,7 @@ demo: $(NATIVE)
 # tests wait as much as they compute: six at a time leave two processors idle for a third of the first minutes
 TESTERS ?= 8
 # kept bytecode: else each of some thousand processes compiles our modules again
-test: export PYTHONDONTWRITEBYTECODE =
+test test-all thorough test-torch: export PYTHONDONTWRITEBYTECODE =
 PYTEST = $(BIN)/python tests/run.py -n $(TESTERS) --dist loadfile --no-loadscope-reorder --ignore=tests/native
 test: $(NATIVE) $(NATIVE_TESTS) compiled-tests
 	@tests/install.sh etcd
@@ -72,7 +72,6 @@ test: $(NATIVE) $(NATIVE_TESTS) compiled-tests
 	@build/sanitize-none/native/tests/rdzv_fuzz --seconds 10 --save build/fuzz
 	@$(PYTEST) -m "not thorough" $(ARGS)
 
-test-all: export PYTHONDONTWRITEBYTECODE =
 test-all: $(NATIVE) compiled-tests
 	@tests/install.sh etcd redis slurm openmpi
 	@echo "all tests, $(TESTERS) at a time: up to 40 minutes with two processors ..."
@@ -83,7 +82,6 @@ test-all: $(NATIVE) compiled-tests
 	@$(BIN)/python tests/soak --minutes=3
 
 # the thorough tests of some folders: CI, where the change asks for it
-thorough: export PYTHONDONTWRITEBYTECODE =
 thorough: $(NATIVE) compiled-tests
 	@tests/install.sh etcd redis
 	@$(PYTEST) -m thorough $(THOROUGH)
@@ -109,7 +107,6 @@ test-slurm: $(NATIVE)
 
 # the same environment with another torch in front, a CUDA build without CUDA where there is no other
 OTHER := build/torch-$(VERSION)
-test-torch: export PYTHONDONTWRITEBYTECODE =
 test-torch: $(NATIVE)
 	@test -n "$(VERSION)" || { echo "make: which torch? make test-torch VERSION=2.15.0; it downloads what pip finds of" \
 	  "that version for this Python, up to 600 MB, and takes 2 GB of disk in $(OTHER)VERSION" >&2; exit 2; }
