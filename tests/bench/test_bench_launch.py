@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from kits.bench.bench_kit import find, started
 from kits.bench.launch_kit import http_backend, leave_nothing_behind, measured, result_of, stand_ins, without_etcd
-from kits.launcher.harness import wait_until
 
 from rdzv_launcher.bench.backends import candidates
 from rdzv_launcher.bench.jobs.launchers import JobFailed, Launcher
@@ -24,6 +23,7 @@ from rdzv_launcher.bench.method.readings import cpu_seconds
 from rdzv_launcher.bench.processes.guard import Guard, end_all, environment, marked
 from rdzv_launcher.bench.report.output import Output
 from rdzv_launcher.tools import cli as tools
+from rdzv_plugins.testing.agents.processes import wait_until
 from rdzv_plugins.testing.harness import Harness
 
 WITH_TORCH = {"first_collective", "job_cpu"}

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from kits.bench import slow_toy
 from kits.bench.bench_kit import bench, find, install, started
 from kits.bench.points_kit import point, theirs
-from kits.launcher.harness import wait_until
 
 from rdzv_launcher.bench.method.points import Point, compare, curves, ratio_of
 from rdzv_launcher.bench.method.progress import Progress
@@ -25,6 +24,7 @@ from rdzv_launcher.bench.method.readings import cpu_seconds, exact_cpu_seconds, 
 from rdzv_launcher.bench.method.results import Writer
 from rdzv_launcher.bench.method.turns import DidNotFinish, in_turn, take_turns
 from rdzv_launcher.bench.report.text import as_text
+from rdzv_plugins.testing.agents.processes import wait_until
 
 DELAY_S = 0.3
 ABOUT = {"bench": "store", "options": {"repeats": 5}}

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from kits.bench.bench_kit import Done, bench, find, install, started, with_openssl
 from kits.bench.etcd_needed import etcd_installed, needs_etcd  # noqa: F401
-from kits.launcher.harness import wait_until
 
 from rdzv_launcher.bench.method.results import Result, read_result
 from rdzv_launcher.bench.processes.hosts import Machine, may_have_namespaces
 from rdzv_launcher.bench.processes.parts import Part
 from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.testing.agents.processes import wait_until
 
 pytestmark = pytest.mark.thorough
 

@@ -12,9 +12,10 @@ import pytest
 from kits.etcd import etcd_kit
 from kits.etcd.etcd_processes import NEEDED_MIB, require_programs
 from kits.examples.guides import block, here, run, start
-from kits.launcher.harness import Agent, Cluster, free_port, wait_until
+from kits.launcher.harness import Agent, Cluster, free_port
 from kits.launcher.quick_digits import quick_digits
 
+from rdzv_plugins.testing.agents.processes import wait_until
 from rdzv_plugins.testing.services.etcd import data_directory
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(480)]

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from kits.examples.manifests import Manifest, Pod, of_trainer, one, pods
 from kits.hosts.hosts import Host, Lan, require
-from kits.launcher.harness import Agent, Cluster, wait_until
+from kits.launcher.harness import Agent, Cluster
+
+from rdzv_plugins.testing.agents.processes import wait_until
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
 

@@ -16,9 +16,10 @@ from kits.etcd import etcd_kit
 from kits.etcd.etcd_processes import NEEDED_MIB, require_programs
 from kits.examples.guides import block
 from kits.examples.manifests import ETCD, Pod, container_of, one, pods
-from kits.launcher.harness import Agent, Cluster, error_of, free_port, wait_until
+from kits.launcher.harness import Agent, Cluster, error_of, free_port
 from kits.launcher.quick_digits import DIGITS, quick_digits
 
+from rdzv_plugins.testing.agents.processes import wait_until
 from rdzv_plugins.testing.services.etcd import data_directory
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]  # three launchers and three workers, each with torch

@@ -17,11 +17,11 @@ from kits.etcd.etcd_processes import require_programs
 from kits.examples.distributions import ROOT, CleanEnvironment
 from kits.examples.guides import start
 from kits.examples.tutorial_kit import Block, read_page
-from kits.launcher.harness import Agent, Cluster, free_port, wait_until
+from kits.launcher.harness import Agent, Cluster, free_port
 from kits.launcher.quick_digits import quick_digits
 
 from rdzv_plugins.testing.agents.agent import outputs
-from rdzv_plugins.testing.agents.processes import MARK
+from rdzv_plugins.testing.agents.processes import MARK, wait_until
 
 pytestmark = pytest.mark.timeout(900)
 README = read_page(ROOT / "README.md")

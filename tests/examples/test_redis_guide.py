@@ -13,10 +13,11 @@ import pytest
 import trustme
 from kits import ROOT
 from kits.examples.guides import block, here, run, start
-from kits.launcher.harness import Agent, Cluster, free_port, wait_until
+from kits.launcher.harness import Agent, Cluster, free_port
 from kits.launcher.quick_digits import quick_digits
 
 from rdzv_plugins.testing import ServerProcess
+from rdzv_plugins.testing.agents.processes import wait_until
 
 GUIDE = "redis.md"
 EXAMPLE = "examples/train_digits.py"

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from kits import KITS
 from kits.etcd import etcd_kit
-from kits.launcher.harness import BIN, Agent, Cluster, wait_until
+from kits.launcher.harness import BIN, Agent, Cluster
 
 from rdzv_plugins.kvstore.sockets.listening import port_holder
+from rdzv_plugins.testing.agents.processes import wait_until
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(480)]
 

@@ -10,10 +10,10 @@ LIMIT_S = 60
 """For all: who is late on a busy machine is not wrong, and who never comes may cost a minute."""
 
 
-def eventually(condition: Callable[[], Any], otherwise: Callable[[], object]) -> Any:
+def eventually(condition: Callable[[], Any], otherwise: Callable[[], object] = lambda: "it never came") -> Any:
     """What ``condition`` returns once that is true; fails with what ``otherwise`` says."""
     deadline = time.monotonic() + LIMIT_S
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not within {LIMIT_S} s: {otherwise()}"
-        time.sleep(0.02)
+        time.sleep(0.01)
     return value

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from kits.unit.elastic_nodes import PATIENCE_S, Job, Node, asked_at_rest, eventually, in_round
+from kits.eventually import eventually
+from kits.unit.elastic_nodes import PATIENCE_S, Job, Node, asked_at_rest, in_round
 from kits.unit.memory_coordination import MemorySession
 
 from rdzv_plugins.elastic.keys import FINISHING, Member, decode
@@ -52,8 +53,8 @@ def watched(job: Job, nodes: list[Node]) -> None:
     leader = job.leader()
     for node in nodes:
         if node is not leader:
-            eventually(lambda node=node: leader.sees(node), "the leader sees a node")  # type: ignore[misc]
-            eventually(lambda node=node: node.sees(leader), "a node sees the leader")  # type: ignore[misc]
+            eventually(lambda node=node: leader.sees(node), lambda: "the leader sees a node")  # type: ignore[misc]
+            eventually(lambda node=node: node.sees(leader), lambda: "a node sees the leader")  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("leads", [False, True], ids=["a node", "the leader"])
@@ -66,19 +67,19 @@ def test_node_whose_process_is_gone(kind: type[MemorySession], leads: bool) -> N
         victim = next(node for node in nodes if (node is job.leader()) is leads)
         rest = [node for node in nodes if node is not victim]
         victim.vanish()
-        eventually(lambda: all(node.handler.num_nodes_waiting() for node in rest), "the round is over")
+        eventually(lambda: all(node.handler.num_nodes_waiting() for node in rest), lambda: "the round is over")
         in_round(rest)
         assert job.leader() in rest
         key = f"members/{victim.id}"
         if kind is EndingSession:
-            eventually(lambda: job.service.value(key) is None, "its session has ended")
+            eventually(lambda: job.service.value(key) is None, lambda: "its session has ended")
         else:
             assert job.service.value(key) is not None
             job.service.expire(victim.backend.session)
             job.leader().backend.session.flush()
         newcomer = job.node()
         joined = newcomer.join()
-        eventually(lambda: all(node.handler.num_nodes_waiting() for node in rest), "the newcomer is let in")
+        eventually(lambda: all(node.handler.num_nodes_waiting() for node in rest), lambda: "the newcomer is let in")
         again = [node.join() for node in rest]
         assert {future.result(PATIENCE_S).world_size for future in (*again, joined)} == {3}
         assert job.round.number == 3, "the end of its session was no news"
@@ -94,11 +95,11 @@ def test_last_word_of_a_process_that_is_gone_is_heard_before_its_end() -> None:
         with leader.backend.session.calling:  # what the victim says reaches the leader's watch late
             victim.handler.note_done()
             victim.vanish()
-            eventually(lambda: not leader.sees(victim), "the leader knows")
-            eventually(lambda: leader.has_heard_all(), "and has decided")
+            eventually(lambda: not leader.sees(victim), lambda: "the leader knows")
+            eventually(lambda: leader.has_heard_all(), lambda: "and has decided")
             assert job.round.state == "complete"
         leader.backend.session.flush()
-        eventually(lambda: leader.has_heard_all(), "its late words are heard")
+        eventually(lambda: leader.has_heard_all(), lambda: "its late words are heard")
         assert (job.round.number, job.round.state) == (1, "complete")
         assert job.service.value(FINISHING) is None
 
@@ -113,7 +114,7 @@ def test_what_a_process_has_said_before_it_went_brings_nobody_back() -> None:
         with leader.backend.session.calling:
             victim.handler._self.say(probe=1)
             victim.vanish()
-            eventually(lambda: job.round.state == "over", "the leader knows")
+            eventually(lambda: job.round.state == "over", lambda: "the leader knows")
         in_round([node for node in nodes if node is not victim])
 
 
@@ -125,7 +126,7 @@ def test_what_was_under_way_when_the_process_went_brings_nobody_back() -> None:
         leader = job.leader()
         victim = next(node for node in nodes if node is not leader)
         victim.vanish()
-        eventually(lambda: job.round.state == "over", "the leader knows")
+        eventually(lambda: job.round.state == "over", lambda: "the leader knows")
         with job.service.lock:
             held, owner = job.service.keys[f"members/{victim.id}"]
             job.service.write(held.key, held.value, owner)
@@ -154,7 +155,7 @@ def test_a_node_that_leaves_in_order_is_no_process_that_is_gone() -> None:
         take_leave: Callable[..., bool] = type(job.leader().handler._link._leader)._take_leave
         job.leader().handler._link._leader._take_leave = lambda *args: asked.append(args[0]) or take_leave(*args)
         leaves.handler._joining.close()
-        eventually(lambda: not job.leader().sees(leaves), "the connection has ended")
+        eventually(lambda: not job.leader().sees(leaves), lambda: "the connection has ended")
         leaves.handler.shutdown()
-        eventually(lambda: job.round.state == "over", "it has left")
+        eventually(lambda: job.round.state == "over", lambda: "it has left")
         assert asked == []

@@ -7,7 +7,8 @@ import threading
 from concurrent.futures import wait
 
 import pytest
-from kits.unit.elastic_nodes import PATIENCE_S, Job, asked_at_rest, done, eventually, in_round
+from kits.eventually import eventually
+from kits.unit.elastic_nodes import PATIENCE_S, Job, asked_at_rest, done, in_round
 
 from rdzv_plugins import errors
 from rdzv_plugins.interfaces import Failure, Outcome
@@ -39,10 +40,10 @@ def test_latecomer_is_a_spare_and_enters_when_there_is_room():
         first, second = job.start(2)
         third = job.node()
         spare = third.join()
-        eventually(third.has_joined, "the spare has joined")
+        eventually(third.has_joined, lambda: "the spare has joined")
         assert first.handler.num_nodes_waiting() == 0
         second.die()
-        eventually(first.handler.num_nodes_waiting, "the first hears that the second is lost")
+        eventually(first.handler.num_nodes_waiting, lambda: "the first hears that the second is lost")
         assert {first.join().result(PATIENCE_S).rank, spare.result(PATIENCE_S).rank} == {0, 1}
         assert job.round.number == 2
 
@@ -52,7 +53,7 @@ def test_newcomer_enters_where_there_is_room():
         (first,) = job.start(1)
         newcomer = job.node()
         joined = newcomer.join()
-        eventually(first.handler.num_nodes_waiting, "the first hears of the newcomer")
+        eventually(first.handler.num_nodes_waiting, lambda: "the first hears of the newcomer")
         assert first.join().result(PATIENCE_S).world_size == joined.result(PATIENCE_S).world_size == 2
 
 
@@ -61,7 +62,7 @@ def test_spare_goes_home_when_a_node_is_done():
         first, second = job.start(2)
         third = job.node()
         spare = third.join()
-        eventually(lambda: third.handler._joining.is_spare, "it knows that it is a spare")
+        eventually(lambda: third.handler._joining.is_spare, lambda: "it knows that it is a spare")
         for node in (first, second):
             node.handler.note_done()
         leaving = [job.pool.submit(node.leave, done()) for node in (first, second)]
@@ -122,7 +123,7 @@ def test_same_given_rank_is_refused_by_name():
     with Job("2", ttl=0.5) as job:
         kept, refused = job.node(node_rank=0), job.node(node_rank=0)
         first = kept.join()
-        eventually(kept.has_joined, "the first has joined")
+        eventually(kept.has_joined, lambda: "the first has joined")
         with pytest.raises(errors.SettingsDiffer, match=r"node rank 0 is that of .*node rank 0, pid"):
             refused.handler.next_rendezvous()
         refused.handler.shutdown()
@@ -152,7 +153,7 @@ def test_worker_that_fails_because_a_node_was_lost():
         asks = job.pool.submit(nodes[1].handler.peer_lost)
         nodes[2].die()
         asks.result(PATIENCE_S)  # either: the probe may have been answered before
-        eventually(nodes[1].handler.must_rejoin, "the loss is known")
+        eventually(nodes[1].handler.must_rejoin, lambda: "the loss is known")
         assert nodes[1].handler.peer_lost() is True
 
 
@@ -160,7 +161,7 @@ def test_worker_that_fails_because_another_node_restarts():
     with Job("2") as job:
         first, second = job.start(2)
         again = first.join()
-        eventually(second.handler.must_rejoin, "the other hears of it")
+        eventually(second.handler.must_rejoin, lambda: "the other hears of it")
         assert second.handler.peer_lost() is False
         assert {second.join().result(PATIENCE_S).rank, again.result(PATIENCE_S).rank} == {0, 1}
 
@@ -169,9 +170,9 @@ def test_node_that_says_why_it_leaves_is_quoted(caplog):
     with Job("1:2") as job, caplog.at_level(logging.INFO):
         first, second = job.start(2)
         second.handler.note_leaving("it was preempted")
-        eventually(first.handler.num_nodes_waiting, "the first hears of it")
+        eventually(first.handler.num_nodes_waiting, lambda: "the first hears of it")
         assert "was lost: it was preempted" in job.round.reason
-        eventually(lambda: "it was preempted" in caplog.text, "it is logged")
+        eventually(lambda: "it was preempted" in caplog.text, lambda: "it is logged")
 
 
 def test_leader_that_leaves_says_why_though_it_decides_late(monkeypatch):
@@ -192,7 +193,7 @@ def test_leader_that_leaves_says_why_though_it_decides_late(monkeypatch):
         wait([left], 0.5)
         may_decide.set()
         left.result(PATIENCE_S)
-        eventually(other.handler.must_rejoin, "the other hears of it")
+        eventually(other.handler.must_rejoin, lambda: "the other hears of it")
         assert job.round.reason.endswith("was lost: it got SIGTERM")
 
 
@@ -202,7 +203,7 @@ def test_failed_ends_the_job_on_all_nodes_with_its_cause():
         failure = Failure(1, "h", 3, 0, 7, 9)
         second.handler.note_failure(failure)
         second.handler.leave(Outcome("failed", "a worker failed", failure))
-        eventually(first.handler.is_closed, "the first hears of it")
+        eventually(first.handler.is_closed, lambda: "the first hears of it")
         with pytest.raises(errors.PeerFailed, match="a worker failed"):
             first.handler.raise_if_ended()
         assert first.handler.first_failure() == failure
@@ -214,7 +215,7 @@ def test_who_serves_the_others_leaves_last():
         in_round(nodes)
         last = job.pool.submit(nodes[0].handler.leave, done())
         key = f"members/{nodes[0].id}"
-        eventually(lambda: b'"leaving":"done"' in (job.service.value(key) or b""), "it wants to go")
+        eventually(lambda: b'"leaving":"done"' in (job.service.value(key) or b""), lambda: "it wants to go")
         assert not last.done()
         nodes[1].leave(done())
         last.result(PATIENCE_S)
@@ -227,10 +228,10 @@ def test_others_go_on_without_a_node_that_does_not_join_again(caplog: pytest.Log
         infos = [future.result(PATIENCE_S) for future in (first.join(), second.join())]
         assert {info.world_size for info in infos} == {2}
         assert "is left out for now: it has not joined again after round 1 for 6 s" in caplog.text
-        eventually(late.handler.must_rejoin, "the late one knows that its round is over")
+        eventually(late.handler.must_rejoin, lambda: "the late one knows that its round is over")
         comes = late.join()
         for node in (first, second):
-            eventually(node.handler.must_rejoin, "it has come, and can reach the store")
+            eventually(node.handler.must_rejoin, lambda: "it has come, and can reach the store")
         again = [node.join() for node in (first, second)]
         assert {future.result(PATIENCE_S).world_size for future in (comes, *again)} == {3}
 
@@ -240,7 +241,7 @@ def test_job_goes_on_though_somebody_writes_nonsense():
     with Job("2:3", last_call_timeout=1) as job:
         first, second = job.node(), job.node()
         futures = [first.join()]
-        eventually(first.has_joined, "the first has joined")
+        eventually(first.has_joined, lambda: "the first has joined")
         session = first.handler._link.session
         for number, record in enumerate(
             [
@@ -260,11 +261,11 @@ def test_those_who_wait_hear_of_a_node_that_was_refused(caplog: pytest.LogCaptur
     with Job("2") as job:
         first = job.node()
         first.join()
-        eventually(first.has_joined, "the first has joined")
+        eventually(first.has_joined, lambda: "the first has joined")
         with pytest.raises(errors.SettingsDiffer, match=r"this node .* --nnodes: here 2:3, there 2"):
             job.node(max_nodes=3).handler.next_rendezvous()
         told = "has come and was refused: "
-        eventually(lambda: told in caplog.text, "the first says so")
+        eventually(lambda: told in caplog.text, lambda: "the first says so")
         assert "--nnodes: there 2:3, here 2" in caplog.text
         assert caplog.text.count(told) == 1, "the refused node has its error"
         first.handler.set_closed()  # else the end would wait for its time-out

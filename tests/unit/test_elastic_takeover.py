@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Literal
 
 import pytest
-from kits.unit.elastic_nodes import PATIENCE_S, Job, Node, eventually, in_round
+from kits.eventually import eventually
+from kits.unit.elastic_nodes import PATIENCE_S, Job, Node, in_round
 from kits.unit.memory_coordination import MemorySession, Stage
 
 from rdzv_plugins import errors
@@ -44,7 +45,7 @@ def in_some_round(job: Job, nodes: list[Node]) -> None:
         infos = [future.result() for future in waiting.values() if future.done()]
         return len(infos) == len(nodes) and {info.world_size for info in infos} == {len(nodes)}
 
-    eventually(together, f"{len(nodes)} nodes in one round; now {job.round}")
+    eventually(together, lambda: f"{len(nodes)} nodes in one round; now {job.round}")
 
 
 def is_lost(node: Node) -> bool:
@@ -69,8 +70,8 @@ def test_leaders_node_is_lost(step: str, stage: Stage):
 
         at_step(job, step, stage, die)
         futures = {node.id: node.join() for node in nodes}
-        eventually(lambda: dead, "the leader dies")
-        eventually(lambda: is_lost(dead[0]), "the dead node's own agent finds out")
+        eventually(lambda: dead, lambda: "the leader dies")
+        eventually(lambda: is_lost(dead[0]), lambda: "the dead node's own agent finds out")
         rest = [node for node in nodes if node is not dead[0]]
         newcomer = job.node()
         last = newcomer.join()
@@ -82,7 +83,7 @@ def test_leaders_node_is_lost(step: str, stage: Stage):
             infos = [futures[node.id].result() for node in rest if futures[node.id].done()]
             return [info.world_size for info in infos] == [3, 3] and last.done()
 
-        eventually(together, "the others and a newcomer are together")
+        eventually(together, lambda: "the others and a newcomer are together")
         assert job.leader() is not dead[0]
 
 
@@ -124,7 +125,7 @@ def test_service_does_not_answer_once(request_: str, key: str, stage: Stage):
             nodes[0].die()
             nodes[0] = job.node()
             in_some_round(job, nodes)
-            eventually(lambda: timed_out, "its key is deleted")
+            eventually(lambda: timed_out, lambda: "its key is deleted")
             in_some_round(job, nodes)
         assert timed_out
 
@@ -157,7 +158,7 @@ def test_loss_of_the_leaders_node_ends_the_round_of_the_others():
         rest = [node for node in nodes if node is not leader]
         leader.die()
         for node in rest:
-            eventually(node.handler.num_nodes_waiting, "the others are to begin again")
+            eventually(node.handler.num_nodes_waiting, lambda: "the others are to begin again")
             assert job.pool.submit(node.handler.peer_lost).result(PATIENCE_S) is True
         assert job.round.cause == "lost"
         in_round(rest)
@@ -178,7 +179,7 @@ def test_next_leader_is_news_unless_the_job_ends(
         def levels() -> list[int]:
             return [each.levelno for each in caplog.records if "leads the rendezvous from round 1 on" in each.message]
 
-        eventually(levels, "another leads")
+        eventually(levels, lambda: "another leads")
         assert levels() == [level]
 
 
@@ -190,14 +191,15 @@ def test_over_is_heard_before_complete():
 
         def lose_the_other(session: MemorySession) -> None:
             for node in nodes:
-                eventually(lambda: b'"reached":1' in (job.service.value(f"members/{node.id}") or b""), "it is reached")  # noqa: B023
+                key = f"members/{node.id}"
+                eventually(lambda key=key: b'"reached":1' in (job.service.value(key) or b""), lambda: "it is reached")
             doomed.append(next(node for node in nodes if node.backend is not session.backend))
             doomed[0].die()
             session.flush()
 
         at_step(job, "reach", "after", lose_the_other)
         futures = {node.id: node.join() for node in nodes}
-        eventually(lambda: doomed, "a node is lost")
+        eventually(lambda: doomed, lambda: "a node is lost")
         stays = next(node for node in nodes if node is not doomed[0])
         assert futures[stays.id].result(PATIENCE_S).world_size == 1
         rounds = [decode(Round, value) for key, value in job.service.history if key == "all/round" and value]
@@ -219,7 +221,7 @@ def test_node_that_comes_back_has_its_rank_again():
         nodes = job.start(3)
         ranks = {node.id: decode(Assignment, job.service.value(f"node/{node.id}") or b"").rank for node in nodes}
         job.leader().backend.lose()
-        eventually(lambda: all(node.handler.num_nodes_waiting() for node in nodes), "all are to begin again")
+        eventually(lambda: all(node.handler.num_nodes_waiting() for node in nodes), lambda: "all are to begin again")
         infos = [future.result(PATIENCE_S) for future in [node.join() for node in nodes]]
         assert [info.rank for info in infos] == [ranks[node.id] for node in nodes]
 
@@ -230,4 +232,4 @@ def test_service_is_lost_for_good():
         for node in nodes:
             node.die()
         for node in nodes:
-            eventually(lambda: is_lost(node), "it is said")  # noqa: B023
+            eventually(lambda: is_lost(node), lambda: "it is said")  # noqa: B023

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kits.launcher.harness import wait_until
 
 from rdzv_launcher.run.hangs import node_watch, watch
 from rdzv_launcher.run.hangs.node import NodeHangs
@@ -24,6 +23,7 @@ from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.progress_page import VARIABLE, ProgressPage
 from rdzv_plugins.questions import HANG, STACKS, STANDSTILL, Answer, NodeAnswer, Question
+from rdzv_plugins.testing.agents.processes import wait_until
 
 TIMEOUT = 1.0
 STILL = {"node_rank": 1, "works": True, "watches": True, "workers": [[1, "waits", 99.0]]}

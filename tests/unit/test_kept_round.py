@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kits.unit.elastic_nodes import PATIENCE_S, Job, Node, eventually, in_round
+from kits.eventually import eventually
+from kits.unit.elastic_nodes import PATIENCE_S, Job, Node, in_round
 from kits.unit.membership_steps import Leader, node
 from kits.unit.memory_coordination import TimedSession
 from msgspec import structs
@@ -246,7 +247,7 @@ def two(job: Job) -> tuple[Node, Node]:
     in_round([first])
     second = job.node()
     joined = second.join()
-    eventually(first.handler.num_nodes_waiting, "the second is welcome")
+    eventually(first.handler.num_nodes_waiting, lambda: "the second is welcome")
     again = first.join()
     assert {again.result(PATIENCE_S).world_size, joined.result(PATIENCE_S).world_size} == {2}
     return first, second
@@ -262,12 +263,12 @@ def test_nodes_keep_their_round_and_lose_it_later_as_ever(job: Job):
     before = [node.handler._joining.place for node in nodes]
     job.service.forget()
     assert not any(node.handler.holding.ended() or node.handler.must_rejoin() for node in nodes)
-    eventually(lambda: held(nodes), "the round holds again")
+    eventually(lambda: held(nodes), lambda: "the round holds again")
     assert (job.round.number, job.round.state, job.round.world) == (number, "complete", 2)
     assert [node.handler._joining.place for node in nodes] == before
     assert not any(node.handler.must_rejoin() for node in nodes)
     second.die()
-    eventually(first.handler.num_nodes_waiting, "the loss is noticed")
+    eventually(first.handler.num_nodes_waiting, lambda: "the loss is noticed")
     assert first.join().result(PATIENCE_S).world_size == 1
     assert job.round.number == number + 1
 
@@ -277,11 +278,11 @@ def test_round_does_not_hold_before_all_are_back(job: Job):
     first, second = two(job)
     second.backend.unreachable = True
     job.service.forget()
-    eventually(lambda: job.service.value(f"members/{first.id}"), "the first is back")
+    eventually(lambda: job.service.value(f"members/{first.id}"), lambda: "the first is back")
     assert not first.handler.holding.sure()
     assert 0 < first.handler.holding.until() < 1e-6, "not known, and not over either"
     assert not first.handler.must_rejoin()
-    eventually(first.handler.num_nodes_waiting, "the second does not come")
+    eventually(first.handler.num_nodes_waiting, lambda: "the second does not come")
     assert job.round.reason == "the rendezvous has lost its memory, and 1 of 2 nodes came back within 8 s"
 
 
@@ -301,11 +302,11 @@ def test_node_begins_anew(job: Job, why: str, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.delattr(TimedSession, "known_until")
     elif why == "over":
         second.handler.leave(Outcome("lost", "a signal"))
-        eventually(first.handler.must_rejoin, "the round is over")
+        eventually(first.handler.must_rejoin, lambda: "the round is over")
     if why == "knows":
         first.backend.lose()
     else:
         job.service.forget()
-    eventually(lambda: first.handler._link.opened == 2, "a session in which it has no round")
+    eventually(lambda: first.handler._link.opened == 2, lambda: "a session in which it has no round")
     assert first.handler.must_rejoin()
     assert first.handler.holding.until() == 0

@@ -11,12 +11,12 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kits.eventually import eventually
 from kits.unit.membership_steps import node
 
 from rdzv_plugins.coordination import KeyValue
@@ -155,17 +155,10 @@ class Seen:
 
     def hold(self, peer: Peer) -> None:
         self.watch.add(peer)
-        until(lambda: self.watch.holds(peer.node_id))
+        eventually(lambda: self.watch.holds(peer.node_id))
 
     def next(self) -> str:
         return self.gone.get(timeout=PATIENCE_S)
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -222,7 +215,7 @@ def test_who_closes_its_port_of_its_own_will_is_not_gone(seen: Seen, start: Call
     for each in (process, other):
         seen.hold(each.peer)
     process.close()
-    until(lambda: not seen.watch.holds("a"))
+    eventually(lambda: not seen.watch.holds("a"))
     other.signal(signal.SIGKILL)
     assert seen.next() == "b"
     assert seen.gone.empty()
@@ -246,13 +239,13 @@ def test_a_refusal_after_any_other_end_of_the_connection_proves_nothing(
     port = seen.port("a")
     seen.watch.add(port.peer)
     connection = port.answered()
-    until(lambda: seen.watch.holds("a"))
+    eventually(lambda: seen.watch.holds("a"))
     port.close()
     end(connection)
-    until(lambda: seen.watch.outcomes[:2] == [("a", "unclear"), ("a", "refused")])
+    eventually(lambda: seen.watch.outcomes[:2] == [("a", "unclear"), ("a", "refused")])
     port.again()
     with port.answered():
-        until(lambda: seen.watch.holds("a"))
+        eventually(lambda: seen.watch.holds("a"))
     assert seen.gone.empty()
 
 
@@ -269,7 +262,7 @@ def test_who_waits_for_the_service_says_so_and_is_watched_on(seen: Seen) -> None
     later.watch.close()
     assert seen.watch.holds("a")
     listener.close()
-    until(lambda: seen.watch.outcomes)
+    eventually(lambda: seen.watch.outcomes)
     assert seen.watch.outcomes[0] == ("a", "unclear")  # of its own will
 
 
@@ -293,7 +286,7 @@ def test_a_refusal_while_the_connection_lasts_proves_nothing(seen: Seen) -> None
     for each in (port, other):
         seen.watch.add(each.peer)
         held.append(each.answered())
-        until(lambda each=each: seen.watch.holds(each.peer.node_id))  # type: ignore[misc]
+        eventually(lambda each=each: seen.watch.holds(each.peer.node_id))  # type: ignore[misc]
         each.close()
     held[1].close()
     assert seen.next() == "b"
@@ -308,7 +301,7 @@ def test_a_refusal_by_who_was_never_reached_proves_nothing(seen: Seen) -> None:
     seen.watch.add(port.peer)
     seen.watch.add(other.peer)
     connection = other.answered()
-    until(lambda: seen.watch.holds("b"))
+    eventually(lambda: seen.watch.holds("b"))
     other.close()
     connection.close()
     assert seen.next() == "b"
@@ -316,7 +309,7 @@ def test_a_refusal_by_who_was_never_reached_proves_nothing(seen: Seen) -> None:
     assert seen.watch.outcomes[0] == ("a", "refused")
     port.again()
     with port.answered():  # it is asked again
-        until(lambda: seen.watch.holds("a"))
+        eventually(lambda: seen.watch.holds("a"))
 
 
 @pytest.mark.parametrize("says", [b"", b"SSH-2.0-OpenSSH_9\n", hello("a"), answer("b", (HERE, 1), (HERE, 2))])
@@ -325,7 +318,7 @@ def test_another_process_at_the_port_proves_nothing(seen: Seen, says: bytes) -> 
     port = seen.port("a")
     seen.watch.add(port.peer)
     connection = port.answered()
-    until(lambda: seen.watch.holds("a"))
+    eventually(lambda: seen.watch.holds("a"))
     connection.close()
     for _ in range(3):
         with port.accept() as stranger:
@@ -342,7 +335,7 @@ def test_who_answers_again_is_not_gone(seen: Seen) -> None:
     seen.watch.add(port.peer)
     port.answered().close()
     connection = port.answered()
-    until(lambda: seen.watch.holds("a"))
+    eventually(lambda: seen.watch.holds("a"))
     port.close()
     assert seen.gone.empty()
     connection.close()
@@ -354,9 +347,9 @@ def test_behind_somebody_in_between_nothing_is_ever_proved(seen: Seen, start: Ca
     process, other = start("a"), start("b")
     with Relay(HERE, process.peer.port) as relay:
         seen.watch.add(Peer("a", HERE, relay.port))
-        until(lambda: ("a", "unclear") in seen.watch.outcomes)  # it has answered, with another address
+        eventually(lambda: ("a", "unclear") in seen.watch.outcomes)  # it has answered, with another address
         relay.refuse()
-        until(lambda: ("a", "refused") in seen.watch.outcomes)
+        eventually(lambda: ("a", "refused") in seen.watch.outcomes)
         seen.hold(other.peer)
         other.signal(signal.SIGKILL)
         assert seen.next() == "b"
@@ -369,7 +362,7 @@ def test_who_is_watched_no_longer_is_not_told_of(seen: Seen, start: Callable[...
     for each in (process, other):
         seen.hold(each.peer)
     seen.watch.remove("a")
-    until(lambda: not seen.watch.holds("a"))
+    eventually(lambda: not seen.watch.holds("a"))
     process.signal(signal.SIGKILL)
     other.signal(signal.SIGKILL)
     assert seen.next() == "b"
@@ -381,7 +374,7 @@ def test_a_node_that_cannot_be_dialled_harms_no_other(seen: Seen, start: Callabl
     """A member may say anything of itself: an interface that is not here, a port that is none."""
     process = start("a")
     seen.watch.add(Peer("odd", host, 70_000 if host == HERE else 4000))
-    until(lambda: ("odd", "unclear") in seen.watch.outcomes)
+    eventually(lambda: ("odd", "unclear") in seen.watch.outcomes)
     seen.hold(process.peer)
     process.signal(signal.SIGKILL)
     assert seen.next() == "a"
@@ -393,16 +386,16 @@ def test_who_was_turned_away_is_watched_once_there_is_room(seen: Seen) -> None:
     for port in ports:
         seen.watch.add(port.peer)
     first = ports[0].answered()
-    until(lambda: seen.watch.holds("a"))
+    eventually(lambda: seen.watch.holds("a"))
     seen.watch.remove("b")
     ports[0].close()
     first.close()
     assert seen.next() == "a"
     with ports[2].answered():
-        until(lambda: seen.watch.holds("c"))
+        eventually(lambda: seen.watch.holds("c"))
         seen.watch.remove("c")
         with ports[3].answered():
-            until(lambda: seen.watch.holds("d"))
+            eventually(lambda: seen.watch.holds("d"))
     assert "b" not in seen.watch._watched
 
 
@@ -415,11 +408,11 @@ def test_who_answers_and_closes_again_and_again_is_asked_less_often(
     seen.watch.add(port.peer)
     for _ in range(8):
         port.answered().close()
-    until(lambda: len(seen.watch.pauses) == 9)
+    eventually(lambda: len(seen.watch.pauses) == 9)
     assert seen.watch.pauses[1:] == [0.0, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0]
     monkeypatch.setattr(watching, "_LASTS_S", 0.0)
     port.answered().close()
-    until(lambda: len(seen.watch.pauses) == 10)
+    eventually(lambda: len(seen.watch.pauses) == 10)
     assert seen.watch.pauses[-1] == 0.0, "that one has lasted"
 
 
@@ -429,7 +422,7 @@ def test_a_wake_that_comes_for_nothing_ends_no_watch(seen: Seen) -> None:
     port = seen.port("a")
     seen.watch.add(port.peer)
     with port.answered():
-        until(lambda: seen.watch.holds("a"))
+        eventually(lambda: seen.watch.holds("a"))
 
 
 @pytest.mark.parametrize("lacks", ["a descriptor", "room in the reactor"])
@@ -488,7 +481,7 @@ def test_a_port_that_is_given_again_is_not_the_one_that_was_watched(seen: Seen) 
     port = first.port
     seen.hold(Peer("a", HERE, port))
     assert first.part(PATIENCE_S)
-    until(lambda: ("a", "unclear") in seen.watch.outcomes)
+    eventually(lambda: ("a", "unclear") in seen.watch.outcomes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(listening, "bind", lambda *_: socket.create_server((HERE, port)))
         again = Listener(name_of("a", 1), HERE, SYSTEM)
@@ -498,7 +491,7 @@ def test_a_port_that_is_given_again_is_not_the_one_that_was_watched(seen: Seen) 
         assert moved is not None
         other.hold(moved)
         tries = len(seen.watch.outcomes)
-        until(lambda: len(seen.watch.outcomes) > tries)
+        eventually(lambda: len(seen.watch.outcomes) > tries)
         assert not seen.watch.holds("a"), "it was watched as a member elsewhere"
         other.watch.close()
     finally:
@@ -522,10 +515,10 @@ def test_a_port_that_could_not_be_kept_is_no_longer_told_and_its_callers_are(see
     listener._socket = NoRoom(listener._socket)  # type: ignore[assignment]
     with contextlib.suppress(ConnectionError):
         socket.create_connection((HERE, listener.port), PATIENCE_S).close()
-    until(lambda: listener.port == 0)
+    eventually(lambda: listener.port == 0)
     assert seen.watch.holds("a")
     listener.close()
-    until(lambda: ("a", "unclear") in seen.watch.outcomes)  # a last word
+    eventually(lambda: ("a", "unclear") in seen.watch.outcomes)  # a last word
     assert seen.gone.empty()
 
 
@@ -547,7 +540,7 @@ def test_strangers_cost_nothing_and_are_told_nothing(seen: Seen) -> None:
         assert seen.watch.holds("a")
     finally:
         listener.close()
-    until(lambda: not seen.watch.holds("a"))
+    eventually(lambda: not seen.watch.holds("a"))
     assert seen.gone.empty()
 
 
@@ -564,13 +557,13 @@ def test_a_watch_and_a_listener_leave_nothing_behind() -> None:
         listener.close()
         seen.watch.add(Peer("b", HERE, 1))  # it is too late for that
         with contextlib.suppress(OSError):
-            until(lambda: socket.create_connection((HERE, listener.port), 1).close())
+            eventually(lambda: socket.create_connection((HERE, listener.port), 1).close())
 
     once()
     before = descriptors()
     for _ in range(20):
         once()
-    until(lambda: descriptors() <= before)
+    eventually(lambda: descriptors() <= before)
 
 
 def test_where_a_node_is_dialled() -> None:

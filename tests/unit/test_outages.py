@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kits.unit.elastic_nodes import PATIENCE_S, Job, Node, eventually, in_round
+from kits.eventually import eventually
+from kits.unit.elastic_nodes import PATIENCE_S, Job, Node, in_round
 from kits.unit.memory_coordination import MemorySession
 
 from rdzv_plugins.clock import now
@@ -171,11 +172,11 @@ def test_a_refusal_while_the_job_works_is_waited_out(refusal: Exception) -> None
         [node] = job.start(1)
         no_longer = refuses(node, refusal)
         node.backend.lose()
-        eventually(lambda: node.handler._link.outage._told, "it has been refused, and says so")
+        eventually(lambda: node.handler._link.outage._told, lambda: "it has been refused, and says so")
         assert node.handler.num_nodes_waiting() == 0
         assert not node.handler.holding.ended(), "its workers run"
         no_longer()
-        eventually(node.handler.num_nodes_waiting, "it is back")
+        eventually(node.handler.num_nodes_waiting, lambda: "it is back")
         assert node.join().result(PATIENCE_S).world_size == 1
 
 
@@ -186,7 +187,7 @@ def test_a_refusal_that_lasts_ends_the_node_and_is_said(refusal: Exception) -> N
         refuses(node, refusal)
         node.backend.lose()
         with pytest.raises(EndpointLost, match=str(refusal)) as raised:
-            eventually(node.handler.num_nodes_waiting, "it ends")
+            eventually(node.handler.num_nodes_waiting, lambda: "it ends")
         assert "here:1" in str(raised.value)
         assert raised.value.remedy.startswith("Give it" if isinstance(refusal, AccessRefused) else "See the output")
         assert raised.value.exit_code == 68
@@ -196,7 +197,7 @@ def test_a_refusal_before_the_first_round_ends_the_node_at_once() -> None:
     with Job("2", outage_timeout=10 * PATIENCE_S) as job:
         node = job.node()
         joins = node.join()
-        eventually(node.has_joined, "it waits for the other")
+        eventually(node.has_joined, lambda: "it waits for the other")
         refuses(node, REFUSALS[0])
         node.backend.lose()
         with pytest.raises(EndpointLost, match="it needs the job's token"):
@@ -258,7 +259,7 @@ def test_an_outage_is_one_for_all_who_watch_each_other() -> None:
                 return True
             return False
 
-        eventually(has_given_up, "the second node has given up")
+        eventually(has_given_up, lambda: "the second node has given up")
 
 
 def again_and_again(action: Callable[[], object]) -> None:
@@ -282,11 +283,11 @@ def test_a_service_that_opens_sessions_and_keeps_none_alive_is_given_up() -> Non
     with Job("1", outage_timeout=1) as job:
         [node] = job.start(1)
         silent(node, now() - 1)
-        eventually(node.handler.num_nodes_waiting, "another session follows")
+        eventually(node.handler.num_nodes_waiting, lambda: "another session follows")
         assert node.join().result(PATIENCE_S).world_size == 1
         silent(node, node.handler._link._recovered_at)
         with pytest.raises(EndpointLost, match="it makes no sense"):
-            eventually(node.handler.num_nodes_waiting, "it ends")
+            eventually(node.handler.num_nodes_waiting, lambda: "it ends")
 
 
 def test_sessions_that_are_lost_as_soon_as_they_are_opened_end_the_node_in_time() -> None:
@@ -296,7 +297,7 @@ def test_sessions_that_are_lost_as_soon_as_they_are_opened_end_the_node_in_time(
         began = now()
 
         def works() -> None:
-            eventually(node.handler.num_nodes_waiting, "another session follows, or it ends")
+            eventually(node.handler.num_nodes_waiting, lambda: "another session follows, or it ends")
             node.join().result(PATIENCE_S)
             silent(node, node.handler._link._recovered_at)
 
@@ -314,7 +315,7 @@ def test_what_was_left_of_an_outage_when_the_session_ended_is_all_there_is() -> 
         silent(node, now() - 59)
         began = now()
         with pytest.raises(EndpointLost, match="another program"):
-            eventually(node.handler.num_nodes_waiting, "it ends")
+            eventually(node.handler.num_nodes_waiting, lambda: "it ends")
         assert now() - began < 30
 
 
@@ -323,7 +324,7 @@ def test_nobody_is_missing_because_the_service_is_away() -> None:
     with Job("2", timeout=1, outage_timeout=3) as job:
         first, second = job.start(2)
         second.die()
-        eventually(first.handler.num_nodes_waiting, "it hears that the other is lost")
+        eventually(first.handler.num_nodes_waiting, lambda: "it hears that the other is lost")
         refuses(first, REFUSALS[0])
         first.backend.lose()
         with pytest.raises(EndpointLost, match="it needs the job's token"):

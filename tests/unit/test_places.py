@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kits.eventually import eventually
 
 from rdzv_plugins.assemble.border import CheckedCoordination
 from rdzv_plugins.clock import now
@@ -227,18 +228,11 @@ def test_process_that_is_killed_with_unread_bytes_is_known_to_be_gone(
         child.kill()
         assert lost.wait(60)
         if "witness" in unread:  # all that is left is a reset, which may be sent by anything on the way
-            until(lambda: looking.sight.refused)
+            eventually(lambda: looking.sight.refused)
             assert not one._may_leave()
             return
         one.open_session(TTL_S, on_lost=lambda _: None, timeout=60)
         assert (one.at, one.left_gone) == (1, True)
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 class Host:
@@ -307,19 +301,19 @@ def test_what_proves_that_the_process_that_serves_a_place_has_ended(ends: str, a
         )
         closing.callback(host.answers.put, host.refuses)
         closing.callback(looking.close)
-        until(lambda: looking.sight.answers)
+        eventually(lambda: looking.sight.answers)
         assert looking.is_witnessed()
         if ends == "in order":
             host.held[0].close()
         elif ends == "by a reset":
             host.reset()
-        until(lambda: looking.is_witnessed() == (ends == "not at all"))
+        eventually(lambda: looking.is_witnessed() == (ends == "not at all"))
         for each in answers:
             if looking.sight.answers:
                 looking.doubt()
             host.answers.put(getattr(host, each))
             if each == "accepts":
-                until(lambda: looking.sight.answers)
+                eventually(lambda: looking.sight.answers)
             else:
                 sight = looked.get(timeout=60)
                 assert not sight.answers

@@ -14,7 +14,8 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-from kits.unit.elastic_nodes import PATIENCE_S, Job, eventually
+from kits.eventually import eventually
+from kits.unit.elastic_nodes import PATIENCE_S, Job
 
 import rdzv_launcher
 import rdzv_plugins
@@ -104,7 +105,7 @@ def test_place_is_looked_at_again_after_an_error_of_ours(caplog: pytest.LogCaptu
         service.look = lambda timeout: fails() if left and left.pop() else look(timeout)  # type: ignore[method-assign]
         looking = Outlook(endpoint, service, 60.0, lambda: None, [str(endpoint)], SYSTEM)
         closing.callback(looking.close)
-        eventually(lambda: looking.sight.answers, "it is seen")
+        eventually(lambda: looking.sight.answers, lambda: "it is seen")
     assert len([each for each in caplog.records if each.exc_info]) == 1, "once, however often"
 
 
@@ -172,7 +173,7 @@ def test_who_waits_for_a_key_hears_of_an_answer_that_is_none(monkeypatch: pytest
 def test_rdzv_top_shows_that_it_watches_a_job_no_more():
     watch = JobWatch("r", fails, lambda: True, PATIENCE_S)
     watch.start()
-    eventually(lambda: "ZeroDivisionError" in watch.data()["problem"], "it is shown")
+    eventually(lambda: "ZeroDivisionError" in watch.data()["problem"], lambda: "it is shown")
     watch.close()
 
 
@@ -205,10 +206,10 @@ def test_background_does_one_task_of_a_kind_at_a_time_and_then_the_newest():
     assert {tasks.begun.get(timeout=PATIENCE_S) for _ in range(2)} == {"say 0", "lead"}
     assert threads() == 2
     tasks.may_end.set()
-    eventually(lambda: threads() == 0, "all is done")
+    eventually(lambda: threads() == 0, lambda: "all is done")
     assert sorted(tasks.done) == ["lead", "say 0", "say 49"]
     in_background("say", tasks.task("again"))
-    eventually(lambda: "again" in tasks.done, "the next is done")
+    eventually(lambda: "again" in tasks.done, lambda: "the next is done")
 
 
 @pytest.mark.parametrize(
@@ -231,7 +232,7 @@ def test_news_do_not_pile_up_threads_while_the_service_is_slow():
     with Job("2") as job:
         node = job.start(2)[1]
         handler, view = node.handler, node.handler._view
-        eventually(lambda: view.assignment is not None, "it has its place")
+        eventually(lambda: view.assignment is not None, lambda: "it has its place")
         goes_on = threading.Event()
         say = handler._self.say
 
@@ -240,10 +241,10 @@ def test_news_do_not_pile_up_threads_while_the_service_is_slow():
             say(**changes)
 
         handler._self.say = slow  # type: ignore[method-assign]
-        eventually(lambda: threads() == 0, "nothing else is under way")
+        eventually(lambda: threads() == 0, lambda: "nothing else is under way")
         view.probe = Probe(99, view.assignment.round)
         for _ in range(30):
             handler._told()
         assert threads() == 1
         goes_on.set()
-        eventually(lambda: handler._self.me.alive == 99, "it is said in the end")
+        eventually(lambda: handler._self.me.alive == 99, lambda: "it is said in the end")

@@ -7,7 +7,8 @@ import threading
 from typing import Any
 
 import pytest
-from kits.unit.elastic_nodes import PATIENCE_S, Job, Node, asked_at_rest, done, eventually, in_round
+from kits.eventually import eventually
+from kits.unit.elastic_nodes import PATIENCE_S, Job, Node, asked_at_rest, done, in_round
 from kits.unit.fake_proxy import FakeProxy, proxies
 from msgspec.structs import replace
 
@@ -152,17 +153,17 @@ def test_lost_store_is_a_new_round_for_all_and_nobodys_failure(
         assert early == [1], "whether the service answers or not"
         assert nodes[1].handler.peer_lost() is True
         for node in (nodes[0], nodes[2]):
-            eventually(node.handler.num_nodes_waiting, "the others hear of it")
+            eventually(node.handler.num_nodes_waiting, lambda: "the others hear of it")
             assert node.handler.peer_lost() is True, "whose workers fail with those of the cut off node"
         assert job.round.reason.endswith("is cut off from the workers' store: no answer for 5 s")
         assert job.round.cause == "lost"
         line = "this node is cut off from the workers' store of round 1: no answer for 5 s; its workers"
-        eventually(lambda: line in caplog.text, "its log says so")
+        eventually(lambda: line in caplog.text, lambda: "its log says so")
         joined(nodes)
         assert job.round.number == 2
         assert [node.handler.num_nodes_waiting() for node in nodes] == [0, 0, 0]
         again = nodes[1].join()  # asked for, and not for the reason of the round before
-        eventually(nodes[0].handler.must_rejoin, "it hears of it")
+        eventually(nodes[0].handler.must_rejoin, lambda: "it hears of it")
         assert job.round.reason.endswith("asked for a new round")
         assert nodes[0].handler.peer_lost() is False
         rest = [nodes[0].join(), nodes[2].join()]
@@ -185,7 +186,7 @@ def test_who_is_cut_off_since_the_round_is_over_says_nothing(
     with Job("2", store="tiered") as job, caplog.at_level(logging.INFO):
         nodes = start(job, 2)
         again = nodes[0].join()
-        eventually(nodes[1].handler.must_rejoin, "the other hears of it")
+        eventually(nodes[1].handler.must_rejoin, lambda: "the other hears of it")
         asked = asked_at_rest(nodes)  # it may lead, and then has something to do with that
         of(proxies, 1).lose("connection refused")
         assert nodes[1].asked == asked[nodes[1].id]
@@ -205,7 +206,7 @@ def test_who_closes_the_store_has_said_before_that_it_wants_a_new_round(proxies:
         close, key = mine.close, f"members/{nodes[0].id}"
         mine.close = lambda: (seen.append(job.service.value(key)), close())  # type: ignore[method-assign]
         again = nodes[0].join()
-        eventually(lambda: seen, "it has left its round")
+        eventually(lambda: seen, lambda: "it has left its round")
         assert b'"after":1' in (seen[0] or b"")
         nodes[1].join().result(PATIENCE_S)
         again.result(PATIENCE_S)
@@ -227,7 +228,7 @@ def test_store_that_ends_with_a_node_that_is_done_needs_no_new_round(proxies: Pr
         nodes = start(job, 2)
         nodes[0].handler.note_done()
         nodes[0].leave(done())
-        eventually(lambda: nodes[1].handler._view.finishing.round == 1, "the other hears of it")
+        eventually(lambda: nodes[1].handler._view.finishing.round == 1, lambda: "the other hears of it")
         of(proxies, 1).cut_off = True
         of(proxies, 1).lose("connection refused")
         assert nodes[1].handler.must_rejoin() is False
@@ -241,7 +242,7 @@ def test_rank_0_leaves_after_the_node_that_serves_the_endpoint_is_done(proxies: 
         joined(nodes)
         first = job.pool.submit(nodes[0].leave, done())
         key = f"members/{nodes[0].id}"
-        eventually(lambda: b'"leaving":"done"' in (job.service.value(key) or b""), "it wants to go")
+        eventually(lambda: b'"leaving":"done"' in (job.service.value(key) or b""), lambda: "it wants to go")
         assert not first.done()
         other = job.pool.submit(nodes[1].leave, done())
         first.result(PATIENCE_S)
@@ -254,7 +255,7 @@ def test_parent_that_is_done_waits_for_those_below(proxies: Proxies) -> None:
         leaving = [job.pool.submit(node.leave, done()) for node in nodes[:2]]
         for node in nodes[:2]:
             key = f"members/{node.id}"
-            eventually(lambda key=key: b'"leaving":"done"' in (job.service.value(key) or b""), "it wants to go")
+            eventually(lambda key=key: b'"leaving":"done"' in (job.service.value(key) or b""), lambda: "it wants to go")
         assert not any(each.done() for each in leaving)
         for node in nodes[2:]:
             node.leave(done())
@@ -294,7 +295,7 @@ def test_round_that_is_over_before_the_proxy_is_connected_is_followed_by_another
 
         def late(*arguments: Any) -> Endpoint:
             if handler._joining.round == 1:
-                eventually(handler.must_rejoin, "the other asks for a new round")
+                eventually(handler.must_rejoin, lambda: "the other asks for a new round")
                 raise errors.EndpointUnreachable("connection refused")
             return opens(*arguments)
 
@@ -334,17 +335,17 @@ def test_real_proxies_of_two_tiers_and_the_loss_of_a_parent() -> None:
             return sorted(trunk["name"].partition(" on ")[0] for trunk in store["trunks"]), store["connections"]
 
         expected = ["node 0", "node 1"], 3
-        eventually(lambda: connected() == expected, f"{expected}: their connections and that of the question")
+        eventually(lambda: connected() == expected, lambda: f"{expected}: their connections and that of the question")
         for node in nodes:
             node.handler._store.agents.set(f"of {node.id}", "it")
         for node in nodes:
             assert nodes[3].handler._store.agents.get(f"of {node.id}") == b"it"
         parent = nodes[1].handler._store._proxy._proxy
         parent.close()  # as with its process; its node is not told
-        eventually(nodes[3].handler.must_rejoin, "its child is cut off")
+        eventually(nodes[3].handler.must_rejoin, lambda: "its child is cut off")
         assert nodes[3].handler.peer_lost() is True
         for node in nodes:
-            eventually(node.handler.num_nodes_waiting, "all hear of it")
+            eventually(node.handler.num_nodes_waiting, lambda: "all hear of it")
         assert job.round.cause == "lost"
         assert {info.world_size for info in joined(nodes)} == {4}
 

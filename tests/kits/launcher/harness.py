@@ -18,7 +18,7 @@ from kits import TESTS
 from kits.eventually import eventually
 from rdzv_plugins.kvstore.sockets.listening import port_holder
 from rdzv_plugins.testing.agents.agent import Agent, Agents, cold
-from rdzv_plugins.testing.agents.processes import kill, wait_until  # noqa: F401 (other folders still take it from here)
+from rdzv_plugins.testing.agents.processes import kill
 from rdzv_plugins.testing.agents.warm import can_be_warm, warm_agent
 from rdzv_plugins.testing.harness import free_port
 

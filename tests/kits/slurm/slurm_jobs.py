@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kits.launcher.harness import Agent, Cluster, wait_until
+from kits.launcher.harness import Agent, Cluster
 from kits.slurm.slurm_kit import LOGIN, PATIENCE_S, Slurm
+from rdzv_plugins.testing.agents.processes import wait_until
 
 _OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 

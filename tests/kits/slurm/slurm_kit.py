@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kits.hosts.hosts import Host, Lan
-from kits.launcher.harness import BIN, wait_until
-from rdzv_plugins.testing.agents.processes import clean_environment
+from kits.launcher.harness import BIN
+from rdzv_plugins.testing.agents.processes import clean_environment, wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "setpriv")
 CLUSTER = "bench"

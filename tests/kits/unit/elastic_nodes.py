@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
+from kits.eventually import eventually
 from kits.unit.memory_coordination import MemoryBackend, MemoryService
 from rdzv_plugins.elastic.handler import ElasticHandler
 from rdzv_plugins.elastic.keys import Leading, Round, decode
@@ -147,16 +147,8 @@ def asked_at_rest(nodes: list[Node]) -> dict[str, int]:
         now = {node.id: node.asked for node in nodes}
         return now == last
 
-    eventually(still, "nobody asks for anything")
+    eventually(still, lambda: "nobody asks for anything")
     return now
-
-
-def eventually(condition: Callable[[], Any], what: str) -> None:
-    """``condition`` becomes true: as the agent asks, again and again."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.005)
 
 
 def done(reason: str = "") -> Outcome:
