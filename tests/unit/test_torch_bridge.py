@@ -32,9 +32,13 @@ def no_node_rank(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def logging_as_before():
-    """The bridge queues what the package logs in the process that it is called in."""
+    """The bridge queues what the package logs in the process that it is called in, and chooses what is shown."""
+    logger = logging.getLogger("rdzv_plugins")
+    level, handlers = logger.level, list(logger.handlers)
     yield
     unqueue_logging()
+    logger.setLevel(level)
+    logger.handlers[:] = handlers
 
 
 @pytest.mark.parametrize(
