@@ -64,6 +64,7 @@ def version_at(endpoint: Endpoint, timeout: float) -> str:
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             connection: socket.socket = stack.enter_context(dial(endpoint.host, endpoint.port, timeout))
             if tls:
+                connection.getpeername()  # of a connection that has ended, wrap_socket may leave the socket open
                 connection = stack.enter_context(_anyone().wrap_socket(connection))
             if version := _version(_ask_version(connection, endpoint)):
                 return version
