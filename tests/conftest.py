@@ -19,6 +19,15 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     # below nohup the run goes on, and what it starts is as anywhere else
     signal.signal(signal.SIGHUP, lambda *_: None)
 
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """The report of the conformance suite is for who asks for it: ``--conformance-json=FILE``."""
+    report = config.pluginmanager.get_plugin("rdzv-conformance")
+    if report is not None and config.getoption("conformance_json") is None:
+        config.pluginmanager.unregister(report)
+
+
 _THRESHOLDS = gc.get_threshold()
 gc.set_threshold(50_000, 20, 20)  # while tests are collected, next to nothing is garbage
 

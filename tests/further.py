@@ -13,15 +13,17 @@ from collections.abc import Iterable
 
 TARGETS: dict[str, tuple[str, ...]] = {
     "sanitize": ("native/", "CMakeLists.txt"),
-    "test-slurm": ("src/rdzv_plugins/schedulers/", "tests/slurm/"),
+    "test-slurm": ("src/rdzv_plugins/schedulers/", "tests/slurm/", "tests/kits/slurm/"),
 }
 THOROUGH: dict[str, tuple[str, ...]] = {
-    "tests/wire": ("native/", "CMakeLists.txt", "tests/wire/"),
-    "tests/conformance": ("src/rdzv_plugins/testing/", "tests/conformance/"),
-    "tests/bench": ("src/launcher/rdzv_launcher/bench/", "tests/bench/"),
-    "tests/examples": ("docs/", "examples/", "README.md", "tests/examples/"),
+    "tests/wire": ("native/", "CMakeLists.txt", "tests/wire/", "tests/kits/wire/"),
+    "tests/conformance": ("src/rdzv_plugins/testing/", "tests/conformance/", "tests/kits/conformance/"),
+    "tests/bench": ("src/launcher/rdzv_launcher/bench/", "tests/bench/", "tests/kits/bench/"),
+    "tests/examples": ("docs/", "examples/", "README.md", "tests/examples/", "tests/kits/examples/"),
 }
 """A target of make, or a folder whose thorough tests are run -> where a changed path begins."""
+ALL = ("constraints.txt", "tests/further.py", ".ci/")
+"""What asks for everything: another torch, or another answer to what is asked for."""
 MAIN = ("origin/main", "origin/master", "upstream/main")
 EARLIER_S = 12 * 3600
 
@@ -33,25 +35,34 @@ def further(changed: Iterable[str] | None) -> list[str]:
         return [name for name, places in by.items() if paths is None or any(path.startswith(places) for path in paths)]
 
     paths = None if changed is None else tuple(changed)
+    if paths is not None and any(path.startswith(ALL) for path in paths):
+        paths = None
     folders = asked(THOROUGH)
     return asked(TARGETS) + ([f"thorough THOROUGH='{' '.join(folders)}'"] if folders else [])
 
 
 def changed_since(base: str) -> list[str] | None:
     """The paths that differ from ``base``, or from where this work began; None if that is not known."""
+    base = base or _beginning()
+    # both names of what was moved, any name as it is, and what is not committed yet
+    differ = _git("diff", "--name-only", "--no-renames", "-z", base, "--") if base else None
+    new = _git("ls-files", "--others", "--exclude-standard", "-z")
+    return None if differ is None or new is None else [path for path in (differ + new).split("\0") if path]
+
+
+def _beginning() -> str:
+    """The commit where this work began; empty if the clone does not have it."""
     head = _git("rev-parse", "HEAD")
-    if not base:
-        base = next((found for name in MAIN if (found := _git("merge-base", "HEAD", name)) not in ("", head)), "")
-    if not base:
-        committed = int(_git("log", "-1", "--format=%ct") or 0)
-        base = _git("rev-list", "-1", f"--before={committed - EARLIER_S}", "HEAD")
-    if not base or not _git("rev-parse", "--verify", "--quiet", f"{base}^{{commit}}"):
-        return None
-    return _git("diff", "--name-only", base, "HEAD").splitlines()
+    bases = [_git("merge-base", "HEAD", main) for main in MAIN if _git("rev-parse", "--verify", "--quiet", main)]
+    committed = int(_git("log", "-1", "--format=%ct") or 0)
+    earlier = _git("rev-list", "-1", f"--before={committed - EARLIER_S}", "HEAD")
+    return next((base for base in bases if base != head), earlier) or ""  # None: a shallow clone lacks it
 
 
-def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], capture_output=True, text=True).stdout.strip()
+def _git(*arguments: str) -> str | None:
+    """The answer of git, None if it has failed."""
+    done = subprocess.run(["git", *arguments], capture_output=True, text=True, errors="surrogateescape")
+    return None if done.returncode else done.stdout.strip("\n")
 
 
 if __name__ == "__main__":

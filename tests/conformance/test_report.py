@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from kits import ROOT
 from kits.conformance.toy_kit import environment, run
 
 from rdzv_launcher.tools import conformance
@@ -79,6 +80,26 @@ def run_suite(directory: Path, tests: str, *arguments: str) -> tuple[int, str]:
     command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "--rootdir=.", "-p", "no:cacheprovider"]
     command += ["-p", "rdzv_plugins.testing.plugin", "--conformance-json=report.json", *arguments, "test_it.py"]
     return run(command, environment(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1"), directory)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_our_own_tests_end_without_it_unless_it_is_asked_for(tmp_path: Path, asked: bool) -> None:
+    wish = ["--conformance-json=report.json"] * asked
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-c",
+        str(ROOT / "pyproject.toml"),
+        "-n0",
+        "-p",
+        "no:cacheprovider",
+        *wish,
+    ]
+    test = ROOT / "tests/conformance/test_static.py::TestPlugin::test_is_listed"
+    code, text = run([*command, str(test)], environment(), tmp_path)
+    assert code == 0, text
+    assert ("conformance of static" in text) == (tmp_path / "report.json").exists() == asked
 
 
 @pytest.mark.parametrize("processes", [[], ["-p", "xdist", "-n1"]], ids=["one process", "xdist"])

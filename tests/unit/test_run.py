@@ -29,10 +29,11 @@ def run(folder: Path, test: str, *arguments: str) -> tuple[int, str, int]:
     """Exit code and output of a run of ``test``, and how many times it noted that it ran."""
     (folder / "test_it.py").write_text(ONCE + test)
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p xdist -p no:cacheprovider"}
     done = subprocess.run(
-        [sys.executable, TESTS / "run.py", "-p", "kits.started", "-p", "no:cacheprovider", *arguments, "test_it.py"],
+        [sys.executable, TESTS / "run.py", "-p", "kits.started", *arguments, "test_it.py"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, **plugins, "PYTHONPATH": path},
         capture_output=True,
         text=True,
     )
@@ -50,14 +51,27 @@ STARTS = {
 def test_a_test_with_processes_that_fails_by_chance_is_run_again(tmp_path: Path, test: str) -> None:
     code, output, runs = run(tmp_path, test, "-n1")
     assert (code, runs) == (0, 2)
-    assert "RUN TWICE: test_it.py::test " in output.splitlines()[-3]
+    assert "RUN TWICE: test_it.py::test " in output.splitlines()[-2]
     assert [file.suffix for file in sorted((tmp_path / "build/tests/failed").iterdir())] == [".json", ".txt"]
 
 
-def test_one_that_fails_again_is_a_failure(tmp_path: Path) -> None:
+def test_one_that_fails_again_is_a_failure_and_ends_with_its_command(tmp_path: Path) -> None:
     code, output, runs = run(tmp_path, "def test(): process(); first_time(); assert False")
     assert (code, runs) == (1, 2)
     assert "RUN TWICE" not in output
+    assert output.splitlines()[-1].endswith("-m pytest -n0 test_it.py::test")
+
+
+def test_many_failures_are_no_chance(tmp_path: Path) -> None:
+    many = "@pytest.mark.parametrize('x', range(11))\ndef test(x): process(); first_time(); assert x > 98"
+    code, _, runs = run(tmp_path, many)
+    assert (code, runs) == (1, 11)
+
+
+def test_an_interrupted_run_is_over(tmp_path: Path) -> None:
+    stop = "def test_a(): process(); first_time(); assert False\ndef test_b(): raise KeyboardInterrupt"
+    code, _, runs = run(tmp_path, stop)
+    assert (code, runs) == (2, 1)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,120 @@
+"""tests/PROMISES.md, the ledger of what is proved where: it has no gap and no dead name."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+from kits import ROOT
+
+LEDGER = (ROOT / "tests/PROMISES.md").read_text()
+TO_COME = {
+    "test_another_endpoint_serves_when_the_node_that_served_is_lost",
+    "test_the_nodes_of_static_restart_together",
+    "test_the_loss_of_node_rank_0_ends_static_everywhere",
+    "test_a_node_that_finds_itself_broken_is_left_out",
+}
+"""Scenarios that the ledger names and nobody has written yet."""
+STORIES = re.compile(r"simulation/test_(scenarios|agent)_\w+\.py::(\w+)")
+LIST = """
+import sys, pytest
+class Listing:
+    def pytest_collection_finish(self, session):
+        for item in session.items:
+            print("\\nTEST", item.get_closest_marker("thorough") is None, item.nodeid)
+sys.exit(pytest.main(["--collect-only", "-q", "-n0", "-p", "no:cacheprovider", *sys.argv[1:]], plugins=[Listing()]))
+"""
+
+
+def table(ledger: str) -> list[list[str]]:
+    """The rows, each with its promise, scenarios, tests of the gate, and further tests."""
+    lines = [line[1:-1].split("|") for line in ledger.splitlines() if re.match(r"\| (?!promise )", line)]
+    return [[cell.strip() for cell in cells] for cells in lines]
+
+
+def names(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def written(name: str) -> bool:
+    file, _, test = name.partition("::")
+    path = ROOT / "tests" / file
+    return path.is_file() and (f"def {test}(" in path.read_text() or not test)
+
+
+def wrong(ledger: str, tests: dict[str, bool], to_come: set[str]) -> set[str]:
+    """What is wrong with a ledger. ``tests``: name, with and without parameters, or file -> is any of it in the gate.
+
+    Further tests that are not among them are looked for in the text of their file.
+    """
+    found = set()
+    scenarios = {name.rpartition("::")[2]: gate for name, gate in tests.items() if name.startswith("simulation/")}
+    told, coming = set(), set()
+    for promise, stories, gate, further in table(ledger):
+        if not stories or not names(gate):
+            found.add(f"a gap: {promise}")
+        told |= (here := set(names(stories)))
+        coming |= here - scenarios.keys()
+        found |= {f"not in the gate: {name}" for name in here & scenarios.keys() if not scenarios[name]}
+        found |= {f"not in the gate: {name}" for name in names(gate) if not tests.get(name)}
+        found |= {f"no such test: {name}" for name in names(further) if name not in tests and not written(name)}
+    found |= {f"no such scenario: {name}" for name in coming - to_come}
+    found |= {f"no longer to come: {name}" for name in to_come - coming}
+    found |= {f"without a promise: {match[2]}" for name in tests if (match := STORIES.fullmatch(name))} - {
+        f"without a promise: {name}" for name in told
+    }
+    return found
+
+
+@pytest.fixture(scope="module")
+def tests() -> dict[str, bool]:
+    """Of the simulation and of the files of which the ledger names tests of the gate, as pytest collects them."""
+    files = {f"tests/{name.partition('::')[0]}" for _, _, gate, _ in table(LEDGER) for name in names(gate)}
+    assert [file for file in files if not (ROOT / file).is_file()] == [], "dead names"
+    listing = [sys.executable, "-c", LIST, "tests/simulation", *sorted(files)]
+    done = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    found: dict[str, bool] = {}
+    for gate, test in re.findall(r"^TEST (True|False) tests/(.*)$", done.stdout, re.MULTILINE):
+        for name in (test, test.partition("[")[0], test.partition("::")[0]):
+            found[name] = found.get(name, False) or gate == "True"
+    return found
+
+
+def test_the_ledger_is_whole(tests: dict[str, bool]) -> None:
+    assert wrong(LEDGER, tests, TO_COME) == set()
+
+
+def test_each_invariant_is_a_promise() -> None:
+    promises = " ".join(promise for promise, *_ in table(LEDGER))
+    assert {f"I{number}" for number in range(1, 14)} <= set(re.findall(r"\bI\d+\b", promises))
+
+
+TESTS = {"simulation/test_agent_x.py::test_s": True, "unit/test_a.py::test_a": True, "unit/test_b.py::test_b[1]": False}
+ROW = "| it works | `test_s` | `unit/test_a.py::test_a` | |\n"
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        ("| it waits | | `unit/test_a.py::test_a` | |", "a gap: it waits"),
+        ("| it waits | needs a kernel | | |", "a gap: it waits"),
+        ("| it waits | `test_t` | `unit/test_a.py::test_a` | |", "no such scenario: test_t"),
+        (
+            "| it waits | no order of events | `unit/test_b.py::test_b[1]` | |",
+            "not in the gate: unit/test_b.py::test_b[1]",
+        ),
+        ("| it waits | no order of events | `unit/test_a.py::test_c` | |", "not in the gate: unit/test_a.py::test_c"),
+        ("| it waits | `test_s` | `unit/test_a.py::test_a` | `unit/test_d.py` |", "no such test: unit/test_d.py"),
+    ],
+)
+def test_what_is_missing_is_found(row: str, what: str) -> None:
+    assert wrong(ROW, TESTS, set()) == set()
+    assert wrong(ROW + row, TESTS, set()) == {what}
+
+
+def test_a_scenario_has_a_promise_and_is_not_to_come_for_ever() -> None:
+    untold = ROW.replace("`test_s`", "needs a kernel")
+    assert wrong(untold, TESTS, {"test_t"}) == {"without a promise: test_s", "no longer to come: test_t"}
