@@ -1,6 +1,8 @@
 # The only commands a newcomer needs. Each sets up what it needs; a second run is quick.
 #   make demo    train a real network on two nodes, kill a worker, then a node, see it resume
-#   make test    all tests (make test ARGS="-k static" for some)
+#   make test    the gate: what every change has to pass (make test ARGS="-k static" for some)
+#   make test-all  all tests, also with real Slurm, mpirun and Redis; the sanitizers; a soak of some minutes
+#   make soak-sim SEEDS=200000  that many jobs in simulated time, to which anything may happen
 #   make test-slurm  those with a real Slurm and real mpiruns, which it installs on Debian and Ubuntu
 #   make test-torch VERSION=2.15.0  the tests that touch torch, with another torch, in an environment of its own
 #   make lint    formatting, types, layers, generated pages, links
@@ -19,9 +21,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CONSTRAINTS := constraints.txt
 NATIVE := build/native/.built
+NATIVE_TESTS := build/sanitize-none/.built
 NATIVE_SOURCES := CMakeLists.txt $(wildcard native/*.txt native/src/* native/include/rdzv/* native/bindings/* native/bench/*)
 
-.PHONY: demo test test-slurm test-torch lint docs wheels release bench soak native sanitize sanitize-address sanitize-thread fuzz clean setup
+.PHONY: demo test test-all thorough test-slurm soak-sim test-torch lint docs wheels release bench soak native sanitize sanitize-address sanitize-thread fuzz clean setup
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml $(CONSTRAINTS) tests/kits/quick.pth
@@ -38,7 +41,12 @@ $(STAMP): pyproject.toml $(CONSTRAINTS) tests/kits/quick.pth
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@
 
-native: $(NATIVE)
+native: $(NATIVE) $(NATIVE_TESTS)
+
+$(NATIVE_TESTS): $(STAMP) $(NATIVE_SOURCES) $(wildcard native/tests/*)
+	@echo "building the C++ tests: a minute or two ..."
+	@native/tests/build.sh none rdzv_tests rdzv_fuzz
+	@touch $@
 
 $(NATIVE): $(STAMP) $(NATIVE_SOURCES)
 	@command -v $${CXX:-c++} >/dev/null || { \
@@ -56,15 +64,45 @@ demo: $(NATIVE)
 TESTERS ?= 8
 # kept bytecode: else each of some thousand processes compiles our modules again
 test: export PYTHONDONTWRITEBYTECODE =
-test: $(NATIVE)
-	@tests/install.sh etcd redis slurm openmpi
-	@echo "running the tests, $(TESTERS) at a time: up to half an hour with two processors ..."
-	@# a fresh checkout: else each tester would compile all tests for itself, at the same time
-	@test -e tests/__pycache__ || $(BIN)/python -m pytest -n0 --collect-only -qq --ignore=tests/native >/dev/null
-	@# in the order of tests/conftest.py: a run ends when the last file does
-	@$(BIN)/python tests/run.py -n $(TESTERS) --dist loadfile --no-loadscope-reorder --ignore=tests/native $(ARGS)
+PYTEST = $(BIN)/python tests/run.py -n $(TESTERS) --dist loadfile --no-loadscope-reorder --ignore=tests/native
+test: $(NATIVE) $(NATIVE_TESTS) compiled-tests
+	@tests/install.sh etcd
+	@echo "the gate: the C++ tests, the fuzzer for 10 s, and all tests but the thorough ones, $(TESTERS) at a time ..."
+	@build/sanitize-none/native/tests/rdzv_tests --quiet
+	@build/sanitize-none/native/tests/rdzv_fuzz --seconds 10 --save build/fuzz
+	@$(PYTEST) -m "not thorough" $(ARGS)
 
-# a real Slurm and real mpiruns, alone; `test` has them, too
+test-all: export PYTHONDONTWRITEBYTECODE =
+test-all: $(NATIVE) compiled-tests
+	@tests/install.sh etcd redis slurm openmpi
+	@echo "all tests, $(TESTERS) at a time: up to 40 minutes with two processors ..."
+	@$(PYTEST) $(ARGS)
+	@echo "the sanitizers ..."
+	@$(MAKE) --no-print-directory sanitize
+	@echo "a soak of three minutes ..."
+	@$(BIN)/python tests/soak --minutes=3
+
+# the thorough tests of some folders: CI, where the change asks for it
+thorough: export PYTHONDONTWRITEBYTECODE =
+thorough: $(NATIVE) compiled-tests
+	@tests/install.sh etcd redis
+	@$(PYTEST) -m thorough $(THOROUGH)
+
+# a fresh checkout: else each tester would compile all tests for itself, at the same time
+.PHONY: compiled-tests
+compiled-tests: $(NATIVE)
+	@test -e tests/__pycache__ || $(BIN)/python -m pytest -n0 --collect-only -qq --ignore=tests/native >/dev/null
+
+SEEDS ?= 2000
+FIRST ?= 10000
+# both processors share the seeds
+soak-sim: $(STAMP)
+	@half=$$(($(FIRST) + $(SEEDS) / 2)); \
+	$(BIN)/python tests/simulation --seeds $(FIRST) $$half & one=$$!; \
+	$(BIN)/python tests/simulation --seeds $$half $$(($(FIRST) + $(SEEDS))); two=$$?; \
+	wait $$one && exit $$two
+
+# a real Slurm and real mpiruns, alone; `test-all` has them, too
 test-slurm: $(NATIVE)
 	@tests/install.sh slurm openmpi
 	@$(BIN)/python -m pytest -n 3 --dist loadfile tests/slurm $(ARGS)

@@ -1,12 +1,13 @@
 #!/bin/sh
-# Builds the C++ tests with sanitizers: build.sh address|thread [TARGET...], into build/sanitize-address or -thread.
+# Builds the C++ tests, with sanitizers or without: build.sh address|thread|none [TARGET...], into build/sanitize-....
 # With clang (CXX=clang++, before the directory is made) there is also rdzv_libfuzzer, for libFuzzer.
 set -eu
 cd "$(dirname "$0")/../.."
 case $1 in
   address) sanitizers=address,undefined ;;
   thread) sanitizers=thread ;;
-  *) echo "usage: $0 address|thread [TARGET...]" >&2; exit 2 ;;
+  none) sanitizers= ;;
+  *) echo "usage: $0 address|thread|none [TARGET...]" >&2; exit 2 ;;
 esac
 build=build/sanitize-$1
 shift

@@ -17,6 +17,8 @@ from rdzv_plugins.errors import RdzvError, UsageError
 from rdzv_plugins.testing.agents.processes import wait_until
 from rdzv_plugins.testing.builtin import EtcdHarness
 
+pytestmark = pytest.mark.thorough
+
 SMALL = Step("transport", ("--quick", "--clients=1", "--sizes=16"))
 WRONG = Step("store", ("--connections=none",))
 ALL = {"launch", "rendezvous", "faults", "store", "tiered", "transport"}

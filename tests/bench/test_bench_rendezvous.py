@@ -22,6 +22,8 @@ from rdzv_launcher.bench.processes.parts import Part
 from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.errors import RdzvError
 
+pytestmark = pytest.mark.thorough
+
 NODES, FEWER = (5, 16, 64), (5, 64)
 """Of 5, one goes in the end, and one may lead and one be rank 0, who ask for more: so plain nodes are left."""
 PER_NODE = {

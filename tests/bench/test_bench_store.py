@@ -26,6 +26,8 @@ from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.errors import RdzvError, UsageError
 from rdzv_plugins.kvstore.native.server import StoreServer
 
+pytestmark = pytest.mark.thorough
+
 N, ROUNDS, GETS = 20, 3, 4
 LIMIT_S = 60.0
 REQUESTS = {

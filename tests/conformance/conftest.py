@@ -2,5 +2,22 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 # many of these tests run at once, each with processes of its own; the suite reads it when it is first used
 os.environ.setdefault("RDZV_CONFORMANCE_PATIENCE", "90")
+
+SAMPLED = ("test_static.py", "test_c10d.py", "test_tiered.py")
+"""Of these the gate has a sample: the suite is run whole on a backend of each other kind."""
+EACH = 6
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of each theme the first test and every sixth after it are in the sample."""
+    count: dict[tuple[str, str], int] = {}
+    for item in items:
+        if item.path.name in SAMPLED and isinstance(item, pytest.Function):
+            theme = item.path.name, item.function.__module__
+            number = count[theme] = count.get(theme, -1) + 1
+            if number % EACH:
+                item.add_marker(pytest.mark.thorough)

@@ -6,10 +6,13 @@ import os
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from kits.conformance.toy_kit import check
 
 from rdzv_plugins.testing.agents.agent import Agents
 from rdzv_plugins.testing.agents.processes import wait_until
+
+pytestmark = pytest.mark.thorough
 
 RESTART = "test_worker_that_is_killed_costs_one_restart_and_all_meet_in_a_fresh_store"
 FAILURE = "test_failure_for_good_ends_the_job_on_every_node_with_its_exit_code"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from kits.conformance.toy_kit import CONFORMANCE, check, environment, install, run
+
+pytestmark = pytest.mark.thorough
 
 
 def test_right_state_backend_passes(tmp_path: Path) -> None:

@@ -8,7 +8,10 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import pytest
 from kits.conformance.toy_kit import check
+
+pytestmark = pytest.mark.thorough
 
 # what never happens is waited for: not for a minute
 check = partial(check, harness="CoordinationHarness", variables={"RDZV_CONFORMANCE_PATIENCE": "20"})

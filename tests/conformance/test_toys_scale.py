@@ -5,7 +5,10 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import pytest
 from kits.conformance.toy_kit import check
+
+pytestmark = pytest.mark.thorough
 
 check = partial(check, theme="scale", harness="CoordinationHarness")
 

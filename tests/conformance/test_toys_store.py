@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from kits.conformance.toy_kit import check
+
+pytestmark = pytest.mark.thorough
 
 ROUNDS = "round or one_node or meet or get"
 

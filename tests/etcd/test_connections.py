@@ -17,6 +17,8 @@ from rdzv_plugins.backends.etcd.opening import make_channel
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.kit.loop import hold_for_good
 
+pytestmark = pytest.mark.thorough
+
 WATCH = rpc.WatchRequest(create_request=rpc.WatchCreateRequest(key=b"k"))
 
 
@@ -32,10 +34,6 @@ async def write(connection: Connection) -> Any:
     return await connection.stream("Watch/Watch").write(WATCH)
 
 
-async def write_in_time(connection: Connection) -> Any:
-    return await connection.stream("Watch/Watch").write(WATCH, LONG)
-
-
 async def read(connection: Connection) -> Any:
     return await connection.stream("Watch/Watch").read()
 
@@ -44,7 +42,7 @@ async def ask(connection: Connection) -> Any:
     return await connection.unary("KV/Range", rpc.RangeRequest(key=b"k"), LONG)
 
 
-@pytest.mark.parametrize("wait", [write, write_in_time, read, ask])
+@pytest.mark.parametrize("wait", [write, read, ask])
 def test_whoever_waits_on_a_dropped_connection_is_told(
     silent: HoldingRelay, wait: Callable[[Connection], Coroutine[Any, Any, Any]]
 ) -> None:

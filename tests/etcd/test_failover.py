@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kits.etcd.etcd_kit import Cluster, Tls, Users, etcd
 from kits.etcd.failover_kit import PREFIX, Subject, home, lead
-from kits.launcher.harness import wait_until
+from kits.eventually import eventually
 from kits.wire.coordination_kit import LONG, keys_of, opened
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
@@ -26,8 +26,9 @@ def subject(three: Cluster) -> Iterator[Subject]:
     subject.close()
 
 
-@pytest.mark.parametrize("leads", [True, False], ids=["leader", "follower"])
-@pytest.mark.parametrize("how", ["kill", "stop"])
+@pytest.mark.parametrize(
+    ("how", "leads"), [("kill", True), pytest.param("stop", False, marks=pytest.mark.thorough)], ids=["kill", "stop"]
+)
 def test_its_own_member_goes_while_it_writes(three: Cluster, subject: Subject, how: str, leads: bool) -> None:
     member = home(three)
     others = [each for each in three.members if each is not member]
@@ -42,39 +43,18 @@ def test_its_own_member_goes_while_it_writes(three: Cluster, subject: Subject, h
         subject.check()
 
 
-@pytest.mark.parametrize("how", ["kill", "stop"])
-def test_its_own_member_goes_while_nothing_is_asked(three: Cluster, subject: Subject, how: str) -> None:
+@pytest.mark.thorough
+def test_its_own_member_goes_while_nothing_is_asked(three: Cluster, subject: Subject) -> None:
     """A stopped one is noticed by the keep-alives alone, in time for another member to be told."""
     member = home(three)
     lead(three, next(each for each in three.members if each is not member))  # an election would prolong the lease
-    member.kill() if how == "kill" else member.stop()
+    member.stop()
     subject.outlive()
     assert home(three) is not member
     subject.check()
 
 
-def test_the_leader_is_killed_and_restarted_while_it_writes(three: Cluster, subject: Subject) -> None:
-    member = home(three)
-    leader = next(each for each in three.members if each is not member)
-    lead(three, leader)
-    with subject.busy():
-        leader.kill()
-        subject.goes_on()
-        leader.restart()
-        three.wait_quorum()
-    subject.check()
-
-
-def test_members_are_killed_one_after_the_other_and_come_back(three: Cluster, subject: Subject) -> None:
-    with subject.busy():
-        for member in [*three.members, *three.members]:
-            member.kill()
-            subject.goes_on()
-            member.restart()
-            three.wait_quorum()
-    subject.check()
-
-
+@pytest.mark.thorough
 def test_members_come_and_go_where_it_has_to_log_in_over_tls(tmp_path: Path) -> None:
     """A member that was restarted has forgotten who has logged in."""
     tls, users = Tls(tmp_path / "tls", client_auth=True), Users(prefix=PREFIX)
@@ -91,13 +71,13 @@ def test_members_come_and_go_where_it_has_to_log_in_over_tls(tmp_path: Path) -> 
         subject.close()
 
 
-@pytest.mark.parametrize("killed", [2, 3])
+@pytest.mark.parametrize("killed", [2, pytest.param(3, marks=pytest.mark.thorough)])
 def test_it_waits_for_a_quorum_and_is_the_same_session_then(three: Cluster, subject: Subject, killed: int) -> None:
     mine = home(three)
     for member in [mine, *(each for each in three.members if each is not mine)][:killed]:
         member.kill()
     three.wait_no_quorum()
-    with pytest.raises(TimeoutError, match=r"no leader|refused"):
+    with pytest.raises(TimeoutError, match=r"127\.0\.0\.1"):
         subject.session.put({"no": b"quorum"}, timeout=4)
     asked = threading.Thread(target=subject.write)
     asked.start()
@@ -110,41 +90,7 @@ def test_it_waits_for_a_quorum_and_is_the_same_session_then(three: Cluster, subj
     subject.check()
 
 
-def test_requests_of_many_threads_get_their_own_answers_while_members_go(three: Cluster, subject: Subject) -> None:
-    wrong: list[object] = []
-    stop = threading.Event()
-    rounds = [0] * 8
-
-    def ask(number: int) -> None:
-        try:
-            while not stop.is_set():
-                count = b"%d" % rounds[number]
-                subject.session.put({f"t/{number}/": count}, timeout=T)
-                found = subject.session.list(f"t/{number}/", timeout=T)[0]
-                if [(each.key, each.value) for each in found] != [(f"t/{number}/", count)]:
-                    wrong.append((number, count, found))
-                rounds[number] += 1
-        except Exception as error:
-            wrong.append(error)
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for _ in range(3):
-        member = home(three)
-        member.kill()
-        since = list(rounds)
-        wait_until(lambda: wrong or min(map(int.__sub__, rounds, since)) > 3, T, lambda: f"{since} {rounds}")  # noqa: B023
-        member.restart()
-        three.wait_quorum()
-    stop.set()
-    for thread in threads:
-        thread.join(T)
-    assert wrong == []
-    subject.session.delete([f"t/{number}/" for number in range(8)], timeout=T)
-    subject.check()
-
-
+@pytest.mark.thorough
 def test_a_counter_of_all_counts_each_step_once_while_members_go(three: Cluster) -> None:
     """Compare-and-put by four sessions: a step that was done and not reported, or reported and undone, would show."""
     backend, stop = EtcdCoordination(three.endpoints, "run"), threading.Event()
@@ -169,7 +115,7 @@ def test_a_counter_of_all_counts_each_step_once_while_members_go(three: Cluster)
         for go, come in ((member.kill, member.restart), (member.stop, member.cont)):
             go()
             since = list(steps)
-            wait_until(lambda: failures or all(map(int.__gt__, steps, since)), LONG, lambda: f"{since} {steps}")  # noqa: B023
+            eventually(lambda: failures or all(map(int.__gt__, steps, since)), lambda: f"{since} {steps}")  # noqa: B023
             come()
             three.wait_quorum()
     stop.set()
@@ -180,10 +126,10 @@ def test_a_counter_of_all_counts_each_step_once_while_members_go(three: Cluster)
     backend.close()
 
 
-@pytest.mark.parametrize("how", ["kill", "stop"])
-def test_a_member_is_away_at_the_start(three: Cluster, how: str) -> None:
+@pytest.mark.thorough
+def test_a_member_is_away_at_the_start(three: Cluster) -> None:
     member = three.members[1]
-    member.kill() if how == "kill" else member.stop()
+    member.stop()
     three.wait_quorum()
     backend = EtcdCoordination(three.endpoints, "run")
     for _ in range(10):  # which member is tried first is chance
@@ -195,21 +141,7 @@ def test_a_member_is_away_at_the_start(three: Cluster, how: str) -> None:
     subject.close()
 
 
-def test_the_whole_cluster_comes_up_while_a_session_is_being_opened(three: Cluster) -> None:
-    for member in three.members:
-        member.kill()
-    sessions = []
-    backend = EtcdCoordination(three.endpoints, "run")
-    opening = threading.Thread(target=lambda: sessions.append(opened(backend, LONG)))
-    opening.start()
-    three.members[0].restart()
-    assert sessions == [], "one member of three is no quorum"
-    three.members[1].restart()
-    opening.join(T)
-    assert sessions[0].create("k", b"", timeout=T)[0]
-    backend.close()
-
-
+@pytest.mark.thorough
 def test_certificates_are_read_again_for_each_new_connection(tmp_path: Path) -> None:
     """All are of a new authority: those of the member first, those of the node some time later."""
     theirs = Tls(tmp_path / "theirs", client_auth=True)
@@ -221,7 +153,7 @@ def test_certificates_are_read_again_for_each_new_connection(tmp_path: Path) -> 
         member.kill()
         Tls(tmp_path / "theirs", client_auth=True)
         member.restart()
-        wait_until(lambda: "certificate" in subject.why(), T, subject.why)  # no longer that nobody listens
+        eventually(lambda: "certificate" in subject.why(), subject.why)  # no longer that nobody listens
         shutil.copytree(tmp_path / "theirs", mine, dirs_exist_ok=True)
         subject.write()
         assert subject.losses.none

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,8 +14,8 @@ from pathlib import Path
 import pytest
 from kits.etcd.etcd_kit import Cluster
 from kits.etcd.failover_kit import Subject, path_of
+from kits.eventually import eventually
 from kits.launcher.clock_ahead import ahead
-from kits.launcher.harness import wait_until
 from kits.wire.attack_kit import read_line
 from kits.wire.coordination_kit import LONG, Losses, client_of, keys_of, leave, opened
 from kits.wire.processes import spawned
@@ -49,7 +48,7 @@ def test_a_run_whose_processes_were_all_killed_leaves_nothing_to_the_next_one(si
         assert 0 not in found.values(), "everything hangs on a lease"
         run_lease = found[f"{path_of()}k/mine"]
         assert f"granted with TTL({TEN_MINUTES}s)" in single.etcdctl("lease", "timetolive", f"{run_lease:x}")
-    wait_until(lambda: list(single.keys("")) == [f"{path_of()}k/mine"], T, lambda: str(single.keys("")))
+    eventually(lambda: list(single.keys("")) == [f"{path_of()}k/mine"], lambda: str(single.keys("")))
     backend = EtcdCoordination(single.endpoints, "run")
     next_one = opened(backend)
     assert keys_of(next_one) == {}
@@ -85,6 +84,7 @@ def test_the_last_session_deletes_the_keys_of_its_run_and_of_no_other(single: Cl
     assert single.keys("") == {}
 
 
+@pytest.mark.thorough
 def test_sessions_that_come_and_go_at_once_delete_nothing_of_those_that_stay(single: Cluster) -> None:
     wrong: list[object] = []
 
@@ -110,6 +110,7 @@ def test_sessions_that_come_and_go_at_once_delete_nothing_of_those_that_stay(sin
     assert single.keys("") == {}
 
 
+@pytest.mark.thorough
 def test_lasting_keys_last_as_long_as_the_run(single: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Longer than their lease does without being refreshed."""
     for module in (session, leases):
@@ -122,11 +123,11 @@ def test_lasting_keys_last_as_long_as_the_run(single: Cluster, monkeypatch: pyte
     subject.close()
 
 
+@pytest.mark.thorough
 def test_an_idle_session_asks_nothing_but_to_stay_alive(single: Cluster) -> None:
     subjects = [Subject(single, ttl=15) for _ in range(5)]
     for subject in subjects:
         subject.write()
-    start = time.monotonic()
     single.put_fuse(f"{path_of()}k/fuse", 15)
     before = single.counts()
     for subject in subjects:
@@ -136,12 +137,11 @@ def test_an_idle_session_asks_nothing_but_to_stay_alive(single: Cluster) -> None
         method: after[method] - before.get(method, 0) for method in after if after[method] != before.get(method, 0)
     }
     assert asked.keys() == {"LeaseKeepAlive"}
-    times = (time.monotonic() - start) / 15
-    assert len(subjects) <= asked["LeaseKeepAlive"] <= (3 * times + 3) * len(subjects), "three in each time to live"
     for subject in subjects:
         subject.close()
 
 
+@pytest.mark.thorough
 def test_a_forked_child_cannot_use_its_parents_session_and_does_not_disturb_it(single: Cluster) -> None:
     watcher = opened(EtcdCoordination(single.endpoints, "run"))
     with etcd_client(single, "forks", 10) as process:
@@ -183,6 +183,7 @@ def clock(tmp_path_factory: pytest.TempPathFactory) -> Clock:
     return Clock(ahead(directory) | {"CLOCK_AHEAD_WHILE": str(file)}, file)
 
 
+@pytest.mark.thorough
 def test_a_wall_clock_that_jumps_by_an_hour_changes_nothing(single: Cluster, clock: Clock) -> None:
     """There and back, and even while etcd is away, when time is measured."""
     watcher, losses = EtcdCoordination(single.endpoints, "run"), Losses()

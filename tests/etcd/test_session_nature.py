@@ -10,7 +10,6 @@ from kits.etcd.etcd_kit import Cluster
 from kits.wire.coordination_kit import (
     LONG,
     check_that_an_end_waits_for_the_call,
-    check_that_sessions_share_a_thread,
     client_of,
     leave,
     opened,
@@ -29,10 +28,7 @@ def backend(single: Cluster) -> Iterator[EtcdCoordination]:
     backend.close()
 
 
-def test_many_sessions_of_one_process_have_one_thread(backend: EtcdCoordination) -> None:
-    check_that_sessions_share_a_thread(backend, opened(backend))
-
-
+@pytest.mark.thorough
 def test_ending_a_watch_waits_for_the_call_that_runs(single: Cluster, backend: EtcdCoordination) -> None:
     def change() -> None:
         with client_of(single.endpoints, "from another process, ours being busy", LONG, kind="etcd") as process:

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 SCRIPT = Path(__file__).parents[1] / "install.sh"
 NEEDED = ("bash", "env", "rm", "chmod", "sh")
 

@@ -29,6 +29,8 @@ from rdzv_launcher.run.command_line.parsing import parse_arguments
 from rdzv_plugins import errors
 from rdzv_plugins.schedulers.grace import GRACE
 
+pytestmark = pytest.mark.thorough
+
 AT_ETCD = [manifest for _, manifest in everything() if manifest["kind"] == "Job"]
 AT_PODS = [one("jobset.yaml", "JobSet"), of_trainer()]
 JOBS = AT_ETCD + AT_PODS

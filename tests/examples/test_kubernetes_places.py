@@ -10,7 +10,8 @@ from kits.examples.manifests import Manifest, Pod, of_trainer, one, pods
 from kits.hosts.hosts import Host, Lan, require
 from kits.launcher.harness import Agent, Cluster, wait_until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
+
 SUBDOMAIN = "svc.cluster.local"
 SETS = {"train-set": one("jobset.yaml", "JobSet"), "train-job": of_trainer()}
 

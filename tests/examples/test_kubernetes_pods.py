@@ -21,7 +21,8 @@ from kits.launcher.quick_digits import DIGITS, quick_digits
 
 from rdzv_plugins.testing.services.etcd import data_directory
 
-pytestmark = pytest.mark.timeout(600)  # three launchers and three workers, each with torch
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]  # three launchers and three workers, each with torch
+
 LONG_S = 180
 direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 

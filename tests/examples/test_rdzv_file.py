@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from kits.examples.distributions import CleanEnvironment, passes_its_own_tests
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.timeout(1600)
 def test_rdzv_file_passes_its_own_tests(installed: CleanEnvironment, tmp_path: Path) -> None:

@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 from kits.examples.distributions import CleanEnvironment, passes_its_own_tests
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("redis-server") is None and os.environ.get("CI") != "true", reason="no Redis: tests/install.sh redis"
-)
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(
+        shutil.which("redis-server") is None and os.environ.get("CI") != "true",
+        reason="no Redis: tests/install.sh redis",
+    ),
+]
 
 
 @pytest.mark.timeout(1600)

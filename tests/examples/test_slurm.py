@@ -19,7 +19,8 @@ from kits.launcher.harness import BIN, Agent, Cluster, wait_until
 
 from rdzv_plugins.kvstore.sockets.listening import port_holder
 
-pytestmark = pytest.mark.timeout(480)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(480)]
+
 SCRIPT = Path(__file__).parents[2] / "examples/slurm/train.sbatch"
 STAND_INS = KITS / "examples" / "slurm_stand_ins.py"
 KNOWN = {  # options of sbatch that the script sets for itself

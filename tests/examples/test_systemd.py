@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 from kits.launcher.harness import BIN, Cluster, file_limit, free_port
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "examples/systemd/rdzv-serve.service"
 PAGE = ROOT / "docs/how-to/operations.md"

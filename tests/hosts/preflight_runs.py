@@ -14,12 +14,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+from kits.eventually import eventually
+
 if __name__ == "__main__":  # as the tests find them
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from kits.hosts.fleet import PORT, Fleet, outputs
 from kits.hosts.hosts import Lan, why_not
-from kits.launcher.harness import new_cluster, wait_until
+from kits.launcher.harness import new_cluster
 
 RATE = 2_000_000
 LATE_S = 0.02
@@ -60,7 +62,7 @@ def once(fleet: Fleet, number: int, kind: str, first: int, other: int) -> tuple[
             assert not ended, outputs(ended)
             return sum(bool(agent.reports()) for agent in agents) >= len(hosts) - 1
 
-        wait_until(begun, 120, lambda: f"no round:\n{outputs(agents)}")
+        eventually(begun, lambda: f"no round:\n{outputs(agents)}")
         text = "\n".join(agent.text for agent in agents)
         blamed = {name for found in BLAMED.findall(text) for name in found if name}
         said = "; ".join(sorted({found[0] for found in SAID.finditer(text)}))

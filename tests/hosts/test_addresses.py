@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from kits.hosts.fleet import PORT, Fleet, in_one_round, outputs, said
+from kits.hosts.fleet import PORT, Fleet, in_one_round
 
 
-@pytest.mark.parametrize("endpoint", ["10.77.1.1", "[fd00:1::1]"])
+@pytest.mark.parametrize("endpoint", ["10.77.1.1", pytest.param("[fd00:1::1]", marks=pytest.mark.thorough)])
 def test_two_hosts_train_and_the_one_that_can_bind_the_address_serves(fleet: Fleet, endpoint: str) -> None:
     """Their hosts files have Debian's 127.0.1.1 for their own names."""
     names = ("alpha", "beta")
@@ -21,17 +21,15 @@ def test_two_hosts_train_and_the_one_that_can_bind_the_address_serves(fleet: Fle
     master = alpha.address if endpoint == alpha.address else alpha.address6
     assert {report["MASTER_ADDR"] for report in reports} == {master}
     fleet.finish(*agents)
-    assert "round 1, 2 nodes: 0 alpha, " in agents[1].text
 
 
-@pytest.mark.parametrize("hosts_file", ["plain", "Debian's", "Debian's, default route"])
-def test_endpoint_by_name(fleet: Fleet, hosts_file: str) -> None:
+@pytest.mark.thorough
+def test_endpoint_by_name(fleet: Fleet) -> None:
     """On Debian's way the host of the endpoint reaches it by loopback, and the others have to be told better."""
     names = ("alpha", "beta")
-    alpha, beta = fleet.lan.add(*names, debian=() if hosts_file == "plain" else names)
-    if "route" in hosts_file:
-        alpha.default_route()
-        beta.default_route()
+    alpha, beta = fleet.lan.add(*names, debian=names)
+    alpha.default_route()
+    beta.default_route()
     agents = [fleet.node(host, f"alpha:{PORT}", 2) for host in (alpha, beta)]
     reports = in_one_round(*agents)
     assert alpha.listens(PORT)
@@ -40,18 +38,7 @@ def test_endpoint_by_name(fleet: Fleet, hosts_file: str) -> None:
     fleet.finish(*agents)
 
 
-def test_endpoint_by_name_on_hosts_in_several_networks(fleet: Fleet) -> None:
-    """The default route leads elsewhere than to the others, which know the name with the address that leads there."""
-    (alpha,) = fleet.lan.add("alpha", debian=["alpha"], networks=(2, 1))
-    (beta,) = fleet.lan.add("beta")
-    alpha.default_route()
-    beta.resolve({"alpha": alpha.address_in(1), "beta": beta.address})
-    agents = [fleet.node(host, f"alpha:{PORT}", 2) for host in (alpha, beta)]
-    reports = in_one_round(*agents)
-    assert {report["MASTER_ADDR"] for report in reports} == {alpha.address_in(1)}
-    fleet.finish(*agents)
-
-
+@pytest.mark.thorough
 def test_three_hosts_train_with_rank_0_elsewhere_than_the_endpoint(fleet: Fleet) -> None:
     alpha, beta, gamma = fleet.lan.add("alpha", "beta", "gamma", debian=["alpha"])
     agents = [
@@ -66,6 +53,7 @@ def test_three_hosts_train_with_rank_0_elsewhere_than_the_endpoint(fleet: Fleet)
     fleet.finish(*agents)
 
 
+@pytest.mark.thorough
 def test_address_is_that_of_the_interface_that_leads_to_the_endpoint(fleet: Fleet) -> None:
     """The host names and the default route lead to the first network, the endpoint is in the second."""
     alpha, beta = fleet.lan.add("alpha", "beta", networks=(1, 2))
@@ -76,14 +64,3 @@ def test_address_is_that_of_the_interface_that_leads_to_the_endpoint(fleet: Flee
     assert beta.address != beta.address_in(2)
     assert {report["MASTER_ADDR"] for report in reports} == {beta.address_in(2)}
     fleet.finish(*agents)
-    assert f"alpha (pid {agents[1].pid})  {alpha.address_in(2)}" in agents[0].text, outputs(agents)
-
-
-def test_localhost_as_endpoint_is_for_one_host_and_says_so(fleet: Fleet) -> None:
-    alpha, beta = fleet.lan.add("alpha", "beta")
-    first = fleet.node(alpha, f"localhost:{PORT}", 2, conf="timeout=6")
-    second = fleet.node(beta, f"alpha:{PORT}", 2, conf="timeout=6")
-    assert [first.wait(), second.wait()] == [75, 68], outputs([first, second])
-    assert "1 of 2 nodes have joined (alpha " in first.text
-    assert f"alpha:{PORT} could not be reached within 6 s: connection refused" in second.text
-    said(first, f"Nodes on other machines cannot reach localhost:{PORT}: give an address of this one, on all nodes")

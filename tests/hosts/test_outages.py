@@ -6,8 +6,11 @@ import os
 import signal
 import time
 
+import pytest
 from kits.hosts.fleet import PORT, TTL, Fleet, in_one_round, outputs
 from kits.hosts.hosts import Host
+
+pytestmark = pytest.mark.thorough  # order: simulation
 
 SOON = TTL + 60
 OUTAGE = 120
@@ -41,22 +44,6 @@ def test_server_that_stands_still_disturbs_nobody(fleet: Fleet) -> None:
     fleet.finish(*agents)
     for agent in agents:
         assert len(agent.reports()) == 1, "its worker was never stopped"
-
-
-def test_node_that_was_cut_off_comes_back_by_itself(fleet: Fleet) -> None:
-    alpha, beta, gamma = fleet.lan.add("alpha", "beta", "gamma")
-
-    def node(host: Host) -> object:
-        rank = host.number - 1
-        return fleet.node(host, f"{alpha.address}:{PORT}", "2:3", script="trains.py", rank=rank, ttl=TTL, outage=OUTAGE)
-
-    first, second, third = agents = [node(host) for host in (alpha, beta, gamma)]
-    before = in_one_round(*agents)
-    fleet.lan.cut(gamma)
-    smaller = in_one_round(first, second, after=before)
-    fleet.lan.mend(gamma)
-    in_one_round(first, second, third, after=smaller)
-    fleet.finish(*agents)
 
 
 def test_newcomer_that_cannot_reach_the_workers_store_disturbs_nobody(fleet: Fleet) -> None:

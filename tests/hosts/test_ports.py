@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from kits.eventually import eventually
 from kits.hosts.fleet import Fleet, outputs
 from kits.hosts.hosts import Host
-from kits.launcher.harness import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/operations.md"
 FIRST, LAST = 29601, 29610
@@ -61,7 +61,9 @@ def connections(host: Host) -> set[tuple[int, int]]:
     return {(int(columns[3].rpartition(":")[2]), pid) for columns, pid in sockets(host, "-Htnp")}
 
 
-@pytest.mark.parametrize("backend", sorted(TABLE))
+@pytest.mark.parametrize(
+    "backend", ["parallel", *(pytest.param(x, marks=pytest.mark.thorough) for x in sorted(TABLE) if x != "parallel")]
+)
 def test_what_listens_where(fleet: Fleet, backend: str) -> None:
     said = TABLE[backend]
     alpha, beta, gamma = fleet.lan.add("alpha", "beta", "gamma")
@@ -79,7 +81,7 @@ def test_what_listens_where(fleet: Fleet, backend: str) -> None:
     for host, rank in zip((alpha, beta), ranks, strict=True):
         given = [] if rank is None else [f"--node-rank={rank}"]
         agents[host] = fleet.start(host, [*command, *where, *given, fleet.cluster.script("trains.py"), stop])
-    wait_until(lambda: all(each.reports() for each in agents.values()), 120, lambda: outputs([*agents.values()]))
+    eventually(lambda: all(each.reports() for each in agents.values()), lambda: outputs([*agents.values()]))
     first = next(host for host, agent in agents.items() if agent.reports()[0]["RANK"] == "0")
     serving = set()
     for host, agent in agents.items():

@@ -9,9 +9,12 @@ import re
 from pathlib import Path
 
 import pytest
+from kits.eventually import eventually
 from kits.hosts.fleet import TTL, Fleet, outputs
 from kits.hosts.hosts import Host
-from kits.launcher.harness import Agent, plug_in, wait_until
+from kits.launcher.harness import Agent, plug_in
+
+pytestmark = pytest.mark.thorough  # order: simulation
 
 SOON = TTL + 30
 """Seconds: the time to live and a margin for busy processors; less than the limit of a read from the store."""
@@ -102,7 +105,7 @@ def test_waits_end_when_the_round_is_over(fleet: Fleet, hooks: str, conf: str, h
     (server, second), round_ = there, len(holds) + 1
     (worker,) = fleet.cluster.workers(agents[second], "says.py")
     stops[second].touch()
-    wait_until(lambda: worker not in fleet.cluster.processes(), 60, lambda: "its worker goes on")
+    eventually(lambda: worker not in fleet.cluster.processes(), lambda: "its worker goes on")
     agents[second].wait_for("this node is done; waiting for node rank")
     fleet.lan.cut(there[server])
     expect_told(agents[second], "barrier 1", round_, server)

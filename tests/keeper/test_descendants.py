@@ -23,7 +23,9 @@ say(keeper.close())
 """
 
 
-@pytest.mark.parametrize("how", [BY_LISTS, BY_ASKING], ids=["lists", "asking"])
+@pytest.mark.parametrize(
+    "how", [BY_LISTS, pytest.param(BY_ASKING, marks=pytest.mark.thorough)], ids=["lists", "asking"]
+)
 def test_a_keeper_finds_all_that_a_worker_has_started(agents: Agents, how: str) -> None:
     family(agents.directory)
     agent = agents.start(f"from rdzv_plugins.linux import children\n{how}\n{KEEPS}")

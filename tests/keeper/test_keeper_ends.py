@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from pathlib import Path
 from unittest.mock import ANY
 
 import pytest
-from kits.keeper.keeper_kit import FAMILY, LIMIT_S, Agent, Agents, alive, executable, family, freeze, pids_in, state
+from kits.eventually import eventually
+from kits.keeper.keeper_kit import FAMILY, Agent, Agents, alive, executable, family, freeze, pids_in, state
 
-from rdzv_plugins.testing.agents.processes import wait_until
-
-TIMES = 20
+TIMES = 3
 WORKERS = 2
 FAMILIES = f"""
 pids = keeper.start([Start(rank, ("./family",), env | {{"PIDS": "pids"}}, "out", "err") for rank in range({WORKERS})])
@@ -42,13 +40,14 @@ def test_nothing_outlives_an_agent_that_is_killed(agents: Agents) -> None:
         agents.wait_gone([*pids, keeper])
 
 
+@pytest.mark.thorough
 def test_an_agent_is_watched_though_its_copy_holds_the_channel(agents: Agents) -> None:
     """A process that the agent has forked, as multiprocessing does, and that goes on."""
     source = "if (copy := os.fork()) == 0: signal.pause()\nsay(copy)\nsignal.pause()"
     agent, keeper, pids = started(agents, source)
     (copy,) = agent.read()
     os.kill(agent.pid, signal.SIGKILL)
-    wait_until(lambda: not any(map(alive, [*pids, keeper])), LIMIT_S, lambda: f"left: {[*filter(alive, pids)]}")
+    eventually(lambda: not any(map(alive, [*pids, keeper])), lambda: f"left: {[*filter(alive, pids)]}")
     assert alive(copy), "it is no worker's"
 
 
@@ -94,7 +93,7 @@ mine.wait()
     agents.wait_gone(pids)
 
 
-@pytest.mark.parametrize("kind", ["fresh", "preloaded"])
+@pytest.mark.parametrize("kind", ["fresh", pytest.param("preloaded", marks=pytest.mark.thorough)])
 def test_workers_end_with_their_keeper_though_the_agent_stands_still(agents: Agents, kind: str) -> None:
     (agents.directory / "script.py").write_text("import time\ntime.sleep(1000)\n")
     source = f"""
@@ -110,9 +109,10 @@ signal.pause()
     assert agent.read() == (["Preloaded"] if kind == "preloaded" else [])
     freeze(agent.pid)
     os.kill(keeper, signal.SIGKILL)
-    wait_until(lambda: not any(map(alive, workers)), LIMIT_S, lambda: "they live")
+    eventually(lambda: not any(map(alive, workers)), lambda: "they live")
 
 
+@pytest.mark.thorough
 def test_what_a_lost_keeper_has_left_is_not_taken_for_the_agents_own(agents: Agents) -> None:
     """The agent asks for the next round before it has heard of the loss."""
     source = """
@@ -124,42 +124,18 @@ except RdzvError as error:
 """
     agent, keeper, pids = started(agents, source)
     os.kill(keeper, signal.SIGKILL)
-    wait_until(lambda: state(keeper) == "Z", LIMIT_S, lambda: "it lives")
+    eventually(lambda: state(keeper) == "Z", lambda: "it lives")
     agent.go_on()
     assert agent.rest() == [["KeeperLost"]]
     agents.wait_gone(pids)
 
 
-def test_agent_and_workers_do_not_wait_for_a_keeper_that_stands_still(agents: Agents) -> None:
-    source = """
-from rdzv_launcher.run.keeper import keeper as module
-module.STOPPED_S = 60.0  # nobody tells it to go on
-sys.stdin.readline()
-for _ in range(10000):
-    try:
-        keeper.signal(signal.SIGUSR1, [99])
-    except RdzvError as error:
-        say(str(error))
-        break
-say(keeper.kill_all(timeout=10))
-say(*[type(event).__name__ for event in keeper.events(60)])
-say(keeper.close())
-"""
-    agent, keeper, pids = started(agents, source)
-    freeze(keeper)
-    agent.go_on()
-    (text,) = agent.read()
-    assert "takes no messages" in text
-    assert agent.rest() == [[[]], ["Lost"], [[]]]
-    agents.wait_gone([*pids, keeper])
-
-
-@pytest.mark.parametrize("busy", ["idle", "stops workers", "starts workers"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("busy", ["idle", "starts workers"])
 def test_a_keeper_that_stands_still_is_ended_whatever_it_is_asked(agents: Agents, busy: str) -> None:
     """And another one takes its place."""
     asked = {
         "idle": "pass",
-        "stops workers": "keeper.signal_left(signal.SIGTERM)",
         "starts workers": "keeper.start([Start(7, ('sleep', '1000'), env)])",
     }
     source = f"""
@@ -190,25 +166,7 @@ keeper.close()
     agents.wait_gone([*pids, keeper])
 
 
-def test_a_keeper_that_was_stopped_by_a_signal_is_told_to_go_on(agents: Agents) -> None:
-    """Nothing is lost by that: neither a worker nor its end."""
-    source = """
-from rdzv_launcher.run.keeper import keeper as module
-module.STOPPED_S = 1.0
-keeper = Keeper()
-pids = keeper.start([Start(0, ("sh", "-c", "read x < fifo; exit 7"), env)])
-say(keeper.pid)
-hear(keeper, 1)
-say(keeper.close())
-"""
-    os.mkfifo(agents.directory / "fifo")
-    agent = agents.start(source)
-    (keeper,) = agent.read()
-    freeze(keeper)
-    (agents.directory / "fifo").write_text("\n")
-    assert agent.rest() == [["Ended", {"local_rank": 0, "pid": ANY, "exit_code": 7}, ANY], [[]]]
-
-
+@pytest.mark.thorough
 def test_a_stopped_keeper_goes_on_when_its_agent_is_killed(agents: Agents) -> None:
     agent, keeper, pids = started(agents, "signal.pause()")
     freeze(keeper)
@@ -216,38 +174,7 @@ def test_a_stopped_keeper_goes_on_when_its_agent_is_killed(agents: Agents) -> No
     agents.wait_gone([*pids, keeper])
 
 
-def test_an_agent_that_stood_still_itself_does_not_blame_its_keeper(agents: Agents) -> None:
-    """Both stand still for longer than a keeper may, and the agent is the first to go on."""
-    made = """
-from rdzv_plugins.runtime import Runtime
-class Skipping(Runtime):
-    def monotonic(self):
-        return time.monotonic() + skipped
-skipped = 0.0
-keeper = Keeper(runtime=Skipping())
-"""
-    source = """
-from rdzv_launcher.run.keeper import keeper as module
-module.STOPPED_S, module.SILENT_S = 60.0, 3.0
-keeper.events(2)
-say("ready")
-sys.stdin.readline()
-skipped = 1000.0
-say([type(event).__name__ for event in keeper.events()])
-sys.stdin.readline()
-say([type(event).__name__ for event in keeper.events()], keeper.close())
-"""
-    agent, keeper, pids = started(agents, source, made)
-    assert agent.read() == ["ready"]
-    freeze(keeper)
-    agent.go_on()
-    assert agent.read() == [[]]
-    os.kill(keeper, signal.SIGCONT)
-    agent.go_on()
-    assert agent.rest() == [[[], []]]
-    agents.wait_gone(pids)
-
-
+@pytest.mark.thorough
 def test_a_keeper_goes_on_while_its_agent_stands_still(agents: Agents) -> None:
     """And tells it everything afterwards."""
     source = """
@@ -265,7 +192,7 @@ say(keeper.close())
     freeze(agent.pid)
     fifo = os.open(agents.directory / "fifo", os.O_RDWR)
     os.write(fifo, b"\n" * 40)
-    wait_until(lambda: not [c for c in agents.processes().values() if "fifo" in c and "Keeper" not in c], LIMIT_S, str)
+    eventually(lambda: not [c for c in agents.processes().values() if "fifo" in c and "Keeper" not in c], str)
     os.kill(agent.pid, signal.SIGCONT)
     agent.go_on()
     *ends, left = agent.rest()
@@ -286,17 +213,15 @@ say(keeper.pid, *[pids[rank] for rank in {order}])
 hear(keeper, 8)
 keeper.close()
 """
-    for _ in range(3):
-        agent = agents.start(source)
-        keeper, *pids = agent.read()
-        freeze(keeper)
-        for rank, pid in zip(order, pids, strict=True):
-            (agents.directory / f"fifo-{rank}").write_text("\n")
-            wait_until(lambda pid=pid: state(pid) == "Z", LIMIT_S, lambda pid=pid: f"{pid} does not end")
-        os.kill(keeper, signal.SIGCONT)
-        ended = [said[1] for said in agent.rest()]
-        assert [each["local_rank"] for each in ended] == order
-        assert [each["exit_code"] for each in ended] == order
+    agent = agents.start(source)
+    keeper, *pids = agent.read()
+    freeze(keeper)
+    for rank, pid in zip(order, pids, strict=True):
+        (agents.directory / f"fifo-{rank}").write_text("\n")
+        eventually(lambda pid=pid: state(pid) == "Z", lambda pid=pid: f"{pid} does not end")
+    os.kill(keeper, signal.SIGCONT)
+    ended = [said[1] for said in agent.rest()]
+    assert [(each["local_rank"], each["exit_code"]) for each in ended] == [(rank, rank) for rank in order]
 
 
 def test_leftovers_of_a_round_and_daemons(agents: Agents) -> None:
@@ -326,7 +251,7 @@ say(keeper.close())
     child, daemon = pids_in(agents.directory / "pids", 2)
     assert agent.read() == [[child], sorted([child, daemon])]
     assert agent.read() == [[child]]
-    wait_until(lambda: not alive(child), LIMIT_S, lambda: "it lives")
+    eventually(lambda: not alive(child), lambda: "it lives")
     agent.go_on()
     assert agent.rest() == [
         [[], [daemon]],
@@ -337,6 +262,7 @@ say(keeper.close())
     agents.wait_gone([daemon])
 
 
+@pytest.mark.thorough
 def test_signals_to_the_keeper_are_none_of_its_business(agents: Agents) -> None:
     agent, keeper, pids = started(
         agents, "sys.stdin.readline()\nsay(len(keeper.leftovers(daemons=True, timeout=60)), keeper.close())"
@@ -348,19 +274,3 @@ def test_signals_to_the_keeper_are_none_of_its_business(agents: Agents) -> None:
     assert count >= len(pids)
     assert left == []
     agents.wait_gone(pids)
-
-
-def test_it_costs_little(agents: Agents) -> None:
-    """It shares the agent's memory, imports no torch, and has one thread."""
-    source = "sys.stdin.readline()\nsay(sorted(sys.modules), keeper.close())"
-    family(agents.directory)
-    agent = agents.start(f"import socket\nothers = socket.socketpair()\nkeeper = Keeper(){FAMILIES}{source}")
-    keeper, *_ = agent.read()
-    assert len(os.listdir(f"/proc/{keeper}/task")) == 1
-    assert Path(f"/proc/{keeper}/comm").read_text() == "rdzv-keeper\n"
-    files = [os.readlink(f"/proc/{keeper}/fd/{fd}").partition(":")[0] for fd in os.listdir(f"/proc/{keeper}/fd")]
-    assert files.count("socket") == 1, "the agent's connections are not held open"
-    agent.go_on()
-    ((modules, left),) = agent.rest()
-    assert not {"torch", "numpy", "subprocess", "asyncio"} & {*modules}
-    assert left == []

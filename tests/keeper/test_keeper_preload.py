@@ -54,9 +54,7 @@ if __name__ == "__main__":
 ENDS = {
     "exception": "import atexit\natexit.register(print, 'at exit')\ndef f():\n    1 / 0\ntry:\n    f()\n"
     "except ArithmeticError as error:\n    raise RuntimeError('no\\nway') from error\n",
-    "syntax": "print('never'\n",
     "exit-none": "import sys\nprint('not flushed yet', end='')\nsys.exit()\n",
-    "exit-number": "import sys\nsys.exit(43)\n",
     "exit-text": "import sys\nsys.exit('a reason')\n",
     "interrupt": "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nsignal.pause()\n",
     "terminated": "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\nsignal.pause()\n",
@@ -64,16 +62,16 @@ ENDS = {
     "_exit": "import os\nprint('lost without -u')\nos._exit(9)\n",
     "thread": "import threading\nthreading.Thread(target=print, args=('in a thread',)).start()\nraise SystemExit(3)\n",
     "pdb": "import pdb\nx = 5\npdb.set_trace()\nprint('behind')\n",
-    "breakpoint": "def f():\n    breakpoint()\n    print('behind')\nf()\n",
     "dump": "import faulthandler, sys, traceback\ndef f():\n    traceback.print_stack(file=sys.stdout)\n"
     "    sys.stdout.flush()\n    faulthandler.dump_traceback(sys.stdout)\nf()\n",
-    "warning": "import warnings\nwarnings.warn('careful')\n",
-    "neighbour": "import neighbour\nprint(neighbour.__file__, neighbour.__name__)\n",
     "unraisable": "class A:\n    def __del__(self):\n        raise ValueError\na = A()\ndel a\n",
-    "stdin-closed": "import os\nprint(os.isatty(0))\n",
 }
 SCRIPTS = {"identity": IDENTITY, "multiprocessing": MULTIPROCESSING, **ENDS}
-EITHER_WAY = ("identity", "multiprocessing", "exception", "dump")
+IN_GATE = ("identity", "exception")
+REST = [
+    *((name, "") for name in SCRIPTS if name not in IN_GATE),
+    *((name, how) for name in ("identity", "multiprocessing") for how in ("-u", "-m")),
+]
 PRELOADS = ("json", "multiprocessing", "logging", "threading")
 
 
@@ -121,15 +119,17 @@ def without_addresses(text: str) -> str:
 
 @pytest.mark.parametrize(
     ("name", "how"),
-    [(name, how) for name in SCRIPTS for how in ("", "-u", "-m") if not how or name in EITHER_WAY],
+    [
+        *((name, "") for name in IN_GATE),
+        *(pytest.param(name, how, marks=pytest.mark.thorough) for name, how in REST),
+    ],
 )
 def test_a_preloaded_worker_is_like_any_other(agents: Agents, name: str, how: str) -> None:
     project = agents.directory / "project"
     (project / "part").mkdir(parents=True)
     (project / "part" / "__init__.py").write_text("")
     (project / "part" / "script.py").write_text(SCRIPTS[name])
-    (project / "part" / "neighbour.py").write_text("")
-    (agents.directory / "input").write_text("" if name in ("pdb", "breakpoint") else "given\n")
+    (agents.directory / "input").write_text("" if name == "pdb" else "given\n")
     env = {**agents.env, "NAME": "value of its own", "PYTHONPATH": str(project)}
     env.pop("PYTHONUNBUFFERED")
     program = ["-u", "-m", "part.script"] if how == "-m" else [*filter(None, [how]), "project/part/script.py"]
@@ -139,10 +139,11 @@ def test_a_preloaded_worker_is_like_any_other(agents: Agents, name: str, how: st
         assert plain[0] == 0, plain[2]
         assert json.loads(preloaded[1]) == json.loads(plain[1])  # a failure of this names what differs
     assert [preloaded[0], *map(without_addresses, preloaded[1:])] == [plain[0], *map(without_addresses, plain[1:])]
-    if name not in ("exit-none", "exit-number", "terminated", "interrupt", "_exit"):
+    if name not in ("exit-none", "terminated", "interrupt", "_exit"):
         assert plain[1] + plain[2]
 
 
+@pytest.mark.thorough
 def test_the_users_own_sitecustomize_is_run_by_each_worker(agents: Agents) -> None:
     """As it is by itself: with the worker's environment, and with threads that no fork would survive."""
     (agents.directory / "input").write_text("")
@@ -158,6 +159,7 @@ def test_the_users_own_sitecustomize_is_run_by_each_worker(agents: Agents) -> No
     assert run_preloaded(agents, command, env) == plain
 
 
+@pytest.mark.thorough
 def test_workers_share_what_is_imported_and_nothing_else(agents: Agents) -> None:
     """Random numbers of their own, but for those that are seeded; numpy's, too."""
     (agents.directory / "script.py").write_text(

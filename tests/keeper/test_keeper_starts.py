@@ -59,35 +59,24 @@ for threads in (1, 2):
     assert spawned == plain
 
 
-def test_output_goes_to_files_that_are_begun_anew(agents: Agents) -> None:
-    (agents.directory / "out").write_text("of an earlier round, and longer")
-    source = """
-keeper = Keeper()
-keeper.start([Start(0, ("sh", "-c", "echo out; echo err >&2"), env, stdout="out", stderr="err")])
-hear(keeper, 1)
-keeper.close()
-"""
-    agents.run(source)
-    assert (agents.directory / "out").read_text() == "out\n"
-    assert (agents.directory / "err").read_text() == "err\n"
-
-
 @pytest.mark.parametrize(
-    ("worker", "expected", "remedy"),
+    ("worker", "named"),
     [
-        ('("no-such-program",), env', "no-such-program: No such file or directory", "PATH"),
-        ('("./plain",), env', "./plain: Permission denied", "chmod +x"),
-        ('(".",), env', ".: Permission denied", "directory"),
-        ('("./no-interpreter",), env', "./no-interpreter: No such file or directory", "#!"),
-        ('("./empty",), env', "./empty: Exec format error", "#!"),
-        ('("/bin/true", "x" * 200_000), {}', "too long for the system (200009 characters", "ulimit -s"),
-        ('("true", "a\\0b"), env', "NUL", "plug-ins"),
-        ('("true",), env | {"A=B": "1"}', "NUL character, or a name with '='", "plug-ins"),
-        ('("true",), env, "no-such-directory/out"', "no-such-directory/out, the file for its stdout", "--log-dir"),
-        ('("true",), env, "", "."', "the file for its stderr, cannot be opened (Is a directory)", "--log-dir"),
+        ('("./no-interpreter",), env', "./no-interpreter"),
+        *(
+            pytest.param(*each, marks=pytest.mark.thorough)
+            for each in (
+                ('("no-such-program",), env', "no-such-program"),
+                ('("./plain",), env', "./plain"),
+                ('("./empty",), env', "./empty"),
+                ('("/bin/true", "x" * 200_000), {}', "200009"),
+                ('("true", "a\\0b"), env', "NUL"),
+                ('("true",), env, "no-such-directory/out"', "no-such-directory/out"),
+            )
+        ),
     ],
 )
-def test_a_worker_that_cannot_be_started(agents: Agents, worker: str, expected: str, remedy: str) -> None:
+def test_a_worker_that_cannot_be_started(agents: Agents, worker: str, named: str) -> None:
     """Is named, with the reason; the others have ended, and the next round starts."""
     (agents.directory / "plain").write_text("#!/bin/sh\n")
     executable(agents.directory / "no-interpreter", "#!/no/such/interpreter\n")
@@ -107,12 +96,12 @@ say(keeper.close())
 """
     (name, text, advice, code), left, closed = agents.run(source)
     assert (name, code) == ("WorkerNotStarted", 71)
-    assert text.startswith("the worker with local rank 1 could not be started: ")
-    assert expected in text
-    assert remedy in advice
+    assert all(each in text for each in ("local rank 1", named)), text
+    assert advice
     assert left == closed == [[]]
 
 
+@pytest.mark.thorough
 def test_many_workers_with_large_environments(agents: Agents) -> None:
     """More than any socket takes at once, and one string as long as the system allows."""
     source = """
@@ -129,6 +118,7 @@ say(keeper.close())
     assert {said[1]["local_rank"]: said[1]["exit_code"] for said in ended} == {rank: rank + 13 for rank in range(64)}
 
 
+@pytest.mark.thorough
 def test_nobody_is_in_a_keeper_that_follows_the_agents_children(agents: Agents) -> None:
     """A debugger, as VS Code starts the agent with, or a wrapper: it rewrites the commands of Python children."""
     (agents.directory / "os.py").write_text("raise SystemExit('the directory of the user')")
@@ -154,6 +144,7 @@ say(keeper.close())
     assert (threads, ended[1]["exit_code"], left) == ([1], 7, [[]])
 
 
+@pytest.mark.thorough
 def test_descriptors_of_a_thread_in_the_fork_are_not_closed_for_the_keepers(agents: Agents) -> None:
     """A debugger that follows forks connects in each of them, and closes its connections when it wants to."""
     source = """

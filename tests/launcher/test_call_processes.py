@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from kits import KITS, TESTS
+from kits.eventually import eventually
 from kits.launcher.harness import Cluster
 
 from rdzv_plugins.testing.agents.agent import Agent, cold, outputs
-from rdzv_plugins.testing.agents.processes import wait_until
 
 
 def start(cluster: Cluster, *arguments: object, **env: str) -> Agent:
@@ -43,6 +43,7 @@ def test_two_nodes_with_gloo(cluster: Cluster) -> None:
     assert [said(agent) for agent in agents] == [{"results": {"0": 1.5}}, {"results": {"1": 1.5}}], outputs(agents)
 
 
+@pytest.mark.thorough
 def test_failure_on_another_node(cluster: Cluster) -> None:
     """Both callers get it; only where it was is there more of it than its last lines."""
     agents = [start(cluster, "ours", rank, 2, 1, cluster.endpoint, "raises") for rank in (0, 1)]
@@ -53,9 +54,10 @@ def test_failure_on_another_node(cluster: Cluster) -> None:
     assert (elsewhere["file"], elsewhere["there"]) == ("<N/A>", False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("act", "method"),
-    [("returns", "spawn"), ("raises", "spawn"), ("raises", "fork"), ("ends", "spawn"), ("env", "fork")],
+    [("returns", "spawn"), ("raises", "fork"), ("ends", "spawn")],
 )
 def test_what_a_caller_sees_is_what_torchs_shows(cluster: Cluster, act: str, method: str) -> None:
     """The same script, and both in one run."""
@@ -72,8 +74,13 @@ def test_what_a_caller_sees_is_what_torchs_shows(cluster: Cluster, act: str, met
     assert ours == theirs, outputs(agents)
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-@pytest.mark.parametrize(("number", "says"), [("SIGINT", {"interrupted": True}), ("SIGTERM", {"stopped": "SIGTERM"})])
+@pytest.mark.parametrize(
+    ("number", "says", "method"),
+    [
+        ("SIGTERM", {"stopped": "SIGTERM"}, "spawn"),
+        pytest.param("SIGINT", {"interrupted": True}, "fork", marks=pytest.mark.thorough),
+    ],
+)
 def test_signal_stops_the_call_and_not_the_caller(
     cluster: Cluster, tmp_path: Path, number: str, says: dict[str, Any], method: str
 ) -> None:
@@ -88,7 +95,7 @@ def test_signal_stops_the_call_and_not_the_caller(
     cluster.wait_gone()
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", pytest.param("forkserver", marks=pytest.mark.thorough)])
 def test_caller_that_is_killed_leaves_nothing(cluster: Cluster, tmp_path: Path, method: str) -> None:
     agent = start(cluster, "ours", 0, 1, 2, "", "waits", tmp_path, METHOD=method)
     wait_started(agent, tmp_path)
@@ -98,31 +105,10 @@ def test_caller_that_is_killed_leaves_nothing(cluster: Cluster, tmp_path: Path, 
 
 
 def wait_started(agent: Agent, place: Path) -> None:
-    wait_until(lambda: {"0", "1"} <= {path.name for path in place.iterdir()}, 90, lambda: agent.text)
+    eventually(lambda: {"0", "1"} <= {path.name for path in place.iterdir()}, lambda: agent.text)
 
 
-PROMPT = """
-from rdzv_launcher import LaunchConfig, elastic_launch
-def mine(): return 5
-for method in ("fork", "spawn"):
-    try:
-        print(elastic_launch(LaunchConfig(1, 1, 1, start_method=method), mine)())
-    except Exception as error:
-        print(type(error).__name__, error, error.remedy)
-"""
-
-
-def test_function_of_a_notebook(cluster: Cluster) -> None:
-    """Its ``__main__`` is no file."""
-    agent = python(cluster, "-c", PROMPT)
-    assert agent.wait() == 0, agent.text
-    assert agent.text.splitlines() == [
-        "{0: 5}",
-        "UsageError mine is defined in a notebook or at a prompt, and workers that are spawned cannot import it "
-        "Use start_method='fork' (before this process uses an accelerator), or put the function into a module.",
-    ]
-
-
+@pytest.mark.thorough
 def test_script_without_a_guard(cluster: Cluster, tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
     script.write_text(
@@ -131,9 +117,10 @@ def test_script_without_a_guard(cluster: Cluster, tmp_path: Path) -> None:
     )
     agent = python(cluster, script)
     assert agent.wait() == 1
-    assert "elastic_launch was called while a worker imports the script: it would start workers for ever" in agent.text
+    assert "elastic_launch" in agent.text
 
 
+@pytest.mark.thorough
 def test_classes_of_the_script_come_back(cluster: Cluster, tmp_path: Path) -> None:
     """Also of a script that is run as a module, with flags of the interpreter."""
     (tmp_path / "script.py").write_text(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from kits.launcher.elastic_kit import Job, Meeting, in_one_round, parallel_only, restarts, trained, worlds
 
+pytestmark = pytest.mark.thorough  # order: simulation
 
-@parallel_only  # over etcd test_elastic_losses.py and test_etcd_training.py lose rank 0, and count the steps
+
+@parallel_only  # over etcd test_elastic_losses.py loses rank 0, and counts the steps
 def test_training_survives_the_loss_and_the_return_of_nodes_without_a_step_lost_or_done_twice(meeting: Meeting) -> None:
     meeting.serve()
     job = Job(meeting, "1:2", conf="last_call_timeout=80")

@@ -25,6 +25,7 @@ def environment(agent: Agent) -> dict[str, str]:
     return {str(name): str(value) for name, value in report.items()}
 
 
+@pytest.mark.thorough
 def test_what_the_agent_needs_for_etcd_does_not_reach_the_workers(meeting: EtcdMeeting) -> None:
     """protobuf is slow in the mode that the agent needs; gRPC's settings are the user's; the login is the agent's."""
     static = environment(meeting.run("environ.py"))
@@ -38,6 +39,7 @@ def test_what_the_agent_needs_for_etcd_does_not_reach_the_workers(meeting: EtcdM
     assert told.keys() == static.keys() | own | given.keys()
 
 
+@pytest.mark.thorough
 def test_everything_by_variables(meeting: EtcdMeeting) -> None:
     """A job controller sets the address of its first node, too, which has nothing to do with etcd."""
     stop = meeting.directory / "stop"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -18,6 +17,8 @@ from kits.launcher.harness import WORKERS, Cluster, free_port, server
 
 from rdzv_plugins.testing.agents.warm import AGENTS, LONGEST, agent_request, with_room
 from rdzv_plugins.testing.forks.forks import Forks
+
+pytestmark = pytest.mark.thorough
 
 USERS = Users(prefix="/mine")
 KNOWN = f"{USERS.user}:{USERS.password}"
@@ -60,67 +61,6 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
         yield commands
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "flags", "said"),
-    [
-        ("", (), ["where etcd is", "--rdzv-endpoint=HOST"]),
-        ("", ("--nnodes=1",), ["where etcd is", "--rdzv-endpoint=HOST"]),
-        ("", ("--master-addr=h1",), ["where etcd is", "--rdzv-endpoint=HOST"]),  # that is a node of the job
-        ("h1:2379,h2:99999,h3", (), ["port 99999 is out of range"]),
-        ("h1,h 2", (), ["'h 2'", "HOST:PORT"]),
-        ("h1,ftp://h2", (), ["'ftp://h2'", "https://"]),
-        ("http://h1,https://h2", (), ["mixes http:// and https://"]),
-        ("h1:2379", ("--standalone", "--nnodes=1"), ["--standalone needs no etcd"]),
-        ("h1:2379", ("--node-rank=2",), ["--node-rank=2 is out of range"]),
-    ],
-)
-def test_command_line(commands: Commands, endpoint: str, flags: tuple[str, ...], said: list[str]) -> None:
-    message = commands.refused(endpoint, *flags, conf="join_timeout=5", code=2)
-    assert all(each in message for each in said), message
-
-
-@pytest.mark.parametrize(
-    ("conf", "said"),
-    [
-        ("ca_cert=x", ["ca_cert", "cacert"]),
-        ("credentials={directory}/none", ["credentials={directory}/none", "no such file"]),
-        ("credentials={directory}", ["credentials={directory}", "directory"]),
-        ("credentials={directory}/name-only", ["credentials={directory}/name-only", "user:password"]),
-        ("cacert={directory}/none", ["cacert={directory}/none", "no such file"]),
-        ("cacert={directory}/name-only", ["cacert={directory}/name-only", "PEM"]),
-        ("cert={directory}/name-only", ["cert", "key"]),
-        ("protocol=ftp", ["protocol", "https"]),
-        ("ttl=1", ["ttl", "2"]),
-    ],
-)
-def test_setting(commands: Commands, tmp_path: Path, conf: str, said: list[str]) -> None:
-    directory = tmp_path
-    (directory / "name-only").write_text("node\n")
-    message = commands.refused("h1:2379", conf=f"join_timeout=5,{conf.format(directory=directory)}", code=2)
-    assert all(each.format(directory=directory) in message for each in said), message
-
-
-@pytest.mark.parametrize(("given", "missing"), [("USER", "PASSWORD"), ("PASSWORD", "USER")])
-def test_half_of_a_login(commands: Commands, given: str, missing: str) -> None:
-    message = commands.refused("h1:2379", code=2, **{f"RDZV_ETCD_{given}": "a secret"})
-    assert "RDZV_ETCD_USER" in message
-    assert "RDZV_ETCD_PASSWORD" in message
-    assert "a secret" not in message
-
-
-@pytest.mark.parametrize("endpoint", ["h1,http://node:pass-word@h2", "node:pass-word@h1"])
-def test_login_in_the_endpoint_is_refused_and_not_repeated(commands: Commands, endpoint: str) -> None:
-    message = commands.refused(endpoint, conf="join_timeout=5", code=2)
-    assert "credentials=FILE" in message
-    assert "pass-word" not in message
-
-
-def test_the_old_name_says_why_there_is_no_v2(commands: Commands) -> None:
-    message = commands.refused("h1:2379", backend="etcd-v2", code=69)
-    assert "etcd 3.6" in message
-    assert "--rdzv-backend=etcd" in message
-
-
 @contextmanager
 def only_v2() -> Iterator[str]:
     """What etcd 2.3 says of itself."""
@@ -158,24 +98,8 @@ def test_members_that_cannot_be_reached_are_named_one_by_one_with_the_reason(com
         old = others.enter_context(only_v2())
         endpoint = ",".join([*(f"127.0.0.1:{port}" for port in ports), old])
         message = commands.refused(endpoint, conf="join_timeout=12", code=68)
-    assert f"127.0.0.1:{ports[0]}: connection refused" in message
-    assert re.search(f"127.0.0.1:{ports[1]}: (it accepts connections, but does not answer|no answer yet)", message)
-    assert f"127.0.0.1:{ports[2]}: something else than etcd" in message
-    assert f"127.0.0.1:{ports[3]}: something else than etcd" in message
-    assert f"{old}: it is etcd 2.3.8, which has only the v2 API" in message
-
-
-@pytest.mark.parametrize("program", ["http", "etcd v2"])
-def test_what_will_not_become_right_by_waiting_is_said_at_once(commands: Commands, program: str) -> None:
-    with ExitStack() as others:
-        if program == "http":
-            endpoint = f"127.0.0.1:{(port := free_port())}"
-            others.enter_context(server(port, b"HTTP/1.1 400 Bad Request\r\n\r\n"))
-        else:
-            endpoint = others.enter_context(only_v2())
-        message = commands.refused(endpoint, conf="join_timeout=60", code=68)
-    assert message.startswith(f"etcd at {endpoint} cannot be used: {endpoint}: ")
-    assert ("something else than etcd" if program == "http" else "it is etcd 2.3.8") in message
+    assert all(f"127.0.0.1:{port}: " in message for port in ports), message
+    assert f"{old}: it is etcd 2.3.8" in message
 
 
 @pytest.fixture(scope="module")
@@ -202,38 +126,20 @@ def as_conf(settings: dict[str, str]) -> str:
 def test_wrong_authority(commands: Commands, tmp_path: Path, secured: etcd_kit.Cluster, files: dict[str, str]) -> None:
     stranger = Tls(tmp_path / "stranger").cacert
     message = commands.refused(secured.endpoint, conf=as_conf(files | {"cacert": stranger}), code=68)
-    assert f"cannot be used: {secured.endpoints[0]}: TLS: its certificate is refused" in message
-    assert stranger in message
-    assert "cacert=" in message
-
-
-def test_no_client_certificate(commands: Commands, tmp_path: Path) -> None:
-    tls = Tls(tmp_path / "tls", client_auth=True)
-    with etcd_kit.etcd(tmp_path, tls=tls) as choosy:
-        message = commands.refused(choosy.endpoint, conf=f"cacert={tls.cacert},join_timeout=60", code=68)
-        assert f"cannot be used: {choosy.endpoints[0]}: TLS: it refuses this node" in message
-        assert "cert=FILE,key=FILE" in message
+    assert all(each in message for each in (str(secured.endpoints[0]), stranger, "cacert")), message
 
 
 def test_plain_to_an_etcd_that_speaks_tls(commands: Commands, secured: etcd_kit.Cluster) -> None:
     endpoint = str(secured.endpoints[0])
     message = commands.refused(endpoint, conf="join_timeout=60", code=68)
-    assert f"cannot be used: {endpoint}: it speaks TLS" in message
-    assert "https://" in message
-
-
-def test_tls_to_an_etcd_that_does_not_speak_it(commands: Commands, one_etcd: etcd_kit.Cluster) -> None:
-    endpoint = str(one_etcd.endpoints[0])
-    message = commands.refused(f"https://{endpoint}", conf="join_timeout=60", code=68)
-    assert f"cannot be used: {endpoint}: it does not speak TLS" in message
+    assert all(each in message for each in (endpoint, "https://")), message
 
 
 @pytest.mark.parametrize(
     ("login", "said"),
     [
-        (f"{USERS.user}:wrong-password", ["password", f"'{USERS.user}'", "credentials"]),
-        ("stranger:secret-word", ["password", "'stranger'", "credentials"]),
-        ("", ["wants a user and a password", "RDZV_ETCD_USER"]),
+        (f"{USERS.user}:wrong-password", [f"'{USERS.user}'", "credentials"]),
+        ("", ["RDZV_ETCD_USER"]),
     ],
 )
 def test_login(
@@ -250,9 +156,7 @@ def test_login(
 
 def test_user_who_may_not_write_there(commands: Commands, secured: etcd_kit.Cluster, files: dict[str, str]) -> None:
     message = commands.refused(secured.endpoint, conf=as_conf(files | {"prefix": "/others"}), code=77)
-    assert f"'{USERS.user}'" in message
-    assert "/others/mine/" in message
-    assert "grant-permission" in message
+    assert all(each in message for each in (f"'{USERS.user}'", "/others/mine/")), message
 
 
 @pytest.mark.parametrize("by", ["file", "environment"])

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import re
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from kits.etcd import etcd_kit
-from kits.launcher.elastic_kit import EtcdMeeting, Job, in_one_round, named, observing, outputs, restarts, worlds
-from kits.launcher.harness import wait_until
+from kits.eventually import eventually
+from kits.launcher.elastic_kit import EtcdMeeting, Job, in_one_round, observing, outputs, restarts, worlds
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.elastic.handler import ElasticHandler
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.interfaces import Outcome, Request
 
-
-@pytest.fixture
-def backend() -> str:
-    return "etcd"
-
-
-def summary(text: str) -> str:
-    return text.rpartition("rdzv-run: the job failed.")[2]
+pytestmark = pytest.mark.thorough  # order: simulation
 
 
 def test_failure_of_a_run_ends_it_everywhere_and_is_none_of_another_runs(meeting: EtcdMeeting) -> None:
@@ -36,10 +26,7 @@ def test_failure_of_a_run_ends_it_everywhere_and_is_none_of_another_runs(meeting
     reports = in_one_round(*others)
     nodes = [fails.node(rank) for rank in range(3)]
     assert [node.wait() for node in nodes] == [7, 7, 7], outputs(nodes)
-    for node in nodes:
-        assert "first failure: rank 1 (node 1 on " in summary(node.text)
-        assert "ended with exit code 7" in summary(node.text)
-        assert "  | rank 1 says its last words" in summary(node.text)
+    assert all("first failure: rank 1 (node 1 on " in node.text for node in nodes)
     assert meeting.held(fails.run_id) == {}, "the job has ended in order"
     again = Job(meeting, 1, script="says.py", run_id=fails.run_id)
     again.finish(again.node())
@@ -70,7 +57,7 @@ def test_run_that_died_as_a_whole_leaves_nothing_to_one_that_begins_later(meetin
     in_one_round(*dead)
     for node in dead:
         job.kill_node(node)
-    wait_until(lambda: not any("/s/" in key for key in meeting.held(job.run_id)), 60, lambda: "leases do not end")
+    eventually(lambda: not any("/s/" in key for key in meeting.held(job.run_id)), lambda: "leases do not end")
     left = meeting.held(job.run_id)
     assert left, "or this test shows nothing"
     assert all(left.values()), "all hang on a lease"
@@ -80,20 +67,6 @@ def test_run_that_died_as_a_whole_leaves_nothing_to_one_that_begins_later(meetin
         in_one_round(*nodes)
         assert [(each.number, each.state, each.world) for each in observer.rounds] == [(1, "complete", 2)]
     smaller.finish(*nodes)
-    assert meeting.held(job.run_id) == {}
-
-
-def test_agent_that_gets_a_signal_leaves_at_once_and_nothing_of_it_stays(meeting: EtcdMeeting) -> None:
-    job = Job(meeting, "1:2", script="says.py", conf="ttl=60,last_call_timeout=80")
-    stays, goes = job.node(0), job.node(1)
-    in_one_round(stays, goes)
-    os.kill(goes.pid, signal.SIGTERM)
-    assert goes.wait() == 143
-    in_one_round(stays)  # long before its lease would have ended
-    assert re.search(rf"{named(goes)} was lost: it got SIGTERM", stays.text)
-    assert len([key for key in meeting.held(job.run_id) if "/s/" in key]) == 1
-    os.kill(stays.pid, signal.SIGINT)
-    assert stays.wait() == 130
     assert meeting.held(job.run_id) == {}
 
 
@@ -111,7 +84,6 @@ def test_lost_node_costs_no_restart_where_etcd_grants_longer_leases_than_asked_f
         job.finish(first)
     assert worlds(first) == [2, 1]
     assert restarts(first) == {"0"}
-    assert re.search(f"{named(second)} was lost", first.text)
 
 
 def requests_of_a_round(etcd: etcd_kit.Cluster, run_id: str, size: int) -> tuple[int, int]:
@@ -130,7 +102,7 @@ def requests_of_a_round(etcd: etcd_kit.Cluster, run_id: str, size: int) -> tuple
         first = counted()
         nodes[0].note_leaving("so that the others have to meet again")
         for node in nodes[1:]:
-            wait_until(node.num_nodes_waiting, 60, lambda: "the round is not over")
+            eventually(node.num_nodes_waiting, lambda: "the round is not over")
         nodes[0].shutdown()
         nodes[0] = ElasticHandler(EtcdCoordination(etcd.endpoints, request.run_id), request, options)
         list(pool.map(lambda node: node.next_rendezvous(), nodes))

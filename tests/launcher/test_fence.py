@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import time
 from pathlib import Path
 
 import pytest
-from kits.launcher.harness import Agent, Cluster, wait_until
+from kits.eventually import eventually
+from kits.launcher.harness import Agent, Cluster
 
-STARTS, WORKERS = 20, 4
+from rdzv_plugins.worker import round_holds, wait_until_round_holds
 
 
 def alive(pid: int) -> bool:
@@ -38,28 +37,8 @@ def started_here(agent: Agent) -> list[int]:
     """Those that outlives.py has started, and the keeper."""
     children = [int(pid) for pid in agent.wait_for(r"ready: ([\d ]+)\n")[1].split()]
     assert all(map(alive, children))
-    keeper = wait_until(lambda: keeper_of(agent), 30, lambda: "no keeper")
+    keeper = eventually(lambda: keeper_of(agent), lambda: "no keeper")
     return [*children, keeper]
-
-
-@pytest.mark.parametrize("backend", ["parallel"])
-def test_a_signal_while_workers_are_started_leaves_none_behind(cluster: Cluster, backend: str) -> None:
-    """At any moment of it, when some of the workers have begun. The agent does not say what is not true."""
-    worker = cluster.directory / "worker"
-    worker.write_text('#!/bin/sh\n: > "started-$TEST_NUMBER-$LOCAL_RANK"\nexec sleep 600\n')
-    worker.chmod(0o755)
-    chance = random.Random(8)
-    for number in range(STARTS):
-        begun = cluster.directory / f"started-{number}-{chance.randrange(WORKERS)}"
-        command = ["rdzv-run", "--no-python", f"--nproc-per-node={WORKERS}", worker]
-        agent = cluster.start(command, TEST_NUMBER=str(number))
-        while not begun.exists() and agent.process.poll() is None:
-            time.sleep(0.0005)  # the moment counts
-        os.kill(agent.pid, signal.SIGTERM)
-        assert agent.wait() == 143, agent.text
-        assert cluster.processes() == {}, agent.text
-        assert "the workers of this node were stopped" in agent.text
-        assert "Traceback" not in agent.text
 
 
 def test_nothing_outlives_an_agent_that_is_killed(cluster: Cluster) -> None:
@@ -74,17 +53,17 @@ def test_nothing_outlives_an_agent_that_is_killed(cluster: Cluster) -> None:
     (own,) = set(temporary.iterdir()) - {foreign}
     os.kill(agent.pid, signal.SIGKILL)
     agent.wait()
-    wait_until(lambda: not any(map(alive, started)), 20, lambda: f"left: {[*filter(alive, started)]}")
+    eventually(lambda: not any(map(alive, started)), lambda: f"left: {[*filter(alive, started)]}")
     assert cluster.processes() == {}
     assert [*temporary.iterdir()] == [foreign]
 
     # killed together with its keeper: the next one finds what is left, but not what others have
     agent = cluster.run("plain.py", "stubborn", TMPDIR=str(temporary), options=["--redirects=1"])
     # looked for by its log: while Python chooses a directory for temporary files it tries to write one there
-    (log,) = wait_until(lambda: [*temporary.glob("rdzv-run-*/logs/*/*/0/stdout.log")], 60, lambda: "no log")
+    (log,) = eventually(lambda: [*temporary.glob("rdzv-run-*/logs/*/*/0/stdout.log")], lambda: "no log")
     own = log.parents[4]
-    wait_until(lambda: "ready" in log.read_text(), 60, log.read_text)
-    keeper = wait_until(lambda: keeper_of(agent), 30, lambda: "no keeper")
+    eventually(lambda: "ready" in log.read_text(), log.read_text)
+    keeper = eventually(lambda: keeper_of(agent), lambda: "no keeper")
     os.kill(agent.pid, signal.SIGSTOP)  # it would start another
     for pid in (keeper, agent.pid, *cluster.processes()):
         cluster.kill(pid)
@@ -103,20 +82,7 @@ def test_nothing_outlives_an_agent_that_is_killed(cluster: Cluster) -> None:
     assert set(temporary.iterdir()) == {foreign, own}
 
 
-def test_a_keeper_that_stands_still_does_not_hold_up_its_node(cluster: Cluster) -> None:
-    """It hears of the end of a worker; tests/keeper has those that do not even go on when they are told to."""
-    agent = cluster.run("plain.py", "sleep", restarts=1)
-    agent.wait_for("ready")
-    (worker,) = cluster.workers(agent, "plain.py")
-    keeper = wait_until(lambda: keeper_of(agent), 30, lambda: "no keeper")
-    os.kill(keeper, signal.SIGSTOP)
-    os.kill(worker, signal.SIGKILL)
-    agent.wait_for(r"restart 1 of 1(.|\n)*ready")
-    os.kill(agent.pid, signal.SIGTERM)
-    assert agent.wait() == 143, agent.text
-    cluster.check_gone()
-
-
+@pytest.mark.thorough
 def test_nothing_outlives_an_agent_that_is_stopped_or_done(cluster: Cluster) -> None:
     """Daemons neither; the keeper itself neither."""
     agent = cluster.run("outlives.py", "ends")
@@ -127,4 +93,11 @@ def test_nothing_outlives_an_agent_that_is_stopped_or_done(cluster: Cluster) -> 
     assert agent.wait() == 143
     assert not any(map(alive, started)), [*filter(alive, started)]
     assert cluster.processes() == {}
-    assert "the workers of this node were stopped" in agent.text
+
+
+def test_outside_of_a_launcher_every_round_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RDZV_ROUND_HOLDS", raising=False)
+    assert round_holds()
+    assert wait_until_round_holds(timeout=0)
+    monkeypatch.setenv("RDZV_ROUND_HOLDS", "/proc/1/fd/none,1")  # its agent has gone
+    assert not round_holds()

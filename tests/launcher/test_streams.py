@@ -6,7 +6,10 @@ import os
 import signal
 import subprocess
 
+import pytest
 from kits.launcher.harness import BIN, Cluster
+
+pytestmark = pytest.mark.thorough
 
 
 def run_in_shell(cluster: Cluster, command: str) -> subprocess.CompletedProcess[str]:
@@ -18,20 +21,6 @@ def run_in_shell(cluster: Cluster, command: str) -> subprocess.CompletedProcess[
 def test_exit_code_survives_a_reader_that_has_gone(cluster: Cluster) -> None:
     command = f"{BIN}/rdzv-run {cluster.script('plain.py')} fail 7 2> >(exec 0<&-; sleep 0)"
     assert run_in_shell(cluster, command).returncode == 7
-
-
-def test_what_is_said_before_a_start_does_not_make_it_slower(cluster: Cluster) -> None:
-    """The keeper is a fork of the agent, and no new interpreter: but only of an agent that has no threads yet."""
-    (cluster.directory / "parent.sh").write_text("echo $(tr '\\0' ' ' < /proc/$PPID/cmdline)\n")
-    patience = "from rdzv_launcher import queued_stderr\nqueued_stderr._REST_S = 60\n"
-    (cluster.directory / "sitecustomize.py").write_text(patience)
-    own = f"PYTHONPATH={cluster.directory}"
-    command = f"env -u OMP_NUM_THREADS {own} {BIN}/rdzv-run -v --nproc-per-node=2 --no-python sh parent.sh"
-    ended = run_in_shell(cluster, command)
-    assert "OMP_NUM_THREADS=1 for each worker" in ended.stderr
-    keepers = ended.stdout.splitlines()
-    assert len(keepers) == 2
-    assert all("bin/rdzv-run -v" in line for line in keepers), keepers
 
 
 def test_closed_stderr_is_not_somebody_elses_socket(cluster: Cluster) -> None:

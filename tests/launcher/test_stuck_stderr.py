@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,8 +12,10 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from kits.launcher.elastic_kit import Job, Meeting, in_one_round, named, observing, parallel_only
-from kits.launcher.harness import Cluster, wait_until
+from kits.eventually import eventually
+from kits.launcher.harness import Cluster
+
+pytestmark = pytest.mark.thorough
 
 _PIPE_SETS_SIZE = 1031
 
@@ -34,27 +35,6 @@ def stuck() -> Iterator[tuple[IO[bytes], int]]:
     os.close(reading)
 
 
-@parallel_only
-def test_leader_with_a_stuck_stderr_leads_on_and_ends_when_it_is_told_to(meeting: Meeting) -> None:
-    meeting.serve()
-    job = Job(meeting, "1:3", script="says.py", conf="ttl=60,last_call_timeout=60")
-    with observing(meeting) as observer, stuck() as (stderr, _):
-        leader = job.node(0, stderr=stderr)
-        observer.wait_members(leader)
-        second, third = job.node(1), job.node(2)
-        before = in_one_round(leader, second, third)
-        assert observer.leader() == leader.pid
-        job.kill_node(third)
-        in_one_round(leader, second, after=before)
-        assert observer.leader() == leader.pid
-        second.wait_for(rf"round 1 is over: {named(third)} was lost")
-        os.kill(leader.pid, signal.SIGTERM)
-        assert leader.wait(60) == 128 + signal.SIGTERM
-        alone = in_one_round(second)
-        assert alone[0]["WORLD_SIZE"] == "1"
-    job.finish(second)
-
-
 def test_failure_ends_an_agent_with_a_stuck_stderr_by_the_code_of_the_worker(cluster: Cluster) -> None:
     with stuck() as (stderr, _):
         agent = cluster.start(["rdzv-run", cluster.script("plain.py"), "fail", "7"], stderr=stderr)
@@ -70,7 +50,7 @@ def test_worker_that_floods_a_stuck_stderr_is_held_up_and_loses_nothing(cluster:
     )
     with stuck() as (stderr, reading):
         agent = cluster.start(["rdzv-run", script], stderr=stderr)
-        wait_until(lambda: cluster.workers(agent, "floods.py"), 90, lambda: agent.text)
+        eventually(lambda: cluster.workers(agent, "floods.py"), lambda: agent.text)
         stderr.close()
         text = bytearray()
         while data := os.read(reading, 1 << 16):
@@ -116,5 +96,5 @@ def test_last_words_are_not_lost_and_what_is_dropped_is_counted(tmp_path: Path, 
         lines = text.decode().splitlines()
         written = [line for line in lines if line.startswith("line ")]
         (dropped,) = [line for line in lines if "were dropped" in line]
-        assert dropped == f"rdzv: {40_000 - len(written)} messages were dropped here: standard error did not take them"
+        assert f" {40_000 - len(written)} " in dropped
         assert lines[-1] == "rdzv-run: the last words"

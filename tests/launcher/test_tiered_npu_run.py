@@ -14,14 +14,14 @@ from kits import TESTS
 from kits.launcher.elastic_kit import outputs
 from kits.launcher.harness import BIN, WORKERS, Agent, Cluster
 
+pytestmark = pytest.mark.thorough
+
 ENVIRONMENT = """
 export MASTER_IP_ADDR={address}
 export MASTER_PORT={port}
 """
 COMMAND = "torch_npu_run --rdzv_backend=parallel --master_addr=$MASTER_IP_ADDR --master_port=$MASTER_PORT"
 SINGLE = f"{COMMAND} --nnodes=1 --nproc_per_node=8 ddp_test.py"
-SINGLE_TIERED = f"{COMMAND} --nnodes=1 --nproc_per_node=8 --enable_tiered_parallel_tcpstore=true ddp_test.py"
-TWO = f"{COMMAND} --nnodes=2 --node_rank {{rank}} --nproc_per_node=8 ddp_test.py"
 TWO_TIERED = (
     f"{COMMAND} --nnodes=2 --node_rank {{rank}} --nproc_per_node=8 --enable_tiered_parallel_tcpstore=true ddp_test.py"
 )
@@ -38,8 +38,6 @@ def launch(cluster: Cluster, line: str, rank: int) -> Agent:
     ("line", "nodes", "tiers"),
     [
         pytest.param(SINGLE, 1, False, id="one"),
-        pytest.param(SINGLE_TIERED, 1, True, id="one-tiered"),
-        pytest.param(TWO, 2, False, id="two"),
         pytest.param(TWO_TIERED, 2, True, id="two-tiered"),
     ],
 )

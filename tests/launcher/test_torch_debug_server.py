@@ -13,6 +13,8 @@ from kits.launcher.tiered_kit import TieredMeeting, tiered
 
 from rdzv_plugins.testing.harness import free_port
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def meeting(tmp_path: Path) -> Iterator[TieredMeeting]:

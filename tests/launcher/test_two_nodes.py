@@ -8,8 +8,6 @@ from __future__ import annotations
 import pytest
 from kits.launcher.harness import WORKERS, Agent, Cluster, free_port
 
-BACKENDS = ["static", "c10d", "parallel"]
-
 
 def check_world(agents: list[Agent], nodes: int, nproc: int, *, before: int = 0) -> list[dict[str, str]]:
     """All ranks, sizes and addresses are right in the last round, or as many before it; its reports by rank."""
@@ -32,7 +30,7 @@ def check_world(agents: list[Agent], nodes: int, nproc: int, *, before: int = 0)
     return reports
 
 
-@pytest.mark.parametrize("ours_first", [True, False])
+@pytest.mark.parametrize("ours_first", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_c10d_with_a_plain_torchrun_node(cluster: Cluster, ours_first: bool) -> None:
     def ours() -> Agent:
         return cluster.run("report.py", backend="c10d", nnodes=2, nproc=2)
@@ -50,7 +48,7 @@ def test_c10d_with_a_plain_torchrun_node(cluster: Cluster, ours_first: bool) -> 
     assert len({(r["MASTER_ADDR"], r["MASTER_PORT"]) for r in reports}) == 1
 
 
-@pytest.mark.parametrize("backend", ["c10d", "parallel"])
+@pytest.mark.parametrize("backend", ["static", "c10d", "parallel"])
 def test_two_agents_by_two_workers_and_a_crash_restarts_all_in_one_fresh_round(cluster: Cluster, backend: str) -> None:
     options = ["--rdzv-id=job7"]
     agents = cluster.pair("report.py", "crash", 1, 3, backend=backend, nproc=2, restarts=1, options=options)
@@ -63,14 +61,14 @@ def test_two_agents_by_two_workers_and_a_crash_restarts_all_in_one_fresh_round(c
     assert cluster.processes() == {}
 
 
-@pytest.mark.parametrize("backend", ["c10d"])  # by elastic ones in test_elastic_membership.py
-def test_a_third_node_joins_and_everyone_restarts_at_three(cluster: Cluster, backend: str) -> None:
+@pytest.mark.thorough
+def test_a_third_node_joins_and_everyone_restarts_at_three(cluster: Cluster) -> None:  # by c10d
     go_on = cluster.directory / "go-on"
     conf = "last_call_timeout=10"
-    agents = [cluster.run("report.py", "wait", go_on, backend=backend, nnodes="2:3", conf=conf) for _ in range(2)]
+    agents = [cluster.run("report.py", "wait", go_on, backend="c10d", nnodes="2:3", conf=conf) for _ in range(2)]
     for agent in agents:
         agent.wait_for(r'"WORLD_SIZE": "2"')
-    third = cluster.run("report.py", "wait", go_on, backend=backend, nnodes="2:3", conf=conf)
+    third = cluster.run("report.py", "wait", go_on, backend="c10d", nnodes="2:3", conf=conf)
     for agent in [*agents, third]:
         agent.wait_for(r'"WORLD_SIZE": "3"')
     go_on.touch()
@@ -78,6 +76,7 @@ def test_a_third_node_joins_and_everyone_restarts_at_three(cluster: Cluster, bac
     check_world([*agents, third], 3, 1)
 
 
+@pytest.mark.thorough
 def test_static_agent_started_again_takes_its_old_place(cluster: Cluster) -> None:
     go_on = cluster.directory / "go-on"
     conf = "linger=5"  # in the end the host waits in vain for the one that was killed
@@ -94,13 +93,14 @@ def test_static_agent_started_again_takes_its_old_place(cluster: Cluster) -> Non
     assert {r["MASTER_PORT"] for r in again.reports()} == {first.reports()[-1]["MASTER_PORT"]}
 
 
-@pytest.mark.parametrize("backend", ["static", "parallel"])
-def test_node_that_is_done_runs_again_with_the_one_that_is_not(cluster: Cluster, backend: str) -> None:
-    agents = cluster.pair("uneven.py", backend=backend, restarts=1)
+@pytest.mark.thorough
+def test_node_that_is_done_runs_again_with_the_one_that_is_not(cluster: Cluster) -> None:
+    agents = cluster.pair("uneven.py", backend="static", restarts=1)
     assert [agent.wait() for agent in agents] == [0, 0], agents[0].text + agents[1].text
     assert [agent.text.count("joined") for agent in agents] == [2, 2]
 
 
+@pytest.mark.thorough
 def test_c10d_on_a_shared_file(cluster: Cluster) -> None:
     backend = ["--rdzv-backend=c10d", f"--rdzv-endpoint={cluster.directory}/state", "--rdzv-conf=store_type=file"]
     command = ["rdzv-run", "--nnodes=2", *backend, "--local-addr=127.0.0.1", cluster.script("report.py")]
@@ -109,7 +109,9 @@ def test_c10d_on_a_shared_file(cluster: Cluster) -> None:
     check_world(agents, 2, 1)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "backend", ["parallel", *(pytest.param(x, marks=pytest.mark.thorough) for x in ("static", "c10d"))]
+)
 def test_worker_ports_confine_the_workers_store(cluster: Cluster, backend: str) -> None:
     port = free_port()
     agents = cluster.pair("report.py", "crash", 0, 3, backend=backend, restarts=1, conf=f"worker_ports={port}")

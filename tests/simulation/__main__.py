@@ -61,9 +61,9 @@ def many(seeds: range) -> int:
         world = job_of(seed)
         try:
             world.run()
-        except AssertionError as error:
+        except Exception as error:  # of the simulation itself, too: the seed is the report
             bad += 1
-            print(f"seed {seed}: {error}", flush=True)
+            print(f"seed {seed}: {error if isinstance(error, AssertionError) else repr(error)}", flush=True)
         hours += world.now / 3600
         judged += world.oracles.judged
         ends.update(each.end or "killed" for each in world.nodes)

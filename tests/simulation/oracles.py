@@ -24,7 +24,8 @@ class Oracles:
         self._world = world
         self.violations: list[str] = []
         self.judged: Counter[str] = Counter()
-        self._rounds: dict[int, list[tuple[Node, Place]]] = defaultdict(list)
+        self._rounds: dict[tuple[int, int], list[tuple[Node, Place]]] = defaultdict(list)
+        """Who has entered each round of each run: a service that forgets all begins another."""
         self._failed_rounds: set[int] = set()
         self._asked: dict[str, int] | None = None
         self._look_later()
@@ -34,7 +35,8 @@ class Oracles:
 
     def entered(self, node: Node, place: Place) -> None:
         """A round is complete for a node."""
-        others = self._rounds[place.round]
+        run = self._world.service.store.runs
+        others = self._rounds[run, place.round]
         self._one_world(node, place, others)
         self._first_round(place)
         self._store(node, place)
@@ -56,7 +58,7 @@ class Oracles:
         for thread, error in self._world.scheduler.failed:
             self.wrong("I13", f"{thread} has ended by {error!r}")
         self._everybody_is_told()
-        for round_, members in self._rounds.items():
+        for (_, round_), members in self._rounds.items():
             if len(members) == members[0][1].world:
                 self._ranks(round_, members)
 
@@ -81,7 +83,7 @@ class Oracles:
 
     def _first_round(self, place: Place) -> None:
         world = self._world
-        if place.round != 1 or place.world == world.high or self._rounds[1]:
+        if place.round != 1 or place.world == world.high or any(number == 1 for _, number in self._rounds):
             return
         self.judged["I2"] += 1
         came = sorted(each.began for each in world.nodes)

@@ -24,6 +24,7 @@ T = TypeVar("T")
 _PORT = 2379
 _DIAL_S = 1.0
 _RETRY_S = 0.2
+_OVER = object()
 _BEATS = 3
 """How many keep-alives are sent in a time to live."""
 
@@ -37,11 +38,14 @@ class Store:
         self._ids = itertools.count(1)
         self.leases: dict[int, tuple[float, float]] = {}
         """Of each session the time to live, and when it ends."""
+        self.runs = 0
+        """How often what was known has been forgotten: the rounds of a run are counted from 1 again then."""
         self.forget()
 
     def forget(self) -> None:
         """Begin anew. No later session has the number of an earlier one."""
         self.leases.clear()
+        self.runs += 1
         self.revision = 0
         self.compacted = 0
         """Changes up to this revision are no longer known."""
@@ -52,6 +56,7 @@ class Store:
     def open(self, ttl: float, now: float) -> int:
         """A new session. If it is the only one, what exists was left by a dead run."""
         if not self.leases:
+            self.runs += bool(self.keys)
             for key in list(self.keys):
                 self._write(key, None, 0)
         session = next(self._ids)
@@ -531,7 +536,7 @@ class Coordination:
             answered, found = self.threads.Event(), list[Any]()
 
             def hear(message: Any, answered: Any = answered, found: list[Any] = found) -> None:
-                found.append(message[2])
+                found.append(_OVER if message[0] == "over" else message[2])
                 answered.set()
 
             end.on_message = hear
@@ -540,6 +545,10 @@ class Coordination:
                 if isinstance(refused := found[0], EndpointUnreachable):
                     end.close()
                     raise refused
+                if _OVER in found:  # this process has stood still, and hears of all at once
+                    end.close()
+                    reason = "the session was over at once"
+                    continue
                 session = Session(self, end, found[0], ttl, on_lost)
                 self._sessions.append(session)
                 return session

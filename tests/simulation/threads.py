@@ -252,7 +252,7 @@ class OwnThread(Thread):
         self,
         scheduler: Scheduler,
         target: Callable[..., object],
-        name: str,
+        name: str = "thread",
         args: Iterable[Any] = (),
         on_error: Callable[[Exception], object] | None = None,
         daemon: bool = True,

@@ -13,7 +13,8 @@ from kits.launcher.harness import BIN, Agent
 from kits.slurm.slurm_jobs import User
 from kits.slurm.slurm_kit import NODES
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
+
 NAMES = ("PMIX_HOSTNAME", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
 AGENT = {"4": "plm_rsh_agent", "5": "plm_ssh_agent"}
 """What mpirun calls the program that starts its daemon on another host."""

@@ -10,7 +10,8 @@ import pytest
 from kits import ROOT
 from kits.slurm.slurm_jobs import BatchJob, User
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
+
 EXAMPLE = ROOT / "examples/slurm/train.sbatch"
 
 

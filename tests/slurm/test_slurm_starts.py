@@ -9,7 +9,7 @@ from kits.slurm.slurm_jobs import User
 from kits.slurm.slurm_kit import GPUS, NODES, SWITCHES
 from kits.unit import scheduler_variables as of
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
 
 
 def test_srun_alone_is_a_whole_job(user: User) -> None:

@@ -13,6 +13,7 @@ from rdzv_plugins.elastic.keys import BEGUN, Assignment, Member, Round, Seat, de
 from rdzv_plugins.elastic.leading.leader import Leader as RealLeader
 from rdzv_plugins.elastic.leading.membership import Membership, Rules
 from rdzv_plugins.elastic.leading.quorum import seats_reached
+from rdzv_plugins.runtime import SYSTEM
 
 BACK_S = 11.0
 
@@ -262,7 +263,7 @@ def test_who_knows_of_no_round_forms_none_where_there_was_one(how: str):
 @pytest.mark.parametrize("held", [[], [KeyValue(BEGUN, b"true", 1)]])
 def test_leader_reads_that_there_was_a_round(held: list[KeyValue]):
     real = object.__new__(RealLeader)
-    real._rules, real._order = Rules(1, 5, majority=True), lambda _: None
+    real._rules, real._order, real._runtime = Rules(1, 5, majority=True), lambda _: None, SYSTEM
     membership, _ = real._take_over(held)
     assert membership._is_first is not bool(held)
 

@@ -425,7 +425,7 @@ class Sessions:
     def __init__(self) -> None:
         self.said: list[dict[str, Any]] = []
         self.session: Any = SimpleNamespace(ttl=5.0, put=lambda items, **_: self.said.append(items))
-        self.outage = Outage("r", 60.0, lambda: True, lambda _: None, SYSTEM)
+        self.outage = Outage("r", 60.0, lambda: True, lambda _: None, lambda _: None, SYSTEM)
 
 
 def carrying_of(*rounds: Assignment) -> tuple[Carrying, Myself, Sessions, SimpleNamespace]:
@@ -718,7 +718,18 @@ def test_outage_lasts_until_a_place_may_be_left(several: bool):
     options = ElasticOptions(outage_timeout=2.0)
     me = Member("a", "a", "a", 1, "", "", 1)
     view = View(lambda: None, SYSTEM)
-    link = Link(backend, request, options, view, lambda _: None, me=me, settings={}, runtime=SYSTEM)  # type: ignore[arg-type]
+    link = Link(
+        backend,  # type: ignore[arg-type]
+        request,
+        options,
+        view,
+        lambda _: None,
+        me=me,
+        settings={},
+        on_outage=lambda _: None,
+        on_waits=lambda: None,
+        runtime=SYSTEM,
+    )
     link._recover(ConnectionLost("reset"))
     assert opened == [16.0 if several else 2.0]
     assert link.problem is not None

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import trustme
 
-from kits.etcd.etcd_processes import NEEDED_MIB, START_S, Member, environment, program, require_programs
-from kits.launcher.harness import wait_until
+from kits.etcd.etcd_processes import NEEDED_MIB, Member, environment, program, require_programs
+from kits.eventually import eventually
 from rdzv_plugins.testing.services.counts import etcd_messages
 from rdzv_plugins.testing.services.etcd import data_directory
 
@@ -94,7 +94,7 @@ class Cluster:
             found = [member for member in self.members if member.leads()]
             return found if len(found) == 1 else []
 
-        found: list[Member] = wait_until(leaders, START_S, self._state)
+        found: list[Member] = eventually(leaders, self._state)
         return found[0]
 
     @property
@@ -107,14 +107,14 @@ class Cluster:
         """Until there is a leader and each running member can commit."""
         running = [member for member in self.members if member.runs]
         assert 2 * len(running) > len(self.members), "no quorum without a restart"
-        wait_until(lambda: all(member.healthy() for member in running), START_S, self._state)
+        eventually(lambda: all(member.healthy() for member in running), self._state)
         assert self.leader
 
     def wait_no_quorum(self) -> None:
         """Until no running member knows of a leader."""
         running = [member for member in self.members if member.runs]
         assert 2 * len(running) <= len(self.members), "these are a quorum"
-        wait_until(lambda: all(member.knows_no_leader() for member in running), START_S, self._state)
+        eventually(lambda: all(member.knows_no_leader() for member in running), self._state)
 
     def count(self, *methods: str) -> int:
         """How often the running members were asked that (``Range``, ``Txn``, ``LeaseKeepAlive``; none: anything).
@@ -127,7 +127,7 @@ class Cluster:
         """How often each method was asked for, over the running members; methods never asked for are left out."""
         found: Counter[str] = Counter()
         for member in [each for each in self.members if each.runs]:
-            found += etcd_messages(wait_until(member.metrics, START_S, self._state))
+            found += etcd_messages(eventually(member.metrics, self._state))
         return found
 
     def keys(self, prefix: str = "") -> dict[str, int]:
@@ -148,7 +148,7 @@ class Cluster:
                 raise
             return True
 
-        wait_until(put, START_S, self._state)
+        eventually(put, self._state)
 
     def etcdctl(self, *arguments: str, user: str = "", certificate: bool = True, only: Member | None = None) -> str:
         """What etcdctl prints, as root or as ``user`` (NAME:PASSWORD), asked of the members that run.
@@ -169,7 +169,7 @@ class Cluster:
             done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, env=own)
             return done if done.returncode == 0 or not IN_AN_ELECTION.search(done.stderr) else None
 
-        done: subprocess.CompletedProcess[str] = wait_until(ask, START_S, self._state)
+        done: subprocess.CompletedProcess[str] = eventually(ask, self._state)
         assert done.returncode == 0, f"etcdctl {arguments}: {done.stdout}{done.stderr}"
         return done.stdout
 

@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from kits.launcher.harness import free_port, wait_until
+from kits.eventually import eventually
+from kits.launcher.harness import free_port
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.testing.services.etcd import member_environment, member_flags
 
@@ -87,7 +88,7 @@ class Member:
     def stop(self) -> None:
         """SIGSTOP; returns when each of its threads has stopped: the signal itself may come later."""
         os.kill(self.pid, signal.SIGSTOP)
-        wait_until(lambda: self._states() == {"T"}, START_S, self._text)
+        eventually(lambda: self._states() == {"T"}, self._text)
         self.stopped = True
 
     def cont(self) -> None:
@@ -103,7 +104,7 @@ class Member:
 
     def wait(self, condition: Callable[[], Any]) -> None:
         """Until the condition holds; fails at once when the process has ended."""
-        wait_until(lambda: condition() or not self.alive, START_S, self._text)
+        eventually(lambda: condition() or not self.alive, self._text)
         assert self.alive, self._text()
 
     def knows_no_leader(self) -> bool:

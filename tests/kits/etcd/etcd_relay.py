@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kits.launcher.harness import wait_until
+from kits.eventually import eventually
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.testing.faults.relay import Relay
 
@@ -37,7 +37,7 @@ class HoldingRelay(Relay):
 
     def wait_held(self) -> None:
         """Until a client has sent more than it may."""
-        wait_until(lambda: self._allowance == 0, SECONDS, lambda: f"{self._allowance} bytes left")
+        eventually(lambda: self._allowance == 0, lambda: f"{self._allowance} bytes left")
 
     def release(self) -> None:
         """Let everything through."""

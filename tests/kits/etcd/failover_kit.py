@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kits.etcd.etcd_kit import Cluster, Member
-from kits.launcher.harness import wait_until
+from kits.eventually import eventually
 from kits.wire.coordination_kit import LONG, Losses, Recorder, keys_of, opened
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
@@ -37,7 +37,7 @@ def home(cluster: Cluster) -> Member:
         found = connected()
         return found[0] if len(found) == 1 else None
 
-    one: Member = wait_until(only_one, LONG, lambda: f"connected to {[each.name for each in connected()]}")
+    one: Member = eventually(only_one, lambda: f"connected to {[each.name for each in connected()]}")
     return one
 
 
@@ -59,7 +59,7 @@ def lead(cluster: Cluster, member: Member) -> None:
                 cluster.etcdctl("move-leader", f"{numbers[member.url]:x}")
         return cluster.leader is member
 
-    wait_until(leads, LONG, lambda: f"{cluster.leader.name} leads")
+    eventually(leads, lambda: f"{cluster.leader.name} leads")
 
 
 def path_of(run: str = "run", prefix: str = PREFIX) -> str:
@@ -119,7 +119,7 @@ class Subject:
         before, thread = self.written, threading.Thread(target=work)
         thread.start()
         try:
-            wait_until(lambda: self.written > before + 10, LONG, lambda: failures)
+            eventually(lambda: self.written > before + 10, lambda: failures)
             yield
             self.goes_on()
         finally:
@@ -130,7 +130,7 @@ class Subject:
     def goes_on(self, count: int = 10) -> None:
         """Its writer is answered."""
         since = self.written
-        wait_until(lambda: self.written >= since + count, LONG, lambda: f"{self.written} written, {since} before")
+        eventually(lambda: self.written >= since + count, lambda: f"{self.written} written, {since} before")
 
     def outlive(self) -> None:
         """It has lived for longer than it does without being refreshed: a lease that began now has run out."""

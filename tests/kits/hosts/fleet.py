@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from kits.etcd.etcd_processes import program, require_programs
+from kits.eventually import eventually
 from kits.hosts.hosts import Host, Lan
-from kits.launcher.harness import Agent, Cluster, wait_until
+from kits.launcher.harness import Agent, Cluster
 from rdzv_plugins.testing.services.etcd import member_flags
 
 PORT = 29500
@@ -119,7 +120,7 @@ def in_one_round(*agents: Agent, after: Sequence[dict[str, Any]] = ()) -> list[d
     def what() -> str:
         return f"no round of all of these:\n{outputs(agents)}"
 
-    found: list[dict[str, Any]] = wait_until(together, 90, what)
+    found: list[dict[str, Any]] = eventually(together, what)
     return found
 
 

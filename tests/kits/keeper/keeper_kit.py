@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kits.eventually import eventually
 from rdzv_plugins.testing.agents.processes import (
     MARK,
     clean_environment,
     kill,
     marked,
-    wait_until,
 )
 from rdzv_plugins.testing.forks.signals import before_exec
 
@@ -116,9 +116,8 @@ class Agents:
 
     def wait_gone(self, pids: list[int]) -> None:
         """Until none of these lives, and nothing that carries the mark."""
-        wait_until(
+        eventually(
             lambda: not any(map(alive, pids)) and not self.processes(),
-            LIMIT_S,
             lambda: f"left: {[*filter(alive, pids)]}, {self.processes()}",
         )
 
@@ -153,7 +152,7 @@ def alive(pid: int) -> bool:
 
 def freeze(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
-    wait_until(lambda: state(pid) == "T", LIMIT_S, lambda: f"{pid} does not stop")
+    eventually(lambda: state(pid) == "T", lambda: f"{pid} does not stop")
 
 
 def executable(path: Path, text: str) -> Path:
@@ -188,5 +187,5 @@ def pids_in(path: Path, count: int) -> list[int]:
     def lines() -> list[str]:
         return path.read_text().splitlines() if path.exists() else []
 
-    wait_until(lambda: len(lines()) >= count, LIMIT_S, lambda: f"of {count}: {lines()}")
+    eventually(lambda: len(lines()) >= count, lambda: f"of {count}: {lines()}")
     return [int(line) for line in lines()]

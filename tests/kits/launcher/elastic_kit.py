@@ -21,7 +21,8 @@ from urllib.parse import quote
 import pytest
 
 from kits.etcd import etcd_kit
-from kits.launcher.harness import Agent, Cluster, wait_until
+from kits.eventually import eventually
+from kits.launcher.harness import Agent, Cluster
 from rdzv_plugins.coordination import CoordinationBackend, Event
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Assignment, Leading, Member, Round, decode
@@ -128,7 +129,7 @@ class Job:
 
     def wait_step(self, *agents: Agent) -> None:
         """Until trains.py has made a step: whoever starts now goes on from there."""
-        wait_until((self.meeting.directory / "checkpoint").exists, 60, lambda: f"no step:\n{outputs(agents)}")
+        eventually((self.meeting.directory / "checkpoint").exists, lambda: f"no step:\n{outputs(agents)}")
 
     def workers(self, agent: Agent) -> list[int]:
         return self.meeting.workers(agent, self.script)
@@ -160,7 +161,7 @@ def in_one_round(*agents: Agent, after: Sequence[dict[str, Any]] = ()) -> list[d
         fresh = not old & {report["PID"] for report in last}
         return last if whole and len(ports) == 1 and fresh and sizes == {str(len(agents))} else None
 
-    found: list[dict[str, Any]] = wait_until(together, 90, lambda: f"no round of all of these:\n{outputs(agents)}")
+    found: list[dict[str, Any]] = eventually(together, lambda: f"no round of all of these:\n{outputs(agents)}")
     return sorted(found, key=lambda report: int(report["RANK"]))
 
 
@@ -220,7 +221,7 @@ class Observer:
         """Every declaration until now, in the order of the service."""
         held, _ = self._session.list(keys.ROUND, timeout=60)
         newest = max((kv.revision for kv in held), default=0)
-        wait_until(lambda: self._told >= newest, 60, lambda: f"told up to {self._told}, there is {newest}")
+        eventually(lambda: self._told >= newest, lambda: f"told up to {self._told}, there is {newest}")
         with self._lock:
             return list(self._rounds)
 
@@ -244,9 +245,8 @@ class Observer:
     def wait_members(self, *agents: Agent) -> None:
         """Until these are the members, and one of them leads."""
         pids = {agent.pid for agent in agents}
-        wait_until(
+        eventually(
             lambda: self.members().keys() == pids and self.leader() in pids,
-            90,
             lambda: f"members {sorted(self.members())}, leader {self.leader()}\n{outputs(agents)}",
         )
 

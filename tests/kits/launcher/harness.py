@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from kits import TESTS
+from kits.eventually import eventually
 from rdzv_plugins.kvstore.sockets.listening import port_holder
 from rdzv_plugins.testing.agents.agent import Agent, Agents, cold
-from rdzv_plugins.testing.agents.processes import kill, wait_until
+from rdzv_plugins.testing.agents.processes import kill, wait_until  # noqa: F401 (other folders still take it from here)
 from rdzv_plugins.testing.agents.warm import can_be_warm, warm_agent
 from rdzv_plugins.testing.harness import free_port
 
@@ -70,7 +71,7 @@ class Cluster(Agents):
             with socket.socket() as probe:
                 return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
-        wait_until(listening, 60, lambda: f"nobody listens at {self.endpoint}")
+        eventually(listening, lambda: f"nobody listens at {self.endpoint}")
 
     def listens(self, agent: Agent) -> bool:
         """True for the agent that serves the endpoint."""
@@ -138,7 +139,7 @@ class Cluster(Agents):
 
     def wait_gone(self) -> None:
         """Until nothing is left of what was sent a signal, and of which nobody can wait for the end."""
-        wait_until(lambda: not self.processes(), 30, lambda: f"still there: {self.processes()}")
+        eventually(lambda: not self.processes(), lambda: f"still there: {self.processes()}")
 
     def check_gone(self, *, but: str = "") -> None:
         """Nothing is left but commands that match ``but``; the keeper of an agent that was killed may take its time."""
@@ -147,7 +148,7 @@ class Cluster(Agents):
             return {pid: each for pid, each in self.processes().items() if not (but and re.search(but, each))}
 
         if any(agent.process.poll() == -signal.SIGKILL for agent in self.agents):
-            wait_until(lambda: not left(), 30, lambda: f"still there: {left()}")
+            eventually(lambda: not left(), lambda: f"still there: {left()}")
         assert left() == {}
 
     @staticmethod

@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-from kits.launcher.harness import Agent, Cluster, new_cluster, wait_until
+from kits.eventually import eventually
+from kits.launcher.harness import Agent, Cluster, new_cluster
 from rdzv_plugins.testing.harness import free_port
 
 NODES = 3
@@ -57,9 +58,8 @@ def _agent(cluster: Cluster, ports: list[int], backend: str) -> Agent:
 
 
 def _all_work(agents: list[Agent], reports: int) -> None:
-    wait_until(
+    eventually(
         lambda: all(len(agent.reports()) >= reports for agent in agents),
-        _SOON_S,
         lambda: f"not all work: {[agent.text for agent in agents]}",
     )
 

@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from kits.eventually import eventually
 from kits.launcher.elastic_kit import EtcdMeeting, Job, Meeting, outputs
-from kits.launcher.harness import Agent, wait_until
+from kits.launcher.harness import Agent
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.kvstore.native.framing import ask_statistics
 
@@ -32,7 +33,7 @@ def root_of(agents: Sequence[Agent]) -> Endpoint:
     def said() -> list[str]:
         return [each for agent in agents for each in re.findall(r"the workers' store is at (\S+) \(who", agent.text)]
 
-    found = wait_until(said, 60, lambda: outputs(agents))
+    found = eventually(said, lambda: outputs(agents))
     return parse_endpoint(found[-1], None)
 
 
@@ -50,7 +51,7 @@ def clients(root: Endpoint) -> int:
 
 def wait_clients(root: Endpoint, count: int) -> None:
     """Until there are so many: the store may not have heard yet that a question before this one has gone."""
-    wait_until(lambda: clients(root) == count, 60, lambda: f"not {count} clients: {keyspace(root)}")
+    eventually(lambda: clients(root) == count, lambda: f"not {count} clients: {keyspace(root)}")
 
 
 def trunks(root: Endpoint, count: int, workers: int, proxies: int) -> list[dict[str, Any]]:
@@ -65,7 +66,7 @@ def trunks(root: Endpoint, count: int, workers: int, proxies: int) -> list[dict[
         whole = len(there) == count and len(said) == proxies and sum(map(below, there)) >= workers
         return there if whole else None
 
-    found: list[dict[str, Any]] = wait_until(told, 60, lambda: f"not {workers} workers: {keyspace(root)['trunks']}")
+    found: list[dict[str, Any]] = eventually(told, lambda: f"not {workers} workers: {keyspace(root)['trunks']}")
     return found
 
 
