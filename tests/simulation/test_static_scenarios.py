@@ -340,6 +340,22 @@ def test_everybody_ends_when_node_rank_0_is_killed_at_whatever_moment(seed: int,
             assert ended_at(agent) < max(killed_at + 3 * SETTLED_S, 1060.0 + SETTLED_S)
 
 
+@pytest.mark.parametrize("stage", ["joining", "working", "barrier"])
+def test_a_host_of_node_rank_0_that_is_gone_is_noticed_in_every_stage(seed: int, stage: str) -> None:
+    """TCP notices. Nobody waits for a quarter of an hour until it gives up a request that was under way."""
+    job = StaticJob(3, lambda *_: Does(runs=30.0 if stage == "barrier" else 500.0), seed=seed, starts=False)
+    for rank in (0, 1) if stage == "joining" else (0, 1, 2):
+        job.join(rank, timeout=5000.0)
+    job.until(lambda: all(each.stage == stage for each in job.agents))
+    job.after(9.0 if stage == "joining" else 0.0)  # a report is under way soon
+    job.crash(job[0])
+    crashed_at = job.now
+    job.run()
+    for agent in job.agents[1:]:
+        assert agent.exit_code in ((68,) if stage != "barrier" else (68, 0))
+        assert ended_at(agent) < crashed_at + 2 * KEEP_ALIVE_S + 30.0
+
+
 def test_a_node_that_is_cut_off_for_long_ends_by_itself(seed: int) -> None:
     job = working(seed, 3, options=RETRIES)
     job.cut(job[2], 300.0)
