@@ -114,7 +114,12 @@ class StaticHandler:
             self._record.note_failure(self._round, failure)
 
     def first_failure(self) -> Failure | None:
-        return self._record.first_failure(self._round) if self._record is not None else None
+        try:
+            return self._record.first_failure(self._round) if self._record is not None else None
+        except errors.StoreError:
+            if isinstance(self._problem, errors.PeerFailed):  # node rank 0 has left since, after it has told the end
+                return self._problem.failure
+            raise
 
     def count_restart(self, note: str) -> Sequence[str]:
         return self._record.count_restart(self._round, note) if self._record is not None else [note]
