@@ -304,7 +304,7 @@ class Job:
         told = [time for time, _, step in agent.story if isinstance(step, Leave)]
         done = [time for time, _, event in agent.story if isinstance(event, BarrierOver | DoneWithout)]
         ended = self.meeting.ended_at if self.meeting.ended is not None else math.inf
-        if agent.exit_code == 0 and told[0] > ended and not done[0] < ended:
+        if agent.exit_code == 0 and self._is_part(agent) and told[0] > ended and not done[0] < ended:
             wrong.append(f"{agent.name} has ended with 0 after the job has failed")
         numbers = {each.number for each in agent.steps(SignalArrived)}
         arrived = {81 if number in agent.options.preempt_signals else 128 + number for number in numbers}

@@ -6,6 +6,7 @@ restart, and without one the job ends by ``NodeLost``.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from rdzv_launcher.run.agent.events import Hung, SignalArrived, StartFailed, Stuck
+from rdzv_launcher.run.agent.steps import AskPeers, CountRestart, FindCause, Join, Leave
 from rdzv_plugins.backends.static import StaticOptions
 from rdzv_plugins.backends.static.handler import StaticHandler
 from rdzv_plugins.endpoints import Endpoint
@@ -35,6 +37,11 @@ KEEP_ALIVE_S = 40.0
 
 
 _NEWS = (SignalArrived, Hung, StartFailed, Stuck)
+
+
+_ASKS = (Join, AskPeers, CountRestart, FindCause, Leave)
+_GIVEN_UP_S = 60.0 + 2 * KEEP_ALIVE_S
+"""Whatever an agent asks is given up after so long, besides the time that all nodes have to come."""
 
 
 class Given(Struct):
@@ -100,18 +107,21 @@ class Static:
         address = where.master_addr, where.master_port
         job = sum(name == CONTROL for name, _ in self.servers.opened)
         self.entered.append(Entered(str(handler.process), job, number, info.rank, info.world_size, address))
-        while len(self.rounds) < number:
-            self.rounds.append(Round(len(self.rounds) + 1, []))
-        round_ = self.rounds[number - 1]
+        round_ = self._numbered(number)
         round_.members.append(handler)  # type: ignore[arg-type]
         return round_
 
     def over(self, number: int, why: str) -> None:
         """Somebody has heard that a round is over."""
-        round_ = self.rounds[number - 1]
+        round_ = self._numbered(number)
         if not round_.over:
             round_.over = why
             self.on_over(round_)
+
+    def _numbered(self, number: int) -> Round:
+        while len(self.rounds) < number:
+            self.rounds.append(Round(len(self.rounds) + 1, []))
+        return self.rounds[number - 1]
 
     def end(self, outcome: Outcome) -> None:
         """A node has ended the job."""
@@ -169,6 +179,7 @@ class StaticJob(Job):
         self.given: dict[str, Given] = {}
         self.hindered: dict[str, str] = {}
         """Agents to which something has happened that others may notice, and what."""
+        self._supervised = True
         super().__init__(
             nodes, plan, options or Options(monitor_interval=1.0), seed=seed, timeout=timeout, starts=False
         )
@@ -225,6 +236,10 @@ class StaticJob(Job):
             self.network.cut(source, target)
         self.scheduler.at(self.now + seconds, lambda: [self.network.heal(*each) for each in cut])
 
+    def lose_supervisor(self, agent: Agent, happens: Callable[[], object]) -> None:
+        self._supervised = False
+        super().lose_supervisor(agent, happens)
+
     def replace(self, agent: Agent) -> Agent:
         """Another agent with its rank, on the same host unless that is gone."""
         rank = self.given[agent.name].rank
@@ -256,6 +271,7 @@ class StaticJob(Job):
         self._one_world_per_round()
         for agent in self.agents:
             self._blames_nobody_who_lives(agent)
+            self._waits_for_nobody_for_ever(agent)
         if not self.hindered and not self._mistaken and len(self.agents) == self.nodes:
             self._goes_on_or_ends_by_itself()
         super().check()
@@ -268,7 +284,7 @@ class StaticJob(Job):
 
     def _is_part(self, agent: Agent) -> bool:
         """A second node rank 0 may serve on another host, where nobody looks for it."""
-        return self.given[agent.name].rank != 0 or agent.process.host == HOST
+        return agent.name not in self.hindered and (self.given[agent.name].rank != 0 or agent.process.host == HOST)
 
     def _one_world_per_round(self) -> None:
         """I1, I6, I8: all nodes, each with its rank, and one store."""
@@ -295,6 +311,14 @@ class StaticJob(Job):
         if not any(name in self.hindered or self._had_ended(name, agent) for name in (*names, agent.name)):
             self.violations.append(f"{agent.name} blames {names}, who live: {error}")
 
+    def _waits_for_nobody_for_ever(self, agent: Agent) -> None:
+        """I13: whatever it asks the others is answered, or given up, in the time that it says."""
+        for (began, what, step), (ended, _, _) in itertools.pairwise(each for each in agent.story if each[1] != "is told"):
+            limit = _GIVEN_UP_S + (self.given[agent.name].timeout if isinstance(step, Join) else 0.0)
+            stood = agent.process.frozen or agent.entry.continued_at >= began
+            if what == "takes" and isinstance(step, _ASKS) and ended - began > limit and not stood:
+                self.violations.append(f"{agent.name} has waited for {ended - began:.0f} s: {step}")
+
     def _named(self, pid: int) -> str:
         return next(each.name for each in self.agents if each.entry.pid == pid)
 
@@ -309,9 +333,8 @@ class StaticJob(Job):
         own = {each.does.code for agent in self.agents for each in agent.machine.workers} - {0}
         own |= {-9} if len(self.guilty) > 1 else set()  # somebody has killed a worker
         expected = {0, *(code if code >= 0 else 128 - code for code in own)}
-        supervisors = [each for agent in self.agents for each in agent.machine.supervisors]
-        stood = len(supervisors) > len(self.agents) or any(each.entry.continued_at for each in supervisors)
-        if self.late or stood or any(each.steps(_NEWS) for each in self.agents):  # type: ignore[arg-type]
+        stood = any(each.entry.continued_at for agent in self.agents for each in agent.machine.supervisors)
+        if stood or not self._supervised or any(each.steps(_NEWS) for each in self.agents):  # type: ignore[arg-type]
             return
         for agent in self.agents:
             if agent.exit_code not in expected:
