@@ -38,6 +38,7 @@ from threading import TIMEOUT_MAX as TIMEOUT_MAX
 from typing import Any, TypeVar, cast
 
 from rdzv_plugins import clock
+from rdzv_plugins.linux.process_stat import read_stat
 from rdzv_plugins.threads import OwnThread
 
 _T = TypeVar("_T")
@@ -69,6 +70,26 @@ def _machine_id() -> str:
     except OSError:  # not on Linux
         boot = ""
     return f"{boot} {sockets.gethostname()}"
+
+
+def _pid_space() -> str:
+    """Shared by all processes that see each other's pids, and by no others; empty if unknown."""
+    try:
+        return f"{_BOOT_ID.read_text().strip()} {os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return ""
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a process that this one can see has ended, even if nobody has waited for it. False if unknown."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # somebody else's
+        return False
+    stat = read_stat(pid)
+    return stat is not None and not stat.lives
 
 
 class Runtime:
@@ -105,6 +126,7 @@ class Runtime:
     urandom = staticmethod(os.urandom)
 
     machine_id = staticmethod(_machine_id)
+    pid_space = staticmethod(_pid_space)
 
     # sockets and descriptors
     socket = sockets.socket
@@ -125,6 +147,7 @@ class Runtime:
     waitpid = staticmethod(os.waitpid)
     waitid = staticmethod(os.waitid)
     getsid = staticmethod(os.getsid)
+    has_ended = staticmethod(_has_ended)
 
     # signals, for the main thread
     signal = staticmethod(signals.signal)

@@ -71,16 +71,17 @@ def loops() -> set[threading.Thread]:
 
 
 _ENDS = """
-import socket, threading
+import threading
 from rdzv_http.client import HttpClient
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.kit import Security, coordination_backend
+from rdzv_plugins.runtime import Runtime
 
 def look_up(*_, **__):
     threading.Event().wait()
 
-socket.getaddrinfo = look_up
+Runtime.getaddrinfo = staticmethod(look_up)
 client = lambda: HttpClient(Endpoint("slow.example", 8700), "run", Security())
 try:
     coordination_backend("http", client, outage_timeout=1).open_session(1, on_lost=print, timeout=0.2)

@@ -31,13 +31,25 @@ class Faulty:
         self.seed = seed
         self.met: Counter[tuple[str, str]] = Counter()
         self.happened: list[tuple[float, str, str]] = []
-        nodes, options = 1, Options()
+        self.kinds = KINDS
         self.job = Job(seed=seed, ttl=TTL_S, starts=False, low=1, high=1, timeout=100.0)
         self._random = random = self.job.scheduler.random
         nodes = random.choice([1, 2, 2, 3, 4])
         self.job.meeting.high = random.choice([nodes, max(1, nodes - 1)])
         self.job.meeting.low = random.randint(1, self.job.meeting.high)
-        options = Options(
+        options = self._options()
+        self.job.meeting.interrupts = random.random() < 0.5
+        self.job.meeting.latency = random.choice([0.0, 0.003, 0.1])
+        self.job.plan, self.job.options = self._plan, options
+        for _ in range(nodes):
+            self.job.scheduler.at(self.job.now + random.random() * 3, self.job.add)
+        for _ in range(random.randint(0, _FAULTS) if faults is None else faults):
+            self.job.scheduler.at(self.job.now + random.random() * 25, self._something)
+        self._nodes = nodes
+
+    def _options(self) -> Options:
+        random = self._random
+        return Options(
             workers=random.choice([1, 1, 2, 3]),
             max_restarts=random.choice([0, 1, 3]),
             shutdown_timeout=random.choice([2.0, 10.0, 30.0]),
@@ -52,14 +64,6 @@ class Faulty:
             exit_barrier_timeout=random.choice([5.0, 300.0]),
             identical=random.random() < 0.3,
         )
-        self.job.meeting.interrupts = random.random() < 0.5
-        self.job.meeting.latency = random.choice([0.0, 0.003, 0.1])
-        self.job.plan, self.job.options = self._plan, options
-        for _ in range(nodes):
-            self.job.scheduler.at(self.job.now + random.random() * 3, self.job.add)
-        for _ in range(random.randint(0, _FAULTS) if faults is None else faults):
-            self.job.scheduler.at(self.job.now + random.random() * 25, self._something)
-        self._nodes = nodes
 
     def run(self) -> Faulty:
         """To the end, whatever that is. Raises ``AssertionError``, and ``Stuck``."""
@@ -87,7 +91,7 @@ class Faulty:
         agents = [each for each in self.job.agents if each.entry.lives and each.entry.state == "R"]
         if agents:
             agent = self._random.choice(agents)
-            kind = self._random.choice(KINDS)
+            kind = self._random.choice(self.kinds)
             self.met[kind.__name__.strip("_"), agent.stage] += 1
             self.happened.append((self.job.now, kind.__name__.strip("_"), agent.name))
             kind(self, agent)
@@ -98,13 +102,12 @@ class Faulty:
     # The faults
 
     def _agent_is_killed(self, agent: Agent) -> None:
-        agent.kill()
+        self.job.kill(agent)
         if self._random.random() < 0.7:
-            self._later(self.job.add, 10.0)
+            self._later(lambda: self.job.replace(agent), 10.0)
 
     def _agent_stands_still(self, agent: Agent) -> None:
-        agent.freeze()
-        self.job.scheduler.at(self.job.now + self._random.choice([0.5, 0.7, 1.1, 4.0]) * TTL_S, agent.thaw)
+        self.job.freeze(agent, self._random.choice([0.5, 0.7, 1.1, 4.0]) * TTL_S)
 
     def _host_stands_still(self, agent: Agent) -> None:
         entries = [agent.entry, *(each.entry for each in (*agent.machine.supervisors[-1:], *agent.workers))]
@@ -203,12 +206,18 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--show", action="store_true")
+    parser.add_argument("--static", action="store_true", help="jobs of static, with its stores")
     args = parser.parse_args()
+    made: type[Faulty] = Faulty
+    if args.static:
+        from simulation.static_faults import StaticFaulty
+
+        made = StaticFaulty
     seeds = range(args.first, args.first + args.seeds) if args.seed is None else [args.seed]
     began, wrong = time.process_time(), 0
     codes, met, simulated = Counter[int | None](), Counter[tuple[str, str]](), 0.0
     for seed in seeds:
-        faulty = Faulty(seed)
+        faulty = made(seed)
         try:
             faulty.run()
         except (AssertionError, Stuck) as error:
@@ -222,7 +231,7 @@ def main() -> None:
     cost = (time.process_time() - began) / len(seeds)
     print(f"{len(seeds)} jobs, {wrong} wrong, {1000 * cost:.0f} ms each, {simulated / len(seeds):.0f} s simulated each")
     print("exit codes:", dict(sorted(codes.items(), key=str)))
-    for kind in KINDS:
+    for kind in faulty.kinds:
         name = kind.__name__.strip("_")
         print(f"{name:24}", {stage: count for (each, stage), count in sorted(met.items()) if each == name})
     sys.exit(bool(wrong))

@@ -23,7 +23,7 @@ from simulation.processes import Processes
 from simulation.scheduler import Scheduler
 from simulation.workers import Does, Worker
 
-CODES = frozenset({0, 1, 66, 68, 69, 71, 75, 76, 80, 81, 82, *(128 + number for number in (1, 2, 3, 9, 15))})
+CODES = frozenset({0, 1, 66, 68, 69, 71, 75, 76, 78, 80, 81, 82, *(128 + number for number in (1, 2, 3, 9, 15))})
 """How an agent may end, besides the exit codes that its workers have."""
 _WITH_S = 0.3
 """How soon a worker fails when one of its round has ended."""
@@ -83,8 +83,8 @@ class Job:
         for _ in range(nodes if starts else 0):
             self.add()
 
-    def add(self, options: Options | None = None) -> Agent:
-        """Another node."""
+    def add(self, options: Options | None = None, host: str = "") -> Agent:
+        """Another node, on a host of its own if none is given."""
         name = f"n{len(self.agents)}"
         made = Agent(
             self.scheduler,
@@ -94,7 +94,7 @@ class Job:
             lambda runtime: self.meeting.handler(made.process, self._timeout),
             self.plan,
             options or self.options,
-            f"10.0.0.{len(self.agents) + 1}",
+            host or f"10.0.0.{len(self.agents) + 1}",
         )
         made.entry.ended = lambda: self._over(made)
         self._running += 1
@@ -130,6 +130,19 @@ class Job:
     def works(self, *agents: Agent) -> bool:
         """Whether the workers of these agents run, or of all."""
         return all(each.works for each in agents or self.agents)
+
+    def kill(self, agent: Agent) -> None:
+        """SIGKILL of an agent: its kernel says so to whoever is connected."""
+        agent.kill()
+
+    def freeze(self, agent: Agent, seconds: float) -> None:
+        """An agent stands still, and nothing else of its node."""
+        agent.freeze()
+        self.scheduler.at(self.now + seconds, agent.thaw)
+
+    def replace(self, agent: Agent) -> Agent:
+        """A node in the place of another."""
+        return self.add()
 
     def lose_supervisor(self, agent: Agent, happens: Callable[[], object]) -> None:
         """Something happens to the supervisor of an agent that counts as a failure of its workers."""
@@ -251,9 +264,14 @@ class Job:
     def _over(self, agent: Agent) -> None:
         self._running -= 1
         began = max(self.meeting.ended_at, agent.entry.continued_at, self._supervised_at(agent))
-        if self.meeting.ended is not None and self.now - began > agent.options.shutdown_timeout + _ENDS_S:
+        hears = self.meeting.ended is not None and self._is_part(agent)
+        if hears and self.now - began > agent.options.shutdown_timeout + _ENDS_S:
             self.violations.append(f"{agent.name} has ended {self.now - began:.1f} s after the job")
         self.scheduler.at(self.now + _LAST_S, lambda: self._look_behind(agent))
+
+    def _is_part(self, agent: Agent) -> bool:
+        """Whether it can hear of the end of the job."""
+        return True
 
     def _supervised_at(self, agent: Agent) -> float:
         """Until when its supervisor stood still."""
@@ -286,7 +304,7 @@ class Job:
         told = [time for time, _, step in agent.story if isinstance(step, Leave)]
         done = [time for time, _, event in agent.story if isinstance(event, BarrierOver | DoneWithout)]
         ended = self.meeting.ended_at if self.meeting.ended is not None else math.inf
-        if agent.exit_code == 0 and told[0] > ended and not done[0] < ended:
+        if agent.exit_code == 0 and self._is_part(agent) and told[0] > ended and not done[0] < ended:
             wrong.append(f"{agent.name} has ended with 0 after the job has failed")
         numbers = {each.number for each in agent.steps(SignalArrived)}
         arrived = {81 if number in agent.options.preempt_signals else 128 + number for number in numbers}

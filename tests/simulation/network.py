@@ -80,8 +80,12 @@ class End:
         """From now on nothing gets through, one way at least: this side's kernel will give up, if it asks or sends."""
 
         def give_up(limit: float) -> None:
-            asks = not self._under_way or limit == _RESENT_S  # while it sends again, it does not ask
-            if asks and not self.process.killed and self._network.silent_since(self) == since:
+            now = self._network.silent_since(self)
+            if self.ended or self.process.killed or now is None:
+                return
+            if now != since:  # they have heard each other in between, or there was another cause
+                self.note_silence(now)
+            elif not self._under_way or limit == _RESENT_S:  # while it sends again, it does not ask
                 self.take(lambda: self.hear_of_the_end("silent"))
 
         for limit in (self.keep_alive, _RESENT_S if self._under_way or self.keep_alive else None):

@@ -233,6 +233,10 @@ class OwnProcess:
             raise ChildProcessError(errno.ECHILD, "No child processes")
         return None if found.lives else found
 
+    def has_ended(self, pid: int) -> bool:
+        found = self._processes.entries.get(pid)
+        return found is None or not found.lives
+
     def signal(self, number: int, handler: Any) -> Any:
         before = self.getsignal(number)
         self.entry.handlers[int(number)] = handler

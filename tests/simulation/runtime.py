@@ -41,5 +41,8 @@ class SimulatedRuntime(Runtime):
     def machine_id(self) -> str:  # type: ignore[override]
         return self._host
 
+    def pid_space(self) -> str:  # type: ignore[override]
+        return self._host
+
     def uuid4(self) -> uuid.UUID:  # type: ignore[override]
         return uuid.UUID(int=self.random.getrandbits(128), version=4)

@@ -25,6 +25,7 @@ from rdzv_plugins.kvstore.tcpstore.keep_alive import keep_alive
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.kvstore.tcpstore.watch import KeyWatch
 from rdzv_plugins.options import PortRange
+from rdzv_plugins.rounds.presence import Presence, ask
 from simulation.kernel import Kernel
 from simulation.network import Network
 from simulation.processes import OwnProcess, Processes
@@ -33,6 +34,7 @@ from simulation.scheduler import Process, Scheduler
 from simulation.stores import StoreServers
 
 PORT = 5
+DAY_S = 86400.0
 SERVER = "10.0.0.1"
 KEYS = (b"/a", b"/b", b"/c", b"")
 CLIENTS = 3
@@ -231,6 +233,26 @@ def test_who_does_not_greet_is_hung_up_on(world: World, client: SimulatedRuntime
 
 
 # What our clients see
+
+
+def test_an_agent_answers_however_long_nobody_has_asked(world: World, client: SimulatedRuntime) -> None:
+    """Whether it lives, days after the last question. A wait for one that has ended says nothing about the store."""
+    agent, lost = world.process("agent", "10.0.0.3"), list[Exception]()
+
+    def lives() -> None:
+        presence = Presence(store_of(agent), Endpoint(SERVER, PORT), "p", "a", lost.append, agent)
+        agent.sleep(4 * DAY_S)
+        presence.stop()
+
+    def asks() -> tuple[set[str], ...]:
+        client.sleep(3 * DAY_S)
+        first = ask(store_of(client), ["a"], 10.0, client)
+        client.sleep(2 * DAY_S)
+        return first, ask(store_of(client), ["a"], 10.0, client)
+
+    world.scheduler.spawn(world.of(agent), "main", lives)
+    assert world.run(asks, client, 6 * DAY_S) == ({"a"}, set())
+    assert lost == []
 
 
 def test_a_wait_ends_with_the_key_or_with_its_time(world: World, client: SimulatedRuntime) -> None:

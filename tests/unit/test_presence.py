@@ -16,6 +16,7 @@ from rdzv_plugins.kvstore.sockets.reach import reach
 from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.rounds.presence import Presence, ask
+from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.testing.agents.processes import wait_until
 
 PATIENCE_S = 60.0
@@ -44,7 +45,7 @@ class Agent:
         with ExitStack() as stack:
             store = stack.enter_context(client(self.port))
             endpoint = Endpoint("127.0.0.1", self.port)
-            presence = Presence(store, endpoint, "p", self.name, self._on_lost, wait=self.wait)
+            presence = Presence(store, endpoint, "p", self.name, self._on_lost, SYSTEM, wait=self.wait)
             stack.callback(presence.stop)
             self.stack = stack.pop_all()
         return self

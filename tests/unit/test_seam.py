@@ -19,6 +19,8 @@ ROOMS = (
     "kit",
     "backends/etcd",
     "backends/parallel",
+    "backends/static",
+    "rounds",
     "assemble/looking.py",
     "assemble/recognition.py",
     "job_token.py",

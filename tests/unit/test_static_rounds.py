@@ -27,6 +27,7 @@ from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.rounds import exit_barrier
 from rdzv_plugins.rounds.job_record import JobRecord
+from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.store import Prefixed
 from rdzv_plugins.testing.agents.processes import wait_until
 from rdzv_plugins.testing.harness import free_port
@@ -217,10 +218,10 @@ def test_one_that_is_gone_is_replaced(three: Job, how: str) -> None:
         if child == 0:
             os._exit(0)
         holder = ended(child)
-        wait_until(lambda: holder.has_ended, PATIENCE_S, lambda: "it lives")  # though nobody has waited for it
+        wait_until(holder.has_ended, PATIENCE_S, lambda: "it lives")  # though nobody has waited for it
         os.waitpid(child, 0)
         rounds.store.set("presence/alive/x", "0")  # it would be asked, and waited for
-    assert holder.has_ended == (how == "its process has ended")
+    assert holder.has_ended() == (how == "its process has ended")
     assert rounds.arrive(1, 1, holder) is None
     joining += three.start(1)
     wait_until(lambda: rounds.holder(1, 1) not in (None, holder), PATIENCE_S, lambda: "it is not replaced")
@@ -295,7 +296,7 @@ def test_asking_who_still_works_costs_the_same_however_many_there_are() -> None:
 
         def peers(store: Any, rank: int) -> Peers:
             control: Any = SimpleNamespace(client=store, host=host, port=port)
-            return Peers(control, "r", JobRecord(store), f"agent-{rank}", rank, lambda error: None)
+            return Peers(control, "r", JobRecord(store), f"agent-{rank}", rank, lambda error: None, SYSTEM)
 
         def who(ranks: Any) -> dict[int, Arrival]:
             return {rank: Arrival(f"agent-{rank}", "h", rank) for rank in ranks}

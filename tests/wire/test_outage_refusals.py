@@ -79,7 +79,8 @@ def member(port: int, outage: float) -> Iterator[Link]:
     request = Request("parallel", "run", str(endpoint), min_nodes=1, max_nodes=1, nproc_per_node=1)
     view, options = View(lambda: None, SYSTEM), ElasticOptions(ttl=2, outage_timeout=outage)
     me = Member("a", "a", "a", 1, "", "", 1)
-    link = Link(backend, request, options, view, lambda _: None, me=me, settings={}, runtime=SYSTEM)
+    told = {"on_outage": lambda _: None, "on_waits": lambda: None}
+    link = Link(backend, request, options, view, lambda _: None, me=me, settings={}, **told, runtime=SYSTEM)
     link.open(PATIENCE)
     view.newest = 1
     try:

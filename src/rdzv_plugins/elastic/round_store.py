@@ -72,6 +72,7 @@ class RoundStore:
             tokens=guarded.accepted(run_id) if guarded is not None else (),
             admit="anyone" if token is None and tls is None else "user",
             tls=self._tls,
+            runtime=runtime,
         )
         self._lock = self._runtime.Lock()
         self.patience = max(options.reach_timeout, options.ttl + 1)

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Collection
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointLost, StoreError, StoreLost, StoreTimeout
 from rdzv_plugins.kvstore.sockets.interruption import Interruption
-from rdzv_plugins.kvstore.sockets.reach import REFUSED, try_connect
+from rdzv_plugins.kvstore.sockets.reach import NO_ANSWER, REFUSED, try_connect
 from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
 from rdzv_plugins.kvstore.tcpstore.keep_alive import keep_alive
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.rounds.looking import absent
+from rdzv_plugins.runtime import SYSTEM, Runtime
 from rdzv_plugins.store import Store
-from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +44,7 @@ class Presence:
         prefix: str,
         me: str,
         on_lost: Callable[[Exception], None],
+        runtime: Runtime,
         *,
         wait: float = _WAIT_S,
     ) -> None:
@@ -54,13 +54,13 @@ class Presence:
         wait for a question takes ``wait`` seconds at most; then the next begins.
         """
         self._endpoint, self._prefix, self._me, self._wait = endpoint, prefix, me, wait
-        self._store, self._on_lost = store, on_lost
-        self._waits = Interruption()
+        self._store, self._on_lost, self._runtime = store, on_lost, runtime
+        self._waits = Interruption(runtime)
         self._client: PlainClient | None = None
         store.set(f"alive/{me}", "0")
         self._connect()
         self._stopped = False
-        self._thread = OwnThread(target=self._run, name="rdzv-presence")
+        self._thread = runtime.Thread(target=self._run, name="rdzv-presence")
         self._thread.start()
 
     def stop(self) -> None:
@@ -101,15 +101,26 @@ class Presence:
         client.delete_key(f"ask/{self._me}")
 
     def _connect(self) -> None:
-        """Raises ``StoreLost`` if that is not possible now, and ``EndpointLost`` if nobody serves there."""
-        connection, reason = try_connect(self._endpoint, _CONNECT_S, greet_store, interruption=self._waits)
+        """Raises ``StoreLost`` if that is not possible now, and ``EndpointLost`` if nobody serves there.
+
+        A host that does not even answer, after it has been silent for so long that a connection was given up, is gone:
+        whoever has a request under way there would wait for a quarter of an hour.
+        """
+        connection, reason = try_connect(
+            self._endpoint, _CONNECT_S, greet_store, interruption=self._waits, runtime=self._runtime
+        )
         if connection is None:
-            gone = EndpointLost if reason == REFUSED else StoreLost
+            gone = EndpointLost if reason in (REFUSED, NO_ANSWER) else StoreLost
             raise gone(f"the control store at {self._endpoint} cannot be reached: {reason}")
         keep_alive(connection)
         # a server that stands still goes on later; that one is gone is noticed by TCP
         self._client = PlainClient(
-            connection, prefix=self._prefix, timeout=self._wait, interruption=self._waits, answer=None
+            connection,
+            prefix=self._prefix,
+            timeout=self._wait,
+            interruption=self._waits,
+            answer=None,
+            runtime=self._runtime,
         )
 
     def _hang_up(self) -> None:
@@ -118,7 +129,7 @@ class Presence:
             client.close()
 
 
-def ask(store: Store, agents: Collection[str], timeout: float) -> set[str]:
+def ask(store: Store, agents: Collection[str], timeout: float, runtime: Runtime = SYSTEM) -> set[str]:
     """Which of ``agents`` live. Returns at once when all have answered, and after ``timeout`` seconds at the latest.
 
     ``store`` has the prefix that ``Presence`` was given. The number of requests does not grow with that of the agents.
@@ -126,7 +137,7 @@ def ask(store: Store, agents: Collection[str], timeout: float) -> set[str]:
     """
     if not agents:
         return set()
-    deadline, pause = time.monotonic() + timeout, _PAUSE_S
+    deadline, pause = runtime.monotonic() + timeout, _PAUSE_S
     number = store.add("asked", 1)
     store.multi_set([f"ask/{agent}" for agent in agents], [""] * len(agents))
     unknown = {list(agents)[each] for each in absent(store, [f"alive/{agent}" for agent in agents])}
@@ -135,8 +146,8 @@ def ask(store: Store, agents: Collection[str], timeout: float) -> set[str]:
         said = dict(zip(known, store.multi_get([f"alive/{agent}" for agent in known]), strict=True))
         alive = {agent for agent, text in said.items() if text.isdigit() and int(text) >= number}
         awaited = [agent for agent, text in said.items() if agent not in alive and text != _LEFT.encode()]
-        if not awaited or time.monotonic() >= deadline:
+        if not awaited or runtime.monotonic() >= deadline:
             return alive
-        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+        runtime.sleep(min(pause, max(0.0, deadline - runtime.monotonic())))
         pause = min(2 * pause, _LONGEST_PAUSE_S)
     return set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 
 from rdzv_plugins.reporting import Reporting
@@ -27,17 +26,17 @@ class Stay:
             logger.info("this node is done, and serves others: it stays while they work (%s)", ", ".join(names))
 
 
-def stay_while(goes_on: Callable[[], bool], working: Callable[[], Sequence[str]]) -> None:
+def stay_while(goes_on: Callable[[], bool], working: Callable[[], Sequence[str]], runtime: Runtime = SYSTEM) -> None:
     """Wait until ``goes_on``, asked every second, is false, or ``working``, asked every ten, names nobody.
 
     A signal ends the wait, and so does an exception from either.
     """
-    report, next_ask = Stay(), time.monotonic()
+    report, next_ask = Stay(runtime), runtime.monotonic()
     while goes_on():
-        if time.monotonic() >= next_ask:
+        if runtime.monotonic() >= next_ask:
             names = working()
             if not names:
                 return
             report.report(names)
-            next_ask = time.monotonic() + _ASK_S
-        time.sleep(LOOK_S)
+            next_ask = runtime.monotonic() + _ASK_S
+        runtime.sleep(LOOK_S)

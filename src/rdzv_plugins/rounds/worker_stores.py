@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from rdzv_plugins.certificates import NodeCertificates
@@ -13,8 +13,21 @@ from rdzv_plugins.kvstore.native.limits import StoreLimits, raise_file_limit
 from rdzv_plugins.kvstore.sockets.listening import bind
 from rdzv_plugins.kvstore.sockets.port_turns import PortTurns
 from rdzv_plugins.options import WorkerStoreOptions
+from rdzv_plugins.runtime import SYSTEM, Runtime
 
 logger = logging.getLogger(__name__)
+
+
+Serve = Callable[..., Any]
+"""Makes a ``StoreServer``, from the same arguments. A simulation has another."""
+
+
+def native_server(**settings: Any) -> Any:
+    """The ``Serve`` of this process."""
+    from rdzv_plugins.kvstore.native.server import StoreServer
+
+    raise_file_limit()
+    return StoreServer(**settings)
 
 
 class WorkerStores:
@@ -30,6 +43,8 @@ class WorkerStores:
         tokens: Sequence[AcceptedToken] = (),
         admit: Literal["anyone", "user"] = "anyone",
         tls: NodeCertificates | None = None,
+        serve: Serve = native_server,
+        runtime: Runtime = SYSTEM,
     ) -> None:
         """``timeout`` (seconds) applies to the object that ``store=torch`` needs for its server.
 
@@ -39,10 +54,11 @@ class WorkerStores:
         this machine. With ``tls`` it speaks nothing else.
         """
         self._tokens, self._admit, self._tls = tokens, admit, tls
+        self._serve, self._runtime = serve, runtime
         closed = bool(tokens) or (admit == "user" and tls is None) or (tls is not None and tls.asks_clients)
         self._open_run = "" if closed else shared_by
         self._options = options
-        self._ports = ports or PortTurns(options.worker_ports)
+        self._ports = ports or PortTurns(options.worker_ports, runtime)
         self._timeout = timeout
         self._server: Any = None
         self._current: Any = None
@@ -59,7 +75,7 @@ class WorkerStores:
         self.close()
         self._served += 1
         if self._open_run and first:
-            say_open(self._open_run, host)
+            say_open(self._open_run, host, self._runtime)
         self._current = self._native(host, what) if self._options.is_native else self._torch(host, what)
         return self._current
 
@@ -82,16 +98,14 @@ class WorkerStores:
         return serve(host, self._ports, timeout=self._timeout, what=what)
 
     def _native(self, host: str, what: str) -> Any:
-        from rdzv_plugins.kvstore.native.server import StoreServer, native_part
+        from rdzv_plugins.kvstore.native.server import native_part
 
         native_part()  # before a port is taken
-        listener = bind(host, self._ports, what)
+        listener = bind(host, self._ports, what, self._runtime)
         name = f"workers-{self._served}"
         if self._server is None:
-            raise_file_limit()
-            threads = self._options.store_threads
-            self._server = StoreServer(
-                threads=threads,
+            self._server = self._serve(
+                threads=self._options.store_threads,
                 limits=StoreLimits.among(self._options),
                 listen_fd=listener.detach(),
                 name=name,
@@ -99,6 +113,7 @@ class WorkerStores:
                 admit=self._admit,
                 purpose="workers",
                 tls=self._tls,
+                runtime=self._runtime,
             )
             keyspace = self._server.first
         else:

@@ -18,6 +18,7 @@ from rdzv_plugins.errors import MissingDependency, UsageError
 from rdzv_plugins.hookspecs import hookimpl
 from rdzv_plugins.interfaces import Backend, Capability, Request
 from rdzv_plugins.options import WorkerStoreOptions, option
+from rdzv_plugins.runtime import SYSTEM
 
 if TYPE_CHECKING:
     from rdzv_plugins.backends.static.handler import StaticHandler
@@ -97,7 +98,7 @@ def create(request: Request) -> StaticHandler:
     """This node's handler. Does not block: node rank 0 is reached in the first round."""
     from rdzv_plugins.backends.static.handler import StaticHandler
 
-    return StaticHandler(request, node_rank(request))
+    return StaticHandler(request, node_rank(request), SYSTEM)
 
 
 def preflight(request: Request, held: ExitStack) -> str:

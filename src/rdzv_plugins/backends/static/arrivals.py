@@ -6,17 +6,14 @@ Needs no torch, as others read it, too.
 from __future__ import annotations
 
 import json
-import os
-import socket
-import uuid
 from typing import Any
 
 from msgspec import Struct, to_builtins
 
 from rdzv_plugins.interfaces import Outcome
-from rdzv_plugins.linux.process_stat import read_stat
 from rdzv_plugins.plain_text import printable, some
 from rdzv_plugins.rounds.ends import parse_outcome
+from rdzv_plugins.runtime import SYSTEM, Runtime
 
 _NAMED = 16
 """The most ranks to name."""
@@ -35,32 +32,14 @@ class Arrival(Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.host} (pid {self.pid})"
 
-    @property
-    def has_ended(self) -> bool:
+    def has_ended(self, runtime: Runtime = SYSTEM) -> bool:
         """Whether this machine knows that the process has ended. False if it is not one of this machine's."""
-        if not self.machine or self.machine != _machine():
-            return False
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        except OSError:  # somebody else's
-            return False
-        stat = read_stat(self.pid)
-        return stat is not None and not stat.lives
+        return self.machine != "" and self.machine == runtime.pid_space() and runtime.has_ended(self.pid)
 
 
-def this_agent() -> Arrival:
+def this_agent(runtime: Runtime = SYSTEM) -> Arrival:
     """This process."""
-    return Arrival(uuid.uuid4().hex, socket.gethostname(), os.getpid(), _machine())
-
-
-def _machine() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return f"{file.read().strip()} {os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:
-        return ""
+    return Arrival(runtime.uuid4().hex, runtime.gethostname(), runtime.getpid(), runtime.pid_space())
 
 
 class Missing(Struct, frozen=True):

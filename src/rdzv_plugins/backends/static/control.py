@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.sockets.interruption import Interruption
@@ -14,6 +13,11 @@ from rdzv_plugins.kvstore.tcpstore import wire
 from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
 from rdzv_plugins.kvstore.tcpstore.keep_alive import keep_alive
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
+from rdzv_plugins.rounds.worker_stores import Serve
+from rdzv_plugins.runtime import Runtime
+
+if TYPE_CHECKING:
+    import socket
 
 _CONNECT_S = 30.0
 
@@ -25,10 +29,10 @@ class ControlStore:
     server that stands still goes on later; that one is gone is noticed by TCP, or reported by ``interrupt``.
     """
 
-    def __init__(self, connection: socket.socket, read_timeout: float, server: Any = None) -> None:
+    def __init__(self, connection: socket.socket, read_timeout: float, runtime: Runtime, server: Any = None) -> None:
         """Takes over ``connection``, which was greeted, and ``server``. ``read_timeout`` (seconds) applies to waits."""
         self._server = server
-        self._waits = Interruption()
+        self._waits = Interruption(runtime)
         self.host, self.port = connection.getpeername()[:2]
         keep_alive(connection)
         self.client = PlainClient(
@@ -37,7 +41,8 @@ class ControlStore:
             timeout=read_timeout,
             interruption=self._waits,
             answer=None,
-            again=functools.partial(_greeted, self.host, self.port),
+            again=functools.partial(_greeted, self.host, self.port, runtime),
+            runtime=runtime,
         )
 
     def interrupt(self, reason: str) -> None:
@@ -53,36 +58,39 @@ class ControlStore:
             server.close()
 
 
-def serve(listener: socket.socket, *, native: bool, read_timeout: float) -> ControlStore:
-    """Serve it, with the native store or torch's, on a listening socket, which is taken over."""
+def serve(listener: socket.socket, runtime: Runtime, *, native: Serve | None, read_timeout: float) -> ControlStore:
+    """Serve it, with the native store or, if that is None, torch's, on a listening socket, which is taken over."""
     address, port = listener.getsockname()[:2]
     own = {"::": "127.0.0.1", "0.0.0.0": "127.0.0.1"}.get(address, address)
     server: Any
-    if native:
-        from rdzv_plugins.kvstore.native.limits import raise_file_limit
-        from rdzv_plugins.kvstore.native.server import StoreServer
+    if native is not None:
         from rdzv_plugins.kvstore.native.statistics import CONTROL, NO_RUN
 
-        raise_file_limit()
-        server = StoreServer(threads=1, listen_fd=listener.detach(), name=CONTROL, run=NO_RUN)
+        server = native(threads=1, listen_fd=listener.detach(), name=CONTROL, run=NO_RUN, runtime=runtime)
     else:
         from rdzv_plugins.kvstore.tcpstore.torch_store import serve_at
 
         server = serve_at(listener, timeout=read_timeout)
-    return ControlStore(_greeted(own, port), read_timeout, server)
+    return ControlStore(_greeted(own, port, runtime), read_timeout, runtime, server)
 
 
 def connect(
-    endpoint: Endpoint, *, join_timeout: float, read_timeout: float, who: str, greet: Greeting = greet_store
+    endpoint: Endpoint,
+    runtime: Runtime,
+    *,
+    join_timeout: float,
+    read_timeout: float,
+    who: str,
+    greet: Greeting = greet_store,
 ) -> ControlStore:
     """Reach it at ``endpoint``, trying for ``join_timeout`` seconds. Raises ``EndpointUnreachable``."""
-    return ControlStore(reach(endpoint, join_timeout, who, greet), read_timeout)
+    return ControlStore(reach(endpoint, join_timeout, who, greet, runtime=runtime), read_timeout, runtime)
 
 
-def _greeted(host: str, port: int) -> socket.socket:
+def _greeted(host: str, port: int, runtime: Runtime) -> socket.socket:
     """Make another greeted connection. Raises ``OSError``."""
     with contextlib.ExitStack() as unless_kept:
-        connection = unless_kept.enter_context(dial(host, port, _CONNECT_S))
+        connection = unless_kept.enter_context(dial(host, port, _CONNECT_S, runtime=runtime))
         wire.greet(connection)
         keep_alive(connection)
         unless_kept.pop_all()

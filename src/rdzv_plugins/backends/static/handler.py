@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import socket
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rdzv_plugins import errors
 from rdzv_plugins.backends.static import control
@@ -31,8 +30,12 @@ from rdzv_plugins.rounds.ends import ended_error, parse_outcome
 from rdzv_plugins.rounds.job_record import JobRecord
 from rdzv_plugins.rounds.settings_check import torch_version, warn_of_other_torch
 from rdzv_plugins.rounds.staying import stay_while
-from rdzv_plugins.rounds.worker_stores import WorkerStores
+from rdzv_plugins.rounds.worker_stores import Serve, WorkerStores, native_server
+from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.store import Prefixed, Store
+
+if TYPE_CHECKING:
+    import socket
 
 logger = logging.getLogger(__name__)
 
@@ -47,13 +50,14 @@ _TWO_WITH_ONE_RANK = "Give every node a --node-rank of its own."
 class StaticHandler:
     """A ``RendezvousHandler``. Use from one thread at a time, except ``note_failure`` and the watch's call-backs."""
 
-    def __init__(self, request: Request, rank: int) -> None:
-        self._request = request
+    def __init__(self, request: Request, rank: int, runtime: Runtime, serve: Serve = native_server) -> None:
+        """``serve`` makes the native servers of both stores."""
+        self._request, self._runtime, self._serve = request, runtime, serve
         self._options = request.options
         self._endpoint: Endpoint = request.target
         self._rank = rank
         self._nodes = request.max_nodes
-        self._me = this_agent()
+        self._me = this_agent(runtime)
         self._round = self._entered = 0
         self._members: tuple[str, ...] = ()
         self._prefix = run_prefix(request.run_id)
@@ -62,6 +66,8 @@ class StaticHandler:
             request.options,
             timeout=request.options.read_timeout,
             shared_by=request.run_id if request.max_nodes > 1 else "",
+            serve=serve,
+            runtime=runtime,
         )
         self._rounds: Rounds | None = None
         self._record: JobRecord | None = None
@@ -108,7 +114,12 @@ class StaticHandler:
             self._record.note_failure(self._round, failure)
 
     def first_failure(self) -> Failure | None:
-        return self._record.first_failure(self._round) if self._record is not None else None
+        try:
+            return self._record.first_failure(self._round) if self._record is not None else None
+        except errors.StoreError:
+            if isinstance(self._problem, errors.PeerFailed):  # node rank 0 has left since, after it has told the end
+                return self._problem.failure
+            raise
 
     def count_restart(self, note: str) -> Sequence[str]:
         return self._record.count_restart(self._round, note) if self._record is not None else [note]
@@ -155,7 +166,7 @@ class StaticHandler:
         record = self._record
         try:
             others = [each for rank, each in enumerate(self._members) if rank != self._rank]
-            stay_while(lambda: self._is_needed() and not record.has_left(*others), self.working_peers)
+            stay_while(lambda: self._is_needed() and not record.has_left(*others), self.working_peers, self._runtime)
         except errors.StoreError as error:
             logger.debug("could not wait for the other nodes: %s", error)
 
@@ -172,7 +183,7 @@ class StaticHandler:
         """Enter the next round and block until every node has. See ``rounds`` for how."""
         self.raise_if_ended()
         self._waits_for = ""
-        deadline = time.monotonic() + self._options.timeout
+        deadline = self._runtime.monotonic() + self._options.timeout
         try:
             if self._rounds is None:
                 self._open_control_store()
@@ -260,7 +271,7 @@ class StaticHandler:
 
     def _refuse_second(self, round_: int, holder: Arrival | None) -> None:
         """Raise ``SettingsDiffer`` if the agent that has this node's rank in the round lives. Waits for its answer."""
-        if holder is None or holder.incarnation == self._me.incarnation or holder.has_ended:
+        if holder is None or holder.incarnation == self._me.incarnation or holder.has_ended(self._runtime):
             return
         over, peers = self._rounds_().over(round_), self._peers
         if peers is None or (over is not None and over.incarnation == holder.incarnation):  # it is leaving
@@ -276,7 +287,7 @@ class StaticHandler:
 
     def _lead(self, round_: int, deadline: float) -> Go:
         """As node rank 0, wait for all, serve the round's worker store, then publish it."""
-        rounds, reporting, seen = self._rounds_(), Reporting(), -1
+        rounds, reporting, seen = self._rounds_(), Reporting(runtime=self._runtime), -1
         while (arrivals := rounds.wait_arrivals(round_, self._nodes, _HOST_SLICE_S)) is None:
             if rounds.is_settled(round_):  # a failing node has ended the job
                 return rounds.settle(round_, Go())
@@ -295,12 +306,12 @@ class StaticHandler:
         return go
 
     def _follow(self, round_: int, deadline: float) -> Go:
-        reporting = Reporting()
+        reporting = Reporting(runtime=self._runtime)
         self._waits_for = f"round {round_} at {self._endpoint}: node rank 0 has not said yet that all nodes are there"
         store = self._control_()
-        awaited = AwaitedKey(store.host, store.port, f"{self._prefix}/go/{round_}")
+        awaited = AwaitedKey(store.host, store.port, f"{self._prefix}/go/{round_}", self._runtime)
         try:
-            while (go := awaited.wait(min(reporting.next_at, deadline) - time.monotonic())) is None:
+            while (go := awaited.wait(min(reporting.next_at, deadline) - self._runtime.monotonic())) is None:
                 self._report(round_, deadline, reporting)
         finally:
             awaited.stop()
@@ -308,7 +319,7 @@ class StaticHandler:
 
     def _report(self, round_: int, deadline: float, reporting: Reporting) -> None:
         """Report who is missing if it is time to, or raise ``RendezvousTimeout`` with that."""
-        now = time.monotonic()
+        now = self._runtime.monotonic()
         due = reporting.is_due()
         if not due and self._waits_for and now < deadline:
             return
@@ -340,13 +351,15 @@ class StaticHandler:
         """Serve it on node rank 0, reach it from the others, and make sure that it belongs to this job."""
         options = self._options
         if self._rank == 0:
-            native, read_timeout = options.is_native, options.read_timeout
-            store = control.serve(self._listen(), native=native, read_timeout=read_timeout)
-            store.client.set(hello_key(NAME), hello_of(self._request, self._nodes, torch_version()).text)
+            native = self._serve if options.is_native else None
+            store = control.serve(self._listen(), self._runtime, native=native, read_timeout=options.read_timeout)
+            hello = hello_of(self._request, self._nodes, torch_version(), self._runtime)
+            store.client.set(hello_key(NAME), hello.text)
         else:
             stranger = functools.partial(stranger_at, self._request, self._endpoint)
             store = control.connect(
                 self._endpoint,
+                self._runtime,
                 join_timeout=options.timeout,
                 read_timeout=options.read_timeout,
                 who=_WHO,
@@ -359,24 +372,26 @@ class StaticHandler:
         self._control = store
         prefixed = Prefixed(self._prefix, store.client)
         self._record = JobRecord(prefixed)
-        self._rounds = Rounds(prefixed)
+        self._rounds = Rounds(prefixed, self._runtime)
         if self._nodes > 1:
-            self._peers = Peers(store, self._prefix, self._record, self._me.incarnation, self._rank, self._on_lost)
+            me = self._me.incarnation
+            self._peers = Peers(store, self._prefix, self._record, me, self._rank, self._on_lost, self._runtime)
 
     def preflight(self, held: contextlib.ExitStack) -> str:
         """See ``Backend.preflight``."""
         if self._rank == 0:
             held.enter_context(self._listen())
             return f"this node is to serve {self._endpoint}, and can"
-        if not look(self._endpoint, _WHO, greet_store):
+        if not look(self._endpoint, _WHO, greet_store, self._runtime):
             return ""
-        store = control.connect(self._endpoint, join_timeout=_PREFLIGHT_S, read_timeout=_PREFLIGHT_S, who=_WHO)
+        limit = _PREFLIGHT_S
+        store = control.connect(self._endpoint, self._runtime, join_timeout=limit, read_timeout=limit, who=_WHO)
         with contextlib.closing(store):
             self._compare(store.client)
         return f"{_WHO} answers at {self._endpoint}, with the same settings"
 
     def _listen(self) -> socket.socket:
-        if not is_own_address(self._endpoint.host):
+        if not is_own_address(self._endpoint.host, self._runtime):
             self._refuse_second_server()
             logger.warning(
                 "this is node rank 0, but %s is not an address of this machine (%s)", self._endpoint, self._me.host
@@ -384,7 +399,8 @@ class StaticHandler:
         port = self._endpoint.port
         with telling_whose(self._request, self._endpoint):
             try:
-                return bind(self._endpoint.host, PortRange(port, port), f"{_WHO} of run {self._request.run_id!r}")
+                what = f"{_WHO} of run {self._request.run_id!r}"
+                return bind(self._endpoint.host, PortRange(port, port), what, self._runtime)
             except errors.AddressInUse:
                 self._refuse_second_server()
                 raise
@@ -393,11 +409,11 @@ class StaticHandler:
         """Raise ``SettingsDiffer`` if another agent serves this run at the endpoint, and the run has not ended."""
         if self._nodes == 1:  # then it is another job
             return
-        run, deadline = self._request.run_id, time.monotonic() + _BEGINS_S
+        run, deadline = self._request.run_id, self._runtime.monotonic() + _BEGINS_S
         try:
-            with StoreReader(self._endpoint, _PROBE_S) as reader:
-                while (hello := reader.hello(NAME)) is None and time.monotonic() < deadline:
-                    time.sleep(_LOOK_AGAIN_S)  # it may have begun to serve just now
+            with StoreReader(self._endpoint, _PROBE_S, self._runtime) as reader:
+                while (hello := reader.hello(NAME)) is None and self._runtime.monotonic() < deadline:
+                    self._runtime.sleep(_LOOK_AGAIN_S)  # it may have begun to serve just now
                 if hello is None or hello.run_id != run or reader.held(f"{self._prefix}/end") is not None:
                     return
         except (OSError, ValueError):  # what listens there is something else, or nobody does
@@ -432,7 +448,7 @@ class StaticHandler:
     def _hello(self, store: Store) -> bytes:
         """Wait for the hello, unless it is known that another backend's nodes meet there."""
         key = hello_key(NAME)
-        refuse_others(store, [key], self._request, self._endpoint)
+        refuse_others(store, [key], self._request, self._endpoint, self._runtime)
         return store.get(key)
 
     def _master_address(self) -> str:
@@ -466,7 +482,7 @@ class StaticHandler:
 
     def _watch_key(self, key: str, on_value: Callable[[bytes], None]) -> KeyWatch:
         store = self._control_()
-        return KeyWatch(store.host, store.port, f"{self._prefix}/{key}", on_value, self._on_lost)
+        return KeyWatch(store.host, store.port, f"{self._prefix}/{key}", on_value, self._on_lost, self._runtime)
 
     def _on_over(self, value: bytes) -> None:
         over = parse_over(value)

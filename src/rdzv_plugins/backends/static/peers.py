@@ -14,6 +14,7 @@ from rdzv_plugins.rounds import exit_barrier
 from rdzv_plugins.rounds.job_record import JobRecord
 from rdzv_plugins.rounds.looking import looked_once
 from rdzv_plugins.rounds.presence import Presence, ask
+from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.store import Prefixed, Store
 
 _ANSWER_S = 10.0
@@ -43,14 +44,15 @@ class Peers:
         me: str,
         rank: int,
         on_lost: Callable[[Exception], None],
+        runtime: Runtime,
     ) -> None:
         """``me`` is this agent, of node ``rank``. ``on_lost`` is that of ``Presence``."""
         prefix = f"{prefix}/presence"
         self._store = Prefixed(prefix, control.client)
-        self._record, self._rank = record, rank
+        self._record, self._rank, self._runtime = record, rank, runtime
         self._seen: tuple[int, int] | None = None
         """A round, and the number of the newest look at who works in it that this node knows."""
-        self._presence = Presence(self._store, Endpoint(control.host, control.port), prefix, me, on_lost)
+        self._presence = Presence(self._store, Endpoint(control.host, control.port), prefix, me, on_lost, runtime)
 
     def close(self) -> None:
         """Stop answering for this agent."""
@@ -102,7 +104,7 @@ class Peers:
         return [f"{_name(rank, names.get(rank))} was lost: its agent does not answer" for rank in ranks]
 
     def _alive(self, nodes: Nodes) -> list[int]:
-        alive = ask(self._store, [who.incarnation for who in nodes.values()], _ANSWER_S)
+        alive = ask(self._store, [who.incarnation for who in nodes.values()], _ANSWER_S, self._runtime)
         return [rank for rank, who in nodes.items() if who.incarnation in alive]
 
 

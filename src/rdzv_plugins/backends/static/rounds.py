@@ -21,7 +21,6 @@ A write carries its round in its key, so a late one changes nothing.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable
 from datetime import timedelta
 
@@ -31,14 +30,15 @@ from rdzv_plugins.backends.static.arrivals import Arrival, Go, Missing, Over, pa
 from rdzv_plugins.errors import StoreTimeout
 from rdzv_plugins.plain_text import printable
 from rdzv_plugins.rounds.looking import absent
+from rdzv_plugins.runtime import SYSTEM, Runtime
 from rdzv_plugins.store import Store
 
 
 class Rounds:
     """The keys above, in a store that already has the run's prefix. As thread-safe as the store."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, store: Store, runtime: Runtime = SYSTEM) -> None:
+        self.store, self._runtime = store, runtime
 
     def latest(self) -> int:
         """The newest round asked for; 0 before the first."""
@@ -119,7 +119,7 @@ class Rounds:
 
     def wait_arrivals(self, round_: int, nodes: int, timeout: float) -> list[Arrival] | None:
         """All arrivals in order of rank; None if some are missing after ``timeout`` seconds, and never earlier."""
-        deadline = time.monotonic() + timeout
+        deadline = self._runtime.monotonic() + timeout
         keys = [f"node/{round_}/{rank}" for rank in range(nodes)]
         try:
             self.store.wait(keys, timedelta(seconds=timeout))
@@ -128,7 +128,7 @@ class Rounds:
         arrived = self.arrived(round_, range(nodes))
         if len(arrived) == nodes:
             return list(arrived.values())
-        time.sleep(max(0.0, deadline - time.monotonic()))  # somebody has withdrawn
+        self._runtime.sleep(max(0.0, deadline - self._runtime.monotonic()))  # somebody has withdrawn
         return None
 
     def missing(self, round_: int, nodes: int) -> Missing:

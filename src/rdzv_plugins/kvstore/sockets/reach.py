@@ -28,6 +28,8 @@ _ATTEMPT_S = 10.0
 _LOOK_S = 5.0
 REFUSED = "connection refused (nobody listens there yet)"
 """The reason of ``try_connect`` if the host answers, and says that nobody listens."""
+NO_ANSWER = "no answer (machine down, or a firewall drops the packets)"
+"""Its reason if the host does not answer at all; one that stands still does."""
 
 
 Greeting = Callable[["socket.socket"], str]
@@ -157,7 +159,7 @@ def try_connect(
             except ConnectionRefusedError:
                 reason = REFUSED
             except TimeoutError:
-                reason = "no answer (machine down, or a firewall drops the packets)"
+                reason = NO_ANSWER
             except OSError as error:
                 reason = reason_of(error)
                 if error.errno == errno.ENETUNREACH and is_own_address(endpoint.host, runtime):

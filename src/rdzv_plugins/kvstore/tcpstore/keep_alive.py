@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-import socket
+from typing import TYPE_CHECKING
+
+from rdzv_plugins.runtime import IPPROTO_TCP, SO_KEEPALIVE, SOL_SOCKET, TCP_KEEPCNT, TCP_KEEPIDLE, TCP_KEEPINTVL
+
+if TYPE_CHECKING:
+    import socket
 
 _AFTER_S = 10
 _PROBES = 3
@@ -13,7 +18,7 @@ def keep_alive(connection: socket.socket) -> None:
 
     The kernel at that end answers, even if the process stands still.
     """
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", _AFTER_S), ("TCP_KEEPINTVL", _AFTER_S), ("TCP_KEEPCNT", _PROBES)):
-        if hasattr(socket, name):  # on Linux; elsewhere the system's own times apply
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    connection.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
+    for option, value in ((TCP_KEEPIDLE, _AFTER_S), (TCP_KEEPINTVL, _AFTER_S), (TCP_KEEPCNT, _PROBES)):
+        if option:  # on Linux; elsewhere the system's own times apply
+            connection.setsockopt(IPPROTO_TCP, option, value)
