@@ -56,7 +56,7 @@ class PreflightAware(Protocol):
     """Optional method of a handler whose nodes decide together who is fit to take part. For the agent's main thread."""
 
     def note_checks(self, checks: Sequence[NodeCheck]) -> None:
-        """Note what this node has found about itself; ``next_rendezvous`` follows, and measures what is requested.
+        """Note what this node has found about itself; ``next_rendezvous`` follows.
 
         Called before each ``next_rendezvous`` if the request asks for any checks.
         """
