@@ -76,8 +76,8 @@ def test_who_decides_together_is_told(tmp_path):
     class Together(Alone):
         told: list[NodeCheck] | None = None
 
-        def note_checks(self, checks):
-            self.told = checks
+        def check_by(self, checks):
+            self.told = checks()
 
     (tmp_path / "file").touch()
     handler = Together()

@@ -62,11 +62,31 @@ def test_who_was_left_out_is_welcome_once_the_round_is_over_and_it_is_well_again
     assert set(leader.ranks()) == {"a", "b"}
     leader.say("c", reached=1, outside=True)
     assert leader.state == (1, "complete"), "it ends no round"
-    leader.say("c", checks=())
     leader.say("b", after=1, reason="a worker failed")
     leader.say("a", after=1)
+    assert leader.state == (1, "over"), "c is waited for, as it tests itself again"
+    leader.say("c", checks=(), checked=1)
     leader.complete()
     assert set(leader.ranks()) == {"a", "b", "c"}
+
+
+def test_who_does_not_test_itself_again_is_waited_for_in_vain_for_a_limited_time() -> None:
+    leader = Leader(2, 3, preflight_factor=3.0, last_call=0)
+    leader.hear(node("a"), node("b"), node("c", checks=(FIRE,)))
+    leader.complete()
+    leader.say("b", after=1, reason="a worker failed")
+    leader.say("a", after=1)
+    leader.wait(leader.rules.rejoin)
+    leader.complete()
+    assert set(leader.ranks()) == {"a", "b"}
+
+
+def test_a_newcomer_that_is_broken_ends_no_round() -> None:
+    leader = Leader(1, 2, preflight_factor=3.0, last_call=0)
+    leader.hear(node("a"))
+    leader.complete()
+    leader.come(node("b", checks=(FIRE,)))
+    assert leader.state == (1, "complete")
 
 
 def test_the_rest_waits_if_no_round_can_be_formed_of_it() -> None:

@@ -28,10 +28,10 @@ class NodePreflight:
         """Make the checks that the request asks for. Raises ``PreflightFailed``, or as the hook ``rdzv_preflight``."""
         if not self._request.preflight:
             return
-        checks = self._checks()
         if isinstance(handler, PreflightAware):
-            handler.note_checks(checks)
+            handler.check_by(self._checks)
             return
+        checks = self._checks()
         for each in checks:
             if each.verdict == "warning":
                 logger.warning("--preflight: %s: %s", each.name, each.text)

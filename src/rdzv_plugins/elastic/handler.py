@@ -8,7 +8,7 @@ lasts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rdzv_plugins import errors
 from rdzv_plugins.certificates import certificates_of
@@ -172,9 +172,9 @@ class ElasticHandler:
         """See ``EventAware``."""
         self._milestones.tell_to(tell)
 
-    def note_checks(self, checks: Sequence[NodeCheck]) -> None:
+    def check_by(self, checks: Callable[[], Sequence[NodeCheck]]) -> None:
         """See ``PreflightAware``."""
-        self._joining.note_checks(checks)
+        self._joining.check_by(checks)
 
     def waits_for(self) -> str:
         """See ``WaitAware``."""

@@ -55,7 +55,9 @@ class Joining:
         self._request, self._options, self._view, self._link = request, options, view, link
         self._self, self._store, self._milestones = myself, store, milestones
         self._knocking = Knocking(request, myself, store.patience, store.attempt, runtime)
-        self._checks: tuple[Checked, ...] = ()
+        self._checks: Callable[[], Sequence[NodeCheck]] | None = None
+        self._checked = 0
+        """The newest round that was over when this node tested itself."""
         self._listener: Listener | None = None
         self._carrying: Carrying | None = None
         self._on_move: Callable[[], None] = lambda: None
@@ -109,7 +111,7 @@ class Joining:
         fresh: dict[str, Any] = {"after": self.round, "store": None, "reached": 0, "unreachable": "", "done": 0}
         fresh["outside"], fresh["keeps"] = False, None
         fresh["reason"] = ""
-        fresh["checks"] = self._checks
+        fresh |= self._tested()
         if self.opened == self._link.opened:
             self._self.say(**fresh)
         else:
@@ -166,10 +168,18 @@ class Joining:
         if listener is not None:
             listener.note_outage(lasts)
 
-    def note_checks(self, checks: Sequence[NodeCheck]) -> None:
-        """What this node has found out about itself, with --preflight, before it joins its next round."""
-        said = (Checked(each.name, each.verdict, each.text, each.value, each.unit) for each in checks)
-        self._checks = tuple(itertools.islice(said, MOST_CHECKS))
+    def check_by(self, checks: Callable[[], Sequence[NodeCheck]]) -> None:
+        """With --preflight: have this node test itself like this before each round for which it waits."""
+        self._checks = checks
+
+    def _tested(self) -> dict[str, Any]:
+        """What this node finds out about itself now, by fields of ``Member``."""
+        if self._checks is None:
+            return {}
+        declared = self._view.round
+        self._checked = declared.number if declared.state == "over" else 0
+        said = (Checked(each.name, each.verdict, each.text, each.value, each.unit) for each in self._checks())
+        return {"checks": tuple(itertools.islice(said, MOST_CHECKS)), "checked": self._checked}
 
     def carry(self, carrying: Carrying, on_move: Callable[[], None]) -> None:
         """Note that there are several places, and that ``carrying`` moves between them. Call before opening a session.
@@ -219,6 +229,9 @@ class Joining:
             )
         if not self._view.has_leader:
             self._link.campaign()
+        over = self._view.round
+        if self.is_spare and over.state == "over" and over.number > self._checked:
+            self._self.say(**self._tested())
         place, declared = self._view.assignment, self._view.round
         if place is not None and place.refused:
             raise errors.SettingsDiffer(

@@ -226,6 +226,8 @@ class Member(Record, frozen=True):
     """Several endpoints: the same rank, if that node's process is gone."""
     checks: Annotated[tuple[Checked, ...], Meta(max_length=MOST_CHECKS)] = ()
     """With --preflight: what it has found out about itself."""
+    checked: Count = 0
+    """With --preflight: the newest round that was over when it did."""
 
     @property
     def firm_rank(self) -> int | None:

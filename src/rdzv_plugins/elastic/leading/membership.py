@@ -42,7 +42,7 @@ from rdzv_plugins.elastic.keys import Assignment, Member, Round
 from rdzv_plugins.elastic.leading import facts
 from rdzv_plugins.elastic.leading.choosing import Shape, choose, size_of, why_spare
 from rdzv_plugins.elastic.leading.kept_round import KeptRound
-from rdzv_plugins.elastic.leading.preflight_gate import Judgement, judge
+from rdzv_plugins.elastic.leading.preflight_gate import Judgement, is_broken, judge
 from rdzv_plugins.elastic.leading.quorum import Quorum
 from rdzv_plugins.elastic.leading.ranks import Former, Order, other_address, plan
 from rdzv_plugins.elastic.leading.roster import Roster
@@ -151,6 +151,8 @@ class Membership:
         """The round for whose nodes there is no more waiting."""
         self._judged = Judgement()
         """With --preflight: whom the round is formed without, until it is over."""
+        self._to_retest: set[str] = set()
+        """With --preflight: who was left out of the round that is over, and has not tested itself again."""
         self._out_assignments: dict[str, Assignment] = {}
         self._out_round: Round | None = None
 
@@ -182,6 +184,8 @@ class Membership:
             self.gone(member.node_id, now, member.leaving, member.reason)
             return
         node = member.node_id
+        if member.checked >= self._declared.number:
+            self._to_retest.discard(node)
         if not self._roster.take(member, now, self._number):
             return
         if self._kept is not None:
@@ -208,6 +212,7 @@ class Membership:
         member = self._roster.remove(node)
         if member is None:
             return
+        self._to_retest.discard(node)
         if self._kept is not None:
             self._kept.gone(member, done=how == "done" or (how == "lost" and not reason))
         if self._step in ("serve", "reach") and node in self._plan:
@@ -306,6 +311,7 @@ class Membership:
             which = self._declared
         self._declare(replace(which, state="over", reason=why, cause=cause))
         self._step, self._act_by = "join", now + self._rules.rejoin
+        self._to_retest = {node for node in self._judged.left_out if node in self.members}
         self._judged = Judgement()
 
     def _look_for_kept(self, now: float) -> bool:
@@ -384,8 +390,8 @@ class Membership:
         here = [node for node in self._places if node in self.members]
         finishing = self._finishing or any(self.members[node].done == self._declared.number for node in here)
         taken = self._roster.claims.doubled(member.node_rank)
-        unfit = self._judged.left_out
-        if not here or len(here) >= self._rules.max_nodes or finishing or taken or member.node_id in unfit:
+        unfit = is_broken(member) or member.node_id in self._judged.left_out
+        if not here or len(here) >= self._rules.max_nodes or finishing or taken or unfit:
             return
         has_dialled = member.reached == self._declared.number
         ahead = min(member.after, member.known) >= self._declared.number  # which the service has forgotten
@@ -436,7 +442,7 @@ class Membership:
             self._last_call_at = None
             return False
         if not self._is_first:  # a later round: the living nodes, and no waiting for strangers
-            return self._roster.all_wait
+            return self._roster.all_wait and not self._to_retest
         if self._could_be() >= self._rules.max_nodes:
             return True
         if self._last_call_at is None:
@@ -472,7 +478,8 @@ class Membership:
     def _is_late(self) -> bool:
         """Whether a living node does not do its part while the others can do without it: then ``_act_by`` counts."""
         if self._step == "join":
-            return self._declared.number > 0 and not self._roster.all_wait and self._enough()
+            waits = not self._roster.all_wait or bool(self._to_retest)
+            return self._declared.number > 0 and waits and self._enough()
         return self._step != "complete"
 
     def _press_on(self, now: float) -> None:
@@ -480,6 +487,7 @@ class Membership:
         if not self._is_late() or self._act_by is None or now < self._act_by:
             return
         joining = self._step == "join"
+        self._to_retest.clear()
         after = self._declared.number if joining else 0
         why = f"it has not joined again after round {after}" if joining else "it does not answer"
         if joining:

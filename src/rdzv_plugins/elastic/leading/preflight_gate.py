@@ -39,6 +39,11 @@ class _Fault(NamedTuple):
         return f"{self.member.name} {self.why}"
 
 
+def is_broken(member: Member) -> bool:
+    """Whether it says so."""
+    return any(check.verdict == "broken" for check in member.checks)
+
+
 def judge(members: Sequence[Member], factor: float, spares: int) -> Judgement:
     """``factor``: how much worse than usual is slow. ``spares``: how many of ``members`` may be left out."""
     left_out: dict[str, str] = {}
