@@ -53,7 +53,10 @@ class Place(Struct, frozen=True):
 class Node:
     """One node, in a process of its own. What is known about it are attributes."""
 
-    def __init__(self, world: World, name: str, host: str, request: Request, work: Work) -> None:
+    def __init__(
+        self, world: World, name: str, host: str, request: Request, work: Work, hosts_service: bool = False
+    ) -> None:
+        self._hosts_service = hosts_service
         self._world, self.name, self.request, self.work = world, name, request, work
         self.process = world.scheduler.process(name, host)
         self._entry = world.processes.add(command=name, thread_of=self.process)
@@ -102,7 +105,7 @@ class Node:
 
     def _main(self) -> None:
         self.handler = handler = ElasticHandler(
-            Coordination(self._world.service, self.runtime),  # type: ignore[arg-type]
+            Coordination(self._world.service, self.runtime, hosts_service=self._hosts_service),  # type: ignore[arg-type]
             self.request,
             self._world.options,
             runtime=self.runtime,
@@ -249,8 +252,16 @@ class World:
         leading = decode(Leading, self.service.store.keys[LEADER][0].value)
         return next(each for each in self.nodes if each.handler._self.me.node_id == leading.node_id)
 
-    def add(self, *, rank: int | None = None, host: str = "", work: Work | None = None, **given: Any) -> Node:
-        """Another node; ``given`` are fields of its request."""
+    def add(
+        self,
+        *,
+        rank: int | None = None,
+        host: str = "",
+        work: Work | None = None,
+        hosts_service: bool = False,
+        **given: Any,
+    ) -> Node:
+        """Another node; ``given`` are fields of its request. ``hosts_service``: it says that the service is its own."""
         if not host:
             self._hosts += 1
             host = f"10.0.0.{self._hosts}"
@@ -260,7 +271,7 @@ class World:
             "entrypoint": ("train.py",),
         } | given
         request = Request("simulated", "job", "service:1", self.low, self.high, node_rank=rank, **fields)
-        made = Node(self, f"n{len(self.nodes)}", host, request, work or self.work)
+        made = Node(self, f"n{len(self.nodes)}", host, request, work or self.work, hosts_service)
         self.nodes.append(made)
         self.disturbed(made.name, "comes")
         return made
