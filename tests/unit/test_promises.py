@@ -67,17 +67,25 @@ def wrong(ledger: str, tests: dict[str, bool], to_come: set[str]) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def tests() -> dict[str, bool]:
-    """Of the simulation and of the files of which the ledger names tests of the gate, as pytest collects them."""
+def tests(request: pytest.FixtureRequest) -> dict[str, bool]:
+    """Of the simulation and of the files of which the ledger names tests of the gate, as pytest collects them.
+
+    A run of all tests has them at hand; collecting them once more would take as long as forty other tests.
+    """
     files = {f"tests/{name.partition('::')[0]}" for _, _, gate, _ in table(LEDGER) for name in names(gate)}
     assert [file for file in files if not (ROOT / file).is_file()] == [], "dead names"
-    listing = [sys.executable, "-c", LIST, "tests/simulation", *sorted(files)]
-    done = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    here = [(item.get_closest_marker("thorough") is None, item.nodeid) for item in request.session.items]
+    if files - {test.partition("::")[0] for _, test in here}:
+        listing = [sys.executable, "-c", LIST, "tests/simulation", *sorted(files)]
+        done = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+        listed = re.findall(r"^TEST (True|False) (.*)$", done.stdout, re.MULTILINE)
+        here = [(gate == "True", test) for gate, test in listed]
     found: dict[str, bool] = {}
-    for gate, test in re.findall(r"^TEST (True|False) tests/(.*)$", done.stdout, re.MULTILINE):
+    for gate, node in here:
+        test = node.removeprefix("tests/")
         for name in (test, test.partition("[")[0], test.partition("::")[0]):
-            found[name] = found.get(name, False) or gate == "True"
+            found[name] = found.get(name, False) or gate
     return found
 
 
