@@ -162,11 +162,10 @@ def test_the_second_of_one_rank_is_refused_by_name_and_the_first_stays(
 def test_the_second_does_not_get_ahead_of_the_first_between_two_rounds(seed: int) -> None:
     job = working(seed, 2, plan=fails(0), options=RETRIES)
     job.after(4.0)
-    job.freeze(job[1], 4.0)
+    job.freeze(job[1], 8.0)
     job.until(lambda: job[0].stage == "joining")
     second = job.join(1, host="10.0.1.1")
     job.until(lambda: second.over)
-    assert starts(job)[1] == 1, "the first is not there yet"
     job.run()
     assert job.codes == [0, 0, 78]
     assert starts(job) == [2, 2, 0]
