@@ -213,7 +213,7 @@ class Link:
             self.outage,
             self._runtime,
             gone=gone,
-            proved=tuple(self._proved),
+            proved=tuple(sorted(self._proved)),
             on_free=self._view.wake,
             on_waits=self._on_waits,
         )

@@ -133,7 +133,7 @@ class Membership:
         self._former = Former(begun | self._places)
         self._stale = {n for n in held if n not in self._places}
         self._plan: dict[str, Assignment] = {}
-        self._to_reach: set[str] = set()
+        self._to_reach: dict[str, None] = {}
         self._came = ""  # the node for whose sake the last round is over
         self._act_by: float | None = None
         """How long a node may take to join again, or to act on its place."""
@@ -362,7 +362,7 @@ class Membership:
 
     def _give_up(self) -> None:
         """The round being formed has lost a member: those that live still wait for one."""
-        self._step, self._plan, self._to_reach, self._out_assignments = "join", {}, set(), {}
+        self._step, self._plan, self._to_reach, self._out_assignments = "join", {}, {}, {}
 
     def _join(self, member: Member, now: float) -> None:
         """Take in a node that waits for a round: one in the complete round wants another, or a newcomer wants in."""
@@ -550,12 +550,12 @@ class Membership:
         self._plan = {n: replace(a, master_addr=address, master_port=port) for n, a in self._plan.items()}
         if self._kept is not None:
             self._kept.begin(self._plan)
-        self._step, self._to_reach, self._act_by = "reach", set(self._plan), now + self._rules.rejoin
+        self._step, self._to_reach, self._act_by = "reach", dict.fromkeys(self._plan), now + self._rules.rejoin
         self._out_assignments.update(self._plan)
 
     def _has_reached(self, member: Member, now: float) -> None:
         """Note that a node tried to dial the store. Once all have, the round is complete or a node is in the way."""
-        self._to_reach.discard(member.node_id)
+        self._to_reach.pop(member.node_id, None)
         if self._to_reach:
             return
         cannot = [node for node in self._plan if self.members[node].unreachable]
@@ -629,7 +629,7 @@ class Membership:
     def _forgotten(self) -> list[str]:
         if self._number > self._declared.number:
             return []  # nothing else remembers that this number was given: it must not be given twice
-        gone = [node for node in self._stale if node not in self.members]
+        gone = sorted(self._stale - self.members.keys())
         self._stale -= set(gone)
         return gone
 
