@@ -178,7 +178,7 @@ class ElasticHandler:
 
     def waits_for(self) -> str:
         """See ``WaitAware``."""
-        return what_is_waited_for(self._view, self._request, self._joining.round)
+        return what_is_waited_for(self._view, self._request, self._joining.behind)
 
     def note_done(self) -> None:
         """Note that this node's workers have all succeeded; it still waits for those of the others."""

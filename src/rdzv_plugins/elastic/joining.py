@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
 from collections.abc import Callable, Sequence
@@ -74,12 +73,24 @@ class Joining:
     @property
     def is_over(self) -> bool:
         """Whether this node has to join again: its round does not go on, or the service reports a different one."""
-        declared, place = self._view.round, self.place
-        if declared.number != self.round or place is None:
+        declared = self._view.round
+        if declared.number != self.round or self.place is None:
             return declared.number > 0
+        return declared.state == "over" or self._is_another
+
+    @property
+    def _is_another(self) -> bool:
+        """Whether a service that has lost its memory has given the number of this node's round to another one."""
+        declared, place = self._view.round, self.place
+        if declared.number != self.round or declared.state != "complete" or place is None:
+            return False
         theirs = declared.master_addr, declared.master_port, declared.begun
-        mine = place.master_addr, place.master_port, place.begun
-        return declared.state == "over" or (declared.state == "complete" and theirs != mine)
+        return theirs != (place.master_addr, place.master_port, place.begun)
+
+    @property
+    def behind(self) -> int:
+        """The number up to which rounds are behind this node once it waits for another."""
+        return self.round - self._is_another
 
     @property
     def is_unconfirmed(self) -> bool:
@@ -96,7 +107,10 @@ class Joining:
 
         Raises ``RendezvousFailed``, which names who is missing.
         """
-        facts = functools.partial(what_is_waited_for, self._view, self._request, self.round)
+
+        def facts() -> str:
+            return what_is_waited_for(self._view, self._request, self.behind)
+
         reports = Reports(facts, live=self._request.max_nodes > 1, runtime=self._runtime)
         self.active = True
         try:
@@ -115,6 +129,8 @@ class Joining:
         if self.opened == self._link.opened:
             self._self.say(**fresh)
         else:
+            if self.round and not self.is_over:  # no worker's fault: whoever's workers fail with it uses no restart
+                fresh |= {"cut_off": self.round, "reason": "has lost its session with the rendezvous"}
             self._self.change(**fresh)  # written with the address, which the new session provides
         # workers of the old round are cut off once the other nodes can know why
         self._store.leave()
@@ -123,7 +139,7 @@ class Joining:
         while True:
             seen = self._view.version
             raise_if_ended(self._view, self._link.problem, self._request)
-            raise_if_not_needed(self._view, self._request, self.round, spare=self.is_spare)
+            raise_if_not_needed(self._view, self._request, self.behind, spare=self.is_spare or self.round > 0)
             session = self._link.session
             if session is not None:
                 try:
@@ -133,7 +149,7 @@ class Joining:
                     place = None
                 if place is not None:
                     return place
-            now, kind = self._runtime.monotonic(), kind_of_waiting(self._view, self.round)
+            now, kind = self._runtime.monotonic(), kind_of_waiting(self._view, self.behind)
             if kind in ("spare", "left out"):  # needed when a node is lost, and in nobody's way until then
                 deadline = now + self._options.join_seconds
                 self.is_spare = self.is_spare or not is_finishing(self._view)
@@ -238,7 +254,7 @@ class Joining:
                 f"this node cannot take part in run {self._request.run_id!r}: {place.refused}",
                 remedy="Give every node a --node-rank of its own.",
             )
-        if self._knocking.is_outside(declared, place, self.round):
+        if self._knocking.is_outside(declared, place, self.behind):
             self._knocking.knock(declared)
             return None
         if place is None or not place.is_place or place.round <= self.round:

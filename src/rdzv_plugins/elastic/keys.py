@@ -200,7 +200,7 @@ class Member(Record, frozen=True):
     unreachable: Sentence = ""
     """Why it could not dial the workers' store of round ``reached``."""
     cut_off: Count = 0
-    """The round whose workers' store its workers can no longer reach."""
+    """The round that it has to leave: its workers can no longer reach their store, or its session was lost."""
     done: Count = 0
     """The round in which its workers have succeeded."""
     probe: Count = 0

@@ -379,7 +379,7 @@ class Membership:
         if cut_off:
             self._roster.left_out.failed(member, now)
             if self._roster.left_out.is_due_later(member, now):
-                self._roster.leave_out(node, "it has lost the workers' store again and again", self._number)
+                self._roster.leave_out(node, f"it {member.reason}, again and again", self._number)
 
     def _welcome(self, member: Member, now: float) -> None:
         """A newcomer ends the round if there is room, but not if a node was already done: the others are about to be.
