@@ -301,11 +301,14 @@ class World:
     def break_round(self, gone: Node) -> None:
         """The workers of its round that need those of ``gone`` fail."""
         place = gone.place
+        if place is None:
+            return
         for each in self.nodes:
-            if place is not None and each is not gone and each.works and each.place is not None:
-                if (each.place.round, each.place.store) == (place.round, place.store):
-                    after = self.scheduler.now + _WITH_S * (1 + self.random.random())
-                    self.scheduler.at(after, lambda each=each: each.lives and each.fail_with(place.round))
+            if each is gone or not each.works or each.place is None:
+                continue
+            if (each.place.round, each.place.store) == (place.round, place.store):
+                after = self.scheduler.now + _WITH_S * (1 + self.random.random())
+                self.scheduler.at(after, lambda each=each: each.lives and each.fail_with(place.round))
 
     # What happens
 
