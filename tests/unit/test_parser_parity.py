@@ -233,8 +233,6 @@ def test_our_own_options_take_no_spelling_of_torchs_and_there_is_no_other():
         "--leave_background",
         "--log-prefix",
         "--log_prefix",
-        "--log-rotate",
-        "--log_rotate",
         "--log-timestamps",
         "--log_timestamps",
         "--no-fold",

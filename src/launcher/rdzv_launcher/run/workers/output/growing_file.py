@@ -11,8 +11,8 @@ from rdzv_launcher.run.workers.output.rotated import older
 class GrowingFile:
     """A file that is read while it grows: from its beginning, once. Not thread-safe.
 
-    A file that is renamed is read on, as its writer has it open, too. One that is copied and truncated (``copytruncate``)
-    is read to the end of its copy, and then from its new beginning.
+    A file that is renamed is read on, as its writer has it open, too. One that is copied and truncated
+    (``copytruncate``) is read to the end of its copy, and then from its new beginning.
     """
 
     def __init__(self, path: str) -> None:
@@ -60,7 +60,7 @@ class GrowingFile:
             self._end_copy()
         read = self._file.tell()
         if os.fstat(self._file.fileno()).st_size >= read:
-            return  # also if more was written than there had been: nobody can tell
+            return  # also if as much was written since: within a tenth of a second, so it was a small file
         self._end_copy()
         self._file.seek(0)
         try:

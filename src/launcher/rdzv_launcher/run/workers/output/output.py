@@ -37,9 +37,8 @@ class Output:
     ) -> None:
         """``capture`` takes over the stderr of workers that would write to ours: ``WorkerMonitor.attach``.
 
-        ``on_first`` is called by any thread with the local rank of the worker that is the first of its round to write to
-        a file of its own, and returns at once. ``ready`` makes sure before each round that there are directories for
-        all this.
+        ``on_first`` is called by any thread with the local rank of the worker that is the first of its round to write
+        to a file of its own, and returns at once. ``ready`` makes sure before each round that there are directories.
         """
         self._spec = spec
         self._layout = layout

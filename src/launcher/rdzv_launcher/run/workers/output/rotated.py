@@ -1,4 +1,4 @@
-"""The files of a stream that logrotate keeps, the newest first: ``stdout.log`` (being written), ``stdout.log.1`` and so on.
+"""The files of a stream that logrotate keeps, the newest first: ``stdout.log`` (being written), ``stdout.log.1``, ...
 
 Workers append, and nothing here renames or truncates: logrotate does, with ``copytruncate``.
 """
