@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from kits.wire.attack_kit import wait_until
+from kits.eventually import eventually
 from kits.wire.relay import Relay
 from torch.distributed import PrefixStore, TCPStore
 
@@ -142,7 +142,7 @@ def test_a_signal_ends_a_wait(port: int) -> None:
 
         def interrupt() -> None:
             """Not before it waits, which may be long after this thread has begun."""
-            wait_until(lambda: relay.passed[True] > greeting, lambda: "nothing was asked")
+            eventually(lambda: relay.passed[True] > greeting, lambda: "nothing was asked")
             signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
 
         before = signal.signal(signal.SIGUSR1, stop)

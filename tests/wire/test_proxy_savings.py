@@ -7,8 +7,9 @@ import signal
 from itertools import chain
 
 import pytest
+from kits.eventually import eventually
 from kits.wire import wire_client as wire
-from kits.wire.attack_kit import PROXY, ServerProcess, wait_until
+from kits.wire.attack_kit import PROXY, ServerProcess
 from kits.wire.coordination_kit import stop
 from kits.wire.proxy_kit import CLIENTS, Node, crowd, expect_requests, operations
 from kits.wire.relay import Relay
@@ -37,8 +38,8 @@ def test_those_who_wait_for_one_key_wait_once(root: StoreServer, node: Node, cli
     expect_requests(node, "wait", CLIENTS)
     for client in clients:
         assert client.fence() == b""
-    wait_until(lambda: root.stats()["keyspaces"][0]["waited_keys"] == 1, root.stats)
-    wait_until(lambda: root.stats()["requests"]["follow"] > 0, root.stats)
+    eventually(lambda: root.stats()["keyspaces"][0]["waited_keys"] == 1, root.stats)
+    eventually(lambda: root.stats()["requests"]["follow"] > 0, root.stats)
     assert clients[0].ask(wire.queue_len(wire.NO_QUEUE), 8) == wire.i64(0)  # the root has done all that came before
     assert root.stats()["requests"]["follow"] == node.upstream()["follow"] == 1
     assert node.saved()["waits"] == CLIENTS - 1
@@ -68,7 +69,7 @@ def test_a_value_is_fetched_once_and_again_when_it_has_been_written(
             other.send(wire.set_(KEY, b"%d" % turn))
             assert other.fence() == b""
             # a value is not kept while those who have just been asked for it may still be told so
-            wait_until(lambda turn=turn: kept(node, clients[0], b"%d" % turn), node.proxy.stats)
+            eventually(lambda turn=turn: kept(node, clients[0], b"%d" % turn), node.proxy.stats)
             before = operations(root)
             for _ in range(10):
                 assert text(clients, wire.get(KEY)) == [b"%d" % turn] * CLIENTS
@@ -205,7 +206,7 @@ def test_arrivals_of_a_node_go_up_together(root: StoreServer) -> None:
             before = root.stats()["requests"]["arrive"]
             key = b"/barrier/%d" % turn
             all_at_once(one, mine, wire.barrier(key, nodes * CLIENTS))
-            wait_until(lambda before=before: root.stats()["requests"]["arrive"] > before, root.stats)
+            eventually(lambda before=before: root.stats()["requests"]["arrive"] > before, root.stats)
             all_at_once(two, theirs, wire.barrier(key, nodes * CLIENTS))
             for client in mine + theirs:
                 assert client.receive(1) == wire.STOP_WAITING

@@ -7,8 +7,9 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from kits.eventually import eventually
 from kits.wire import wire_client as wire
-from kits.wire.attack_kit import Bystanders, wait_until
+from kits.wire.attack_kit import Bystanders
 from kits.wire.proxy_kit import Node, Workers, crowd, expect_requests, silent, trunks
 from kits.wire.relay import Relay
 
@@ -33,9 +34,9 @@ def test_breaks_at_any_byte_lose_and_repeat_nothing(root: StoreServer, way: tupl
     with Bystanders(root.port) as direct, Node(root.port) as other, Bystanders(other.port) as neighbours:
         with Workers(node.port) as workers:
             workers.advance(3)
-            for _ in range(30):
+            for _ in range(15):
                 relay.break_after(dice.randrange(3000), upward=dice.random() < 0.5)
-                wait_until(lambda: relay.broken, lambda: workers.error)
+                eventually(lambda: relay.broken, root.stats)
                 neighbours.advance(1)
                 direct.advance(1)
                 relay.mend()
@@ -47,7 +48,7 @@ def test_breaks_at_any_byte_lose_and_repeat_nothing(root: StoreServer, way: tupl
             assert raw.ask(wire.add(b"/worker/%d/n" % number, 0), 8) == wire.i64(workers.rounds)
 
 
-def test_breaks_again_before_it_is_whole(way: tuple[Relay, Node]) -> None:
+def test_breaks_again_before_it_is_whole(root: StoreServer, way: tuple[Relay, Node]) -> None:
     """Among them breaks while the session is taken up again, and while frames are sent again."""
     relay, node = way
     dice = random.Random(7)
@@ -59,10 +60,8 @@ def test_breaks_again_before_it_is_whole(way: tuple[Relay, Node]) -> None:
                 before, passed = relay.connections, sum(relay.passed.values())
                 relay.break_after(size, upward=dice.random() < 0.5)
                 relay.mend()
-                wait_until(lambda before=before: relay.connections > before, lambda: workers.error)
-                wait_until(
-                    lambda passed=passed: relay.broken or sum(relay.passed.values()) > passed, lambda: workers.error
-                )
+                eventually(lambda before=before: relay.connections > before, root.stats)
+                eventually(lambda passed=passed: relay.broken or sum(relay.passed.values()) > passed, root.stats)
                 relay.break_()
             relay.mend()
         workers.advance(2)
@@ -135,6 +134,7 @@ def test_a_wait_that_begins_and_one_that_ends_without_root(root: StoreServer, re
         assert early.fence() == b""
 
 
+@pytest.mark.thorough
 def test_a_value_is_read_whole_and_written_whole_over_breaks(root: StoreServer, relay: Relay, node: Node) -> None:
     """8 MiB each way; the connection breaks inside of them, again and again."""
     value = random.Random(8).randbytes(8 * 2**20)
@@ -146,7 +146,7 @@ def test_a_value_is_read_whole_and_written_whole_over_breaks(root: StoreServer, 
             def breaking(upward: bool = upward, done: threading.Event = done) -> None:
                 for part in (1000, 2**20, 5 * 2**20):
                     relay.break_after(part, upward=upward)
-                    wait_until(lambda: relay.broken, lambda: relay.passed)
+                    eventually(lambda: relay.broken, lambda: relay.passed)
                     relay.mend()
                 done.set()
 
@@ -178,8 +178,8 @@ def test_breaks_while_nothing_is_asked(way: tuple[Relay, Node]) -> None:
             before = relay.connections
             relay.break_()
             relay.mend()
-            wait_until(lambda before=before: relay.connections > before, lambda: node.proxy.lost)
-            wait_until(lambda: node.proxy.stats()["proxy"]["attached"], lambda: node.proxy.lost)
+            eventually(lambda before=before: relay.connections > before, lambda: node.proxy.lost)
+            eventually(lambda: node.proxy.stats()["proxy"]["attached"], lambda: node.proxy.lost)
         assert client.ask(wire.add(KEY, 1), 8) == wire.i64(1)
 
 
@@ -195,6 +195,7 @@ def test_large_values_do_not_wait_for_a_sign_of_life(root: StoreServer) -> None:
                 assert client.receive_text() == value
 
 
+@pytest.mark.thorough
 def test_grace_is_for_each_break(root: StoreServer) -> None:
     """Many breaks, which together last longer than the grace of one."""
     with Relay(root.port) as relay, Node(relay.port, grace=9.0) as node, Workers(node.port) as workers:
@@ -212,10 +213,10 @@ def test_the_root_says_who_is_not_there(root: StoreServer, relay: Relay, node: N
     assert (trunk["name"], trunk["attached"]) == ("cut off", True)
     assert node.proxy.stats()["proxy"]["attached"] is True
     relay.break_()
-    wait_until(lambda: not trunks(root.stats())[0]["attached"], root.stats)
-    wait_until(lambda: not node.proxy.stats()["proxy"]["attached"], node.proxy.stats)
+    eventually(lambda: not trunks(root.stats())[0]["attached"], root.stats)
+    eventually(lambda: not node.proxy.stats()["proxy"]["attached"], node.proxy.stats)
     relay.mend()
-    wait_until(lambda: trunks(root.stats())[0]["attached"], root.stats)
-    wait_until(lambda: node.proxy.stats()["proxy"]["attached"], node.proxy.stats)
+    eventually(lambda: trunks(root.stats())[0]["attached"], root.stats)
+    eventually(lambda: node.proxy.stats()["proxy"]["attached"], node.proxy.stats)
     assert len(trunks(root.stats())) == 1
     assert reconnects(node) == 1

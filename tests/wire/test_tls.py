@@ -14,9 +14,9 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from kits.eventually import eventually
 from kits.wire import proof_kit as proofs
 from kits.wire import wire_client as wire
-from kits.wire.attack_kit import wait_until
 from kits.wire.proof_kit import MINE, OTHER, RUN
 from kits.wire.proxy_kit import Node, Workers
 from kits.wire.relay import Relay
@@ -202,8 +202,8 @@ def test_each_side_says_which_has_to_change_what(
         with Node(server.port, tls=theirs.files) as node:
             node.expect_lost("TLS: ", trunk_told)
         reason = logged.partition(":")[0]
-        wait_until(lambda: server.stats()["refused"] == {reason: 2}, server.stats)
-        wait_until(lambda: logged in caplog.text, lambda: caplog.text)
+        eventually(lambda: server.stats()["refused"] == {reason: 2}, server.stats)
+        eventually(lambda: logged in caplog.text, lambda: caplog.text)
 
 
 def test_one_side_without_certificates(ours: Issued, server: StoreServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -219,8 +219,8 @@ def test_one_side_without_certificates(ours: Issued, server: StoreServer, caplog
             node.expect_lost("is no TLS 1.3")
         assert server.stats()["refused"] == {"no TLS": 2, "no certificate": 1}
         assert plain.stats()["refused"] == {"TLS offered": 2}
-        wait_until(lambda: "no TLS, which is needed here" in caplog.text, lambda: caplog.text)
-        wait_until(lambda: "TLS offered, and there is none here" in caplog.text, lambda: caplog.text)
+        eventually(lambda: "no TLS, which is needed here" in caplog.text, lambda: caplog.text)
+        eventually(lambda: "TLS offered, and there is none here" in caplog.text, lambda: caplog.text)
 
 
 def test_without_authorities_only_the_server_shows_who_it_is(ours: Issued, tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_a_trunk_whose_bytes_are_changed_is_made_again(server: StoreServer, ours
             workers.advance(1)
             once = iter([flipped])
             relay.spoil(lambda data, once=once: next(once, bytes)(data))
-            wait_until(lambda r=round_: node.proxy.stats()["proxy"]["reconnects"] > r, node.proxy.stats)
+            eventually(lambda r=round_: node.proxy.stats()["proxy"]["reconnects"] > r, node.proxy.stats)
         workers.advance(2)  # each answer of which was checked
         assert node.proxy.lost == ""
 
@@ -378,7 +378,7 @@ def test_who_dawdles_in_the_handshake_is_closed_and_holds_up_nobody(ours: Issued
                 stranger = undo.enter_context(closing(wire.Raw(server.port, validated=False)))
                 stranger.send(said)
         workers.advance(3)
-        wait_until(lambda: server.stats()["refused"] == {"no handshake": begun + 80}, server.stats)
+        eventually(lambda: server.stats()["refused"] == {"no handshake": begun + 80}, server.stats)
         workers.advance(1)
         assert node.proxy.lost == ""
 
@@ -392,8 +392,8 @@ def test_half_a_handshake_counts_as_half_a_request_does(ours: Issued) -> None:
         for _ in range(40):
             stranger = undo.enter_context(closing(wire.Raw(server.port, validated=False)))
             stranger.send(greeting)
-        wait_until(lambda: server.stats()["refused"].get("buffers full", 0) > 0, server.stats)
-        wait_until(lambda: server.stats()["bytes"]["buffered"] <= MIB, server.stats)
+        eventually(lambda: server.stats()["refused"].get("buffers full", 0) > 0, server.stats)
+        eventually(lambda: server.stats()["bytes"]["buffered"] <= MIB, server.stats)
         session_at(server.port, ours.files, undo).put({"key": b"value"}, timeout=LONG_S)
 
 
@@ -419,9 +419,9 @@ def test_certificates_are_renewed_while_all_go_on(
         session = session_at(server.port, ours.files, undo)
         first = shown_by(server, ours)
         ours.issue()
-        wait_until(lambda: shown_by(server, ours) != first, lambda: caplog.text)  # without being told
+        eventually(lambda: shown_by(server, ours) != first, lambda: caplog.text)  # without being told
         second = shown_by(server, ours)
-        wait_until(lambda: caplog.text.count("was read again") == 2, lambda: caplog.text)  # the proxy has seen it, too
+        eventually(lambda: caplog.text.count("was read again") == 2, lambda: caplog.text)  # the proxy has seen it, too
         session.put({"key": b"value"}, timeout=LONG_S)
         workers.advance(1)
         assert node.proxy.stats()["proxy"]["reconnects"] == 0

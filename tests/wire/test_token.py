@@ -14,9 +14,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from kits.eventually import eventually
 from kits.wire import proof_kit as proofs
 from kits.wire import wire_client as wire
-from kits.wire.attack_kit import wait_until
 from kits.wire.other_user import NOBODY, asked
 from kits.wire.proof_kit import KEY, MINE, OTHER, RUN, Client
 from kits.wire.proxy_kit import Node, Workers
@@ -139,7 +139,7 @@ def test_a_handshake_byte_by_byte_and_one_that_is_cut_short(guarded: StoreServer
         for cut in (0, 1, 20, 32):
             said = lambda client, theirs, cut=cut: (b"\1" + client.proof(theirs))[:cut]  # noqa: E731
             client.admitted(guarded.port, said).close()
-        wait_until(lambda: guarded.stats()["connections"]["open"] == 1, guarded.stats)
+        eventually(lambda: guarded.stats()["connections"]["open"] == 1, guarded.stats)
         raw.send(wire.add(b"n", 1))
         assert raw.receive_i64() == 4
 
@@ -158,10 +158,10 @@ def test_who_does_not_go_on_is_closed_and_holds_up_nobody() -> None:
                     return b""
                 return proofs.GO_ON + raw.until_close()
 
-        wait_until(lambda: is_closed(lambda client, theirs: b"") == proofs.GO_ON, server.stats)
+        eventually(lambda: is_closed(lambda client, theirs: b"") == proofs.GO_ON, server.stats)
         # it has proved a token, and not greeted: one limit is for both
         proved = lambda client, theirs: b"\1" + client.proof(theirs)  # noqa: E731
-        wait_until(lambda: len(is_closed(proved)) == 8 + 41, server.stats)
+        eventually(lambda: len(is_closed(proved)) == 8 + 41, server.stats)
         opened(server, MINE)
         assert server.stats()["refused"].keys() == {"no handshake"}
 
@@ -203,7 +203,7 @@ def test_each_side_says_what_is_wrong(guarded: StoreServer, caplog: pytest.LogCa
         opened(third, OTHER)
     # the first of each server: there is one line in a second
     for line in ("no token, which is needed here", "its token or its run id is another", "none is known here"):
-        wait_until(lambda line=line: line in caplog.text, lambda: caplog.text)
+        eventually(lambda line=line: line in caplog.text, lambda: caplog.text)
     assert KEY.decode() not in caplog.text
     assert KEY.decode() not in repr(MINE) + repr(MINE.accepted(RUN)) + str(guarded.stats())
 
@@ -225,7 +225,7 @@ def test_strangers_do_not_fill_the_log(guarded: StoreServer, caplog: pytest.LogC
             with closing(wire.Raw(guarded.port, validated=False)) as stranger:
                 stranger.send(b"\xff" if number % 2 else wire.validate())
                 stranger.until_close()
-        wait_until(lambda: "no token" in caplog.text, lambda: caplog.text)
+        eventually(lambda: "no token" in caplog.text, lambda: caplog.text)
         seconds = time.monotonic() - begun
     assert guarded.stats()["refused"] == {"no token": 50, "not a store client": 50}
     assert (
@@ -260,7 +260,7 @@ def test_whoever_does_not_know_the_token_is_told_no_more_than_a_greeting() -> No
         for attempt in attempts:
             with pytest.raises(AccessRefused, match="has not proved"):
                 attempt()
-        wait_until(lambda: len(heard) == 4, lambda: heard)
+        eventually(lambda: len(heard) == 4, lambda: heard)
     run = frame(1, 3, struct.pack("<II", round(LONG_S * 1000), len(RUN)) + RUN.encode())
     assert heard == [FRAMED + run, FRAMED, FRAMED, b""]
 
@@ -287,6 +287,7 @@ def test_a_trunk_ends_where_the_root_accepts_its_token_no_more(guarded: StoreSer
         relay.break_()
         relay.mend()
         node.expect_lost("does not accept this job's token any more")
+        workers.expect_closed()
 
 
 def test_a_trunk_ends_where_the_root_does_not_prove_that_it_knows_the_token(guarded: StoreServer) -> None:
@@ -337,16 +338,13 @@ REFUSED = (b"", "ConnectionResetError", "BrokenPipeError")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="to be another user")
-def test_workers_are_processes_of_this_very_user(guarded: StoreServer, tmp_path: Path) -> None:
+def test_workers_are_processes_of_this_very_user(guarded: StoreServer, open_to_all: Path) -> None:
     with Node(guarded.port, token=MINE, run_id=RUN) as node:
         port = ("127.0.0.1", node.proxy.listen(admit="user"))
-        paths = (str(tmp_path / "store"), f"@rdzv-test-{os.getpid()}-{tmp_path.name}")
+        paths = (str(open_to_all / "store"), f"@rdzv-test{open_to_all}")
         for path in paths:
             node.proxy.listen_unix(path, admit="user")
         os.chmod(paths[0], 0o777)
-        for above in list(tmp_path.parents)[:3]:
-            above.chmod(above.stat().st_mode | 0o755)
-        tmp_path.chmod(0o755)
         for where in (port, *paths):
             assert asked(where) == wire.pong(7)
             assert asked(where, NOBODY) in REFUSED

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from kits.wire.attack_kit import wait_until
+from kits.eventually import eventually
 from kits.wire.relay import Relay
 
 from rdzv_plugins.elastic.trial import node as node_module
@@ -47,7 +47,7 @@ def new_node() -> Iterator[Callable[..., Node]]:
     def left() -> list[threading.Thread]:
         return [each for each in threading.enumerate() if each.name == "rdzv-preflight" and each not in before]
 
-    wait_until(lambda: not left(), left)
+    eventually(lambda: not left(), left)
 
 
 @pytest.fixture
