@@ -176,19 +176,9 @@ def test_proxy_killed(root: StoreServer, others: list[Bystanders]) -> None:
             assert next_.receive(1) == wire.STOP_WAITING
 
 
-def test_middle_proxy_killed(root: StoreServer, others: list[Bystanders]) -> None:
-    """Those below it have lost their root, at once: it cannot be reached again."""
-    with served(root, leaf=False, grace=FOREVER) as middle, Node(middle.port) as node, crowd(node.port, 1) as (client,):
-        client.send(wire.set_(KEY, b"x") + wire.keyed(wire.WAIT, [b"/never"]))
-        assert client.fence() == b""
-        middle.kill()
-        assert client.until_close() == b""
-        node.expect_lost()
-        advance(others)
-
-
-def test_leaf_killed_below_another(root: StoreServer, others: list[Bystanders]) -> None:
-    with Node(root.port, leaf=False, name="middle") as middle, Node(middle.port) as sibling:
+def test_leaf_and_then_middle_killed(root: StoreServer, others: list[Bystanders]) -> None:
+    """Who is above forgets the leaf after its grace; those below the middle have lost their root, at once."""
+    with served(root, leaf=False, grace=FOREVER, name="middle") as middle, Node(middle.port) as sibling:
         with (
             ServerProcess(threads=PROXY, root=middle.port, proxy={"grace": 8.0}) as leaf,
             wire.Raw(root.port) as writer,
@@ -202,8 +192,11 @@ def test_leaf_killed_below_another(root: StoreServer, others: list[Bystanders]) 
                 writer.send(wire.set_(KEY, b"new"))
                 assert writer.fence() == b""
                 workers.advance(3)
-        eventually(lambda: len(trunks(middle.proxy.stats())) == 1, middle.proxy.stats)
-        eventually(lambda: awaited(root) == [], root.stats)
+                eventually(lambda: len(trunks(middle.stats())) == 1, middle.stats)
+                eventually(lambda: awaited(root) == [], root.stats)
+                middle.kill()
+                workers.expect_closed()
+        sibling.expect_lost()
         advance(others)
 
 

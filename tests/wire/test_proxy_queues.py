@@ -60,27 +60,17 @@ def told(clients: list[wire.Raw]) -> list[bool]:
     return [bool(answer) for answer in answers]
 
 
-@pytest.mark.parametrize("count", [2, 5])
-def test_as_many_pushes_as_are_woken(waiting: list[wire.Raw], other: wire.Raw, count: int) -> None:
-    push(other, count)
-    assert told(waiting) == [number < count for number in range(4)]
-
-
-def test_one_push_after_the_other(waiting: list[wire.Raw], other: wire.Raw) -> None:
-    for turn in range(4):
-        push(other)
-        assert told(waiting) == [number == turn for number in range(4)]
-    push(other)
-    assert told(waiting) == [False] * 4
-    assert other.ask(wire.queue_len(QUEUE), 8) == wire.i64(5)
-
-
-def test_a_push_of_a_worker(waiting: list[wire.Raw], nodes: list[Node]) -> None:
+@pytest.mark.parametrize("whose", ["at the root", "of a worker"])
+def test_each_push_wakes_one(waiting: list[wire.Raw], nodes: list[Node], other: wire.Raw, whose: str) -> None:
     with wire.Raw(nodes[0].port, through=True) as worker:
-        push(worker, 2)
+        pusher = other if whose == "at the root" else worker
+        push(pusher, 2)
         assert told(waiting) == [True, True, False, False]
-        push(worker, 1)
+        push(pusher)
         assert told(waiting) == [False, False, True, False]
+        push(pusher, 2)
+        assert told(waiting) == [False, False, False, True]
+        assert pusher.ask(wire.queue_len(QUEUE), 8) == wire.i64(5)
 
 
 def test_those_who_wait_again_are_last(waiting: list[wire.Raw], other: wire.Raw) -> None:
@@ -157,15 +147,15 @@ def test_a_wake_that_comes_too_late_for_one_is_for_another(root: StoreServer, ot
         if how == "cancel":
             first.send(wire.op(wire.CANCEL_WAIT))
             expect_requests(far, "cancel_wait", 1)
-        else:
-            first.close()
-            eventually(lambda: far.proxy.stats()["connections"]["open"] == 0, far.proxy.stats)
-        relay.mend()
-        if how == "cancel":
+            relay.mend()
             answer = first.fence()
             if answer == wire.STOP_WAITING + wire.WAIT_CANCELED:
                 return  # it was told before, and the item is its own
             assert answer == wire.WAIT_CANCELED
+        else:
+            first.close()
+            eventually(lambda: far.proxy.stats()["connections"]["open"] == 0, far.proxy.stats)
+            relay.mend()
         assert second.receive(1) == wire.STOP_WAITING
         assert second.ask(wire.queue_pop(QUEUE), 17) == wire.i64(1) + wire.text(b"0")
 

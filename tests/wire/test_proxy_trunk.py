@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from kits.eventually import eventually
@@ -135,39 +136,34 @@ def test_a_wait_that_begins_and_one_that_ends_without_root(root: StoreServer, re
 
 
 @pytest.mark.thorough
-def test_a_value_is_read_whole_and_written_whole_over_breaks(root: StoreServer, relay: Relay, node: Node) -> None:
-    """8 MiB each way; the connection breaks inside of them, again and again."""
+@pytest.mark.parametrize("upward", [True, False])
+def test_a_value_goes_whole_over_breaks(root: StoreServer, relay: Relay, node: Node, upward: bool) -> None:
+    """8 MiB; the connection breaks inside of them, again and again."""
     value = random.Random(8).randbytes(8 * 2**20)
-    with crowd(node.port, 1) as (client,), wire.Raw(root.port) as other:
-        for upward in (True, False):
-            done = threading.Event()
-            key = b"/up" if upward else b"/down"
 
-            def breaking(upward: bool = upward, done: threading.Event = done) -> None:
-                for part in (1000, 2**20, 5 * 2**20):
-                    relay.break_after(part, upward=upward)
-                    eventually(lambda: relay.broken, lambda: relay.passed)
-                    relay.mend()
-                done.set()
+    def breaking() -> None:
+        for part in (1000, 2**20, 5 * 2**20):
+            relay.break_after(part, upward=upward)
+            eventually(lambda: relay.broken, lambda: relay.passed)
+            relay.mend()
 
-            if not upward:
-                other.send(wire.set_(key, value))
-                assert other.fence() == b""
-            thread = threading.Thread(target=breaking, daemon=True)
-            thread.start()
-            if upward:
-                client.send(wire.set_(key, value))
-                assert client.fence() == b""
-            client.send(wire.get(key))
-            other.send(wire.get(key))
-            assert client.receive_text() == value
-            assert other.receive_text() == value
-            # what is in a cache by now passes no more: the relay may still wait for bytes
-            while not done.is_set():
-                client.send(wire.queue_push(b"/more", bytes(2**20)) + wire.queue_pop(b"/more"))
-                client.receive_i64()
-                client.receive_text()
-            thread.join()
+    with crowd(node.port, 1) as (client,), wire.Raw(root.port) as other, ThreadPoolExecutor(1) as pool:
+        if not upward:
+            other.send(wire.set_(KEY, value))
+            assert other.fence() == b""
+        broken = pool.submit(breaking)
+        if upward:
+            client.send(wire.set_(KEY, value))
+            assert client.fence() == b""
+        for reader in (client, other):
+            reader.send(wire.get(KEY))
+            assert reader.receive_text() == value
+        # what is in a cache by now passes no more: the relay may still wait for bytes
+        while not broken.done():
+            client.send(wire.queue_push(b"/more", bytes(2**20)) + wire.queue_pop(b"/more"))
+            client.receive_i64()
+            client.receive_text()
+        broken.result()
 
 
 def test_breaks_while_nothing_is_asked(way: tuple[Relay, Node]) -> None:
@@ -181,18 +177,6 @@ def test_breaks_while_nothing_is_asked(way: tuple[Relay, Node]) -> None:
             eventually(lambda before=before: relay.connections > before, lambda: node.proxy.lost)
             eventually(lambda: node.proxy.stats()["proxy"]["attached"], lambda: node.proxy.lost)
         assert client.ask(wire.add(KEY, 1), 8) == wire.i64(1)
-
-
-def test_large_values_do_not_wait_for_a_sign_of_life(root: StoreServer) -> None:
-    """Which this proxy gives and gets less often than we have patience."""
-    value = bytes(8 * 2**20)
-    with Node(root.port, grace=300.0) as node, crowd(node.port, 2) as clients:
-        for turn in range(3):
-            for number, client in enumerate(clients):
-                client.send(wire.set_(b"/%d" % number, value) + wire.append(b"/log", b"%d" % turn))
-            for number, client in enumerate(clients):
-                client.send(wire.get(b"/%d" % number))
-                assert client.receive_text() == value
 
 
 @pytest.mark.thorough
