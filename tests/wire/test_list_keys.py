@@ -14,7 +14,7 @@ from rdzv_plugins.kvstore.native.server import StoreServer
 
 pytestmark = pytest.mark.thorough
 
-KEYS = 200_000
+KEYS = 100_000
 TURNS = 20
 """Far fewer than the slices of so many keys, far more than others get while all are listed in one go."""
 
