@@ -1,4 +1,7 @@
-"""Too many connections, too few file descriptors, too many bytes in all, too much work: the rest is served."""
+"""Too many connections, no file descriptor, too many bytes in all, too much work: the rest is served.
+
+See also ``native/tests/server_limits_test.cpp``, and ``server_descriptors_test.cpp``.
+"""
 
 from __future__ import annotations
 
@@ -32,24 +35,6 @@ def silent(port: int, count: int) -> Crowd:
     return standing(port, b"", validated=False, count=count)
 
 
-def test_connections_beyond_the_limit_are_closed_at_once(threads: int) -> None:
-    with ServerProcess(threads=threads, connections=BYSTANDERS + 20) as server, Bystanders(server.port) as bystanders:
-        with standing(server.port, b"", count=20) as held:
-            for _ in range(5):
-                with silent(server.port, 40) as flood:
-                    bystanders.advance(5)
-                    for client in flood:
-                        assert client.until_close() == b""
-            server.expect_refused("too many connections", 200)
-            assert connections(server)["open"] == connections(server)["peak"] == BYSTANDERS + 20
-            for client in held:
-                assert client.fence() == b""
-        eventually(lambda: connections(server)["open"] == BYSTANDERS, lambda: connections(server))
-        with Raw(server.port) as client:  # room again
-            assert client.fence() == b""
-        bystanders.advance(5)
-
-
 def test_nobody_waits_for_a_storm_of_connections(threads: int) -> None:
     def storm() -> None:
         with silent(server.port, 50):
@@ -61,45 +46,6 @@ def test_nobody_waits_for_a_storm_of_connections(threads: int) -> None:
                 bystanders.advance(10)
         eventually(lambda: connections(server)["open"] == BYSTANDERS, lambda: connections(server))
         assert server.stats()["refused"] == {}
-
-
-def shed(flood: Crowd) -> int:
-    """How many of them have been closed so far."""
-    closed = 0
-    for client in flood:
-        client.socket.setblocking(False)
-        try:
-            closed += client.until_close() == b""
-        except BlockingIOError:
-            pass
-    return closed
-
-
-def test_out_of_file_descriptors(threads: int) -> None:
-    """Those that find no descriptor are told so by being closed; everything else goes on, and it passes."""
-    reason = "out of file descriptors"
-    with ServerProcess(threads=threads, connections=10**6) as server, Bystanders(server.port) as bystanders:
-        server.limit_files(100)
-        with silent(server.port, 150) as flood:
-            eventually(lambda: server.refused(reason) >= 60, lambda: server.stats()["refused"])
-            server.expect_log(reason)
-            # which ones is up to the kernel, and the last of them may still be in its queue
-            eventually(lambda: connections(server)["open"] == BYSTANDERS + len(flood) - shed(flood), server.stats)
-            refused, held = shed(flood), BYSTANDERS + len(flood) - shed(flood)
-            for _ in range(3):  # still out of them: newcomers do not hang
-                eventually(lambda: connections(server)["open"] == held, server.stats)
-                with silent(server.port, 10) as newcomers:
-                    # one may get the descriptor with which another thread was about to shed
-                    eventually(lambda: shed(newcomers) + connections(server)["open"] == held + 10, server.stats)
-                    assert shed(newcomers) >= 5
-                    refused += shed(newcomers)
-                bystanders.advance(5)
-            server.expect_refused(reason, refused)
-        eventually(lambda: connections(server)["open"] == BYSTANDERS, lambda: connections(server))
-        with standing(server.port, wire.set_(b"/new", b"x") + wire.get(b"/new"), count=20) as newcomers:
-            for client in newcomers:
-                assert client.receive(9) == text(b"x")
-        assert server.refused(reason) == refused
 
 
 def test_not_even_a_descriptor_to_shed_with(threads: int) -> None:
@@ -150,16 +96,6 @@ def test_half_sent_values_are_limited_in_all(threads: int) -> None:
         bystanders.advance(5)
 
 
-def test_full_buffers_close_an_offender_not_a_bystander(threads: int) -> None:
-    """What is half-sent is just below the limit; a bystander whose value comes in parts is what exceeds it."""
-    with ServerProcess(threads=threads, buffered_bytes=64 * MIB) as server:
-        with standing(server.port, HALF_8_MIB, count=8):
-            eventually(lambda: server.stats()["bytes"]["buffered"] >= 8 * (8 * MIB - 4096), server.stats)
-            with Bystanders(server.port, value=bytes(300_000)) as bystanders:
-                bystanders.advance(20)
-        assert set(server.stats()["refused"]) <= {"buffers full"}
-
-
 def test_many_replies_with_one_value_share_it(threads: int) -> None:
     """60 clients do not read 8 MiB each: that is 480 MiB, or once 8."""
     value = bytes(8 * MIB)
@@ -189,7 +125,7 @@ def ask_and_do_not_read(server: ServerProcess, keys: list[bytes]) -> Crowd:
 
 
 def test_unread_values_that_nobody_else_has_are_limited(threads: int) -> None:
-    """All under one key, of which the store holds only the last; and values that it forgets before they are read."""
+    """Values that the store forgets before they are read."""
     limit = 16 * MIB
     keys = [b"/replaced/%d" % number for number in range(20)]
     with (
@@ -204,11 +140,6 @@ def test_unread_values_that_nobody_else_has_are_limited(threads: int) -> None:
         eventually(lambda: server.refused("buffers full") > 10, server.stats)
         eventually(lambda: server.stats()["bytes"]["buffered"] <= limit, server.stats)
         bystanders.advance(10)
-    with ServerProcess(threads=threads, buffered_bytes=limit) as server:
-        with ask_and_do_not_read(server, [b"/same"] * 40), Bystanders(server.port) as bystanders:
-            bystanders.advance(20)
-            assert server.growth() < 12 * limit
-        assert set(server.stats()["refused"]) == {"buffers full"}
 
 
 def one_that_asks_for_a_gib(port: int) -> Crowd:

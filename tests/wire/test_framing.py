@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from kits.eventually import eventually
 from kits.wire import wire_client as wire
-from kits.wire.attack_kit import standing
 from kits.wire.trunk_peer import ERROR, HELLO, OK, answer, frame, framed
 from kits.wire.wire_client import Raw
 
@@ -120,16 +119,6 @@ def test_who_waits_for_which_key_since_when(server: StoreServer) -> None:
         assert waited(server) == []
         third.close()
         eventually(lambda: waited(server, other.name) == [], server.stats)
-
-
-def test_many_waiters_are_counted_and_some_are_named(server: StoreServer) -> None:
-    with standing(server.port, wire.keyed(wire.WAIT, [b"/late"]), count=50) as crowd:
-        for client in crowd:
-            assert client.fence() == b""
-        (late,) = waited(server)
-        assert (late["key"], late["waiters"]) == ("/late", 50)
-        assert 0 < len(late["clients"]) <= 50
-        assert server.stats()["keyspaces"][0]["connections"] == 50
 
 
 @pytest.mark.parametrize("key", [b"/\xff\xfe", b'/"quoted"\\', b"/\x00\x1f\n", "/ключ".encode(), b""])

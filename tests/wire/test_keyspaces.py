@@ -50,21 +50,6 @@ def keyspaces(server: StoreServer) -> dict[str, dict[str, Any]]:
     return {each["name"]: each for each in server.stats()["keyspaces"]}
 
 
-def test_keys_and_waits_are_apart(server: StoreServer) -> None:
-    other = server.open_keyspace("other")
-    assert (other.name, other.port != server.port) == ("other", True)
-    with Raw(server.port) as here, Raw(other.port) as there, blocked(server.port, b"/k2") as waiting:
-        here.send(wire.set_(b"/k", b"here") + wire.queue_push(b"/q", b"1"))
-        assert here.fence() == b""
-        assert there.ask(wire.keyed(wire.CHECK, [b"/k"]), 1) == b"\1"
-        there.send(wire.set_(b"/k", b"there!") + wire.set_(b"/k2", b""))
-        assert there.ask(wire.get(b"/k"), 14) == wire.text(b"there!")
-        assert here.ask(wire.get(b"/k"), 12) == wire.text(b"here")
-        assert there.ask(wire.queue_len(b"/q"), 8) == wire.u64(0)
-        assert there.ask(wire.op(wire.NUM_KEYS), 8) == wire.u64(2)
-        assert waiting.fence() == b""
-
-
 def test_close_breaks_its_clients_and_frees_the_port_at_once(server: StoreServer) -> None:
     other = server.open_keyspace("other")
     third = server.open_keyspace("third")

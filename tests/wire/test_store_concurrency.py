@@ -6,7 +6,6 @@ One request at a time, as torch's client asks, two hardly ever meet within the n
 from __future__ import annotations
 
 import itertools
-import json
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,7 +14,6 @@ from typing import Any
 
 import pytest
 from kits.eventually import eventually
-from kits.wire import processes
 from kits.wire import wire_client as wire
 from kits.wire.stock_client import SOON, another, connect
 from kits.wire.store_servers import KINDS, Server, running
@@ -222,28 +220,3 @@ def test_who_is_gone_or_has_given_up_waits_no_longer(ours):
     with pytest.raises(DistStoreError):
         store.barrier("c", 2, SOON)
     assert [ours.waiters(key) for key in ("/a", "/b", "/c")] == [0, 0, 0]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["threads=4", "proxies"])
-def test_many_processes(kind):
-    size, rounds = 4, 50
-    with running(kind) as server:
-        arguments = [(server.next_port(), rank, size) for rank in range(size)]
-        with processes.started("store_process.py", arguments) as started:
-            reports = [json.loads(processes.last_line(text)) for text in processes.outputs(started)]
-        with server.connect() as raw:
-            assert fetch(raw, b"init/") == b"%d" % size
-    ranks = [str(rank) for rank in range(size)]
-    assert [report["greetings"] for report in reports] == [ranks] * size
-    tickets, items = ([each for report in reports for each in report[name]] for name in ("tickets", "items"))
-    assert sorted(tickets) == list(range(1, size * rounds + 1))
-    assert sorted(items) == sorted(f"{rank}:{item}" for rank in range(size) for item in range(rounds))
-    end = {
-        "tickets": size * rounds,
-        "cas": size * rounds,
-        "log": ["", *ranks],
-        "left": 0,
-        "keys": sorted(["cas", "done", "log", "tickets", *(f"hello/{rank}" for rank in range(size))]),
-    }
-    assert [report["end"] for report in reports] == [end] * size

@@ -136,31 +136,6 @@ def test_no_operation_is_run_behind_a_handshake_that_fails(guarded: StoreServer)
     assert after["runs"] == []
 
 
-def test_a_handshake_byte_by_byte_and_one_that_is_cut_short(guarded: StoreServer) -> None:
-    client = Client()
-    with closing(wire.Raw(guarded.port, validated=False)) as raw:
-
-        def dribble(said: bytes) -> None:
-            for at_ in range(len(said)):
-                raw.send(said[at_ : at_ + 1])
-
-        dribble(client.introduction)
-        theirs = raw.receive(40)[8:]
-        dribble(b"\1" + client.proof(theirs))
-        assert raw.receive(41)[9:] == client.proof(theirs, proofs.SERVER)
-        dribble(wire.validate() + wire.add(b"n", 3))
-        assert raw.receive_i64() == 3
-        for cut in range(0, len(client.introduction), 7):
-            with closing(wire.Raw(guarded.port, validated=False)) as short:
-                short.send(client.introduction[:cut])
-        for cut in (0, 1, 20, 32):
-            said = lambda client, theirs, cut=cut: (b"\1" + client.proof(theirs))[:cut]  # noqa: E731
-            client.admitted(guarded.port, said).close()
-        eventually(lambda: guarded.stats()["connections"]["open"] == 1, guarded.stats)
-        raw.send(wire.add(b"n", 1))
-        assert raw.receive_i64() == 4
-
-
 def test_who_does_not_go_on_is_closed_and_holds_up_nobody() -> None:
     limits = StoreLimits(handshake_seconds=0.2)
     with StoreServer("127.0.0.1", threads=1, limits=limits, tokens=MINE.accepted(RUN)) as server:
