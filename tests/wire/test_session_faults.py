@@ -182,6 +182,7 @@ def test_a_server_that_was_silent_before_it_ended_has_been_away_since_then() -> 
         backend = NativeCoordination(Endpoint("127.0.0.1", port), "run", name="parallel", who="it", outage_timeout=T)
         backend.open_session(0.3, on_lost=losses, timeout=T)
         noted = looked.get(timeout=T)  # the session has fallen silent, and a second look is taken
+        assert [each.name for each in threading.enumerate()].count("rdzv-second-look") == 1
         connections[0].shutdown(socket.SHUT_RDWR)
         error = losses.next()
         assert not error.silent
