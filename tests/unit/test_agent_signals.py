@@ -9,7 +9,7 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -114,11 +114,12 @@ class Given:
 
     def __init__(self, inbox: Inbox, code: int | None, on_start: Callable[[], None]) -> None:
         self._inbox, self._code, self._on_start = inbox, code, on_start
-        self._group: WorkerGroup | None = None
-        self._generation = 0
+        self._generation, self._runs = 0, False
+        self.tail = self.close = lambda *_: ()
+        self.cause = lambda *_: ""
 
     def start(self, group: WorkerGroup) -> Mapping[int, int]:
-        self._group, self._generation = group, group.generation
+        self._generation, self._runs = group.generation, True
         self._on_start()
         if self._code is not None:
             self._end(self._code)
@@ -133,19 +134,10 @@ class Given:
         self._end(-signal.SIGKILL)
 
     def _end(self, code: int) -> None:
-        if self._group is not None:
-            self._inbox.put(WorkerEnded(self._group.generation, 0, code))
-            self._inbox.put(GroupEnded(self._group.generation))
-            self._group = None
-
-    def tail(self, local_rank: int) -> tuple[str, ...]:
-        return ()
-
-    def cause(self, local_rank: int, exit_code: int) -> str:
-        return ""
-
-    def close(self) -> Sequence[int]:
-        return ()
+        if self._runs:
+            self._inbox.put(WorkerEnded(self._generation, 0, code))
+            self._inbox.put(GroupEnded(self._generation))
+            self._runs = False
 
 
 def run(
@@ -163,18 +155,19 @@ def run(
     ).run()
 
 
-@pytest.mark.parametrize("what", [at_once, another_error, swallowed])
 @pytest.mark.parametrize(
-    ("at", "code"),
+    ("at", "code", "what"),
     [
-        ("next_rendezvous", None),
-        ("num_nodes_waiting", None),
-        ("note_done", 0),
-        ("stay", 0),
-        ("peer_lost", 3),
-        ("lost_peers", 3),
-        ("first_failure", 3),
-        ("count_restart", 3),
+        ("next_rendezvous", None, at_once),
+        ("next_rendezvous", None, swallowed),
+        ("next_rendezvous", None, another_error),
+        ("num_nodes_waiting", None, another_error),
+        ("note_done", 0, swallowed),
+        ("stay", 0, another_error),
+        ("peer_lost", 3, swallowed),
+        ("lost_peers", 3, another_error),
+        ("first_failure", 3, swallowed),
+        ("count_restart", 3, another_error),
     ],
 )
 def test_signal_in_every_question(

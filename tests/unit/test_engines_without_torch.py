@@ -1,4 +1,4 @@
-"""Nodes of every engine of ours in processes that cannot import torch: they meet, lose one, meet again, and end."""
+"""Nodes in processes that cannot import torch: they meet, lose one, meet again, and end."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ import pytest
 from kits import KITS
 
 from rdzv_plugins.errors import MissingDependency
-from rdzv_plugins.testing.builtin import EtcdHarness, ParallelHarness, StaticHarness, TieredHarness
+from rdzv_plugins.testing.builtin import EtcdHarness, TieredHarness
 from rdzv_plugins.testing.harness import Harness
 
 PROGRAM = KITS / "unit" / "no_torch_node.py"
-HARNESSES = (StaticHarness, ParallelHarness, TieredHarness, EtcdHarness)
+HARNESSES = (TieredHarness, EtcdHarness)
+"""Of the others' agents: tests/launcher/test_agent_without_torch.py."""
 
 
 class Node:
