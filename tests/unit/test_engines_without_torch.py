@@ -17,6 +17,8 @@ from rdzv_plugins.errors import MissingDependency
 from rdzv_plugins.testing.builtin import EtcdHarness, TieredHarness
 from rdzv_plugins.testing.harness import Harness
 
+pytestmark = pytest.mark.thorough
+
 PROGRAM = KITS / "unit" / "no_torch_node.py"
 HARNESSES = (TieredHarness, EtcdHarness)
 """Of the others' agents: tests/launcher/test_agent_without_torch.py."""
