@@ -1,4 +1,4 @@
-"""Nodes in processes that cannot import torch: they meet, lose one, meet again, and end."""
+"""Nodes of every engine of ours in processes that cannot import torch: they meet, lose one, meet again, and end."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 from kits import KITS
 
 from rdzv_plugins.errors import MissingDependency
-from rdzv_plugins.testing.builtin import EtcdHarness, TieredHarness
+from rdzv_plugins.testing.builtin import EtcdHarness, ParallelHarness, StaticHarness, TieredHarness
 from rdzv_plugins.testing.harness import Harness
 
 pytestmark = pytest.mark.thorough
+"""In the gate: whole agents that cannot import it, tests/launcher/test_agent_without_torch.py."""
 
 PROGRAM = KITS / "unit" / "no_torch_node.py"
-HARNESSES = (TieredHarness, EtcdHarness)
-"""Of the others' agents: tests/launcher/test_agent_without_torch.py."""
+HARNESSES = (StaticHarness, ParallelHarness, TieredHarness, EtcdHarness)
 
 
 class Node:
