@@ -83,7 +83,7 @@ class Process:
 
 
 class Port:
-    """A node's port of which the test says what it does: each method is a step, about the newest connection."""
+    """A node's port that does what the test says: each method is a step, and ``connection`` is the newest one."""
 
     def __init__(self, node_id: str, closing: contextlib.ExitStack) -> None:
         self._closing = closing
