@@ -37,20 +37,16 @@ HERE = "127.0.0.1"
 PATIENCE_S = 60.0
 
 LISTENS = """
-import sys
+import os, sys
 from rdzv_plugins.elastic.liveness.listener import Listener
 from rdzv_plugins.runtime import SYSTEM
 listener = Listener(sys.argv[1], "127.0.0.1", SYSTEM)
 print(listener.port, flush=True)
-if sys.argv[2] == "fork":
-    import os
-    sys.stdin.readline()
-    if os.fork() == 0:
-        sys.stdin.read()
-        os._exit(0)
-    print("forked", flush=True)
 sys.stdin.readline()
-listener.close()
+if os.fork() == 0:
+    sys.stdin.read()
+    os._exit(0)
+print("forked", flush=True)
 sys.stdin.read()
 """
 
@@ -58,9 +54,9 @@ sys.stdin.read()
 class Process:
     """An agent's process, as far as its port goes."""
 
-    def __init__(self, node_id: str, how: str = "") -> None:
+    def __init__(self, node_id: str) -> None:
         self._child = subprocess.Popen(
-            [sys.executable, "-c", LISTENS, node_id, how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", LISTENS, node_id], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert self._child.stdout is not None
         self.peer = Peer(node_id, HERE, int(self._child.stdout.readline()))
@@ -73,18 +69,11 @@ class Process:
         if number == signal.SIGKILL:
             self._child.wait()
 
-    def close(self) -> None:
-        """It closes its port, and lives on."""
-        self._go_on()
-
-    def _go_on(self) -> None:
+    def fork(self) -> None:
+        """It forks, now that its connections are held: one that it was just accepting would be the child's, too."""
         assert self._child.stdin is not None
         self._child.stdin.write("\n")
         self._child.stdin.flush()
-
-    def fork(self) -> None:
-        """It forks, now that its connections are held: one that it was just accepting would be the child's, too."""
-        self._go_on()
         assert self._child.stdout is not None
         assert self._child.stdout.readline() == "forked\n"
 
@@ -196,20 +185,20 @@ def seen() -> Iterator[Seen]:
 def start() -> Iterator[Callable[..., Process]]:
     with contextlib.ExitStack() as stack:
 
-        def start(node_id: str, how: str = "") -> Process:
-            process = Process(node_id, how)
+        def start(node_id: str) -> Process:
+            process = Process(node_id)
             stack.callback(process.end)
             return process
 
         yield start
 
 
-@pytest.mark.parametrize("how", ["", "fork"])
-def test_a_killed_process_is_known_to_be_gone(seen: Seen, start: Callable[..., Process], how: str) -> None:
+@pytest.mark.parametrize("forks", [False, True])
+def test_a_killed_process_is_known_to_be_gone(seen: Seen, start: Callable[..., Process], forks: bool) -> None:
     """Also if it leaves a child behind, which has inherited what it could."""
-    process = start("a", how)
+    process = start("a")
     seen.hold(process.peer)
-    if how:
+    if forks:
         process.fork()
     process.signal(signal.SIGKILL)
     assert seen.next() == "a"
@@ -233,17 +222,6 @@ def test_a_stopped_process_is_not_gone_until_it_is_killed(seen: Seen, start: Cal
     assert seen.gone.empty(), "b has never answered: nobody knows whose word a refusal is"
 
 
-def test_who_closes_its_port_of_its_own_will_is_not_gone(seen: Seen, start: Callable[..., Process]) -> None:
-    process, other = start("a"), start("b")
-    for each in (process, other):
-        seen.hold(each.peer)
-    process.close()
-    eventually(lambda: not seen.watch.holds("a"))
-    other.signal(signal.SIGKILL)
-    assert seen.next() == "b"
-    assert seen.gone.empty()
-
-
 @pytest.mark.parametrize(
     ("steps", "gone", "holds"),
     [
@@ -251,11 +229,12 @@ def test_who_closes_its_port_of_its_own_will_is_not_gone(seen: Seen, start: Call
         ("answers held waits shuts closes", True, False),  # the end of who has waited is a proof
         # a firewall that was switched on resets what there is, or refuses what is new: it does not close in order
         ("answers held shuts resets unclear refused opens answers held", False, True),
-        ("answers held shuts leaves unclear refused opens answers held", False, True),
+        ("answers held shuts leaves unclear refused", False, False),
         ("answers held shuts", False, True),  # one that refuses new connections, and lets alone what there is
         ("shuts refused opens answers held", False, True),  # or address translation, or another machine
         ("answers closes answers held shuts", False, True),  # who answers again is not gone
         ("answers closes answers held shuts closes", True, False),
+        ("answers held removed shuts closes", False, False),  # who is watched no longer is not told of
         ("answers held closes strangers", False, False),
         ("answers held closes strangers shuts", True, False),  # when that one goes, too
     ],
@@ -263,10 +242,13 @@ def test_who_closes_its_port_of_its_own_will_is_not_gone(seen: Seen, start: Call
 def test_what_proves_that_a_process_is_gone(seen: Seen, steps: str, gone: bool, holds: bool) -> None:
     port, other = seen.port("a"), seen.port("b")
     for order, step in enumerate(steps.split()):
-        if order == (step == "shuts"):
+        if order == steps.startswith("shuts"):  # nobody has ever answered there
             seen.watch.add(port.peer)
         if step == "held":
             eventually(lambda: seen.watch.holds("a"))
+        elif step == "removed":
+            seen.watch.remove("a")
+            eventually(lambda: not seen.watch.holds("a"))
         elif step in ("unclear", "refused"):
             eventually(lambda step=step: ("a", step) in seen.watch.outcomes)  # type: ignore[misc]
         else:
@@ -313,18 +295,6 @@ def test_behind_somebody_in_between_nothing_is_ever_proved(seen: Seen, start: Ca
         assert seen.next() == "b"
         assert not seen.watch.holds("a")
         assert seen.gone.empty()
-
-
-def test_who_is_watched_no_longer_is_not_told_of(seen: Seen, start: Callable[..., Process]) -> None:
-    process, other = start("a"), start("b")
-    for each in (process, other):
-        seen.hold(each.peer)
-    seen.watch.remove("a")
-    eventually(lambda: not seen.watch.holds("a"))
-    process.signal(signal.SIGKILL)
-    other.signal(signal.SIGKILL)
-    assert seen.next() == "b"
-    assert seen.gone.empty()
 
 
 @pytest.mark.parametrize("host", ["fe80::1%nowhere", "fe80::1%\0", HERE])

@@ -6,12 +6,12 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kits.unit.memory_coordination import MemoryBackend, MemoryService
 from kits.wire.tls_kit import Issued
 
 from rdzv_plugins import Backend, Request, option
@@ -20,9 +20,11 @@ from rdzv_plugins.assemble.looking import can_look, look
 from rdzv_plugins.assemble.recognition import recognise
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Assignment, Member, Round, encode
+from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, OptionError, UsageError
 from rdzv_plugins.host import Catalog, PluginHost, PluginRecord
 from rdzv_plugins.host.catalog import Entry
+from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.options import parse_conf
 from rdzv_plugins.run_status import NodeStatus, RunStatus
@@ -137,37 +139,36 @@ def test_status_gets_the_options_and_its_errors_are_its_own() -> None:
 
 
 def test_a_coordination_service_needs_no_status_of_its_own() -> None:
-    service = MemoryService()
-    job = MemoryBackend(service).open_session(T, on_lost=lambda _: None, timeout=T)
     member = Member("a", "host-a", "m", 7, "10.0.0.1", "10.0.0.1", 2, node_rank=0)
-    place = Assignment(2, 0, 1, "a", "host-a", "m", 7, "10.0.0.1", 2, 0, "10.0.0.1", 4000)
-    refused = Assignment(2, node_id="b", refused="too many")
-    job.put(
-        {
-            keys.JOB: b'{"settings": {"store": "torch"}}',
-            keys.MEMBERS + "a": encode(member),
-            keys.NODES + "a": encode(place),
-            keys.NODES + "b": encode(refused),
-            keys.LEADER: encode(keys.Leading("a")),
-            keys.PROGRESS: b"1 of 2",
-            keys.ROUND: encode(Round(2, "complete", 1)),
-        },
-        timeout=T,
-    )
-    before = dict(service.keys)
-    mine = entry("mine", create=lambda request: MemoryBackend(service), meets_at="service")
-    found = look(mine, REQUEST, T)
-    assert found == RunStatus(
-        2,
-        "complete",
-        progress="1 of 2",
-        members=1,
-        leader="host-a (node rank 0, pid 7)",
-        nodes=(NodeStatus(0, "host-a", 7, 2, "10.0.0.1"),),
-        store="10.0.0.1:4000",
-        store_kind="torch",
-    )
-    assert service.keys == before
+    written = {
+        keys.JOB: b'{"settings": {"store": "torch"}}',
+        keys.MEMBERS + "a": encode(member),
+        keys.NODES + "a": encode(Assignment(2, 0, 1, "a", "host-a", "m", 7, "10.0.0.1", 2, 0, "10.0.0.1", 4000)),
+        keys.NODES + "b": encode(Assignment(2, node_id="b", refused="too many")),
+        keys.LEADER: encode(keys.Leading("a")),
+        keys.PROGRESS: b"1 of 2",
+        keys.ROUND: encode(Round(2, "complete", 1)),
+    }
+    with StoreServer("127.0.0.1", run="run") as server:
+
+        def service(request: Request) -> NativeCoordination:
+            return NativeCoordination(Endpoint("127.0.0.1", server.port), "run", name="mine", who="it")
+
+        with closing(service(REQUEST)) as own:
+            job = own.open_session(T, on_lost=lambda _: None, timeout=T)
+            revision = job.put(written, timeout=T)
+            mine = entry("mine", create=service, meets_at="service")
+            assert look(mine, REQUEST, T) == RunStatus(
+                2,
+                "complete",
+                progress="1 of 2",
+                members=1,
+                leader="host-a (node rank 0, pid 7)",
+                nodes=(NodeStatus(0, "host-a", 7, 2, "10.0.0.1"),),
+                store="10.0.0.1:4000",
+                store_kind="torch",
+            )
+            assert job.list("", timeout=T)[1] == revision, "nothing is written"
     with pytest.raises(UsageError, match="which one is meant"):
         look(mine, dataclasses.replace(REQUEST, run_id="none", given=frozenset()), T)
 

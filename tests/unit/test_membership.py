@@ -1,4 +1,4 @@
-"""The leader's state machine, step by step: who is in which round, and when."""
+"""The leader's state machine, step by step: who is in which round, and when; and another that takes over from it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import itertools
 import sys
 
 import pytest
-from kits.unit.membership_steps import Leader, node, working
-
-from rdzv_plugins.elastic.keys import Assignment
+from kits.unit.membership_steps import Leader, node, story, working
 
 
 def test_first_round_begins_at_the_maximum():
@@ -28,38 +26,75 @@ def test_first_round_begins_at_the_maximum():
     assert leader.round.world == 3
 
 
-def test_first_round_begins_last_call_after_the_minimum():
-    leader = Leader(2, 3, last_call=30)
-    leader.hear(node("a"))
-    assert leader.machine.deadline() is None
-    leader.wait(50)
-    leader.hear(node("b"))
-    assert leader.machine.deadline() == leader.now + 30
-    assert not leader.wait(29)
-    assert list(leader.wait(1).assignments) == ["a"]
+STORIES = [
+    # a first round begins at the maximum, or a last call after the minimum, which begins again when that is lost
+    ("2:3", "come a b", "0 none", {"last_call": 30}),
+    ("2:3", "come a b c", "0 none, 1 begun: a of 3", {"last_call": 30}),
+    ("2:3", "come a, wait 50, come b, wait 29", "0 none", {"last_call": 30}),
+    ("2:3", "come a, wait 50, come b, wait", "0 none, 1 begun: a of 2", {"last_call": 30}),
+    ("2:3", "come a b, wait 29, lose b, come c, wait 29", "0 none", {"last_call": 30}),
+    ("2:3", "come a b, wait 29, lose b, come c, wait", "0 none, 1 begun: a of 2", {"last_call": 30}),
+    # a later one begins as soon as all who live have joined
+    ("1:4", "come a b c, complete, lose c, join a", "1 over lost", {}),
+    ("1:4", "come a b c, complete, lose c, join a b", "1 over lost, 2 begun: a of 2", {}),
+    ("1:2", "come a b, complete, join b", "1 over asked", {}),
+    ("1:2", "come a b, complete, join b, join a, complete", "2 complete: a b", {}),
+    # a surplus node is a spare until there is room, and does not push out who was there and comes back
+    ("1:2", "come a b, complete, come c, dial c", "1 complete: a b", {}),
+    ("1:2", "come a b, complete, come c, lose a, join b, complete", "2 complete: c b", {}),
+    ("1:2", "come a b, complete, come c, lose a, back a, join b, complete", "2 complete: a b", {}),
+    # a newcomer ends a round that has room, once it has dialled its store; or enters the next
+    ("1:3", "come a b, complete, come c", "1 complete: a b", {}),
+    ("1:3", "come a b, complete, come c, dial c", "1 over came", {}),
+    ("1:3", "come a b, complete, come c, dial c, join a b, complete", "2 complete: a b c", {}),
+    ("1:3", "come a, serve, come b, reach", "1 complete: a", {}),
+    ("1:3", "come a, serve, come b, reach, dial b", "1 over came", {}),
+    # a node is lost while a round is formed: what is said of that one counts for nothing
+    ("1:2", "come a b, lose a, reached b 1", "0 none, 2 begun: b of 1", {}),
+    ("1:2", "come a b, lose b, reached a 1, complete", "2 complete: a", {}),
+    ("1:2", "come a b, serve, reached a 1, lose a, reached b 1, complete", "2 complete: b", {}),
+    ("1:2", "come a b, serve, reached b 1, lose b, reached a 1, complete", "2 complete: a", {}),
+    # who is done lets the others finish, and is done if it is lost then
+    ("1:2", "come a b, complete, come c, done a, leave a done, lose a, come d, dial d", "1 complete: a b", {}),
+    ("1:3", "come a b, complete, done a, come c, dial c", "1 complete: a b", {}),
+    ("1:2", "come a b, complete, done a, lose a", "1 complete: a b", {}),
+    ("1:2", "come a b, complete, leave b lost, lose b", "1 over lost", {}),
+    # an agent that is started again takes over its rank: the one before is gone, and not yet known to be
+    ("2:2", "come a@0 b@1, complete, come c@1", "1 complete: a b", {}),
+    ("2:2", "come a@0 b@1, complete, come c@1, lose b, join a, complete", "2 complete: a c", {}),
+    # enough nodes are not enough if no domain has its least number
+    ("2:4", "come r1 s1", "0 none", {"min_per_domain": 2}),
+    ("2:4", "come r1 s1, come r2, complete", "1 complete: r1 r2", {"min_per_domain": 2}),
+    # who cannot dial a store ends no round, and is in none, but where it is needed
+    ("2:4", "come a b c, complete, come d, wall d", "1 complete: a b c", {}),
+    ("2:4", "come a b c, complete, come d, wall d, dial d", "1 over came", {}),
+    ("2:4", "come a b c, complete, come d, wall d, lose c, join a b, complete", "2 complete: a b", {}),
+    ("2:3", "come a b, complete, come d, wall d, lose a, join b, dial d, complete", "2 complete: d b", {}),
+    # a leader that takes over knows nothing but the keys, and goes on: a round that was being formed is given up
+    ("2:2", "come a, succeed, come b, complete", "1 complete: a b", {}),
+    ("2:2", "come a b, succeed, reached a 1, complete", "2 complete: a b", {}),
+    ("2:2", "come a b, serve, reached b 1, succeed, reached a 1, complete", "2 complete: a b", {}),
+    ("1:2", "come a b, complete, succeed", "1 complete: a b", {}),
+    ("1:2", "come a b, complete, succeed, lose b", "1 over lost", {}),
+    ("1:3", "come a b c, complete, lose a, join b, succeed", "1 over lost", {}),
+    ("1:3", "come a b c, complete, lose a, join b, succeed, join c, complete", "2 complete: c b", {}),
+    ("1:3", "come a b c, complete, lose a, join b c, succeed", "1 over lost, 3 begun: c of 2", {}),
+    ("1:3", "come a b c, complete, join c, succeed, join b a, complete", "2 complete: a b c", {}),
+    # who went with the leader is lost, unless it or another was done
+    ("1:3", "come a b c, complete, succeed without a", "1 over lost", {}),
+    ("1:3", "come a b c, complete, succeed without a, join b c, complete", "2 complete: c b", {}),
+    ("1:3", "come a b c, complete, succeed finishing without a, come d, dial d", "1 complete: a b c", {}),
+    ("1:3", "come a b c, complete, done a, succeed gone a", "1 complete: a b c", {}),
+    ("1:3", "come a b c, complete, succeed gone a", "1 over lost", {}),
+    ("1:1", "come a, complete, come b, succeed without a, complete", "2 complete: b", {}),
+    # a number is never given twice
+    ("1:2", "come a, lose a, come b, succeed without b, come a", "0 none, 3 begun: a of 1", {}),
+]
 
 
-def test_last_call_begins_again_when_the_minimum_is_lost():
-    leader = Leader(2, 3, last_call=30)
-    leader.hear(node("a"), node("b"))
-    leader.wait(29)
-    leader.lose("b")
-    assert leader.machine.deadline() is None
-    leader.hear(node("c"))
-    assert not leader.wait(29)
-    assert leader.wait(1).assignments
-
-
-def test_later_round_begins_as_soon_as_all_who_live_have_joined():
-    leader = working(1, 4, node("a"), node("b"), node("c"))
-    leader.lose("c")
-    assert leader.state == (1, "over")
-    leader.join("a")
-    assert leader.number == 1
-    leader.join("b")
-    assert leader.number == 2
-    leader.complete()
-    assert leader.ranks() == {"a": 0, "b": 1}
+@pytest.mark.parametrize(("sizes", "steps", "told", "rules"), STORIES)
+def test_what_a_leader_has_come_to(sizes: str, steps: str, told: str, rules: dict[str, int]):
+    assert story(sizes, steps, **rules) == told
 
 
 def test_later_round_waits_for_the_minimum():
@@ -73,64 +108,6 @@ def test_later_round_waits_for_the_minimum():
     assert leader.ranks() == {"a": 0, "c": 1}
 
 
-def test_surplus_node_is_a_spare_until_there_is_room():
-    leader = working(1, 2, node("a"), node("b"))
-    assert not leader.hear(node("c"))
-    leader.lose("a")
-    leader.join("b")
-    leader.complete()
-    assert leader.ranks() == {"c": 0, "b": 1}
-
-
-def test_spare_does_not_push_out_who_was_there():
-    leader = working(1, 2, node("a"), node("b"))
-    leader.hear(node("c"))
-    leader.lose("a")
-    leader.hear(node("a", after=1))  # its agent has a new session
-    leader.join("b")
-    leader.complete()
-    assert leader.ranks() == {"a": 0, "b": 1}
-
-
-def test_newcomer_ends_a_round_that_has_room():
-    leader = working(1, 3, node("a"), node("b"))
-    assert not leader.hear(node("c"))  # it has still to dial the store of round 1
-    assert leader.say("c", reached=1).round.cause == "came"
-    assert leader.round.reason == "host-c (pid 7) has come"
-    leader.join("a", "b")
-    leader.complete()
-    assert leader.round.world == 3
-
-
-def test_who_came_while_a_round_was_formed_enters_the_next():
-    leader = Leader(1, 3, last_call=0)
-    leader.hear(node("a"))
-    leader.serve()
-    leader.hear(node("b"))
-    leader.reach()
-    assert leader.state == (1, "complete")
-    leader.say("b", reached=1)
-    assert leader.state == (1, "over")
-
-
-@pytest.mark.parametrize("step", ["serve", "reach"])
-@pytest.mark.parametrize("lost", ["a", "b"])
-def test_node_that_is_lost_while_a_round_is_formed(step: str, lost: str):
-    leader = Leader(1, 2, last_call=0)
-    leader.hear(node("a"), node("b"))
-    if step == "reach":
-        leader.serve()
-        leader.say(lost, reached=1)
-    stays = {"a": "b", "b": "a"}[lost]
-    leader.lose(lost)
-    assert leader.round.number == 0
-    assert leader.number == 2
-    assert not leader.say(stays, reached=1)  # that was for the round that was given up
-    leader.complete()
-    assert leader.ranks() == {stays: 0}
-    assert leader.state == (2, "complete")
-
-
 def test_nobody_is_told_of_a_round_that_is_given_up_at_once():
     leader = Leader(1, 3, last_call=0)
     leader.hear(node("a"), node("b"), node("c"))
@@ -139,45 +116,18 @@ def test_nobody_is_told_of_a_round_that_is_given_up_at_once():
     assert {name: a.round for name, a in out.assignments.items()} == {"a": 2}
 
 
-def test_lost_node_ends_the_round_with_its_name():
+@pytest.mark.parametrize(
+    ("how", "said"), [("", "was lost"), ("lost", "was lost: preempted"), ("failed", "has failed: preempted")]
+)
+def test_node_that_is_lost_or_leaves_is_named(how, said):
     leader = working(1, 2, node("a"), node("b"))
-    out = leader.lose("b")
-    assert (out.round.state, out.round.cause) == ("over", "lost")
-    assert out.round.reason == "host-b (pid 7) was lost"
-
-
-@pytest.mark.parametrize(("how", "said"), [("lost", "was lost: preempted"), ("failed", "has failed: preempted")])
-def test_node_that_leaves_is_quoted(how, said):
-    leader = working(1, 2, node("a"), node("b"))
-    leader.say("b", leaving=how, reason="preempted")
+    if how:
+        leader.say("b", leaving=how, reason="preempted")
+    else:
+        leader.lose("b")
     assert (leader.round.state, leader.round.cause) == ("over", "lost")
     assert leader.round.reason == f"host-b (pid 7) {said}"
     assert not leader.lose("b").round
-
-
-def test_node_that_asks_for_another_round():
-    leader = working(1, 2, node("a"), node("b"))
-    leader.join("b")
-    assert (leader.round.state, leader.round.cause) == ("over", "asked")
-    leader.join("a")
-    leader.complete()
-    assert leader.ranks() == {"a": 0, "b": 1}
-
-
-def test_done_lets_the_others_finish():
-    leader = working(1, 2, node("a"), node("b"))
-    leader.hear(node("spare"))
-    leader.say("a", done=1)
-    leader.say("a", leaving="done")
-    leader.lose("a")
-    assert not leader.hear(node("late")).round
-    assert leader.state == (1, "complete")
-
-
-def test_node_that_is_done_and_lost_is_done():
-    leader = working(1, 2, node("a"), node("b"))
-    leader.say("a", done=1)
-    assert not leader.lose("a").round
 
 
 def test_old_words_change_nothing():
@@ -245,16 +195,6 @@ def test_refusal_and_beginning_in_one_tick():
     assert out.assignments["a"].round == 1
 
 
-def test_agent_that_is_started_again_takes_over_its_rank():
-    leader = working(2, 2, node("a", 0), node("b", 1))
-    leader.hear(node("c", 1, machine="b"))  # "b" is gone, and not yet known to be
-    assert leader.state == (1, "complete")
-    leader.lose("b")
-    leader.join("a")
-    leader.complete()
-    assert leader.ranks() == {"a": 0, "c": 1}
-
-
 @pytest.mark.parametrize(
     ("addresses", "machines", "published"),
     [
@@ -291,12 +231,6 @@ def test_working_and_settled():
     assert [member.node_id for member in leader.machine.working()] == ["a", "b"]
 
 
-def test_refused_assignment_is_no_place():
-    leader = Leader(1, 1, assigned={"x": Assignment(3, refused="no")})
-    leader.hear(node("a"))
-    assert leader.number == 4
-
-
 def test_news_of_a_node_costs_the_same_for_every_number_of_nodes():
     def calls_of_a_node(nodes: int) -> float:
         leader, count = Leader(nodes - 1, nodes), itertools.count()
@@ -324,7 +258,7 @@ def test_newcomer_waits_until_a_round_can_have_a_unit_more():
     assert leader.state == (1, "complete")
     assert "multiple of 2 nodes (node_unit)" in leader.assigned["c"].spare
     assert not leader.assigned["c"].is_place
-    assert leader.hear(node("d")).round is None
+    assert not leader.hear(node("d")), "it only has to dial the store"
     assert leader.say("d", reached=1).round.cause == "came"
     leader.join("a", "b")
     leader.complete()
@@ -363,9 +297,30 @@ def test_later_round_waits_for_enough_of_a_domain():
     assert leader.ranks() == {"r1": 0, "r2": 1, "s3": 2, "s2": 3}
 
 
-def test_enough_nodes_are_not_enough_if_no_domain_has_its_least_number():
-    leader = Leader(2, 4, last_call=0, min_per_domain=2)
-    assert not leader.hear(node("r1", domain="r"), node("s1", domain="s"))
-    leader.hear(node("r2", domain="r"))
-    leader.complete()
-    assert leader.ranks() == {"r1": 0, "r2": 1}
+def test_spare_ends_no_full_round_whatever_the_order_of_the_keys():
+    leader = working(2, 2, node("a"), node("b"))
+    leader.hear(node("c"))
+    leader.members = {name: leader.members[name] for name in ("a", "c", "b")}
+    assert leader.successor().published == []
+
+
+def test_service_without_memory_numbers_on_from_the_round_that_its_members_are_still_in():
+    """They have said something before they left that round: that one of their workers has failed."""
+    leader = Leader(2, 2)
+    leader.hear(node("a", reached=7, probe=1), node("b", reached=7, probe=1))
+    assert leader.number == 8
+
+
+def test_back_before_it_heard_that_its_round_was_complete():
+    """It belongs to no round, though it has had a place: it waits like any other."""
+    leader = working(1, 2, node("a"))
+    other = leader.successor(without=("a",))
+    other.hear(node("b"))
+    other.hear(node("a", reached=1))  # it has not heard of the end of round 1, and never will
+    other.serve()
+    other.reach()
+    other.say("a", reached=other.number)  # as any other that comes, it dials the store first
+    assert (other.round.state, other.round.cause) == ("over", "came")
+    other.join("b")
+    other.complete()
+    assert other.round.world == 2

@@ -23,27 +23,6 @@ def test_newcomer_that_cannot_dial_the_store_ends_no_round():
     assert leader.say("d", reached=1, unreachable="").round.cause == "came"
 
 
-def test_newcomer_that_cannot_dial_the_store_is_not_in_the_next_round_either():
-    leader = working(2, 4, node("a"), node("b"), node("c"))
-    leader.hear(node("d"))
-    leader.say("d", reached=1, unreachable="connection refused")
-    leader.lose("c")
-    leader.join("a", "b")
-    leader.complete()
-    assert leader.ranks() == {"a": 0, "b": 1}
-
-
-def test_newcomer_that_cannot_dial_the_last_store_is_tried_where_it_is_needed():
-    leader = working(2, 3, node("a"), node("b"))
-    leader.hear(node("d"))
-    leader.say("d", reached=1, unreachable="connection refused")
-    leader.lose("a")
-    leader.join("b")
-    leader.say("d", reached=1, unreachable="")
-    leader.complete()
-    assert leader.ranks() == {"d": 0, "b": 1}
-
-
 def test_round_is_formed_again_without_who_cannot_dial_its_store():
     leader = Leader(2, 3)
     leader.hear(node("a"), node("b"), node("c"))

@@ -177,6 +177,9 @@ class Job(Leader):
             assert self.round.state != "complete"
         else:
             assert (self.round.state, self.round.world) == ("complete", size), self.machine.facts()
+            beside = self.members.keys() - self.plans[self.round.number].keys()
+            for name in beside if not self.rules.shape.is_free else ():
+                assert self.assigned[name].spare, f"{name} waits beside a round, and has not been told why"
 
 
 @pytest.mark.parametrize("first", range(0, 10 * EACH, EACH))

@@ -8,6 +8,7 @@ import socket
 import sys
 from contextlib import ExitStack
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +22,7 @@ from rdzv_launcher.run.health.answers import Health, MetricsAlone
 from rdzv_launcher.run.health.pulse import Pulse
 from rdzv_launcher.run.metrics import agent as agent_metrics
 from rdzv_launcher.run.metrics.agent import AGENT, AgentFigures
-from rdzv_launcher.run.metrics.declared import Metric, reading
+from rdzv_launcher.run.metrics.declared import reading
 from rdzv_launcher.run.metrics.page import MetricsPage
 from rdzv_launcher.run.metrics.store import STORE
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
@@ -36,20 +37,17 @@ GROUP = WorkerGroup("default", 0, 2, (Worker(0, 0, 0, 1, 1),), None)
 OTHER_UNITS = r"milliseconds|millis|ms|sec|secs|minutes|hours|days|kb|mb|kib|mib|bits|percent"
 
 
-@pytest.mark.parametrize("metric", ALL, ids=lambda each: each.name)
-def test_names_keep_the_rules_of_prometheus(metric: Metric) -> None:
+def test_names_keep_the_rules_of_prometheus_and_are_there_once() -> None:
     """Those that ``promtool check metrics`` has."""
-    assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", metric.name), "no capitals, no colons"
-    assert not re.search(r"_(total|info|created|count|sum|bucket)$", metric.name), "endings of samples"
-    assert not re.search(r"(^|_)(counter|gauge|histogram|summary|stateset)(_|$)", metric.name), "no types in names"
-    assert not re.search(rf"_({OTHER_UNITS})$", metric.name), "base units"
-    assert metric.help.endswith(".")
-    assert len({*metric.labels} - {"store"}) <= 1 or metric.kind == "info", "few labels"
-    assert not {"le", "quantile", "job", "instance"} & set(metric.labels)
-    assert metric.kind != "stateset" or metric.labels == (metric.name,)
-
-
-def test_names_are_there_once() -> None:
+    for metric in ALL:
+        assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", metric.name), "no capitals, no colons"
+        assert not re.search(r"_(total|info|created|count|sum|bucket)$", metric.name), "endings of samples"
+        assert not re.search(r"(^|_)(counter|gauge|histogram|summary|stateset)(_|$)", metric.name), "no types in names"
+        assert not re.search(rf"_({OTHER_UNITS})$", metric.name), "base units"
+        assert metric.help.endswith(".")
+        assert len({*metric.labels} - {"store"}) <= 1 or metric.kind == "info", "few labels"
+        assert not {"le", "quantile", "job", "instance"} & set(metric.labels)
+        assert metric.kind != "stateset" or metric.labels == (metric.name,)
     assert len({each.name for each in ALL}) == len(ALL)
 
 
@@ -69,15 +67,17 @@ def test_what_a_stranger_has_written_breaks_no_line() -> None:
     assert "\x1b" not in text
 
 
-def test_an_agent_tells_of_the_stores_that_it_serves_and_two_for_one_purpose_are_one() -> None:
+def test_an_agent_tells_of_the_stores_that_it_serves_and_two_for_one_purpose_are_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Several endpoints may be one machine's; metrics with the same labels twice would be no metrics."""
     SYSTEM.forget(Servers)  # what other tests have left open
+    moment = count(0.0, 2.0)  # what is younger than a second is told again
+    monkeypatch.setattr("time.monotonic", lambda: next(moment))
     figures, health = AgentFigures(2, 0, run="a", backend="parallel"), Health(Pulse(), 1.0)
     figures.publish(health, lambda: (Decisions(Limits(workers=1), host="a", pid=1), None))
-    limits = StoreLimits(connections=10)
 
     def told(purpose: str) -> dict[str, float]:
-        moment[0] += 2.0  # what is younger than a second is told again
         answer = health.answer("/metrics")
         assert answer.status == 200, answer.text
         samples = [each for family in text_string_to_metric_families(answer.text) for each in family.samples]
@@ -85,26 +85,21 @@ def test_an_agent_tells_of_the_stores_that_it_serves_and_two_for_one_purpose_are
         assert len({(each.name, *each.labels.items()) for each in here}) == len(here)
         return {each.name + each.labels.get("reason", ""): each.value for each in here}
 
-    moment = [0.0]
-    with pytest.MonkeyPatch.context() as patch, ExitStack() as open_now:
-        patch.setattr("time.monotonic", lambda: moment[0])
-        assert told("rendezvous") == told("workers") == {}
-        serve = partial(StoreServer, "127.0.0.1", threads=1, limits=limits)
+    assert told("rendezvous") == told("workers") == {}
+    with ExitStack() as open_now:
+        serve = partial(StoreServer, "127.0.0.1", threads=1, limits=StoreLimits(connections=10))
         first, second = (open_now.enter_context(serve(name="rendezvous")) for _ in range(2))
         workers = open_now.enter_context(serve(name="workers-1", purpose="workers"))
-        for server, count in ((first, 1), (second, 2), (workers, 3)):
-            for _ in range(count):
-                with socket.create_connection(("127.0.0.1", server.port)) as stranger:
-                    stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-                    stranger.recv(1)
+        for server in (first, second, second, workers, workers, workers):
+            with socket.create_connection(("127.0.0.1", server.port)) as stranger:
+                stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                stranger.recv(1)
         refused = "rdzv_store_refused_clients_totalnot a store client"
         assert [told(each)[refused] for each in ("rendezvous", "workers")] == [3, 3]
         assert told("rendezvous")["rdzv_store_connections_limit"] == 10
         assert told("rendezvous")["rdzv_store_oldest_wait_seconds"] == 0
         assert told("rendezvous")["rdzv_store_info"] == 1
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("time.monotonic", lambda: moment[0])
-        assert told("rendezvous") == told("workers") == {}
+    assert told("rendezvous") == told("workers") == {}
 
 
 def test_a_flood_reads_the_figures_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,27 +36,23 @@ def refusal(**conf):
     return str(caught.value), caught.value.remedy
 
 
-def test_conf_is_split_into_pairs():
-    assert parse_conf("a=1, b = two ,c=x=y") == {"a": "1", "b": "two", "c": "x=y"}
-
-
-def test_empty_conf_has_no_pairs():
-    assert parse_conf("") == parse_conf(" , ") == {}
-
-
-@pytest.mark.parametrize("text", ["a", "a=", "=1", "a=1,b"])
-def test_half_a_pair_is_refused(text):
-    with pytest.raises(UsageError, match="not of the form key=value"):
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("a=1, b = two ,c=x=y", {"a": "1", "b": "two", "c": "x=y"}),
+        ("", {}),
+        (" , ", {}),
+        ("a=1,a=1", {"a": "1"}),
+        ("a=1,b=3,a=2", "'a' twice: '1' and '2'"),
+        *((text, "not of the form key=value") for text in ("a", "a=", "=1", "a=1,b")),
+    ],
+)
+def test_conf_is_split_into_pairs(text, pairs):
+    if isinstance(pairs, dict):
+        assert parse_conf(text) == pairs
+        return
+    with pytest.raises(UsageError, match=pairs):
         parse_conf(text)
-
-
-def test_key_with_two_values_is_refused_with_both():
-    with pytest.raises(UsageError, match="'a' twice: '1' and '2'"):
-        parse_conf("a=1,b=3,a=2")
-
-
-def test_key_given_twice_with_one_value_is_accepted():
-    assert parse_conf("a=1,a=1") == {"a": "1"}
 
 
 def test_defaults_hold_when_nothing_is_given():
@@ -128,35 +124,22 @@ def test_class_that_checks_its_fields_itself_is_quoted():
     @dataclass(frozen=True)
     class Picky:
         low: int = option(1, help="Less than high.")
-        high: int = option(2, help="More than low.")
 
         def __post_init__(self):
-            if self.low >= self.high:
-                raise ValueError(f"low={self.low} is not below high={self.high}")
+            if self.low > 2:
+                raise ValueError(f"low={self.low} is not below 2")
 
-    with pytest.raises(OptionError) as caught:
+    with pytest.raises(OptionError, match="backend 'toy': low=3 is not below 2"):
         parse_options(Picky, {"low": "3"}, "backend 'toy'")
-    assert str(caught.value) == "--rdzv-conf: backend 'toy': low=3 is not below high=2"
 
 
 def test_workers_get_torchs_store_unless_told_otherwise():
     assert parse_options(WorkerStoreOptions, {}, "backend 'toy'").store == "torch"
     given = parse_options(WorkerStoreOptions, {"store": "parallel", "store_threads": "64"}, "backend 'toy'")
     assert (given.store, given.store_threads) == ("parallel", 64)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "accepted"),
-    [
-        ("store", "paralel", "one of torch, parallel"),
-        ("store_threads", "65", "a whole number from 0 to 64"),
-        ("store_threads", "-1", "a whole number from 0 to 64"),
-    ],
-)
-def test_other_stores_are_refused(key, value, accepted):
-    with pytest.raises(OptionError, match=f"{key}={value} is not accepted") as caught:
-        parse_options(WorkerStoreOptions, {key: value}, "backend 'toy'")
-    assert caught.value.remedy == f"{key} takes {accepted}."
+    for key, value in {"store": "paralel", "store_threads": "65"}.items():
+        with pytest.raises(OptionError, match=f"{key}={value} is not accepted"):
+            parse_options(WorkerStoreOptions, {key: value}, "backend 'toy'")
 
 
 def test_port_range_yields_every_port_and_prints_as_it_is_written():
@@ -166,21 +149,14 @@ def test_port_range_yields_every_port_and_prints_as_it_is_written():
     assert str(PortRange.parse("0")) == "0"
 
 
-def test_description_has_every_field_in_order_with_its_text():
+def test_description_has_every_field_in_order_and_its_defaults_can_be_given_back():
     infos = describe_options(Options)
     assert [info.name for info in infos] == ["flag", "count", "patience", "name", "mode", "ports", "limit"]
     patience = infos[2]
     assert (patience.default, patience.unit, patience.help) == ("60", "s", "How long to wait.")
     assert patience.type == "a number (s), at least 0.1"
     assert infos[6].default is None
-
-
-def test_described_defaults_can_be_given_back():
-    defaults = {info.name: info.default for info in describe_options(Options) if info.default is not None}
-    assert parse(**defaults) == Options()
-
-
-def test_backend_without_options_has_an_empty_description():
+    assert parse(**{info.name: info.default for info in infos if info.default is not None}) == Options()
     assert describe_options(None) == []
 
 

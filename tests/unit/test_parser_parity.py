@@ -6,7 +6,6 @@ texts of the help (``help``, ``metavar``), and the defaults of ``UNSET_UNLESS_GI
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import itertools
 
@@ -135,27 +134,19 @@ def test_given_value_is_read_as_torch_reads_it(spelling, dest):
 
 
 @pytest.mark.parametrize("dest", FROM_ENVIRONMENT)
-def test_variable_is_read_as_torch_reads_it(dest, monkeypatch):
+def test_variable_is_read_as_torch_reads_it_and_a_flag_wins_over_it(dest, monkeypatch):
     action = action_of(dest)
-    for text in ["1", "0", "2", " 1", "-1"] if action.nargs == 0 else samples(action):
+    flag = action.nargs == 0
+    argv = [action.option_strings[0], *([] if flag else [samples(action)[0]]), "train.py"]
+    for text in ["1", "0", "2", " 1", "-1"] if flag else samples(action):
         monkeypatch.setenv(f"PET_{dest.upper()}", text)
         torchs, ours = parsed_by_both(["train.py"])
         assert ours[dest] == torchs[dest], text
         assert type(ours[dest]) is type(torchs[dest]), text
-        args = parse_arguments(["train.py"])
-        assert dest in args.given & args.by_variable
-
-
-@pytest.mark.parametrize("dest", FROM_ENVIRONMENT)
-def test_flag_wins_over_the_variable(dest, monkeypatch):
-    action = action_of(dest)
-    flag = action.nargs == 0
-    monkeypatch.setenv(f"PET_{dest.upper()}", "0" if flag else "9")
-    argv = [action.option_strings[0], *([] if flag else [samples(action)[0]]), "train.py"]
-    torchs, ours = parsed_by_both(argv)
-    assert ours[dest] == torchs[dest]
-    args = parse_arguments(argv)
-    assert dest in args.given - args.by_variable
+        assert dest in (args := parse_arguments(["train.py"])).given & args.by_variable
+        torchs, ours = parsed_by_both(argv)
+        assert ours[dest] == torchs[dest]
+        assert dest in (args := parse_arguments(argv)).given - args.by_variable
 
 
 @pytest.mark.parametrize("dest", sorted({action.dest for action in OPTIONS} - set(FROM_ENVIRONMENT)))
@@ -224,79 +215,40 @@ def test_value_out_of_torchs_choices_is_refused(dest, capsys):
     assert flag in capsys.readouterr().err
 
 
+OWN = """leave-background log-prefix log-timestamps no-fold ranks-filter check version exit-barrier-timeout
+hang-timeout health-port enable-tiered-parallel-tcpstore preflight preload timeline preempt-grace notice-signals
+worker-notice-signal rdzv-no-plugin rdzv-strict verbose"""
+
+
 def test_our_own_options_take_no_spelling_of_torchs_and_there_is_no_other():
     torchs = {spelling for spelling, _ in SPELLINGS}
     ours = optional(build_parser())
     ours = set(itertools.chain(*(each.option_strings for each in ours if each.dest not in LATER))) - torchs
-    assert ours == {
-        "--leave-background",
-        "--leave_background",
-        "--log-prefix",
-        "--log_prefix",
-        "--log-timestamps",
-        "--log_timestamps",
-        "--no-fold",
-        "--no_fold",
-        "--ranks-filter",
-        "--ranks_filter",
-        "--check",
-        "--version",
-        "--exit-barrier-timeout",
-        "--exit_barrier_timeout",
-        "--hang-timeout",
-        "--hang_timeout",
-        "--health-port",
-        "--health_port",
-        "--enable-tiered-parallel-tcpstore",
-        "--enable_tiered_parallel_tcpstore",
-        "--preflight",
-        "--preload",
-        "--timeline",
-        "--preempt-grace",
-        "--preempt_grace",
-        "--notice-signals",
-        "--notice_signals",
-        "--worker-notice-signal",
-        "--worker_notice_signal",
-        "--rdzv-no-plugin",
-        "--rdzv_no_plugin",
-        "--rdzv-strict",
-        "--rdzv_strict",
-        "-v",
-        "--verbose",
-    }
+    assert ours == {"-v"} | {f"--{each}" for name in OWN.split() for each in (name, name.replace("-", "_"))}
 
 
-def test_both_spellings_of_our_own_options_work():
-    dashed = parse_arguments(["--rdzv-no-plugin=a", "--rdzv-strict", "--exit-barrier-timeout=5", "t.py"])
-    scored = parse_arguments(["--rdzv_no_plugin", "a", "--rdzv_strict", "--exit_barrier_timeout", "5", "t.py"])
-    assert isinstance(dashed, argparse.Namespace)
-    assert dashed == scored
-    assert (dashed.rdzv_no_plugin, dashed.rdzv_strict, dashed.exit_barrier_timeout) == (["a"], True, 5.0)
+def test_both_spellings_of_our_own_options_work_and_one_that_may_be_repeated_has_all_its_values():
+    dashed = ["--rdzv-no-plugin=a", "--rdzv-strict", "--exit-barrier-timeout=5", "--rdzv-no-plugin=b", "t.py"]
+    scored = ["--rdzv_no_plugin", "a", "--rdzv_strict", "--exit_barrier_timeout", "5", "--rdzv_no_plugin", "b", "t.py"]
+    args = parse_arguments(dashed)
+    assert args == parse_arguments(scored)
+    assert (args.rdzv_no_plugin, args.rdzv_strict, args.exit_barrier_timeout) == (["a", "b"], True, 5.0)
 
 
-def test_flag_that_may_be_repeated_has_all_its_values():
-    assert parse_arguments(["--rdzv-no-plugin=a", "--rdzv_no_plugin", "b", "t.py"]).rdzv_no_plugin == ["a", "b"]
-
-
-@pytest.mark.parametrize("of_torch", ["7.5", None])
-@pytest.mark.parametrize("ours", ["6", None])
+@pytest.mark.parametrize("of_torch", ["7.5", "long", None])
+@pytest.mark.parametrize("ours", ["6", "long", None])
 @pytest.mark.parametrize("flag", ["5", None])
 def test_torchs_variable_of_the_exit_barrier_is_the_last_to_be_asked(flag, ours, of_torch, monkeypatch):
-    if of_torch:
-        monkeypatch.setenv("TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", of_torch)
-    if ours:
-        monkeypatch.setenv("PET_EXIT_BARRIER_TIMEOUT", ours)
-    args = parse_arguments([*([f"--exit-barrier-timeout={flag}"] if flag else []), "t.py"])
-    assert args.exit_barrier_timeout == float(flag or ours or of_torch or 300)
-
-
-@pytest.mark.parametrize("name", ["PET_EXIT_BARRIER_TIMEOUT", "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT"])
-def test_variable_of_the_exit_barrier_that_is_no_number_is_named(name, monkeypatch):
-    monkeypatch.setenv(name, "long")
-    with pytest.raises(UsageError, match=f"^{name}=long: not a valid float"):
-        parse_arguments(["t.py"])
-    assert parse_arguments(["--exit-barrier-timeout=1", "t.py"]).exit_barrier_timeout == 1.0
+    for name, value in (("TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", of_torch), ("PET_EXIT_BARRIER_TIMEOUT", ours)):
+        if value:
+            monkeypatch.setenv(name, value)
+    argv = [*([f"--exit-barrier-timeout={flag}"] if flag else []), "t.py"]
+    if (counts := flag or ours or of_torch or "300") == "long":
+        name = "PET_EXIT_BARRIER_TIMEOUT" if ours else "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT"
+        with pytest.raises(UsageError, match=f"^{name}=long: not a valid float"):
+            parse_arguments(argv)
+    else:
+        assert parse_arguments(argv).exit_barrier_timeout == float(counts)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import logging
 import queue
@@ -15,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,7 +50,7 @@ from rdzv_plugins.errors import (
 )
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import JobToken
-from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
+from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.sockets import reach
 from rdzv_plugins.runtime import SYSTEM
@@ -155,7 +154,7 @@ def servers() -> Iterator[list[StoreServer]]:
         yield held
 
 
-def places_of(servers: Sequence[StoreServer], run: str = "r", token: JobToken | None = None) -> Places:
+def places_of(servers: Sequence[Any], run: str = "r", token: JobToken | None = None) -> Places:
     endpoints = [Endpoint("127.0.0.1", server.port) for server in servers]
     services = [
         NativeCoordination(each, run, name="parallel", who="the node that serves", token=token) for each in endpoints
@@ -163,31 +162,35 @@ def places_of(servers: Sequence[StoreServer], run: str = "r", token: JobToken | 
     return Places(endpoints, services, None, TTL_S, SYSTEM)
 
 
+def joined(places: Places | NativeCoordination, lost: queue.SimpleQueue[ConnectionLost] | None = None) -> Any:
+    """A session at the place that was chosen."""
+    return places.open_session(TTL_S, on_lost=lost.put if lost is not None else lambda _: None, timeout=20)
+
+
+def by_itself(server: StoreServer | Endpoint) -> NativeCoordination:
+    """Somebody who looks at one place alone."""
+    return NativeCoordination(Endpoint("127.0.0.1", server.port), "r", name="parallel", who="it")
+
+
+def knows(places: Places) -> Places:
+    """Of a node that has been in a round."""
+    places.knows = lambda: True
+    return places
+
+
 def test_another_place_serves_when_one_has_ended(servers: list[StoreServer]):
-    one, other = places_of(servers), places_of(servers)
-    one.knows = other.knows = lambda: True
-    try:
-        lost = [threading.Event(), threading.Event()]
-        errors: list[ConnectionLost] = []
-
-        def on_lost(event: threading.Event, error: ConnectionLost) -> None:
-            errors.append(error)
-            event.set()
-
-        for each, event in zip((one, other), lost, strict=True):
-            each.open_session(TTL_S, on_lost=lambda error, event=event: on_lost(event, error), timeout=20)
-        assert (one.at, other.at) == (0, 0)
-        servers[0].close()
-        assert all(event.wait(20) for event in lost)
+    with closing(knows(places_of(servers))) as one, closing(knows(places_of(servers))) as other:
+        lost = queue.SimpleQueue[ConnectionLost]()
         for each in (one, other):
-            session = each.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
+            joined(each, lost)
+            assert each.at == 0
+        servers[0].close()
+        assert not any(lost.get(timeout=20).silent for _ in range(2))
+        for each in (one, other):
+            session = joined(each)
             assert each.at == 1
             assert each.left_gone, "its host refuses connections"
             session.put({f"members/{id(each)}": b"{}"}, timeout=20)
-        assert not any(error.silent for error in errors)
-    finally:
-        one.close()
-        other.close()
 
 
 SERVES = """
@@ -210,28 +213,27 @@ def test_process_that_is_killed_with_unread_bytes_is_known_to_be_gone(
         )
         stack.callback(child.kill)
         assert child.stdout is not None
-        one = places_of([SimpleNamespace(port=int(child.stdout.readline())), *servers[1:]])  # type: ignore[list-item]
+        one = knows(places_of([SimpleNamespace(port=int(child.stdout.readline())), *servers[1:]]))
         stack.callback(one.close)
-        one.knows = lambda: True
-        lost = threading.Event()
-        session = one.open_session(TTL_S, on_lost=lambda _: lost.set(), timeout=60)
+        lost = queue.SimpleQueue[ConnectionLost]()
+        session = joined(one, lost)
         looking = one._outlooks[0]
         stop(child.pid)
-        said = {"session": session, "outlook": looking._session}
+        said: dict[str, Any] = {"session": session, "outlook": looking._session}
         for name in unread:
             if name == "witness":
                 assert looking._witness is not None
                 looking._witness.send(b"more")
             else:
                 with contextlib.suppress(TimeoutError):
-                    said[name].list("members/", timeout=0.05)  # type: ignore[union-attr]
+                    said[name].list("members/", timeout=0.05)
         child.kill()
-        assert lost.wait(60)
+        lost.get(timeout=60)
         if "witness" in unread:  # all that is left is a reset, which may be sent by anything on the way
             eventually(lambda: looking.sight.refused)
             assert not one._may_leave()
             return
-        one.open_session(TTL_S, on_lost=lambda _: None, timeout=60)
+        joined(one)
         assert (one.at, one.left_gone) == (1, True)
 
 
@@ -287,8 +289,8 @@ class Host:
     ],
 )
 def test_what_proves_that_the_process_that_serves_a_place_has_ended(ends: str, answers: list[str], gone: bool):
-    with ExitStack() as closing:
-        host = Host(closing)
+    with ExitStack() as steps:
+        host = Host(steps)
         host.answers.put(host.accepts)
         looked: queue.SimpleQueue[Sight] = queue.SimpleQueue()
         looking = Outlook(
@@ -299,8 +301,8 @@ def test_what_proves_that_the_process_that_serves_a_place_has_ended(ends: str, a
             [str(host.endpoint)],
             SYSTEM,
         )
-        closing.callback(host.answers.put, host.refuses)
-        closing.callback(looking.close)
+        steps.callback(host.answers.put, host.refuses)
+        steps.callback(looking.close)
         eventually(lambda: looking.sight.answers)
         assert looking.is_witnessed()
         if ends == "in order":
@@ -324,19 +326,16 @@ def test_newcomer_does_not_stay_where_a_round_is_over_and_newer_ones_are_elsewhe
     servers: list[StoreServer], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(places, "_ALONE_S", 0.05)
-    sides = [NativeCoordination(Endpoint("127.0.0.1", each.port), "r", name="parallel", who="it") for each in servers]
-    newcomer = places_of(servers)
-    try:
-        sessions = [side.open_session(TTL_S, on_lost=lambda _: None, timeout=20) for side in sides]
+    with ExitStack() as stack:
+        sides = [stack.enter_context(closing(by_itself(each))) for each in servers]
+        newcomer = stack.enter_context(closing(places_of(servers)))
+        sessions = [joined(side) for side in sides]
         sessions[0].put({keys.ROUND: encode(Round(5, "over", 2))}, timeout=20)
-        lost: queue.SimpleQueue[ConnectionLost] = queue.SimpleQueue()
-        newcomer.open_session(TTL_S, on_lost=lost.put, timeout=20)
+        lost = queue.SimpleQueue[ConnectionLost]()
+        joined(newcomer, lost)
         assert newcomer.at == 0
         sessions[2].put({keys.ROUND: encode(Round(6, "over", 2))}, timeout=20)
         assert str(lost.get(timeout=30)).endswith(f"more nodes are at {newcomer._endpoints[2]}")
-    finally:
-        for each in (newcomer, *sides):
-            each.close()
 
 
 def test_places_that_stand_by_need_the_token_too():
@@ -346,39 +345,35 @@ def test_places_that_stand_by_need_the_token_too():
             stack.enter_context(StoreServer("127.0.0.1", free_port(), run="r", tokens=mine.accepted("r")))
             for _ in range(2)
         ]
-        one = places_of(held, token=mine)
-        stack.callback(one.close)
-        lost = threading.Event()
-        one.open_session(TTL_S, on_lost=lambda _: lost.set(), timeout=20)
-        one.knows = lambda: True
+        one = stack.enter_context(closing(knows(places_of(held, token=mine))))
+        lost = queue.SimpleQueue[ConnectionLost]()
+        joined(one, lost)
         held[0].close()
-        assert lost.wait(20)
-        one.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
+        lost.get(timeout=20)
+        joined(one)
         assert one.at == 1
-        stranger = places_of(held[1:], token=other)
-        stack.callback(stranger.close)
+        stranger = stack.enter_context(closing(places_of(held[1:], token=other)))
         with pytest.raises(AccessRefused, match="does not accept this node's token"):
-            stranger.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
+            joined(stranger)
         # the server counts a refusal once it has told it
         eventually(lambda: held[1].stats()["refused"].keys() == {"wrong token"}, lambda: held[1].stats())
 
 
-def test_first_round_is_remembered_and_other_runs_are_refused(servers: list[StoreServer]):
-    one = places_of(servers)
-    try:
-        one.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
-        side = NativeCoordination(Endpoint("127.0.0.1", servers[2].port), "r", name="parallel", who="it")
-        session = side.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
+def test_first_round_is_remembered_and_other_runs_and_lists_are_refused(servers: list[StoreServer]):
+    with ExitStack() as stack:
+        one = stack.enter_context(closing(places_of(servers)))
+        joined(one)
+        session = joined(stack.enter_context(closing(by_itself(servers[2]))))
         held, _ = session.list(BORN, timeout=20)
         names = [f"127.0.0.1:{server.port}" for server in servers]
         assert [read_born(kv.value, names) for kv in held] == [(0, "")]
-        side.close()
-        stranger = places_of(servers, "another")
+        stranger = stack.enter_context(closing(places_of(servers, "another")))
         with pytest.raises(RunIdMismatch, match="serves run 'r', and this node belongs to run 'another'"):
-            stranger.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
-        stranger.close()
-    finally:
-        one.close()
+            joined(stranger)
+        other = stack.enter_context(closing(places_of([servers[1], servers[0], servers[2]])))
+        with pytest.raises(SettingsDiffer, match=f"--rdzv-endpoint: here {other}, there {one}"):
+            joined(other)
+        assert other.at is None
 
 
 @pytest.mark.parametrize(
@@ -400,18 +395,6 @@ def test_first_round_of_another_list_is_none_of_this_one(said: str | bytes):
     assert at == -1
     assert others
     assert read_born(say_born(1, "abc").encode(), "abc") == (1, "")
-
-
-def test_lists_in_different_order_do_not_make_two_first_rounds(servers: list[StoreServer]):
-    one, other = places_of(servers), places_of([servers[1], servers[0], servers[2]])
-    try:
-        one.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
-        with pytest.raises(SettingsDiffer, match=f"--rdzv-endpoint: here {other}, there {one}"):
-            other.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
-        assert other.at is None
-    finally:
-        one.close()
-        other.close()
 
 
 class Sessions:
@@ -540,22 +523,22 @@ class Faulty:
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Any:
         self.opened.put(time.monotonic())
-        session = self._real.open_session(ttl, on_lost=on_lost, timeout=timeout)
+        session: Any = self._real.open_session(ttl, on_lost=on_lost, timeout=timeout)
+        watched: list[str] = []
+
+        def refuse(*_: object, **__: object) -> None:
+            raise RdzvError("it is full")
+
+        def ends_soon(prefix: str, *_: object, **__: object) -> None:
+            watched.append(prefix)
+            if len(watched) == 2:  # nothing more is asked of it when it is opened
+                session._connection.give_up("it ends at once")
+
         if self._how == "refuses":
-            session.list = refuse  # type: ignore[method-assign]
+            session.list = refuse
         else:
-            session.watch = functools.partial(ends_soon, session, [])  # type: ignore[method-assign]
+            session.watch = ends_soon
         return session
-
-
-def ends_soon(session: NativeSession, watched: list[str], prefix: str, *_: Any, **__: Any) -> None:
-    watched.append(prefix)
-    if len(watched) == 2:  # nothing more is asked of it when it is opened
-        session._connection.give_up("it ends at once")
-
-
-def refuse(*_: Any, **__: Any) -> Any:
-    raise RdzvError("it is full")
 
 
 @pytest.mark.parametrize("how", ["refuses", "ends"])
@@ -564,13 +547,11 @@ def test_faulty_place_is_tried_with_growing_pauses(
 ):
     monkeypatch.setattr(outlook, "_LASTS_S", 60.0)
     endpoint = Endpoint("127.0.0.1", servers[0].port)
-    with ExitStack() as stack:
-        real = NativeCoordination(endpoint, "r", name="parallel", who="it")
-        stack.callback(real.close)
+    with closing(by_itself(endpoint)) as real:
         service = Faulty(real, how)
         looking = Outlook(endpoint, service, TTL_S, lambda: None, [str(endpoint)], SYSTEM)  # type: ignore[arg-type]
-        stack.callback(looking.close)
-        at = [service.opened.get(timeout=60) for _ in range(5)]
+        with closing(looking):
+            at = [service.opened.get(timeout=60) for _ in range(5)]
     assert at[-1] - at[0] >= 0.1 + 0.2 + 0.4 + 0.8
 
 
@@ -579,58 +560,20 @@ def test_place_that_cannot_be_reached_is_said_once(
 ):
     monkeypatch.setattr(outlook, "_PATIENCE_S", 0.0)
     servers[2].close()
-    one = places_of(servers)
-    try:
-        one.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
+    with closing(places_of(servers)) as one:
+        joined(one)
         gone, tried = one._outlooks[2], queue.SimpleQueue[None]()
         missed = gone._missed
-
-        def again(*, refused: bool, reason: str) -> None:
-            missed(refused=refused, reason=reason)
-            tried.put(None)
-
-        gone._missed = again  # type: ignore[method-assign]
+        gone._missed = lambda **how: (missed(**how), tried.put(None))  # type: ignore[method-assign,assignment]
         for _ in range(4):
             tried.get(timeout=60)
-        said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-        assert said == [
-            f"{gone.endpoint}, one of the places where this job can be served, cannot be reached: "
-            "connection refused (nobody listens there yet); it is tried again"
-        ]
-    finally:
-        one.close()
-
-
-def test_place_of_another_version_is_named_at_the_start(servers: list[StoreServer]):
-    with ExitStack() as stack:
-        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                with connection:
-                    connection.recv(64)
-                    connection.sendall(b"RDZV" + struct.pack("<I", 9))
-
-        serving = threading.Thread(target=serve)
-        serving.start()
-        stack.callback(serving.join)
-        stack.callback(listener.shutdown, socket.SHUT_RDWR)
-        port = listener.getsockname()[1]
-        one = places_of([SimpleNamespace(port=port), *servers[1:]])  # type: ignore[list-item]
-        stack.callback(one.close)
-        with pytest.raises(RdzvError, match=f"the native store at 127.0.0.1:{port} speaks version 9 of the framing"):
-            one.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
+    [said] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert said.startswith(str(gone.endpoint))
 
 
 def test_place_that_remembers_nothing_stops_nobody(servers: list[StoreServer], caplog: pytest.LogCaptureFixture):
-    one = places_of(servers)
-    try:
-        told = threading.Event()
-        asked: set[str] = set()
+    with closing(places_of(servers)) as one, closing(by_itself(servers[2])) as side:
+        told, asked = threading.Event(), set[str]()
 
         def refused(key: str, value: str) -> str:
             asked.add(key)
@@ -645,56 +588,45 @@ def test_place_that_remembers_nothing_stops_nobody(servers: list[StoreServer], c
         one._outlooks[0].remember = refused  # type: ignore[method-assign]
         watching = threading.Thread(target=one._watch, daemon=True)
         watching.start()
-        one.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
-        one.knows = lambda: True
-        one._wake()
+        joined(one)
+        knows(one)._wake()
         assert told.wait(20)
-        side = NativeCoordination(one._endpoints[2], "r", name="parallel", who="it")
-        session = side.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
         begun = threading.Event()
-        session.watch(BEGUN, lambda _: begun.set(), timeout=20)
+        joined(side).watch(BEGUN, lambda _: begun.set(), timeout=20)
         assert begun.wait(20), "this node knows of a round, though no place shows one"
-        side.close()
         assert watching.is_alive()
         assert "does not remember it: it refuses writing place/born: it is full" in caplog.text
-    finally:
-        one.close()
 
 
 def test_who_finds_no_place_says_what_is_wrong_with_each(servers: list[StoreServer]):
     token = JobToken((b"m" * 32,))
-    served = [StoreServer("127.0.0.1", free_port(), run="r", tokens=token.accepted("r")), *servers[1:]]
-    places = places_of(served)
-    try:
-        places.at = 1  # it was a member there
-        for each in served[1:]:
+    with ExitStack() as stack:
+        closed = stack.enter_context(StoreServer("127.0.0.1", free_port(), run="r", tokens=token.accepted("r")))
+        here = stack.enter_context(closing(places_of([closed, *servers[1:]])))
+        here.at = 1  # it was a member there
+        for each in servers[1:]:
             each.close()
-        with pytest.raises(EndpointUnreachable):
-            places.open_session(TTL_S, on_lost=lambda _: None, timeout=1)
-        eventually = time.monotonic() + 20
-        while not all(each.wrong for each in places._outlooks) and time.monotonic() < eventually:
-            time.sleep(0.01)
-        with pytest.raises(EndpointUnreachable) as raised:
-            places.open_session(TTL_S, on_lost=lambda _: None, timeout=1)
-        assert "needs the job's token" in str(raised.value)
-        assert str(raised.value).count("refused") == 2
-    finally:
-        places.close()
-        served[0].close()
+
+        def error() -> str:
+            with pytest.raises(EndpointUnreachable) as raised:
+                here.open_session(TTL_S, on_lost=lambda _: None, timeout=1)
+            return str(raised.value)
+
+        error()
+        eventually(lambda: all(each.wrong for each in here._outlooks))
+        assert "needs the job's token" in (said := error())
+        assert said.count("refused") == 2
 
 
 def test_place_is_left_when_it_counts_on_a_node_no_longer(servers: list[StoreServer]):
     """It counts from what it has heard last: up to a third of the time to live later than it has answered."""
-    one = places_of(servers)
-    lost = threading.Event()
-    try:
-        session = one.open_session(TTL_S, on_lost=lambda _: lost.set(), timeout=20)
+    with closing(places_of(servers)) as one:
+        lost = queue.SimpleQueue[ConnectionLost]()
+        session = joined(one, lost)
         until = session.known_until
         session._connection.give_up("a relay has reset it")
-        assert lost.wait(20)
+        lost.get(timeout=20)
         assert until + TTL_S / 3 <= one._free_at <= now() + one.leaves_within
-    finally:
-        one.close()
 
 
 @pytest.mark.parametrize("several", [True, False])
@@ -705,24 +637,22 @@ def test_outage_lasts_until_a_place_may_be_left(several: bool):
         opened.append(timeout)
         raise EndpointUnreachable("nobody listens")
 
-    backend = SimpleNamespace(hosts_service=False, open_session=open_session)
+    backend: Any = SimpleNamespace(hosts_service=False, open_session=open_session)
     if several:  # else it is the service of a stranger's backend, which has two members
         backend.leaves_within = 14.0
     request = Request("parallel", "r", "a,b", min_nodes=2, max_nodes=2, nproc_per_node=1)
     request = dataclasses.replace(request, target=meeting_places(request))
-    options = ElasticOptions(outage_timeout=2.0)
-    me = Member("a", "a", "a", 1, "", "", 1)
-    view = View(lambda: None, SYSTEM)
+    ignore: Any = lambda *_: None  # noqa: E731
     link = Link(
-        backend,  # type: ignore[arg-type]
+        backend,
         request,
-        options,
-        view,
-        lambda _: None,
-        me=me,
+        ElasticOptions(outage_timeout=2.0),
+        View(ignore, SYSTEM),
+        ignore,
+        me=Member("a", "a", "a", 1, "", "", 1),
         settings={},
-        on_outage=lambda _: None,
-        on_waits=lambda: None,
+        on_outage=ignore,
+        on_waits=ignore,
         runtime=SYSTEM,
     )
     link._recover(ConnectionLost("reset"))

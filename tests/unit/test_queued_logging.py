@@ -33,79 +33,63 @@ class Slow(logging.Handler):
         self.level_names.append(record.levelname)
 
 
-@pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
+@pytest.fixture(params=["rdzv_plugins"])
+def slow(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Slow]:
+    """Given by the user to that logger, before log calls are queued or, to one above, later."""
     monkeypatch.setattr(queued_logging, "_FLUSH_S", PATIENCE_S)
-    handler = Slow()
+    handler, where = Slow(), logging.getLogger(request.param)
+    if not request.param:
+        queue_logging()
+    where.addHandler(handler)
+    queue_logging()
     yield handler
     handler.go.set()
     unqueue_logging()
+    where.removeHandler(handler)
 
 
-@pytest.mark.parametrize("owner", ["", "rdzv_plugins"])
-def test_nobody_waits_for_a_handler_and_it_gets_all_in_order(slow: Slow, owner: str) -> None:
-    """Also one that the user gives to a logger above, or puts there later."""
-    where = logging.getLogger(owner)
-    if owner:
-        where.addHandler(slow)
-    queue_logging()
-    queue_logging()
-    if not owner:
-        where.addHandler(slow)
-    try:
-        changing = ["as it was"]
-        for number in range(100):
-            LOGGER.warning("message %d: %s", number, changing)  # a log call that waits is one that never ends
-        changing[0] = "as it became"
-        slow.go.set()
-        unqueue_logging()
-        assert slow.texts == [f"message {number}: ['as it was']" for number in range(100)]
-    finally:
-        where.removeHandler(slow)
+@pytest.mark.parametrize("slow", ["", "rdzv_plugins"], indirect=True)
+def test_nobody_waits_for_a_handler_and_it_gets_all_in_order(slow: Slow) -> None:
+    changing = ["as it was"]
+    for number in range(100):
+        LOGGER.warning("message %d: %s", number, changing)  # a log call that waits is one that never ends
+    changing[0] = "as it became"
+    slow.go.set()
+    unqueue_logging()
+    assert slow.texts == [f"message {number}: ['as it was']" for number in range(100)]
 
 
 def test_what_is_too_much_is_dropped_and_counted(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    unqueue_logging()
     monkeypatch.setattr(queued_logging, "_MOST", 10)
-    TOP.addHandler(slow)
     queue_logging()
-    try:
-        for number in range(25):
-            LOGGER.warning("message %d", number)
-        slow.go.set()
-        unqueue_logging()
-        told = [text for text in slow.texts if "dropped" in text]
-        assert told == ["15 messages were dropped: the log did not take them"]
-        assert [text for text in slow.texts if text not in told] == [f"message {number}" for number in range(10)]
-    finally:
-        TOP.removeHandler(slow)
+    for number in range(25):
+        LOGGER.warning("message %d", number)
+    slow.go.set()
+    unqueue_logging()
+    [told] = [text for text in slow.texts if "dropped" in text]
+    assert told.startswith("15 ")
+    assert [text for text in slow.texts if text != told] == [f"message {number}" for number in range(10)]
 
 
-def test_handlers_and_propagation_are_as_before_after_it(slow: Slow) -> None:
+def test_traceback_and_level_reach_the_handler_and_all_is_as_before_after_it(slow: Slow) -> None:
+    unqueue_logging()
     before = (list(TOP.handlers), TOP.propagate)
     queue_logging()
     assert (TOP.handlers, TOP.propagate) != before
+    slow.setLevel(logging.ERROR)
+    slow.go.set()
+    try:
+        raise ValueError("the cause")
+    except ValueError:
+        LOGGER.exception("it went wrong")
+    LOGGER.warning("below the handler's level")
     unqueue_logging()
     unqueue_logging()
     assert (TOP.handlers, TOP.propagate) == before
-
-
-def test_traceback_and_level_reach_the_handler(slow: Slow) -> None:
-    TOP.addHandler(slow)
-    slow.setLevel(logging.ERROR)
-    slow.go.set()
-    queue_logging()
-    try:
-        try:
-            raise ValueError("the cause")
-        except ValueError:
-            LOGGER.exception("it went wrong")
-        LOGGER.warning("below the handler's level")
-        unqueue_logging()
-        (text,) = slow.texts
-        assert text.startswith("it went wrong\nTraceback")
-        assert text.endswith("ValueError: the cause")
-    finally:
-        TOP.removeHandler(slow)
+    (text,) = slow.texts
+    assert text.startswith("it went wrong\nTraceback")
+    assert text.endswith("ValueError: the cause")
 
 
 def test_forked_child_delivers_at_once() -> None:
@@ -131,30 +115,19 @@ def test_forked_child_delivers_at_once() -> None:
     os.close(writing)
 
 
-def test_who_waits_for_room_is_told_once() -> None:
-    go, room = threading.Event(), threading.Event()
-    queue = BackgroundQueue("queue", lambda item: go.wait(PATIENCE_S), lambda count: None, limit=10)
-    for _ in range(10):
-        assert queue.put("x")
-    assert not queue.put("one too many")
-    assert not queue.has_room(room.set)
-    go.set()
-    assert room.wait(PATIENCE_S)
-    assert queue.flush(PATIENCE_S)
-    assert queue.has_room(room.set)
-
-
 def test_all_who_wait_for_room_are_told() -> None:
     """The stderr of workers and --tee share one queue: who asks, and even finds room, must not make the other wait."""
     go, rooms, told = threading.Event(), [threading.Event(), threading.Event()], []
     queue = BackgroundQueue("queue", lambda item: go.wait(PATIENCE_S), lambda count: None, limit=10)
-    for _ in range(10):
-        assert queue.put("x")
+    assert all(queue.put("x") for _ in range(10))
+    assert not queue.put("one too many")
     for room in [*rooms, rooms[0]]:
         assert not queue.has_room(room.set)
     assert not queue.has_room(lambda: told.append(1 // 0))
     go.set()
     assert [room.wait(PATIENCE_S) for room in rooms] == [True, True]
+    assert queue.flush(PATIENCE_S)
+    assert queue.has_room(rooms[0].set)
 
 
 def test_who_rests_has_no_thread_until_there_is_more() -> None:

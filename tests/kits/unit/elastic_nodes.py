@@ -40,10 +40,6 @@ class Node:
     def asked(self) -> int:
         return self.backend.requests.total()
 
-    def has_joined(self) -> bool:
-        """The others can know of it."""
-        return self._job.service.value(f"members/{self.id}") is not None
-
     def leave(self, outcome: Outcome) -> None:
         """As an agent does."""
         self.handler.leave(outcome)

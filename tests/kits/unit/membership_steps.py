@@ -53,6 +53,17 @@ class Leader:
         newest = max((a.round for a in self.assigned.values()), default=0)
         return {name: a.rank for name, a in self.assigned.items() if a.round == newest and a.is_place}
 
+    def told(self) -> str:
+        """The declared round, and who has which place in the newest one that was begun."""
+        state, ranks = f"{self.round.number} {self.round.state}", sorted(self.ranks().items(), key=lambda each: each[1])
+        names = " ".join(name for name, _ in ranks)
+        begun = max((a.round for a in self.assigned.values()), default=0)
+        if self.round.state == "over":
+            state += f" {self.round.cause}"
+        if begun > self.round.number:
+            return f"{state}, {begun} begun: {names} of {self.assigned[ranks[0][0]].world}"
+        return f"{state}: {names}" if self.round.state == "complete" else state
+
     def hear(self, *members: Member) -> Decisions:
         """These were written, and heard of at once."""
         for member in members:
@@ -138,6 +149,75 @@ class Leader:
         other.machine.all_known(other.now, finishing=finishing)
         other.wait(0)
         return other
+
+
+def story(sizes: str, steps: str, **rules: Any) -> str:
+    """What a leader has come to after these steps, for "MIN:MAX" nodes: ``2 complete: a b``, by ranks.
+
+    Steps: ``come a b@1`` (a node, and one with node rank 1), ``complete``, ``serve``, ``reach``, ``lose a``,
+    ``join a``, ``dial c`` and ``wall c`` (it reaches the store of the round that works, or does not), ``reached a 1``,
+    ``back a`` (with a new session), ``done a``, ``leave a how``, ``wait 5``, ``wait`` (for the deadline),
+    ``succeed`` (another leader), ``succeed without a``, ``succeed gone a``, ``succeed finishing without a``.
+    A domain is a name's first letter.
+    """
+    low, high = map(int, sizes.split(":"))
+    leader = Leader(low, high, **{"last_call": 0} | rules)
+    for step in steps.split(", "):
+        what, *names = step.split()
+        if what == "succeed":
+            leader = _succeed(leader, *names)
+        else:
+            getattr(_Steps, what)(leader, *names)
+    return leader.told()
+
+
+def _succeed(leader: Leader, *how: str) -> Leader:
+    who = how[-1] if how else ""
+    if "gone" in how:
+        return leader.successor(gone=who)
+    return leader.successor(without=(who,) if who else (), finishing="finishing" in how)
+
+
+class _Steps:
+    """Of a ``story``."""
+
+    complete, serve, reach, lose, join = Leader.complete, Leader.serve, Leader.reach, Leader.lose, Leader.join
+
+    @staticmethod
+    def come(leader: Leader, *names: str) -> None:
+        domains = leader.rules.min_per_domain > 1
+        parts = [name.partition("@") for name in names]
+        leader.hear(*(node(n, int(rank) if rank else None, domain=n[0] * domains) for n, _, rank in parts))
+
+    @staticmethod
+    def back(leader: Leader, name: str) -> None:
+        leader.hear(node(name, after=leader.round.number))
+
+    @staticmethod
+    def dial(leader: Leader, name: str) -> None:
+        leader.say(name, reached=leader.round.number, unreachable="")
+
+    @staticmethod
+    def wall(leader: Leader, name: str) -> None:
+        leader.say(name, reached=leader.round.number, unreachable="connection refused")
+
+    @staticmethod
+    def reached(leader: Leader, name: str, number: str) -> None:
+        leader.say(name, reached=int(number))
+
+    @staticmethod
+    def done(leader: Leader, name: str) -> None:
+        leader.say(name, done=leader.round.number)
+
+    @staticmethod
+    def leave(leader: Leader, name: str, how: Any) -> None:
+        leader.say(name, leaving=how)
+
+    @staticmethod
+    def wait(leader: Leader, seconds: str = "") -> None:
+        at = leader.machine.deadline()
+        assert seconds or at is not None, "there is no deadline"
+        leader.wait(float(seconds) if seconds else (at or 0.0) - leader.now)
 
 
 def working(low: int, high: int, *members: Member, **rules: int) -> Leader:
