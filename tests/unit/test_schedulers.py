@@ -359,12 +359,6 @@ def test_an_inner_launcher_that_is_switched_off_gives_way_to_none(monkeypatch: p
     expect(Launch(PluginHost.load(disabled=["openmpi"]), monkeypatch)(of.SRUN | of.MPIRUN), LOCAL)
 
 
-def test_a_first_host_of_flux_that_cannot_be_had_is_refused(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flux, "_HOSTS", ("/no/such/flux", "hostlist"))
-    with pytest.raises(UsageError, match="`/no/such/flux hostlist` does not tell the hosts of this job"):
-        launch(of.FLUX)
-
-
 def test_mpirun_on_the_first_node_is_the_first_host(launch: Launch) -> None:
     """Of this machine: the process of rank 0 looks whether that is so."""
     here = socket.gethostname().partition(".")[0]

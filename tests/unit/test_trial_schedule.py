@@ -14,9 +14,8 @@ def test_every_pair_is_dialled(count):
     assert dialled(count) == {(one, other) for other in range(count) for one in range(other)}
 
 
-def test_of_thousands_each_dials_and_is_dialled_by_some():
-    pairs = dialled(2000)
-    assert len(pairs) == 2000 * 64
+def test_of_many_each_dials_and_is_dialled_by_some():
+    assert len(dialled(200)) == 200 * 64
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 7, 8, 15, 16, 17, 100, 1000])

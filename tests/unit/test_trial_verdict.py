@@ -42,13 +42,13 @@ def cut(measured: Measured, pairs) -> None:
         measured.ways[pair] = Way(pair[1], problem="no answer within 2 s")
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 16, 33, 200])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 16, 33])
 def test_nobody_is_blamed_where_all_is_well(count):
-    for seed in range(20):
+    for seed in range(10):
         assert found(network(count, random.Random(seed))) == []
 
 
-@pytest.mark.parametrize("count", [3, 4, 7, 16, 64])
+@pytest.mark.parametrize("count", [3, 4, 7, 16])
 def test_a_slow_node_is_found_and_its_partners_are_not_blamed(count):
     for node in range(0, count, max(1, count // 7)):
         measured = network(count)

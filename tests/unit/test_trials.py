@@ -57,6 +57,9 @@ class Job:
             self.network[frozenset((one, other))] = {"problem": "no answer within 2 s", "latency_us": 0, "rate": 0}
 
     def ranks(self) -> set[str]:
+        """Of the round that begins when all have answered."""
+        self.answer_all()
+        self.leader.complete()
         return set(self.leader.ranks())
 
 
@@ -70,7 +73,6 @@ def test_no_round_begins_before_all_have_answered():
     tests.answer("b")
     assert tests.leader.assigned == {}
     tests.answer("c")
-    tests.leader.complete()
     assert tests.ranks() == {"a", "b", "c"}
     assert tests.stages == [("measure", 3)]
     assert tests.notices == []
@@ -83,7 +85,6 @@ def test_a_broken_way_is_measured_again_and_one_of_the_two_is_left_out():
     tests.answer_all()
     assert [stage for stage, _ in tests.stages] == ["measure", "confirm"]
     assert tests.stages[1][1] == 2, "only those two"
-    tests.leader.complete()
     assert tests.ranks() == {"a", "b", "c"}
     (notice,) = tests.notices
     assert "host-b (pid 7) and host-d (pid 7) have no way to each other: no answer within 2 s" in notice
@@ -97,8 +98,6 @@ def test_what_is_well_the_second_time_is_forgotten():
     for name in "abcd":
         tests.answer(name)
     tests.network.clear()
-    tests.answer_all()
-    tests.leader.complete()
     assert tests.ranks() == {"a", "b", "c", "d"}
     assert tests.notices == []
 
@@ -120,8 +119,6 @@ def test_a_slow_node_without_a_spare_stays_and_is_named():
     for other in "abd":
         tests.network[frozenset(("c", other))] = {"rate": 2**20}
     tests.come("a", "b", "c", "d")
-    tests.answer_all()
-    tests.leader.complete()
     assert tests.ranks() == {"a", "b", "c", "d"}
     (notice,) = tests.notices
     assert notice == (
@@ -144,8 +141,6 @@ def test_a_node_is_tested_again_with_a_few_others_and_fewer_if_each_test_takes_l
     asked = {name: task for name, task in tests.tasks.items() if task.tests}
     pairs = {(name, partner.index) for name, task in asked.items() for partner in task.tests}
     assert len(pairs) == others
-    tests.answer_all()
-    tests.leader.complete()
     assert tests.ranks() == set(names) - {"d"}
 
 
@@ -153,10 +148,6 @@ def test_what_a_node_says_of_itself_counts():
     tests = Job(1, 2)
     tests.come("a")
     tests.come("b", checks=(Checked("my device", "broken", "it is on fire"),))
-    tests.answer_all()
-    while tests.tasks:
-        tests.answer_all()
-    tests.leader.complete()
     assert tests.ranks() == {"a"}
 
 
@@ -166,14 +157,10 @@ def test_whoever_is_left_of_each_domain_waits_if_no_round_can_be_formed_of_them(
     fire = (Checked("my device", "broken", "it is on fire"),)
     for name, domain in zip("abcd", "rrss", strict=True):
         tests.come(name, domain=domain, checks=fire if name in "ac" else ())
-    while tests.tasks:
-        tests.answer_all()
+    tests.answer_all()
     assert (tests.leader.round.state, tests.leader.assigned) == ("none", {})
     assert len({notice for notice in tests.notices if "it is on fire" in notice}) == 2
     tests.come("e", domain="s")
-    while tests.tasks:
-        tests.answer_all()
-    tests.leader.complete()
     assert tests.ranks() == {"d", "e"}
 
 
@@ -182,8 +169,6 @@ def test_who_was_left_out_is_not_welcome_before_the_round_is_over_and_is_tried_a
     tests.break_("a", "c")
     tests.break_("b", "c")
     tests.come("a", "b", "c")
-    tests.answer_all()
-    tests.leader.complete()
     assert tests.ranks() == {"a", "b"}
     tests.take(tests.leader.say("c", reached=1, outside=True))
     assert tests.leader.state == (1, "complete")
@@ -204,8 +189,6 @@ def test_a_node_that_nobody_reaches_is_not_waited_for():
     tests.come("a", "b", "c", "d")
     tests.answer_all()
     tests.take(tests.leader.wait(2))
-    tests.answer_all()
-    tests.leader.complete()
     assert tests.ranks() == {"a", "b", "c"}
     assert "host-d (pid 7) is left out for now: it has not answered in its preflight" in tests.notices
 
@@ -219,8 +202,6 @@ def test_a_node_that_does_not_answer_holds_the_others_up_for_a_limited_time():
     wait = tests.leader.machine.deadline() - tests.leader.now
     assert 0 < wait <= 30
     tests.take(tests.leader.wait(wait))
-    tests.answer_all()
-    tests.leader.complete()
     assert tests.ranks() == {"b", "c", "d"}
 
 
@@ -239,8 +220,6 @@ def test_a_node_that_is_lost_meanwhile_is_not_waited_for():
     tests.answer("a")
     tests.answer("b")
     tests.take(tests.leader.lose("c"))
-    tests.answer_all()
-    tests.leader.complete()
     assert tests.ranks() == {"a", "b"}
     assert tests.notices == []
 
@@ -254,8 +233,6 @@ def test_an_answer_of_another_trial_or_of_other_nodes_counts_for_nothing():
     lies = (Way(0, problem="a lie"), Way(1, problem="a lie"), Way(77, problem="a lie"))
     tests.take(tests.leader.say("c", tried=Tried(task.trial, "measure", lies)))
     del tests.tasks["c"]
-    tests.answer_all()
-    tests.leader.complete()
     assert tests.ranks() == {"a", "b", "c"}
 
 
@@ -265,7 +242,6 @@ def test_who_comes_meanwhile_is_tried_with_all_the_others_once_more():
     tests.come("c")
     tests.answer_all()
     assert [count for _, count in tests.stages] == [2, 3]
-    tests.leader.complete()
     assert tests.ranks() == {"a", "b", "c"}
 
 
