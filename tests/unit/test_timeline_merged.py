@@ -146,14 +146,16 @@ def test_what_cannot_be_read_is_said_by_name_and_harms_nothing_else(
     assert "\x1b" not in said
 
 
-def test_nothing_to_read_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["timeline", str(tmp_path)]) == UsageError.exit_code
-    assert f"{tmp_path}: there is no file that ends in .jsonl" in capsys.readouterr().err
-    job_of_two(tmp_path)
-    assert main(["timeline", str(tmp_path), "--run=elsewhere"]) == UsageError.exit_code
-    assert "no file has a run 'elsewhere'" in capsys.readouterr().err
-    assert main(["timeline", str(tmp_path), f"--chrome={tmp_path}"]) == UsageError.exit_code
-    assert f"--chrome={tmp_path}: Is a directory" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("given", "named"), [([], "is no file"), (["--run=elsewhere"], "'elsewhere'"), (["--chrome={}"], "--chrome={}")]
+)
+def test_what_cannot_be_shown_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: list[str], named: str
+) -> None:
+    if given:
+        job_of_two(tmp_path)
+    assert main(["timeline", str(tmp_path), *(each.format(tmp_path) for each in given)]) == UsageError.exit_code
+    assert named.format(tmp_path) in capsys.readouterr().err
 
 
 def test_the_newest_launch_of_a_run_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
