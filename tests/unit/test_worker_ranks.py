@@ -87,15 +87,8 @@ NONSENSE = ["", "no json", "[]", "{}", "null", "7", "[" * 100000, b"\xff\xfe".de
 
 
 INFO = {"role": "a", "rank": 1, "local_world_size": 1}
-WRONG = [
-    json.dumps(INFO | each)
-    for each in (
-        {"role": 1},
-        {"rank": 2},
-        {"rank": True},
-        *({"local_world_size": size} for size in (0, 1e3, 99999999999)),
-    )
-]
+SIZES = [{"local_world_size": each} for each in (0, 1e3, 99999999999)]
+WRONG = [json.dumps(INFO | each) for each in ({"role": 1}, {"rank": 2}, {"rank": True}, *SIZES)]
 
 
 @pytest.mark.parametrize("written", [*NONSENSE, *WRONG], ids=lambda text: text[:60])
