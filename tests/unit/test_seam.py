@@ -132,6 +132,7 @@ def test_what_has_no_order_is_right() -> None:
     assert not list(wrong(ast.parse(text)))
 
 
-@pytest.mark.parametrize("file", files(), ids=lambda file: "/".join(file.parts[-3:]))
-def test_nothing_but_the_seam_is_asked(file: Path) -> None:
-    assert not list(wrong(ast.parse(file.read_text())))
+def test_nothing_but_the_seam_is_asked() -> None:
+    found = {str(file): list(wrong(ast.parse(file.read_text()))) for file in files()}
+    assert len(found) > 150
+    assert {file: what for file, what in found.items() if what} == {}

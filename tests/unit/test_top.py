@@ -31,7 +31,6 @@ from rdzv_plugins.plain_text import printable_data
 from rdzv_plugins.rounds.ends import to_json
 from rdzv_plugins.run_status import RunStatus
 
-ROOT = Path(__file__).parents[2]
 COMPLETE = RunStatus(number=2, state="complete", members=2)
 
 
