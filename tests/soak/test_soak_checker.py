@@ -82,14 +82,17 @@ def test_each_violation_is_found_once(trace: Trace, found: set[str]) -> None:
 
 def test_worlds_one_after_the_other_are_right_in_any_order_of_reading() -> None:
     for seed in range(20):
-        by_node = {node: [each for each in two_worlds() if each["node"] == node] for node in ("node0", "node1", "node2")}
+        by_node = {
+            node: [each for each in two_worlds() if each["node"] == node] for node in ("node0", "node1", "node2")
+        }
         dice, shuffled = random.Random(seed), []
         while any(by_node.values()):  # each node's records are in a file, in order
             shuffled.append(by_node[dice.choice([node for node, rest in by_node.items() if rest])].pop(0))
         assert kinds(shuffled) == []
     late = [*(each for each in two_worlds() if each != last_step()), last_step() | {"t": 112.5}]
     for order in (late, in_order(late), late[::-1]):
-        assert kinds(order, checker := Checker()) == ["late_step"]
+        checker = Checker()
+        assert kinds(order, checker) == ["late_step"]
         assert checker.violations[0].evidence["late_s"] == 2.5
 
 
@@ -113,7 +116,8 @@ def test_step_that_was_under_way_on_a_node_that_is_cut_off(what, t0, cut, healed
 
 
 def test_rounds_of_another_job_begin_again() -> None:
-    assert kinds(world("old", 2, 100, round_=5), checker := Checker()) == []
+    checker = Checker()
+    assert kinds(world("old", 2, 100, round_=5), checker) == []
     checker.new_job(107)
     assert kinds(world("new", 2, 110, round_=1), checker) == []
     assert checker.worked == 2
