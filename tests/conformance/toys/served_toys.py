@@ -1,6 +1,6 @@
-"""A state in the memory of a service, right in everything, with its harness. Toys put one fault into it.
+"""A state in the memory of a service, right in everything, with its harness. A toy puts one fault into it.
 
-``python right_served_state.py PORT`` is the service: one request after the other, a line of JSON each.
+``python served_toys.py PORT`` is the service: one request after the other, a line of JSON each.
 """
 
 import json
@@ -10,6 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 from types import MappingProxyType
+
+from toy_registry import toy
 
 from rdzv_plugins import Backend, Capability
 from rdzv_plugins.dynamic.options import DynamicSettings
@@ -37,6 +39,7 @@ class Handler(socketserver.StreamRequestHandler):
         self.wfile.write(json.dumps([held, written]).encode() + b"\n")
 
 
+@toy("state-served")
 class ServedState:
     """A ``RendezvousBackend``. The token is the number of writes so far."""
 
@@ -63,7 +66,21 @@ class ServedState:
             raise EndpointUnreachable(f"no state at {self._where}: {error}", remedy="Start its service.") from error
 
 
-class ServedHarness(Harness):
+@toy("state-served-from-cache")
+class Cached(ServedState):
+    """While the service is away, what was read last is read again."""
+
+    last = None
+
+    def get_state(self):
+        try:
+            self.last = super().get_state()
+        except EndpointUnreachable:
+            pass
+        return self.last
+
+
+class ServedStateHarness(Harness):
     conf = MappingProxyType({"join_timeout": "60", "last_call_timeout": "2"})
 
     def start(self):
@@ -81,7 +98,7 @@ class ServedHarness(Harness):
         return f"127.0.0.1:{self.service.port}"
 
 
-def backend(name, state=ServedState):
+def backend(name, state):
     """The descriptor of a backend whose ``create`` returns a ``state``."""
 
     def create(request):
