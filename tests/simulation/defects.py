@@ -29,6 +29,7 @@ DEFECTS = (
         _AGENT + "decisions.py",
         'tells = self._stage == "working" and not',
         "tells = False and not",
+        "test_a_node_that_ends_by_an_error_of_its_own_is_no_failure_of_the_others",
     ),
     Defect(
         "a supervisor lost in a start looks like a signal",
@@ -36,6 +37,7 @@ DEFECTS = (
         _AGENT + "node_workers.py",
         "self._lose(str(error), error.exit_code)",
         "self._lose(str(error))",
+        "test_without_a_restart_a_supervisor_that_is_lost_while_it_starts_workers_ends_the_job_with_71",
     ),
     Defect(
         "who has left waits for the service",
@@ -43,6 +45,7 @@ DEFECTS = (
         _ELASTIC + "losses.py",
         "if self._link.is_closed:",
         "if False:",
+        "test_a_node_that_has_left_waits_for_no_answer",
     ),
     Defect(
         "static: the cause is gone with node rank 0",
@@ -50,6 +53,7 @@ DEFECTS = (
         _STATIC + "handler.py",
         "if isinstance(self._problem, errors.PeerFailed):",
         "if False:",
+        "test_whoever_asks_for_the_cause_when_node_rank_0_has_left_knows_it_from_the_end",
     ),
     Defect(
         "static: a host that is gone is waited for",
@@ -57,6 +61,7 @@ DEFECTS = (
         "rdzv_plugins/rounds/presence.py",
         "reason in (REFUSED, NO_ANSWER)",
         "reason == REFUSED",
+        "test_a_host_of_node_rank_0_that_is_gone_is_noticed_in_every_stage",
     ),
     Defect(
         "an outage is not shared",
@@ -64,6 +69,7 @@ DEFECTS = (
         _ELASTIC + "handler.py",
         'self._in_background("share outage", self._self.say)',
         "pass",
+        "test_an_outage_is_one_for_all_nodes_whoever_needs_the_service_first",
     ),
     Defect(
         "static: a second agent gets ahead of the first",
@@ -71,6 +77,7 @@ DEFECTS = (
         _STATIC + "handler.py",
         "if self._round < round_ - 1:",
         "if round_ > newest:",
+        "test_one_whose_process_has_ended_on_the_same_machine_is_not_waited_for",
     ),
     Defect(
         "sessions that are never kept alive go on for ever",
@@ -85,6 +92,7 @@ DEFECTS = (
         _ELASTIC + "joining.py",
         "if now >= deadline and self._link.is_out:",
         "if False:",
+        "test_an_outage_uses_up_no_time_to_join",
     ),
     Defect(
         "in an outage nobody works",
@@ -92,6 +100,7 @@ DEFECTS = (
         _ELASTIC + "handler.py",
         'return ["nodes that nobody can ask for now"]',
         "return ()",
+        "test_who_is_done_waits_for_others_whom_nobody_can_ask",
     ),
     Defect(
         "static: who leaves is no loss",
@@ -99,6 +108,7 @@ DEFECTS = (
         _STATIC + "handler.py",
         'return over is not None and over.lost != "" and over.incarnation != self._me.incarnation',
         "return False",
+        "test_who_leaves_uses_no_restart_of_one_whose_workers_fail_before_it_has_heard",
     ),
     Defect(
         "workers that the fence has killed have failed",
@@ -120,6 +130,7 @@ DEFECTS = (
         _AGENT + "decisions.py",
         'last = following in ("stay", "leave") and',
         "last = False and",
+        "test_what_workers_leave_in_the_background_may_end_by_itself",
     ),
     Defect(
         "a round begins beside who may be at work",
@@ -148,6 +159,7 @@ DEFECTS = (
         _AGENT + "node_workers.py",
         "except KeeperLost as error:",
         "except ZeroDivisionError as error:",
+        "test_a_supervisor_that_is_lost_while_it_starts_workers_costs_a_restart",
     ),
     Defect(
         "a leader leaves before it says why",
@@ -169,6 +181,7 @@ DEFECTS = (
         _LEADING + "membership.py",
         "if not self._is_late() or self._act_by is None or now < self._act_by:",
         "if True:",
+        "test_a_node_that_does_not_join_again_is_left_out_after_a_while",
     ),
     Defect(
         "a newcomer need not reach the store",
@@ -176,6 +189,7 @@ DEFECTS = (
         _LEADING + "membership.py",
         "elif (has_dialled or ahead) and self._grows(here):",
         "elif self._grows(here):",
+        "test_a_spare_that_cannot_reach_the_round_costs_it_nothing",
     ),
     Defect(
         "the same revision of another server is taken",
@@ -197,6 +211,7 @@ DEFECTS = (
         _AGENT + "loop.py",
         "return None if self._signals.pending else events.Failed(error)",
         "return events.Failed(error)",
+        "test_a_signal_ends_a_node_whatever_it_is_doing",
     ),
     Defect(
         "static: who is done counts as working",
@@ -204,6 +219,7 @@ DEFECTS = (
         _STATIC + "peers.py",
         "if rank in busy and rank != self._rank]",
         "if rank not in busy and rank != self._rank]",
+        "test_node_rank_0_stays_while_others_work",
     ),
     Defect(
         "a round that nobody reaches is not declared failed",
@@ -218,6 +234,7 @@ DEFECTS = (
         _LEADING + "ranks.py",
         "if node_id not in self._by_id:",
         "if False:",
+        "test_a_node_that_stood_still_returns_with_its_rank",
     ),
     Defect(
         "a signal while the cause is asked for is an outage",
@@ -253,6 +270,7 @@ DEFECTS = (
         _LEADING + "membership.py",
         '        if verdict == "whole":\n            self._complete(first, now)',
         '        if verdict == "whole":\n            pass',
+        "test_a_round_goes_on_over_a_restart_of_the_service",
     ),
     Defect(
         "news do not end waits in the store",
@@ -274,6 +292,7 @@ DEFECTS = (
         _ELASTIC + "link.py",
         "            if self._leader is not None and self._leader.stuck:",
         "            if self._leader is not None or self._leader.stuck:",
+        "test_a_job_begins_at_once_when_all_have_come",
     ),
     Defect(
         "static: nobody asks who had the rank",

@@ -68,6 +68,8 @@ class Entered(Struct, frozen=True):
 class Static:
     """What ``Job`` asks of a ``Meeting``."""
 
+    forgets = False
+
     def __init__(self, job: StaticJob, nodes: int, linger: float) -> None:
         self.low = self.high = nodes
         self.rounds: list[Round] = []

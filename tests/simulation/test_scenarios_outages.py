@@ -11,7 +11,7 @@ from simulation.job import Job, fails
 from simulation.test_scenarios_elastic import LONG, at_work, ends
 from simulation.whole import on_engine
 from simulation.workers import Does
-from simulation.world import World
+from simulation.world import TTL_S, World
 
 pytestmark = pytest.mark.parametrize("seed", range(1, 4))
 
@@ -77,3 +77,32 @@ def test_a_node_that_has_left_waits_for_no_answer(seed: int) -> None:
     world.scheduler.spawn(node.process, "leaves", node.handler.shutdown)
     world.until(lambda: raised, limit=100.0)
     world.close()
+
+
+def test_a_service_that_forgets_its_history_at_once_is_led_by_another_all_the_same(seed: int) -> None:
+    world = World(seed, 3, 2, 3, LONG)
+    at_work(world)
+    leader = world.leader
+    lasts = [True]
+
+    def forget() -> None:
+        while lasts:
+            world.service.store.compact()
+            world.scheduler.sleep(0.001)
+
+    world.script(forget)
+    troubles.kill(world, leader)
+    world.after(0.5)
+    lasts.clear()
+    world.comes_nothing_more()
+    rest = [each for each in world.nodes if each is not leader]
+    at_work(world, *rest)
+    assert sorted(ends(world.run())) == ["", "done", "done"]
+
+
+def test_a_session_that_is_over_as_soon_as_it_was_opened_does_not_end_the_first_join(seed: int) -> None:
+    world = World(seed, 1, 2, 2, by_connection=False)
+    world.until(lambda: world.service.store.leases)
+    troubles.freeze(world, world[0], 3 * TTL_S)
+    world.add()
+    assert ends(world.run()) == ["done", "done"]

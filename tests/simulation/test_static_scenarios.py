@@ -259,6 +259,17 @@ def test_a_node_that_leaves_is_waited_for_by_name_and_uses_no_restart(seed: int,
     assert job.restarts == [0, 0, 0]
 
 
+@pytest.mark.parametrize("late", [0.4, 0.6, 0.8])
+def test_who_leaves_uses_no_restart_of_one_whose_workers_fail_before_it_has_heard(seed: int, late: float) -> None:
+    job = working(seed, options=RETRIES, timeout=50.0)
+    job[1].signal(Signals.SIGTERM)
+    job.network.cut(HOST, job[2].process.host)
+    job.after(late)
+    job.network.heal(HOST, job[2].process.host)
+    job.run()
+    assert job.restarts == [0, 0, 0]
+
+
 def test_another_one_in_its_place_is_enough(seed: int) -> None:
     job = working(seed)
     job[1].signal(Signals.SIGTERM)

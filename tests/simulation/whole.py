@@ -72,6 +72,8 @@ class AgentsStore:
 class Engine:
     """What ``Job`` asks of a ``Meeting``, from the real engine."""
 
+    forgets = True
+
     def __init__(self, job: Job, low: int, high: int, *, by_connection: bool, **options: Any) -> None:
         self._job, self.low, self.high = job, low, high
         self.rounds: list[Round] = []
