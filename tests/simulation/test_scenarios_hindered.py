@@ -8,7 +8,7 @@ from rdzv_plugins.runtime import Signals
 from simulation import troubles
 from simulation.agent import Options
 from simulation.job import Job
-from simulation.test_scenarios_elastic import ends
+from simulation.test_scenarios_elastic import LONG, at_work, ends
 from simulation.whole import on_engine
 from simulation.workers import Does
 from simulation.world import World
@@ -48,3 +48,15 @@ def test_nodes_that_cannot_reach_each_other_fail_together_by_name(seed: int) -> 
         assert "cannot reach" in str(each.error)
         assert each.ended_at is not None
         assert each.ended_at < 60.0
+
+
+def test_a_leader_that_leaves_says_why_before_it_goes(seed: int) -> None:
+    world = World(seed, 3, 2, 3, LONG)
+    at_work(world)
+    leader = world.leader
+    troubles.leave(world, leader, "it is preempted")
+    rest = [each for each in world.nodes if each is not leader]
+    world.until(lambda: all(len(each.places) == 2 for each in rest))
+    for each in rest:
+        assert any(who == each.name and "it is preempted" in " ".join(what) for _, who, what in world.story)
+    world.run()

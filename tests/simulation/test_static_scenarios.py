@@ -471,3 +471,14 @@ def test_a_time_out_of_the_second_round_names_who_is_missing_there(seed: int) ->
     for agent in job.agents[:2]:
         assert isinstance(error_of(agent), RendezvousTimeout)
         assert "node rank 2" in str(error_of(agent))
+
+
+def test_a_node_that_waits_no_longer_ends_alone_and_can_be_replaced(seed: int) -> None:
+    job = StaticJob(3, seed=seed, starts=False)
+    job.join(0)
+    impatient = job.join(1, timeout=20.0)
+    job.until(lambda: impatient.over)
+    job.join(1)
+    job.join(2)
+    job.run()
+    assert job.codes == [0, 75, 0, 0]
