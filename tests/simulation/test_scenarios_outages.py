@@ -87,12 +87,14 @@ def test_a_service_that_forgets_its_history_at_once_is_led_by_another_all_the_sa
 
     def forget() -> None:
         while lasts:
+            world.service.store.put(0, {"anything": b""}, False, None)
+            world.service.tell()
             world.service.store.compact()
-            world.scheduler.sleep(0.001)
+            world.scheduler.sleep(0.005)
 
     world.script(forget)
     troubles.kill(world, leader)
-    world.after(0.5)
+    world.after(0.1)
     lasts.clear()
     world.comes_nothing_more()
     rest = [each for each in world.nodes if each is not leader]
@@ -102,7 +104,7 @@ def test_a_service_that_forgets_its_history_at_once_is_led_by_another_all_the_sa
 
 def test_a_session_that_is_over_as_soon_as_it_was_opened_does_not_end_the_first_join(seed: int) -> None:
     world = World(seed, 1, 2, 2, by_connection=False)
-    world.until(lambda: world.service.store.leases)
+    world.until(lambda: world.service.asked["n0"])
     troubles.freeze(world, world[0], 3 * TTL_S)
     world.add()
     assert ends(world.run()) == ["done", "done"]
