@@ -271,6 +271,17 @@ def test_a_node_that_leaves_is_waited_for_by_name_and_uses_no_restart(seed: int,
     assert job.restarts == [0, 0, 0]
 
 
+@pytest.mark.parametrize("late", [0.4, 0.6, 0.8])
+def test_who_leaves_uses_no_restart_of_one_whose_workers_fail_before_it_has_heard(seed: int, late: float) -> None:
+    job = working(seed, options=RETRIES, timeout=50.0)
+    job[1].signal(Signals.SIGTERM)
+    job.network.cut(HOST, job[2].process.host)
+    job.after(late)
+    job.network.heal(HOST, job[2].process.host)
+    job.run()
+    assert job.restarts == [0, 0, 0]
+
+
 def test_another_one_in_its_place_is_enough(seed: int) -> None:
     job = working(seed)
     job[1].signal(Signals.SIGTERM)
@@ -483,3 +494,14 @@ def test_a_time_out_of_the_second_round_names_who_is_missing_there(seed: int) ->
     for agent in job.agents[:2]:
         assert isinstance(error_of(agent), RendezvousTimeout)
         assert "node rank 2" in str(error_of(agent))
+
+
+def test_a_node_that_waits_no_longer_ends_alone_and_can_be_replaced(seed: int) -> None:
+    job = StaticJob(3, seed=seed, starts=False)
+    job.join(0)
+    impatient = job.join(1, timeout=20.0)
+    job.until(lambda: impatient.over)
+    job.join(1)
+    job.join(2)
+    job.run()
+    assert job.codes == [0, 75, 0, 0]
