@@ -29,7 +29,6 @@ class Oracles:
         self._rounds: dict[tuple[int, int], list[tuple[Node, Place]]] = defaultdict(list)
         """Who has entered each round of each run: a service that forgets all begins another."""
         self._failed_rounds: set[tuple[int, str]] = set()
-        """Their numbers and stores: a service that has forgotten all may give a number again."""
         self._asked: dict[str, int] | None = None
         self._look_later()
 
@@ -38,7 +37,7 @@ class Oracles:
 
     def entered(self, node: Node, place: Place) -> None:
         """A round is complete for a node."""
-        run = len(self._world.service.store.runs)
+        run = 0 if self._world.has_places else len(self._world.service.store.runs)
         others = self._rounds[run, place.round]
         self._one_world(node, place, others)
         self._first_round(place)
@@ -49,17 +48,17 @@ class Oracles:
     def failed(self, node: Node) -> None:
         """Workers of a node have failed by themselves."""
         if node.place is not None:
-            self._failed_rounds.add((node.place.round, node.place.store))
+            self._failed_rounds.add(node.place.which)
 
     def restarted(self, node: Node) -> None:
         """A node has used up a restart."""
         self.judged["I10"] += 1
         place = node.place
         # if the leader is lost while others are done it is taken to be done, too: nobody knows better
-        done = [each for each in self._world.nodes if each.end == "done" and each.place is not None]
-        if place is None or any((each.place.round, each.place.store) == (place.round, place.store) for each in done):
+        done = [each for each in self._world.nodes if each.end == "done"]
+        if place is None or any(each.place is not None and each.place.which == place.which for each in done):
             return
-        if (place.round, place.store) not in self._failed_rounds:
+        if place.which not in self._failed_rounds:
             self.wrong("I10", f"{node.name} has used a restart: no worker of round {place.round} has failed")
 
     def ended(self) -> None:
@@ -126,7 +125,7 @@ class Oracles:
         world = self._world
         calm = world.now - world.disturbed_at >= _CALM_S and all(each.works for each in world.living)
         told = bool(world.story) and world.now - world.story[-1][0] < _CALM_S
-        asked = dict(world.service.asked)
+        asked = dict(sum((each.asked for each in world.services), Counter[str]()))
         if calm and not told and world.living:
             self.judged["I3"] += 1
             if self._asked is not None and asked != self._asked:

@@ -5,7 +5,7 @@ Whatever hinders a node on its own, longer than it can hide, is noted: that node
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rdzv_plugins.interfaces import Outcome
@@ -60,6 +60,25 @@ def cut(world: World, node: Node, seconds: float, *, only: str = "") -> None:
         world.disturbed(node.name, "reaches the service again")
         for source, target in ways:
             network.heal(source, target)
+
+    world.scheduler.at(world.scheduler.now + seconds, heal)
+
+
+def isolate(world: World, nodes: Sequence[Node], seconds: float) -> None:
+    """These nodes reach each other, and nobody else; the place that one of them serves is cut off with them."""
+    names = ", ".join(each.name for each in nodes)
+    world.disturbed(names, f"is cut off from all others for {seconds:g} s")
+    inside = {each.process.host for each in nodes}
+    hosts = dict.fromkeys(each.host for each in world.services) | dict.fromkeys(n.process.host for n in world.nodes)
+    outside = [each for each in hosts if each not in inside]
+    ways = [way for here in sorted(inside) for there in outside for way in ((here, there), (there, here))]
+    for source, target in ways:
+        world.network.cut(source, target)
+
+    def heal() -> None:
+        world.disturbed(names, "reaches the others again")
+        for source, target in ways:
+            world.network.heal(source, target)
 
     world.scheduler.at(world.scheduler.now + seconds, heal)
 
@@ -237,6 +256,8 @@ def random_story(world: World, most: int) -> Callable[[], None]:
 
     return script
 
+
+ToNode = Callable[["World", "Node"], None]
 
 KINDS = (
     *("kill", "crash", "replace", "freeze", "freeze", "cut", "cut", "part", "reset", "slow"),
