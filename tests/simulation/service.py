@@ -12,7 +12,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from rdzv_plugins.coordination import Event, KeyValue, OnEvents
 from rdzv_plugins.elastic.keys import ROUND, Round, decode
@@ -158,6 +158,21 @@ class Faults:
     most_sessions: int | None = None
 
 
+class Moment(NamedTuple):
+    """Something that happens when a request is made."""
+
+    name: str
+    key: str
+    happens: Callable[[_Client], object]
+    lost: Literal["request", "answer", ""]
+
+    def is_now(self, name: str, arguments: Sequence[Any]) -> bool:
+        if name != self.name:
+            return False
+        asked = arguments[1] if name == "watch" else arguments[0]
+        return any(key.startswith(self.key) for key in ([asked] if isinstance(asked, str) else asked))
+
+
 class Service:
     """The server: a process that answers, and pushes what happens to keys."""
 
@@ -165,11 +180,12 @@ class Service:
         self, network: Network, host: str = "service", *, by_connection: bool = True, by_node: bool = False
     ) -> None:
         """``by_node``: a node will serve it, as one of several places."""
-        self.network, self.host, self.by_connection = network, host, by_connection
+        self.network, self.host, self.by_connection, self.by_node = network, host, by_connection, by_node
         self.store, self.faults = Store(), Faults()
         self.asked: Counter[str] = Counter()
         """How often each process has asked for something; keep-alives do not count."""
         self._clients: dict[End, _Client] = {}
+        self._moments: list[Moment] = []
         self.process = self._nobody() if by_node else self.start()
 
     def _nobody(self) -> Process:
@@ -247,6 +263,19 @@ class Service:
     def forget(self, end: End) -> None:
         self._clients.pop(end, None)
 
+    def once(
+        self, name: str, key: str, happens: Callable[[_Client], object], *, lost: Literal["request", "answer", ""]
+    ) -> None:
+        """At the next such request with a key that begins so: before it is done, or after it if the answer is lost."""
+        self._moments.append(Moment(name, key, happens, lost))
+
+    def moment(self, name: str, arguments: Sequence[Any]) -> Moment | None:
+        """What happens now, which it does but once."""
+        due = next((each for each in self._moments if each.is_now(name, arguments)), None)
+        if due is not None:
+            self._moments.remove(due)
+        return due
+
 
 class _Client:
     """A connection, as the server sees it."""
@@ -255,8 +284,14 @@ class _Client:
         self._service, self._end = service, end
         self.session = 0
         self._watches: dict[int, tuple[str, int]] = {}
+        self._mute = False
         self._told_at = 0.0
         """When the newest push is sent: none overtakes another."""
+
+    @property
+    def process(self) -> Process:
+        """Whose it is."""
+        return self._end.peer.process
 
     def _refusal(self) -> EndpointUnreachable | None:
         service = self._service
@@ -284,12 +319,23 @@ class _Client:
         self.session = arguments.pop(0)
         alive = store.beat(self.session, service.now)
         if name != "beat":
-            service.asked[self._end.peer.process.name] += 1
-        if not alive:
-            self.say(number, False, None)
-        elif name == "beat":
-            self.say(number, True, None)
-        elif name == "watch":
+            service.asked[self.process.name] += 1
+        if not alive or name == "beat":
+            self.say(number, alive, None)
+            return
+        moment = service.moment(name, arguments) if arguments else None
+        if moment is not None and moment.lost != "answer":
+            moment.happens(self)
+        if moment is None or moment.lost != "request":
+            self._mute = moment is not None and moment.lost == "answer"
+            self._do(number, name, arguments)
+            self._mute = False
+        if moment is not None and moment.lost == "answer":
+            moment.happens(self)
+
+    def _do(self, number: int, name: str, arguments: list[Any]) -> None:
+        service, store = self._service, self._service.store
+        if name == "watch":
             self._watch(number, *arguments)
         elif name == "cancel":
             self._watches.pop(arguments[0], None)
@@ -328,7 +374,7 @@ class _Client:
         service, faults = self._service, self._service.faults
         if message[0] in ("events", "over"):
             at = self._told_at = max(self._told_at, service.now + faults.pushes_take)
-        elif faults.loses_answers:
+        elif faults.loses_answers or self._mute:
             return
         else:
             at = service.now + faults.answers_take
@@ -626,5 +672,5 @@ class Coordination:
     def close(self) -> None:
         for session in self._sessions:
             session.close()
-        if self.hosts_service:
+        if self.hosts_service and self.service.by_node:
             self.service.stop()

@@ -61,7 +61,10 @@ class Place(Struct, frozen=True):
 class Node:
     """One node, in a process of its own. What is known about it are attributes."""
 
-    def __init__(self, world: World, name: str, host: str, request: Request, work: Work) -> None:
+    def __init__(
+        self, world: World, name: str, host: str, request: Request, work: Work, hosts_service: bool = False
+    ) -> None:
+        self.hosts_service = hosts_service
         self._world, self.name, self.request, self.work = world, name, request, work
         self.process = world.scheduler.process(name, host)
         self._entry = world.processes.add(command=name, thread_of=self.process)
@@ -269,7 +272,7 @@ class World:
     def way_of(self, node: Node) -> CoordinationBackend:
         """How a node reaches the service; of several places, it serves the one that is its own."""
         if not self.has_places:
-            return Coordination(self.service, node.runtime)  # type: ignore[arg-type, return-value]
+            return Coordination(self.service, node.runtime, hosts_service=node.hosts_service)  # type: ignore[arg-type, return-value]
         own = next((at for at, each in enumerate(self.services) if each.host == node.process.host), None)
         if own is not None and self.services[own].process.killed:
             self.services[own].start(memory=False, process=node.process)
@@ -286,8 +289,16 @@ class World:
         leading = decode(Leading, self.service.store.keys[LEADER][0].value)
         return next(each for each in self.nodes if each.handler._self.me.node_id == leading.node_id)
 
-    def add(self, *, rank: int | None = None, host: str = "", work: Work | None = None, **given: Any) -> Node:
-        """Another node; ``given`` are fields of its request."""
+    def add(
+        self,
+        *,
+        rank: int | None = None,
+        host: str = "",
+        work: Work | None = None,
+        hosts_service: bool = False,
+        **given: Any,
+    ) -> Node:
+        """Another node; ``given`` are fields of its request. ``hosts_service``: it says that the service is its own."""
         if not host:
             self._hosts += 1
             host = f"10.0.0.{self._hosts}"
@@ -297,7 +308,7 @@ class World:
             "entrypoint": ("train.py",),
         } | given
         request = Request("simulated", "job", "service:1", self.low, self.high, node_rank=rank, **fields)
-        made = Node(self, f"n{len(self.nodes)}", host, request, work or self.work)
+        made = Node(self, f"n{len(self.nodes)}", host, request, work or self.work, hosts_service)
         self.nodes.append(made)
         self.disturbed(made.name, "comes")
         return made
