@@ -16,16 +16,18 @@ def job_of(seed: int) -> World:
     low = rng.choice((1, 2, 2, 3))
     high = low + rng.choice((0, 1, 2))
     ranked = rng.random() < 0.2
+    nodes = rng.randint(low, high + 1)
+    places = min(rng.choice((0, 0, 0, 2, 3)), nodes)
     world = World(
         seed,
         0,
         low,
         high,
         Work(seconds=rng.choice((10.0, 20.0, 40.0)), fails=(5.0,) if rng.random() < 0.15 else ()),
-        by_connection=rng.random() < 0.7,
+        by_connection=rng.random() < 0.7 or places > 1,
         max_restarts=rng.choice((0, 1, 3)),
+        places=places if places > 1 else 0,
     )
-    nodes = rng.randint(low, high + 1)
 
     def script() -> None:
         for number in range(nodes):

@@ -201,7 +201,7 @@ def random_story(world: World, most: int) -> Callable[[], None]:
     rng, sleep = world.random, world.scheduler.sleep
     # a service that has forgotten the job is anybody's: a stranger with other settings may be the first to come back
     never = rng.choice(("service without memory", "settings"))
-    kinds = [each for each in KINDS if each != never]
+    kinds = [each for each in KINDS if each != never and not (world.has_places and each in _AT_THE_SERVICE)]
 
     def happens() -> None:
         alive = [each for each in world.living if each.lives]
@@ -224,6 +224,9 @@ def random_story(world: World, most: int) -> Callable[[], None]:
             world.add(host=rng.choice(("", node.process.host)), rank=node.request.node_rank)
         elif kind == "freeze":
             freeze(world, node, seconds)
+        elif kind == "cut" and world.has_places:
+            node.hindered = node.hindered or seconds >= world.options.ttl / 2
+            isolate(world, [node], seconds)
         elif kind == "cut":
             cut(world, node, seconds, only=rng.choice(("", "to", "from")))
         elif kind == "part" and others:
@@ -264,3 +267,4 @@ KINDS = (
     *("service with memory", "service without memory", "freeze the service", "compact", "join", "leave"),
     *("nonsense", "settings"),
 )
+_AT_THE_SERVICE = ("reset", "service with memory", "service without memory", "freeze the service", "compact")
