@@ -29,7 +29,6 @@ class Oracles:
         self._rounds: dict[tuple[int, int], list[tuple[Node, Place]]] = defaultdict(list)
         """Who has entered each round of each run: a service that forgets all begins another."""
         self._failed_rounds: set[tuple[int, str]] = set()
-        """Their numbers and stores: a service that has forgotten all may give a number again."""
         self._asked: dict[str, int] | None = None
         self._look_later()
 
@@ -38,28 +37,35 @@ class Oracles:
 
     def entered(self, node: Node, place: Place) -> None:
         """A round is complete for a node."""
-        run = len(self._world.service.store.runs)
-        others = self._rounds[run, place.round]
+        others = self._rounds[self._run_of(node), place.round]
         self._one_world(node, place, others)
         self._first_round(place)
         self._store(node, place)
         self._in_time_with_the_others(node, place)
         others.append((node, place))
 
+    def _run_of(self, node: Node) -> int:
+        """Which run of the job is under way: rounds count from 1 again in another one."""
+        if not self._world.has_places:
+            return len(self._world.service.store.runs)
+        run = max((run for run, _ in self._rounds), default=0)  # no place forgets it while any of its nodes is left
+        known = [each for (of, _), members in self._rounds.items() if of == run for each, _ in members]
+        return run + bool(known and not any(each.lives and not each.end for each in known))
+
     def failed(self, node: Node) -> None:
         """Workers of a node have failed by themselves."""
         if node.place is not None:
-            self._failed_rounds.add((node.place.round, node.place.store))
+            self._failed_rounds.add(node.place.which)
 
     def restarted(self, node: Node) -> None:
         """A node has used up a restart."""
         self.judged["I10"] += 1
         place = node.place
         # if the leader is lost while others are done it is taken to be done, too: nobody knows better
-        done = [each for each in self._world.nodes if each.end == "done" and each.place is not None]
-        if place is None or any((each.place.round, each.place.store) == (place.round, place.store) for each in done):
+        done = [each for each in self._world.nodes if each.end == "done"]
+        if place is None or any(each.place is not None and each.place.which == place.which for each in done):
             return
-        if (place.round, place.store) not in self._failed_rounds:
+        if place.which not in self._failed_rounds:
             self.wrong("I10", f"{node.name} has used a restart: no worker of round {place.round} has failed")
 
     def ended(self) -> None:
@@ -126,7 +132,7 @@ class Oracles:
         world = self._world
         calm = world.now - world.disturbed_at >= _CALM_S and all(each.works for each in world.living)
         told = bool(world.story) and world.now - world.story[-1][0] < _CALM_S
-        asked = dict(world.service.asked)
+        asked = dict(sum((each.asked for each in world.services), Counter[str]()))
         if calm and not told and world.living:
             self.judged["I3"] += 1
             if self._asked is not None and asked != self._asked:
@@ -150,6 +156,7 @@ class Oracles:
         forgotten = min((at - began for at in world.service.store.runs if at - began > first - 1.0), default=math.inf)
         for node in world.nodes:
             late = node.began > forgotten or (not node.places and forgotten < math.inf)
+            late = late or (world.has_places and (node.began > first or not node.places))
             if node.ended_at is None or node.hindered or node in failed or late:
                 continue
             self.judged["I5"] += 1
@@ -176,7 +183,7 @@ class Oracles:
     def ends(self, node: Node) -> None:
         """A node ends: one that nothing has happened to, with the outcome of its job."""
         world = self._world
-        if node.hindered or self._is_of_a_stranger(node):
+        if node.hindered or self._is_of_a_stranger(node) or (world.has_places and not self._can_go_on()):
             return
         self.judged["I13"] += 1
         there = [each for each in world.living if not each.process.frozen]
@@ -188,5 +195,15 @@ class Oracles:
 
     def _is_of_a_stranger(self, node: Node) -> bool:
         """Whether a node that was started by mistake was the first to come, as all others had gone."""
-        job = self._world.service.store.keys.get("job")
-        return job is not None and json.loads(job[0].value)["command"] != " ".join(node.request.entrypoint)
+        jobs = [each.store.keys["job"][0] for each in self._world.services if "job" in each.store.keys]
+        return any(json.loads(job.value)["command"] != " ".join(node.request.entrypoint) for job in jobs)
+
+    def _can_go_on(self) -> bool:
+        """Whether a place is served, and more than half of the last round are there; before it, half of the places."""
+        world = self._world
+        fit = [each for each in world.nodes if each.lives and not each.hindered]
+        served = [each for each in world.services if any(node.process is each.process for node in fit)]
+        if not self._rounds:
+            return 2 * len(served) > len(world.services)
+        members = self._rounds[max(self._rounds)]
+        return bool(served) and 2 * sum(node in fit for node, _ in members) > members[0][1].world

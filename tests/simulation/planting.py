@@ -24,6 +24,7 @@ SRC = HERE.parents[1] / "src"
 SCENARIOS = (
     "scenarios_elastic",
     "scenarios_outages",
+    "scenarios_service_faults",
     "scenarios_hindered",
     "agent_ends",
     "agent_lost",

@@ -7,6 +7,7 @@ counts a session's time to live from what it has heard last, by its own clock.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,14 +15,16 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from rdzv_plugins.coordination import Event, KeyValue, OnEvents
+from rdzv_plugins.elastic.keys import ROUND, Round, decode
 from rdzv_plugins.errors import AccessRefused, Compacted, ConnectionLost, EndpointUnreachable
+from rdzv_plugins.kvstore.sockets.reach import REFUSED
 from simulation.network import End, Network
 from simulation.scheduler import Process
 from simulation.threads import Threads
 
 T = TypeVar("T")
 
-_PORT = 2379
+PORT = 2379
 _DIAL_S = 1.0
 _RETRY_S = 0.2
 _OVER = object()
@@ -173,26 +176,47 @@ class Moment(NamedTuple):
 class Service:
     """The server: a process that answers, and pushes what happens to keys."""
 
-    def __init__(self, network: Network, host: str = "service", *, by_connection: bool = True) -> None:
-        self.network, self.host, self.by_connection = network, host, by_connection
+    def __init__(
+        self, network: Network, host: str = "service", *, by_connection: bool = True, by_node: bool = False
+    ) -> None:
+        """``by_node``: a node will serve it, as one of several places."""
+        self.network, self.host, self.by_connection, self.by_node = network, host, by_connection, by_node
         self.store, self.faults = Store(), Faults()
         self.asked: Counter[str] = Counter()
         """How often each process has asked for something; keep-alives do not count."""
         self._clients: dict[End, _Client] = {}
         self._moments: list[Moment] = []
-        self.process: Process = self.start()
+        self.process = self._nobody() if by_node else self.start()
 
-    def start(self, *, memory: bool = True) -> Process:
-        """Start it, again if it has been killed; with what it has known, or without."""
+    def _nobody(self) -> Process:
+        process = self.network.scheduler.process("service", self.host)
+        self.network.scheduler.kill(process)
+        return process
+
+    def start(self, *, memory: bool = True, process: Process | None = None) -> Process:
+        """Start it, again if it has been killed; with what it has known, or without; in that process if it is given."""
         if not memory:
             self.store.forget(self.now)
         self._clients = {}
-        self.process = process = self.network.scheduler.process("service", self.host)
+        self.process = process = process or self.network.scheduler.process("service", self.host)
         for session, (ttl, _) in self.store.leases.items():
             self.store.beat(session, self.now)  # it cannot know when each was heard of
             self._expire_later(session, ttl)
-        self.network.listen(process, _PORT, self._accept)
+        self.network.listen(process, PORT, self._accept)
         return process
+
+    def stop(self) -> None:
+        """End it: its process goes on without it."""
+        self.network.stop_listening(self.process, PORT)
+        for client in list(self._clients.values()):
+            client.hang_up()
+        self.process = self._nobody()
+
+    @property
+    def newest(self) -> int:
+        """The newest round that was declared here."""
+        declared = self.store.keys.get(ROUND)
+        return 0 if declared is None else decode(Round, declared[0].value).number
 
     @property
     def now(self) -> float:
@@ -279,6 +303,9 @@ class _Client:
         return None
 
     def hear(self, message: Any) -> None:
+        if isinstance(message, bytes):  # somebody wants to see that it answers
+            self._end.send(message)
+            return
         number, name, *arguments = message
         service, store = self._service, self._service.store
         if name == "open":
@@ -332,6 +359,11 @@ class _Client:
         self._service.forget(self._end)
         if self._service.by_connection and self.session:
             self._service.end(self.session)
+
+    def hang_up(self) -> None:
+        """The service ends."""
+        self._service.forget(self._end)
+        self._end.close()
 
     def over(self) -> None:
         """Its session has ended."""
@@ -409,7 +441,8 @@ class Session:
         self._backend, self._threads, self._end, self._number = backend, threads, end, number
         self.ttl = ttl
         self.known_until = threads.monotonic() + ttl
-        self.local_addr, self.remote_addr = end.process.host, backend.service.host
+        self.local_addr = self.seen_as = end.process.host
+        self.remote_addr = backend.service.host
         self.calling = threads.RLock()
         self._on_lost = on_lost
         self._over: ConnectionLost | None = None
@@ -456,10 +489,9 @@ class Session:
 
     def close(self) -> None:
         if self._over is None and not self._closed:
-            try:
-                self._ask(self.ttl, "close")
-            except (ConnectionLost, TimeoutError):
-                pass
+            if not self._backend.service.by_connection:
+                with contextlib.suppress(ConnectionLost, TimeoutError):
+                    self._ask(self.ttl, "close")
             self._closed = True
             self._lose("it is closed")
 
@@ -586,7 +618,24 @@ class Coordination:
         self._sessions: list[Session] = []
 
     def dial(self, timeout: float) -> End:
-        return self.service.network.connect(self.service.host, _PORT, timeout)
+        return self.service.network.connect(self.service.host, PORT, timeout)
+
+    def look(self, timeout: float) -> tuple[Any, str]:
+        """A connection over which the service has answered; or None, and why not."""
+        connection = self.threads.socket()  # type: ignore[attr-defined]  # a runtime has them
+        connection.settimeout(timeout)
+        try:
+            connection.connect((self.service.host, PORT))
+            connection.sendall(b"?")
+            if connection.recv(1):
+                return connection, ""
+            reason = "it has hung up"
+        except ConnectionRefusedError:
+            reason = REFUSED
+        except OSError as error:
+            reason = str(error)
+        connection.close()
+        return None, reason
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Session:
         until, reason = self.threads.monotonic() + timeout, "nobody was asked"
@@ -623,3 +672,5 @@ class Coordination:
     def close(self) -> None:
         for session in self._sessions:
             session.close()
+        if self.hosts_service and self.service.by_node:
+            self.service.stop()

@@ -11,7 +11,6 @@ from kits import ROOT
 
 LEDGER = (ROOT / "tests/PROMISES.md").read_text()
 TO_COME = {
-    "test_another_endpoint_serves_when_the_node_that_served_is_lost",
     "test_a_node_that_finds_itself_broken_is_left_out",
 }
 """Scenarios that the ledger names and nobody has written yet."""
