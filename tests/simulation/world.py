@@ -53,7 +53,10 @@ class Place(Struct, frozen=True):
 class Node:
     """One node, in a process of its own. What is known about it are attributes."""
 
-    def __init__(self, world: World, name: str, host: str, request: Request, work: Work) -> None:
+    def __init__(
+        self, world: World, name: str, host: str, request: Request, work: Work, hosts_service: bool = False
+    ) -> None:
+        self._hosts_service = hosts_service
         self._world, self.name, self.request, self.work = world, name, request, work
         self.process = world.scheduler.process(name, host)
         self._entry = world.processes.add(command=name, thread_of=self.process)
@@ -102,7 +105,7 @@ class Node:
 
     def _main(self) -> None:
         self.handler = handler = ElasticHandler(
-            Coordination(self._world.service, self.runtime),  # type: ignore[arg-type]
+            Coordination(self._world.service, self.runtime, hosts_service=self._hosts_service),  # type: ignore[arg-type]
             self.request,
             self._world.options,
             runtime=self.runtime,
@@ -148,6 +151,7 @@ class Node:
         while (left := until - runtime.monotonic()) > 0:
             self._news.clear()
             if handler.num_nodes_waiting():
+                self._world.break_round(self)
                 return
             if self._leave is not None:
                 self._depart(self._leave)
@@ -160,15 +164,15 @@ class Node:
                 return
             self._news.wait(left)
         if fails is not None:
-            self._fail(round_)
+            self._fail()
             return
         handler.note_done()
         self.works = False
         self._depart(Outcome("done", ""))
 
-    def _fail(self, round_: int) -> None:
+    def _fail(self) -> None:
         self._world.tell(self.name, "its workers fail")
-        self._world.failed(self, round_)
+        self._world.failed(self)
         failure = Failure(0, self.name, self.runtime.getpid(), 0, 1, 1)
         with contextlib.suppress(RdzvError, TimeoutError):  # it is told by whoever can
             self.handler.note_failure(failure)
@@ -249,8 +253,16 @@ class World:
         leading = decode(Leading, self.service.store.keys[LEADER][0].value)
         return next(each for each in self.nodes if each.handler._self.me.node_id == leading.node_id)
 
-    def add(self, *, rank: int | None = None, host: str = "", work: Work | None = None, **given: Any) -> Node:
-        """Another node; ``given`` are fields of its request."""
+    def add(
+        self,
+        *,
+        rank: int | None = None,
+        host: str = "",
+        work: Work | None = None,
+        hosts_service: bool = False,
+        **given: Any,
+    ) -> Node:
+        """Another node; ``given`` are fields of its request. ``hosts_service``: it says that the service is its own."""
         if not host:
             self._hosts += 1
             host = f"10.0.0.{self._hosts}"
@@ -260,7 +272,7 @@ class World:
             "entrypoint": ("train.py",),
         } | given
         request = Request("simulated", "job", "service:1", self.low, self.high, node_rank=rank, **fields)
-        made = Node(self, f"n{len(self.nodes)}", host, request, work or self.work)
+        made = Node(self, f"n{len(self.nodes)}", host, request, work or self.work, hosts_service)
         self.nodes.append(made)
         self.disturbed(made.name, "comes")
         return made
@@ -278,20 +290,25 @@ class World:
     def entered(self, node: Node, place: Place) -> None:
         self.oracles.entered(node, place)
 
-    def failed(self, node: Node, round_: int) -> None:
+    def failed(self, node: Node) -> None:
         """Workers fail by themselves: all others of the round fail with them."""
-        self.oracles.failed(node, round_)
-        self.break_round(round_, node)
+        self.oracles.failed(node)
+        self.break_round(node)
 
     def restarted(self, node: Node) -> None:
         self.oracles.restarted(node)
 
-    def break_round(self, round_: int, gone: Node) -> None:
-        """The workers of a round that need those of ``gone`` fail."""
+    def break_round(self, gone: Node) -> None:
+        """The workers of its round that need those of ``gone`` fail."""
+        place = gone.place
+        if place is None:
+            return
         for each in self.nodes:
-            if each is not gone and each.works and each.place is not None and each.place.round == round_:
+            if each is gone or not each.works or each.place is None:
+                continue
+            if (each.place.round, each.place.store) == (place.round, place.store):
                 after = self.scheduler.now + _WITH_S * (1 + self.random.random())
-                self.scheduler.at(after, lambda each=each: each.lives and each.fail_with(round_))
+                self.scheduler.at(after, lambda each=each: each.lives and each.fail_with(place.round))
 
     # What happens
 
