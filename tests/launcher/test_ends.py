@@ -58,7 +58,7 @@ def test_disk_that_takes_no_logs_is_named(cluster: Cluster, disk_is: str, option
 
 
 def test_every_node_names_the_first_failure(cluster: Cluster) -> None:
-    agents = cluster.pair("report.py", "fail", 3, 7, backend="parallel", nproc=2)
+    agents = cluster.pair("fails.py", cluster.directory, 4, "3:7", backend="parallel", nproc=2)
     assert [agent.wait() for agent in agents] == [7, 7], agents[0].text + agents[1].text
     for agent in agents:
         assert "first failure: rank 3 (node 1 on " in last_lines(agent)

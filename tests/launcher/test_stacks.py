@@ -7,8 +7,8 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 from kits.etcd import etcd_kit
 from kits.eventually import eventually
 from kits.launcher.elastic_kit import EtcdMeeting, outputs
-from kits.launcher.harness import BIN, Agent, Cluster
+from kits.launcher.harness import Agent, Cluster, Said
 
 from rdzv_plugins.errors import Preempted
 
@@ -27,8 +27,8 @@ ALL = 120
 class Stacks:
     """What the command has said."""
 
-    def __init__(self, ended: subprocess.CompletedProcess[str]) -> None:
-        self.code, self.text, self.error = ended.returncode, ended.stdout, ended.stderr
+    def __init__(self, said: Said) -> None:
+        self.code, self.text, self.error = said.code, said.out, said.err
 
     @property
     def data(self) -> dict[str, Any]:
@@ -42,18 +42,22 @@ class Stacks:
         return {tuple(each["ranks"]): (each["kind"], each["where"]) for run in data for each in run["groups"]}
 
 
-def ask(*flags: object) -> Stacks:
-    command = [str(BIN / "rdzv"), "stacks", f"--timeout={ALL}", *map(str, flags)]
-    return Stacks(subprocess.run(command, capture_output=True, text=True, timeout=2 * ALL, check=False))
+Ask = Callable[..., Stacks]
+
+
+@pytest.fixture
+def ask(rdzv: Callable[..., Said]) -> Ask:
+    """``rdzv stacks`` with these flags."""
+    return lambda *flags: Stacks(rdzv("stacks", f"--timeout={ALL}", *flags))
 
 
 class Hanging:
     """A job whose ranks stand where they were told to."""
 
     def __init__(
-        self, cluster: Cluster, places: str, *, backend: str = "parallel", nproc: int, nnodes: int = 2
+        self, ask: Ask, cluster: Cluster, places: str, *, backend: str = "parallel", nproc: int, nnodes: int = 2
     ) -> None:
-        self.cluster, self.run_id = cluster, f"hangs-{uuid.uuid4().hex[:8]}"
+        self._ask, self.cluster, self.run_id = ask, cluster, f"hangs-{uuid.uuid4().hex[:8]}"
         self.agents = [
             cluster.run(
                 "stands.py",
@@ -81,7 +85,7 @@ class Hanging:
         return [f"--rdzv-endpoint={self.cluster.endpoint}", f"--rdzv-id={self.run_id}"]
 
     def ask(self, *flags: str) -> Stacks:
-        return ask(*self.flags, *flags)
+        return self._ask(*self.flags, *flags)
 
     def wait_groups(self, expected: dict[tuple[int, ...], str], *flags: str) -> Stacks:
         """Until the ranks have got from saying so to where they stand."""
@@ -98,9 +102,9 @@ class Hanging:
 
 
 @pytest.mark.thorough
-def test_a_node_whose_agent_is_stopped_is_named(one_etcd: etcd_kit.Cluster, tmp_path: Path) -> None:
+def test_a_node_whose_agent_is_stopped_is_named(ask: Ask, one_etcd: etcd_kit.Cluster, tmp_path: Path) -> None:
     with contextlib.closing(EtcdMeeting(tmp_path, one_etcd)) as meeting:
-        job = Hanging(meeting, "--plain 3=wait_for_lock", backend="etcd", nproc=2)
+        job = Hanging(ask, meeting, "--plain 3=wait_for_lock", backend="etcd", nproc=2)
         flags = ["--rdzv-backend=etcd"]
         found = job.wait_groups({(0, 1, 2): "in stand", (3,): "in wait_for_lock"}, *flags)
         assert found.code == 0
@@ -125,7 +129,7 @@ def state(agent: Agent) -> str:
 
 @pytest.mark.thorough
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="takes a capability away from root")
-def test_where_no_debugger_may_look_workers_write_their_stacks_themselves(cluster: Cluster) -> None:
+def test_where_no_debugger_may_look_workers_write_their_stacks_themselves(ask: Ask, cluster: Cluster) -> None:
     before = ["setpriv", "--inh-caps=-sys_ptrace", "--bounding-set=-sys_ptrace"]
     run_id = f"hides-{uuid.uuid4().hex[:8]}"
     agent = cluster.start(
@@ -157,8 +161,8 @@ def test_where_no_debugger_may_look_workers_write_their_stacks_themselves(cluste
     assert found.code == 1
 
 
-def test_children_are_read_on_demand(cluster: Cluster) -> None:
-    job = Hanging(cluster, "--plain 0=python_child", nproc=1, nnodes=1)
+def test_children_are_read_on_demand(ask: Ask, cluster: Cluster) -> None:
+    job = Hanging(ask, cluster, "--plain 0=python_child", nproc=1, nnodes=1)
     eventually(lambda: "in_child (" in job.ask("--children").text, lambda: job.ask("--children").text)
     assert "in_child (" not in job.ask().text
     other = ask(f"--rdzv-endpoint={cluster.endpoint}", "--rdzv-id=other")
@@ -176,10 +180,10 @@ PLACES = {
 
 
 @pytest.mark.thorough
-def test_each_rank_is_named_with_its_place(cluster: Cluster) -> None:
+def test_each_rank_is_named_with_its_place(ask: Ask, cluster: Cluster) -> None:
     """Six ranks of two nodes with gloo: as data, as text, on their machine without the endpoint, with native frames."""
     places = "1=endless_loop 2=wait_for_child 3=skip_collective 4=stop_here"
-    job = Hanging(cluster, places, nproc=3)
+    job = Hanging(ask, cluster, places, nproc=3)
     found = job.wait_groups({ranks: where.partition(" stands.py:")[0] for ranks, where in PLACES.items()})
     assert found.code == 0, found.data["silent"]
     for ranks, where in PLACES.items():
