@@ -36,7 +36,6 @@ LONG = [
     "examples/test_rdzv_file.py",
     "examples/test_rdzv_http.py",
     "examples/test_readme.py",
-    "launcher/test_check.py",
     "slurm/test_slurm_ends.py",
 ]
 """Files that take minutes. They are begun first: a run ends when the last file does."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
-from kits.eventually import eventually
 from kits.hosts.fleet import PORT, TTL, Fleet, in_one_round, outputs
 from kits.hosts.hosts import Host
 from kits.launcher.harness import Agent
@@ -45,21 +43,6 @@ class Job:
             flags=self._flags,
             **env,
         )
-
-
-def wait_watched(host: Host, by: Host) -> None:
-    """Until ``by`` holds a connection to the own port of the agent on ``host``, which has answered there."""
-    ss = ["nsenter", f"--target={by.pid}", "--net", "ss", "-tniH", "state", "established", "dst", host.address]
-
-    def watched() -> bool:
-        lines = subprocess.run(ss, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
-        for one, more in zip(lines[::2], lines[1::2], strict=True):
-            here, there = (int(each.rpartition(":")[2]) for each in one.split()[2:4])
-            if not by.listens(here) and there != PORT and "bytes_received:" in more:
-                return True
-        return False
-
-    eventually(watched, lambda: f"{by.name} does not watch {host.name}")
 
 
 def no_restart(*agents: Agent) -> bool:
@@ -160,18 +143,3 @@ def test_places_that_no_node_serves(fleet: Fleet) -> None:
     fleet.finish(*agents)
     for agent in agents:
         assert len(agent.reports()) == 1, "its worker was never stopped"
-
-
-@pytest.mark.thorough
-def test_one_of_two_nodes_is_killed(fleet: Fleet) -> None:
-    killed = 0  # it serves
-    hosts = fleet.lan.add("alpha", "beta")
-    job = Job(fleet, hosts, "1:2")
-    agents = [job.node(host, 60, rank) for rank, host in enumerate(hosts)]
-    before = in_one_round(*agents)
-    wait_watched(hosts[killed], hosts[1 - killed])
-    os.kill(agents[killed].pid, signal.SIGKILL)
-    left = agents[1 - killed]
-    in_one_round(left, after=before)
-    fleet.finish(left)
-    assert no_restart(left)

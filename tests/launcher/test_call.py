@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import os
@@ -116,7 +117,7 @@ def test_exception_of_the_first_failure(temporary: Path) -> None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     with pytest.raises(ChildFailedError) as caught:
-        elastic_launch(alone(), called.raises)("on purpose", rank=1)
+        elastic_launch(alone(start_method="fork"), called.raises)("on purpose", rank=1)
     error: Any = caught.value
     assert isinstance(error, WorkersFailed)
     rank, failure = error.get_first_failure()
@@ -136,19 +137,19 @@ def test_exception_of_the_first_failure(temporary: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("how", "method", "code", "signal_name"),
-    [("killed", "spawn", -9, "SIGKILL"), ("exit", "fork", 3, "<N/A>")],
-)
-def test_worker_that_ends_before_it_returns(how: str, method: str, code: int, signal_name: str) -> None:
-    with pytest.raises(WorkersFailed) as caught:
-        elastic_launch(alone(1, start_method=method), called.ends)(how)
-    (failure,) = caught.value.failures.values()
-    assert (failure.exitcode, failure.signal_name(), failure.error_file) == (code, signal_name, "<N/A>")
+def test_worker_or_agent_that_ends_before_it_returns() -> None:
+    for how, method, code, signal_name in (("killed", "spawn", -9, "SIGKILL"), ("exit", "fork", 3, "<N/A>")):
+        with pytest.raises(WorkersFailed) as caught:
+            elastic_launch(alone(1, start_method=method), called.ends)(how)
+        (failure,) = caught.value.failures.values()
+        assert (failure.exitcode, failure.signal_name(), failure.error_file) == (code, signal_name, "<N/A>")
+    with pytest.raises(AgentLost):  # a process of its own, which an out-of-memory killer may choose
+        elastic_launch(alone(1, start_method="fork"), called.kills_the_agent)()
 
 
 def test_restart_runs_the_function_again() -> None:
-    assert elastic_launch(alone(max_restarts=1), called.fails_at_first)() == {0: "1", 1: "1"}
+    config = alone(max_restarts=1, start_method="fork")
+    assert elastic_launch(config, called.fails_at_first)() == {0: "1", 1: "1"}
 
 
 def test_program(capfd: pytest.CaptureFixture[str]) -> None:
@@ -156,23 +157,6 @@ def test_program(capfd: pytest.CaptureFixture[str]) -> None:
     assert sorted(capfd.readouterr().out.splitlines()) == ["rank 0", "rank 1"]
     with pytest.raises(WorkersFailed):
         elastic_launch(alone(1), "false")()
-
-
-@pytest.mark.thorough
-def test_our_configuration_works_with_torchs_own_agent(tmp_path: Path) -> None:
-    """In a process of its own: torch leaves handlers of signals, and open files."""
-    program = f"""
-from torch.distributed.launcher.api import launch_agent
-from rdzv_launcher import DefaultLogsSpecs, LaunchConfig, Std
-logs = DefaultLogsSpecs(log_dir={str(tmp_path)!r}, tee={{0: Std.OUT, 1: Std.NONE}}, redirects=Std.ERR)
-for specs in (None, logs):
-    config = LaunchConfig(1, 1, 2, specs, "job", rdzv_backend="c10d", rdzv_endpoint="localhost:0")
-    launch_agent(config, "echo", ["rank ${{local_rank}}"])
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == ["[default_role0]:rank 0", "rank 0", "rank 1", "rank 1"]
-    assert {path.name for path in tmp_path.glob("job_*/attempt_0/0/*.log")} == {"stdout.log", "stderr.log"}
 
 
 MISTAKES: list[tuple[dict[str, Any], Any, dict[str, Any], str]] = [
@@ -196,13 +180,6 @@ def test_a_mistake_is_refused_by_the_name_of_the_field() -> None:
             elastic_launch(alone(**config), entrypoint)(**keywords)
     with pytest.raises(UsageError):
         elastic_launch({"nproc_per_node": 2}, called.says)()
-
-
-@pytest.mark.thorough
-def test_launch_that_is_killed() -> None:
-    """Its own process: an out-of-memory killer may choose it."""
-    with pytest.raises(AgentLost):
-        elastic_launch(alone(1), called.kills_the_agent)()
 
 
 @pytest.mark.thorough
@@ -243,3 +220,12 @@ def test_logs_as_torchs_configuration_has_them(tmp_path: Path, capfd: pytest.Cap
         ("attempt_0", str(rank), f"{name}.log") for rank in (0, 1) for name in ("stderr", "stdout")
     ]
     assert files["attempt_0", "0", "stderr.log"].read_text() == "rank 0 says stderr\n"
+
+
+@pytest.mark.thorough
+def test_fields_of_the_configuration_are_torchs() -> None:
+    from torch.distributed.launcher.api import LaunchConfig as Torchs
+
+    theirs, ours = ({each.name: each for each in dataclasses.fields(config)} for config in (Torchs, LaunchConfig))
+    assert [(name, each.init) for name, each in ours.items()] == [(name, each.init) for name, each in theirs.items()]
+    assert {name for name in ours if ours[name].default != theirs[name].default} == {"rdzv_backend"}

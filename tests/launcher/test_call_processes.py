@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from pathlib import Path
@@ -66,10 +65,7 @@ def test_what_a_caller_sees_is_what_torchs_shows(cluster: Cluster, act: str, met
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("number", "says", "method"),
-    [
-        ("SIGTERM", {"stopped": "SIGTERM"}, "spawn"),
-        ("SIGINT", {"interrupted": True}, "fork"),
-    ],
+    [("SIGTERM", {"stopped": "SIGTERM"}, "spawn"), ("SIGINT", {"interrupted": True}, "fork")],
 )
 def test_signal_stops_the_call_and_not_the_caller(
     cluster: Cluster, tmp_path: Path, number: str, says: dict[str, Any], method: str
@@ -134,19 +130,3 @@ def test_caller_needs_no_torch(cluster: Cluster, tmp_path: Path) -> None:
     lines = [line for line in agent.text.splitlines() if line.startswith(("{", "ValueError("))]
     assert lines == ["{0: '1', 1: '1'}", "ValueError('on purpose')"] * 2
     assert "torch is imported" not in agent.text
-
-
-@pytest.mark.thorough
-def test_fields_of_the_configuration_are_torchs() -> None:
-    import dataclasses
-
-    from torch.distributed.launcher.api import LaunchConfig as Torchs
-
-    from rdzv_launcher import LaunchConfig
-
-    theirs = {each.name: each for each in dataclasses.fields(Torchs)}
-    ours = {each.name: each for each in dataclasses.fields(LaunchConfig)}
-    assert list(ours) == list(theirs)
-    differ = {name for name in ours if ours[name].default != theirs[name].default}
-    assert differ == {"rdzv_backend"}
-    assert json.dumps([each.init for each in ours.values()]) == json.dumps([each.init for each in theirs.values()])

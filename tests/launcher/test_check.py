@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kits.etcd import etcd_kit
 from kits.eventually import eventually
-from kits.launcher.harness import Agent, Cluster, free_port, server
+from kits.launcher.harness import Cluster, free_port, server
 
 from rdzv_launcher.run.checks import CHECKS
+from rdzv_launcher.run.cli import main
 from rdzv_launcher.run.preparation import STEPS
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.native.framing import ask_statistics
@@ -23,36 +24,6 @@ from rdzv_plugins.kvstore.native.framing import ask_statistics
 MARK = "import os, pathlib; pathlib.Path('started-' + os.environ['RANK']).touch()\n"
 NAMES = [each.name for each in CHECKS]
 LINE = re.compile(r"^(ok|warning|FAILED|skipped) +([a-z -]+): (.+)$", re.MULTILINE)
-
-
-class Checks:
-    """Runs the command on a script that leaves a trace, and reads what it says."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        (cluster.directory / "train.py").write_text(MARK)
-
-    def start(self, *arguments: object, script: str = "train.py", **env: str) -> Agent:
-        return self.cluster.start(["rdzv-run", *arguments, script], **env)
-
-    def __call__(self, *arguments: object, code: int = 0, script: str = "train.py", **env: str) -> Lines:
-        before = sorted(self.cluster.directory.rglob("*"))
-        agent = self.start("--check", *arguments, script=script, **env)
-        assert agent.wait() == code, agent.text
-        left = set(self.cluster.directory.rglob("*")) - {*before, agent.output}
-        assert not left, f"it has left {left}"
-        return Lines(agent.text)
-
-    def launch(self, *arguments: object, **options: str) -> tuple[int, str]:
-        """Exit code and error of the same command without --check, with the remedy behind it as there."""
-        agent = self.start(*arguments, **options)
-        code = agent.wait()
-        error, _, remedy = agent.text.partition("rdzv-run: error: ")[2].strip().partition("\nrdzv-run: ")
-        return code, f"{error}{'' if error.endswith(('.', '?', '!')) else '.'} {remedy}".strip()
-
-    @property
-    def nothing_started(self) -> bool:
-        return not list(self.cluster.directory.glob("started*"))
 
 
 class Lines(dict[str, tuple[str, str]]):
@@ -66,66 +37,49 @@ class Lines(dict[str, tuple[str, str]]):
         return [name for name, (found, _) in self.items() if found == verdict]
 
 
+Checks = Callable[..., Lines]
+
+
 @pytest.fixture
-def checks(cluster: Cluster) -> Checks:
-    """What ``rdzv-run --check`` says."""
-    return Checks(cluster)
+def run(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """``rdzv-run`` in this process, on a script that leaves a trace; its exit code and all that it has said."""
+    (cluster.directory / "train.py").write_text(MARK)
+    monkeypatch.chdir(cluster.directory)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    for name in os.environ:
+        if name.startswith(("PET_", "RDZV_")):
+            monkeypatch.delenv(name)
+
+    def launched(*arguments: str, script: str = "train.py") -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = main([*arguments, script])
+        return (code, *capfd.readouterr())
+
+    return launched
 
 
-@contextmanager
-def taken() -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield listener.getsockname()[1]
+@pytest.fixture
+def checks(run: Callable[..., Any]) -> Checks:
+    """What the command says with --check."""
+
+    def made(*arguments: str, code: int = 0, script: str = "train.py") -> Lines:
+        before = sorted(Path().rglob("*"))
+        found, out, said = run("--check", *arguments, script=script)
+        assert found == code, out + said
+        assert sorted(Path().rglob("*")) == before, "it leaves nothing"
+        return Lines(out + said)
+
+    return made
 
 
 def test_each_step_of_a_launch_is_a_check_in_the_same_order() -> None:
     assert [each.find for each in CHECKS if each.find in STEPS] == list(STEPS)
 
 
-@pytest.mark.parametrize(
-    "name", ["parallel", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("static", "c10d", "tiered"))]
-)
-def test_a_good_command(checks: Checks, name: str) -> None:
-    command = [
-        f"--rdzv-backend={name}",
-        f"--rdzv-endpoint={checks.cluster.endpoint}",
-        f"--rdzv-conf=worker_ports={free_port()}",
-        "--log-dir=logs/of/this",
-        "-r3",
-    ]
-    lines = checks(*command)
-    assert lines.verdicts("ok") == NAMES
-    assert checks.nothing_started
-    assert checks.launch(*command)[0] == 0
-    assert not checks.nothing_started
-
-
-LACKS = """
-from rdzv_plugins import Backend, hookimpl
-
-@hookimpl
-def rdzv_register_backends():
-    return Backend(name="lacks", summary="its client is not installed", create=print, imports=("absent_client",))
-"""
-
-
-@pytest.mark.thorough
-def test_a_module_that_a_plugin_declares_and_that_is_missing(checks: Checks, tmp_path: Path) -> None:
-    """That of its entry point, and one that its backend imports: told once, as by the launch that selects it."""
-    for name in ("gone", "lacks"):
-        info = tmp_path / f"rdzv_{name}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: rdzv-{name}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[rdzv_plugins]\n{name} = rdzv_{name}_module\n")
-    (tmp_path / "rdzv_lacks_module.py").write_text(LACKS)
-    checks.cluster.warm = False
-    site = {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
-    for name, where, missing in (("gone", "backend", "rdzv_gone_module"), ("lacks", "options", "absent_client")):
-        lines = checks(f"--rdzv-backend={name}", code=69, **site)
-        assert lines.verdicts("FAILED") == [where]
-        assert missing in lines[where][1]
-        assert (69, lines[where][1]) == checks.launch(f"--rdzv-backend={name}", **site)
-        assert ("rdzv-gone" in lines["other plug-ins"][1]) == (name != "gone")
+@pytest.mark.parametrize("name", ["static", "c10d", "parallel", "tiered"])
+def test_a_good_command(checks: Checks, cluster: Cluster, name: str) -> None:
+    command = [f"--rdzv-backend={name}", f"--rdzv-endpoint={cluster.endpoint}", "--log-dir=logs/of/this", "-r3"]
+    assert checks(*command, f"--rdzv-conf=worker_ports={free_port()}").verdicts("ok") == NAMES
 
 
 ETCD = ("--rdzv-backend=etcd", "--rdzv-endpoint=localhost:1")
@@ -149,30 +103,36 @@ REFUSED: list[tuple[int, str, tuple[str, ...], str]] = [
 """(Exit code, the check that finds it, the command, what is named.)"""
 
 
-@pytest.mark.parametrize(
-    "cases", [REFUSED[::3], pytest.param(REFUSED, marks=pytest.mark.thorough)], ids=["some", "all"]
-)
-def test_what_a_launch_refuses_is_told_in_its_words(
-    checks: Checks, cases: list[tuple[int, str, tuple[str, ...], str]]
-) -> None:
-    for code, name, arguments, named in cases:
+def test_what_a_launch_refuses_is_told_in_its_words(checks: Checks, run: Callable[..., Any]) -> None:
+    for code, name, arguments, named in REFUSED:
         lines = checks(*arguments, code=code)
         assert lines.verdicts("FAILED") == [name]
         assert named in lines[name][1]
-        assert checks.launch(*arguments) == (code, lines[name][1])
-    assert checks.nothing_started
+        found, out, said = run(*arguments)
+        error, _, remedy = said.partition("rdzv-run: error: ")[2].strip().partition("\nrdzv-run: ")
+        whole = f"{error}{'' if error.endswith(('.', '?', '!')) else '.'} {remedy}".strip()
+        assert (found, out, whole) == (code, "", lines[name][1])
+
+
+def test_srun_on_several_machines_is_refused_an_endpoint_that_each_has_for_itself(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_STEP_NUM_NODES", "2")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+    command = ["--rdzv-backend=parallel", "--nnodes=1:2", "--node-rank=0", "--rdzv-endpoint=127.0.0.1:1"]
+    code, _, said = run(*command)
+    assert (code, "srun" in said, "127.0.0.1:1" in said) == (2, True, True), said
 
 
 def test_all_that_is_wrong_is_told_at_once_and_the_first_decides(checks: Checks) -> None:
-    wrong = ["--rdzv-backend=etcd-v2", "--log-dir=train.py/logs"]
-    lines = checks(*wrong, script="nothing.py", code=69)
+    lines = checks("--rdzv-backend=etcd-v2", "--log-dir=train.py/logs", script="nothing.py", code=69)
     assert lines.verdicts("FAILED") == ["backend", "script", "directories"]
     assert lines.verdicts("skipped") == ["options", "flags", "endpoint", "worker ports", "health"]
 
 
-@pytest.mark.thorough
 def test_ports_that_are_taken(checks: Checks) -> None:
-    with taken() as port:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
         lines = checks(f"--rdzv-endpoint=127.0.0.1:{port}", code=68)
         assert lines.verdicts("FAILED") == ["endpoint"]
         assert f"pid {os.getpid()} (" in lines["endpoint"][1]
@@ -183,45 +143,38 @@ def test_ports_that_are_taken(checks: Checks) -> None:
         assert checks(*mine, *several, "--node-rank=1")["worker ports"][0] == "skipped"
 
 
-@pytest.mark.thorough
 def test_endpoints_that_cannot_be_reached(checks: Checks) -> None:
-    client = ["--nnodes=2", "--node-rank=1"]
-    lines = checks(*client, "--rdzv-endpoint=no-such-host.invalid:29500", code=68)
-    assert lines.verdicts("FAILED") == ["endpoint"]
-    lines = checks(*client, f"--rdzv-endpoint=127.0.0.1:{free_port()}")
-    assert lines["endpoint"][0] == "warning", "nobody listens there yet"
-    port = free_port()
+    client, port = ["--nnodes=2", "--node-rank=1"], free_port()
+    assert checks(*client, "--rdzv-endpoint=no..name:1", code=68).verdicts("FAILED") == ["endpoint"]
+    assert checks(*client, f"--rdzv-endpoint=127.0.0.1:{port}")["endpoint"][0] == "warning", "nobody listens there yet"
     with server(port, b"HTTP/1.1 400 Bad Request\r\n\r\n"):
         for backend in ("static", "parallel"):
             lines = checks(*client, f"--rdzv-backend={backend}", f"--rdzv-endpoint=127.0.0.1:{port}", code=68)
             assert f"127.0.0.1:{port}" in lines["endpoint"][1]
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", ["static", "parallel"])
-def test_beside_a_node_that_waits(checks: Checks, name: str) -> None:
+@pytest.mark.parametrize("name", ["parallel", pytest.param("static", marks=pytest.mark.thorough)])
+def test_beside_a_node_that_waits(checks: Checks, cluster: Cluster, name: str) -> None:
     """Its job hears nothing of it."""
-    there = [f"--rdzv-backend={name}", f"--rdzv-endpoint={checks.cluster.endpoint}", "--rdzv-id=mine"]
-    first = checks.start(*there, "--nnodes=2", "--node-rank=0")
-    checks.cluster.wait_listening()
-    assert checks(*there, "--nnodes=2", "--node-rank=1")["endpoint"][0] == "ok"
+    there = [f"--rdzv-backend={name}", f"--rdzv-endpoint={cluster.endpoint}", "--rdzv-id=mine"]
+    first = cluster.start(["rdzv-run", *there, "--nnodes=2", "--node-rank=0", "train.py"])
+    cluster.wait_listening()
+    eventually(lambda: checks(*there, "--nnodes=2", "--node-rank=1")["endpoint"][0] == "ok", lambda: first.text)
     if name == "parallel":
 
         def runs() -> list[dict[str, Any]]:
-            return ask_statistics(Endpoint("127.0.0.1", checks.cluster.port), 60)["runs"]
+            return ask_statistics(Endpoint("127.0.0.1", cluster.port), 60)["runs"]
 
         eventually(lambda: [run for run in runs() if run["keys"]], lambda: first.text)
         # the server sees the end of a connection a moment later
         eventually(lambda: [(run["name"], run["sessions"]) for run in runs()] == [("mine", 1)], runs)
-    lines = checks(*there, "--nnodes=3", "--node-rank=1", code=78)
-    assert "--nnodes" in lines["endpoint"][1]
-    checks(*there, "--rdzv-id=other", "--nnodes=2", "--node-rank=1", code=76)
+    assert "--nnodes" in checks(*there, "--nnodes=3", "--node-rank=1", code=78)["endpoint"][1]
+    checks(*there[:2], "--rdzv-id=other", "--nnodes=2", "--node-rank=1", code=76)
     assert "refused" not in first.text
-    assert checks.launch(*there, "--nnodes=3", "--node-rank=1")[0] == 78
 
 
 @pytest.mark.thorough
-def test_etcd(checks: Checks, one_etcd: etcd_kit.Cluster) -> None:
+def test_etcd(checks: Checks, cluster: Cluster, one_etcd: etcd_kit.Cluster) -> None:
     there = ["--rdzv-backend=etcd", f"--rdzv-endpoint={one_etcd.endpoint}", "--rdzv-id=checked"]
 
     def there_now() -> dict[str, int]:
@@ -229,7 +182,7 @@ def test_etcd(checks: Checks, one_etcd: etcd_kit.Cluster) -> None:
 
     assert checks(*there).verdicts("ok") == NAMES
     assert not there_now()
-    first = checks.start(*there, "--nnodes=2")
+    first = cluster.start(["rdzv-run", *there, "--nnodes=2", "train.py"])
     eventually(lambda: any(key.endswith("/k/all/progress") for key in there_now()), lambda: first.text)
     before = there_now()
     assert checks(*there, "--nnodes=2")["endpoint"][0] == "ok"
@@ -237,12 +190,32 @@ def test_etcd(checks: Checks, one_etcd: etcd_kit.Cluster) -> None:
     assert there_now().keys() == before.keys()
 
 
+LACKS = """
+from rdzv_plugins import Backend, hookimpl
+
+@hookimpl
+def rdzv_register_backends():
+    return Backend(name="lacks", summary="its client is not installed", create=print, imports=("absent_client",))
+"""
+
+
 @pytest.mark.thorough
-def test_the_variable_and_the_scripts_own_flag(checks: Checks) -> None:
-    agent = checks.start(PET_CHECK="1")
-    assert agent.wait() == 0
-    assert list(Lines(agent.text)) == NAMES
-    assert checks.nothing_started
-    agent = checks.cluster.start(["rdzv-run", "train.py", "--check"])  # behind the script it is the script's
-    assert (agent.wait(), agent.text) == (0, "")
-    assert not checks.nothing_started
+def test_a_module_that_a_plugin_declares_and_that_is_missing(cluster: Cluster, tmp_path: Path) -> None:
+    """That of its entry point, and one that its backend imports: told once, as by the launch that selects it."""
+    for name in ("gone", "lacks"):
+        info = tmp_path / f"rdzv_{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: rdzv-{name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[rdzv_plugins]\n{name} = rdzv_{name}_module\n")
+    (tmp_path / "rdzv_lacks_module.py").write_text(LACKS)
+    cluster.warm = False
+    for name, where, missing in (("gone", "backend", "rdzv_gone_module"), ("lacks", "options", "absent_client")):
+        command = ["rdzv-run", f"--rdzv-backend={name}", "--no-python", "/bin/true"]
+        site = {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+        check, launch = cluster.start(command, PET_CHECK="1", **site), cluster.start(command, **site)
+        assert (check.wait(), launch.wait()) == (69, 69)
+        lines = Lines(check.text)
+        assert lines.verdicts("FAILED") == [where]
+        assert missing in lines[where][1]
+        assert missing in launch.text
+        assert ("rdzv-gone" in lines["other plug-ins"][1]) == (name != "gone")

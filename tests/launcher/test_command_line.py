@@ -1,17 +1,24 @@
-"""A mistake on the command line is answered before torch is imported: real commands, which end when they import it."""
+"""The commands as they are started: what they answer without torch, refuse by name, and leave to the user's project."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
 import os
+import platform
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from kits.launcher.harness import BIN, Cluster
+from kits.launcher.harness import BIN
 
+from rdzv_launcher.run.cli import main
 from rdzv_launcher.tools import cli as tools
 
+RUN, TOOLS = [str(BIN / "rdzv-run")], [str(BIN / "rdzv")]
+RUN_MODULE, TOOLS_MODULE = [sys.executable, "-m", "rdzv_launcher"], [sys.executable, "-m", "rdzv_launcher.tools"]
 IMPORTED = 99
 WATCH = f"""
 import os, sys
@@ -23,41 +30,17 @@ def watch(event, arguments):
 
 sys.addaudithook(watch)
 """
-LATER_TORCH = """
-import sys
-import torch.distributed.run as run
-from rdzv_launcher.run.cli import main
-
-before = run.get_args_parser
-
-def get_args_parser():
-    parser = before()
-    parser.add_argument("--exit-barrier-timeout", "--exit_barrier_timeout", type=float, default=300)
-    parser.add_argument("--of-a-later-torch", type=int, default="7")
-    return parser
-
-run.get_args_parser = get_args_parser
-sys.exit(main())
-"""
 
 
 def ended(command: list[str], directory: Path, watched: bool = True, **variables: str) -> tuple[int, str]:
-    """Exit code and output of a command."""
+    """Exit code and output of a command; it ends when it imports torch, if that is ``watched``."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "RDZV_", "TORCH"))}
     if watched:
         (directory / "watch").mkdir(exist_ok=True)
         (directory / "watch" / "sitecustomize.py").write_text(WATCH)
         variables["PYTHONPATH"] = str(directory / "watch")
-    done = subprocess.run(
-        command,
-        cwd=directory,
-        env=kept | variables,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=120,
-    )
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    done = subprocess.run(command, cwd=directory, env=kept | variables, text=True, timeout=120, **streams)
     assert "Traceback" not in done.stdout, done.stdout
     return done.returncode, done.stdout
 
@@ -65,20 +48,18 @@ def ended(command: list[str], directory: Path, watched: bool = True, **variables
 def test_a_command_is_answered_without_torch(tmp_path: Path) -> None:
     for code, named, *arguments in (
         (0, "usage: rdzv-run ", "--help"),
-        (0, "native part: ", "--version"),
         (2, "--bogus", "--bogus"),
         (2, "nothing.py", "nothing.py"),
-        (2, "nobody", "--rdzv-backend=nobody", "-"),
         (2, "'etcd'", "--rdzv-backend=etcd", "--rdzv-conf=nothing=1", "--rdzv-endpoint=h:1", "--rdzv-id=a", "-"),
     ):
-        found, text = ended([str(BIN / "rdzv-run"), *arguments], tmp_path)
+        found, text = ended([*RUN, *arguments], tmp_path)
         assert (found, named in text) == (code, True), text
 
 
 @pytest.mark.thorough
 def test_a_backend_of_torchs_imports_it(tmp_path: Path) -> None:
     """Else the test above would show nothing. The workers have torch's own level of its log."""
-    command = [str(BIN / "rdzv-run"), "--standalone", "--rdzv-backend=c10d", "--no-python", "/bin/sh", "-c"]
+    command = [*RUN, "--standalone", "--rdzv-backend=c10d", "--no-python", "/bin/sh", "-c"]
     command.append("echo level ${TORCH_CPP_LOG_LEVEL-unset}")
     for variables, level in (({}, "FATAL"), ({"RDZV_DEBUG": "1"}, "its own")):
         code, text = ended(command, tmp_path, **variables)
@@ -110,11 +91,20 @@ REFUSED: list[tuple[str, list[str], dict[str, str]]] = [
 """What is named, the flags, and the variables."""
 
 
-def test_what_cannot_be_is_refused_by_name(cluster: Cluster) -> None:
-    agents = [cluster.start(["rdzv-run", *flags, cluster.script("report.py")], **env) for _, flags, env in REFUSED]
-    for (named, *_), agent in zip(REFUSED, agents, strict=True):
-        assert agent.wait() == 2, agent.text
-        assert named in agent.text.partition("rdzv-run: error: ")[2]
+@pytest.mark.parametrize(("named", "flags", "variables"), REFUSED)
+def test_what_cannot_be_is_refused_by_name(
+    named: str,
+    flags: list[str],
+    variables: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "train.py").touch()
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert main([*flags, str(tmp_path / "train.py")]) == 2
+    assert named in capfd.readouterr().err.partition("rdzv-run: error: ")[2]
 
 
 @pytest.mark.parametrize("words", [[], ["statsu"]])
@@ -126,6 +116,24 @@ def test_rdzv_without_a_command_names_those_that_there_are(
     assert "status" in capsys.readouterr().err
 
 
+LATER_TORCH = """
+import sys
+import torch.distributed.run as run
+from rdzv_launcher.run.cli import main
+
+before = run.get_args_parser
+
+def get_args_parser():
+    parser = before()
+    parser.add_argument("--exit-barrier-timeout", "--exit_barrier_timeout", type=float, default=300)
+    parser.add_argument("--of-a-later-torch", type=int, default="7")
+    return parser
+
+run.get_args_parser = get_args_parser
+sys.exit(main())
+"""
+
+
 @pytest.mark.thorough
 def test_flags_that_a_later_torch_has(tmp_path: Path) -> None:
     """One that we do not know is called that; one of ours stays ours."""
@@ -135,3 +143,59 @@ def test_flags_that_a_later_torch_has(tmp_path: Path) -> None:
     command = [sys.executable, "later.py", "--exit-barrier-timeout=5", "--no-python", "/bin/echo", "it runs"]
     code, text = ended(command, tmp_path, watched=False)
     assert (code, "it runs\n" in text) == (0, True), text
+
+
+def test_version_and_help(tmp_path: Path) -> None:
+    """A script keeps its own."""
+    ours, torchs = map(importlib.metadata.version, ("rdzv-plugins", "torch"))
+    expected = f"rdzv-plugins {ours}, torch {torchs}, Python {platform.python_version()}"
+    for command in (RUN, TOOLS_MODULE):
+        code, text = ended([*command, "--version"], tmp_path)
+        assert (code, text.startswith(expected)) == (0, True), text
+    code, text = ended([*RUN_MODULE, "--help"], tmp_path, COLUMNS="200")
+    assert (code, text.startswith("usage: rdzv-run ")) == (0, True), text
+    (tmp_path / "train.py").write_text("import sys; print('mine', sys.argv[1:])")
+    assert ended([*RUN, "train.py", "--version"], tmp_path) == (0, "mine ['--version']\n")
+
+
+@pytest.mark.thorough
+def test_a_users_project_may_call_its_modules_as_it_likes(tmp_path: Path) -> None:
+    """None of ours is in its way, nor are they in ours."""
+    names = ("launcher", "rdzv", "tools", "native", "run", "agent", "console", "signals", "status")
+    for name in names:
+        (tmp_path / f"{name}.py").write_text("WHOSE = 'the user'\n")
+    (tmp_path / "train.py").write_text(
+        f"import importlib, json\nprint(json.dumps({{n: importlib.import_module(n).WHOSE for n in {names}}}))\n"
+    )
+    for command in (RUN, RUN_MODULE):
+        code, text = ended([*command, "train.py"], tmp_path, watched=False, PYTHONPATH=".")
+        assert (code, json.loads(text.splitlines()[-1])) == (0, dict.fromkeys(names, "the user"))
+    for command in (TOOLS, TOOLS_MODULE):
+        code, text = ended([*command, "backends"], tmp_path, watched=False, PYTHONPATH=".")
+        assert (code, "parallel" in text) == (0, True), text
+
+
+def limited(directory: Path, limits: str, *arguments: str) -> tuple[int, str]:
+    """A launch below these limits of open files; its workers say theirs."""
+    (directory / "train.py").write_text(
+        "import resource; print('may open', resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    command = f"{limits} && exec {' '.join([*RUN, *arguments])} train.py"
+    return ended(["bash", "-c", command], directory, watched=False)
+
+
+def test_a_limit_of_open_files_is_raised_as_far_as_it_has_to_be_or_refused(tmp_path: Path) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    code, text = limited(tmp_path, "ulimit -n 24", "--standalone")
+    assert (code, "ulimit -n" in text, "may open (" in text) == (71, True, False), text
+    code, text = limited(tmp_path, "ulimit -S -n 24", "--standalone")
+    assert (code, f", {hard})" in text) == (0, True), text
+    assert 40 < int(text.partition("(")[2].partition(",")[0]) < 100
+
+
+@pytest.mark.thorough
+def test_the_limit_of_open_files_that_it_asks_for_is_enough(tmp_path: Path) -> None:
+    job = ["--rdzv-backend=tiered", "--nproc-per-node=4"]
+    needed = limited(tmp_path, "ulimit -n 30", *job)[1].partition("needs up to ")[2].partition(" ")[0]
+    code, text = limited(tmp_path, f"ulimit -n {needed}", *job, "-r3", "-t3", "--log-dir=logs")
+    assert (code, text.count("may open")) == (0, 4), text

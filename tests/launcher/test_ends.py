@@ -1,4 +1,4 @@
-"""How a job ends: exit codes, who failed first, signals, and that nothing stays behind."""
+"""How a job ends: who failed first, who waits for whom, signals, and that nothing stays behind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 import signal
 
 import pytest
-from kits.launcher.harness import Agent, Cluster
+from kits.eventually import eventually
+from kits.launcher.harness import Agent, Cluster, error_of, server
 
 
 def last_lines(agent: Agent) -> str:
@@ -76,57 +77,31 @@ def test_nohup_survives_a_hang_up(cluster: Cluster) -> None:
     assert agent.wait() == 143
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.thorough)])
-def test_signal_reaches_the_workers_and_nothing_is_left(cluster: Cluster, number: signal.Signals) -> None:
+def test_signal_reaches_the_workers_and_nothing_is_left(cluster: Cluster) -> None:
     agent = cluster.run("plain.py", "children", nproc=2)
     agent.wait_for("ready(.|\n)*ready")
-    os.kill(agent.pid, number)
-    assert agent.wait() == 128 + number
+    os.kill(agent.pid, signal.SIGTERM)
+    assert agent.wait() == 143
     cluster.wait_gone()
 
 
-@pytest.mark.thorough
-def test_signal_while_waiting_for_the_host(cluster: Cluster) -> None:
-    agent = cluster.run("plain.py", "sleep", backend="c10d", nnodes=2, conf="is_host=false", options=["-v"])
-    agent.wait_for("handling signals")
-    os.kill(agent.pid, signal.SIGTERM)
-    assert agent.wait() == 143
+def test_who_works_is_waited_for_longer_than_the_exit_barriers_time_out(cluster: Cluster) -> None:
+    """That one is for nodes that are lost."""
+    stop = cluster.directory / "stop"
+    options = ["--exit-barrier-timeout=1", "-v"]
+    agents = cluster.pair("waits.py", stop, 0, backend="parallel", conf="last_call_timeout=60", options=options)
+    eventually(lambda: all("begins" in agent.text for agent in agents), lambda: agents[0].text + agents[1].text)
+    done = next(agent for agent in agents if "rank 0 begins" in agent.text)
+    done.wait_for("waiting for node rank 1(.|\n)*waiting for node rank 1")  # said again when a time-out is over
+    stop.touch()
+    assert [agent.wait() for agent in agents] == [0, 0], agents[0].text + agents[1].text
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("backend", ["static", "c10d", "parallel"])  # order: simulation
-def test_host_waits_for_an_agent_that_was_replaced(cluster: Cluster, backend: str) -> None:
-    """The agent that has left must not be counted for the one in its place."""
-    go_on = cluster.directory / "go-on"
-    conf = {"static": "linger=30", "c10d": "linger=30,last_call_timeout=2", "parallel": "last_call_timeout=60"}[backend]
-
-    def start(rank: int) -> Agent:
-        given = rank if backend == "static" else None
-        nodes = 2 if backend == "static" else "1:2"
-        return cluster.run(
-            "report.py", *("fail_after", go_on, 0, 7), backend=backend, nnodes=nodes, rank=given, restarts=0, conf=conf
-        )
-
-    first = start(0)
-    cluster.wait_listening()
-    second = start(1)
-    for agent in (first, second):
-        agent.wait_for("past the barrier of 2")  # from here on its worker does not miss the other
-    os.kill(second.pid, signal.SIGTERM)
-    assert second.wait() == 143
-    again = start(1)
-    again.wait_for("past the barrier of 2")
-    go_on.touch()
-    assert [first.wait(), again.wait()] == [7, 7], first.text + again.text
-
-
-@pytest.mark.thorough
-def test_a_node_that_fails_as_a_consequence_names_the_cause(cluster: Cluster) -> None:
-    agents = cluster.pair("cascade.py", backend="static", nproc=2)
-    assert [agent.wait() for agent in agents] == [9, 9], agents[0].text + agents[1].text
-    for agent in agents:
-        assert "first failure: rank 2 (node 1 on " in last_lines(agent)
-        assert "rank 2 says its last words" in last_lines(agent)
+def test_port_in_use_names_the_process_that_holds_it(cluster: Cluster) -> None:
+    with server(cluster.port, b""):
+        message = error_of(cluster.run("plain.py", "sleep", backend="static", nnodes=2, rank=0), 68)
+    assert f"port {cluster.port} " in message
+    assert f"pid {os.getpid()} (" in message
 
 
 BACKGROUND = """#!/bin/sh

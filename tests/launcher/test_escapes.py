@@ -1,24 +1,17 @@
-"""What others write reaches agents' logs and ``rdzv status`` without a byte that a terminal acts upon."""
+"""What others write reaches agents' logs without a byte that a terminal acts upon."""
 
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack, closing
+from contextlib import closing
 
 import pytest
-from kits.eventually import eventually
 from kits.launcher.elastic_kit import Job, Meeting, parallel_only
-from kits.launcher.harness import BIN, Cluster
-from kits.wire.wire_client import WAIT, Raw, keyed
 from msgspec.structs import asdict
 
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.keys import Member, Round
-from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.elastic.keys import Member
 from rdzv_plugins.interfaces import Failure, Outcome
-from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
-from rdzv_plugins.kvstore.native.proxy import StoreProxy
-from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.rounds.ends import to_json
 
 pytestmark = pytest.mark.thorough
@@ -57,28 +50,3 @@ def test_agent_shows_what_other_nodes_say_of_themselves(meeting: Meeting) -> Non
     assert f"| red{ESCAPED}" in agent.text
     assert f"(node 1 on {ESCAPED}, local rank 0" in agent.text
     assert_harmless(agent.text)
-
-
-def test_status_shows_what_clients_have_written(cluster: Cluster) -> None:
-    with ExitStack() as stack:
-        server = stack.enter_context(StoreServer("127.0.0.1", threads=1, name=NASTY))
-        where = Endpoint("127.0.0.1", server.port)
-        service = stack.enter_context(closing(NativeCoordination(where, NASTY, name="x", who="the test")))
-        session = service.open_session(60, on_lost=lambda _: None, timeout=PATIENCE_S)
-        session.put({keys.ROUND: keys.encode(Round(1, "over", 2, NASTY))}, timeout=PATIENCE_S)
-        session.put({keys.PROGRESS: NASTY.encode()}, timeout=PATIENCE_S)
-        stack.enter_context(StoreProxy(where, name=NASTY, grace=0.5)).listen()
-        stack.enter_context(Raw(server.port)).send(keyed(WAIT, [NASTY.encode(), b"k" * 5000]))
-
-        def told(*flags: str) -> str:
-            agent = cluster.start([BIN / "rdzv", "status", f"--rdzv-endpoint={where}", *flags])
-            assert agent.wait() == 0, agent.text
-            return agent.text
-
-        eventually(lambda: server.stats()["keyspaces"][0]["waited"], lambda: str(server.stats()))
-        text = told()
-        for line in (f"run '{ESCAPED}", f"round 1 is over: {ESCAPED}", f"    {ESCAPED}", f"for {ESCAPED}: 1 client"):
-            assert line.replace("\\", "") in text.replace("\\", ""), text
-        assert "for " + "k" * 1000 + "... (4000 more): 1 client" in text
-        assert_harmless(text)
-        assert json.loads(told("--json"))["keyspaces"][0]["name"] == NASTY

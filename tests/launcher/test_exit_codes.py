@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from kits.launcher.harness import Agent, Cluster, plug_in
@@ -32,132 +30,74 @@ def rdzv_preflight(request):
 """
 
 
-@pytest.fixture
-def hooks(tmp_path: Path) -> str:
-    return plug_in(tmp_path, "rdzv_test_codes", HOOKS)
+CODES = (0, 2, 3, 66, 68, 69, 70, 71, 75, 76, 77, 78, 80, 81, 82, 83, 137, 143)
 
 
-def alone(cluster: Cluster, *options: object, plan: str = "-", **env: str) -> Agent:
-    return cluster.start(["rdzv-run", *options, cluster.script("fails.py"), cluster.directory, 1, plan], **env)
+def started(cluster: Cluster, code: int) -> Agent:
+    """A launch that ends with this code."""
+
+    def alone(*options: object, plan: str = "-", **env: str) -> Agent:
+        return cluster.start(["rdzv-run", *options, cluster.script("fails.py"), cluster.directory, 1, plan], **env)
+
+    def node(rank: int, *options: object, nnodes: int = 2, timeout: int = 60) -> Agent:
+        where = [f"--nnodes={nnodes}", f"--node-rank={rank}", f"--rdzv-endpoint={cluster.endpoint}"]
+        return alone(*where, f"--rdzv-conf=timeout={timeout}", *options)
+
+    def hooked(*options: object) -> Agent:
+        return alone(*options, PYTHONPATH=plug_in(cluster.directory, "rdzv_test_codes", HOOKS), TEST_CODE=str(code))
+
+    def stopped(*options: object) -> Agent:
+        agent = cluster.start(["rdzv-run", *options, cluster.script("waits.py"), cluster.directory / "stop", "-1"])
+        agent.wait_for("rank 0 begins")
+        os.kill(agent.pid, signal.SIGTERM)
+        return agent
+
+    match code:
+        case 0:
+            return alone()
+        case 2:
+            return alone("--nnodes=none")
+        case 3:
+            return alone(plan="0:3")
+        case 66 | 70 | 77:  # when a rendezvous says 66: tests/unit/test_elastic_handler.py
+            return hooked()
+        case 68:
+            return node(1, timeout=1)
+        case 69:
+            return alone("--rdzv-backend=etcd-v2", "--rdzv-endpoint=127.0.0.1:1")
+        case 71:
+            program = cluster.directory / "program"
+            program.write_text("#!/nowhere/interpreter\n")
+            program.chmod(0o755)
+            return cluster.start(["rdzv-run", "--no-python", program])
+        case 75:
+            return node(0, timeout=1)
+        case 76:
+            node(0, "--rdzv-id=one")
+            return node(1, "--rdzv-id=another")
+        case 78:
+            node(0, nnodes=3)
+            return node(1, nnodes=2)
+        case 80:
+            return cluster.start(["rdzv-run", "--hang-timeout=1", cluster.script("stands.py"), "--plain"])
+        case 81:
+            return stopped("--preempt-grace=1")
+        case 82:
+            return alone("--max-restarts=9", plan="0:NameError")
+        case 83:
+            return hooked("--preflight=plugins")
+        case 137:
+            return alone(plan="0:-9")
+        case _:
+            return stopped()
 
 
-def static(cluster: Cluster, rank: int, *options: object, nnodes: int = 2, timeout: int = 60) -> Agent:
-    where = [f"--nnodes={nnodes}", f"--node-rank={rank}", f"--rdzv-endpoint={cluster.endpoint}"]
-    return alone(cluster, *where, f"--rdzv-conf=timeout={timeout}", *options)
-
-
-def _done(cluster: Cluster, hooks: str) -> Agent:
-    return alone(cluster)
-
-
-def _wrong_use(cluster: Cluster, hooks: str) -> Agent:
-    return alone(cluster, "--nnodes=none")
-
-
-def _worker(cluster: Cluster, hooks: str) -> Agent:
-    return alone(cluster, plan="0:3")
-
-
-def _worker_killed(cluster: Cluster, hooks: str) -> Agent:
-    return alone(cluster, plan="0:-9")
-
-
-def _agent_stopped(cluster: Cluster, hooks: str) -> Agent:
-    agent = cluster.start(["rdzv-run", cluster.script("waits.py"), cluster.directory / "stop", "-1"])
-    agent.wait_for("rank 0 begins")
-    os.kill(agent.pid, signal.SIGTERM)
-    return agent
-
-
-def _preempted(cluster: Cluster, hooks: str) -> Agent:
-    agent = cluster.start(["rdzv-run", "--preempt-grace=1", cluster.script("waits.py"), cluster.directory / "s", "-1"])
-    agent.wait_for("rank 0 begins")
-    os.kill(agent.pid, signal.SIGTERM)
-    return agent
-
-
-def _nobody_there(cluster: Cluster, hooks: str) -> Agent:
-    return static(cluster, 1, timeout=1)
-
-
-def _no_such_plugin(cluster: Cluster, hooks: str) -> Agent:
-    return alone(cluster, "--rdzv-backend=etcd-v2", "--rdzv-endpoint=127.0.0.1:1")
-
-
-def _internal(cluster: Cluster, hooks: str) -> Agent:
-    return alone(cluster, PYTHONPATH=hooks, TEST_CODE="70")
-
-
-def _no_worker(cluster: Cluster, hooks: str) -> Agent:
-    program = cluster.directory / "program"
-    program.write_text("#!/nowhere/interpreter\n")
-    program.chmod(0o755)
-    return cluster.start(["rdzv-run", "--no-python", program])
-
-
-def _never_complete(cluster: Cluster, hooks: str) -> Agent:
-    return static(cluster, 0, timeout=1)
-
-
-def _other_run(cluster: Cluster, hooks: str) -> Agent:
-    static(cluster, 0, "--rdzv-id=one")
-    return static(cluster, 1, "--rdzv-id=another")
-
-
-def _vetoed(cluster: Cluster, hooks: str) -> Agent:
-    return alone(cluster, PYTHONPATH=hooks, TEST_CODE="77")
-
-
-def _not_needed(cluster: Cluster, hooks: str) -> Agent:
-    """As a rendezvous says it; when it does: tests/simulation/test_scenarios_elastic.py."""
-    return alone(cluster, PYTHONPATH=hooks, TEST_CODE="66")
-
-
-def _other_settings(cluster: Cluster, hooks: str) -> Agent:
-    static(cluster, 0, nnodes=3)
-    return static(cluster, 1, nnodes=2)
-
-
-def _unfit(cluster: Cluster, hooks: str) -> Agent:
-    return alone(cluster, "--preflight=plugins", PYTHONPATH=hooks, TEST_CODE="83")
-
-
-def _loop(cluster: Cluster, hooks: str) -> Agent:
-    return alone(cluster, "--max-restarts=9", plan="0:NameError")
-
-
-def _hung(cluster: Cluster, hooks: str) -> Agent:
-    return cluster.start(["rdzv-run", "--hang-timeout=1", cluster.script("stands.py"), "--plain"])
-
-
-ENDS: dict[int, Callable[[Cluster, str], Agent]] = {
-    0: _done,
-    2: _wrong_use,
-    3: _worker,
-    66: _not_needed,
-    68: _nobody_there,
-    69: _no_such_plugin,
-    70: _internal,
-    71: _no_worker,
-    75: _never_complete,
-    76: _other_run,
-    77: _vetoed,
-    78: _other_settings,
-    80: _hung,
-    81: _preempted,
-    82: _loop,
-    83: _unfit,
-    137: _worker_killed,
-    143: _agent_stopped,
-}
-
-
-@pytest.mark.parametrize("code", ENDS)
-def test_a_launch_ends_with_it(cluster: Cluster, hooks: str, code: int) -> None:
-    agent = ENDS[code](cluster, hooks)
+@pytest.mark.parametrize("code", CODES)
+def test_a_launch_ends_with_it(cluster: Cluster, code: int) -> None:
+    agent = started(cluster, code)
     assert agent.wait(60) == code, agent.text
 
 
 def test_the_code_of_every_class_is_tried() -> None:
     classes = [each for each in vars(errors).values() if isinstance(each, type)]
-    assert {each.exit_code for each in classes if issubclass(each, errors.RdzvError)} <= ENDS.keys()
+    assert {each.exit_code for each in classes if issubclass(each, errors.RdzvError)} <= {*CODES}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from kits.eventually import eventually
-from kits.launcher.harness import Agent, Cluster
+from kits.launcher.harness import Agent, Cluster, comm_of, parent_of
 
 from rdzv_plugins.worker import round_holds, wait_until_round_holds
 
@@ -21,16 +21,9 @@ def alive(pid: int) -> bool:
 
 
 def keeper_of(agent: Agent) -> int | None:
-    """The pid of its keeper, whose command line is that of its agent."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[1]) == agent.pid and (entry / "comm").read_text() == "rdzv-keeper\n":
-                    return int(entry.name)
-            except OSError:
-                continue
-    return None
+    """The pid of its keeper."""
+    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]
+    return next((pid for pid in pids if parent_of(pid) == agent.pid and comm_of(pid) == "rdzv-keeper"), None)
 
 
 def started_here(agent: Agent) -> list[int]:
@@ -80,19 +73,6 @@ def test_nothing_outlives_an_agent_that_is_killed(cluster: Cluster) -> None:
     os.kill(living.pid, signal.SIGTERM)
     assert living.wait() == 143
     assert set(temporary.iterdir()) == {foreign, own}
-
-
-@pytest.mark.thorough
-def test_nothing_outlives_an_agent_that_is_stopped_or_done(cluster: Cluster) -> None:
-    """Daemons neither; the keeper itself neither."""
-    agent = cluster.run("outlives.py", "ends")
-    started = started_here(agent)
-    os.kill(agent.pid, signal.SIGTERM)
-    agent.wait_for("telling the workers of this node to end: SIGTERM")
-    os.kill(agent.pid, signal.SIGTERM)  # one of them takes no notice of the first
-    assert agent.wait() == 143
-    assert not any(map(alive, started)), [*filter(alive, started)]
-    assert cluster.processes() == {}
 
 
 def test_outside_of_a_launcher_every_round_holds(monkeypatch: pytest.MonkeyPatch) -> None:

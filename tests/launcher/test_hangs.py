@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from kits.launcher.harness import Agent, Cluster
+from kits.launcher.harness import Cluster
 
 pytestmark = pytest.mark.thorough
 
@@ -20,39 +20,24 @@ HANGS = {
 """By round: the rank that is different, what it does, and what is said of it."""
 
 
-def job(
-    cluster: Cluster, script: str, *args: object, logs: Path, nproc: tuple[int, ...] = (1, 1), **more: object
-) -> list[Agent]:
-    """A node for each number of workers."""
-    options = [*more.pop("options", ()), "--shutdown-timeout=2"]
-    return [
-        cluster.run(
-            script,
-            *args,
-            backend="parallel",
-            nnodes=len(nproc),
-            nproc=workers,
-            options=[*options, f"--log-dir={logs / str(node)}"],
-            **more,
-        )
-        for node, workers in enumerate(nproc)
-    ]
-
-
 def test_each_hang_is_named_and_the_job_restarts_until_none_is_left(cluster: Cluster, tmp_path: Path) -> None:
     """On every screen the summary of the last one is the last that is said, and every node has stored its stacks."""
     places = [f"{rank}@{round_}={place}" for round_, (rank, place, _) in HANGS.items()]
-    agents = job(
-        cluster,
-        "stands.py",
-        *places,
-        logs=tmp_path,
-        nproc=(1, 2),
-        restarts=9,
-        conf="job_restarts=4,restart_delay=0,linger=30",
-        options=["--hang-timeout=2", "--preload=quick_torch,torch.distributed"],
-        PYTHONPATH=str(cluster.script("")),
-    )
+    options = ["--shutdown-timeout=2", "--hang-timeout=2", "--preload=quick_torch,torch.distributed"]
+    agents = [
+        cluster.run(
+            "stands.py",
+            *places,
+            backend="parallel",
+            nnodes=2,
+            nproc=nproc,
+            restarts=9,
+            conf="job_restarts=4,restart_delay=0,linger=30",
+            options=[*options, f"--log-dir={tmp_path / str(node)}"],
+            PYTHONPATH=str(cluster.script("")),
+        )
+        for node, nproc in enumerate((1, 2))
+    ]
     assert [agent.wait(240) for agent in agents] == [80, 80], "\n".join(agent.text for agent in agents)
     both = "\n".join(agent.text for agent in agents)
     who = r"(\d\d:\d\d:\d\d) rdzv-run error: rank (\d) \(node \d on .*?, pid (\d+)\)"
@@ -69,25 +54,6 @@ def test_each_hang_is_named_and_the_job_restarts_until_none_is_left(cluster: Clu
         assert any("in stop_here" in text for text in stored)
 
 
-def test_what_takes_longer_than_the_time_out_is_no_hang(cluster: Cluster, tmp_path: Path) -> None:
-    agents = job(cluster, "takes_long.py", 5, logs=tmp_path, conf="hang_timeout=3.5,linger=30")
+def test_what_takes_longer_than_the_time_out_is_no_hang(cluster: Cluster) -> None:
+    agents = cluster.pair("takes_long.py", 5, backend="parallel", conf="hang_timeout=3.5,linger=30")
     assert [agent.wait(240) for agent in agents] == [0, 0], "\n".join(agent.text for agent in agents)
-
-
-def test_of_a_script_that_says_that_it_lives_only_that_counts(cluster: Cluster, tmp_path: Path) -> None:
-    """Sleeping is no hang as long as it says so, and computing is one when it says nothing; a restart is used up."""
-    (agent,) = job(cluster, "says_it_lives.py", 8, logs=tmp_path, nproc=(1,), restarts=1, RDZV_HANG_TIMEOUT="5")
-    assert agent.wait(240) == 80, agent.text
-    assert agent.text.count("says nothing any more\n") == 2, "in each round, and then it was taken to hang"
-    assert "says nothing any more" in agent.text.partition("the job hangs")[0]
-
-
-def test_who_cannot_know_does_not_say_that_it_hangs(cluster: Cluster, tmp_path: Path) -> None:
-    """A node without the option is asked in vain."""
-    watches, does_not = [
-        cluster.run("stands.py", "--plain", backend="parallel", nnodes=2, options=options)
-        for options in (["--hang-timeout=1"], [])
-    ]
-    watches.wait_for("was started without --hang-timeout")
-    for agent in (watches, does_not):
-        assert "the job hangs;" not in agent.text

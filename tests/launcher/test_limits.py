@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 from kits.eventually import eventually
 from kits.launcher.elastic_kit import Job, Meeting, outputs, parallel_only
+from kits.launcher.tiered_kit import root_of
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
@@ -35,8 +35,7 @@ def test_a_node_that_serves_has_the_limits_that_it_was_given(meeting: Meeting, t
     nodes = [first, job.node(conf=conf)]
     for node in nodes:
         eventually(node.reports, lambda: outputs(nodes))
-    served = re.compile(r"the workers' store is at 127\.0\.0\.1:(\d+) ")  # which rank 0 says, whichever that is
-    store = int(eventually(lambda: served.search(outputs(nodes)), lambda: outputs(nodes))[1])
+    store = root_of(nodes).port
     proxies = [report["MASTER_PORT"] for node in nodes for report in node.reports()]
     for port in (meeting.port, store, *proxies):
         limits = ask_statistics(Endpoint("127.0.0.1", int(port)), 60)["limits"]

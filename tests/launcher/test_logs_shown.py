@@ -147,6 +147,23 @@ def test_flood_is_shown_in_part_and_says_so(tmp_path: Path, capsys: pytest.Captu
     assert len(out) < 1 << 20
 
 
+def test_steady_flood_gets_no_more_than_its_allowance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, now = tmp_path / "stdout.log", 0.0
+    view = Plain(Console("stdout"), {0: ""}, lambda lines: [("", line) for line in lines])
+    tail = Tail(str(path), 0, view, allowance=Allowance(lambda: now))
+    with path.open("a") as file:
+        for _ in range(600):  # 100 KiB a second
+            file.write(f"{'x' * 1023}\n" * 10)
+            file.flush()
+            tail.pump(lambda: None)
+            now += 0.1
+    assert tail.floods
+    now += 2.0
+    assert not tail.floods
+    tail.close()
+    assert (60 - 2) << 14 < len(capsys.readouterr().out) < (256 << 10) + (61 << 14)
+
+
 def test_every_line_is_shown_of_a_file_that_is_rotated_meanwhile(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from kits.launcher.elastic_kit import Job, Meeting, in_one_round, last_rank, out
 from kits.launcher.harness import Agent, Cluster
 
 from rdzv_plugins.errors import Preempted
-from rdzv_plugins.testing.agents.processes import send
 
 CODE = Preempted.exit_code
 
@@ -26,26 +24,18 @@ def kept(directory: Path, round_: int = 1) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted(directory.glob(f"saved-{round_}-?"))]
 
 
-def saving(meeting: Meeting, nnodes: object, *flags: str, step: float = 0.02) -> Job:
-    """A job of workers that save."""
-    args = (meeting.directory / "stop-none", step)
-    return Job(meeting, nnodes, script="saves.py", args=args, conf="last_call_timeout=80,ttl=60", options=flags)
-
-
 def heard(agent: Agent) -> list[dict[str, Any]]:
     """What its workers of hears.py have heard."""
     return [report for report in agent.reports() if "notice" in report]
 
 
-def nodes_of(job: Job, count: int, flags: Sequence[str]) -> list[Agent]:
-    return [job.node(rank, flags=flags) for rank in range(count)]
-
-
 @parallel_only  # what is agreed goes by the same keys over etcd
 def test_all_ranks_save_the_same_step_and_the_others_go_on_from_it(meeting: Meeting) -> None:
     meeting.serve()
-    job = saving(meeting, "2:3")
-    agents = nodes_of(job, 3, ["--preempt-grace=600"])
+    stop = meeting.directory / "stop-none"
+    conf = "last_call_timeout=80,ttl=60"
+    job = Job(meeting, "2:3", script="saves.py", args=(stop, 0.02), conf=conf, flags=["--preempt-grace=600"])
+    agents = [job.node(rank) for rank in range(3)]
     before = in_one_round(*agents)
     ranks = {last_rank(agent): agent for agent in agents}
     goes, others = ranks.pop(1), [*ranks.values()]
@@ -59,35 +49,8 @@ def test_all_ranks_save_the_same_step_and_the_others_go_on_from_it(meeting: Meet
     after = in_one_round(*others, after=before)
     assert [report["FROM"] for report in after] == [found[0]["step"]] * 2, "all that was done before is kept"
     assert {report["TORCHELASTIC_RESTART_COUNT"] for report in after} == {"0"}
-    (meeting.directory / "stop-none").touch()
+    stop.touch()
     assert [agent.wait() for agent in others] == [0, 0], outputs(agents)
-
-
-@pytest.mark.thorough
-@parallel_only
-def test_too_few_are_left_and_all_end_with_81(meeting: Meeting) -> None:
-    meeting.serve()
-    agents = nodes_of(saving(meeting, 2), 2, ["--preempt-grace=600"])
-    in_one_round(*agents)
-    os.kill(agents[1].pid, signal.SIGTERM)
-    assert [agent.wait(60) for agent in agents] == [CODE, CODE], outputs(agents)
-    assert len({each["step"] for each in kept(meeting.directory)}) == 1
-    assert len(kept(meeting.directory)) == 2
-
-
-@pytest.mark.thorough
-@parallel_only
-def test_all_are_told_at_once(meeting: Meeting) -> None:
-    """As when the time of a job is up."""
-    meeting.serve()
-    agents = nodes_of(saving(meeting, "1:3"), 3, ["--preempt-grace=600", "--notice-signals=USR1"])
-    in_one_round(*agents)
-    told = [pid for agent in agents for pid in (agent.pid, *meeting.workers(agent, "saves.py"))]
-    for pid in told:  # a scheduler tells all processes; some may have heard of it from others, and have ended
-        send(pid, signal.SIGUSR1)
-    assert [agent.wait(60) for agent in agents] == [CODE] * 3, outputs(agents)
-    assert len(kept(meeting.directory)) == 3, outputs(agents)
-    assert len({each["step"] for each in kept(meeting.directory)}) == 1
 
 
 @pytest.mark.thorough
@@ -95,8 +58,10 @@ def test_all_are_told_at_once(meeting: Meeting) -> None:
 def test_every_form_of_a_notice(meeting: Meeting) -> None:
     """A call, a file and a signal; workers that say nothing of steps have time until the deadline, or say that."""
     meeting.serve()
-    job = Job(meeting, "1:2", script="hears.py", args=(meeting.directory / "stop-none", "says", "handles"), nproc=2)
-    agents = nodes_of(job, 2, ["--preempt-grace=600", "--worker-notice-signal=USR2"])
+    flags = ["--preempt-grace=600", "--worker-notice-signal=USR2"]
+    args = (meeting.directory / "stop-none", "says", "handles")
+    job = Job(meeting, "1:2", script="hears.py", args=args, nproc=2, flags=flags)
+    agents = [job.node(rank) for rank in range(2)]
     for agent in agents:
         eventually(lambda agent=agent: agent.text.count(" begins") == 2, lambda: outputs(agents))
     started = time.time()
@@ -121,28 +86,6 @@ def test_every_form_of_a_notice(meeting: Meeting) -> None:
 
 
 @pytest.mark.thorough
-@parallel_only
-def test_a_frozen_agent_keeps_nobody_from_saving(meeting: Meeting) -> None:
-    meeting.serve()
-    job = Job(
-        meeting,
-        "1:3",
-        script="hears.py",
-        args=(meeting.directory / "stop-none", "says"),
-        conf="ttl=60,last_call_timeout=80",
-    )
-    agents = nodes_of(job, 3, ["--preempt-grace=600"])
-    for agent in agents:
-        eventually(lambda agent=agent: " begins" in agent.text, lambda: outputs(agents))
-    os.kill(agents[2].pid, signal.SIGSTOP)
-    os.kill(agents[1].pid, signal.SIGTERM)
-    for agent in agents[:2]:
-        eventually(lambda agent=agent: heard(agent), lambda: outputs(agents))
-    assert agents[1].wait(60) == CODE, outputs(agents)
-    assert not heard(agents[2])
-
-
-@pytest.mark.thorough
 def test_a_backend_that_carries_no_notice_ends_everywhere(cluster: Cluster) -> None:
     """The workers here are told, and too few are left."""
     stop = cluster.directory / "stop"
@@ -153,15 +96,3 @@ def test_a_backend_that_carries_no_notice_ends_everywhere(cluster: Cluster) -> N
     assert [agent.wait(60) for agent in agents] == [CODE, CODE], outputs(agents)
     assert heard(agents[1])
     assert not heard(agents[0])
-
-
-@pytest.mark.thorough
-@parallel_only
-def test_the_node_that_serves_the_endpoint_takes_the_job_with_it(meeting: Meeting) -> None:
-    agents = nodes_of(saving(meeting, "1:2"), 2, ["--preempt-grace=600"])
-    in_one_round(*agents)
-    (serves,) = (agent for agent in agents if meeting.listens(agent))
-    os.kill(serves.pid, signal.SIGTERM)
-    assert [agent.wait(60) for agent in agents] == [CODE, CODE], outputs(agents)
-    assert len({each["step"] for each in kept(meeting.directory)}) == 1
-    assert len(kept(meeting.directory)) == 2

@@ -24,49 +24,22 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-DONE_WITHOUT = {
-    "chmod": 90,
-    "flock": 73,
-    "memfd_create": 319,
-    "mknodat": 259,
-    "pidfd_open": 434,
-    "prctl": 157,
-    "prlimit64": 302,
-    "readlink": 89,
-    "rename": 82,
-    "rmdir": 84,
-    "unlinkat": 263,
-}
-NEEDED = {
-    "bind": 49,
-    "clock_nanosleep": 230,
-    "clone": 56,
-    "clone3": 435,
-    "connect": 42,
-    "dup2": 33,
-    "epoll_create1": 291,
-    "epoll_ctl": 233,
-    "eventfd2": 290,
-    "fcntl": 72,
-    "ftruncate": 77,
-    "getpeername": 52,
-    "getsockname": 51,
-    "getsockopt": 55,
-    "ioctl": 16,
-    "listen": 50,
-    "mkdir": 83,
-    "pipe2": 293,
-    "recvfrom": 45,
-    "recvmsg": 47,
-    "sendto": 44,
-    "setsid": 112,
-    "setsockopt": 54,
-    "socket": 41,
-    "socketpair": 53,
-    "uname": 63,
-    "unlink": 87,
-    "waitid": 247,
-}
+
+def numbers(text: str) -> dict[str, int]:
+    """Of system calls, by name."""
+    return {name: int(number) for name, number in (each.split() for each in text.split(","))}
+
+
+DONE_WITHOUT = numbers("""
+chmod 90, flock 73, memfd_create 319, mknodat 259, pidfd_open 434, prctl 157, prlimit64 302, readlink 89,
+rename 82, rmdir 84, unlinkat 263
+""")
+NEEDED = numbers("""
+bind 49, clock_nanosleep 230, clone 56, clone3 435, connect 42, dup2 33, epoll_create1 291, epoll_ctl 233,
+eventfd2 290, fcntl 72, ftruncate 77, getpeername 52, getsockname 51, getsockopt 55, ioctl 16, listen 50,
+mkdir 83, pipe2 293, recvfrom 45, recvmsg 47, sendto 44, setsid 112, setsockopt 54, socket 41, socketpair 53,
+uname 63, unlink 87, waitid 247
+""")
 """Some of these, too, may be done without on another kernel or C library: then the job runs."""
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 """As Lustre, NFS and FUSE answer flock."""
@@ -75,9 +48,9 @@ NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 @pytest.fixture(scope="module")
 def ends() -> dict[tuple[str, int], tuple[int, str]]:
     """By call and errno, the exit code of its launch and all that it printed."""
-    numbers = DONE_WITHOUT | NEEDED
-    cases = [*((name, errno.EPERM) for name in numbers), *(("flock", each) for each in NO_LOCKS)]
-    asked = json.dumps([([numbers[name]], error) for name, error in cases])
+    calls = DONE_WITHOUT | NEEDED
+    cases = [*((name, errno.EPERM) for name in calls), *(("flock", each) for each in NO_LOCKS)]
+    asked = json.dumps([([calls[name]], error) for name, error in cases])
     done = subprocess.run([sys.executable, refused.__file__, asked], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

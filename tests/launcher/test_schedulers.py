@@ -49,37 +49,3 @@ def test_tasks_of_a_step_meet_without_flags(cluster: Cluster, backend: list[str]
         assert agent.wait() == 0, agent.text
         assert [(each["WORLD_SIZE"], each["GROUP_RANK"]) for each in told(agent)] == [("3", str(node))] * (node + 1)
         assert told(agent)[0]["TORCHELASTIC_RUN_ID"] == f"slurm-{cluster.port}.0-0"
-
-
-def test_one_task_of_a_node_is_its_agent_and_the_others_end(cluster: Cluster) -> None:
-    one_node = {
-        "SLURM_STEP_NUM_NODES": "1",
-        "SLURM_STEP_NODELIST": socket.gethostname(),
-        "SLURM_STEP_TASKS_PER_NODE": "2",
-    }
-    agents = [
-        cluster.start(
-            ["rdzv-run", cluster.script("report.py")],
-            **step(cluster, 0, SLURM_PROCID=str(task), SLURM_LOCALID=str(task), **one_node),
-        )
-        for task in (0, 1)
-    ]
-    assert [agent.wait() for agent in agents] == [0, 0], [agent.text for agent in agents]
-    assert sorted(each["LOCAL_RANK"] for each in told(agents[0])) == ["0", "1"]
-    assert told(agents[1]) == []
-
-
-def test_plain_torchrun_meets_where_the_step_says(cluster: Cluster) -> None:
-    """torchrun has the number of nodes and of workers; the place and the rank come from the plug-in."""
-    stop = cluster.directory / "stop"
-    stop.touch()  # the workers meet in their store, and end
-    worker = [cluster.script("meets.py"), stop]
-    agents = [
-        cluster.start(
-            ["torchrun", "--rdzv-backend=rdzv-plugins.parallel", "--nnodes=2", *worker], **step(cluster, node)
-        )
-        for node in (0, 1)
-    ]
-    for node, agent in enumerate(agents):
-        assert agent.wait() == 0, agent.text
-        assert [(each["WORLD_SIZE"], each["GROUP_RANK"]) for each in told(agent)] == [("2", str(node))]

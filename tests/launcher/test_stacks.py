@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,9 @@ import pytest
 from kits.etcd import etcd_kit
 from kits.eventually import eventually
 from kits.launcher.elastic_kit import EtcdMeeting, outputs
-from kits.launcher.harness import BIN, Agent, Cluster, new_cluster
+from kits.launcher.harness import BIN, Agent, Cluster
+
+from rdzv_plugins.errors import Preempted
 
 ALL = 120
 """--timeout: nothing takes that long."""
@@ -50,11 +51,9 @@ class Hanging:
     """A job whose ranks stand where they were told to."""
 
     def __init__(
-        self, cluster: Cluster, places: str, *, backend: str = "parallel", nproc: int, nnodes: int = 2, **env: str
+        self, cluster: Cluster, places: str, *, backend: str = "parallel", nproc: int, nnodes: int = 2
     ) -> None:
-        self.cluster, self.run_id = cluster, getattr(cluster, "run_id", "none")
-        if self.run_id == "none":
-            self.run_id = f"hangs-{uuid.uuid4().hex[:8]}"
+        self.cluster, self.run_id = cluster, f"hangs-{uuid.uuid4().hex[:8]}"
         self.agents = [
             cluster.run(
                 "stands.py",
@@ -65,7 +64,6 @@ class Hanging:
                 rank=rank,
                 conf="ttl=60" if backend in ("parallel", "etcd") else "",
                 options=[f"--rdzv-id={self.run_id}"],
-                **env,
             )
             for rank in range(nnodes)
         ]
@@ -157,95 +155,89 @@ def test_where_no_debugger_may_look_workers_write_their_stacks_themselves(cluste
     assert workers[1]["how"] == ""
     assert found.groups[(1,)] == ("unknown", "")
     assert found.code == 1
-    assert {each["process"]["pid"] for g in ask(*flags).data["groups"] for each in g["workers"]} == {
-        each["pid"] for each in workers.values()
-    }
 
 
 def test_children_are_read_on_demand(cluster: Cluster) -> None:
     job = Hanging(cluster, "--plain 0=python_child", nproc=1, nnodes=1)
     eventually(lambda: "in_child (" in job.ask("--children").text, lambda: job.ask("--children").text)
     assert "in_child (" not in job.ask().text
-
-
-@pytest.mark.thorough
-def test_who_is_not_there_is_said(cluster: Cluster) -> None:
-    nobody = ask(f"--rdzv-endpoint={cluster.endpoint}", "--timeout=2")
-    assert nobody.code == 68
-    assert ask(f"--rdzv-id=no-such-{uuid.uuid4().hex}").code == 1
-    assert ask("--rdzv-backend=parallel").code == 2
-    job = Hanging(cluster, "--plain", nproc=1, nnodes=1)
     other = ask(f"--rdzv-endpoint={cluster.endpoint}", "--rdzv-id=other")
-    assert other.code == 68
-    assert repr(job.run_id) in other.error
+    assert (other.code, repr(job.run_id) in other.error) == (68, True)
+    assert ask(f"--rdzv-id=no-such-{uuid.uuid4().hex}").code == 1
 
 
-GLOO = "1=endless_loop 2=wait_for_child 3=skip_collective 4=stop_here"
 PLACES = {
     (0, 5): "waiting in all_reduce, called at stands.py:",
-    (1,): "running at stands.py:",
-    (2,): "waiting in run, called at stands.py:",
-    (3,): "waiting in barrier, called at stands.py:",
-    (4,): "stopped at stands.py:",
+    (1,): "running at stands.py: endless_loop",
+    (2,): "waiting in run, called at stands.py: wait_for_child",
+    (3,): "waiting in barrier, called at stands.py: skip_collective",
+    (4,): "stopped at stands.py: stop_here",
 }
 
 
-@pytest.fixture(scope="module")
-def gloo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Hanging, Stacks]]:
-    """Six ranks of two nodes, and what is said once each is at its place.
-
-    Its tests are the last of this file: rank 1 computes until they have ended.
-    """
-    for cluster in new_cluster(tmp_path_factory.mktemp("gloo")):
-        job = Hanging(cluster, GLOO, nproc=3)
-        yield job, job.wait_groups(PLACES)
-
-
 @pytest.mark.thorough
-def test_each_rank_is_named_with_its_place(gloo: tuple[Hanging, Stacks]) -> None:
-    _, found = gloo
+def test_each_rank_is_named_with_its_place(cluster: Cluster) -> None:
+    """Six ranks of two nodes with gloo: as data, as text, on their machine without the endpoint, with native frames."""
+    places = "1=endless_loop 2=wait_for_child 3=skip_collective 4=stop_here"
+    job = Hanging(cluster, places, nproc=3)
+    found = job.wait_groups({ranks: where.partition(" stands.py:")[0] for ranks, where in PLACES.items()})
     assert found.code == 0, found.data["silent"]
-    for rank, function in enumerate(GLOO.split(), 1):
-        name = function.partition("=")[2]
-        assert name in found.groups[(rank,)][1]
-    kinds = [each["kind"] for each in found.data["groups"]]
-    assert kinds[0] == "stopped"
+    for ranks, where in PLACES.items():
+        assert where.rpartition(" ")[2].removeprefix("stands.py:") in found.groups[ranks][1]
+    assert found.data["groups"][0]["kind"] == "stopped"
     assert found.data["groups"][-1]["ranks"] == [0, 5]
     assert {each["node_rank"] for each in found.data["nodes"]} == {0, 1}
 
-
-@pytest.mark.thorough
-def test_the_text_says_it_in_one_sentence_and_then_each_place_once(gloo: tuple[Hanging, Stacks]) -> None:
-    job, _ = gloo
-    found = job.ask()
-    assert found.code == 0, found.error
-    first, _, rest = found.text.partition("\n")
+    text = job.ask().text
+    first, _, rest = text.partition("\n")
     assert first.startswith("6 workers on 2 nodes: rank 4 (node 1 on ")
     assert ") is stopped at stands.py:" in first
-    assert "; the other 2 are in all_reduce, called at stands.py:" in first
     assert rest.count("\n    all_reduce (") == 1
-    assert "Ranks 0, 5 (nodes 0-1 on " in rest
-    assert "STOPPED by a signal; kill -CONT " in rest
+    assert "kill -CONT " in rest
     assert ": sleep 600" in rest  # the child for which rank 2 waits
 
+    (run,) = ask(f"--rdzv-id={job.run_id}", "--json").data["runs"]
+    assert (run["run"], run["silent"]) == (job.run_id, [])
+    assert {tuple(each["ranks"]) for each in run["groups"]} == set(PLACES)
 
-@pytest.mark.thorough
-def test_the_same_is_known_on_their_machine_without_the_endpoint(gloo: tuple[Hanging, Stacks]) -> None:
-    job, _ = gloo
-    found = ask(f"--rdzv-id={job.run_id}", "--json")
-    assert found.code == 0, found.error
-    assert set(found.groups) == set(PLACES)
-    (run,) = found.data["runs"]
-    assert run["run"] == job.run_id
-    assert run["silent"] == []
-
-
-@pytest.mark.thorough
-def test_native_frames_are_read_of_one_worker_at_each_place(gloo: tuple[Hanging, Stacks]) -> None:
-    job, _ = gloo
     groups = {tuple(each["ranks"]): each for each in job.ask("--json", "--native").data["groups"]}
     waiting = [each["process"]["native"] for each in groups[(0, 5)]["workers"]]
     named = [frame["function"] for frames in waiting for frame in frames]
     assert any("c10d" in name or "cond" in name for name in named), waiting
     assert "all_reduce" in named
     assert [len(frames) > 0 for frames in waiting].count(True) <= 2  # one of each node
+
+
+def stored(agent: Agent) -> str:
+    """The text of the file that it names."""
+    return Path(agent.wait_for(r"where they are is in (\S+\.log): ")[1]).read_text()
+
+
+@pytest.mark.thorough
+def test_where_workers_are_is_stored_before_they_are_killed(cluster: Cluster, tmp_path: Path) -> None:
+    """After a signal, and of one that outlives a notice."""
+    logs = f"--log-dir={tmp_path / 'logs'}"
+    options = ["--shutdown-timeout=20", logs]
+    signalled = cluster.run("stands.py", "--plain", "1=ignore_sigterm", nproc=2, options=options)
+    options = ["--shutdown-timeout=600", "--preempt-grace=20", logs]
+    warned = cluster.run("stands.py", "--plain", "0=ignore_sigterm", options=options)
+    for agent in (signalled, warned):
+        agent.wait_for("rank 0 stands")
+    signalled.wait_for("rank 1 stands")
+    os.kill(signalled.pid, signal.SIGTERM)
+    os.kill(warned.pid, signal.SIGTERM)
+    warned.wait_for("lose node 0")
+    os.kill(warned.pid, signal.SIGTERM)  # it is not to wait until there is time left to save
+    assert signalled.wait() == 143, signalled.text
+    assert "in ignore_sigterm" in stored(warned)
+    assert "in ignore_sigterm" in stored(signalled)
+    assert "rank 0 (node 0" in stored(signalled)
+    assert warned.wait() == Preempted.exit_code, warned.text
+
+
+@pytest.mark.thorough
+def test_who_waits_too_long_in_the_exit_barrier_stores_where_the_others_are(cluster: Cluster, tmp_path: Path) -> None:
+    options = ["--exit-barrier-timeout=12", f"--log-dir={tmp_path / 'logs'}"]
+    job: dict[str, Any] = {"backend": "parallel", "nnodes": 2, "options": options}
+    agents = [cluster.run("stands.py", "--plain", "0=end", "1=wait_for_lock", rank=rank, **job) for rank in (0, 1)]
+    assert "in wait_for_lock" in stored(agents[0])

@@ -1,4 +1,4 @@
-"""``rdzv status`` of jobs whose nodes do not meet at a native store: what is known of them, by every such backend."""
+"""``rdzv status`` of real jobs, by every backend: what is known of their nodes, their store and its proxies."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import json
 import pickle
 import re
 import socket
-import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,63 +17,64 @@ import pytest
 from kits.etcd import etcd_kit
 from kits.eventually import eventually
 from kits.launcher.elastic_kit import EtcdMeeting, Job, in_one_round
-from kits.launcher.harness import BIN, Agent, Cluster
+from kits.launcher.harness import Agent, Cluster, Said
 from torch.distributed import TCPStore
 
 HOST = socket.gethostname()
 
 
-def status(endpoint: str, *flags: str) -> subprocess.CompletedProcess[str]:
-    command = [str(BIN / "rdzv"), "status", f"--rdzv-endpoint={endpoint}", *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+class Asks:
+    """``rdzv status`` of an endpoint."""
+
+    def __init__(self, rdzv: Callable[..., Said]) -> None:
+        self._rdzv = rdzv
+
+    def told(self, endpoint: str, *flags: str) -> str:
+        said = self._rdzv("status", f"--rdzv-endpoint={endpoint}", *flags)
+        assert said.code == 0, said
+        return said.out
+
+    def told_soon(self, pattern: str, endpoint: str, *flags: str) -> str:
+        """What is said once it matches; it may not know of the run yet."""
+
+        def ask() -> Said:
+            return self._rdzv("status", f"--rdzv-endpoint={endpoint}", *flags)
+
+        said: Said = eventually(lambda: (s := ask()).code == 0 and re.search(pattern, s.out) and s, ask)
+        return said.out
+
+    def refused(self, endpoint: str, *flags: str, code: int = 68) -> str:
+        said = self._rdzv("status", f"--rdzv-endpoint={endpoint}", *flags)
+        assert said.code == code, said
+        return said.err
 
 
-def asked(endpoint: str, *flags: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    ended = status(endpoint, *flags)
-    assert ended.returncode == code, ended.stdout + ended.stderr
-    return ended
-
-
-def told(endpoint: str, *flags: str) -> str:
-    return asked(endpoint, *flags).stdout
-
-
-def told_soon(pattern: str, endpoint: str, *flags: str) -> str:
-    """What is said once it matches."""
-    last = ""
-
-    def matches() -> str:
-        nonlocal last
-        ended = status(endpoint, *flags)  # it may not know of the run yet
-        last = ended.stdout + ended.stderr
-        return ended.stdout if ended.returncode == 0 and re.search(pattern, ended.stdout) else ""
-
-    return str(eventually(matches, lambda: f"no {pattern!r} in:\n{last}"))
-
-
-def refused(endpoint: str, *flags: str, code: int = 68) -> str:
-    message = asked(endpoint, *flags, code=code).stderr
-    assert "Traceback" not in message
-    return message
+@pytest.fixture
+def asks(rdzv: Callable[..., Said]) -> Asks:
+    return Asks(rdzv)
 
 
 @pytest.fixture
 def train(one_etcd: etcd_kit.Cluster, tmp_path: Path) -> Iterator[Job]:
     with contextlib.closing(EtcdMeeting(tmp_path, one_etcd)) as meeting:
-        yield Job(meeting, 2, conf="ttl=60")
+        yield Job(meeting, 2, script="says.py", conf="ttl=60")
 
 
-def test_etcd_says_who_is_there_who_leads_and_what_is_waited_for(train: Job) -> None:
+def test_etcd_says_who_is_there_who_leads_and_what_is_waited_for(train: Job, asks: Asks) -> None:
     endpoint = train.meeting.endpoint
     flags = [f"--rdzv-id={train.run_id}"]  # the backend is found by what answers
     first = train.node(0)
     first.wait_for("1 of 2 nodes have joined")
-    text = told_soon("1 of 2 nodes have joined", endpoint, *flags)
+    text = asks.told_soon("1 of 2 nodes have joined", endpoint, *flags)
     assert f"led by {HOST} (node rank 0, pid {first.pid})\n" in text
     assert "missing: node rank 1\n" in text
+    assert isinstance(train.meeting, EtcdMeeting)
+    before = train.meeting.held(train.run_id)
+    asks.told(endpoint, *flags)
+    assert train.meeting.held(train.run_id) == before, "asking changes nothing"
     second = train.node(1)
     in_one_round(first, second)
-    data = json.loads(told(endpoint, *flags, "--json"))
+    data = json.loads(asks.told(endpoint, *flags, "--json"))
     assert (data["run"], data["backend"], data["round"]["state"]) == (train.run_id, "etcd", "complete")
     nodes = [(node["rank"], node["host"], node["pid"], node["there"]) for node in data["round"]["nodes"]]
     assert nodes == [(0, HOST, first.pid, True), (1, HOST, second.pid, True)]
@@ -82,19 +82,7 @@ def test_etcd_says_who_is_there_who_leads_and_what_is_waited_for(train: Job) -> 
 
 
 @pytest.mark.thorough
-def test_asking_changes_nothing_at_etcd(train: Job) -> None:
-    train.node(0).wait_for("1 of 2 nodes have joined")
-    told_soon("1 of 2 nodes have joined", train.meeting.endpoint, "--rdzv-backend=etcd", f"--rdzv-id={train.run_id}")
-    assert isinstance(train.meeting, EtcdMeeting)
-    before = train.meeting.held(train.run_id)
-    told(train.meeting.endpoint, "--rdzv-backend=etcd", f"--rdzv-id={train.run_id}")
-    assert train.meeting.held(train.run_id) == before
-    told(train.meeting.endpoint, "--rdzv-backend=etcd", "--rdzv-id=nobodys")
-    assert train.meeting.held("nobodys") == {}
-
-
-@pytest.mark.thorough
-def test_static_says_who_is_there_and_who_is_missing_and_where_its_store_is(cluster: Cluster) -> None:
+def test_static_says_who_is_there_and_who_is_missing_and_where_its_store_is(cluster: Cluster, asks: Asks) -> None:
     stop = cluster.directory / "stop"
 
     def node(rank: int) -> Agent:
@@ -107,13 +95,13 @@ def test_static_says_who_is_there_and_who_is_missing_and_where_its_store_is(clus
 
     first = node(0)
     cluster.wait_listening()
-    text = told_soon("is not complete", cluster.endpoint)
+    text = asks.told_soon("is not complete", cluster.endpoint)
     assert "missing: node rank 1\n" in text
     assert f"  nodes: 0 on {HOST} (pid {first.pid})\n" in text
-    refused(cluster.endpoint, "--rdzv-backend=static", "--rdzv-id=other", code=76)
+    asks.refused(cluster.endpoint, "--rdzv-backend=static", "--rdzv-id=other", code=76)
     second = node(1)
     second.wait_for("MASTER_PORT")
-    text = told_soon("complete: 2 nodes", cluster.endpoint, "--rdzv-backend=static", "--rdzv-id=train")
+    text = asks.told_soon("complete: 2 nodes", cluster.endpoint, "--rdzv-backend=static", "--rdzv-id=train")
     assert f"  nodes: 0 on {HOST} (pid {first.pid}), 1 on {HOST} (pid {second.pid})\n" in text
     assert "\n  the workers' store:\n    store at 127.0.0.1:" in text
     stop.write_text("now")
@@ -121,7 +109,7 @@ def test_static_says_who_is_there_and_who_is_missing_and_where_its_store_is(clus
 
 
 @pytest.mark.thorough
-def test_c10d_says_who_is_there_and_where_its_store_is(cluster: Cluster) -> None:
+def test_c10d_says_who_is_there_and_where_its_store_is(cluster: Cluster, asks: Asks) -> None:
     stop = cluster.directory / "stop"
 
     def node() -> Agent:
@@ -131,22 +119,36 @@ def test_c10d_says_who_is_there_and_where_its_store_is(cluster: Cluster) -> None
 
     first = node()
     cluster.wait_listening()
-    text = told_soon("1 of 2 nodes are there", cluster.endpoint, "--rdzv-backend=c10d")
+    text = asks.told_soon("1 of 2 nodes are there", cluster.endpoint, "--rdzv-backend=c10d")
     assert f"  nodes: 0 on 127.0.0.1 (pid {first.pid})\n" in text
     second = node()
     second.wait_for("MASTER_PORT")
     store = r"\n  the workers' store at 127.0.0.1:\d+ cannot be asked: .* is a TCPStore of torch"
-    text = told_soon(store, cluster.endpoint, "--rdzv-id=train")
+    text = asks.told_soon(store, cluster.endpoint, "--rdzv-id=train")
     assert f"(pid {first.pid})" in text
     assert f"(pid {second.pid})" in text
-    assert "'other'" in refused(cluster.endpoint, "--rdzv-backend=c10d", "--rdzv-id=other")
+    assert "'other'" in asks.refused(cluster.endpoint, "--rdzv-backend=c10d", "--rdzv-id=other")
     stop.write_text("now")
     assert [first.wait(), second.wait()] == [0, 0]
 
 
-@pytest.fixture
-def torchs() -> TCPStore:
-    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+@pytest.mark.thorough
+def test_the_endpoint_of_a_job_leads_to_its_store_and_its_proxies(cluster: Cluster, asks: Asks) -> None:
+    stop = cluster.directory / "stop"
+    agent = cluster.run("holds_on.py", "wait", stop, 0, backend="tiered", nproc=2)
+    agent.wait_for(r'"RANK": 1')
+    text = asks.told(cluster.endpoint)
+    assert f"  nodes: 0 on {HOST} (2 workers)\n" in text
+    assert f"\n        node 0 on {HOST} (pid {agent.pid}) at 127.0.0.1:" in text
+    (run,) = json.loads(asks.told(cluster.endpoint, "--json"))["runs"]
+    (node,) = run["round"]["nodes"]
+    assert (node["rank"], node["pid"], node["workers"], node["there"]) == (0, agent.pid, 2, True)
+    (keyspace,) = run["round"]["store"]["statistics"]["keyspaces"]
+    (trunk,) = keyspace["trunks"]
+    assert (keyspace["name"], trunk["attached"]) == ("workers-1", True)
+    assert keyspace["connections"] == 2, "one for the node, and the one that asks"
+    stop.write_text("now")
+    assert agent.wait() == 0, agent.text
 
 
 class Harm:
@@ -154,8 +156,8 @@ class Harm:
         return time.sleep, (10_000,)
 
 
-def test_a_state_that_is_none_of_torchs_is_not_run() -> None:
+def test_a_state_that_is_none_of_torchs_is_not_run(asks: Asks) -> None:
     torchs = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     for state in (base64.b64encode(pickle.dumps(Harm())), b"not base 64"):
         torchs.set("torch.rendezvous.train", state)
-        refused(f"127.0.0.1:{torchs.port}", "--rdzv-backend=c10d", "--rdzv-id=train")
+        asks.refused(f"127.0.0.1:{torchs.port}", "--rdzv-backend=c10d", "--rdzv-id=train")

@@ -2,55 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
 from kits.eventually import eventually
-from kits.launcher.elastic_kit import Job, Meeting, last_rank, observing, outputs, restarts, worlds
-from kits.launcher.harness import Agent
-from kits.launcher.tiered_kit import EtcdMeeting, TieredMeeting, reports, root_of, tiered, trunks, wait_clients
+from kits.launcher.elastic_kit import Meeting, in_one_round, last_rank, observing, outputs, restarts, worlds
+from kits.launcher.tiered_kit import reports, root_of, tiered, trunks, wait_clients
 from kits.wire.wire_client import WAIT, Raw, keyed
 
-tiered_only = pytest.mark.parametrize("backend", ["tiered"], indirect=True)
 
-
-@pytest.fixture(params=["tiered", pytest.param("etcd", marks=pytest.mark.thorough)])
-def backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def meeting(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Meeting]:
-    if backend == "etcd":
-        made: Meeting = EtcdMeeting(tmp_path, request.getfixturevalue("one_etcd"))
-    else:
-        made = TieredMeeting(tmp_path)
-    with closing(made):
-        yield made
-
-
-def in_one_round(*agents: Agent, after: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
-    """Wait until the workers of ``agents``, one each, are the whole of one round; their reports in order of rank."""
-    old = {report["PID"] for report in after or ()}  # a port may be used again
-
-    def together() -> list[dict[str, Any]] | None:
-        last = [report for agent in agents for report in agent.reports()[-1:]]
-        roots = {report["RDZV_ROOT_PORT"] for report in last}
-        whole = sorted(int(report["RANK"]) for report in last) == list(range(len(agents)))
-        sizes = {report["WORLD_SIZE"] for report in last}
-        fresh = not old & {report["PID"] for report in last}
-        return last if whole and len(roots) == 1 and fresh and sizes == {str(len(agents))} else None
-
-    found = eventually(together, lambda: f"no round of all of these:\n{outputs(agents)}")
-    return sorted(found, key=lambda report: int(report["RANK"]))
-
-
+@pytest.mark.parametrize("backend", ["tiered", pytest.param("etcd", marks=pytest.mark.thorough)], indirect=True)
 def test_workers_train_over_gloo_by_their_nodes_proxy(meeting: Meeting) -> None:
     go_on = meeting.directory / "go-on"
     job = tiered(meeting, 2, script="report.py", args=("wait", go_on), nproc=2, conf="ttl=60,trunk_grace=60")
@@ -79,48 +42,11 @@ def test_workers_train_over_gloo_by_their_nodes_proxy(meeting: Meeting) -> None:
 
 
 @pytest.mark.thorough
-@tiered_only
-def test_second_tier_goes_by_the_first(meeting: Meeting) -> None:
-    job = tiered(meeting, 3, script="meets.py", conf="fanout=1,allow_same_host=true", args=(stop(meeting),))
-    nodes = [job.node(rank) for rank in range(3)]
-    met = in_one_round(*nodes)
-    assert [report["MET"] for report in met] == [["rank 0", "rank 1", "rank 2"]] * 3
-    assert len({report["MASTER_PORT"] for report in met}) == 3
-    root = root_of(nodes)
-    assert {report["RDZV_ROOT_PORT"] for report in met} == {str(root.port)}
-    (trunk,) = trunks(root, count=1, workers=3, proxies=3)
-    mine, *children = reports(trunk)
-    assert mine["name"].startswith("node 0 on ")
-    assert sorted(each["name"][:6] for each in children) == ["node 1", "node 2"]
-    wait_clients(root, 1)
-    finish(job, *nodes)
-
-
-@pytest.mark.thorough
-@tiered_only
-def test_worker_that_was_held_back_from_an_old_round_reaches_no_store(meeting: Meeting) -> None:
-    """It begins when the next round has: neither at its proxy nor at the root is anything left of its own."""
-    hold = meeting.directory / "hold"
-    job = tiered(meeting, 2, script="meets.py", args=(stop(meeting), hold), restarts=1)
-    nodes = [job.node(0), job.node(1)]
-    before = in_one_round(*nodes)
-    os.kill(before[1]["PID"], signal.SIGKILL)
-    after = in_one_round(*nodes, after=before)
-    hold.touch()
-    found = [hold.with_name(f"found-{rank}") for rank in range(2)]
-    eventually(lambda: all(path.exists() for path in found), lambda: f"nothing was found:\n{outputs(nodes)}")
-    assert [json.loads(path.read_text()) for path in found] == [[], []]
-    assert [report["MET"] for report in after] == [["rank 0", "rank 1"]] * 2, "a fresh store"
-    assert [report["TORCHELASTIC_RESTART_COUNT"] for report in after] == ["0", "1"], "who failed by itself"
-    finish(job, *nodes)
-
-
-@pytest.mark.thorough
-@tiered_only
+@pytest.mark.parametrize("backend", ["tiered"], indirect=True)
 def test_agent_that_is_killed_takes_its_proxy_along_and_the_others_go_on(meeting: Meeting) -> None:
     lost = 0  # with whom the store goes
     meeting.serve()
-    job = tiered(meeting, "1:2", script="meets.py", conf="last_call_timeout=80", args=(stop(meeting),))
+    job = tiered(meeting, "1:2", script="meets.py", conf="last_call_timeout=80")
     nodes = [job.node(0), job.node(1)]
     before = in_one_round(*nodes)
     victim, other = nodes[lost], nodes[1 - lost]
@@ -135,15 +61,16 @@ def test_agent_that_is_killed_takes_its_proxy_along_and_the_others_go_on(meeting
     eventually(lambda: before[lost]["PID"] not in meeting.processes(), lambda: "the worker without an agent stays")
     with pytest.raises(ConnectionRefusedError):
         Raw(int(before[lost]["MASTER_PORT"]))
-    finish(job, other)
+    job.finish(other)
+    meeting.check_gone(but="rdzv serve")
 
 
 @pytest.mark.thorough
-@tiered_only
+@pytest.mark.parametrize("backend", ["tiered"], indirect=True)
 def test_store_that_is_silent_is_lost_and_all_meet_again_without_a_restart_used(meeting: Meeting) -> None:
     """Rank 0's node stands still for longer than ``trunk_grace``, and not long enough to be lost."""
     meeting.serve()
-    job = tiered(meeting, 2, script="meets.py", conf="ttl=60,trunk_grace=4", args=(stop(meeting),))
+    job = tiered(meeting, 2, script="meets.py", conf="ttl=60,trunk_grace=4")
     with observing(meeting) as observer:
         other = job.node(1)
         observer.wait_members(other)  # it leads
@@ -157,17 +84,6 @@ def test_store_that_is_silent_is_lost_and_all_meet_again_without_a_restart_used(
         os.kill(first.pid, signal.SIGCONT)
         after = in_one_round(first, other, after=before)
     assert len({report["MASTER_PORT"] for report in (*before, *after)}) == 4
-    finish(job, first, other)
+    job.finish(first, other)
     assert restarts(first, other) == {"0"}
     assert [last_rank(first), last_rank(other)] == [0, 1]
-
-
-def stop(meeting: Meeting) -> Path:
-    """The file that ends the workers."""
-    return meeting.directory / "stop-none"
-
-
-def finish(job: Job, *nodes: Agent) -> None:
-    """All end well, and nothing stays behind."""
-    job.finish(*nodes)
-    job.meeting.check_gone(but="rdzv serve")

@@ -34,13 +34,7 @@ def launch(cluster: Cluster, line: str, rank: int) -> Agent:
     return cluster.start(["/bin/bash", "-ec", shell], PATH=path, PYTHONPATH=str(TESTS), RDZV_DEBUG="1")
 
 
-@pytest.mark.parametrize(
-    ("line", "nodes", "tiers"),
-    [
-        pytest.param(SINGLE, 1, False, id="one"),
-        pytest.param(TWO_TIERED, 2, True, id="two-tiered"),
-    ],
-)
+@pytest.mark.parametrize(("line", "nodes", "tiers"), [(SINGLE, 1, False), (TWO_TIERED, 2, True)])
 def test_command_line_runs_as_it_stands(cluster: Cluster, line: str, nodes: int, tiers: bool) -> None:
     shutil.copy(WORKERS / "ddp_test.py", cluster.directory)
     agents = [launch(cluster, line, rank) for rank in range(nodes)]

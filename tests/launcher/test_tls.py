@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kits.eventually import eventually
 from kits.launcher.elastic_kit import Job, Meeting, outputs, parallel_only
 from kits.launcher.harness import Agent
+from kits.launcher.tiered_kit import root_of
 from kits.wire import wire_client as wire
 from kits.wire.tls_kit import Issued
 
@@ -34,8 +33,7 @@ def test_a_job_under_tls_with_a_token(meeting: Meeting, tmp_path: Path) -> None:
     for node in nodes:
         node.wait_for(r'"SUM": 1\.0')  # of the ranks, over gloo
         node.wait_for("this node's proxy is at")
-    served = re.compile(r"the workers' store is at 127\.0\.0\.1:(\d+) ")  # which rank 0 says, whichever that is
-    store = int(eventually(lambda: served.search(outputs(nodes)), lambda: outputs(nodes))[1])
+    store = root_of(nodes).port
 
     plain, other = job.node(RDZV_TOKEN=TOKEN), job.node(conf=theirs.conf, RDZV_TOKEN=TOKEN)
     assert [plain.wait(), other.wait()] == [REFUSED] * 2, outputs([plain, other])

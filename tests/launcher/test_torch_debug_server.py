@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
 
 import pytest
-from kits.launcher.elastic_kit import outputs
-from kits.launcher.tiered_kit import TieredMeeting, tiered
+from kits.launcher.elastic_kit import Meeting, outputs
+from kits.launcher.tiered_kit import tiered
 
 from rdzv_plugins.testing.harness import free_port
 
 pytestmark = pytest.mark.thorough
 
 
-@pytest.fixture
-def meeting(tmp_path: Path) -> Iterator[TieredMeeting]:
-    with closing(TieredMeeting(tmp_path)) as made:
-        yield made
-
-
-def test_it_shows_the_ranks_and_the_keys_of_all_nodes(meeting: TieredMeeting) -> None:
+@pytest.mark.parametrize("backend", ["tiered"], indirect=True)
+def test_it_shows_the_ranks_and_the_keys_of_all_nodes(meeting: Meeting) -> None:
     job = tiered(meeting, 2, script="debugged.py", args=(free_port(),), nproc=2)
     nodes = [job.node(0), job.node(1)]
     assert [node.wait() for node in nodes] == [0, 0], outputs(nodes)

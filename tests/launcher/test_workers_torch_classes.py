@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kits.eventually import eventually
 from kits.launcher.starts_workers import round_of, spec_of
 from torch.distributed.elastic.timer import FileTimerClient
 
@@ -146,6 +147,25 @@ def test_file_timer_serves_one_round_after_the_other(tmp_path: Path) -> None:
     for thread in set(threading.enumerate()) - before:
         thread.join(60)
         assert not thread.is_alive()
+
+
+MISSES = """
+import os, subprocess, sys
+from rdzv_launcher.run.workers.file_timer import FileTimer
+variables = FileTimer("job", {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}, os.getcwd()).start()
+worker = "import os, time; from torch.distributed.elastic.timer import FileTimerClient; "
+worker += "FileTimerClient(os.environ['TORCHELASTIC_TIMER_FILE']).acquire('step', 1.0); time.sleep(600)"
+print(subprocess.Popen([sys.executable, "-c", worker], env=os.environ | variables).pid, flush=True)
+os.wait()
+"""
+
+
+@pytest.mark.thorough
+def test_worker_that_misses_its_deadline_is_killed_and_so_is_who_started_it(tmp_path: Path) -> None:
+    """torch's server does so: with the signal that the worker has chosen."""
+    ended = subprocess.run([sys.executable, "-c", MISSES], cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == -9
+    eventually(lambda: not os.path.exists(f"/proc/{int(ended.stdout)}/exe"), lambda: "it lives")  # a zombie has none
 
 
 def test_numa_binding_puts_torchs_numactl_in_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

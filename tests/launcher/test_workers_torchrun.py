@@ -6,8 +6,6 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from kits import KITS
 from kits.launcher.harness import WORKERS
 from kits.launcher.starts_workers import parsed
 
-from rdzv_plugins.testing.agents.agent import Agents
+from rdzv_plugins.testing.agents.processes import clean_environment
 
 pytestmark = pytest.mark.thorough
 
@@ -55,42 +53,25 @@ class Ended:
         return [line for line in (self.run_directory / name).read_text().splitlines() if "says" in line]
 
 
-def launch(agents: Agents, launcher: str, arguments: list[str]) -> Ended:
-    """Run it to its end, in a directory of its own."""
-    directory = agents.directory / launcher
-    (directory / "said").mkdir(parents=True)
-    with ExitStack() as files:
-        streams = [files.enter_context((directory / name).open("wb")) for name in ("stdout", "stderr")]
-        process = subprocess.Popen(
-            [*LAUNCHERS[launcher], *([parsed(arguments)] if launcher == "ours" else arguments)],
-            cwd=directory,
-            env=agents.env,
-            stdin=subprocess.DEVNULL,
-            stdout=streams[0],
-            stderr=streams[1],
+def both(directory: Path, arguments: list[str], **variables: str) -> dict[str, Ended]:
+    """Each launcher to its end, in a directory of its own."""
+    environment = {k: v for k, v in clean_environment().items() if k != "OMP_NUM_THREADS"} | variables
+    ended = {}
+    for launcher, start in LAUNCHERS.items():
+        place = directory / launcher
+        (place / "said").mkdir(parents=True)
+        command = [*start, *([parsed(arguments)] if launcher == "ours" else arguments)]
+        done = subprocess.run(
+            command, cwd=place, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180
         )
-        try:
-            code = process.wait(180)
-        finally:
-            process.kill()
-            process.wait()
-    return Ended(directory, code, *((directory / name).read_text() for name in ("stdout", "stderr")))
-
-
-def both(directory: Path, arguments: list[str], **variables: str) -> Iterator[dict[str, Ended]]:
-    agents = Agents(directory)
-    agents.env.pop("OMP_NUM_THREADS", None)
-    agents.env.update(variables)
-    try:
-        yield {launcher: launch(agents, launcher, arguments) for launcher in LAUNCHERS}
-    finally:
-        agents.close()
+        ended[launcher] = Ended(place, done.returncode, done.stdout, done.stderr)
+    return ended
 
 
 @pytest.fixture(scope="module")
-def restarted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ended]]:
+def restarted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     """Four workers, each with its streams in another way; the second fails once, and all are started again."""
-    yield from both(
+    return both(
         tmp_path_factory.mktemp("restarted"),
         [
             *ALONE,
@@ -174,10 +155,10 @@ def test_error_file_is_torchruns(restarted: dict[str, Ended]) -> None:
 
 
 @pytest.fixture(scope="module")
-def run_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ended]]:
+def run_path(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     """One worker of --run-path that raises, with a virtual local rank, under a scheduler that wants an error file."""
     script = str(WORKERS / "raises.py")
-    yield from both(
+    return both(
         tmp_path_factory.mktemp("run_path"),
         [
             *ALONE,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
@@ -26,7 +28,8 @@ class Oracles:
         self.judged: Counter[str] = Counter()
         self._rounds: dict[tuple[int, int], list[tuple[Node, Place]]] = defaultdict(list)
         """Who has entered each round of each run: a service that forgets all begins another."""
-        self._failed_rounds: set[int] = set()
+        self._failed_rounds: set[tuple[int, str]] = set()
+        """Their numbers and stores: a service that has forgotten all may give a number again."""
         self._asked: dict[str, int] | None = None
         self._look_later()
 
@@ -35,7 +38,7 @@ class Oracles:
 
     def entered(self, node: Node, place: Place) -> None:
         """A round is complete for a node."""
-        run = self._world.service.store.runs
+        run = len(self._world.service.store.runs)
         others = self._rounds[run, place.round]
         self._one_world(node, place, others)
         self._first_round(place)
@@ -43,15 +46,21 @@ class Oracles:
         self._in_time_with_the_others(node, place)
         others.append((node, place))
 
-    def failed(self, node: Node, round_: int) -> None:
+    def failed(self, node: Node) -> None:
         """Workers of a node have failed by themselves."""
-        self._failed_rounds.add(round_)
+        if node.place is not None:
+            self._failed_rounds.add((node.place.round, node.place.store))
 
     def restarted(self, node: Node) -> None:
         """A node has used up a restart."""
         self.judged["I10"] += 1
-        if node.place is not None and node.place.round not in self._failed_rounds:
-            self.wrong("I10", f"{node.name} has used a restart: no worker of round {node.place.round} has failed")
+        place = node.place
+        # if the leader is lost while others are done it is taken to be done, too: nobody knows better
+        done = [each for each in self._world.nodes if each.end == "done" and each.place is not None]
+        if place is None or any((each.place.round, each.place.store) == (place.round, place.store) for each in done):
+            return
+        if (place.round, place.store) not in self._failed_rounds:
+            self.wrong("I10", f"{node.name} has used a restart: no worker of round {place.round} has failed")
 
     def ended(self) -> None:
         """The job is over: what has become of each node."""
@@ -136,8 +145,12 @@ class Oracles:
         if not failed:
             return
         first = min(each.ended_at or 0.0 for each in failed)
+        # the service forgets a job when nobody is left of it: who comes then is the first of another
+        began = world.scheduler.now - world.now
+        forgotten = min((at - began for at in world.service.store.runs if at - began > first - 1.0), default=math.inf)
         for node in world.nodes:
-            if node.ended_at is None or node.hindered or node in failed:
+            late = node.began > forgotten or (not node.places and forgotten < math.inf)
+            if node.ended_at is None or node.hindered or node in failed or late:
                 continue
             self.judged["I5"] += 1
             if node.ended_at > first + _TOLD_S + world.options.ttl:
@@ -163,7 +176,7 @@ class Oracles:
     def ends(self, node: Node) -> None:
         """A node ends: one that nothing has happened to, with the outcome of its job."""
         world = self._world
-        if node.hindered:
+        if node.hindered or self._is_of_a_stranger(node):
             return
         self.judged["I13"] += 1
         there = [each for each in world.living if not each.process.frozen]
@@ -172,3 +185,8 @@ class Oracles:
         alone = (node.end in _ALONE and len(there) + 1 < world.low) or (node.end == "NotNeeded" and done)
         if node.end not in _BLAMELESS and not failed and not alone and node.end != "failed":
             self.wrong("I13", f"{node.name} ends by {node.end}, {len(there)} others are there: {node.error}")
+
+    def _is_of_a_stranger(self, node: Node) -> bool:
+        """Whether a node that was started by mistake was the first to come, as all others had gone."""
+        job = self._world.service.store.keys.get("job")
+        return job is not None and json.loads(job[0].value)["command"] != " ".join(node.request.entrypoint)

@@ -38,14 +38,14 @@ class Store:
         self._ids = itertools.count(1)
         self.leases: dict[int, tuple[float, float]] = {}
         """Of each session the time to live, and when it ends."""
-        self.runs = 0
-        """How often what was known has been forgotten: the rounds of a run are counted from 1 again then."""
-        self.forget()
+        self.runs: list[float] = []
+        """When what was known was forgotten: the rounds of a run are counted from 1 again then."""
+        self.forget(0.0)
 
-    def forget(self) -> None:
+    def forget(self, now: float) -> None:
         """Begin anew. No later session has the number of an earlier one."""
         self.leases.clear()
-        self.runs += 1
+        self.runs.append(now)
         self.revision = 0
         self.compacted = 0
         """Changes up to this revision are no longer known."""
@@ -56,7 +56,7 @@ class Store:
     def open(self, ttl: float, now: float) -> int:
         """A new session. If it is the only one, what exists was left by a dead run."""
         if not self.leases:
-            self.runs += bool(self.keys)
+            self.runs += [now] if self.keys else []
             for key in list(self.keys):
                 self._write(key, None, 0)
         session = next(self._ids)
@@ -121,6 +121,11 @@ class Store:
             return None
         return [each for each in self.history if each.revision > after and each.key.startswith(prefix)]
 
+    def changed(self, prefix: str, after: int, known: Iterable[str]) -> Sequence[Event]:
+        """What is different from ``known``, the keys at ``after``, though the changes are no longer known."""
+        gone = [Event(key, None, self.revision) for key in known if key not in self.keys]
+        return [*(each for each in self.changes(prefix, 0) or () if each.revision > after), *gone]
+
     def _unchanged(self, guard: KeyValue | None) -> bool:
         return guard is None or (guard.key in self.keys and self.keys[guard.key][0].revision == guard.revision)
 
@@ -180,7 +185,7 @@ class Service:
     def start(self, *, memory: bool = True) -> Process:
         """Start it, again if it has been killed; with what it has known, or without."""
         if not memory:
-            self.store.forget()
+            self.store.forget(self.now)
         self._clients = {}
         self.process = process = self.network.scheduler.process("service", self.host)
         for session, (ttl, _) in self.store.leases.items():
@@ -224,7 +229,7 @@ class Service:
             if client.session == session:
                 client.over()
         if self.by_connection and not self.store.leases:
-            self.store.forget()
+            self.store.forget(self.now)
 
     def tell(self) -> None:
         """Push what has happened."""
@@ -358,8 +363,11 @@ class _Client:
                 if events := store.changes(prefix, after):
                     self.say("events", number, events)
 
-    def _watch(self, number: int, watch: int, prefix: str, after: int) -> None:
+    def _watch(self, number: int, watch: int, prefix: str, after: int, known: Sequence[str] | None = None) -> None:
+        """``known``: the keys that it knows of, as it goes on with a watch over another connection."""
         events = self._service.store.changes(prefix, after)
+        if events is None and known is not None:
+            events = self._service.store.changed(prefix, after, known)
         self.say(number, True, events is not None)
         if events is not None:
             self._watches[watch] = prefix, self._service.store.revision
@@ -370,8 +378,8 @@ class _Client:
 class _Pending:
     """A question under way."""
 
-    def __init__(self, threads: Threads) -> None:
-        self.answered = threads.Event()
+    def __init__(self, threads: Threads, message: Message) -> None:
+        self.answered, self.message = threads.Event(), message
         self.answer: tuple[bool, Any] | None = None
 
 
@@ -381,6 +389,8 @@ class Watch:
     def __init__(self, session: Session, number: int, prefix: str, on_events: OnEvents) -> None:
         self._session, self.number, self.prefix, self.on_events = session, number, prefix, on_events
         self.seen = 0
+        self.known: dict[str, None] = {}
+        """The keys that it has been told of."""
         self.cancelled = False
 
     def cancel(self) -> None:
@@ -463,11 +473,11 @@ class Session:
         """Ask; again over another connection if the first breaks. Requests are done twice then, as with any service."""
         if self._over is not None:
             raise ConnectionLost(str(self._over))
-        number, pending = next(self._numbers), _Pending(self._threads)
-        self._pending[number] = pending
+        number = next(self._numbers)
+        pending = self._pending[number] = _Pending(self._threads, (number, name, self._number, *arguments))
         sent_at = self._threads.monotonic()
         try:
-            self._send(number, name, self._number, *arguments)
+            self._send(*pending.message)
             pending.answered.wait(timeout)
         finally:
             self._pending.pop(number, None)
@@ -489,6 +499,8 @@ class Session:
     def _attach(self, end: End) -> None:
         self._end = end
         end.on_message, end.on_end = self._hear, lambda how: self._broken(end, how)
+        if end.ended:  # while it was made
+            self._broken(end, "ended")
 
     def _hear(self, message: Any) -> None:
         first, *rest = message
@@ -518,6 +530,10 @@ class Session:
                 events = [each for each in rest if each.revision > watch.seen]
                 if events and not watch.cancelled:
                     watch.seen = events[-1].revision
+                    for each in events:
+                        watch.known[each.key] = None
+                        if each.value is None:
+                            del watch.known[each.key]
                     watch.on_events(events)
 
     def _keep_alive(self) -> None:
@@ -543,7 +559,9 @@ class Session:
             return False
         self._attach(end)
         for watch in list(self._watches.values()):
-            self._send(0, "watch", self._number, watch.number, watch.prefix, watch.seen)
+            self._send(0, "watch", self._number, watch.number, watch.prefix, watch.seen, tuple(watch.known))
+        for pending in list(self._pending.values()):
+            self._send(*pending.message)
         return True
 
     def _lose(self, reason: str) -> None:

@@ -298,6 +298,31 @@ def test_a_service_that_stays_away_ends_the_job(seed: int) -> None:
     assert all(20.0 <= (each.ended_at or 0.0) - lost_at < 40.0 for each in world.nodes)
 
 
+def test_a_node_that_comes_back_with_another_session_costs_the_others_no_restart(seed: int) -> None:
+    world = World(seed, 3, 2, 3, LONG, by_connection=False)
+    at_work(world)
+    troubles.cut(world, world.leader, 1.5 * TTL_S, only="from")  # it cannot know that its first session lives
+    world.run()
+    assert ends(world) == ["done"] * 3
+    assert rounds(world) == [2, 2, 2]
+    assert [each.restarts for each in world.nodes] == [0, 0, 0]
+
+
+def test_a_round_that_has_the_number_of_another_lets_the_node_of_that_one_go(seed: int) -> None:
+    world = World(seed, 0, 1, 1, max_restarts=1)
+    first = world.add(work=Work(60.0, fails=(5.0,)))
+    at_work(world)
+    second = world.add()
+    world.after(2.0)
+    troubles.cut(world, second, 20.0)
+    world.until(lambda: len(first.places) == 2)
+    troubles.cut(world, first, 30.0)
+    troubles.restart_service(world, 2.0, memory=False)
+    world.run()
+    assert [each.places[-1].round for each in world.nodes] == [2, 2]
+    assert ends(world) == ["released", "done"]
+
+
 def test_who_is_done_lets_the_others_finish(seed: int) -> None:
     world = World(seed, 0, 3, 3)
     for seconds in (10.0, 30.0, 60.0):

@@ -172,8 +172,8 @@ def replace(world: World, node: Node) -> None:
 
 
 def _its_round_breaks(world: World, node: Node) -> None:
-    if node.works and node.place is not None:
-        world.break_round(node.place.round, node)
+    if node.works:
+        world.break_round(node)
     node.works = False
 
 

@@ -151,6 +151,7 @@ class Node:
         while (left := until - runtime.monotonic()) > 0:
             self._news.clear()
             if handler.num_nodes_waiting():
+                self._world.break_round(self)
                 return
             if self._leave is not None:
                 self._depart(self._leave)
@@ -163,15 +164,15 @@ class Node:
                 return
             self._news.wait(left)
         if fails is not None:
-            self._fail(round_)
+            self._fail()
             return
         handler.note_done()
         self.works = False
         self._depart(Outcome("done", ""))
 
-    def _fail(self, round_: int) -> None:
+    def _fail(self) -> None:
         self._world.tell(self.name, "its workers fail")
-        self._world.failed(self, round_)
+        self._world.failed(self)
         failure = Failure(0, self.name, self.runtime.getpid(), 0, 1, 1)
         with contextlib.suppress(RdzvError, TimeoutError):  # it is told by whoever can
             self.handler.note_failure(failure)
@@ -289,20 +290,25 @@ class World:
     def entered(self, node: Node, place: Place) -> None:
         self.oracles.entered(node, place)
 
-    def failed(self, node: Node, round_: int) -> None:
+    def failed(self, node: Node) -> None:
         """Workers fail by themselves: all others of the round fail with them."""
-        self.oracles.failed(node, round_)
-        self.break_round(round_, node)
+        self.oracles.failed(node)
+        self.break_round(node)
 
     def restarted(self, node: Node) -> None:
         self.oracles.restarted(node)
 
-    def break_round(self, round_: int, gone: Node) -> None:
-        """The workers of a round that need those of ``gone`` fail."""
+    def break_round(self, gone: Node) -> None:
+        """The workers of its round that need those of ``gone`` fail."""
+        place = gone.place
+        if place is None:
+            return
         for each in self.nodes:
-            if each is not gone and each.works and each.place is not None and each.place.round == round_:
+            if each is gone or not each.works or each.place is None:
+                continue
+            if (each.place.round, each.place.store) == (place.round, place.store):
                 after = self.scheduler.now + _WITH_S * (1 + self.random.random())
-                self.scheduler.at(after, lambda each=each: each.lives and each.fail_with(round_))
+                self.scheduler.at(after, lambda each=each: each.lives and each.fail_with(place.round))
 
     # What happens
 

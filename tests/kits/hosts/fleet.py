@@ -74,11 +74,6 @@ class Fleet:
         flags = member_flags("default", self.cluster.directory / "etcd", clients, peers)
         return self.start(host, [program("etcd"), *flags, f"--initial-cluster=default={peers}", "--log-level=error"])
 
-    def relay(self, host: Host, *pairs: tuple[int, str]) -> None:
-        """A slow way: what comes to a port of ``host`` goes to ADDRESS:PORT, 50 ms later, and the same back."""
-        args = [f"{port}={target}" for port, target in pairs]
-        self.start(host, ["python", Path(__file__).parent / "relay.py", "0.05", *args]).wait_for("ready")
-
     def stop(self) -> None:
         """The workers end."""
         self._stop.touch()
@@ -92,7 +87,7 @@ class Fleet:
 
     def check_gone(self) -> None:
         """Nothing of the job is left."""
-        self.cluster.check_gone(but="relay.py|rdzv serve")
+        self.cluster.check_gone(but="rdzv serve")
 
 
 def outputs(agents: Sequence[Agent]) -> str:

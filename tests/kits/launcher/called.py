@@ -47,14 +47,6 @@ def returns_first(directory: str) -> bool:
     return found
 
 
-def returns_bytes(count: int) -> bytes:
-    return os.environ["RANK"].encode() * count
-
-
-def returns_what_cannot_be_pickled() -> Any:
-    return threading.Lock()
-
-
 def raises(text: str, rank: int = 0) -> int:
     """In one of them; the others wait for their end."""
     if int(os.environ["RANK"]) == rank:
@@ -63,25 +55,10 @@ def raises(text: str, rank: int = 0) -> int:
     return rank
 
 
-class Peculiar(Exception):
-    """One that cannot be made again from what it keeps."""
-
-    def __init__(self, one: int, other: int) -> None:
-        super().__init__(f"{one} and {other}")
-
-
-def raises_peculiarly() -> None:
-    raise Peculiar(1, 2)
-
-
 def ends(how: str) -> None:
     if how == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    elif how == "exit":
-        sys.exit(3)
-    elif how == "exit 0":
-        sys.exit(0)
-    os._exit(0)
+    sys.exit(3)
 
 
 def fails_at_first() -> str:
@@ -89,11 +66,6 @@ def fails_at_first() -> str:
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         raise RuntimeError("not yet")
     return os.environ["TORCHELASTIC_RESTART_COUNT"]
-
-
-def puts(queue: Any, lock: Any) -> None:
-    with lock:
-        queue.put(os.environ["RANK"])
 
 
 def says() -> None:

@@ -54,6 +54,13 @@ class Meeting(Cluster):
         return NativeCoordination(Endpoint("127.0.0.1", self.port), run_id, name="parallel", who="the endpoint")
 
 
+class TieredMeeting(Meeting):
+    """The same by ``tiered``."""
+
+    backend = "tiered"
+    alias = "tiered-proxy"
+
+
 class EtcdMeeting(Meeting):
     """Agents that meet at an etcd, which other tests use, too: the run has an id of its own."""
 
@@ -159,7 +166,7 @@ def in_one_round(*agents: Agent, after: Sequence[dict[str, Any]] = ()) -> list[d
 
     def together() -> list[dict[str, Any]] | None:
         last = [report for agent in agents for report in agent.reports()[-1:]]
-        ports = {report["MASTER_PORT"] for report in last}
+        ports = {report.get("RDZV_ROOT_PORT") or report["MASTER_PORT"] for report in last}  # with proxies: the store's
         whole = sorted(int(report["RANK"]) for report in last) == list(range(len(agents)))
         sizes = {report["WORLD_SIZE"] for report in last}
         fresh = not old & {report["PID"] for report in last}

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from kits import TESTS
 from kits.eventually import eventually
@@ -157,6 +157,14 @@ class Cluster(Agents):
         kill(pid)
 
 
+class Said(NamedTuple):
+    """How a command has ended, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
 def plug_in(directory: Path, module: str, source: str) -> str:
     """A directory for PYTHONPATH with a plug-in, installed as pip would leave it."""
     name = module.removeprefix("rdzv_").replace("_", "-")
@@ -182,17 +190,6 @@ def comm_of(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return ""
-
-
-def threads_of(pid: int) -> list[str]:
-    """The names of a process's threads, sorted."""
-    names = []
-    for comm in Path(f"/proc/{pid}/task").glob("*/comm"):
-        try:
-            names.append(comm.read_text().strip())
-        except OSError:  # it has just ended
-            continue
-    return sorted(names)
 
 
 def error_of(agent: Agent, code: int) -> str:

@@ -7,22 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from kits.eventually import eventually
-from kits.launcher.elastic_kit import EtcdMeeting, Job, Meeting, outputs
+from kits.launcher.elastic_kit import Job, Meeting, outputs
 from kits.launcher.harness import Agent
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.kvstore.native.framing import ask_statistics
 
 
-class TieredMeeting(Meeting):
-    """Agents that meet by ``tiered``."""
-
-    backend = "tiered"
-    alias = "tiered-proxy"
-
-
 def tiered(meeting: Meeting, nnodes: object, *, conf: str = "", **options: Any) -> Job:
     """A job of the backend; ``store=tiered`` is said where it is not the default."""
-    store = [] if isinstance(meeting, TieredMeeting) else ["store=tiered"]
+    store = [] if meeting.backend == "tiered" else ["store=tiered"]
     # -v: each node says where its proxy and the store are
     return Job(meeting, nnodes, conf=",".join([*store, *filter(None, [conf])]), flags=["-v"], **options)
 
@@ -82,6 +75,3 @@ def reports(trunk: dict[str, Any]) -> list[dict[str, Any]]:
         return [report, *(each for child in report.get("children", ()) for each in walk(child))]
 
     return walk(trunk["report"]) if trunk.get("report") else []
-
-
-__all__ = ["EtcdMeeting", "TieredMeeting", "keyspace", "reports", "root_of", "tiered", "trunks", "wait_clients"]

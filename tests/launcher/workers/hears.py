@@ -1,6 +1,6 @@
-"""Says every form in which a notice comes, and then waits. Arguments: STOP, and what it does when it is told to end.
+"""Says every form in which a notice comes, and then waits. Arguments: STOP, and "says", by which it calls ``saved``.
 
-``ends``, or ``stays``: SIGTERM is ignored. ``says`` calls ``saved``. Imports no torch.
+With "handles" it takes SIGUSR2, too. Imports no torch.
 """
 
 import json
@@ -14,8 +14,6 @@ from rdzv_plugins.worker import notice, saved
 
 stop, how = Path(sys.argv[1]), sys.argv[2]
 rank, signals = os.environ["RANK"], []
-if how == "stays":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if "handles" in sys.argv:
     signal.signal(signal.SIGUSR2, lambda number, frame: signals.append(number))
 file = Path(os.environ["RDZV_NOTICE_FILE"])

@@ -1,13 +1,10 @@
 """No torch: all ranks meet in the workers' store, and stay there until the file STOP exists. Without a store: code 7.
 
 Each sets a key, waits for those of all ranks, reads them, and adds one to a counter that has to reach their number.
-If a file HOLD is given too, a process of each rank that outlives it starts in the first round, and looks for that
-round's store once HOLD exists.
 """
 
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -35,27 +32,8 @@ def meet(client: Raw, rank: int, world: int) -> list[str]:
     return values
 
 
-def held_back(hold: Path, found: Path) -> None:
-    """A worker of an old round that is late: what it can still reach."""
-    while not hold.exists():
-        time.sleep(0.02)
-    reached = []
-    for name in ("MASTER_PORT", "RDZV_ROOT_PORT"):
-        try:
-            Raw(int(os.environ[name])).close()
-            reached.append(name)
-        except ConnectionRefusedError:
-            pass
-    found.with_suffix(".part").write_text(json.dumps(reached))
-    found.with_suffix(".part").rename(found)
-
-
-def main(stop: Path, hold: Path | None) -> None:
+def main(stop: Path) -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if hold is not None and not (marker := hold.with_name(f"held-back-{rank}")).exists():
-        marker.touch()
-        found = hold.with_name(f"found-{rank}")
-        subprocess.Popen([sys.executable, __file__, "--held-back", str(hold), str(found)], start_new_session=True)
     with Raw(int(os.environ["MASTER_PORT"])) as client:
         client.socket.settimeout(120)  # it waits for others to start
         try:
@@ -71,7 +49,4 @@ def main(stop: Path, hold: Path | None) -> None:
             sys.exit(7)
 
 
-if sys.argv[1] == "--held-back":
-    held_back(Path(sys.argv[2]), Path(sys.argv[3]))
-else:
-    main(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None)
+main(Path(sys.argv[1]))

@@ -14,11 +14,6 @@ elif mode == "fail":
     for number in range(30):
         print(f"stderr line {number}", file=sys.stderr)
     sys.exit(int(args[0]))
-elif mode == "kill":
-    os.kill(os.getpid(), int(args[0]))
-elif mode == "tty":
-    print(f"stderr is a terminal: {sys.stderr.isatty()}", flush=True)
-    print("to stderr", file=sys.stderr, flush=True)
 else:
     if mode == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

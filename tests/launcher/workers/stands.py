@@ -55,15 +55,6 @@ def python_child():
     subprocess.run([sys.executable, "-c", "import time\ndef in_child():\n    time.sleep(600)\nin_child()"], check=True)
 
 
-def wait_with_thread():
-    threading.Thread(target=in_thread, name="beside", daemon=True).start()
-    wait_for_lock()
-
-
-def in_thread():
-    time.sleep(600)
-
-
 def stand():
     if "--plain" in sys.argv:
         time.sleep(600)

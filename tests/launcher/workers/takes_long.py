@@ -2,12 +2,6 @@
 
 Compiling (in processes of its own), loading (by a process that is waited for), evaluating, computing (one call of
 native code), and saving.
-
-``--really``: what a training script does instead: torch.compile with nothing cached, a DataLoader with processes, a
-model that is evaluated, a checkpoint that is written to the disk. Each takes what it takes, at least SECONDS. By hand,
-as it needs much processor time:
-
-    rdzv-run --nproc-per-node=2 --hang-timeout=2 tests/launcher/workers/takes_long.py 3 --really
 """
 
 import multiprocessing
@@ -67,59 +61,9 @@ def save(until):
             time.sleep(0.1)
 
 
-def compile_really(until):
-    from torch._inductor.utils import fresh_cache
-
-    with fresh_cache():
-        while time.monotonic() < until:
-            torch._dynamo.reset()
-            model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)), torch.nn.GELU())
-            torch.compile(model)(torch.rand(8, 64)).sum().backward()
-
-
-class Decoded(torch.utils.data.Dataset):
-    """Images, each of which takes a while to decode."""
-
-    def __len__(self):
-        return 64
-
-    def __getitem__(self, index):
-        burst = time.process_time() + 0.05
-        while time.process_time() < burst:
-            pass
-        return torch.rand(3, 32, 32), index % 10
-
-
-def load_really(until):
-    while time.monotonic() < until:
-        for _ in torch.utils.data.DataLoader(Decoded(), batch_size=32, num_workers=2):
-            pass
-
-
-def evaluate_really(until):
-    model, right = torch.nn.Sequential(torch.nn.Conv2d(3, 32, 3), torch.nn.Flatten(), torch.nn.Linear(28800, 10)), 0
-    with torch.inference_mode():
-        while time.monotonic() < until:
-            images, labels = torch.rand(64, 3, 32, 32), torch.randint(10, (64,))
-            right += int((model(images).argmax(1) == labels).sum())
-
-
-def save_really(until):
-    import tempfile
-
-    with tempfile.NamedTemporaryFile() as file:
-        while time.monotonic() < until:
-            file.seek(0)
-            torch.save({"model": torch.rand(4, 2**20), "step": 7}, file)
-            file.flush()
-            os.fsync(file.fileno())
-
-
-ALL = (compile_, load, evaluate, compute, save)
-REALLY = (compile_really, load_really, evaluate_really, save_really)
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
-for each in REALLY if "--really" in sys.argv else ALL:
+for each in (compile_, load, evaluate, compute, save):
     if dist.get_rank() == 0:
         start = time.monotonic()
         each(start + float(sys.argv[1]))
