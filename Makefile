@@ -73,7 +73,7 @@ test: $(NATIVE) $(NATIVE_TESTS) compiled-tests
 	@$(PYTEST) -m "not thorough" $(ARGS)
 
 test-all: $(NATIVE) compiled-tests
-	@tests/install.sh etcd redis slurm openmpi
+	@tests/install.sh etcd redis logrotate slurm openmpi
 	@echo "all tests, $(TESTERS) at a time: up to 40 minutes with two processors ..."
 	@$(PYTEST) $(ARGS)
 	@echo "the sanitizers ..."

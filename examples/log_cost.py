@@ -19,8 +19,6 @@ PLAIN = "plain redirection"
 WAYS = {
     PLAIN: ["--redirects=3"],
     "--log-prefix": ["--log-prefix"],
-    "--log-rotate": ["--redirects=3", "--log-rotate=64MiB:3"],
-    "--log-timestamps=files": ["--redirects=3", "--log-timestamps=files"],
     "--tee": ["--tee=3"],
 }
 FLOOD = """

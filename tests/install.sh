@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# install.sh etcd|redis|slurm|openmpi ...: the tests start real services. This installs them where that is possible
+# install.sh etcd|redis|logrotate|slurm|openmpi ...: the tests start real services. This installs them where that is possible
 # without asking anybody: as root, with apt-get. Else it says what to install and ends well: `make test` goes on without
 # these tests.
 set -euo pipefail
@@ -46,11 +46,12 @@ shopt -s extglob
 for each; do
   case $each in
     etcd) install etcd "etcd:etcd-server etcdctl:etcd-client" etcd-server:etcd.service "its tests are skipped" ;;
+    logrotate) install logrotate "logrotate:logrotate" logrotate:logrotate.timer "its test is skipped" ;;
     redis) install Redis "redis-server:redis-server redis-cli:redis-tools" redis-server:redis-server.service \
       "the tests of examples/rdzv-redis cannot run" ;;
     slurm) install Slurm "slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge" \
       "slurmctld:slurmctld.service slurmd:slurmd.service munge:munge.service" "its tests are skipped" ;;
     openmpi) install "Open MPI 4" "orted:openmpi-bin" "" "its tests are skipped" ;;
-    *) echo "usage: $0 etcd|redis|slurm|openmpi ..." >&2; exit 2 ;;
+    *) echo "usage: $0 etcd|redis|logrotate|slurm|openmpi ..." >&2; exit 2 ;;
   esac
 done

@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 from kits import ROOT
 from kits.bench.bench_kit import Done, bench, find, install, odd_backends, printed, started, with_openssl
-from kits.bench.etcd_needed import etcd_installed, needs_etcd  # noqa: F401
+from kits.etcd.etcd_processes import require_programs
 
 from rdzv_launcher.bench.backends import TORCH_C10D
 from rdzv_launcher.bench.method.results import Result
@@ -80,8 +80,8 @@ def test_requests_of_a_node_are_the_same_for_every_number_of_nodes(measured, ser
         assert find(result, f"{nodes} nodes", "parallel", "idle").samples == (0,)
 
 
-@needs_etcd
 def test_requests_over_etcd_are_the_same_for_every_number_of_nodes(measured, tmp_path) -> None:
+    require_programs()
     data = tmp_path / "data"
     data.mkdir()
     flags = (*SIMULATED, "--ttl=15", f"--etcd-data={data}", "--nodes=5,64")
@@ -205,8 +205,8 @@ def test_what_is_killed_leaves_no_process_and_no_file(tmp_path, monkeypatch, who
         assert find(result, "6 nodes", "prompt", "join").samples[0] > 0
 
 
-@needs_etcd
 def test_benchmark_that_is_killed_leaves_no_etcd_and_no_data(tmp_path) -> None:
+    require_programs()
     with started("rendezvous", "--nodes=6", "--references=none", "--backends=etcd", f"--etcd-data={tmp_path}") as run:
         wait_until(lambda: len(run.left()) >= 4, 100, lambda: f"only {run.left()}")  # and its guard, keeper, etcd
         run.kill()

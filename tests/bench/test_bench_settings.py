@@ -171,6 +171,7 @@ def test_names_are_those_of_the_installed_backends_that_come_with_the_project() 
     assert at_native_store() == ("parallel", "tiered")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", shipped())
 def test_what_a_harness_says_for_the_benchmark_is_there(name, tmp_path) -> None:
     """They are strings, which nothing else checks: a wrong one would only cost precision."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -17,68 +18,47 @@ def conformance(directory: Path, *arguments: str, **variables: str) -> tuple[int
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "message", "remedy"),
+    ("arguments", "named"),
     [
-        (["nobody-has-it"], 2, "there is no rendezvous backend 'nobody-has-it'", "Available: "),
-        (["parallel", "--theme=plugin,shop"], 2, "--theme: there is no theme 'shop'", "There are: plugin, backend,"),
-        (["parallel", "--theme="], 2, "--theme: there is no theme ''", "There are: plugin, backend,"),
-        (["parallel", "--theme", "plugin,"], 2, "--theme: there is no theme ''", "There are: plugin, backend,"),
-        (["parallel", "--rdzv-conf=ttl"], 2, "--rdzv-conf: 'ttl' is not of the form key=value", "Write "),
-        (["static", "--rdzv-conf=ttl=2"], 2, "--rdzv-conf: backend 'static' has no option 'ttl'", "It accepts: "),
-        (["parallel", "--rdzv-conf=ttl=long"], 2, "--rdzv-conf: ", ""),
-        (
-            ["static", "--rdzv-endpoint=127.0.0.1:1", "--rdzv-conf=ttl=2"],
-            2,
-            "--rdzv-conf: backend 'static' has no option 'ttl'",
-            "It accepts: ",
-        ),
-        (["parallel", "--json=not/there.json"], 2, "--json: cannot write not/there.json: No such file", "Name a file"),
-        (["parallel", "--timeout=0"], 2, "--timeout=0 is no number of seconds", "Give more than 0."),
-        (["parallel", "--maxfail=0"], 2, "--maxfail=0: give 1 or more", "Without it, all tests are run."),
-        (["parallel", "--theme=plugin", "-k", "nothing_of_that_name"], 2, "no test has a name like", "See "),
+        (["nobody-has-it"], "'nobody-has-it'"),
+        (["parallel", "--theme=plugin,shop"], "--theme: .* 'shop'"),
+        (["parallel", "--theme="], "--theme: "),
+        (["parallel", "--rdzv-conf=ttl"], "--rdzv-conf: 'ttl'"),
+        (["static", "--rdzv-conf=ttl=2"], "--rdzv-conf: .*'static' .* 'ttl'"),
+        (["parallel", "--rdzv-conf=ttl=long"], "--rdzv-conf: "),
+        (["static", "--rdzv-endpoint=127.0.0.1:1", "--rdzv-conf=ttl=2"], "--rdzv-conf: .*'static' .* 'ttl'"),
+        (["parallel", "--json=not/there.json"], "--json: .*not/there.json"),
+        (["parallel", "--timeout=0"], "--timeout=0"),
+        (["parallel", "--maxfail=0"], "--maxfail=0"),
+        (["parallel", "--theme=plugin", "-k", "nothing_of_that_name"], "no test "),
+        ([], "RDZV_CONFORMANCE_PATIENCE='abc'"),
     ],
 )
-def test_wrong_use(tmp_path: Path, arguments: list[str], code: int, message: str, remedy: str) -> None:
-    result, text = conformance(tmp_path, *arguments)
-    assert result == code, text
-    error, then = [line for line in text.splitlines() if line.startswith("rdzv: ")]
-    assert error.startswith(f"rdzv: error: {message}")
-    assert then.startswith(f"rdzv: {remedy}")
-
-
-def test_patience_that_is_no_number(tmp_path: Path) -> None:
-    code, text = conformance(tmp_path, "parallel", RDZV_CONFORMANCE_PATIENCE="abc")
+def test_wrong_use_is_told_in_a_line_with_a_remedy(tmp_path: Path, arguments: list[str], named: str) -> None:
+    variables = {} if arguments else {"RDZV_CONFORMANCE_PATIENCE": "abc"}
+    code, text = conformance(tmp_path, *(arguments or ["parallel"]), **variables)
     assert code == 2, text
-    assert text.splitlines() == [
-        "rdzv: error: RDZV_CONFORMANCE_PATIENCE='abc' is no number of seconds",
-        "rdzv: Set it to 60, say, or unset it.",
-    ]
+    error, _remedy = [line for line in text.splitlines() if line.startswith("rdzv: ")]
+    assert re.match(f"rdzv: error: .*{named}", error)
 
 
-def test_harness_that_breaks_at_its_start_ends_the_run(tmp_path: Path) -> None:
-    site = install(tmp_path, "state_right", "It")
-    (site / "state_right_harness.py").write_text(
-        "from rdzv_plugins.testing import Harness\n\n\n"
-        "class It(Harness):\n    def start(self):\n        open('/no/such/server')\n"
-    )
-    (entries,) = site.glob("*.dist-info/entry_points.txt")
-    entries.write_text(entries.read_text().replace("toy_harness:It", "state_right_harness:It"))
-    code, text = run([*CONFORMANCE, "state-right", "--theme=plugin"], environment(site), tmp_path)
-    assert code == 69, text
-    assert "the harness of backend 'state-right', of rdzv-state-right, cannot be started: FileNotFoundError: " in text
-    assert "give --rdzv-endpoint to do without it" in text
-    assert "Traceback" not in text
-    assert " failed" not in text
-
-
-def test_without_pytest(tmp_path: Path) -> None:
+def test_what_is_missing_ends_the_run(tmp_path: Path) -> None:
     program = "import sys; sys.modules['pytest'] = None; from rdzv_launcher.tools.cli import main; sys.exit(main())"
-    code, text = run([sys.executable, "-c", program, "conformance", "parallel"], environment(), tmp_path)
-    assert code == 69
-    assert text.splitlines() == [
-        "rdzv: error: the conformance suite needs module 'pytest', which is not installed",
-        "rdzv: Install it: pip install 'rdzv-plugins[testing]'",
-    ]
+    command = [sys.executable, "-c", program, "conformance", "parallel"]
+    site = install(tmp_path, "state-right", "BrokenHarness")
+    theme = "--theme=plugin"
+    for (code, text), said in (
+        (run(command, environment(), tmp_path), r"pip install 'rdzv-plugins\[testing\]'"),
+        (conformance(tmp_path, "etcd", theme, PATH=str(tmp_path)), "apt-get install etcd-server"),
+        (
+            run([*CONFORMANCE, "state-right", theme], environment(site), tmp_path),
+            "rdzv-state-right, .*FileNotFoundError",
+        ),
+    ):
+        assert code == 69, text
+        assert re.search(said, text)
+        assert "Traceback" not in text
+        assert " passed" not in text
 
 
 def test_all_passed_whatever_project_it_is_started_in(tmp_path: Path) -> None:
@@ -87,10 +67,7 @@ def test_all_passed_whatever_project_it_is_started_in(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text("def test_mine(): assert False\n")
     code, text = conformance(tmp_path, "parallel-epoll", "--theme= plugin", "-k", "option", "--json=here.json")
     assert code == 0, text
-    assert (
-        "conformance of parallel (rdzv-plugins 0.1.0, elastic, node_rank, node_replacement, several_endpoints, token)"
-        in text
-    )
+    assert "conformance of parallel (rdzv-plugins 0.1.0, elastic, " in text
     (backend,) = json.loads((tmp_path / "here.json").read_text())["backends"]
     assert list(backend["themes"]) == ["plugin"]
     left = {path.name for path in tmp_path.iterdir()} - {"output"}
@@ -107,16 +84,8 @@ def test_service_that_runs_already(tmp_path: Path) -> None:
     assert backend["themes"]["store"]["test_set_and_get"]["outcome"] == "passed"
 
 
-def test_service_that_cannot_be_started(tmp_path: Path) -> None:
-    code, text = conformance(tmp_path, "etcd", "--theme=plugin", PATH=str(tmp_path))
-    assert code == 69, text
-    assert "the program etcd is not installed" in text
-    assert "apt-get install etcd-server" in text
-    assert " passed" not in text
-
-
 def test_backend_without_a_harness_needs_an_endpoint(tmp_path: Path) -> None:
-    site = install(tmp_path, "state_right")
+    site = install(tmp_path, "state-right")
     (entries,) = site.glob("*.dist-info/entry_points.txt")
     entries.write_text(entries.read_text().partition("[rdzv_plugins.harnesses]")[0])
     where = tmp_path / "shared"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from rdzv_plugins.testing import free_port
 from rdzv_plugins.testing.builtin import C10dHarness, EtcdHarness, ParallelHarness, StaticHarness, TieredHarness
 from rdzv_plugins.testing.find import find_harness
 
+Installed = Callable[..., str]
 UNREACHABLE = """
-from right_state import backend
+from state_toys import backend
 from rdzv_plugins import hookimpl
 from rdzv_plugins.errors import EndpointUnreachable
 
@@ -29,6 +31,23 @@ def rdzv_register_backends():
 """
 
 
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installed:
+    """Installs a right state backend of that name, with that entry point of a harness."""
+
+    def it(name: str, harness: str | None, code: str = "") -> None:
+        site = install(tmp_path, name)
+        (entries,) = site.glob("*.dist-info/entry_points.txt")
+        plugin = entries.read_text().partition("[rdzv_plugins.harnesses]")[0]
+        entries.write_text(plugin + (f"[rdzv_plugins.harnesses]\n{name} = {harness}\n" if harness else ""))
+        if code:
+            (site / f"{name.replace('-', '_')}_as_plugin.py").write_text(code)
+        monkeypatch.syspath_prepend(str(site))
+        monkeypatch.setenv("PYTHONPATH", str(site))
+
+    return it
+
+
 @pytest.mark.parametrize("kind", [StaticHarness, C10dHarness, ParallelHarness, TieredHarness, EtcdHarness])
 def test_built_ins_register_as_strangers_do(kind: type) -> None:
     assert type(find_harness(kind.backend)) is kind  # type: ignore[attr-defined]
@@ -41,96 +60,58 @@ def test_alias_and_conf_on_top_of_the_harness() -> None:
     assert ParallelHarness.conf["ttl"] == "4"
 
 
-def test_unknown_backend() -> None:
-    with pytest.raises(UnknownBackend, match="did you mean 'parallel'"):
-        find_harness("paralel")
-
-
 @pytest.mark.parametrize(("name", "kind"), [("static", "handler"), ("parallel", "coordination")])
 def test_endpoint_makes_a_harness_without_a_service(name: str, kind: str, tmp_path: Path) -> None:
     endpoint = f"127.0.0.1:{free_port()}"
     harness = find_harness(name, endpoint, {"linger": "1"})
     assert (harness.backend, harness.kind, harness.service) == (name, kind, None)
-    assert harness.endpoint(tmp_path) == endpoint
+    assert (harness.endpoint(tmp_path), harness.dialled) == (endpoint, True)
     assert harness.conf == {"linger": "1"}
-    assert harness.dialled
     assert harness.nowhere(tmp_path) not in (None, endpoint)
     assert harness.wrong_endpoints == ()
 
 
-def test_endpoint_that_is_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = install(tmp_path, "state_right")
-    monkeypatch.syspath_prepend(str(site))
-    monkeypatch.setenv("PYTHONPATH", str(site))
-    harness = find_harness("state-right", str(tmp_path))
+def test_endpoint_that_is_no_address(installed: Installed, tmp_path: Path) -> None:
+    installed("find-no-address", None)
+    harness = find_harness("find-no-address", str(tmp_path))
     assert (harness.kind, harness.dialled) == ("state", False)
     assert harness.nowhere(tmp_path) is None
 
 
-def test_endpoint_at_which_it_cannot_be_created() -> None:
-    with pytest.raises(RdzvError, match=r"could not be created at a b\n.*UsageError") as caught:
-        find_harness("parallel", "a b")
-    assert caught.value.remedy
+def test_endpoint_at_which_it_cannot_be_created(installed: Installed, tmp_path: Path) -> None:
+    installed("find-unreachable", None, UNREACHABLE)
+    nobody = f"127.0.0.1:{free_port()}"
+    for name, endpoint, why, code in (
+        ("parallel", "a b", "UsageError", None),
+        ("find-unreachable", str(tmp_path), "nobody answers", 68),
+        ("parallel", nobody, "could not be reached", 68),
+    ):
+        conf = {"is_host": "false"} if endpoint == nobody else {}
+        with pytest.raises(RdzvError, match=f"could not be created at {endpoint}\n.*{why}") as caught:
+            find_harness(name, endpoint, conf)
+        assert caught.value.remedy
+        assert code in (None, caught.value.exit_code)
 
 
-def test_backend_without_a_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _install(tmp_path, monkeypatch, "find_no_harness", None)
-    with pytest.raises(UsageError, match="names no harness of its own") as caught:
+def test_backend_that_is_not_there_or_has_no_harness(installed: Installed) -> None:
+    with pytest.raises(UnknownBackend, match="'parallel'"):
+        find_harness("paralel")
+    installed("find-no-harness", None)
+    with pytest.raises(UsageError) as caught:
         find_harness("find-no-harness")
     assert "--rdzv-endpoint" in caught.value.remedy
 
 
-def test_nobody_at_the_endpoint_of_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = _install(tmp_path, monkeypatch, "find_unreachable", None)
-    toy = site / "find_unreachable.py"
-    toy.write_text(UNREACHABLE)
-    monkeypatch.setenv("PYTHONPATH", str(site))
-    with pytest.raises(RdzvError, match=f"could not be created at {tmp_path}\n.*nobody answers") as caught:
-        find_harness("find-unreachable", str(tmp_path))
-    assert caught.value.exit_code == 68
-
-
-def test_nobody_at_the_endpoint_of_a_coordination_service() -> None:
-    nobody = f"127.0.0.1:{free_port()}"
-    with pytest.raises(RdzvError, match=f"could not be created at {nobody}\n.*could not be reached") as caught:
-        find_harness("parallel", nobody, {"is_host": "false"})
-    assert caught.value.exit_code == 68
-
-
-def test_harness_of_no_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = _install(tmp_path, monkeypatch, "find_no_kind", "find_no_kind_harness:It")
-    text = "from rdzv_plugins.testing import Harness\nclass It(Harness):\n    kind = 'lease'\n"
-    (site / "find_no_kind_harness.py").write_text(text)
-    with pytest.raises(BrokenPlugin, match="'find-no-kind' of rdzv-find-no-kind has kind = 'lease'") as caught:
-        find_harness("find-no-kind")
-    assert "state, coordination, handler" in caught.value.remedy
-
-
 @pytest.mark.parametrize(
-    ("where", "message"),
+    ("harness", "message"),
     [
         ("no_such_module_of_a_toy:Harness", "ModuleNotFoundError"),
         ("collections:OrderedDict", "is a OrderedDict"),
         ("toy_harness:NoSuchHarness", "AttributeError"),
+        ("toy_harness:HarnessOfNoKind", "kind = 'lease'"),
     ],
 )
-def test_broken_harness_is_named(where: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _install(tmp_path, monkeypatch, "find_broken_harness", where)
+def test_broken_harness_is_named(harness: str, message: str, installed: Installed) -> None:
+    installed("find-broken-harness", harness)
     with pytest.raises(BrokenPlugin, match=f"'find-broken-harness' of rdzv-find-broken-harness .*{message}"):
         find_harness("find-broken-harness")
-
-
-def _install(directory: Path, monkeypatch: pytest.MonkeyPatch, name: str, harness: str | None) -> Path:
-    """A right state backend of that name, with that entry point of a harness; where it is installed."""
-    site = install(directory, "state_right")
-    module = site / f"{name}.py"
-    backend = name.replace("_", "-")
-    module.write_text((site / "state_right.py").read_text().replace("state-right", backend))
-    (info,) = site.glob("*.dist-info")
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: rdzv-{backend}\nVersion: 1.0\n")
-    entries = f"[rdzv_plugins]\n{backend} = {name}\n"
-    if harness is not None:
-        entries += f"[rdzv_plugins.harnesses]\n{backend} = {harness}\n"
-    (info / "entry_points.txt").write_text(entries)
-    monkeypatch.syspath_prepend(str(site))
-    return site

@@ -84,39 +84,18 @@ def test_one_that_does_not_start_says_its_last_words(tmp_path: Path) -> None:
 
 
 def test_somebody_else_at_its_port_is_not_taken_for_it(tmp_path: Path) -> None:
+    def somebody_answers() -> bool:
+        return all(wait_for_end(pid) for pid in late.pids)
+
+    command = [sys.executable, "-c", "raise SystemExit('no luck today')"]
+    late = ServerProcess(command, free_port(), log=tmp_path / "log", keeps_data=False, ready=somebody_answers)
+    with pytest.raises(RdzvError, match=r"ended with code 1\n  \| no luck today"):
+        late.start()
     with socket.create_server(("127.0.0.1", 0)) as other:
         one = server(tmp_path, other.getsockname()[1], "raise SystemExit('no luck today')")
         with pytest.raises(RdzvError, match=r"another process serves 127.0.0.1:\d+ \(Address already in use\)"):
             one.start()
         assert one.pids == ()
-
-
-def test_one_that_has_ended_is_not_ready_whoever_answers(tmp_path: Path) -> None:
-    def somebody_answers() -> bool:
-        for pid in one.pids:
-            wait_for_end(pid)
-        return True
-
-    command = [sys.executable, "-c", "raise SystemExit('no luck today')"]
-    one = ServerProcess(command, free_port(), log=tmp_path / "log", keeps_data=False, ready=somebody_answers)
-    with pytest.raises(RdzvError, match=r"ended with code 1\n  \| no luck today"):
-        one.start()
-
-
-def test_a_server_that_a_script_has_started_is_killed_too(tmp_path: Path) -> None:
-    port = free_port()
-    command = ["sh", "-c", '"$0" -c "$1" "$2" & wait', sys.executable, HTTP, str(port)]
-    one = ServerProcess(command, port, log=tmp_path / "log", keeps_data=False)
-    one.start()
-    pids = one.pids
-    try:
-        assert len(pids) == 2
-        one.kill()
-        assert one.pids == ()
-        assert not answers(port)
-    finally:
-        if answers(port):
-            os.killpg(pids[0], signal.SIGKILL)
 
 
 FAMILY = """

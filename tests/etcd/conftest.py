@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from kits.etcd.etcd_kit import Cluster, etcd
-from kits.etcd.small import QUOTA, Small
 from kits.launcher import harness
 
 from rdzv_plugins.kit import session
@@ -32,11 +31,9 @@ def three(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Iterator[Small]:
+def small(tmp_path: Path) -> Iterator[Cluster]:
     """An etcd of one member with little room."""
-    with etcd(tmp_path, arguments=[f"--quota-backend-bytes={QUOTA}"]) as cluster:
-        cluster.__class__ = Small
-        assert isinstance(cluster, Small)
+    with etcd(tmp_path, arguments=[f"--quota-backend-bytes={1 << 20}"]) as cluster:
         yield cluster
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from kits.etcd.etcd_kit import Cluster, Member, Tls, Users, etcd
-from kits.etcd.small import Small
 from kits.eventually import eventually
 
 from rdzv_launcher.tools import cli
@@ -73,7 +72,7 @@ def test_members_that_are_well_and_then_fewer_and_fewer(steady: Cluster, capsys:
     assert {check.verdict for name, check in few.items() if name.startswith("member ")} == {"wrong"}
 
 
-def test_room_that_gets_less_and_is_gone(small: Small, capsys: pytest.CaptureFixture[str]) -> None:
+def test_room_that_gets_less_and_is_gone(small: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     (member,) = small.members
     name = f"database of {member.endpoint}"
 

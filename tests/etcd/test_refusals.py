@@ -7,9 +7,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kits.etcd.etcd_kit import Users, etcd
+from kits.etcd.etcd_kit import Cluster, Users, etcd
 from kits.etcd.failover_kit import Subject
-from kits.etcd.small import Small
 from kits.eventually import eventually
 from kits.launcher.elastic_kit import EtcdMeeting, Job, in_one_round, worlds
 from kits.wire.coordination_kit import LONG, Losses, opened
@@ -19,7 +18,7 @@ from rdzv_plugins.backends.etcd.security import ACCOUNT, EtcdSecurity
 from rdzv_plugins.errors import AccessRefused, ConnectionLost, EndpointUnreachable
 
 
-def test_writes_wait_for_space_and_sessions_live_meanwhile(small: Small) -> None:
+def test_writes_wait_for_space_and_sessions_live_meanwhile(small: Cluster) -> None:
     subject = Subject(small)
     small.fill()
     with pytest.raises(TimeoutError, match="mvcc: database space exceeded"):
@@ -45,7 +44,7 @@ def test_writes_wait_for_space_and_sessions_live_meanwhile(small: Small) -> None
 
 
 @pytest.mark.thorough
-def test_no_session_is_opened_without_space(small: Small) -> None:
+def test_no_session_is_opened_without_space(small: Cluster) -> None:
     small.fill()
     newcomer = EtcdCoordination(small.endpoints, "other")
     with pytest.raises(EndpointUnreachable, match="mvcc"):
@@ -54,7 +53,7 @@ def test_no_session_is_opened_without_space(small: Small) -> None:
 
 
 @pytest.mark.thorough
-def test_job_whose_worker_fails_while_there_is_no_space_goes_on(small: Small, tmp_path: Path) -> None:
+def test_job_whose_worker_fails_while_there_is_no_space_goes_on(small: Cluster, tmp_path: Path) -> None:
     with closing(EtcdMeeting(tmp_path, small)) as meeting:
         job = Job(meeting, 2, script="says.py", restarts=1, conf="allow_same_host=true,ttl=2")
         nodes = [job.node(rank) for rank in (0, 1)]

@@ -11,7 +11,6 @@ import pytest
 from kits.eventually import eventually
 from kits.keeper.keeper_kit import FAMILY, Agent, Agents, alive, executable, family, freeze, pids_in, state
 
-TIMES = 3
 WORKERS = 2
 FAMILIES = f"""
 pids = keeper.start([Start(rank, ("./family",), env | {{"PIDS": "pids"}}, "out", "err") for rank in range({WORKERS})])
@@ -34,10 +33,9 @@ def started(agents: Agents, source: str, keeper_made: str = "keeper = Keeper()")
 
 
 def test_nothing_outlives_an_agent_that_is_killed(agents: Agents) -> None:
-    for _ in range(TIMES):
-        agent, keeper, pids = started(agents, "signal.pause()")
-        os.kill(agent.pid, signal.SIGKILL)
-        agents.wait_gone([*pids, keeper])
+    agent, keeper, pids = started(agents, "signal.pause()")
+    os.kill(agent.pid, signal.SIGKILL)
+    agents.wait_gone([*pids, keeper])
 
 
 @pytest.mark.thorough

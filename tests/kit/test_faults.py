@@ -47,6 +47,7 @@ def test_a_service_that_is_gone_for_good(server: ServerProcess, caplog: pytest.L
     assert losses.none
 
 
+@pytest.mark.thorough
 def test_a_service_that_stands_still_for_longer_than_a_session_lives(
     server: ServerProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -105,7 +106,7 @@ def test_a_service_that_has_lost_its_data(server: ServerProcess) -> None:
 def test_a_service_that_is_another_one_by_now(server: ServerProcess) -> None:
     """What was right once is expected to become right again, for as long as the user allows."""
     losses = Losses()
-    with backend_at(server.port, outage=10) as backend:
+    with backend_at(server.port, outage=4) as backend:
         opened(backend, TTL, losses)
         server.kill()
         with socket.create_server(("127.0.0.1", server.port)) as other:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import os
 import re
+import shutil
 import subprocess
-import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kits import ROOT
 from kits.eventually import eventually
 from kits.launcher.harness import BIN, WORKERS, Cluster
 from kits.launcher.starts_workers import round_of, spec_of
@@ -17,12 +19,11 @@ from kits.launcher.starts_workers import round_of, spec_of
 from rdzv_launcher.run.workers.output import fold
 from rdzv_launcher.run.workers.output.allowance import Allowance
 from rdzv_launcher.run.workers.output.console import Console
-from rdzv_launcher.run.workers.output.log_copy import LogCopy
 from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.output.rotated import all_of
 from rdzv_launcher.run.workers.output.tail import Tail
-from rdzv_launcher.run.workers.output.view import Plain
+from rdzv_launcher.run.workers.output.view import Plain, without_time
 
 STAMP = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z "
 SCRIPT = WORKERS / "says_odd_things.py"
@@ -80,12 +81,6 @@ def test_files_are_those_of_a_plain_run_whatever_is_shown(cluster: Cluster) -> N
             own = lines_of(plain[f"{rank}/{stream}.log"])
             assert [start.sub(b"", line).decode() for line in lines] == (own if rank in (1, 2) else [])
 
-    kept = run(cluster, "stamped", "--redirects=3", "--log-timestamps=files", "--log-rotate=64KiB:3")
-    assert kept.stdout == b""
-    stamped = files_of(cluster.directory / "stamped")
-    assert {path: re.sub(rb"^" + STAMP, b"", text, flags=re.MULTILINE) for path, text in stamped.items()} == plain
-    assert stamped != plain
-
 
 def test_what_workers_print_alike_is_shown_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -115,7 +110,7 @@ def test_screen_that_stands_still_holds_up_no_worker(cluster: Cluster) -> None:
     script.write_text(
         f"import os\nfor n in range(20000): os.write(1, b'line %d\\n' % n)\nopen({str(done)!r}, 'a').close()"
     )
-    options = ["--log-prefix", f"--log-dir={cluster.directory / 'logs'}", "--nproc-per-node=2", "--log-rotate=64KiB:9"]
+    options = ["--log-prefix", f"--log-dir={cluster.directory / 'logs'}", "--nproc-per-node=2"]
     with open(writer, "wb") as stdout:
         agent = subprocess.Popen([BIN / "rdzv-run", *options, script], stdout=stdout, env=cluster.env)
     try:
@@ -126,16 +121,13 @@ def test_screen_that_stands_still_holds_up_no_worker(cluster: Cluster) -> None:
     whole = b"".join(b"line %d\n" % number for number in range(20000))
     (attempt,) = (cluster.directory / "logs").glob("*/attempt_0")
     for rank in "01":
-        parts = [Path(path).read_bytes() for path in all_of(str(attempt / rank / "stdout.log"))]
-        assert len(parts) > 2
-        assert b"".join(parts) == whole
-        assert all(part.endswith(b"\n") and len(part) < 66_000 for part in parts)
+        assert (attempt / rank / "stdout.log").read_bytes() == whole
 
 
 def test_flood_is_shown_in_part_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "stdout.log"
     path.write_text("".join(f"line {number}\n" for number in range(500_000)))
-    view = Plain(Console("stdout"), {0: "host:0 "}, lambda lines: [("", line) for line in lines])
+    view = Plain(Console("stdout"), {0: "host:0 "}, without_time)
     tail = Tail(str(path), 0, view, allowance=Allowance(lambda: 0.0))
     tail.stop_here()
     while not tail.is_done:
@@ -149,7 +141,7 @@ def test_flood_is_shown_in_part_and_says_so(tmp_path: Path, capsys: pytest.Captu
 
 def test_steady_flood_gets_no_more_than_its_allowance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, now = tmp_path / "stdout.log", 0.0
-    view = Plain(Console("stdout"), {0: ""}, lambda lines: [("", line) for line in lines])
+    view = Plain(Console("stdout"), {0: ""}, without_time)
     tail = Tail(str(path), 0, view, allowance=Allowance(lambda: now))
     with path.open("a") as file:
         for _ in range(600):  # 100 KiB a second
@@ -164,73 +156,85 @@ def test_steady_flood_gets_no_more_than_its_allowance(tmp_path: Path, capsys: py
     assert (60 - 2) << 14 < len(capsys.readouterr().out) < (256 << 10) + (61 << 14)
 
 
+def copied_and_truncated(path: Path) -> None:
+    """As logrotate does it with ``copytruncate``."""
+    for number in (2, 1):
+        older = path.with_name(f"{path.name}.{number}")
+        if older.exists():
+            older.replace(path.with_name(f"{path.name}.{number + 1}"))
+    path.with_name(f"{path.name}.1").write_bytes(path.read_bytes())
+    os.truncate(path, 0)
+
+
+def renamed(path: Path) -> None:
+    """As logrotate does it without: the writer has the old file open."""
+    path.replace(path.with_name(f"{path.name}.1"))
+    path.touch()
+
+
+@pytest.mark.parametrize("move", [copied_and_truncated, renamed])
 def test_every_line_is_shown_of_a_file_that_is_rotated_meanwhile(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], move: Callable[[Path], None]
 ) -> None:
-    path = str(tmp_path / "stdout.log")
-    copy = LogCopy(str(tmp_path / "pipe"), path, size=64 << 10, files=100, stamps=False)
-    view = Plain(Console("stdout"), {0: ""}, lambda lines: [("", line) for line in lines])
-    tail = Tail(path, 0, view, files=100)
-    whole = b"".join(b"line %d\n" % number for number in range(100_000))
-    with open(copy.pipe, "wb", buffering=0) as pipe:
-        for place in range(0, len(whole), 10_000):
-            pipe.write(whole[place : place + 10_000])
-            tail.pump(lambda: None)
-    copy.opened()
-    assert copy.settle(float("inf"))
+    path = tmp_path / "stdout.log"
+    tail = Tail(str(path), 0, Plain(Console("stdout"), {0: ""}, without_time))
+    with open(path, "ab", buffering=0) as worker:
+        worker.writelines(b"line %d\n" % number for number in range(2000))
+        tail.pump(lambda: None)
+        worker.writelines(b"line %d\n" % number for number in range(2000, 4000))  # which are not read yet
+        move(path)
+        worker.writelines(b"line %d\n" % number for number in range(4000, 5000))
     tail.stop_here()
     while not tail.is_done:
         tail.pump(lambda: None)
     tail.close()
-    assert capsys.readouterr().out.encode() == whole
-    assert len(all_of(path)) > 10
+    assert capsys.readouterr().out == "".join(f"line {number}\n" for number in range(5000))
 
 
-def test_full_disk_holds_up_no_worker_and_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "stdout.log").symlink_to("/dev/full")
-    copy = LogCopy(str(tmp_path / "pipe"), str(tmp_path / "stdout.log"), size=0, files=0, stamps=False)
-    with open(copy.pipe, "wb", buffering=0) as pipe:
-        pipe.writelines(b"x" * 10_000 for _ in range(400))
-    copy.opened()
-    assert copy.settle(float("inf"))
-    eventually(lambda: "lacks 4000000 bytes" in caplog.text, lambda: caplog.text)
-    assert caplog.text.count("No space left on device") == 1
+def test_lines_of_a_file_that_somebody_empties_are_said_to_be_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "stdout.log"
+    path.write_text("line 0\n")
+    tail = Tail(str(path), 0, Plain(Console("stdout"), {0: ""}, without_time))
+    tail.pump(lambda: None)
+    path.write_text("1\n")
+    tail.pump(lambda: None)
+    tail.close()
+    first, said, last = capsys.readouterr().out.splitlines()
+    assert (first, last) == ("line 0", "1")
+    assert str(path) in said
 
 
-def test_disk_that_hangs_harms_no_file_of_the_next_round(tmp_path: Path) -> None:
-    hangs, goes_on = threading.Event(), threading.Event()
-
-    class Hangs(LogCopy):
-        def _write(self, data: bytes) -> None:
-            hangs.set()
-            goes_on.wait()
-            super()._write(data)
-
-    directory = tmp_path / "attempt_0"
-    directory.mkdir()
-    copy = Hangs(str(tmp_path / "pipe"), str(directory / "stdout.log"), size=100, files=3, stamps=True)
-    with open(copy.pipe, "wb") as pipe:
-        pipe.write(b"of this round\n" * 20)
-    copy.opened()
-    hangs.wait()
-    assert not copy.settle(0.0)
-    directory.rename(tmp_path / "attempt_0.round_1")
-    directory.mkdir()
-    (directory / "stdout.log").write_text("of the next round\n")
-    goes_on.set()
-    copy._thread.join()
-    assert [each.read_text() for each in directory.iterdir()] == ["of the next round\n"]
-    assert (tmp_path / "attempt_0.round_1/stdout.log").read_text().count("of this round\n") == 20
+@pytest.mark.thorough
+@pytest.mark.skipif(shutil.which("logrotate") is None, reason="needs logrotate")
+def test_logrotate_rotates_what_workers_write(cluster: Cluster) -> None:
+    """The page's own configuration, while a worker writes a line after the other, and waits for the file to move."""
+    script, logs = cluster.directory / "writes.py", cluster.directory / "logs"
+    script.write_text(WRITES)
+    page = (ROOT / "docs/how-to/logs.md").read_text()
+    (found,) = re.findall(r"```text\n(/var/log/jobs.*?)```", page, re.DOTALL)
+    config, state = cluster.directory / "logrotate.conf", cluster.directory / "state"
+    config.write_text(found.replace("/var/log/jobs", str(logs)).replace("size 100M", "size 1"))
+    agent = cluster.start(["rdzv-run", "--log-prefix", f"--log-dir={logs}", script, cluster.directory / "go"])
+    for turn in (1, 2):
+        agent.wait_for(f"line {turn}99")
+        subprocess.run([shutil.which("logrotate"), "-s", state, config], check=True)
+        (cluster.directory / f"go{turn}").touch()
+    assert agent.wait() == 0
+    (stream,) = logs.glob("*/attempt_0/0/stdout.log")
+    assert [len(Path(each).read_text().splitlines()) for each in all_of(str(stream))] == [70, 40, 10]
+    lines = [line for line in agent.text.splitlines() if "line " in line]
+    assert [line.rpartition(" ")[2] for line in lines] == [
+        str(100 * turn + number) for turn in (1, 2, 3) for number in range(30 * turn, 100)
+    ]
 
 
-def test_oldest_files_make_room(tmp_path: Path) -> None:
-    path = str(tmp_path / "stdout.log")
-    copy = LogCopy(str(tmp_path / "pipe"), path, size=64 << 10, files=3, stamps=False)
-    with open(copy.pipe, "wb") as pipe:
-        pipe.writelines(b"line %d\n" % number for number in range(60_000))
-    copy.opened()
-    assert copy.settle(float("inf"))
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["stdout.1.log", "stdout.2.log", "stdout.log"]
-    kept = b"".join(Path(each).read_bytes() for each in all_of(path))
-    assert kept.endswith(b"line 59999\n")
-    assert kept.startswith(b"line ")
+WRITES = """
+import os, sys, time
+for turn in (1, 2, 3):
+    for number in range(30 * turn, 100):  # fewer each time: a file as long as before has not been truncated
+        os.write(1, b"line %d\\n" % (100 * turn + number))
+    while turn < 3 and not os.path.exists(f"{sys.argv[1]}{turn}"):
+        time.sleep(0.01)
+"""

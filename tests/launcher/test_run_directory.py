@@ -150,7 +150,7 @@ sys.exit(3)
     "flags",
     [
         [],
-        ["--redirects=1", "--log-timestamps=files"],
+        ["--redirects=1"],
         ["--rdzv-backend=tiered", "--rdzv-conf=worker_transport=unix"],
     ],
 )

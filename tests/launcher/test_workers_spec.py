@@ -99,7 +99,7 @@ def test_what_was_printed_in_an_earlier_round_of_an_attempt_stays(tmp_path: Path
 def test_bad_value_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for flag in (
         *("--tee=4", "--redirects=0:1,1", "--redirects=", "--local-ranks-filter=a,1", "--ranks-filter=5-3"),
-        *("--log-rotate=1K", "--log-rotate=1GiB:1", "--signals-to-handle=SIGKILL", "--signals-to-handle=,"),
+        *("--log-rotate=100MiB:5", "--log_rotate=1G", "--signals-to-handle=SIGKILL", "--signals-to-handle=,"),
         *("--shutdown-timeout=-1", "--monitor-interval=0"),
     ):
         with pytest.raises(UsageError, match=flag.partition("=")[0]):

@@ -18,6 +18,54 @@ HERE = Path(__file__).parent
 TIMEOUT_S = 200
 
 
+def registers(hook):
+    """A module with that hook."""
+    return f"from rdzv_plugins import Backend, hookimpl\n\n@hookimpl\n{hook}\n"
+
+
+def backend(name, create="lambda request: None", more=""):
+    """Such a module, whose backend has that ``create``."""
+    made = f"Backend(name={name!r}, summary='a bad one', create={create}{more})"
+    return registers(f"def rdzv_register_backends():\n    return {made}")
+
+
+BAD = {
+    # at import
+    "import_error": "from rdzv_plugins import a_name_of_another_version",
+    "raises_at_import": "raise RuntimeError('the licence server said no\\nand said it twice')",
+    "exits_at_import": "import sys\nsys.exit('this backend wants to be alone')",
+    "missing_dependency": "import rdzv_absent_client",
+    # against the contract
+    "wrong_signature": registers("def rdzv_register_backends(registry): ..."),
+    "misspelt_hook": registers("def rdzv_register_backend(): ..."),
+    "unmarked_hook": "def rdzv_register_backends(): ...",
+    "no_hooks": "ANSWER = 42",
+    "wrong_return": registers("def rdzv_register_backends():\n    return {'name': 'wrong_return'}"),
+    "returns_none": registers("def rdzv_register_backends():\n    Backend(name='x', summary='s', create=print)"),
+    # when they are used, or beside another
+    "bad_create": backend("bad_create", "lambda request: 42"),
+    "missing_dep_at_create": backend("missing_dep_at_create", "create", ", install='apt-get install absent-client'")
+    + "def create(request):\n    import rdzv_absent_client\n",
+    "twin_one": backend("twin"),
+    "twin_two": backend("twin"),
+    # torch's own handler as it is
+    "slow_import": "import time\ntime.sleep(0.7)\n"
+    + backend("slow_import", "create")
+    + """
+def create(request):
+    from torch.distributed import HashStore
+    from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+
+    store, run = HashStore(), request.run_id
+    nodes = request.min_nodes, request.max_nodes
+    backend = C10dRendezvousBackend(store, run)
+    return DynamicRendezvousHandler.from_backend(run, store, backend, *nodes, local_addr="127.0.0.1")
+""",
+}
+"""Every kind of bad plug-in: the module of each."""
+
+
 class Result(NamedTuple):
     returncode: int
     stdout: str
@@ -32,9 +80,9 @@ class Environment:
         self.python = str(root / "bin" / "python")
         self._forks = None
         venv.create(root, with_pip=False, symlinks=True)
-        purelib = sysconfig.get_path("purelib", vars={"base": str(root), "platbase": str(root)})
+        self.site = Path(sysconfig.get_path("purelib", vars={"base": str(root), "platbase": str(root)}))
         beside = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
-        Path(purelib, "beside.pth").write_text(beside)
+        (self.site / "beside.pth").write_text(beside)
         (root / "never.py").write_text('raise SystemExit("it was run")\n')
 
     def install(self, *sources):
@@ -42,6 +90,17 @@ class Environment:
         copies = [shutil.copytree(source, self.root / "src" / source.name) for source in sources]
         pip = ["-m", "pip", "--disable-pip-version-check", "--quiet", "--no-cache-dir", "install"]
         self.run(*pip, "--no-index", "--no-deps", "--no-build-isolation", *map(str, copies)).check_returncode()
+
+    def add(self, kind, module):
+        """A distribution of one module, as pip would leave it."""
+        info = self.site / f"rdzv_bad_{kind}-1.0.dist-info"
+        info.mkdir()
+        (self.site / f"rdzv_bad_{kind}.py").write_text(module)
+        extra = "Requires-Dist: rdzv-absent-client>=2; extra == 'client'\nProvides-Extra: client\n"
+        name = f"Metadata-Version: 2.1\nName: rdzv-bad-{kind.replace('_', '-')}\nVersion: 1.0\n"
+        (info / "METADATA").write_text(name + (extra if kind == "missing_dependency" else ""))
+        plugin = "twin" if kind.startswith("twin") else kind
+        (info / "entry_points.txt").write_text(f"[rdzv_plugins]\n{plugin} = rdzv_bad_{kind}\n")
 
     def variables(self, **variables):
         """The environment of a process: this one's, less what would lead the launcher, and ``variables``."""
@@ -80,7 +139,8 @@ class Environment:
 def bad_env(tmp_path_factory):
     """Every kind of bad plug-in, all at once."""
     env = Environment(tmp_path_factory.mktemp("bad") / "env")
-    env.install(*sorted((HERE / "bad").iterdir()))
+    for kind, module in BAD.items():
+        env.add(kind, module)
     yield env
     env.close()
 

@@ -1,20 +1,17 @@
-"""Jobs from seeds: ``python tests/simulation --seed N --show`` tells one, ``--seeds A B`` runs all from A to B - 1."""
+"""Jobs in simulated time: ``python tests/simulation --seed N --show`` tells one, ``--seeds A B`` runs A to B - 1.
+
+``--defects [NAME...]`` plants defects and says what finds each.
+"""
 
 from __future__ import annotations
 
 import argparse
-import gc
-import hashlib
 import logging
 import sys
 import time
-import traceback
-from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from simulation.random_jobs import job_of
 
 
 def main() -> int:
@@ -23,59 +20,65 @@ def main() -> int:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--seeds", type=int, nargs=2, metavar=("A", "B"), default=(0, 200))
     parser.add_argument("--show", action="store_true", help="tell the story")
-    parser.add_argument("--all", action="store_true", help="with every write and message")
+    parser.add_argument("--nodes", type=int, help="with --seed: of its nodes, so many")
+    parser.add_argument("--faults", type=_numbers, help="with --seed: of its faults, those with these numbers, or none")
+    parser.add_argument("--defects", nargs="*", metavar="NAME", help="plant these, or all")
+    parser.add_argument("--planted", metavar="NAME", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    # imported by what needs them: a planted defect has to be there before
+    if given.planted is not None:
+        from simulation.planting import look_for
+
+        return look_for(given.planted, range(*given.seeds))
+    if given.defects is not None:
+        from simulation.planting import tell_all
+
+        return tell_all(given.defects)
     logging.getLogger("rdzv_plugins").setLevel(logging.CRITICAL)
+    logging.getLogger("rdzv_launcher").setLevel(logging.CRITICAL)
     if given.seed is not None:
-        return show(given.seed, told=given.show or given.all, everything=given.all)
-    return many(range(*given.seeds))
+        return _one(given.seed, given.nodes, given.faults, told=given.show)
+    return _many(range(*given.seeds))
 
 
-def show(seed: int, *, told: bool, everything: bool) -> int:
+def _one(seed: int, nodes: int | None, faults: tuple[int, ...] | None, *, told: bool) -> int:
     """One job, as a story."""
-    world = job_of(seed)
+    from simulation.random_jobs import Cut
+    from simulation.scheduler import Stuck
+    from simulation.seeds import job_of
+
+    job, stuck = job_of(seed, Cut(nodes, faults)), ""
     try:
-        world.run()
+        job.run()
     except AssertionError:
         pass
+    except Stuck as error:
+        stuck = f"I13: it hangs: {error}"
     if told:
-        for at, who, what in world.story:
-            print(f"{at:10.3f}  {who:<8} {' '.join(what)}")
-    if everything:
-        for line in world.traffic:
-            print(line)
-    print("sha256 of all writes and messages:", hashlib.sha256("\n".join(world.traffic).encode()).hexdigest())
-    print(*(world.oracles.violations or ["nothing is wrong"]), sep="\n")
-    for error in (*(each for _, each in world.scheduler.failed), *(each.error for each in world.nodes)):
-        if error is not None and told:
-            traceback.print_exception(error, file=sys.stdout)
-    return bool(world.oracles.violations)
+        for when, who, what in job.story:
+            print(f"{when:10.3f}  {who:<8} {what}")
+    wrong = [*job.violations, *([stuck] if stuck else [])]
+    print(f"seed {seed}: {type(job).__name__}, sha256 of all writes, messages and decisions: {job.digest}")
+    print(*(wrong or ["nothing is wrong"]), sep="\n")
+    return bool(wrong)
 
 
-def many(seeds: range) -> int:
-    """All of them: what was wrong, and one line of figures."""
-    began, hours, bad = time.process_time(), 0.0, 0
-    judged, ends = Counter[str](), Counter[str]()
-    gc.disable()
-    for number, seed in enumerate(seeds):
-        world = job_of(seed)
-        try:
-            world.run()
-        except Exception as error:  # of the simulation itself, too: the seed is the report
-            bad += 1
-            print(f"seed {seed}: {error if isinstance(error, AssertionError) else repr(error)}", flush=True)
-        hours += world.now / 3600
-        judged += world.oracles.judged
-        ends.update(each.end or "killed" for each in world.nodes)
-        if number % 20 == 19:
-            gc.collect()
+def _many(seeds: range) -> int:
+    """All of them: what was wrong, what they have met, and one line of figures."""
+    from simulation.seeds import Report, wrong_in
+
+    began, bad, report = time.process_time(), 0, Report()
+    for wrong in wrong_in(seeds, report):
+        bad += 1
+        print(wrong, flush=True)
     took = time.process_time() - began
-    print(
-        f"{len(seeds)} jobs in {took:.1f} s of processor time ({1000 * took / len(seeds):.0f} ms each), "
-        f"{hours:.1f} h of their time, {bad} with something wrong; judged {dict(sorted(judged.items()))}; "
-        f"nodes ended {dict(ends.most_common())}"
-    )
+    print(*report.lines, sep="\n")
+    print(f"{len(seeds)} jobs in {took:.1f} s of processor time, {bad} with something wrong")
     return bool(bad)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return () if text == "none" else tuple(int(each) for each in text.split(","))
 
 
 if __name__ == "__main__":

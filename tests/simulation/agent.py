@@ -16,6 +16,7 @@ from msgspec import Struct
 from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.agent.collaborators import Observer
 from rdzv_launcher.run.agent.crash_loop import Counts
+from rdzv_launcher.run.agent.decisions import Decisions
 from rdzv_launcher.run.agent.ends import AgentEnds
 from rdzv_launcher.run.agent.events import Event
 from rdzv_launcher.run.agent.limits import Limits
@@ -116,6 +117,9 @@ class Heard(Observer):
         if isinstance(event, events.RestartAllowed):
             self._agent.counted.append(self._agent.groups[-1].generation)
 
+    def decided(self, event: Event, decisions: Decisions) -> None:
+        self._agent.on_stage()
+
     def takes(self, step: steps.Step, group: WorkerGroup | None) -> None:
         self._agent.note("takes", step)
         if isinstance(step, steps.Start):
@@ -158,6 +162,8 @@ class Agent:
         self.handler: Any = None
         self.on_start: Callable[[int], object] = lambda generation: None
         """Workers of a generation are about to be started."""
+        self.on_stage: Callable[[], object] = lambda: None
+        """It has decided what to do about an event."""
         self.prepares_in = 0.0
         """How long it takes to make its handler."""
         self._loop: AgentLoop | None = None

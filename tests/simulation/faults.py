@@ -1,54 +1,78 @@
-"""Jobs of whole agents to which anything happens at any moment, from a seed.
-
-``python -m simulation.faults --seeds 1000`` runs many, and ``--seed N --show`` one, as a story.
-"""
+"""Jobs of whole agents to which anything happens at any moment, from a seed."""
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 from rdzv_plugins.runtime import Signals
 from simulation.agent import Agent, Options
 from simulation.job import Job
-from simulation.scheduler import Stuck
+from simulation.random_jobs import Cut, RandomJob
+from simulation.whole import on_engine
 from simulation.workers import Does
 
 TTL_S = 5.0
 _FAULTS = 5
+_WITHIN_S = 25.0
 _STOPPING = (Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP)
 _NOTICE = Signals.SIGUSR1
+_STATES = {
+    "": "joining",
+    "working": "working",
+    "stopping": "stopping",
+    **dict.fromkeys(("asking", "counting", "delaying", "finding"), "failed"),
+    **dict.fromkeys(("barrier", "staying", "ended"), "ending"),
+}
+"""The state of an agent's round, by the stage of its decisions."""
 
 
-class Faulty:
-    """One job, and what happens to it. ``met`` counts each kind of fault by the stage of the agent that it met."""
+def _state_of(agent: Agent) -> str:
+    return _STATES.get(agent.stage, "joining")
 
-    def __init__(self, seed: int, faults: int | None = None) -> None:
-        self.seed = seed
-        self.met: Counter[tuple[str, str]] = Counter()
-        self.happened: list[tuple[float, str, str]] = []
-        self.kinds = KINDS
-        self.job = Job(seed=seed, ttl=TTL_S, starts=False, low=1, high=1, timeout=100.0)
-        self._random = random = self.job.scheduler.random
-        nodes = random.choice([1, 2, 2, 3, 4])
-        self.job.meeting.high = random.choice([nodes, max(1, nodes - 1)])
-        self.job.meeting.low = random.randint(1, self.job.meeting.high)
-        options = self._options()
-        self.job.meeting.interrupts = random.random() < 0.5
-        self.job.meeting.latency = random.choice([0.0, 0.003, 0.1])
-        self.job.plan, self.job.options = self._plan, options
+
+class Faulty(RandomJob):
+    """Agents that meet by a rendezvous without messages."""
+
+    states = tuple(dict.fromkeys(_STATES.values()))
+    rare = ("failed", "stopping")
+    oracles: tuple[str, ...] = ("I4", "I5", "I10", "I12", "I13", "codes", "blame")
+    kinds: tuple[Callable[..., None], ...]
+
+    @classmethod
+    def names(cls) -> list[str]:
+        return [each.__name__.strip("_") for each in cls.kinds]
+
+    def __init__(self, seed: int, cut: Cut) -> None:
+        self._happened: list[tuple[float, str, str]] = []
+        self.job = self._job(seed)
+        super().__init__(seed, cut, self.job.scheduler, self.job.network)
+        random = self.job.scheduler.random
+        nodes = self._begin(random.choice([1, 2, 2, 3, 4]), random.randint(0, _FAULTS), _WITHIN_S)
+        self._settle(nodes, random)
+        self.job.plan, self.job.options = self._plan, self._options(random)
+        self.job.on_stage = self._look
+        self._nodes = self._come(nodes, random)
+
+    def _job(self, seed: int) -> Job:
+        return Job(seed=seed, ttl=TTL_S, starts=False, low=1, high=1, timeout=100.0)
+
+    def _settle(self, nodes: int, random: Random) -> None:
+        meeting = self.job.meeting
+        meeting.high = random.choice([nodes, max(1, nodes - 1)])
+        meeting.low = random.randint(1, meeting.high)
+        meeting.interrupts = random.random() < 0.5
+        meeting.latency = random.choice([0.0, 0.003, 0.1])
+
+    def _come(self, nodes: int, random: Random) -> int:
+        """Have the nodes come; returns how many there will be."""
         for _ in range(nodes):
             self.job.scheduler.at(self.job.now + random.random() * 3, self.job.add)
-        for _ in range(random.randint(0, _FAULTS) if faults is None else faults):
-            self.job.scheduler.at(self.job.now + random.random() * 25, self._something)
-        self._nodes = nodes
+        return nodes
 
-    def _options(self) -> Options:
-        random = self._random
+    def _options(self, random: Random) -> Options:
         return Options(
             workers=random.choice([1, 1, 2, 3]),
             max_restarts=random.choice([0, 1, 3]),
@@ -66,7 +90,6 @@ class Faulty:
         )
 
     def run(self) -> Faulty:
-        """To the end, whatever that is. Raises ``AssertionError``, and ``Stuck``."""
         self.job.until(lambda: len(self.job.agents) >= self._nodes)
         try:
             self.job.run()
@@ -74,8 +97,32 @@ class Faulty:
             self.job.scheduler.close()
         return self
 
+    @property
+    def violations(self) -> list[str]:
+        return self.job.violations
+
+    @property
+    def judged(self) -> Counter[str]:
+        return self.job.judged
+
+    @property
+    def ends(self) -> list[str]:
+        return ["killed" if code is None else str(code) for code in self.job.codes]
+
+    @property
+    def story(self) -> list[tuple[float, str, str]]:
+        agents = self.job.agents
+        lines = [*self._happened]
+        lines += [(when, each.name, f"{what} {of}") for each in agents for when, what, of in each.story]
+        lines += [
+            (each.entered, each.entry.command, f"pid {each.entry.pid} started, {each.does}")
+            for agent in agents
+            for each in agent.machine.workers
+        ]
+        return [(when - 1000, who, what) for when, who, what in sorted(lines, key=lambda line: line[0])]
+
     def _plan(self, group: Any, local_rank: int) -> Does:
-        random = self._random
+        random = self.job.scheduler.random
         fails, runs = random.random() < 0.12, random.choice([3.0, 10.0, 20.0])
         left = Does(runs=float("inf"), ends_in=random.choice([0.1, None]))
         return Does(
@@ -87,90 +134,97 @@ class Faulty:
             fails_to_start=random.random() < 0.02,
         )
 
-    def _something(self) -> None:
-        agents = [each for each in self.job.agents if each.entry.lives and each.entry.state == "R"]
-        if agents:
-            agent = self._random.choice(agents)
-            kind = self._random.choice(self.kinds)
-            self.met[kind.__name__.strip("_"), agent.stage] += 1
-            self.happened.append((self.job.now, kind.__name__.strip("_"), agent.name))
-            kind(self, agent)
+    def _is(self, state: str) -> bool:
+        return any(_state_of(each) == state for each in self._there())
 
-    def _later(self, happens: Callable[[], object], most: float) -> None:
-        self.job.scheduler.at(self.job.now + self._random.random() * most, happens)
+    def _there(self) -> list[Agent]:
+        return [each for each in self.job.agents if each.entry.lives and each.entry.state == "R"]
+
+    def _happens(self, rng: Random, aim: str) -> None:
+        agents = self._there()
+        if agents:
+            agent = rng.choice([each for each in agents if _state_of(each) == aim] or agents)
+            kind = rng.choice(self.kinds)
+            name = kind.__name__.strip("_")
+            self.met[name, _state_of(agent)] += 1
+            self._happened.append((self.job.now, agent.name, f"FAULT: {name}"))
+            kind(self, agent, rng)
+
+    def _later(self, rng: Random, happens: Callable[[], object], most: float) -> None:
+        self.job.scheduler.at(self.job.now + rng.random() * most, happens)
 
     # The faults
 
-    def _agent_is_killed(self, agent: Agent) -> None:
+    def _agent_is_killed(self, agent: Agent, rng: Random) -> None:
         self.job.kill(agent)
-        if self._random.random() < 0.7:
-            self._later(lambda: self.job.replace(agent), 10.0)
+        if rng.random() < 0.7:
+            self._later(rng, lambda: self.job.replace(agent), 10.0)
 
-    def _agent_stands_still(self, agent: Agent) -> None:
-        self.job.freeze(agent, self._random.choice([0.5, 0.7, 1.1, 4.0]) * TTL_S)
+    def _agent_stands_still(self, agent: Agent, rng: Random) -> None:
+        self.job.freeze(agent, rng.choice([0.5, 0.7, 1.1, 4.0]) * TTL_S)
 
-    def _host_stands_still(self, agent: Agent) -> None:
+    def _host_stands_still(self, agent: Agent, rng: Random) -> None:
         entries = [agent.entry, *(each.entry for each in (*agent.machine.supervisors[-1:], *agent.workers))]
-        due = self.job.now + self._random.choice([0.5, 1.1, 4.0]) * TTL_S
-        self._random.shuffle(entries)
+        due = self.job.now + rng.choice([0.5, 1.1, 4.0]) * TTL_S
+        rng.shuffle(entries)
         for entry in entries:
             self.job.processes.signal(entry, Signals.SIGSTOP)
             self.job.scheduler.at(due, lambda entry=entry: self.job.processes.signal(entry, Signals.SIGCONT))
 
-    def _signal(self, agent: Agent) -> None:
-        agent.signal(self._random.choice(_STOPPING))
+    def _signal(self, agent: Agent, rng: Random) -> None:
+        agent.signal(rng.choice(_STOPPING))
 
-    def _two_signals(self, agent: Agent) -> None:
-        agent.signal(self._random.choice(_STOPPING))
-        self._later(lambda: agent.signal(self._random.choice(_STOPPING)), self._random.choice([0.01, 5.0, 20.0]))
+    def _two_signals(self, agent: Agent, rng: Random) -> None:
+        agent.signal(rng.choice(_STOPPING))
+        self._later(rng, lambda: agent.signal(rng.choice(_STOPPING)), rng.choice([0.01, 5.0, 20.0]))
 
-    def _notice(self, agent: Agent) -> None:
-        agent.go_on = self._random.choice([None, True, len(self.job.agents) > self.job.meeting.low])
-        agent.saves_in = self._random.choice([None, 1.0, 8.0])
+    def _notice(self, agent: Agent, rng: Random) -> None:
+        agent.go_on = rng.choice([None, True, len(self.job.agents) > self.job.meeting.low])
+        agent.saves_in = rng.choice([None, 1.0, 8.0])
         agent.signal(_NOTICE)
 
-    def _worker_is_killed(self, agent: Agent) -> None:
+    def _worker_is_killed(self, agent: Agent, rng: Random) -> None:
         if agent.workers:
-            worker = self._random.choice(agent.workers)
+            worker = rng.choice(agent.workers)
             self.job.kill_worker(agent, worker)
 
-    def _worker_is_held(self, agent: Agent) -> None:
+    def _worker_is_held(self, agent: Agent, rng: Random) -> None:
         if agent.workers:
-            worker = self._random.choice(agent.workers)
+            worker = rng.choice(agent.workers)
             worker.entry.state = "D"
-            self._later(lambda: self.job.processes.release(worker.entry), 30.0)
+            self._later(rng, lambda: self.job.processes.release(worker.entry), 30.0)
 
-    def _supervisor_is_killed(self, agent: Agent) -> None:
+    def _supervisor_is_killed(self, agent: Agent, rng: Random) -> None:
         if agent.machine.supervisors:
             entry = agent.machine.supervisor.entry
             self.job.lose_supervisor(agent, lambda: self.job.processes.signal(entry, Signals.SIGKILL))
 
-    def _supervisor_is_stopped(self, agent: Agent) -> None:
+    def _supervisor_is_stopped(self, agent: Agent, rng: Random) -> None:
         if agent.machine.supervisors:
             self.job.processes.signal(agent.machine.supervisor.entry, Signals.SIGSTOP)
 
-    def _supervisor_stands_still(self, agent: Agent) -> None:
+    def _supervisor_stands_still(self, agent: Agent, rng: Random) -> None:
         if agent.machine.supervisors:
             process = agent.machine.supervisor.process
             self.job.lose_supervisor(agent, lambda: self.job.scheduler.freeze(process))
             self.job.scheduler.at(
-                self.job.now + self._random.choice([2.0, 6.0, 40.0]),
+                self.job.now + rng.choice([2.0, 6.0, 40.0]),
                 lambda: None if process.killed else self.job.scheduler.thaw(process),
             )
 
-    def _session_ends(self, agent: Agent) -> None:
+    def _session_ends(self, agent: Agent, rng: Random) -> None:
         if agent.handler is not None:
             self.job.meeting.lose(agent.handler, "its session has ended")
 
-    def _job_hangs(self, agent: Agent) -> None:
+    def _job_hangs(self, agent: Agent, rng: Random) -> None:
         if agent.works:
             self.job.hang(agent)
 
-    def _node_joins(self, agent: Agent) -> None:
+    def _node_joins(self, agent: Agent, rng: Random) -> None:
         self.job.add()
 
 
-KINDS = (
+Faulty.kinds = KINDS = (
     Faulty._agent_is_killed,
     Faulty._agent_stands_still,
     Faulty._host_stands_still,
@@ -188,54 +242,10 @@ KINDS = (
 )
 
 
-def story(of: Faulty) -> str:
-    """What has happened, as lines: time, who, what."""
-    lines = [(when, who, f"FAULT: {what}") for when, what, who in of.happened]
-    lines += [(when, each.name, f"{what} {of_}") for each in of.job.agents for when, what, of_ in each.story]
-    lines += [
-        (each.entered, each.entry.command, f"pid {each.entry.pid} started, {each.does}")
-        for agent in of.job.agents
-        for each in agent.machine.workers
-    ]
-    return "\n".join(f"{when - 1000:9.3f} {who}: {what}" for when, who, what in sorted(lines, key=lambda line: line[0]))
+class Whole(Faulty):
+    """Agents on the real elastic engine."""
 
+    kinds = tuple(each for each in KINDS if each is not Faulty._session_ends)
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--show", action="store_true")
-    parser.add_argument("--static", action="store_true", help="jobs of static, with its stores")
-    args = parser.parse_args()
-    made: type[Faulty] = Faulty
-    if args.static:
-        from simulation.static_faults import StaticFaulty
-
-        made = StaticFaulty
-    seeds = range(args.first, args.first + args.seeds) if args.seed is None else [args.seed]
-    began, wrong = time.process_time(), 0
-    codes, met, simulated = Counter[int | None](), Counter[tuple[str, str]](), 0.0
-    for seed in seeds:
-        faulty = made(seed)
-        try:
-            faulty.run()
-        except (AssertionError, Stuck) as error:
-            wrong += 1
-            print(f"seed {seed}: {type(error).__name__}: {error}"[:2000])
-        codes.update(faulty.job.codes)
-        met.update(faulty.met)
-        simulated += faulty.job.now - 1000
-        if args.show:
-            print(story(faulty))
-    cost = (time.process_time() - began) / len(seeds)
-    print(f"{len(seeds)} jobs, {wrong} wrong, {1000 * cost:.0f} ms each, {simulated / len(seeds):.0f} s simulated each")
-    print("exit codes:", dict(sorted(codes.items(), key=str)))
-    for kind in faulty.kinds:
-        name = kind.__name__.strip("_")
-        print(f"{name:24}", {stage: count for (each, stage), count in sorted(met.items()) if each == name})
-    sys.exit(bool(wrong))
-
-
-if __name__ == "__main__":
-    main()
+    def _job(self, seed: int) -> Job:
+        return on_engine(super()._job(seed), by_connection=bool(seed % 2))

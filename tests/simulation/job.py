@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -64,9 +64,13 @@ class Job:
         self.kernel, self.processes = Kernel(self.network), Processes(self.network)
         self.meeting = Meeting(self.scheduler, low or high or nodes, high or nodes, ttl=ttl, interrupts=interrupts)
         self.meeting.on_over = self._round_over
+        self.on_stage: Callable[[], object] = lambda: None
+        """An agent has decided something."""
         self.plan, self.options, self._timeout, self._together = plan, options, timeout, together
         self.agents: list[Agent] = []
         self.violations: list[str] = []
+        self.judged: Counter[str] = Counter()
+        """How often each oracle had something to judge, by the invariant of the design that it is about."""
         self._running = 0
         self._round_of: dict[int, int] = {}
         """The round of each worker, by pid."""
@@ -98,6 +102,7 @@ class Job:
         )
         made.entry.ended = lambda: self._over(made)
         self._running += 1
+        made.on_stage = lambda: self.on_stage()
         made.on_start = lambda generation: self._starts(made, generation)
         made.machine.on_start = lambda worker, name: self._started(made, worker)
         self.agents.append(made)
@@ -205,8 +210,7 @@ class Job:
             for each in other.workers
             if self._round_of.get(each.entry.pid, round_) < round_ and each.entry.state == "R"
         ]
-        if older:
-            self.violations.append(f"workers {older} of an earlier round run beside those of round {round_}")
+        self.judge("I4", not older, f"workers {older} of an earlier round run beside those of round {round_}")
 
     def _ended(self, agent: Agent, worker: Worker, round_: int) -> None:
         if worker.has_failed:
@@ -240,6 +244,12 @@ class Job:
 
     # What always has to hold
 
+    def judge(self, invariant: str, holds: object, wrong: str) -> None:
+        """Count, and note what is wrong unless it holds."""
+        self.judged[invariant] += 1
+        if not holds:
+            self.violations.append(f"{invariant} at {self.now - 1000:.3f} s: {wrong}")
+
     def _round_over(self, round_: Round) -> None:
         """Its members hear of it soon, and have ended their workers by the time that their options give."""
         for agent in self.agents:
@@ -255,23 +265,23 @@ class Job:
 
         def look() -> None:
             stood = agent.process.frozen or agent.entry.continued_at >= began
-            if agent.entry.lives and agent.handler.mine is round_ and not stood and not of(agent):
+            if agent.entry.lives and agent.handler.mine is round_ and not stood:
                 waited = self.now - began
-                self.violations.append(f"{agent.name} is {agent.stage} {waited:.0f} s after the end of its round")
+                self.judge("I13", of(agent), f"{agent.name} is {agent.stage} {waited:.0f} s after the end of its round")
 
         self.scheduler.at(by, look)
 
     def _over(self, agent: Agent) -> None:
         self._running -= 1
         began = max(self.meeting.ended_at, agent.entry.continued_at, self._supervised_at(agent))
-        hears = self.meeting.ended is not None and self._is_part(agent)
-        if hears and self.now - began > agent.options.shutdown_timeout + _ENDS_S:
-            self.violations.append(f"{agent.name} has ended {self.now - began:.1f} s after the job")
+        if self.meeting.ended is not None and self._is_part(agent):
+            in_time = self.now - began <= agent.options.shutdown_timeout + _ENDS_S
+            self.judge("I5", in_time, f"{agent.name} has ended {self.now - began:.1f} s after the job")
         self.scheduler.at(self.now + _LAST_S, lambda: self._look_behind(agent))
 
     def _is_part(self, agent: Agent) -> bool:
-        """Whether it can hear of the end of the job."""
-        return True
+        """Whether it can hear of the end of the job: one that stood still then may come when all others have gone."""
+        return not (self.meeting.forgets and agent.entry.continued_at > self.meeting.ended_at)
 
     def _supervised_at(self, agent: Agent) -> float:
         """Until when its supervisor stood still."""
@@ -281,45 +291,48 @@ class Job:
     def _look_behind(self, agent: Agent) -> None:
         """An agent has ended some time ago: nothing that its workers have started may live."""
         held = agent.has_stuck or any(each.process.frozen for each in agent.machine.supervisors)
-        if agent.alive and not agent.options.leave_background and not held:
-            self.violations.append(f"{agent.name} has left {agent.alive} behind")
+        if not agent.options.leave_background and not held:
+            self.judge("I12", not agent.alive, f"{agent.name} has left {agent.alive} behind")
 
     def check(self) -> None:
         """The oracles. Raises ``AssertionError`` with all that is wrong."""
-        wrong = list(self.violations)
         for thread, error in self.scheduler.failed:
-            wrong.append(f"{thread} has ended by {error!r}")
+            self.judge("I13", False, f"{thread} has ended by {error!r}")
         for agent in self.agents:
-            wrong += self._wrong(agent)
-        assert not wrong, "\n".join(wrong)
+            self._ends_as_documented(agent)
+            self._ends_with_the_job(agent)
+            self._used_restarts_for_failures(agent)
+            self._blames_who_has_failed(agent)
+        assert not self.violations, "\n".join(self.violations)
 
-    def _wrong(self, agent: Agent) -> list[str]:
-        wrong = []
+    def _ends_as_documented(self, agent: Agent) -> None:
         own = {each.does.code for each in agent.machine.workers}
         codes = CODES | {code if code >= 0 else 128 - code for other in self.agents for code in _codes(other)} | own
-        if agent.exit_code is not None and agent.exit_code not in codes:
-            wrong.append(f"{agent.name} has ended with {agent.exit_code}")
-        if agent.exit_code is None and agent.entry.status != Signals.SIGKILL:
-            wrong.append(f"{agent.name} has ended with status {agent.entry.status} and no exit code")
-        told = [time for time, _, step in agent.story if isinstance(step, Leave)]
-        done = [time for time, _, event in agent.story if isinstance(event, BarrierOver | DoneWithout)]
-        ended = self.meeting.ended_at if self.meeting.ended is not None else math.inf
-        if agent.exit_code == 0 and self._is_part(agent) and told[0] > ended and not done[0] < ended:
-            wrong.append(f"{agent.name} has ended with 0 after the job has failed")
+        killed = agent.exit_code is None and agent.entry.status == Signals.SIGKILL
+        self.judge("codes", killed or agent.exit_code in codes, f"{agent.name} has ended with {agent.exit_code}")
         numbers = {each.number for each in agent.steps(SignalArrived)}
         arrived = {81 if number in agent.options.preempt_signals else 128 + number for number in numbers}
-        if arrived - {81} and agent.exit_code not in {*arrived, None}:
-            wrong.append(f"{agent.name} has ended with {agent.exit_code}: it got a signal of {arrived}")
+        if arrived - {81}:
+            wrong = f"{agent.name} has ended with {agent.exit_code}: it got a signal of {arrived}"
+            self.judge("codes", agent.exit_code in {*arrived, None}, wrong)
+
+    def _ends_with_the_job(self, agent: Agent) -> None:
+        if agent.exit_code == 0 and self._is_part(agent) and self.meeting.ended is not None:
+            told = [time for time, _, step in agent.story if isinstance(step, Leave)]
+            done = [time for time, _, event in agent.story if isinstance(event, BarrierOver | DoneWithout)]
+            before = told[0] <= self.meeting.ended_at or done[0] < self.meeting.ended_at
+            self.judge("I5", before, f"{agent.name} has ended with 0 after the job has failed")
+
+    def _used_restarts_for_failures(self, agent: Agent) -> None:
         for generation in agent.counted:
-            if self._rounds.get((agent.name, generation)) not in self.failed:
-                wrong.append(
-                    f"{agent.name} has used a restart for generation {generation}: no worker of it has failed by itself"
-                )
+            wrong = f"{agent.name} has used a restart for generation {generation}: no worker of it has failed by itself"
+            self.judge("I10", self._rounds.get((agent.name, generation)) in self.failed, wrong)
+
+    def _blames_who_has_failed(self, agent: Agent) -> None:
         blamed = failure_of(agent)
-        late = blamed is not None and self._was_late(self._round_of.get(blamed.pid))
-        if blamed is not None and blamed.pid not in self.guilty and not blamed.hang and not late:
-            wrong.append(f"{agent.name} blames {blamed.host}, pid {blamed.pid}, whose worker has not failed by itself")
-        return wrong
+        if blamed is not None and not blamed.hang and not self._was_late(self._round_of.get(blamed.pid)):
+            wrong = f"{agent.name} blames {blamed.host}, pid {blamed.pid}, whose worker has not failed by itself"
+            self.judge("blame", blamed.pid in self.guilty, wrong)
 
 
 def _codes(agent: Agent) -> set[int]:

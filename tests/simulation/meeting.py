@@ -43,6 +43,9 @@ class Round:
 class Meeting:
     """What all nodes of a job know."""
 
+    forgets = False
+    """When all nodes have gone, whoever comes then is the first of another job."""
+
     def __init__(
         self,
         scheduler: Scheduler,
@@ -195,7 +198,8 @@ class Handler:
     def next_rendezvous(self) -> RoundInfo:
         meeting, spare = self._meeting, False
         meeting.takes_time()
-        meeting.end_round(f"{self.process} has asked for another", asked=True) if self._works() else None
+        if self._works():  # one that comes back with another session was lost
+            meeting.end_round(f"{self.process} has asked for another", asked=not self.session_ended)
         if self not in meeting.nodes:
             meeting.nodes.append(self)
         self.session_ended, self.joins = False, True

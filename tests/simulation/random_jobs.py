@@ -1,38 +1,259 @@
-"""A job from a seed: how many nodes it has, what its options are, and what happens to it."""
+"""Jobs from seeds: how many nodes a job has, what its options are, what happens to it, and when.
+
+A seed is the same job anywhere. Most faults are aimed: each waits until the job's round is in a certain state, as some
+last milliseconds. What a fault is depends on the seed and its number alone, so that one can be left out.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import random
+from collections import Counter
+from collections.abc import Callable, Iterable
 
-from simulation.troubles import random_story
+from msgspec import Struct
+
+from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.keys import Assignment, Round, decode
+from simulation import troubles
+from simulation.network import Network
+from simulation.scheduler import Process, Scheduler, Stuck
+from simulation.service import Store
 from simulation.world import Work, World
 
 _MOST_TROUBLES = 5
 
 
-def job_of(seed: int) -> World:
-    """The same job for the same seed. Call ``run`` of it."""
-    rng = random.Random(f"job {seed}")
-    low = rng.choice((1, 2, 2, 3))
-    high = low + rng.choice((0, 1, 2))
-    ranked = rng.random() < 0.2
-    world = World(
-        seed,
-        0,
-        low,
-        high,
-        Work(seconds=rng.choice((10.0, 20.0, 40.0)), fails=(5.0,) if rng.random() < 0.15 else ()),
-        by_connection=rng.random() < 0.7,
-        max_restarts=rng.choice((0, 1, 3)),
-    )
-    nodes = rng.randint(low, high + 1)
+class Cut(Struct, frozen=True):
+    """A smaller job of a seed: so many nodes, and these of its faults; None: all."""
 
-    def script() -> None:
-        for number in range(nodes):
-            world.add(rank=number if ranked and number < high else None)
-            world.scheduler.sleep(rng.random() * 3)
-        random_story(world, rng.randint(0, _MOST_TROUBLES))()
-        world.comes_nothing_more()
+    nodes: int | None = None
+    faults: tuple[int, ...] | None = None
 
-    world.script(script)
-    return world
+
+ALL = Cut()
+
+
+class RandomJob:
+    """One job. Facts about it are attributes, once it has run."""
+
+    states: tuple[str, ...] = ()
+    """Those that a round may be in when a fault meets it."""
+    rare: tuple[str, ...] = ()
+    """Those of them that are seldom met: more faults are aimed at them."""
+    oracles: tuple[str, ...] = ()
+    """Those that must have something to judge, by the invariant of the design that each is about."""
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """The kinds of its faults."""
+        raise NotImplementedError
+
+    def __init__(self, seed: int, cut: Cut, scheduler: Scheduler, network: Network) -> None:
+        self.seed, self.cut, self._scheduler = seed, cut, scheduler
+        self.met: Counter[tuple[str, str]] = Counter()
+        """How often each kind of fault met each state."""
+        self.nodes = self.faults = 0
+        """How many it has by its seed."""
+        self._digest = hashlib.sha256()
+        self._aimed: list[tuple[str, random.Random]] = []
+        self._on_send = network.on_send
+        network.on_send = self._sent
+
+    def run(self) -> None:
+        """To its end, whatever that is. Raises ``AssertionError`` and ``Stuck``."""
+        raise NotImplementedError
+
+    @property
+    def violations(self) -> Iterable[str]:
+        """What was wrong, each text with the name of the oracle before its first colon or space."""
+        raise NotImplementedError
+
+    @property
+    def judged(self) -> Counter[str]:
+        """How often each oracle had something to judge."""
+        raise NotImplementedError
+
+    @property
+    def ends(self) -> Iterable[str]:
+        """How each node has ended."""
+        raise NotImplementedError
+
+    @property
+    def story(self) -> list[tuple[float, str, str]]:
+        """What has happened: when, to whom, what."""
+        raise NotImplementedError
+
+    @property
+    def digest(self) -> str:
+        """Of all writes, messages and decisions, with their times."""
+        whole = self._digest.copy()
+        for when, who, what in self.story:
+            whole.update(f"{when:.6f} {who} {what}\n".encode())
+        return whole.hexdigest()
+
+    # What happens
+
+    def _begin(self, nodes: int, faults: int, within: float) -> int:
+        """Plan its faults; returns how many nodes it has."""
+        self.nodes, self.faults = nodes, faults
+        for number in range(faults):
+            rng = random.Random(f"{self.seed} fault {number}")
+            aim = rng.choice(("", *self.states, *self.states, *self.rare, *self.rare))
+            due = self._scheduler.now + rng.random() * within * (rng.random() < 0.5 or not aim)
+            if self.cut.faults is None or number in self.cut.faults:
+                self._scheduler.at(due, lambda aim=aim, rng=rng: self._comes(aim, rng))
+        return nodes if self.cut.nodes is None else min(nodes, self.cut.nodes)
+
+    def _comes(self, aim: str, rng: random.Random) -> None:
+        if aim:
+            self._aimed.append((aim, rng))
+            self._look()
+        else:
+            self._happens(rng, aim)
+
+    def _look(self) -> None:
+        """See whether somebody waits for the state that there is now."""
+        for each in self._aimed[:]:
+            aim, rng = each
+            if self._is(aim):
+                self._aimed.remove(each)
+                soon = max(0.0, rng.random() - 0.5) * 0.02  # at once, or a moment later
+                self._scheduler.at(self._scheduler.now + soon, lambda aim=aim, rng=rng: self._happens(rng, aim))
+
+    def _sent(self, source: Process, target: Process, message: object) -> None:
+        self._on_send(source, target, message)
+        self._digest.update(f"{self._scheduler.now:.6f} {source} {target} {message!r}\n".encode())
+        if self._aimed:
+            self._look()
+
+    def _is(self, state: str) -> bool:
+        """Whether its round is in that state now, for any node."""
+        raise NotImplementedError
+
+    def _happens(self, rng: random.Random, aim: str) -> None:
+        """Let something happen, to a node in that state if it can be chosen."""
+        raise NotImplementedError
+
+
+class EngineJob(RandomJob):
+    """Nodes with the elastic engine."""
+
+    states = ("gathering", "forming", "working", "over", "ending")
+    rare = ("over",)
+    oracles = ("I1", "I2", "I3", "I4", "I5", "I6", "I8", "I9", "I10", "I11", "I13")
+
+    @classmethod
+    def names(cls) -> list[str]:
+        return list(dict.fromkeys(troubles.KINDS))
+
+    def __init__(self, seed: int, cut: Cut) -> None:
+        rng = random.Random(f"job {seed}")
+        low = rng.choice((1, 2, 2, 3))
+        high = low + rng.choice((0, 1, 2))
+        ranked = rng.random() < 0.2
+        work = Work(seconds=rng.choice((10.0, 20.0, 40.0)), fails=(5.0,) if rng.random() < 0.15 else ())
+        by_connection, max_restarts = rng.random() < 0.7, rng.choice((0, 1, 3))
+        most = high if cut.nodes is None else min(high, cut.nodes)
+        world = self.world = World(
+            seed, 0, min(low, most), most, work, by_connection=by_connection, max_restarts=max_restarts
+        )
+        super().__init__(seed, cut, world.scheduler, world.network)
+        # a service that has forgotten the job is anybody's: a stranger with other settings may be the first there
+        never = rng.choice(("service without memory", "settings"))
+        self._kinds = [each for each in self.names() if each != never]
+        faults = rng.randint(0, _MOST_TROUBLES)
+        nodes = self._begin(rng.randint(low, high + 1), faults, 12.0 * faults)
+
+        def script() -> None:
+            for number in range(nodes):
+                world.add(rank=number if ranked and number < high else None)
+                world.scheduler.sleep(rng.random() * 3)
+            world.comes_nothing_more()
+
+        world.script(script)
+
+    def run(self) -> None:
+        self.world.run()
+
+    @property
+    def violations(self) -> list[str]:
+        return self.world.oracles.violations
+
+    @property
+    def judged(self) -> Counter[str]:
+        return self.world.oracles.judged
+
+    @property
+    def ends(self) -> list[str]:
+        return [each.end or "killed" for each in self.world.nodes]
+
+    @property
+    def story(self) -> list[tuple[float, str, str]]:
+        return [(when, who, " ".join(what)) for when, who, what in self.world.story]
+
+    def _is(self, state: str) -> bool:
+        return state_of(self.world.service.store) == state
+
+    def _happens(self, rng: random.Random, aim: str) -> None:
+        kind = rng.choice(self._kinds)
+
+        def happens() -> None:
+            state = state_of(self.world.service.store)
+            if troubles.happens(self.world, kind, rng):
+                self.met[kind, state] += 1
+
+        self._scheduler.spawn(self._scheduler.process("script"), kind, happens)
+
+
+def state_of(store: Store) -> str:
+    """The state of the newest round that a service knows."""
+    held = {name: kv.value for name, (kv, _) in store.keys.items()}
+    declared = decode(Round, held[keys.ROUND]) if keys.ROUND in held else Round()
+    if keys.END in held or keys.FINISHING in held:
+        return "ending"
+    if any(_round_of(value) > declared.number for name, value in held.items() if name.startswith(keys.NODES)):
+        return "forming"
+    return {"complete": "working", "over": "over"}.get(declared.state, "gathering")
+
+
+def _round_of(value: bytes) -> int:
+    try:
+        place = decode(Assignment, value)
+    except ValueError:  # a stranger's
+        return 0
+    return place.round if place.is_place else 0
+
+
+def failure_of(make: Callable[[Cut], RandomJob], cut: Cut) -> str:
+    """What is wrong with a job: the first oracle that says so, and what it says; empty if all is well."""
+    job = make(cut)
+    try:
+        job.run()
+    except (AssertionError, Stuck) as error:
+        return next(iter(job.violations), f"I13 {error}")
+    return ""
+
+
+def shrunk(make: Callable[[Cut], RandomJob]) -> tuple[Cut, str]:
+    """The smallest job with the same thing wrong: without one of its faults, or with a node less, it is not so."""
+    job = make(ALL)
+    faults, nodes, what = tuple(range(job.faults)), job.nodes, failure_of(make, ALL)
+    oracle = what.partition(" ")[0]
+
+    def still(smaller: Cut) -> bool:
+        nonlocal what
+        found = failure_of(make, smaller)
+        what = found if (same := found.partition(" ")[0] == oracle) else what
+        return same
+
+    size = len(faults)
+    while size:
+        parts = [faults[at : at + size] for at in range(0, len(faults), size)]
+        smaller = (tuple(each for each in faults if each not in part) for part in parts)
+        found = next((each for each in smaller if still(Cut(nodes, each))), None)
+        size = size // 2 if found is None else min(size, len(found))
+        faults = faults if found is None else found
+    while nodes > 1 and still(Cut(nodes - 1, faults)):
+        nodes -= 1
+    return Cut(nodes, faults), what

@@ -68,6 +68,8 @@ class Entered(Struct, frozen=True):
 class Static:
     """What ``Job`` asks of a ``Meeting``."""
 
+    forgets = False
+
     def __init__(self, job: StaticJob, nodes: int, linger: float) -> None:
         self.low = self.high = nodes
         self.rounds: list[Round] = []
@@ -287,18 +289,17 @@ class StaticJob(Job):
         return agent.name not in self.hindered and (self.given[agent.name].rank != 0 or agent.process.host == HOST)
 
     def _one_world_per_round(self) -> None:
-        """I1, I6, I8: all nodes, each with its rank, and one store."""
         for one in self.static.entered:
             given = self.given[one.agent]
-            if (one.rank, one.world) != (given.rank, self.nodes) or given.run_id != "job":
-                self.violations.append(f"{one.agent} is rank {one.rank} of {one.world}, and was given {given}")
+            own = (one.rank, one.world) == (given.rank, self.nodes) and given.run_id == "job"
+            self.judge("I8", own, f"{one.agent} is rank {one.rank} of {one.world}, and was given {given}")
             for other in self.static.entered:
-                if (other.job, other.round) != (one.job, one.round):
+                if (other.job, other.round) != (one.job, one.round) or other is one:
                     continue
-                if other.store != one.store:
-                    self.violations.append(f"{one.agent} and {other.agent} are in two worlds, both round {one.round}")
-                if other.rank == one.rank and other is not one:
-                    self.violations.append(f"{one.agent} and {other.agent} are both rank {one.rank} in {one.round}")
+                wrong = f"{one.agent} and {other.agent} are in two worlds, both round {one.round}"
+                self.judge("I11", other.store == one.store, wrong)
+                wrong = f"{one.agent} and {other.agent} are both rank {one.rank} in {one.round}"
+                self.judge("I6", other.rank != one.rank, wrong)
 
     def _blames_nobody_who_lives(self, agent: Agent) -> None:
         error = None if agent.end is None else agent.end.error
@@ -308,18 +309,19 @@ class StaticJob(Job):
             names = [each.name for each in self.agents if self.given[each.name].rank == 0]
         else:
             return
-        if not any(name in self.hindered or self._had_ended(name, agent) for name in (*names, agent.name)):
-            self.violations.append(f"{agent.name} blames {names}, who live: {error}")
+        hindered = any(name in self.hindered or self._had_ended(name, agent) for name in (*names, agent.name))
+        self.judge("blame", hindered, f"{agent.name} blames {names}, who live: {error}")
 
     def _waits_for_nobody_for_ever(self, agent: Agent) -> None:
-        """I13: whatever it asks the others is answered, or given up, in the time that it says."""
+        """Whatever it asks the others is answered, or given up, in the time that it says."""
         for (began, what, step), (ended, _, _) in itertools.pairwise(
             each for each in agent.story if each[1] != "is told"
         ):
             limit = _GIVEN_UP_S + (self.given[agent.name].timeout if isinstance(step, Join) else 0.0)
             stood = agent.process.frozen or agent.entry.continued_at >= began
-            if what == "takes" and isinstance(step, _ASKS) and ended - began > limit and not stood:
-                self.violations.append(f"{agent.name} has waited for {ended - began:.0f} s: {step}")
+            if what == "takes" and isinstance(step, _ASKS) and not stood:
+                wrong = f"{agent.name} has waited for {ended - began:.0f} s: {step}"
+                self.judge("I13", ended - began <= limit, wrong)
 
     def _named(self, pid: int) -> str:
         return next(each.name for each in self.agents if each.entry.pid == pid)
@@ -331,7 +333,7 @@ class StaticJob(Job):
         return bool(ended) and ended[0] <= next(time for time, what, _ in before.story if what == "ends")
 
     def _goes_on_or_ends_by_itself(self) -> None:
-        """I13: nothing has happened to any node but failures of its workers."""
+        """Nothing has happened to any node but failures of its workers."""
         own = {each.does.code for agent in self.agents for each in agent.machine.workers} - {0}
         own |= {-9} if len(self.guilty) > 1 else set()  # somebody has killed a worker
         expected = {0, *(code if code >= 0 else 128 - code for code in own)}
@@ -339,5 +341,5 @@ class StaticJob(Job):
         if stood or not self._supervised or any(each.steps(_NEWS) for each in self.agents):  # type: ignore[arg-type]
             return
         for agent in self.agents:
-            if agent.exit_code not in expected:
-                self.violations.append(f"{agent.name} has ended with {agent.exit_code}, and nothing has happened")
+            wrong = f"{agent.name} has ended with {agent.exit_code}, and nothing has happened"
+            self.judge("I13", agent.exit_code in expected, wrong)

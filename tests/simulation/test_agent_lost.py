@@ -195,6 +195,13 @@ def test_a_supervisor_that_is_lost_while_it_starts_workers_costs_a_restart() -> 
     assert len(job[0].machine.workers) == 6
 
 
+def test_without_a_restart_a_supervisor_that_is_lost_while_it_starts_workers_ends_the_job_with_71() -> None:
+    job = Job(1, lambda *_: Does(), Options(workers=4))
+    job.until(lambda: len(job[0].machine.workers) == 2)
+    job.lose_supervisor(job[0], lambda: job.processes.signal(job[0].machine.supervisor.entry, Signals.SIGKILL))
+    assert job.run().codes == [71]
+
+
 def test_signals_end_a_node_whose_supervisor_stands_still() -> None:
     job = working(Does(runs=float("inf"), ends_in=None), Options(shutdown_timeout=5.0), nodes=1)
     job.scheduler.freeze(job[0].machine.supervisor.process)

@@ -182,6 +182,14 @@ def test_a_node_with_a_notice_begins_no_other_round() -> None:
     assert len(job[1].groups) == 1
 
 
+def test_a_node_with_a_notice_ends_with_81_if_its_job_hangs_then() -> None:
+    job = working(nodes=1, options=NOTICED)
+    job[0].signal(Signals.SIGUSR1)
+    job.after(2.0)
+    job.hang(job[0])
+    assert job.run().codes == [81]
+
+
 def test_a_signal_ends_a_node_that_has_a_notice() -> None:
     job = working(nodes=1, options=NOTICED)
     job[0].signal(Signals.SIGUSR1)

@@ -1,39 +1,109 @@
-"""Jobs from seeds to which anything may happen; a seed is the same job anywhere."""
+"""Jobs from seeds to which anything may happen; a seed is the same job anywhere, and a failing one gets smaller."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from simulation.random_jobs import job_of
+from simulation.random_jobs import Cut, RandomJob, shrunk
+from simulation.scheduler import Scheduler
+from simulation.seeds import Report, digests, wrong_in
+from simulation.world import World
 
-_EACH = 100
+ROOT = Path(__file__).parents[2]
+SEEDS, EACH = 2000, 250
+TEN = "import sys; from simulation.seeds import digests; print(*digests(range({})), sep='\\n')"
 
 
-@pytest.mark.parametrize("first", range(0, 2000, _EACH))
-def test_jobs_to_which_anything_happens(first: int) -> None:
-    wrong = {}
-    for seed in range(first, first + _EACH):
-        try:
-            job_of(seed).run()
-        except AssertionError as error:
-            wrong[seed] = str(error)
-    assert not wrong
+@pytest.fixture(scope="module")
+def report() -> Report:
+    """Of all jobs of this file, which one tester runs."""
+    return Report()
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("first", range(0, SEEDS, EACH))
+def test_jobs_to_which_anything_happens(first: int, report: Report) -> None:
+    wrong = list(wrong_in(range(first, first + EACH), report))
+    assert not wrong, "\n".join(wrong)
+
+
+def test_each_kind_of_fault_has_met_each_state_and_each_oracle_has_judged(report: Report) -> None:
+    if sum(report.jobs.values()) < SEEDS:
+        pytest.skip("only after all of the jobs above")
+    print(*report.lines, sep="\n")
+    assert not report.zeros
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("first", range(SEEDS, 3 * SEEDS, EACH))
+def test_more_jobs(first: int) -> None:
+    wrong = list(wrong_in(range(first, first + EACH), Report()))
+    assert not wrong, "\n".join(wrong)
 
 
 def test_a_seed_is_the_same_job_in_every_process() -> None:
-    """All writes, messages and decisions; with whatever hash seed."""
-    first, second, again, once_more = (_told(seed, hash_seed) for hash_seed in ("1", "random") for seed in ("2", "3"))
-    assert (first, second) == (again, once_more)
-    assert first != second
+    """All writes, messages and decisions, whatever the hash seed; one job of each kind, and more."""
+    here = list(digests(range(10)))
+    assert len({each.split()[1] for each in here}) == 10
+    assert _told(sys.executable, 10, str(ROOT / "tests"), "random") == here
 
 
-def _told(seed: str, hash_seed: str) -> bytes:
-    here = Path(__file__).parent
-    environment = os.environ | {"PYTHONHASHSEED": hash_seed}
-    command = [sys.executable, str(here), "--seed", seed, "--all"]
-    return subprocess.run(command, env=environment, capture_output=True, check=True).stdout
+@pytest.mark.thorough
+@pytest.mark.timeout(1800)
+def test_a_seed_is_the_same_job_on_every_python() -> None:
+    """On those that are installed, with packages in ``build/simsite``: no torch, whose version nodes tell."""
+    pythons = {version: path for version in ("3.10", "3.11", "3.12", "3.13") if (path := _python(version))}
+    if len(pythons) < 2:
+        pytest.skip("needs another Python, and build/simsite/3XX with greenlet, msgspec and pluggy")
+    told = {version: _told(path, 40, _packages(version), "random") for version, path in pythons.items()}
+    for version, each in told.items():
+        assert each == next(iter(told.values())), version
+
+
+def _python(version: str) -> str:
+    """Its interpreter, if there is one and its packages are there."""
+    found = [*Path.home().glob(f".pyenv/versions/{version}.*/bin/python"), shutil.which(f"python{version}")]
+    works = (str(each) for each in found if each and not subprocess.run([each, "-c", ""], check=False).returncode)
+    return next(works, "") if Path(_packages(version).split(os.pathsep)[0]).is_dir() else ""
+
+
+def _packages(version: str) -> str:
+    folders = (f"build/simsite/{version.replace('.', '')}", "src", "src/launcher", "tests")
+    return os.pathsep.join(str(ROOT / each) for each in folders)
+
+
+def _told(python: str, jobs: int, path: str, hash_seed: str) -> list[str]:
+    environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": path}
+    done = subprocess.run(
+        [python, "-c", TEN.format(jobs)], env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return done.stdout.splitlines()
+
+
+class Brittle(RandomJob):
+    """Fails with faults 3 and 5 and two nodes, in one way; with fault 1 in another."""
+
+    def __init__(self, cut: Cut) -> None:
+        world = World(1, 0, 1, 1)
+        super().__init__(1, cut, Scheduler(1), world.network)
+        self._there, self._faults = self._begin(4, 8, 1.0), range(8) if cut.faults is None else cut.faults
+
+    def run(self) -> None:
+        assert not self.violations
+
+    @property
+    def violations(self) -> list[str]:
+        if {3, 5} <= {*self._faults} and self._there >= 2:
+            return ["I1 two worlds"]
+        return ["I5 not told"] if 1 in self._faults else []
+
+
+def test_a_failing_job_is_shrunk_to_what_it_needs() -> None:
+    assert shrunk(Brittle) == (Cut(2, (3, 5)), "I1 two worlds")

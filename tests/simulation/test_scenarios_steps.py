@@ -218,15 +218,15 @@ def test_of_however_many_nodes_that_are_killed_at_once_the_leader_asks_as_little
 
 
 @pytest.mark.parametrize("who", ["leader", "follower"])
-def test_a_node_that_leaves_says_why_though_the_service_is_slow(who: str) -> None:
+def test_a_node_that_leaves_says_why_though_it_is_heard_late(who: str) -> None:
     """The leader decides on its own end, and goes only then."""
     world = World(1, 3, 2, 3, LONG)
     at_work(world)
     leaves = next(each for each in world.nodes if (each is world.leader) is (who == "leader"))
-    world.service.faults.answers_take = 1.0
+    world.service.faults.pushes_take = 0.2
     leaves.leave(Outcome("lost", "it got SIGTERM"))
     leaves.hindered = True
-    world.until(lambda: leaves.ended_at)
+    world.until(lambda: all(len(each.places) == 2 for each in world.nodes if each is not leaves))
     (reason,) = {what[-1] for _, _, what in world.story if what[0] == "hears that round 1 is over:"}
     assert reason.endswith("was lost: it got SIGTERM")
     world.run()

@@ -6,7 +6,6 @@ import pytest
 
 from rdzv_plugins.runtime import Signals
 from simulation.agent import Options, Plan
-from simulation.faults import Faulty
 from simulation.job import Job, fails, failure_of
 from simulation.whole import on_engine
 from simulation.workers import Does
@@ -56,10 +55,3 @@ def test_a_node_that_stood_still_comes_back() -> None:
     job.run()
     assert job.codes == [0, 0, 0]
     assert job.restarts == [0, 0, 0]
-
-
-def test_whatever_happens() -> None:
-    for seed in range(60):
-        faulty = Faulty(seed)
-        on_engine(faulty.job, by_connection=bool(seed % 2))
-        faulty.run()

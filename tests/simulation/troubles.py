@@ -5,7 +5,7 @@ Whatever hinders a node on its own, longer than it can hide, is noted: that node
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from random import Random
 from typing import TYPE_CHECKING
 
 from rdzv_plugins.interfaces import Outcome
@@ -177,69 +177,54 @@ def _its_round_breaks(world: World, node: Node) -> None:
     node.works = False
 
 
-def random_story(world: World, most: int) -> Callable[[], None]:
-    """A script: things that happen at random, few enough for the job to go on in between."""
-    rng, sleep = world.random, world.scheduler.sleep
-    # a service that has forgotten the job is anybody's: a stranger with other settings may be the first to come back
-    never = rng.choice(("service without memory", "settings"))
-    kinds = [each for each in KINDS if each != never]
-
-    def happens() -> None:
-        alive = [each for each in world.living if each.lives]
-        if not alive:
-            return
-        node = rng.choice(alive)
-        others = [each for each in alive if each is not node]
-        seconds = rng.choice((0.5, 1.0, 3.0, 8.0, 20.0))
-        spare = len(alive) > world.low
-        kind = rng.choice(kinds)
-        if kind in ("kill", "crash") and not spare:
-            kind = "replace"
-        if kind == "kill":
-            kill(world, node)
-        elif kind == "crash":
-            crash(world, node)
-        elif kind == "replace":
-            kill(world, node)
-            sleep(rng.random() * 8)
-            world.add(host=rng.choice(("", node.process.host)), rank=node.request.node_rank)
-        elif kind == "freeze":
-            freeze(world, node, seconds)
-        elif kind == "cut":
-            cut(world, node, seconds, only=rng.choice(("", "to", "from")))
-        elif kind == "part" and others:
-            part(world, node, rng.choice(others), min(seconds, 8.0))
-        elif kind == "reset":
-            reset(world, node)
-        elif kind == "slow":
-            slow(world, node, seconds)
-        elif kind == "service with memory":
-            restart_service(world, min(seconds, 8.0), memory=True)
-        elif kind == "service without memory":
-            restart_service(world, min(seconds, 8.0), memory=False)
-        elif kind == "freeze the service":
-            freeze_service(world, min(seconds, 8.0))
-        elif kind == "compact":
-            compact(world)
-        elif kind == "join":
-            world.add()
-        elif kind == "leave" and spare:
-            leave(world, node)
-        elif kind == "nonsense":
-            nonsense(world, rng.choice(("members/stranger", "node/stranger", "failure/7", "restart/9")))
-        elif kind == "settings":
-            other_settings(world)
-
-    def script() -> None:
-        for _ in range(most):
-            sleep(rng.random() * 20)
-            happens()
-
-    return script
+def happens(world: World, kind: str, rng: Random) -> bool:
+    """Let something happen that the job can bear; False if there is nobody to whom it could. Called by a thread."""
+    alive = [each for each in world.living if each.lives]
+    if not alive:
+        return False
+    node, others = rng.choice(alive), len(alive) - 1
+    seconds, spare = rng.choice((0.5, 1.0, 3.0, 8.0, 20.0)), len(alive) > world.low
+    if kind == "kill" and spare:
+        kill(world, node)
+    elif kind == "crash" and spare:
+        crash(world, node)
+    elif kind in ("kill", "crash", "replace"):
+        kill(world, node)
+        world.scheduler.sleep(rng.random() * 8)
+        world.add(host=rng.choice(("", node.process.host)), rank=node.request.node_rank)
+    elif kind == "freeze":
+        freeze(world, node, seconds)
+    elif kind == "cut":
+        cut(world, node, seconds, only=rng.choice(("", "to", "from")))
+    elif kind == "part" and others:
+        part(world, node, rng.choice([each for each in alive if each is not node]), min(seconds, 8.0))
+    elif kind == "reset":
+        reset(world, node)
+    elif kind == "slow":
+        slow(world, node, seconds)
+    elif kind == "service with memory":
+        restart_service(world, min(seconds, 8.0), memory=True)
+    elif kind == "service without memory":
+        restart_service(world, min(seconds, 8.0), memory=False)
+    elif kind == "freeze the service":
+        freeze_service(world, min(seconds, 8.0))
+    elif kind == "compact":
+        compact(world)
+    elif kind == "join":
+        world.add()
+    elif kind == "leave" and spare:
+        leave(world, node)
+    elif kind == "nonsense":
+        nonsense(world, rng.choice(("members/stranger", "node/stranger", "failure/7", "restart/9")))
+    elif kind == "settings" and "job" in world.service.store.keys:  # else the job would be the stranger's
+        other_settings(world)
+    else:
+        return False
+    return True
 
 
 KINDS = (
-    *("kill", "crash", "replace", "freeze", "freeze", "cut", "cut", "part", "reset", "slow"),
+    *("kill", "crash", "replace", "freeze", "cut", "part", "reset", "slow"),
     *("service with memory", "service without memory", "freeze the service", "compact", "join", "leave"),
     *("nonsense", "settings"),
 )

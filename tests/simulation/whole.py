@@ -72,16 +72,17 @@ class AgentsStore:
 class Engine:
     """What ``Job`` asks of a ``Meeting``, from the real engine."""
 
-    def __init__(self, job: Job, low: int, high: int, *, by_connection: bool, ttl: float, timeout: float) -> None:
+    forgets = True
+
+    def __init__(self, job: Job, low: int, high: int, *, by_connection: bool, **options: Any) -> None:
         self._job, self.low, self.high = job, low, high
         self.rounds: list[Round] = []
         self.ended: Outcome | None = None
         self.ended_at = 0.0
         self.stores: dict[tuple[str, int], dict[str, bytes]] = {}
         self.service = Service(job.network, by_connection=by_connection)
-        self.options = ElasticOptions(
-            allow_same_host=True, timeout=timeout, last_call_timeout=3.0, ttl=ttl, reach_timeout=10.0
-        )
+        settled = {"timeout": 100.0, "last_call_timeout": 3.0, "ttl": 5.0, "reach_timeout": 10.0} | options
+        self.options = ElasticOptions(allow_same_host=True, **settled)
 
     def handler(self, process: Any, timeout: float) -> Handler:
         agent = next(each for each in self._job.agents if each.process is process)
@@ -133,10 +134,8 @@ class Handler(ElasticHandler):
         super().leave(outcome)
 
 
-def on_engine(job: Job, *, by_connection: bool = True, ttl: float = 5.0, timeout: float = 100.0) -> Job:
-    """Give a job without nodes yet the engine's rendezvous."""
-    meeting = job.meeting
-    job.meeting = Engine(  # type: ignore[assignment]
-        job, meeting.low, meeting.high, by_connection=by_connection, ttl=ttl, timeout=timeout
-    )
+def on_engine(job: Job, *, by_connection: bool = True, **options: Any) -> Job:
+    """Give a job without nodes yet the engine's rendezvous, with these of its options."""
+    low, high = job.meeting.low, job.meeting.high
+    job.meeting = Engine(job, low, high, by_connection=by_connection, **options)  # type: ignore[assignment]
     return job

@@ -20,7 +20,6 @@ from soak.expectations import Promises
 from soak.job import Job, Node
 from soak.schedule import Terms, bursts
 from soak.soak import Soak
-from soak.transcripts import Transcripts
 
 _MEMBERS = ("etcd0", "etcd1", "etcd2")
 _SOME = 20
@@ -101,15 +100,14 @@ def _served_by(args: argparse.Namespace) -> str:
 
 
 def _soak(args: argparse.Namespace, directory: Path, lan: Lan, nodes: Sequence[str]) -> Soak:
-    transcripts = Transcripts()
     hosts = lan.add(*nodes)
-    job = Job(directory, [Node(host) for host in hosts], transcripts, torch=args.torch)
+    job = Job(directory, [Node(host) for host in hosts], torch=args.torch)
     apart = lan.add("server") if args.backend != "etcd" and not (args.serving_node or args.places) else []
     secrets = service.secrets([*hosts, *apart], directory, token=args.token, tls=args.tls)
     if args.backend == "etcd":
-        where = service.cluster(lan, directory, _MEMBERS)
+        where = service.Etcd(lan.add(*_MEMBERS), directory)
     elif apart:
-        where = service.Serve(apart[0], directory, transcripts, secrets)
+        where = service.Serve(apart[0], directory, secrets)
     else:
         places = hosts[: args.places or 1]
         where = service.Service(",".join(f"{host.address}:{_PORT}" for host in places))

@@ -14,7 +14,7 @@ from pathlib import Path
 from kits.hosts.hosts import Host
 
 from rdzv_plugins.testing.agents.processes import MARK, clean_environment, kill, marked, send
-from soak.transcripts import Transcripts
+from soak import transcripts
 
 _BIN = Path(sys.executable).parent
 _WORKERS = Path(__file__).parent / "workers"
@@ -94,14 +94,13 @@ class Node:
 class Job:
     """Starts agents on nodes. For one thread."""
 
-    def __init__(self, directory: Path, nodes: Sequence[Node], transcripts: Transcripts, *, torch: bool) -> None:
+    def __init__(self, directory: Path, nodes: Sequence[Node], *, torch: bool) -> None:
         self.directory = directory
         self.nodes = {node.name: node for node in nodes}
         self.agents: list[AgentProcess] = []
         self.command: list[str] = []
         """Of rdzv-run, without the run id and the script."""
         self.number = 0
-        self.transcripts = transcripts
         self.script = _WORKERS / ("gloo_steps.py" if torch else "steps.py")
         for name in ("agents", "records", "start", "tmp"):
             (directory / name).mkdir()
@@ -128,7 +127,7 @@ class Job:
         transcript = self.directory / "agents" / f"{node.name}-{node.starts}.log"
         command = [*node.host.enter(self.directory), str(_BIN / self.command[0]), *self.command[1:]]
         command += [f"--rdzv-id={self.run_id}", str(self.script)]
-        process = self.transcripts.start(command, transcript, env, self.directory)
+        process = transcripts.start(command, transcript, env, self.directory)
         node.agent = AgentProcess(node.name, process, token, transcript, time.monotonic())
         self.agents.append(node.agent)
         return node.agent

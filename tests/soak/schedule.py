@@ -140,10 +140,6 @@ def bursts(seed: int, terms: Terms) -> Iterator[Burst]:
             yield Burst(number, pause, tuple(faults), slow)
 
 
-def _start(dice: random.Random, terms: Terms) -> float:
-    return round(dice.uniform(1, 6), 1) if dice.random() < terms.slow_starts else 0.0
-
-
 def _fault(dice: random.Random, terms: Terms, here: set[str], before: Sequence[Fault]) -> Fault | None:
     """One more; none if that which was drawn does not go together with those ``before`` it."""
     weights = {

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kits.etcd.etcd_processes import NEEDED_MIB, Member
-from kits.hosts.hosts import Host, Lan
+from kits.hosts.hosts import Host
 from kits.wire.tls_kit import Issued
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.testing.agents.processes import clean_environment, send
 from rdzv_plugins.testing.services.etcd import data_directory
-from soak.transcripts import Transcripts
+from soak import transcripts
 
 PORT = 29400
 _START_S = 60.0
@@ -54,10 +54,10 @@ class Service:
 class Serve(Service):
     """One ``rdzv serve``."""
 
-    def __init__(self, host: Host, directory: Path, transcripts: Transcripts, conf: Sequence[str]) -> None:
+    def __init__(self, host: Host, directory: Path, conf: Sequence[str]) -> None:
         super().__init__(f"{host.address}:{PORT}")
         self._conf = ",".join(conf)
-        self._host, self._directory, self._transcripts = host, directory, transcripts
+        self._host, self._directory = host, directory
         self._process: subprocess.Popen[bytes] | None = None
         self._killed = False
         self.start("server")
@@ -65,7 +65,7 @@ class Serve(Service):
     def start(self, target: str) -> None:
         command = [str(Path(sys.executable).parent / "rdzv"), "serve", f"--rdzv-endpoint={self.endpoint}"]
         command.append(f"--rdzv-conf={self._conf}")
-        self._process = self._transcripts.start(
+        self._process = transcripts.start(
             [*self._host.enter(self._directory), *command],
             self._directory / "server.log",
             clean_environment(),
@@ -162,11 +162,6 @@ def secrets(hosts: Sequence[Host], directory: Path, *, token: bool, tls: bool) -
         names = [name for host in hosts for name in (host.name, host.address)]
         conf.append(Issued(directory / "tls", hosts=("127.0.0.1", "localhost", *names)).conf)
     return conf
-
-
-def cluster(lan: Lan, directory: Path, members: Sequence[str]) -> Service:
-    """An etcd on hosts with these names."""
-    return Etcd(lan.add(*members), directory)
 
 
 def _wait(condition: Callable[[], object], what: str) -> None:

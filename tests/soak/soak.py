@@ -60,7 +60,6 @@ class Soak:
         """Nothing of the job is left, nor of its service."""
         self.job.kill_all()
         self.service.close()
-        self.job.transcripts.close()
         self.diary.close()
 
     def note(self, text: str) -> None:
@@ -252,7 +251,7 @@ class Soak:
         self._feed()
         self._abandoned = False
 
-    # the stage of the injector
+    # for the injector
 
     def others_went_on(self, fault: Fault, since: float) -> bool:
         if self._is_back(since):

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 from kits.wire.tls_kit import Issued
@@ -28,52 +29,47 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Issued:
 
 
 def request_with(conf: Mapping[str, str], *, backend: str = "parallel", nodes: int = 2) -> Request:
-    return Request(
-        backend=backend,
-        run_id="run",
-        endpoint="127.0.0.1:1",
-        min_nodes=nodes,
-        max_nodes=nodes,
-        nproc_per_node=1,
-        conf=MappingProxyType(dict(conf)),
-        given=frozenset({"run_id"}),
-    )
+    given: dict[str, Any] = {"conf": MappingProxyType(dict(conf)), "given": frozenset({"run_id"})}
+    return Request(backend, "run", "127.0.0.1:1", min_nodes=nodes, max_nodes=nodes, nproc_per_node=1, **given)
 
 
-def conf_of(ours: Issued) -> dict[str, str]:
-    return {"cacert": str(ours.cacert), "cert": str(ours.cert), "key": str(ours.key)}
+def conf_of(ours: Issued, *names: str) -> dict[str, str]:
+    return {name: str(getattr(ours, name)) for name in names or ("cacert", "cert", "key")}
 
 
-def checked(conf: Mapping[str, str], **of: object) -> Request:
-    request = request_with(conf, **of)  # type: ignore[arg-type]
+def checked(conf: Mapping[str, str], **of: Any) -> Request:
+    request = request_with(conf, **of)
     return with_options(PluginHost.load().catalog.find(request.backend), request)
 
 
-@pytest.mark.parametrize(
-    ("left_out", "words"),
-    [
-        ({"cert"}, "key is given, and cert is not"),
-        ({"key"}, "cert is given, and key is not"),
-        ({"cert", "key"}, "cacert is given, and cert and key is not"),
-    ],
-)
-def test_a_node_needs_a_certificate_and_its_key(ours: Issued, left_out: set[str], words: str) -> None:
-    conf = {name: path for name, path in conf_of(ours).items() if name not in left_out}
+def refused(conf: Mapping[str, str], words: str) -> UsageError:
     with pytest.raises(UsageError, match=words) as error:
         checked(conf)
-    assert "every node needs its certificate" in str(error.value.remedy)
+    return error.value
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["cacert", "key"], "key is given, and cert is not"),
+        (["cacert", "cert"], "cert is given, and key is not"),
+        (["cacert"], "cacert is given, and cert and key is not"),
+    ],
+)
+def test_a_node_needs_a_certificate_and_its_key(ours: Issued, given: list[str], words: str) -> None:
+    assert refused(conf_of(ours, *given), words).remedy
 
 
 @pytest.mark.parametrize("name", ["cacert", "cert", "key"])
 def test_files_that_cannot_be_read_or_hold_something_else(ours: Issued, tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match=f"{name}={tmp_path}/none cannot be read: no such file"):
-        checked(conf_of(ours) | {name: f"{tmp_path}/none"})
+    refused(conf_of(ours) | {name: f"{tmp_path}/none"}, f"{name}={tmp_path}/none cannot be read: no such file")
     (tmp_path / "text").write_text("no certificate")
-    with pytest.raises(UsageError, match=r"holds no certificate|are not a certificate and its key"):
-        checked(conf_of(ours) | {name: f"{tmp_path}/text"})
-    other = Issued(tmp_path / "other")
-    with pytest.raises(UsageError, match="are not a certificate and its key: key values mismatch"):
-        checked(conf_of(ours) | {"key": str(other.key)})
+    none = "holds no certificate" if name == "cacert" else "are not a certificate and its key"
+    refused(conf_of(ours) | {name: f"{tmp_path}/text"}, none)
+
+
+def test_a_key_of_another_certificate(ours: Issued, tmp_path: Path) -> None:
+    refused(conf_of(ours) | conf_of(Issued(tmp_path), "key"), "not a certificate and its key: key values mismatch")
 
 
 def test_a_key_that_others_may_read(ours: Issued, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -87,12 +83,9 @@ def test_a_key_that_others_may_read(ours: Issued, tmp_path: Path, caplog: pytest
 def test_with_tls_workers_have_proxies(ours: Issued) -> None:
     assert checked(conf_of(ours)).options.store == "tiered"
     assert checked({}).options.store == "parallel"
-    for store in ("parallel", "torch"):
-        with pytest.raises(UsageError, match=f"store={store} contradicts TLS"):
-            checked(conf_of(ours) | {"store": store})
     assert checked(conf_of(ours) | {"store": "parallel"}, nodes=1).options.store == "parallel"
-    with pytest.raises(UsageError, match="worker_transport=direct contradicts TLS"):
-        checked(conf_of(ours) | {"worker_transport": "direct"})
+    for name, value in (("store", "parallel"), ("store", "torch"), ("worker_transport", "direct")):
+        refused(conf_of(ours) | {name: value}, f"{name}={value} contradicts TLS")
 
 
 def test_of_etcd_they_are_for_etcd_alone(ours: Issued) -> None:

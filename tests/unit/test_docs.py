@@ -7,6 +7,8 @@ import sys
 import types
 from pathlib import Path
 
+import pytest
+
 from rdzv_launcher.bench import arguments as bench
 from rdzv_launcher.run.command_line.options import Switch, Value
 from rdzv_launcher.run.command_line.own import TITLE
@@ -58,20 +60,14 @@ def test_no_example_meets_strangers() -> None:
     assert count > 5
 
 
-def test_limits_of_serve_are_the_servers_own() -> None:
+@pytest.mark.parametrize(
+    ("heading", "options", "none"), [("## rdzv serve", StoreLimits, ""), ("## Restarts", OwnOptions, "unset")]
+)
+def test_options_are_those_of_the_code(heading: str, options: type, none: str) -> None:
     rows = [
-        f"| `{info.name}` | {info.default or ''} | {info.type} | {info.help} |"
-        for info in describe_options(StoreLimits)
+        f"| `{info.name}` | {info.default or none} | {info.type} | {info.help} |" for info in describe_options(options)
     ]
-    assert re.findall(r"^\| `\w+` \|.*$", section(COMMAND_LINE, "## rdzv serve"), re.MULTILINE) == rows
-
-
-def test_own_keys_are_those_of_the_code() -> None:
-    rows = [
-        f"| `{info.name}` | {info.default or 'unset'} | {info.type} | {info.help} |"
-        for info in describe_options(OwnOptions)
-    ]
-    assert re.findall(r"^\| `\w+` \|.*$", section(COMMAND_LINE, "## Restarts"), re.MULTILINE) == rows
+    assert re.findall(r"^\| `\w+` \|.*$", section(COMMAND_LINE, heading), re.MULTILINE) == rows
 
 
 def test_own_flags_and_their_variables_are_documented() -> None:
@@ -127,7 +123,10 @@ def test_what_a_new_torch_can_break_is_tested_with_another_torch() -> None:
 
 
 def test_sketch_of_the_how_to_has_the_contract_of_a_coordination_backend(monkeypatch) -> None:
-    module = plugin_of_the_how_to(monkeypatch)
+    (source,) = re.findall(r"```python\n(.*?)```", (DOCS / "how-to/write-a-backend.md").read_text(), re.DOTALL)
+    module = types.ModuleType("rdzv_how_to")
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # dataclasses look there
+    exec(source, vars(module))
     record = PluginRecord("myservice", module.__name__, "rdzv-myservice", "0.1.0", plugin=module)
     Validator().validate(record)
     assert not record.error
@@ -140,14 +139,6 @@ def test_sketch_of_the_how_to_has_the_contract_of_a_coordination_backend(monkeyp
                 assert hasattr(ours, name), name
                 if inspect.isfunction(member):
                     assert call(getattr(type(ours), name)) == call(member), name
-
-
-def plugin_of_the_how_to(monkeypatch) -> types.ModuleType:
-    (source,) = re.findall(r"```python\n(.*?)```", (DOCS / "how-to/write-a-backend.md").read_text(), re.DOTALL)
-    module = types.ModuleType("rdzv_how_to")
-    monkeypatch.setitem(sys.modules, module.__name__, module)  # dataclasses look there
-    exec(source, vars(module))
-    return module
 
 
 def call(function) -> list[tuple[str, object, object]]:

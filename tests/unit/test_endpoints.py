@@ -6,12 +6,6 @@ from rdzv_plugins.endpoints import Endpoint, check_port, parse_endpoint
 from rdzv_plugins.errors import UsageError
 
 
-def refusal(text, default_port=29400):
-    with pytest.raises(UsageError) as caught:
-        parse_endpoint(text, default_port)
-    return str(caught.value), caught.value.remedy
-
-
 @pytest.mark.parametrize(
     ("text", "host", "port"),
     [
@@ -33,46 +27,23 @@ def test_printed_form_is_parsed_to_the_same(text):
     assert str(parse_endpoint(text, None)) == text
 
 
-@pytest.mark.parametrize("text", ["::1", "fe80::1:29500", "2001:db8::1"])
-def test_ipv6_without_brackets_is_refused_with_the_brackets(text):
-    message, remedy = refusal(text)
-    assert "needs brackets" in message
-    assert f"[{text}]:PORT" in remedy
-
-
-@pytest.mark.parametrize("text", ["tcp://node:29400", "http://10.0.0.1:29400/x"])
-def test_url_is_not_taken_for_an_ipv6_address(text):
-    message, remedy = refusal(text)
-    assert "IPv6" not in message
-    assert remedy == "Write HOST:PORT."
-
-
-@pytest.mark.parametrize("text", ["[::1", "[node]:29500", "[::1]29500", "[]:29500", "[10.0.0.1]:29500"])
-def test_bad_brackets_are_refused(text):
-    assert "IPv6 address in brackets" in refusal(text)[0]
-
-
-@pytest.mark.parametrize("text", ["", ":29500", "my node:29500", "/tmp/dir", "user@node"])
-def test_bad_host_is_refused(text):
-    assert "no valid host name" in refusal(text)[0]
-
-
-@pytest.mark.parametrize("port", ["65536", "-1", "http", "1.5", "0x10"])
-def test_bad_port_is_refused(port):
-    message, remedy = refusal(f"node:{port}")
-    assert message == f"--rdzv-endpoint: port {port} is out of range"
-    assert remedy == "Ports go from 0 to 65535."
-
-
-def test_missing_port_is_refused_where_there_is_no_default():
-    message, remedy = refusal("node", default_port=None)
-    assert "'node' has no port" in message
-    assert remedy == "Write node:PORT."
-
-
-def test_message_names_the_option_that_it_is_about():
-    with pytest.raises(UsageError, match=r"^--master-addr: "):
-        parse_endpoint("::1", None, what="--master-addr")
+@pytest.mark.parametrize(
+    ("texts", "said", "remedy"),
+    [
+        (["::1", "fe80::1:29500", "2001:db8::1"], "needs brackets", "[{}]:PORT"),
+        (["tcp://node:29400", "http://10.0.0.1:29400/x"], "//", "Write HOST:PORT."),  # no IPv6 address
+        (["[::1", "[node]:29500", "[::1]29500", "[]:29500", "[10.0.0.1]:29500"], "IPv6 address in brackets", ""),
+        (["", ":29500", "my node:29500", "/tmp/dir", "user@node"], "no valid host name", ""),
+        ([f"node:{port}" for port in ("65536", "-1", "http", "1.5", "0x10")], "out of range", "from 0 to 65535"),
+        (["node"], "'node' has no port", "Write node:PORT."),  # where there is no default
+    ],
+)
+def test_what_is_no_endpoint_is_refused_with_what_to_write_and_the_option_that_it_is_about(texts, said, remedy):
+    for text in texts:
+        with pytest.raises(UsageError, match=r"^--master-addr: ") as caught:
+            parse_endpoint(text, None, what="--master-addr")
+        assert said in str(caught.value)
+        assert remedy.format(text) in caught.value.remedy
 
 
 @pytest.mark.parametrize(("port", "number"), [(0, 0), ("29500", 29500), (65535, 65535)])

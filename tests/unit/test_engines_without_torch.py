@@ -17,6 +17,9 @@ from rdzv_plugins.errors import MissingDependency
 from rdzv_plugins.testing.builtin import EtcdHarness, ParallelHarness, StaticHarness, TieredHarness
 from rdzv_plugins.testing.harness import Harness
 
+pytestmark = pytest.mark.thorough
+"""In the gate: whole agents that cannot import it, tests/launcher/test_agent_without_torch.py."""
+
 PROGRAM = KITS / "unit" / "no_torch_node.py"
 HARNESSES = (StaticHarness, ParallelHarness, TieredHarness, EtcdHarness)
 

@@ -41,12 +41,19 @@ def pem(tmp_path_factory) -> str:
     return str(path)
 
 
-def test_plain_unless_tls_is_asked_for_in_one_of_three_ways(pem):
-    assert not security_of(request()).tls
-    assert security_of(request("https://h1")).tls
-    assert security_of(request(protocol="https")).tls
-    assert security_of(request(cacert=pem)).tls
-    assert security_of(request(cert=pem, key=pem)).tls
+@pytest.mark.parametrize(
+    ("endpoint", "options", "tls"),
+    [
+        ("h1", {}, False),
+        ("https://h1", {}, True),
+        ("h1", {"protocol": "https"}, True),
+        ("h1", {"cacert": "PEM"}, True),
+        ("h1", {"cert": "PEM", "key": "PEM"}, True),
+    ],
+)
+def test_plain_unless_tls_is_asked_for(pem, endpoint, options, tls):
+    given = {name: pem if value == "PEM" else value for name, value in options.items()}
+    assert security_of(request(endpoint, **given)).tls is tls
 
 
 @pytest.mark.parametrize(
@@ -57,28 +64,19 @@ def test_plain_unless_tls_is_asked_for_in_one_of_three_ways(pem):
         ("h1", {"cert": "PEM"}, "only one"),
         ("h1", {"key": "PEM"}, "only one"),
         ("h1", {"cacert": "/no/such/file"}, "cacert=/no/such/file cannot be read: no such file"),
+        ("h1", {"cacert": __file__}, f"cacert={__file__} holds no certificate"),
+        ("h1", {"cert": "PEM", "key": __file__}, f"key={__file__} are not a certificate and its key"),
+        ("h1", {"cert": "PEM", "key": "LOCKED"}, "are not a certificate and its key"),  # instead of asking for it
     ],
 )
-def test_contradictions_and_missing_files_are_refused(pem, endpoint, options, match):
-    given = {name: pem if value == "PEM" else value for name, value in options.items()}
-    with pytest.raises(UsageError, match=match) as caught:
-        security_of(request(endpoint, **given))
-    assert caught.value.remedy
-
-
-def test_files_of_another_kind_are_refused(pem):
-    with pytest.raises(UsageError, match=f"cacert={__file__} holds no certificate"):
-        security_of(request(cacert=__file__))
-    with pytest.raises(UsageError, match=f"cert={pem} and key={__file__} are not a certificate and its key"):
-        security_of(request(cert=pem, key=__file__))
-
-
-def test_a_key_with_a_password_is_refused_instead_of_asking_for_it(pem, tmp_path):
-    key = tmp_path / "key"
+def test_contradictions_and_what_is_no_such_file_are_refused(pem, tmp_path, endpoint, options, match):
+    locked = tmp_path / "key"
     plain = load_pem_private_key(Path(pem).read_bytes(), None)
-    key.write_bytes(plain.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))
-    with pytest.raises(UsageError, match="are not a certificate and its key"):
-        security_of(request(cert=pem, key=str(key)))
+    locked.write_bytes(plain.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))
+    files = {"PEM": pem, "LOCKED": str(locked)}
+    with pytest.raises(UsageError, match=match) as caught:
+        security_of(request(endpoint, **{name: files.get(value, value) for name, value in options.items()}))
+    assert caught.value.remedy
 
 
 def test_credentials_come_from_a_file_or_from_the_environment(tmp_path, monkeypatch):

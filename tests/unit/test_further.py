@@ -26,11 +26,8 @@ def test_a_changed_path_asks_for_its_tests(path: str, target: str) -> None:
     assert target in further(["ARCHITECTURE.md", path])
 
 
-def test_what_the_gate_holds_asks_for_nothing_more() -> None:
+def test_what_the_gate_holds_asks_for_nothing_more_and_another_torch_for_everything() -> None:
     assert further(["tests/simulation/world.py", "src/rdzv_plugins/elastic/link.py"]) == []
-
-
-def test_another_torch_asks_for_everything() -> None:
     assert further(["constraints.txt"]) == further(None)
     assert set(TARGETS) < set(further(None))
 

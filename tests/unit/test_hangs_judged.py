@@ -12,7 +12,7 @@ from rdzv_launcher.run.hangs import samples
 from rdzv_launcher.run.hangs.odd_one import find
 from rdzv_launcher.run.hangs.samples import Native, Sample
 from rdzv_launcher.run.hangs.signs import Signs
-from rdzv_launcher.run.hangs.standstill import Kind, Standing, Standstill
+from rdzv_launcher.run.hangs.standstill import Standing, Standstill
 from rdzv_launcher.run.hangs.verdict import Judge, NodeStanding, standing_of
 from rdzv_launcher.run.stacks.frames import Frame, Thread
 from rdzv_launcher.run.stacks.grouping import is_meeting
@@ -60,41 +60,39 @@ def worker() -> Told:
     return Told()
 
 
-def test_who_uses_no_processor_and_moves_nothing_waits(worker: Told) -> None:
-    assert worker.seconds(20) == Standing("waits", 20.0)
+MOVES = Standing("moves")
 
 
-def test_polls_heartbeats_and_watchdogs_are_waiting(worker: Told) -> None:
-    assert worker.seconds(20, main_s=0.02, all_s=0.04, moved=100) == Standing("waits", 20.0)
+def waits(seconds: float) -> Standing:
+    return Standing("waits", seconds)
 
 
-@pytest.mark.parametrize("grows", [{"main_s": 0.5}, {"all_s": 0.5}, {"moved": 10**6}, {"faults": 3}])
-def test_what_computes_reads_or_writes_makes_progress(worker: Told, grows: dict[str, float]) -> None:
-    worker.seconds(9)
-    assert worker.seconds(9, **grows) == Standing("moves")
-    assert worker.seconds(5) == Standing("waits", 5.0)
-
-
-def test_who_wants_a_processor_and_gets_none_does_not_wait(worker: Told) -> None:
-    """Of a busy machine; its time in the queue is among that of the main thread."""
-    assert worker.seconds(20, main_s=0.9) == Standing("moves")
-    assert worker.seconds(1, state="R") == Standing("moves")
-
-
-def test_what_its_processes_do_is_progress_of_its_own(worker: Told) -> None:
-    assert worker.seconds(9, below=0.5) == Standing("moves")
-    assert worker.seconds(9, below=0.0) == Standing("waits", 9.0)
-    assert worker.seconds(9, below=0.02) == Standing("waits", 18.0), "heartbeats"
-
-
-@pytest.mark.parametrize(("state", "kind"), [("T", "stopped"), ("D", "stuck")])
-def test_states_of_the_kernel_say_why(worker: Told, state: str, kind: Kind) -> None:
-    assert worker.seconds(9, state=state) == Standing(kind, 9.0)
-
-
-def test_a_debugger_that_looks_for_a_moment_has_not_stopped_it(worker: Told) -> None:
-    worker.seconds(9)
-    assert worker.seconds(1, state="t") == Standing("waits", 10.0)
+@pytest.mark.parametrize(
+    ("told", "standing"),
+    [
+        ([(20, {})], waits(20.0)),
+        # polls, heartbeats and watchdogs
+        ([(20, {"main_s": 0.02, "all_s": 0.04, "moved": 100})], waits(20.0)),
+        ([(9, {}), (9, {"main_s": 0.5})], MOVES),
+        ([(9, {}), (9, {"all_s": 0.5})], MOVES),
+        ([(9, {}), (9, {"moved": 10**6})], MOVES),
+        ([(9, {}), (9, {"faults": 3})], MOVES),
+        ([(9, {}), (9, {"main_s": 0.5}), (5, {})], waits(5.0)),
+        # on a busy machine: the time in the queue for a processor is among that of the main thread
+        ([(20, {"main_s": 0.9})], MOVES),
+        ([(20, {"main_s": 0.9}), (1, {"state": "R"})], MOVES),
+        # what its processes do is progress of its own, but for heartbeats
+        ([(9, {"below": 0.5})], MOVES),
+        ([(9, {"below": 0.5}), (9, {"below": 0.0})], waits(9.0)),
+        ([(9, {"below": 0.5}), (9, {"below": 0.0}), (9, {"below": 0.02})], waits(18.0)),
+        ([(9, {"state": "T"})], Standing("stopped", 9.0)),
+        ([(9, {"state": "D"})], Standing("stuck", 9.0)),
+        # a debugger that looks for a moment has not stopped it
+        ([(9, {}), (1, {"state": "t"})], waits(10.0)),
+    ],
+)
+def test_who_waits_and_who_makes_progress(worker: Told, told: list[tuple[int, Any]], standing: Standing) -> None:
+    assert [worker.seconds(count, **more) for count, more in told][-1] == standing
 
 
 def test_time_in_which_nobody_looked_does_not_count(worker: Told) -> None:
@@ -102,44 +100,57 @@ def test_time_in_which_nobody_looked_does_not_count(worker: Told) -> None:
     worker.seconds(5)
     worker.signs = replace(worker.signs, at=worker.signs.at + 3600)
     worker.judge.look(worker.signs)
-    assert worker.judge.standing() == Standing("waits", 5.0 + CREDIT)
+    assert worker.judge.standing() == waits(5.0 + CREDIT)
 
 
-def test_an_endless_loop_is_lines_and_variables_that_were_all_seen_before(worker: Told) -> None:
-    assert worker.burns([1, 2, 3, 1, 2]) == Standing("moves"), "too few samples"
-    assert worker.burns([3, 1, 2, 3]) == Standing("loops", 6.0), "since the last new one"
-    assert worker.burns([4]) == Standing("moves")
+ONE_LINE = [1] * 9
+
+
+@pytest.mark.parametrize(
+    ("told", "standings"),
+    [
+        # an endless loop is lines and variables that were all seen before, since the last new one; few are no proof
+        ([([1, 2, 3, 1, 2], {}), ([3, 1, 2, 3], {}), ([4], {})], [MOVES, Standing("loops", 6.0), MOVES]),
+        # a loop over ever new variables; a long round
+        ([(list(range(100)), {}), ([*range(12)] * 8, {})], [MOVES, MOVES]),
+        # one line for ever is told by what is below Python, as soon as that is known
+        ([(ONE_LINE, {}), (ONE_LINE, {"native": "loop"})], [MOVES, "loops"]),
+        ([(ONE_LINE, {}), (ONE_LINE, {"native": "computes"})], [MOVES, MOVES]),
+        ([(ONE_LINE, {}), (ONE_LINE, {"native": "waits"})], [MOVES, "spins"]),
+        # it computes first, then waits at the same line
+        ([(ONE_LINE, {"native": "computes"}), (ONE_LINE, {"native": "waits"})], [MOVES, "spins"]),
+        # a long call in C after much else, which may hold the interpreter's lock, as a sort does
+        ([([*range(5), *[9] * 9], {"native": "computes"})], [MOVES]),
+        # native code whose stack cannot be read has let go of the interpreter's lock
+        ([(ONE_LINE, {"runs": False, "native": "loop"})], [MOVES]),
+        # who spins in a meeting waits, whatever its threads do; who makes an object into bytes for it works
+        (
+            [(ONE_LINE, {"runs": False, "meets": True}), (ONE_LINE, {"runs": False, "meets": True, "all_s": 0.9})],
+            [Standing("spins", 8.0), Standing("spins", 17.0)],
+        ),
+        ([(ONE_LINE, {"meets": True, "native": "computes"})], [MOVES]),
+        # who waits for threads that compute
+        ([([1, 2] * 9, {"runs": False, "all_s": 0.9})], [MOVES]),
+    ],
+)
+def test_who_loops_spins_or_computes(
+    worker: Told, told: list[tuple[list[int], Any]], standings: list[Standing | str]
+) -> None:
+    found = [worker.burns(prints, **more) for prints, more in told]
+    wanted = zip(found, standings, strict=True)
+    assert [each.kind if isinstance(kind, str) else each for each, kind in wanted] == standings
 
 
 def test_what_was_sampled_long_ago_proves_nothing(worker: Told) -> None:
     assert worker.burns([1, 2] * 9).kind == "loops"
-    assert worker.seconds(30, main_s=0.9) == Standing("moves")
+    assert worker.seconds(30, main_s=0.9) == MOVES
 
 
-def test_a_loop_over_ever_new_variables_makes_progress(worker: Told) -> None:
-    assert worker.burns(list(range(100))) == Standing("moves")
-    assert worker.burns([*range(12)] * 8) == Standing("moves"), "nor is a long round a loop"
-
-
-@pytest.mark.parametrize(("native", "kind"), [("loop", "loops"), ("computes", "moves"), ("waits", "spins")])
-def test_one_line_for_ever_is_told_by_what_is_below_python(worker: Told, native: Native, kind: Kind) -> None:
-    assert worker.burns([1] * 9) == Standing("moves"), "as long as that is not known"
-    assert worker.burns([1] * 9, native=native).kind == kind
-
-
-def test_who_computes_first_and_then_waits_at_the_same_line_is_looked_at_again(worker: Told) -> None:
-    assert worker.burns([1] * 9, native="computes") == Standing("moves")
-    assert worker.burns([1] * 9, native="waits").kind == "spins"
-
-
-def test_a_long_call_in_c_after_much_else_is_no_loop(worker: Told) -> None:
-    """It may hold the interpreter's lock, as a sort does."""
-    assert worker.burns([*range(5), *[9] * 9], native="computes") == Standing("moves")
-
-
-def test_native_code_whose_stack_cannot_be_read_is_no_loop(worker: Told) -> None:
-    """It has let go of the interpreter's lock."""
-    assert worker.burns([1] * 9, runs=False, native="loop") == Standing("moves")
+def test_once_a_script_says_that_it_lives_only_that_counts(worker: Told) -> None:
+    worker.judge.tell(1)
+    assert worker.seconds(9, main_s=0.9) == waits(9.0)
+    worker.judge.tell(2)
+    assert worker.seconds(1) == waits(1.0)
 
 
 @pytest.mark.parametrize(
@@ -155,27 +166,6 @@ def test_native_code_whose_stack_cannot_be_read_is_no_loop(worker: Told) -> None
 )
 def test_what_waits_for_others_or_for_the_device_is_known_by_its_name(name: str, waits: bool) -> None:
     assert bool(samples._WAITS.search(name)) == waits
-
-
-def test_who_spins_in_a_meeting_waits_whatever_its_threads_do(worker: Told) -> None:
-    assert worker.burns([1] * 9, runs=False, meets=True) == Standing("spins", 8.0)
-    assert worker.burns([1] * 9, runs=False, meets=True, all_s=0.9) == Standing("spins", 17.0)
-
-
-def test_who_works_for_a_meeting_makes_progress(worker: Told) -> None:
-    """An object is made into bytes."""
-    assert worker.burns([1] * 9, meets=True, native="computes") == Standing("moves")
-
-
-def test_who_waits_for_threads_that_compute_makes_progress(worker: Told) -> None:
-    assert worker.burns([1, 2] * 9, runs=False, all_s=0.9) == Standing("moves")
-
-
-def test_once_a_script_says_that_it_lives_only_that_counts(worker: Told) -> None:
-    worker.judge.tell(1)
-    assert worker.seconds(9, main_s=0.9) == Standing("waits", 9.0)
-    worker.judge.tell(2)
-    assert worker.seconds(1) == Standing("waits", 1.0)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +187,7 @@ def says(rank: int, *workers: Standing, works: bool = True, watches: bool = True
     return NodeAnswer(rank, f"host-{rank}", 7, NodeStanding(rank, works, watches, told).data())
 
 
-STILL, BUSY, DONE = Standing("waits", 60.0), Standing("moves"), Standing("done")
+STILL, DONE = waits(60.0), Standing("done")
 SILENT = NodeAnswer(1, "host-1", 7, None, "has not answered within 10 s", is_silent=True)
 NONSENSE = NodeAnswer(1, "host-1", 7, {"node_rank": 1, "workers": 5})
 
@@ -209,19 +199,18 @@ NONSENSE = NodeAnswer(1, "host-1", 7, {"node_rank": 1, "workers": 5})
         ([says(0, STILL), says(1, Standing("stopped", 60.0))], True, 0),
         ([says(0, STILL), says(1, Standing("loops", 30.0))], True, 0),
         ([says(0, STILL), says(1, Standing("loops", 20.0))], False, 10),
-        ([says(0, STILL, Standing("waits", 45.0)), says(1, STILL)], False, 15),
-        ([says(0, STILL), says(1, BUSY)], False, math.inf),
+        ([says(0, STILL, waits(45.0)), says(1, STILL)], False, 15),
+        ([says(0, STILL), says(1, MOVES)], False, math.inf),
         ([says(0, STILL), says(1, DONE)], True, 0),
         ([says(0, DONE), says(1, DONE)], False, math.inf),
         ([says(0, STILL), says(1, works=False)], False, math.inf),
         ([says(0, STILL), replace(says(-1, works=False), node_rank=1)], False, math.inf),
         ([says(0, STILL)], False, math.inf),
         ([says(0, STILL), replace(says(1, STILL), node_rank=None)], False, math.inf),
-        ([says(0, STILL), says(1, STILL), says(2, BUSY)], True, 0),
+        ([says(0, STILL), says(1, STILL), says(2, MOVES)], True, 0),  # the last is a spare
     ],
 )
 def test_a_job_hangs_if_none_of_the_round_makes_progress(answers: list[NodeAnswer], hangs: bool, in_s: float) -> None:
-    """The last of these is a spare."""
     verdict = Judge(60.0, 2).judge(answers, now=5.0)
     assert (verdict.hangs, verdict.in_s) == (hangs, in_s)
 
@@ -234,27 +223,32 @@ def test_a_node_of_which_nothing_comes_holds_nobody_up_for_ever(answer: NodeAnsw
     verdict = judge.judge([says(0, STILL), answer], now=125.0)
     assert verdict.hangs
     assert verdict.silent == (answer,)
-    assert not judge.judge([says(0, BUSY), answer], now=500.0).hangs, "as long as others make progress"
+    assert not judge.judge([says(0, MOVES), answer], now=500.0).hangs, "as long as others make progress"
 
 
 def test_a_node_that_has_answered_again_begins_anew() -> None:
     judge = Judge(60.0, 2)
     judge.judge([says(0, STILL), SILENT], now=5.0)
-    assert not judge.judge([says(0, STILL), says(1, BUSY)], now=100.0).hangs
+    assert not judge.judge([says(0, STILL), says(1, MOVES)], now=100.0).hangs
     assert judge.judge([says(0, STILL), SILENT], now=130.0).in_s == 120.0
 
 
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (says(1, watches=False), "was started without --hang-timeout"),
+        (says(1, watches=False), "--hang-timeout"),
         (replace(SILENT, is_silent=False, problem="does not know questions of kind"), "does not know questions"),
     ],
 )
 def test_a_node_that_cannot_tell_is_named(answer: NodeAnswer, why: str) -> None:
     verdict = Judge(60.0, 2).judge([says(0, STILL), answer], now=500.0)
     assert not verdict.hangs
-    assert verdict.unknown.startswith(f"node 1 on host-1 {why}")
+    assert verdict.unknown.startswith("node 1 on host-1 ")
+    assert why in verdict.unknown
+
+
+def standing_data(*workers: Any, node_rank: Any = 0) -> dict[str, Any]:
+    return {"node_rank": node_rank, "works": True, "watches": True, "workers": list(workers)}
 
 
 @pytest.mark.parametrize(
@@ -263,10 +257,10 @@ def test_a_node_that_cannot_tell_is_named(answer: NodeAnswer, why: str) -> None:
         None,
         [],
         {},
-        {"node_rank": "0", "works": True, "watches": True, "workers": []},
-        {"node_rank": 0, "works": True, "watches": True, "workers": [[0, "dances", 5.0]]},
-        {"node_rank": 0, "works": True, "watches": True, "workers": [[0, "waits", "5"]]},
-        {"node_rank": 0, "works": True, "watches": True, "workers": [[0]]},
+        standing_data(node_rank="0"),
+        standing_data([0, "dances", 5.0]),
+        standing_data([0, "waits", "5"]),
+        standing_data([0]),
     ],
 )
 def test_what_is_no_standing_is_refused(data: Any) -> None:
@@ -275,22 +269,19 @@ def test_what_is_no_standing_is_refused(data: Any) -> None:
 
 
 def test_times_that_are_none_prove_nothing() -> None:
-    data = {"node_rank": 0, "works": True, "watches": True, "workers": [[0, "waits", math.inf]]}
-    assert standing_of(data).workers[0].seconds == 0.0
+    assert standing_of(standing_data([0, "waits", math.inf])).workers[0].seconds == 0.0
 
 
 REDUCES = (Frame("all_reduce", "/v/torch/distributed/distributed_c10d.py", 9), Frame("train", "/me/train.py", 3))
 MEETS = (Frame("barrier", "/v/torch/distributed/distributed_c10d.py", 7), Frame("train", "/me/train.py", 5))
 LOCKED = (Frame("batch", "/me/train.py", 8), Frame("train", "/me/train.py", 2))
+ALL_WAIT = dict.fromkeys(range(4), STILL)
 
 
 def at(rank: int, frames: tuple[Frame, ...], state: str = "S", *, active: bool = False) -> WorkerReport:
     threads = (Thread("MainThread", True, frames, active),)
     process = ProcessReport(100 + rank, state, how="py-spy", threads=threads)
     return WorkerReport(rank, 0, rank, f"host-{rank}", process)
-
-
-ALL_WAIT = dict.fromkeys(range(4), STILL)
 
 
 @pytest.mark.parametrize(
@@ -308,7 +299,7 @@ def test_who_is_different(workers: list[WorkerReport], standings: dict[int, Stan
     hang = find(workers, (), (), standings, 60.0)
     assert hang.failure.global_rank == hang.failure.node_rank == odd
     assert hang.failure.exit_code == JobHung.exit_code
-    assert hang.failure.hang.endswith(", and no worker of the job has made progress for 60 s")
+    assert "60 s" in hang.failure.hang
     assert hang.failure.cause == hang.headline
 
 
@@ -316,5 +307,4 @@ def test_a_node_of_which_nothing_comes_is_the_one() -> None:
     silent = Silent("node 1 on host-1 (pid 7)", SILENT.problem)
     hang = find([at(0, REDUCES)], (SILENT,), (silent,), ALL_WAIT, 60.0)
     assert (hang.failure.node_rank, hang.failure.global_rank) == (1, -1)
-    assert hang.failure.hang.startswith("does not answer, and no worker ")
     assert "1 node without an answer" in hang.headline

@@ -108,8 +108,10 @@ def answers(**by_kind: Any) -> Other:
 
 def test_all_are_asked_and_told_before_the_agent_is(job: Callable[..., Job], tmp_path: Path) -> None:
     hanging = job(answers(standstill=STILL))
+    os.kill(hanging.worker.pid, signal.SIGSTOP)
     failure = hanging.wait_for_hang()
     assert (failure.global_rank, failure.node_rank, failure.pid) == (0, 0, hanging.worker.pid)
+    assert "stopped" in failure.hang
     assert hanging.nodes.asked[-3:] == [STACKS, STANDSTILL, HANG]
     assert hanging.hangs[0][0] == 1
     (stored,) = tmp_path.glob("stacks-*.log")
@@ -122,24 +124,18 @@ def test_while_another_computes_it_is_no_hang(job: Callable[..., Job]) -> None:
     assert not hanging.hangs
 
 
-def test_a_service_that_does_not_answer_is_asked_again(job: Callable[..., Job]) -> None:
-    fails = [True, True]
+@pytest.mark.parametrize("kind", [STANDSTILL, HANG])
+def test_a_service_that_does_not_answer_once_hides_no_hang(job: Callable[..., Job], kind: str) -> None:
+    """It is asked again; of the hang the others need not be told."""
+    fails = [True]
 
-    def other(kind: str) -> NodeAnswer:
-        if fails and fails.pop():
+    def other(asked: str) -> NodeAnswer:
+        if asked == kind and fails and fails.pop():
             raise ConnectionLost("it has gone")
-        return answers(standstill=STILL)(kind)
-
-    job(other).wait_for_hang()
-
-
-def test_a_hang_of_which_the_others_cannot_be_told_is_one_all_the_same(job: Callable[..., Job]) -> None:
-    def other(kind: str) -> NodeAnswer:
-        if kind == HANG:
-            raise ConnectionLost("it has gone")
-        return answers(standstill=STILL)(kind)
+        return answers(standstill=STILL)(asked)
 
     assert job(other).wait_for_hang().global_rank == 0
+    assert not fails
 
 
 def test_who_is_told_of_a_hang_that_goes_on_finds_it_later(
@@ -196,12 +192,6 @@ def test_nodes_that_cannot_ask_each_other_say_so(job: Callable[..., Job], caplog
     together = job(answers(), questions=False)
     wait_until(lambda: "cannot ask each other" in caplog.text, 60, lambda: caplog.text)
     assert not together.hangs
-
-
-def test_a_stopped_worker_is_said_to_be(job: Callable[..., Job]) -> None:
-    hanging = job(answers(standstill=STILL))
-    os.kill(hanging.worker.pid, signal.SIGSTOP)
-    assert hanging.wait_for_hang().hang.startswith("is stopped")
 
 
 def test_where_nobody_waits_a_loop_is_found_too(job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:

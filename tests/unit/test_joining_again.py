@@ -1,36 +1,23 @@
 """Whether what has failed in a round failed because the round is over."""
 
+from unittest.mock import Mock
+
 import pytest
 
 from rdzv_plugins.rounds.joining_again import must_join_again
 
 
-class Handler:
-    """Of a node that learns something while it waits to hear whether a node was lost."""
-
-    def __init__(self, *, over: bool = False, lost: bool = False, asked_meanwhile: bool = False) -> None:
-        self.over, self.lost, self.asked_meanwhile = over, lost, asked_meanwhile
-        self.waited = False
-
-    def must_rejoin(self) -> bool:
-        return self.over
-
-    def peer_lost(self) -> bool:
-        self.waited = True
-        self.over = self.over or self.asked_meanwhile
-        return self.lost
-
-
-@pytest.mark.parametrize("given", [{"over": True}, {"lost": True}, {"asked_meanwhile": True}])
-def test_a_round_that_is_over(given):
-    assert must_join_again(Handler(**given))
-
-
-def test_nothing_is_waited_for_once_it_is_known():
-    handler = Handler(over=True)
-    assert must_join_again(handler)
-    assert not handler.waited
-
-
-def test_a_failure_of_this_node_alone():
-    assert not must_join_again(Handler())
+@pytest.mark.parametrize(
+    ("over", "lost", "again", "waits"),
+    [
+        ([True], False, True, False),
+        ([False], True, True, True),
+        ([False, True], False, True, True),  # another asks for a new round meanwhile
+        ([False, False], False, False, True),
+    ],
+)
+def test_a_round_is_over_and_nothing_is_waited_for_once_that_is_known(over, lost, again, waits):
+    handler = Mock()
+    handler.must_rejoin.side_effect, handler.peer_lost.return_value = over, lost
+    assert must_join_again(handler) is again
+    assert handler.peer_lost.called is waits

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterable
 
 import pytest
-from kits.unit.elastic_nodes import Job, in_round
 from kits.unit.memory_coordination import MemoryBackend, MemoryService, MemorySession
 from msgspec.structs import replace
 
@@ -21,6 +20,8 @@ from rdzv_plugins.errors import Compacted
 from rdzv_plugins.runtime import SYSTEM
 
 MEMBER = Member("id", "host-a", "boot host-a", 7, "10.0.0.1", "10.0.0.1", 2, node_rank=0, store=(3, "::1", 9))
+KEEPER = replace(MEMBER, after=2, keeps=Assignment(3, 0, 2, "id", host="host-a", master_port=9))
+SEAT = {"round": 1, "rank": 0, "world": 1}
 
 
 def written(**fields: object) -> bytes:
@@ -28,49 +29,60 @@ def written(**fields: object) -> bytes:
     return json.dumps(json.loads(encode(MEMBER)) | fields).encode()
 
 
-def test_member_as_it_is_written_can_be_read():
-    assert decode(Member, encode(MEMBER)) == MEMBER
-    assert decode(Member, encode(replace(MEMBER, node_rank=None, nproc=0))).node_rank is None
-    keeper = replace(MEMBER, after=2, keeps=Assignment(3, 0, 2, "id", host="host-a", master_port=9))
-    assert decode(Member, encode(keeper)) == keeper
-    assert keeper.kept == keeper.keeps
-    assert replace(keeper, after=3).kept is None, "it has left that round"
+@pytest.mark.parametrize(
+    "value",
+    [MEMBER, KEEPER, replace(MEMBER, node_rank=None, nproc=0), Assignment(2, 0, 1), Round(3, "over", 2, "ü")],
+)
+def test_what_is_written_can_be_read(value):
+    assert decode(type(value), encode(value)) == value
+
+
+def test_place_is_kept_until_its_round_is_left():
+    assert KEEPER.kept == KEEPER.keeps
+    assert replace(KEEPER, after=3).kept is None
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "at"),
     [
-        ({"node_rank": -5}, r">= 0 - at `\$\.node_rank`"),
-        ({"node_rank": 2**31}, r"<= 2147483647 - at `\$\.node_rank`"),
-        ({"node_rank": True}, r"got `bool` - at `\$\.node_rank`"),
-        ({"node_rank": 1.0}, r"got `float` - at `\$\.node_rank`"),
-        ({"nproc": -1}, r">= 0 - at `\$\.nproc`"),
-        ({"nproc": 10**9}, r"<= 1048576 - at `\$\.nproc`"),
-        ({"after": -1}, r"at `\$\.after`"),
-        ({"probe": 2**60}, r"at `\$\.probe`"),
-        ({"leaving": "soon"}, r"'soon' - at `\$\.leaving`"),
-        ({"leaving": []}, r"at `\$\.leaving`"),
-        ({"store": [3, "::1", 65536]}, r"<= 65535 - at `\$\.store\[2\]`"),
-        ({"store": [3, "::1", 0]}, r">= 1 - at `\$\.store\[2\]`"),
-        ({"store": [3, "::1"]}, r"length 3 - at `\$\.store`"),
-        ({"store": "abc"}, r"got `str` - at `\$\.store`"),
-        ({"store": 5}, "not a Member"),
-        ({"host": "h" * 600}, r"length <= 512 - at `\$\.host`"),
-        ({"address": None}, r"got `null` - at `\$\.address`"),
-        ({"what": 1}, "unknown field `what`"),
-        ({"keeps": {"round": 3, "rank": -5}}, r">= -1 - at `\$\.keeps\.rank`"),
-        ({"keeps": {"round": 3, "what": 1}}, "unknown field `what`"),
-        ({"keeps": {"round": 3, "keeps": {"round": 3}}}, r"unknown field `keeps` - at `\$\.keeps`"),
-        ({"seats": [{"round": 1, "rank": 0, "world": 1}] * 17}, r"length <= 16 - at `\$\.seats`"),
-        ({"keeps": 5}, r"got `int` - at `\$\.keeps`"),
-        ({"keeps": []}, r"got `array` - at `\$\.keeps`"),
+        ({"node_rank": -5}, "$.node_rank"),
+        ({"node_rank": 2**31}, "$.node_rank"),
+        ({"node_rank": True}, "$.node_rank"),
+        ({"node_rank": 1.0}, "$.node_rank"),
+        ({"nproc": -1}, "$.nproc"),
+        ({"nproc": 10**9}, "$.nproc"),
+        ({"after": -1}, "$.after"),
+        ({"probe": 2**60}, "$.probe"),
+        ({"leaving": "soon"}, "$.leaving"),
+        ({"leaving": []}, "$.leaving"),
+        ({"store": [3, "::1", 65536]}, "$.store[2]"),
+        ({"store": [3, "::1", 0]}, "$.store[2]"),
+        ({"store": [3, "::1"]}, "$.store"),
+        ({"store": "abc"}, "$.store"),
+        ({"store": 5}, "Member"),
+        ({"host": "h" * 600}, "$.host"),
+        ({"address": None}, "$.address"),
+        ({"what": 1}, "`what`"),
+        ({"keeps": {"round": 3, "rank": -5}}, "$.keeps.rank"),
+        ({"keeps": {"round": 3, "what": 1}}, "`what`"),
+        ({"keeps": {"round": 3, "keeps": {"round": 3}}}, "$.keeps"),
+        ({"seats": [SEAT] * 17}, "$.seats"),
+        ({"keeps": 5}, "$.keeps"),
+        ({"keeps": []}, "$.keeps"),
     ],
 )
-def test_nonsense_is_not_read_and_named(fields, said):
-    with pytest.raises(ValueError, match=said) as raised:
+def test_nonsense_is_not_read_and_named(fields, at):
+    with pytest.raises(ValueError, match="not a Member") as raised:
         decode(Member, written(**fields))
+    assert at in str(raised.value)
     assert "pid 7" in str(raised.value)
     assert len(str(raised.value)) < 400
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"3", b"{}", b'{"node_id": 1, "what": 2}', b"\xff", b"\x80\x04K\x01."])
+def test_anything_else_is_no_member(text):
+    with pytest.raises(ValueError, match="not a Member"):
+        decode(Member, text)
 
 
 @pytest.mark.parametrize(
@@ -91,13 +103,14 @@ def test_nonsense_of_other_kinds(kind, text):
 
 
 def test_texts_that_would_steer_a_terminal_are_escaped():
-    member = decode(Member, written(host="a\x1b[2J\nerror: all is lost", reason="\u202eback\x9b", address="1\0"))
-    carried = decode(Member, written(seats=[{"round": 1, "rank": 0, "world": 1, "where": "\x1b[2J"}]))
-    assert carried.seats[0].where == r"\x1b[2J"
-    assert (member.host, member.reason, member.address) == (
+    seats = [SEAT | {"where": "\x1b[2J"}]
+    text = written(host="a\x1b[2J\nerror: all is lost", reason="\u202eback\x9b", address="1\0", seats=seats)
+    member = decode(Member, text)
+    assert (member.host, member.reason, member.address, member.seats[0].where) == (
         r"a\x1b[2J\nerror: all is lost",
         r"\u202eback\x9b",
         r"1\x00",
+        r"\x1b[2J",
     )
     with pytest.raises(ValueError, match="not a Member") as raised:
         decode(Member, written(host="\x1b[2J", nproc=-1))
@@ -111,23 +124,19 @@ def test_reasons_that_quote_what_is_no_text_are_told():
     assert (member.reason, member.keeps) == (r"no file 'a\udcff'", Assignment(3, host=r"h\ud800"))
 
 
-def test_what_a_leader_says_of_the_longest_reason_can_be_read():
-    """Or all nodes would go on in a round that is over."""
+def test_long_reasons_are_cut_and_not_refused():
+    """Or all nodes would go on in a round of which a leader says with the longest reason that it is over."""
     reason = decode(Member, encode(replace(MEMBER, reason="\u00fc" * 16384))).reason
     told = decode(Round, encode(Round(3, "over", 2, f"{MEMBER.name} {reason}")))
     assert len(told.reason) == 16384
     assert (told.reason[:8], told.reason[-4:], told.number) == ("host-a (", "\u00fc...", 3)
-
-
-def test_long_reasons_are_cut_and_not_refused():
-    member = decode(Member, written(reason="\n" * 5000))
-    assert len(member.reason) < 1100
+    assert len(decode(Member, written(reason="\n" * 5000)).reason) < 1100
 
 
 def test_readable_leaves_out_what_is_not(caplog):
     held = [KeyValue("members/b", b"what?\x1b", 1), KeyValue("members/id", encode(MEMBER), 2)]
     assert list(readable(Member, held)) == [MEMBER]
-    assert "cannot read key 'members/b' of the rendezvous: not a Member" in caplog.text
+    assert "members/b" in caplog.text
 
 
 def who_leave(backend: MemoryBackend) -> Iterable[str]:
@@ -160,18 +169,6 @@ def test_list_of_which_the_sequel_is_forgotten_is_made_again(who: Callable[[Memo
 
     service.on("watch", keys.MEMBERS, "before", compact)
     assert list(who(backend)) == [comes.name]
-
-
-def test_leader_goes_on_after_a_list_of_which_the_sequel_is_forgotten():
-    def compact(session: MemorySession) -> None:
-        raise Compacted("it is forgotten")
-
-    with Job("2:2") as job:
-        for _ in range(3):
-            job.service.on("watch", keys.MEMBERS, "before", compact)
-        nodes = job.start(2)
-        in_round(nodes)
-        assert job.round.state == "complete"
 
 
 def test_service_that_always_forgets_is_not_asked_for_ever():

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from rdzv_launcher.run.workers.output.allowance import AT_ONCE, Allowance
 from rdzv_launcher.run.workers.output.fold import WINDOW_S, Fold
-from rdzv_launcher.run.workers.output.stamps import split, stamp
 
 
 class Screen:
@@ -133,9 +132,3 @@ def test_allowance_comes_back_with_time() -> None:
     assert allowance.left() == whole
     allowance.take(whole + 1000)
     assert allowance.left() == -1000, "what was too much is owed"
-
-
-def test_a_stamp_is_told_from_a_line() -> None:
-    assert stamp(0.25) == "1970-01-01T00:00:00.250Z "
-    assert split(stamp(0.25) + "line\n") == (stamp(0.25), "line\n")
-    assert split("1970-01-01 a line of somebody's\n") == ("", "1970-01-01 a line of somebody's\n")

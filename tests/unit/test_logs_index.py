@@ -215,7 +215,7 @@ def test_directory_without_an_index_is_answered_in_a_sentence(tmp_path: Path, wh
 
 def test_last_lines_are_those_of_all_files_of_a_stream(tmp_path: Path) -> None:
     path = tmp_path / "stdout.log"
-    (tmp_path / "stdout.1.log").write_text("".join(f"{number} {'x' * 50_000}\n" for number in range(8)))
+    (tmp_path / "stdout.log.1").write_text("".join(f"{number} {'x' * 50_000}\n" for number in range(8)))
     path.write_bytes(b"next\n\xff\nhalf")
     lines = last_lines(str(path), 5)
     assert [line[:4] for line in lines] == ["6 xx", "7 xx", "next", "\ufffd", "half"]

@@ -215,7 +215,7 @@ def test_value_out_of_torchs_choices_is_refused(dest, capsys):
     assert flag in capsys.readouterr().err
 
 
-OWN = """leave-background log-prefix log-rotate log-timestamps no-fold ranks-filter check version exit-barrier-timeout
+OWN = """leave-background log-prefix log-timestamps no-fold ranks-filter check version exit-barrier-timeout
 hang-timeout health-port enable-tiered-parallel-tcpstore preflight preload timeline preempt-grace notice-signals
 worker-notice-signal rdzv-no-plugin rdzv-strict verbose"""
 

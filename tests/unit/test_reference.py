@@ -2,11 +2,12 @@
 
 import ast
 import importlib
+import inspect
 import re
+import textwrap
 import types
 from pathlib import Path
 
-import griffe
 import pytest
 
 from rdzv_plugins import hookspecs
@@ -17,36 +18,11 @@ ROOT = Path(__file__).parents[2]
 COMPATIBILITY = (ROOT / "docs/explanation/compatibility.md").read_text()
 
 
-def sections(docstring: griffe.Docstring) -> dict[str, str]:
-    """What mkdocstrings makes of a docstring: its sections by their titles, the arguments by their names."""
-    found = {}
-    for section in docstring.parse("google"):
-        if section.kind is griffe.DocstringSectionKind.parameters:
-            found |= {f"({each.name})": each.description for each in section.value}
-        else:
-            found[section.title or ""] = getattr(section.value, "description", section.value)
-    return found
-
-
-def written(module: types.ModuleType) -> griffe.Module:
-    path = Path(module.__file__)
-    return griffe.visit(module.__name__, path, path.read_text())
-
-
 @pytest.mark.parametrize("name", HOOK_NAMES)
-def test_a_hook_is_documented_and_its_example_is_a_plugin_with_that_hook(name) -> None:
-    hook = written(hookspecs)[name]
-    told = sections(hook.docstring)
-    arguments = {f"({parameter.name})" for parameter in hook.parameters}
-    assert {key for key, text in told.items() if text.strip()} == {
-        *("", "Called", "Result", "Errors", "Example"),
-        *arguments,
-    }
-    page = (ROOT / "docs/reference/hooks.md").read_text()
-    assert f"\n## `{name}`\n\n::: rdzv_plugins.hookspecs.{name}\n" in page
-    (example,) = re.findall(r"```python\n(.*?)```", told["Example"], re.DOTALL)
+def test_the_example_of_a_hook_is_a_plugin_with_that_hook(name) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", inspect.getdoc(getattr(hookspecs, name)), re.DOTALL)
     module = types.ModuleType("example")
-    exec(example, vars(module))
+    exec(textwrap.dedent(example), vars(module))
     record = PluginRecord("example", "example", "rdzv-example", "1.0", plugin=module)
     Validator().validate(record)
     assert not record.error
@@ -63,26 +39,20 @@ def names_of(module: types.ModuleType) -> set[str]:
     """What a module says is its own, or defines without an underscore; of its imports only ``X as X``."""
     if hasattr(module, "__all__"):
         return set(module.__all__)
-    names = set()
-    for node in ast.parse(Path(module.__file__).read_text()).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            names |= {target.id for target in (node.targets if isinstance(node, ast.Assign) else [node.target])}
-        elif isinstance(node, ast.ImportFrom):
-            names |= {each.name for each in node.names if each.asname == each.name}
-    return {name for name in names if not name.startswith("_")}
+    body = ast.parse(Path(module.__file__).read_text()).body
+    names = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    names |= {target.id for node in body if isinstance(node, ast.Assign) for target in node.targets}
+    names |= {node.target.id for node in body if isinstance(node, ast.AnnAssign)}
+    imported = (each for node in body if isinstance(node, ast.ImportFrom) for each in node.names)
+    return {name for name in names | {each.name for each in imported if each.asname == each.name} if name[0] != "_"}
 
 
 def test_public_names_are_those_that_are_listed() -> None:
-    pages = "".join(page.read_text() for page in (ROOT / "docs/reference").glob("*.md"))
     public, internal = listed("public names"), listed("internal names")
     for name, names in public.items():
         module = importlib.import_module(name)
         assert sorted(names + internal.get(name, [])) == sorted(names_of(module)), name
-        assert names == sorted(names)
         assert all(hasattr(module, each) for each in names)
-        assert name in ("rdzv_plugins", "rdzv_plugins.hookspecs") or f"\n::: {name}\n" in pages
     assert set(internal) <= set(public)
     short = set(public.pop("rdzv_plugins"))
     assert short <= {name for names in public.values() for name in names}, "public by their long path, too"

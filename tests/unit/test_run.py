@@ -75,8 +75,14 @@ NO_CHANCE = {
 }
 
 
-@pytest.mark.parametrize(("test", "code", "times"), NO_CHANCE.values(), ids=NO_CHANCE)
-def test_what_is_no_chance_is_red(tmp_path: Path, test: str, code: int, times: int) -> None:
+QUICK = ("it fails again", "only a fixture of another had a process")
+
+
+@pytest.mark.parametrize(
+    "why", [*QUICK, *(pytest.param(why, marks=pytest.mark.thorough) for why in NO_CHANCE if why not in QUICK)]
+)
+def test_what_is_no_chance_is_red(tmp_path: Path, why: str) -> None:
+    test, code, times = NO_CHANCE[why]
     found, output, runs = run(tmp_path, test)
     assert (found, runs) == (code, times)
     assert "RUN TWICE" not in output

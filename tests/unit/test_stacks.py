@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from rdzv_launcher.run.rank_names import compressed, named
 from rdzv_launcher.run.stacks import processes, reading
 from rdzv_launcher.run.stacks.answers import read
 from rdzv_launcher.run.stacks.frames import Frame, limited
 from rdzv_launcher.run.stacks.gathering import gather
-from rdzv_launcher.run.stacks.grouping import grouped, where
+from rdzv_launcher.run.stacks.grouping import grouped
 from rdzv_launcher.run.stacks.node import NodeStacks
 from rdzv_launcher.run.stacks.reports import WorkerReport, workers_of
 from rdzv_launcher.run.stacks.text import Silent, report_text
@@ -78,18 +77,9 @@ def test_the_sentence_names_the_oddest_and_counts_the_others() -> None:
 def test_what_stands_still_comes_before_what_waits() -> None:
     places = [(0, REDUCE, {}), (1, REDUCE, {}), (2, LOAD, {}), (3, REDUCE, {"state": "T"}), (4, REDUCE, {"state": "D"})]
     groups = grouped(job(answer(0, *places)))
-    assert [(each.kind, each.ranks) for each in groups] == [
-        ("stopped", [3]),
-        ("stuck", [4]),
-        ("waiting", [2]),
-        ("waiting", [0, 1]),
-    ]
-
-
-def test_of_two_places_the_one_that_waits_for_nobody_comes_first() -> None:
-    workers = job(answer(0, (0, REDUCE, {}), (1, LOAD, {})))
-    assert [each.ranks for each in grouped(workers)] == [[1], [0]]
-    assert report_text(workers).startswith("2 workers on 1 node: rank 1 (")
+    found = [(each.kind, each.ranks) for each in groups]
+    assert found == [("stopped", [3]), ("stuck", [4]), ("waiting", [2]), ("waiting", [0, 1])]
+    assert [each.ranks for each in grouped(job(answer(0, (0, REDUCE, {}), (1, LOAD, {}))))] == [[1], [0]]
 
 
 def test_a_worker_that_runs_changes_its_line_but_not_its_place() -> None:
@@ -102,11 +92,7 @@ def test_a_worker_that_runs_changes_its_line_but_not_its_place() -> None:
     assert [each.ranks for each in grouped(job(both))] == [[0, 1, 2]]
 
 
-def test_text_of_ranks() -> None:
-    assert compressed([5, 0, 1, 2, 2]) == "0-2, 5"
-    assert (named([3]), named([0, 1])) == ("rank 3", "ranks 0-1")
-    assert where([Frame("poll", "/usr/lib/python3.11/selectors.py", 4)]) == "in poll (selectors.py:4)"
-    assert where([]) == ""
+def test_stacks_without_an_end_are_cut() -> None:
     deep = limited([Frame("again", "/a.py", 1)] * 5000)
     assert len(deep) < 200
     assert any("more calls" in frame.function for frame in deep)
@@ -144,11 +130,7 @@ def test_an_answer_that_is_none_is_a_node_without_one(garbage: Any) -> None:
 def test_a_node_without_workers_is_no_silent_one() -> None:
     workers, (idle,) = read([NodeAnswer(None, "host-3", 12, answer(3))])
     assert workers == []
-    assert report_text(workers, [idle]).splitlines() == [
-        "no worker",
-        "",
-        "a node on host-3 (pid 12) has no workers now: it is a spare, or waits for other nodes",
-    ]
+    assert "host-3 (pid 12)" in report_text(workers, [idle])
 
 
 SLEEPS = "import sys, time\ndef here():\n    sys.stdout.write('up\\n'); sys.stdout.flush()\n    time.sleep(600)\nhere()"
@@ -196,8 +178,6 @@ def test_without_py_spy_it_is_said_what_was_tried(sleeper: int, monkeypatch) -> 
     assert "pip install 'rdzv-plugins[diagnose]'" in worker.process.tried[0]
     assert "RDZV_STACKS is not set" in worker.process.tried[1]
     assert worker.process.state == "S"
-    assert worker.process.wait_channel or not processes.look(sleeper).wait_channel
-    assert "at a place that cannot be read" in report_text([worker])
 
 
 def test_a_worker_that_has_ended_is_said_to_have(tmp_path: Path) -> None:

@@ -79,12 +79,3 @@ def test_who_has_not_said_so_gets_no_signal(code: str, tmp_path: Path) -> None:
         found = processes.look(pid)
         assert found is not None
         assert processes.is_there(found)
-
-
-def test_who_is_stopped_cannot_write(tmp_path: Path) -> None:
-    with process(tmp_path, REGISTERS["worker"]) as pid:
-        found = processes.look(pid)
-        assert found is not None
-        stopped = processes.Process(pid, found.parent, "T", "", "")
-        with pytest.raises(reading.NoStacks, match="stands still"):
-            reading.by_request(stopped, tmp_path, timeout=PATIENCE_S)

@@ -113,22 +113,17 @@ def test_a_state_that_torch_cannot_read_is_one_too(state, tmp_path):
     assert isinstance(caught.value, RendezvousFailed)
 
 
-class Forestalled:
-    """Another node has written before."""
-
-    name = "forestalled"
-
-    def __init__(self, *has_set: bool | None) -> None:
-        self.has_set = list(has_set)
-
-    def set_state(self, state, token=None):
-        has_set = self.has_set.pop(0)
-        return None if has_set is None else (state, 1, has_set)
-
-
 def test_who_was_forestalled_waits_before_it_writes_again():
-    waited = []
-    backend = TorchStateBackend(Forestalled(True, False, None, False), lambda: waited.append(len(waited)))
+    waited, answers = [], [True, False, None, False]
+
+    class Forestalled:
+        name = "forestalled"
+
+        def set_state(self, state, token=None):
+            has_set = answers.pop(0)
+            return None if has_set is None else (state, 1, has_set)
+
+    backend = TorchStateBackend(Forestalled(), lambda: waited.append(len(waited)))
     assert [backend.set_state(b"x") for _ in range(4)] == [(b"x", 1, True), (b"x", 1, False), None, (b"x", 1, False)]
     assert waited == [0, 1]
 

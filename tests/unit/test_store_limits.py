@@ -13,15 +13,10 @@ from rdzv_plugins.elastic.endpoint_options import EndpointOptions, validate
 from rdzv_plugins.errors import OptionError, UsageError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.native.limits import StoreLimits
-from rdzv_plugins.options import WorkerStoreOptions, describe_options, parse_options
+from rdzv_plugins.options import parse_options
 
 NAMES = [field.name for field in dataclasses.fields(StoreLimits)]
 SECONDS = ["handshake_seconds", "stall_seconds"]
-
-
-def test_defaults_are_limits_and_can_be_given_as_text():
-    defaults = {info.name: info.default for info in describe_options(StoreLimits)}
-    assert parse_options(StoreLimits, defaults, "rdzv serve") == StoreLimits()
 
 
 def test_a_number_that_is_no_limit_is_refused_by_name():
@@ -65,12 +60,7 @@ def test_a_node_that_serves_takes_each_by_the_same_name(options: type) -> None:
     given = {name: str(2000 + number) for number, name in enumerate(NAMES)}
     node, served = (parse_options(each, given, "it") for each in (options, StoreLimits))
     assert StoreLimits.among(node) == served
-    assert StoreLimits.among(options()) == StoreLimits()
-
-
-def test_of_other_options_what_is_a_limit_counts() -> None:
-    assert StoreLimits.among(WorkerStoreOptions(stored_bytes=5)) == StoreLimits(stored_bytes=5)
-    assert StoreLimits.among(object()) == StoreLimits()
+    assert StoreLimits.among(options()) == StoreLimits() == StoreLimits.among(object())
 
 
 @pytest.mark.parametrize("name", ["sessions", "run_sessions"])

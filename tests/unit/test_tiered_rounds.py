@@ -84,23 +84,13 @@ def test_workers_may_be_told_a_unix_socket(proxies: Proxies) -> None:
         assert proxies.made[0].closed
 
 
-def test_direct_workers_need_no_proxy(proxies: Proxies) -> None:
-    with Job("2", store="tiered", worker_transport="direct") as job:
+@pytest.mark.parametrize("options", [{"store": "tiered", "worker_transport": "direct"}, {}], ids=["direct", "other"])
+def test_direct_workers_and_other_stores_need_no_proxy(proxies: Proxies, options: dict[str, str]) -> None:
+    with Job("2", **options) as job:
         nodes = [job.node(), job.node()]
-        infos = in_round(nodes)
-        where = infos[0].bootstrap_store_info
-        assert nodes[1].handler.worker_env() == {
-            "RDZV_ROUND": "1",
-            "RDZV_ROOT_ADDR": where.master_addr,
-            "RDZV_ROOT_PORT": str(where.master_port),
-        }
-        assert proxies.made == []
-
-
-def test_other_stores_need_no_proxy(proxies: Proxies) -> None:
-    with Job("1") as job:
-        (node,) = start(job, 1)
-        assert node.handler.worker_env() == {"RDZV_ROUND": "1"}
+        where = in_round(nodes)[0].bootstrap_store_info
+        root = {"RDZV_ROOT_ADDR": where.master_addr, "RDZV_ROOT_PORT": str(where.master_port)} if options else {}
+        assert nodes[1].handler.worker_env() == {"RDZV_ROUND": "1"} | root
         assert proxies.made == []
 
 
@@ -116,15 +106,10 @@ def test_second_tier_connects_to_the_first_by_rank(proxies: Proxies) -> None:
             assert len(above.ports) == 2, "one for the workers, one for the proxies below"
 
 
-def test_first_tier_without_a_second_has_nobody_below(proxies: Proxies) -> None:
-    with Job("2", store="tiered", fanout=2) as job:
-        start(job, 2)
-        assert all(each.leaf and len(each.ports) == 1 for each in proxies.made)
-
-
-def test_fanout_is_a_setting_that_all_nodes_share(proxies: Proxies) -> None:
+def test_first_tier_without_a_second_has_nobody_below_and_all_nodes_share_the_fanout(proxies: Proxies) -> None:
     with Job("2", store="tiered", fanout=4) as job:
         start(job, 2)
+        assert all(each.leaf and len(each.ports) == 1 for each in proxies.made)
         with pytest.raises(errors.SettingsDiffer, match="--rdzv-conf fanout: here 2, there 4"):
             job.node(options={"fanout": 2}).handler.next_rendezvous()
 
@@ -348,7 +333,10 @@ def test_real_proxies_of_two_tiers_and_the_loss_of_a_parent() -> None:
         assert {info.world_size for info in joined(nodes)} == {4}
 
 
-@pytest.mark.parametrize("port", [free_port(), 0], ids=["the same port again", "any port"])
+@pytest.mark.parametrize(
+    "port",
+    [pytest.param(free_port(), id="the same port again"), pytest.param(0, id="any", marks=pytest.mark.thorough)],
+)
 def test_late_node_does_not_take_the_store_of_the_next_round_for_its_own(
     proxies: Proxies, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

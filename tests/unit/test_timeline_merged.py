@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 from pathlib import Path
 from typing import Any
 
@@ -84,25 +83,19 @@ def test_phases_follow_each_other_on_one_clock_however_wrong_the_others_are(
     assert clock["exchanges"] == 4, "two rounds, and the store of each"
 
 
-def test_text_is_for_people_and_the_trace_for_perfetto(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_trace_is_one_that_perfetto_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job_of_two(tmp_path, wall=1_700_000_003.5)
     out = tmp_path / "out.json"
     assert main(["timeline", str(tmp_path), f"--chrome={out}"]) == 0
-    text = capsys.readouterr().out
-    assert re.match(r"run job: 2 agents, 3 rounds, 30\.30\d s from 2023-11-14 22:13:\S+Z on, by the clock of a\n", text)
-    said = r"\nclock of b: 3\.(?:500|499)\d s ahead of that of a, to within [01]\.\d\d ms, by 4 exchanges\n"
-    assert re.search(said, text), text
-    said = r"\nafter round 1: 2\.00\d s until round 2 was complete: rank 1 ended with signal 9\n"
-    assert re.search(said, text), text
-    assert re.search(r"\n  stopping +0\.(?:500|499|501) s  node 0 on a \(pid 1\) was the last\n", text), text
+    assert "node 0 on a (pid 1) was the last" in capsys.readouterr().out
     trace = json.loads(out.read_text())
     assert set(trace) == {"traceEvents", "displayTimeUnit", "otherData"}
+    events = trace["traceEvents"]
     needed = {
         "M": {"ph", "name", "pid", "tid", "args"},
         "X": {"ph", "name", "cat", "ts", "dur", "pid", "tid", "args"},
         "i": {"ph", "s", "name", "cat", "ts", "pid", "tid", "args"},
     }
-    events = trace["traceEvents"]
     assert all(set(each) == needed[each["ph"]] for each in events)
     names = {each["args"]["name"]: each["pid"] for each in events if each["name"] == "process_name"}
     assert names == {"run job": 1, "node 0 on a (pid 1)": 2, "node 1 on b (pid 1)": 3}
@@ -153,14 +146,16 @@ def test_what_cannot_be_read_is_said_by_name_and_harms_nothing_else(
     assert "\x1b" not in said
 
 
-def test_nothing_to_read_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["timeline", str(tmp_path)]) == UsageError.exit_code
-    assert f"{tmp_path}: there is no file that ends in .jsonl" in capsys.readouterr().err
-    job_of_two(tmp_path)
-    assert main(["timeline", str(tmp_path), "--run=elsewhere"]) == UsageError.exit_code
-    assert "no file has a run 'elsewhere'" in capsys.readouterr().err
-    assert main(["timeline", str(tmp_path), f"--chrome={tmp_path}"]) == UsageError.exit_code
-    assert f"--chrome={tmp_path}: Is a directory" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("given", "named"), [([], "is no file"), (["--run=elsewhere"], "'elsewhere'"), (["--chrome={}"], "--chrome={}")]
+)
+def test_what_cannot_be_shown_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: list[str], named: str
+) -> None:
+    if given:
+        job_of_two(tmp_path)
+    assert main(["timeline", str(tmp_path), *(each.format(tmp_path) for each in given)]) == UsageError.exit_code
+    assert named.format(tmp_path) in capsys.readouterr().err
 
 
 def test_the_newest_launch_of_a_run_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -255,27 +250,10 @@ def test_clocks_that_drift_are_followed_as_far_as_that_goes() -> None:
     assert found.uncertainty >= 0.02, "it is said"
 
 
-NONSENSE = [
-    None,
-    True,
-    0,
-    -1,
-    3,
-    10**11,
-    -9e10,
-    0.5,
-    "",
-    "\x1b[2J",
-    [1],
-    {"a": 1},
-    "agent-a",
-    "complete",
-    "over",
-    "left",
-]
+NONSENSE = [None, True, 0, -1, 3, 10**11, -9e10, 0.5, "", "\x1b[2J", [1], {"a": 1}, "agent-a", "complete", "over"]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))])
 def test_forged_events_are_borne(tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int) -> None:
     """Whoever can write into the directory can write anything: phases add up all the same, and nothing goes wrong."""
     chance = random.Random(seed)

@@ -7,13 +7,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
-from kits.unit.timelines import Node, lines, together
+from kits.unit.timelines import Node, together
 
-from rdzv_launcher.run.timeline.recorder import Recorder
 from rdzv_launcher.run.timeline.span_export import make_provider, spans_wanted
 from rdzv_launcher.run.timeline.spans import Spans
 from rdzv_plugins.errors import MissingDependency, UsageError
@@ -82,17 +80,6 @@ class Stuck(SpanExporter):
         pass
 
 
-def test_an_exporter_that_is_stuck_keeps_nobody_waiting() -> None:
-    stuck = Stuck()
-    recorder = Recorder("job", [Spans({}, lambda _: provider_of(stuck))])
-    recorder._note("joined")
-    assert stuck.entered.wait(60)
-    for _ in range(100):
-        recorder._note("joined")  # each returns, or this test does not
-    stuck.free.set()
-    assert recorder._queue.flush(60)
-
-
 def test_a_collector_that_does_not_answer_does_not_hold_up_the_end(caplog: pytest.LogCaptureFixture) -> None:
     stuck = Stuck()
     provider = TracerProvider(shutdown_on_exit=False)
@@ -120,32 +107,6 @@ def test_spans_are_made_only_where_it_is_said_where_they_go() -> None:
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here", "OTEL_TRACES_EXPORTER": "none"}, False),
     ]
     assert [(each, spans_wanted(each)) for each, _ in wanted] == wanted
-
-
-def test_an_agent_has_them_beside_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "of-nobody")
-    monkeypatch.setattr("rdzv_launcher.run.timeline.recorder._CLOSE_S", 60.0)
-    with caplog.at_level(logging.WARNING):
-        recorder = Recorder.open(str(tmp_path / "t"), "job", "parallel")
-        recorder.close()
-    assert [each.split(":")[0] for each in caplog.messages] == ["there are no spans of the timeline"]
-    assert len(list(lines(tmp_path / "t"))) == 1
-
-
-def test_the_sdk_reads_its_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "team=seven")
-    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
-    provider = make_provider({"OTEL_TRACES_EXPORTER": "console,otlp"})
-    attributes = provider.resource.attributes
-    assert (attributes["service.name"], attributes["team"]) == ("rdzv-run", "seven")
-    assert not provider.get_tracer("any").start_span("any").is_recording()
-    provider.shutdown()
-    monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
-    provider = make_provider({"OTEL_TRACES_EXPORTER": "console"})
-    assert provider.resource.attributes["service.name"] == "mine"
-    provider.shutdown()
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ SOON = timedelta(seconds=0.01)
 
 @pytest.fixture(params=["tcp", "file", "hash", "prefix"])
 def torchs(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
-    tcp = serve("127.0.0.1", PortRange(), timeout=60, what="a test")
+    tcp = served()
     stores = {
         "tcp": tcp,
         "file": FileStore(str(tmp_path / "file")),
@@ -63,36 +63,38 @@ def test_error_of_a_wait_that_comes_at_once_is_no_time_out() -> None:
             call()
 
 
-def test_several_keys_of_torchs_store() -> None:
-    store = OfTorch(serve("127.0.0.1", PortRange(), timeout=60, what="a test"))
-    store.multi_set(["x", "y"], ["1", b"2"])
-    assert store.multi_get(["y", "x"]) == [b"2", b"1"]
-    assert (store.delete_key("x"), store.delete_key("x")) == (True, False)
+def served() -> TCPStore:
+    store = serve("127.0.0.1", PortRange(), timeout=60, what="a test")
+    assert store is not None
+    return store
 
 
-def test_lost_server_of_torchs_is_a_lost_store() -> None:
-    server: TCPStore | None = serve("127.0.0.1", PortRange(), timeout=60, what="a test")
+def test_torchs_store_has_several_keys_at_once_and_a_lost_server_is_a_lost_store() -> None:
+    server: TCPStore | None = served()
     assert server is not None
     client = OfTorch(TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False))
+    client.multi_set(["x", "y"], ["1", b"2"])
+    assert client.multi_get(["y", "x"]) == [b"2", b"1"]
+    assert (client.delete_key("x"), client.delete_key("x")) == (True, False)
     server = None
     with pytest.raises(errors.StoreLost):
         client.get("a")
 
 
 def test_torch_gets_its_own_errors_of_our_client() -> None:
-    server: TCPStore | None = serve("127.0.0.1", PortRange(), timeout=60, what="a test")
+    server: TCPStore | None = served()
     assert server is not None
     connection = reach(Endpoint("127.0.0.1", server.port), 60, "the store", greet_store)
     client = PlainClient(connection, prefix="p", timeout=60, interruption=Interruption())
     store = AgentStore(client, 0, lambda: None)
     assert isinstance(store, Store)
     store.set("a", "1")
-    with pytest.raises(DistStoreError, match=r"wait timeout after 0\.01 s for none"):
+    with pytest.raises(DistStoreError, match=r"0\.01 s for none"):
         store.wait(["none"], SOON)
     assert store.get("a") == b"1"
     server = None
     for call in (lambda: store.get("a"), lambda: store.add("n", 1), lambda: store.check(["a"])):
-        with pytest.raises(DistNetworkError, match=r"store at 127\.0\.0\.1"):
+        with pytest.raises(DistNetworkError, match=r"127\.0\.0\.1"):
             call()
 
 

@@ -42,8 +42,10 @@ def used(tree: ast.AST) -> Iterator[str]:
 
 
 def test_nothing_else_reads_what_may_run_a_program() -> None:
+    bad = RUNS_PROGRAMS | CALLS | {"torch.load"}
     found = {}
     for path in SRC.rglob("*.py"):
-        if bad := set(used(ast.parse(path.read_text()))) & (RUNS_PROGRAMS | CALLS | {"torch.load"}):
-            found[path.relative_to(SRC).as_posix()] = bad
+        text = path.read_text()
+        if any(each in text for each in bad) and (these := set(used(ast.parse(text))) & bad):
+            found[path.relative_to(SRC).as_posix()] = these
     assert found == OF_THIS_MACHINE

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +14,7 @@ import pytest
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
 from kits.wire import wire_client as wire
-from kits.wire.attack_kit import Bystanders, ServerProcess
+from kits.wire.attack_kit import PROXY, Bystanders, ServerProcess
 from kits.wire.proxy_kit import CLIENTS, Node, crowd
 from kits.wire.relay import Relay
 from kits.wire.store_servers import KINDS, Server, lifeline, running
@@ -32,11 +36,34 @@ def ours(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(params=[1, 4, PROXY], ids=["1 thread", "4 threads", "proxy"])
+def threads(request: pytest.FixtureRequest) -> int:
+    """Of a server that is attacked."""
+    return int(request.param)
+
+
 @pytest.fixture
 def root() -> Iterator[StoreServer]:
     """The server behind the proxies of a test."""
     with StoreServer("127.0.0.1", threads=2) as server:
         yield server
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A folder that other users may look into; those of pytest are closed again whenever somebody starts it."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
+@pytest.fixture
+def apart() -> Iterator[ServerProcess]:
+    """A server in another process, to be stopped."""
+    with ServerProcess() as server:
+        yield server
+        with suppress(ProcessLookupError):
+            os.kill(server.pid, signal.SIGCONT)
 
 
 @pytest.fixture(params=[1, 2], ids=["1 tier", "2 tiers"])
@@ -64,7 +91,9 @@ def relay(root: StoreServer) -> Iterator[Relay]:
         yield relay
 
 
-@pytest.fixture(params=["one tier", "below another", "above another"])
+@pytest.fixture(
+    params=["one tier", pytest.param("below another", marks=pytest.mark.thorough), "above another"],
+)
 def way(request: pytest.FixtureRequest, root: StoreServer) -> Iterator[tuple[Relay, Node]]:
     """A proxy, and a relay somewhere between it and the root."""
     if request.param == "one tier":

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import pytest
+from kits.eventually import eventually
+from kits.wire.session_peers import answering
 from kits.wire.wire_client import PATIENCE
 
 from rdzv_plugins.elastic.keys import Member
@@ -29,32 +30,18 @@ def serving(port: int, run: str = "run", token: JobToken | None = None) -> Store
 
 
 @contextmanager
-def another_program(port: int, answer: bytes | None) -> Iterator[None]:
-    """It says ``answer`` to whoever comes; None: nothing. Then it hangs up, but for nothing."""
-    kept = []
-    with socket.create_server(("127.0.0.1", port)) as listener:
+def another_program(port: int, answer: bytes | None) -> Iterator[list[socket.socket]]:
+    """It says ``answer`` to whoever comes, and hangs up; None: it says nothing."""
+    met: list[socket.socket] = []
 
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                if answer is None:
-                    kept.append(connection)
-                else:
-                    with connection:
-                        connection.sendall(answer)
+    def serve(connection: socket.socket) -> None:
+        met.append(connection)
+        if answer is not None:
+            connection.sendall(answer)
+            connection.shutdown(socket.SHUT_RDWR)
 
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join(PATIENCE)
-            for connection in kept:
-                connection.close()
+    with answering(*[serve] * 1000, port=port):
+        yield met
 
 
 MEANWHILE: dict[str, Callable[[int], AbstractContextManager[object]]] = {
@@ -65,10 +52,6 @@ MEANWHILE: dict[str, Callable[[int], AbstractContextManager[object]]] = {
     "does not answer": lambda port: another_program(port, None),
     "refused": lambda port: ExitStack(),
 }
-
-
-NO_REFUSAL = ("hangs up", "does not answer", "refused")
-"""What opening a session waits for by itself."""
 
 
 @contextmanager
@@ -89,27 +72,23 @@ def member(port: int, outage: float) -> Iterator[Link]:
         link.close()
 
 
-def wait(until: Callable[[], object]) -> None:
-    lasts = threading.Event()
-    for _ in range(int(PATIENCE / 0.02)):
-        if until():
-            return
-        lasts.wait(0.02)
-    raise AssertionError("it does not come to be")
-
-
 @pytest.mark.parametrize("says", MEANWHILE)
 def test_a_node_that_works_is_back_when_the_server_is(says: str) -> None:
     server = serving(0)
     with member(server.port, outage=PATIENCE) as link:
         server.close()
-        with MEANWHILE[says](server.port):
-            wait(lambda: link.session is None)
-            if says not in NO_REFUSAL:
-                wait(lambda: link.outage._told)
+        with MEANWHILE[says](server.port) as there:
+
+            def met() -> bool:
+                """It has come there again: it has heard what was said the first time."""
+                if isinstance(there, StoreServer):
+                    return bool(there.stats()["connections"]["accepted"] > 1)
+                return not isinstance(there, list) or len(there) > (says != "does not answer")
+
+            eventually(lambda: link.session is None and link.outage.lasts and met())
             assert link.problem is None
         with serving(server.port):
-            wait(lambda: link.session)
+            eventually(lambda: link.session)
             assert not link.outage.lasts
 
 
@@ -119,7 +98,7 @@ def test_a_node_whose_server_does_not_come_back_says_what_was_there(says: str) -
     with member(server.port, outage=1.5) as link:
         server.close()
         with MEANWHILE[says](server.port):
-            wait(lambda: link.problem)
+            eventually(lambda: link.problem)
         assert says in str(link.problem)
         assert f"127.0.0.1:{server.port}" in str(link.problem)
         assert link.problem is not None

@@ -9,7 +9,8 @@ from contextlib import ExitStack, closing
 from datetime import timedelta
 
 import pytest
-from kits.wire.attack_kit import ServerProcess, wait_until
+from kits.eventually import eventually
+from kits.wire.attack_kit import ServerProcess
 from kits.wire.proxy_kit import silent
 from kits.wire.standstill import stand_still, stopped
 from kits.wire.wire_client import PATIENCE, STOP_WAITING, WAIT, Raw, get, keyed, set_
@@ -24,18 +25,18 @@ AFTER = 7.0
 STAND_S = 1.2 * AFTER
 
 
-@pytest.fixture(params=[1, 3])
-def apart(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
-    with ServerProcess(threads=request.param, pause=AFTER) as server:
+@pytest.fixture
+def apart() -> Iterator[ServerProcess]:
+    with ServerProcess(threads=3, pause=AFTER) as server:
         yield server
 
 
 def expect_pause(server: ServerProcess, number: int) -> None:
-    wait_until(lambda: f"served WARNING paused {number}\n" in server.log(), server.log)
+    eventually(lambda: f"served WARNING paused {number}\n" in server.log(), server.log)
     assert space(server)["paused"]
     assert space(server)["pauses"] == number
     turns = [loop["turns"] for loop in server.stats()["loops"]]
-    wait_until(  # each loop has looked around since
+    eventually(  # each loop has looked around since
         lambda: all(loop["turns"] > before + 3 for loop, before in zip(server.stats()["loops"], turns, strict=True)),
         server.stats,
     )
@@ -61,7 +62,7 @@ def test_nobody_is_served_until_it_resumes(apart: ServerProcess, stack: ExitStac
     waiter.start()
     clients = [stack.enter_context(closing(Raw(apart.port))) for _ in range(6)]
     clients[0].send(keyed(WAIT, [b"/gate"]))
-    wait_until(lambda: apart.stats()["requests"]["wait"] == 2, apart.stats)  # both have been served so far
+    eventually(lambda: apart.stats()["requests"]["wait"] == 2, apart.stats)  # both have been served so far
     read: list[bytes] = []
     reader = threading.Thread(target=lambda: read.append(stock.get("old")))
     before = apart.stats()
@@ -107,7 +108,7 @@ def test_a_stall_while_it_pauses_is_another_pause(apart: ServerProcess, stack: E
     assert apart.ask("resume 2") is False
 
 
-def test_others_of_the_server_go_on_and_a_busy_store_does_not_pause() -> None:
+def test_what_cannot_pause() -> None:
     told: list[int] = []
     with StoreServer("127.0.0.1", threads=1) as server:
         other = server.open_keyspace("other")

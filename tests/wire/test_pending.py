@@ -6,8 +6,9 @@ import socket
 from contextlib import ExitStack, closing
 
 import pytest
+from kits.eventually import eventually
 from kits.wire import proof_kit as proofs
-from kits.wire.attack_kit import PROXY, Bystanders, Crowd, ServerProcess, standing, wait_until
+from kits.wire.attack_kit import Bystanders, Crowd, ServerProcess, standing
 from kits.wire.proof_kit import MINE, RUN, Client
 from kits.wire.standstill import stopped
 from kits.wire.wire_client import PATIENCE, Raw, validate
@@ -16,7 +17,6 @@ from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
 
 pytestmark = pytest.mark.thorough
 
-THREADS = pytest.mark.parametrize("threads", [1, 4, PROXY], ids=["1 thread", "4 threads", "proxy"])
 REASON = "too many pending connections"
 
 
@@ -36,10 +36,9 @@ def is_open(connection: socket.socket) -> bool:
 
 
 def opened(server: ServerProcess, pending: int) -> None:
-    wait_until(lambda: server.stats()["connections"]["pending"] == pending, server.stats)
+    eventually(lambda: server.stats()["connections"]["pending"] == pending, server.stats)
 
 
-@THREADS
 def test_the_oldest_that_says_nothing_makes_room(threads: int) -> None:
     with (
         ServerProcess(threads=threads, pending_connections=20) as server,
@@ -50,12 +49,12 @@ def test_the_oldest_that_says_nothing_makes_room(threads: int) -> None:
         for _ in range(6):
             crowd += [held.enter_context(each) for each in silent(server.port, 10)]
             least = min(len(crowd), 19)
-            wait_until(lambda least=least: server.stats()["connections"]["pending"] >= least, server.stats)  # type: ignore[misc]
+            eventually(lambda least=least: server.stats()["connections"]["pending"] >= least, server.stats)  # type: ignore[misc]
             bystanders.advance(2)
             with Raw(server.port) as client:  # who speaks is served, and is none of them
                 assert client.fence() == b""
         # each that spoke was one of them for a moment, and had its place when it was one no more
-        wait_until(lambda: server.refused(REASON) + sum(map(is_open, crowd)) == len(crowd), server.stats)
+        eventually(lambda: server.refused(REASON) + sum(map(is_open, crowd)) == len(crowd), server.stats)
         assert 19 <= sum(map(is_open, crowd)) <= 20
         assert server.stats()["limits"]["pending_connections"] == 20
         server.expect_log(REASON)
@@ -65,7 +64,6 @@ def test_the_oldest_that_says_nothing_makes_room(threads: int) -> None:
         bystanders.advance(5)
 
 
-@THREADS
 def test_one_address_does_not_take_the_room_of_another(threads: int) -> None:
     with (
         ServerProcess(threads=threads, pending_per_address=10) as server,
@@ -91,7 +89,7 @@ def test_they_leave_half_of_the_connections_and_make_room_for_who_comes() -> Non
         with speaking:
             for client in speaking:
                 assert client.fence() == b""
-            wait_until(lambda: not any(map(is_open, crowd)), server.stats)
+            eventually(lambda: not any(map(is_open, crowd)), server.stats)
             counts = server.stats()["connections"]
             assert (counts["open"], counts["peak"], counts["pending"]) == (40, 40, 0)
             with Raw(server.port, validated=False) as late:  # nobody is left who would make room
@@ -99,7 +97,6 @@ def test_they_leave_half_of_the_connections_and_make_room_for_who_comes() -> Non
         assert server.stats()["refused"] == {REASON: 30, "too many connections": 1}
 
 
-@THREADS
 def test_who_has_spoken_is_none_of_them_though_it_was_not_heard_yet(threads: int) -> None:
     with ServerProcess(threads=threads, pending_connections=5) as server:
         with stopped([server.pid]):

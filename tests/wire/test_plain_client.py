@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from kits.wire.attack_kit import wait_until
 from kits.wire.relay import Relay
+from kits.wire.session_peers import answering
 from torch.distributed import PrefixStore, TCPStore
 
 from rdzv_plugins.endpoints import Endpoint
@@ -25,8 +25,6 @@ from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.kvstore.tcpstore.torch_store import serve
 from rdzv_plugins.options import PortRange
 from rdzv_plugins.store import Prefixed
-
-pytestmark = pytest.mark.thorough
 
 Connect = Callable[[], PlainClient]
 
@@ -89,12 +87,6 @@ def test_what_one_client_writes_torchs_client_reads_under_the_prefix(port: int) 
     assert ours.num_keys() == theirs.num_keys()
 
 
-def test_prefixes_are_apart(port: int) -> None:
-    one, other = connect(port, prefix="one"), connect(port, prefix="other")
-    one.set("k", "1")
-    assert not other.check(["k"])
-
-
 def test_get_waits_for_another_client(port: int) -> None:
     reader, writer = connect(port), connect(port)
     got: list[list[bytes]] = []
@@ -108,11 +100,9 @@ def test_get_waits_for_another_client(port: int) -> None:
 
 def test_a_wait_ends_after_its_timeout_and_the_connection_goes_on(port: int) -> None:
     client = connect(port, timeout=0.05)
-    with pytest.raises(
-        StoreTimeout, match=rf"wait timeout after 0.05 s for missing in the store at 127.0.0.1 port {port}"
-    ):
+    with pytest.raises(StoreTimeout, match=rf"0\.05 s for missing .*127.0.0.1 port {port}"):
         client.get("missing")
-    with pytest.raises(StoreTimeout, match=r"after 0\.01 s"):
+    with pytest.raises(StoreTimeout, match=r"0\.01 s"):
         client.wait(["missing"], timedelta(seconds=0.01))
     client.set_timeout(timedelta(seconds=30))
     assert client.timeout == timedelta(seconds=30)
@@ -125,37 +115,57 @@ def test_a_lost_server_is_a_network_error_and_stays_one() -> None:
         client = connect(port)
         client.set("k", "v")
     for _ in range(2):
-        with pytest.raises(StoreLost, match=f"store at 127.0.0.1 port {port}"):
+        with pytest.raises(StoreLost, match=f"127.0.0.1 port {port}"):
             client.get("k")
 
 
-def test_a_signal_ends_a_wait(port: int) -> None:
-    class Stop(Exception):
-        pass
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("may_connect_again", [False, True])
+def test_a_signal_ends_a_wait(port: int, may_connect_again: bool) -> None:
+    """Half an answer may be left, and what comes next would be misread: only another connection goes on."""
 
     def stop(number: int, frame: object) -> None:
         raise Stop
 
+    def again() -> socket.socket:
+        return reach(Endpoint("127.0.0.1", port), 60, "the store", greet_store)
+
+    asked = threading.Event()
+
+    def look(data: bytes) -> bytes:
+        if b"never" in data:
+            asked.set()
+        return data
+
+    def interrupt() -> None:
+        """Not before it waits, which may be long after this thread has begun."""
+        assert asked.wait(60), "nothing was asked"
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
     with Relay(port) as relay:
-        client = connect(relay.port)
-        greeting = 10  # bytes
-
-        def interrupt() -> None:
-            """Not before it waits, which may be long after this thread has begun."""
-            wait_until(lambda: relay.passed[True] > greeting, lambda: "nothing was asked")
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
-
+        relay.spoil(look)
+        connection = reach(Endpoint("127.0.0.1", relay.port), 60, "the store", greet_store)
+        more = {"again": again} if may_connect_again else {}
+        client = PlainClient(connection, prefix="", timeout=60, interruption=Interruption(), **more)
+        OPEN.append(client)
         before = signal.signal(signal.SIGUSR1, stop)
         thread = threading.Thread(target=interrupt)
+        thread.start()
         try:
-            thread.start()
             with pytest.raises(Stop):
                 client.get("never")
         finally:
             thread.join()
             signal.signal(signal.SIGUSR1, before)
-    with pytest.raises(StoreLost, match="is broken"):
-        client.set("k", "v")  # half an answer may have been read: what comes next would be misread
+    if may_connect_again:
+        assert [client.add("n", 2), client.add("n", 3)] == [2, 5]
+        assert connect(port).num_keys() == client.num_keys()
+    else:
+        with pytest.raises(StoreLost, match="is broken"):
+            client.set("k", "v")
 
 
 REQUESTS: dict[str, tuple[Any, ...]] = {
@@ -205,23 +215,14 @@ def test_interruption_ends_every_client_under_it_and_those_that_come_later(port:
     for client in [*clients, connect(port, interruption=interruption)]:
         with pytest.raises(StoreLost, match="it is over"):
             client.add("k", 1)
-        client.close()
     assert other.add("k", 1) == 1
 
 
 def test_interruption_ends_connecting_to_what_does_not_answer() -> None:
     interruption = Interruption()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def interrupt() -> None:
-            silent, _ = listener.accept()
-            with silent:
-                silent.recv(1)
-                interruption.interrupt("round 7 is over")
-
-        threading.Thread(target=interrupt).start()
-        with pytest.raises(EndpointUnreachable, match="was not waited for any longer: round 7 is over"):
-            reach(Endpoint("127.0.0.1", listener.getsockname()[1]), 300, "it", greet_store, interruption=interruption)
+    interrupt = lambda connection: (connection.recv(1), interruption.interrupt("round 7 is over"))  # noqa: E731
+    with answering(interrupt) as port, pytest.raises(EndpointUnreachable, match="round 7 is over"):
+        reach(Endpoint("127.0.0.1", port), 300, "it", greet_store, interruption=interruption)
 
 
 def test_no_name_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,51 +235,6 @@ def test_no_name_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
         assert connect(port).add("k", 1) == 1
 
 
-def test_a_client_that_may_connect_again_goes_on_after_a_signal(port: int) -> None:
-    """Half an answer may be left: nothing of it is taken for the next one."""
-
-    class Stop(Exception):
-        pass
-
-    def stop(number: int, frame: object) -> None:
-        raise Stop
-
-    def again() -> socket.socket:
-        return reach(Endpoint("127.0.0.1", port), 60, "the store", greet_store)
-
-    asked = threading.Event()
-
-    def look(data: bytes) -> bytes:
-        if b"never" in data:
-            asked.set()
-        return data
-
-    with Relay(port) as relay:
-        relay.spoil(look)
-        connection = reach(Endpoint("127.0.0.1", relay.port), 60, "the store", greet_store)
-        client = PlainClient(connection, prefix="", timeout=60, interruption=Interruption(), again=again)
-        OPEN.append(client)
-
-        def interrupt() -> None:
-            assert asked.wait(60), "nothing was asked"
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
-
-        def ask() -> None:
-            thread.start()
-            client.get("never")
-
-        before = signal.signal(signal.SIGUSR1, stop)
-        thread = threading.Thread(target=interrupt)
-        try:
-            with pytest.raises(Stop):
-                ask()
-        finally:
-            thread.join()
-            signal.signal(signal.SIGUSR1, before)
-    assert [client.add("n", 2), client.add("n", 3)] == [2, 5]
-    assert connect(port, prefix="p").num_keys() == client.num_keys()
-
-
 def test_a_part_of_a_store_has_its_own_keys(port: int) -> None:
     whole = connect(port, prefix="")
     part = Prefixed("a/b", whole)
@@ -287,11 +243,11 @@ def test_a_part_of_a_store_has_its_own_keys(port: int) -> None:
     assert theirs.multi_get(["x", "y"]) == part.multi_get(["x", "y"]) == whole.multi_get(["a/b/x", "a/b/y"])
     assert (part.add("n", 1), theirs.add("n", 1), whole.get("a/b/n")) == (1, 2, b"2")
     assert part.compare_set("c", "", "first") == theirs.get("c") == b"first"
-    assert (part.check(["c"]), whole.check(["c"]), part.delete_key("c"), part.check(["c"])) == (
+    assert [part.check(["c"]), whole.check(["c"]), part.delete_key("c"), part.check(["c"])] == [
         True,
         False,
         True,
         False,
-    )
+    ]
     with pytest.raises(StoreTimeout):
         part.wait(["none"], timedelta(seconds=0.01))

@@ -14,8 +14,6 @@ from rdzv_plugins.options import PortRange, WorkerStoreOptions
 from rdzv_plugins.rounds.worker_stores import WorkerStores
 from rdzv_plugins.testing.harness import free_port
 
-pytestmark = pytest.mark.thorough
-
 HERE = "127.0.0.1"
 
 
@@ -56,6 +54,7 @@ def test_port_is_not_used_again_while_a_connection_to_it_lives(stores: WorkerSto
         assert first not in [opened(stores) for _ in range(7)]
 
 
+@pytest.mark.thorough
 def test_late_client_of_torch_does_not_enter_the_store_of_the_next_round(stores: WorkerStores) -> None:
     old, new = opened(stores), opened(stores)
     with pytest.raises(DistError):
@@ -85,6 +84,6 @@ def test_ports_that_are_taken_are_left_out() -> None:
 
 
 def test_processes_begin_at_different_ports() -> None:
-    firsts = {next(iter(PortTurns(PortRange(2, 1001)))) for _ in range(50)}
-    assert len(firsts) > 40
+    firsts = {next(iter(PortTurns(PortRange(2, 1001)))) for _ in range(20)}
+    assert len(firsts) > 15
     assert next(iter(PortTurns(PortRange()))) == 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kits.eventually import eventually
 from kits.wire import wire_client as wire
-from kits.wire.attack_kit import wait_until
 from kits.wire.proxy_kit import CLIENTS, Node, crowd, expect_requests, operations, trunks
 
 from rdzv_plugins.kvstore.native.server import StoreServer
@@ -91,7 +91,7 @@ def test_the_report_of_a_proxy_comes_to_its_root(root: StoreServer) -> None:
     ):
         for client in clients:
             client.send(wire.keyed(wire.WAIT, [KEY]))
-        wait_until(seen, lambda: trunks(root.stats()))
+        eventually(seen, lambda: trunks(root.stats()))
         (top,) = trunks(root.stats())
         assert top["name"] == top["report"]["name"] == "top"
         (child,) = below(top)

@@ -6,8 +6,9 @@ import os
 import signal
 
 import pytest
+from kits.eventually import eventually
 from kits.wire import wire_client as wire
-from kits.wire.attack_kit import PROXY, Bystanders, ServerProcess, wait_until
+from kits.wire.attack_kit import PROXY, Bystanders, ServerProcess
 from kits.wire.coordination_kit import stop
 from kits.wire.proxy_kit import FOREVER, Node, Workers, advance, assert_new_or_closed, crowd, expect_requests, trunks
 from kits.wire.relay import Relay
@@ -30,8 +31,8 @@ def awaited(root: StoreServer) -> list[str]:
 
 def expect_forgotten(root: StoreServer) -> None:
     """It knows of no proxy but the other one, and nobody waits: the trunk goes before its waits do."""
-    wait_until(lambda: [trunk["name"] for trunk in trunks(root.stats())] == ["other"], root.stats)
-    wait_until(lambda: awaited(root) == [], root.stats)
+    eventually(lambda: [trunk["name"] for trunk in trunks(root.stats())] == ["other"], root.stats)
+    eventually(lambda: awaited(root) == [], root.stats)
 
 
 def expect_cut_off(node: Node, client: wire.Raw) -> None:
@@ -41,39 +42,29 @@ def expect_cut_off(node: Node, client: wire.Raw) -> None:
         wire.Raw(node.port)
 
 
-def test_beyond_grace_the_root_is_lost(root: StoreServer, others: list[Bystanders]) -> None:
-    with Relay(root.port) as relay, Node(relay.port, grace=2.0) as node, crowd(node.port, 2) as (waiting, idle):
+@pytest.mark.parametrize(
+    ("how", "grace", "word"),
+    [("break_", 2.0, ""), ("stall", 2.0, ""), ("refuse", FOREVER, "refuses")],  # who is refused does not wait
+)
+def test_a_root_that_is_cut_off_is_lost(
+    root: StoreServer, others: list[Bystanders], how: str, grace: float, word: str
+) -> None:
+    with Relay(root.port) as relay, Node(relay.port, grace=grace) as node, crowd(node.port, 2) as (waiting, idle):
         waiting.send(wire.keyed(wire.WAIT, [KEY]) + wire.barrier(b"/barrier", 9))
         assert waiting.fence() == b""
-        relay.break_()
-        reason = node.expect_lost(str(relay.port))
+        getattr(relay, how)()
+        reason = node.expect_lost(str(relay.port), word)
         for client in (waiting, idle):
             expect_cut_off(node, client)
         advance(others)
         assert node.proxy.stats()["proxy"]["lost"] == reason
         assert node.proxy.stats()["connections"]["open"] == 0
+        if how == "refuse":
+            return
         expect_forgotten(root)
         relay.mend()  # too late
         with pytest.raises((wire.Closed, OSError)):
             wire.Raw(node.port)
-
-
-def test_a_connection_that_stands_still_is_lost_too(root: StoreServer, others: list[Bystanders]) -> None:
-    with Relay(root.port) as relay, Node(relay.port, grace=2.0) as node, crowd(node.port, 1) as (client,):
-        relay.stall()
-        node.expect_lost()
-        expect_cut_off(node, client)
-        advance(others)
-        wait_until(lambda: [trunk["name"] for trunk in trunks(root.stats())] == ["other"], root.stats)
-
-
-def test_who_is_refused_does_not_wait_for_grace(root: StoreServer, others: list[Bystanders]) -> None:
-    """Its grace is longer than the patience of this test."""
-    with Relay(root.port) as relay, Node(relay.port, grace=FOREVER) as node, crowd(node.port, 1) as (client,):
-        relay.refuse()
-        node.expect_lost("refuses")
-        expect_cut_off(node, client)
-        advance(others)
 
 
 def test_a_root_that_has_begun_anew_is_another(root: StoreServer, others: list[Bystanders]) -> None:
@@ -92,12 +83,12 @@ def test_a_root_that_has_begun_anew_is_another(root: StoreServer, others: list[B
         advance(others)
 
 
-@pytest.mark.parametrize("tiers", [1, 2])
-def test_root_killed(tiers: int) -> None:
+def test_root_gone() -> None:
+    """Below two tiers, which are all told."""
     with (
         ServerProcess(threads=2) as root,
-        Node(root.port, leaf=tiers == 1) as top,
-        Node(top.port if tiers == 2 else root.port) as node,
+        Node(root.port, leaf=False) as top,
+        Node(top.port) as node,
         crowd(node.port, 2) as (waiting, idle),
         Workers(node.port) as workers,
     ):
@@ -109,13 +100,6 @@ def test_root_killed(tiers: int) -> None:
             expect_cut_off(node, client)
         node.expect_lost()
         top.expect_lost()
-
-
-def test_root_closed(root: StoreServer) -> None:
-    with Node(root.port) as node, crowd(node.port, 1) as (client,):
-        root.close()
-        node.expect_lost()
-        expect_cut_off(node, client)
 
 
 def test_keyspace_closed(root: StoreServer, others: list[Bystanders]) -> None:
@@ -163,7 +147,7 @@ def held(proxy: ServerProcess, writer: wire.Raw, value: bytes) -> None:
             assert [reader.receive_text(), reader.receive_text()] == [value] * 2
         return bool(proxy.stats()["proxy"]["cached"]["keys"])
 
-    wait_until(kept, proxy.stats)
+    eventually(kept, proxy.stats)
 
 
 def test_proxy_killed(root: StoreServer, others: list[Bystanders]) -> None:
@@ -175,7 +159,7 @@ def test_proxy_killed(root: StoreServer, others: list[Bystanders]) -> None:
             arrived.send(wire.barrier(b"/barrier", 2))
             for client in (waiting, arrived):
                 assert client.fence() == b""
-            wait_until(lambda: awaited(root) == ["/barrier", "/queue"], root.stats)
+            eventually(lambda: awaited(root) == ["/barrier", "/queue"], root.stats)
             proxy.kill()
             for client in (waiting, arrived):
                 assert client.until_close() == b""
@@ -192,19 +176,9 @@ def test_proxy_killed(root: StoreServer, others: list[Bystanders]) -> None:
             assert next_.receive(1) == wire.STOP_WAITING
 
 
-def test_middle_proxy_killed(root: StoreServer, others: list[Bystanders]) -> None:
-    """Those below it have lost their root, at once: it cannot be reached again."""
-    with served(root, leaf=False, grace=FOREVER) as middle, Node(middle.port) as node, crowd(node.port, 1) as (client,):
-        client.send(wire.set_(KEY, b"x") + wire.keyed(wire.WAIT, [b"/never"]))
-        assert client.fence() == b""
-        middle.kill()
-        assert client.until_close() == b""
-        node.expect_lost()
-        advance(others)
-
-
-def test_leaf_killed_below_another(root: StoreServer, others: list[Bystanders]) -> None:
-    with Node(root.port, leaf=False, name="middle") as middle, Node(middle.port) as sibling:
+def test_leaf_and_then_middle_killed(root: StoreServer, others: list[Bystanders]) -> None:
+    """Who is above forgets the leaf after its grace; those below the middle have lost their root, at once."""
+    with served(root, leaf=False, grace=FOREVER, name="middle") as middle, Node(middle.port) as sibling:
         with (
             ServerProcess(threads=PROXY, root=middle.port, proxy={"grace": 8.0}) as leaf,
             wire.Raw(root.port) as writer,
@@ -218,8 +192,11 @@ def test_leaf_killed_below_another(root: StoreServer, others: list[Bystanders]) 
                 writer.send(wire.set_(KEY, b"new"))
                 assert writer.fence() == b""
                 workers.advance(3)
-        wait_until(lambda: len(trunks(middle.proxy.stats())) == 1, middle.proxy.stats)
-        wait_until(lambda: awaited(root) == [], root.stats)
+                eventually(lambda: len(trunks(middle.stats())) == 1, middle.stats)
+                eventually(lambda: awaited(root) == [], root.stats)
+                middle.kill()
+                workers.expect_closed()
+        sibling.expect_lost()
         advance(others)
 
 
@@ -264,6 +241,6 @@ def test_a_worker_that_is_gone_leaves_nothing(root: StoreServer) -> None:
                 client.send(wire.keyed(wire.WAIT, [KEY, b"/queue", b"/%d" % number]))
                 assert client.fence() == b""
             expect_requests(node, "wait", 3)
-            wait_until(lambda: len(awaited(root)) == 2, root.stats)
-        wait_until(lambda: awaited(root) == [], root.stats)
+            eventually(lambda: len(awaited(root)) == 2, root.stats)
+        eventually(lambda: awaited(root) == [], root.stats)
         assert node.proxy.stats()["keyspaces"][0]["waited"] == []

@@ -8,13 +8,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from kits.eventually import eventually
 from kits.wire import wire_client as wire
-from kits.wire.attack_kit import wait_until
 from kits.wire.proxy_kit import Node, crowd, expect_requests
 from kits.wire.relay import Relay
-from kits.wire.stock_client import connect
-from kits.wire.store_servers import PROXIED, running
-from torch.distributed import QueueEmptyError, TCPStore
+from kits.wire.store_servers import running
 
 from rdzv_plugins.kvstore.native.server import StoreServer
 
@@ -62,27 +60,17 @@ def told(clients: list[wire.Raw]) -> list[bool]:
     return [bool(answer) for answer in answers]
 
 
-@pytest.mark.parametrize("count", range(1, 6))
-def test_as_many_pushes_as_are_woken(waiting: list[wire.Raw], other: wire.Raw, count: int) -> None:
-    push(other, count)
-    assert told(waiting) == [number < count for number in range(4)]
-
-
-def test_one_push_after_the_other(waiting: list[wire.Raw], other: wire.Raw) -> None:
-    for turn in range(4):
-        push(other)
-        assert told(waiting) == [number == turn for number in range(4)]
-    push(other)
-    assert told(waiting) == [False] * 4
-    assert other.ask(wire.queue_len(QUEUE), 8) == wire.i64(5)
-
-
-def test_a_push_of_a_worker(waiting: list[wire.Raw], nodes: list[Node]) -> None:
+@pytest.mark.parametrize("whose", ["at the root", "of a worker"])
+def test_each_push_wakes_one(waiting: list[wire.Raw], nodes: list[Node], other: wire.Raw, whose: str) -> None:
     with wire.Raw(nodes[0].port, through=True) as worker:
-        push(worker, 2)
+        pusher = other if whose == "at the root" else worker
+        push(pusher, 2)
         assert told(waiting) == [True, True, False, False]
-        push(worker, 1)
+        push(pusher)
         assert told(waiting) == [False, False, True, False]
+        push(pusher, 2)
+        assert told(waiting) == [False, False, False, True]
+        assert pusher.ask(wire.queue_len(QUEUE), 8) == wire.i64(5)
 
 
 def test_those_who_wait_again_are_last(waiting: list[wire.Raw], other: wire.Raw) -> None:
@@ -112,7 +100,7 @@ def test_who_is_gone_is_not_woken_for_another(root: StoreServer, nodes: list[Nod
         stats = [node.proxy.stats()["keyspaces"][0]["waited"] for node in nodes]
         return [entry["waiters"] for waited in stats for entry in waited]
 
-    wait_until(lambda: left() == [1, 1], left)
+    eventually(lambda: left() == [1, 1], left)
     with wire.Raw(root.port) as other:
         for node in nodes:
             with wire.Raw(node.port, through=True) as client:
@@ -159,15 +147,15 @@ def test_a_wake_that_comes_too_late_for_one_is_for_another(root: StoreServer, ot
         if how == "cancel":
             first.send(wire.op(wire.CANCEL_WAIT))
             expect_requests(far, "cancel_wait", 1)
-        else:
-            first.close()
-            wait_until(lambda: far.proxy.stats()["connections"]["open"] == 0, far.proxy.stats)
-        relay.mend()
-        if how == "cancel":
+            relay.mend()
             answer = first.fence()
             if answer == wire.STOP_WAITING + wire.WAIT_CANCELED:
                 return  # it was told before, and the item is its own
             assert answer == wire.WAIT_CANCELED
+        else:
+            first.close()
+            eventually(lambda: far.proxy.stats()["connections"]["open"] == 0, far.proxy.stats)
+            relay.mend()
         assert second.receive(1) == wire.STOP_WAITING
         assert second.ask(wire.queue_pop(QUEUE), 17) == wire.i64(1) + wire.text(b"0")
 
@@ -180,7 +168,7 @@ def test_a_wake_that_comes_too_late_is_for_the_next_of_the_same_proxy(root: Stor
         relay.stall()
         push(other, 2)
         clients[0].close()
-        wait_until(lambda: node.proxy.stats()["connections"]["open"] == 2, node.proxy.stats)
+        eventually(lambda: node.proxy.stats()["connections"]["open"] == 2, node.proxy.stats)
         relay.mend()
         for client in clients[1:]:
             assert client.receive(1) == wire.STOP_WAITING
@@ -202,10 +190,10 @@ def test_a_key_that_is_waited_for_with_others(waiting: list[wire.Raw], nodes: li
     assert told(waiting) == [False] * 4
 
 
-@pytest.mark.parametrize("kind", ["threads=4", *PROXIED])
+@pytest.mark.parametrize("kind", ["threads=4", "proxies", pytest.param("tiers", marks=pytest.mark.thorough)])
 def test_items_find_their_consumers_among_those_who_give_up(kind: str) -> None:
     """Some consumers cancel each wait at once. Who is told all the same takes the item; so all are taken."""
-    items = 600
+    items = 300
     taken: list[bytes] = []
     with running(kind) as server:
         patient = [server.connect() for _ in range(3)]
@@ -242,31 +230,10 @@ def test_items_find_their_consumers_among_those_who_give_up(kind: str) -> None:
                 if dice.random() < 0.5:
                     assert producer.fence() == b""
             try:
-                wait_until(lambda: len(taken) == items, lambda: f"{len(taken)} of {items} items taken", 120)
+                eventually(lambda: len(taken) == items, lambda: f"{len(taken)} of {items} items taken")
             finally:
                 done.set()
                 producers[0].send(wire.set_(QUEUE, b"end"))
             for job in jobs:
                 job.result(60)
     assert sorted(taken) == sorted(b"%d" % item for item in range(items))
-
-
-@pytest.mark.parametrize("kind", PROXIED)
-def test_torchs_clients_take_each_item_once(kind: str) -> None:
-    """Blocked pops. Torch waits, and then pops: another who has just come may have been quicker."""
-
-    def pop(store: TCPStore) -> bytes:
-        while True:
-            try:
-                return store.queue_pop("q")
-            except QueueEmptyError:
-                pass
-
-    with running(kind) as server, ThreadPoolExecutor(6) as pool:
-        consumers = [connect(server) for _ in range(6)]
-        jobs = [pool.submit(lambda store=store: [pop(store) for _ in range(20)]) for store in consumers]
-        producer = connect(server)
-        for item in range(120):
-            producer.queue_push("q", b"%d" % item)
-        popped = [item for job in jobs for item in job.result(120)]
-    assert sorted(popped) == sorted(b"%d" % item for item in range(120))

@@ -7,8 +7,9 @@ import signal
 from itertools import chain
 
 import pytest
+from kits.eventually import eventually
 from kits.wire import wire_client as wire
-from kits.wire.attack_kit import PROXY, ServerProcess, wait_until
+from kits.wire.attack_kit import PROXY, ServerProcess
 from kits.wire.coordination_kit import stop
 from kits.wire.proxy_kit import CLIENTS, Node, crowd, expect_requests, operations
 from kits.wire.relay import Relay
@@ -24,21 +25,16 @@ def text(clients: list[wire.Raw], request: bytes) -> list[bytes]:
     return [client.receive_text() for client in clients]
 
 
-def test_the_root_sees_one_connection(root: StoreServer, node: Node, clients: list[wire.Raw]) -> None:
-    stats = root.stats()
-    assert stats["connections"]["open"] == stats["connections"]["peak"] == 1
-    assert stats["requests"]["attach"] == 1, "which is over: see Node"
-    assert node.proxy.stats()["connections"]["open"] == CLIENTS
-
-
 def test_those_who_wait_for_one_key_wait_once(root: StoreServer, node: Node, clients: list[wire.Raw]) -> None:
+    assert root.stats()["connections"]["open"] == root.stats()["connections"]["peak"] == 1
+    assert node.proxy.stats()["connections"]["open"] == CLIENTS
     for client in clients:
         client.send(wire.keyed(wire.WAIT, [KEY]))
     expect_requests(node, "wait", CLIENTS)
     for client in clients:
         assert client.fence() == b""
-    wait_until(lambda: root.stats()["keyspaces"][0]["waited_keys"] == 1, root.stats)
-    wait_until(lambda: root.stats()["requests"]["follow"] > 0, root.stats)
+    eventually(lambda: root.stats()["keyspaces"][0]["waited_keys"] == 1, root.stats)
+    eventually(lambda: root.stats()["requests"]["follow"] > 0, root.stats)
     assert clients[0].ask(wire.queue_len(wire.NO_QUEUE), 8) == wire.i64(0)  # the root has done all that came before
     assert root.stats()["requests"]["follow"] == node.upstream()["follow"] == 1
     assert node.saved()["waits"] == CLIENTS - 1
@@ -68,7 +64,7 @@ def test_a_value_is_fetched_once_and_again_when_it_has_been_written(
             other.send(wire.set_(KEY, b"%d" % turn))
             assert other.fence() == b""
             # a value is not kept while those who have just been asked for it may still be told so
-            wait_until(lambda turn=turn: kept(node, clients[0], b"%d" % turn), node.proxy.stats)
+            eventually(lambda turn=turn: kept(node, clients[0], b"%d" % turn), node.proxy.stats)
             before = operations(root)
             for _ in range(10):
                 assert text(clients, wire.get(KEY)) == [b"%d" % turn] * CLIENTS
@@ -81,19 +77,14 @@ def test_a_value_is_fetched_once_and_again_when_it_has_been_written(
     assert node.saved()["hits"] >= 5 * 10 * 4 * CLIENTS
 
 
-@pytest.mark.parametrize("touch", ["add", "append", "compare_set", "queue"])
-def test_what_is_not_only_set_is_not_kept(root: StoreServer, node: Node, clients: list[wire.Raw], touch: str) -> None:
-    request = {
-        "add": wire.add(KEY, 1),
-        "append": wire.append(KEY, b"1"),
-        "compare_set": wire.compare_set(KEY, b"", b"1"),
-        "queue": wire.queue_push(KEY, b"1") + wire.set_(KEY, b"1"),
-    }[touch]
-    with wire.Raw(root.port) as other:
-        other.send(request)
-        other.fence()
-    for _ in range(5):
-        assert text(clients, wire.get(KEY)) == [b"1"] * CLIENTS
+def test_what_is_not_only_set_is_not_kept(root: StoreServer, node: Node, clients: list[wire.Raw]) -> None:
+    touched = wire.queue_push(KEY, b"1") + wire.set_(KEY, b"1")
+    for request in (wire.add(KEY, 1), wire.append(KEY, b"1"), wire.compare_set(KEY, b"", b"1"), touched):
+        with wire.Raw(root.port) as other:
+            other.send(wire.delete(KEY) + request)
+            other.fence()
+        for _ in range(5):
+            assert text(clients, wire.get(KEY)) == [b"1"] * CLIENTS
     assert node.saved()["hits"] == 0
     assert node.proxy.stats()["proxy"]["cached"]["keys"] == 0
 
@@ -155,34 +146,28 @@ def test_adds_of_many_proxies_give_every_number_once(root: StoreServer) -> None:
         assert sorted(chain.from_iterable(numbers)) == list(range(1, len(clients) * turns + 1))
 
 
-def test_an_add_to_a_word_closes_only_who_has_added(root: StoreServer) -> None:
-    with Relay(root.port) as relay, Node(relay.port) as node, crowd(node.port, CLIENTS + 1) as (other, *clients):
-        other.send(wire.set_(KEY, b"word") + wire.keyed(wire.WAIT, [b"/never"]))
+def test_adds_of_those_who_are_gone_and_adds_to_a_word(root: StoreServer) -> None:
+    """Who is gone has added all the same, or not at all; an add to a word closes only who has added."""
+    with Relay(root.port) as relay, Node(relay.port) as node, crowd(node.port, 2 * CLIENTS + 1) as (other, *clients):
+        other.send(wire.set_(b"/word", b"word") + wire.keyed(wire.WAIT, [b"/never"]))
         assert other.fence() == b""
+        adding, wrong = clients[:CLIENTS], clients[CLIENTS:]
         relay.stall()
-        for client in clients:
+        for client in adding:
             client.send(wire.add(KEY, 1))
-        expect_requests(node, "add", CLIENTS)
-        relay.mend()
-        for client in clients:
-            assert client.until_close() == b""
-        other.send(wire.get(KEY))
-        assert other.receive_text() == b"word"
-
-
-def test_a_client_that_is_gone_has_added_all_the_same_or_not_at_all(root: StoreServer) -> None:
-    with Relay(root.port) as relay, Node(relay.port) as node, crowd(node.port, CLIENTS) as clients:
-        relay.stall()
-        for client in clients:
-            client.send(wire.add(KEY, 1))
-        expect_requests(node, "add", CLIENTS)
-        for client in clients[1::2]:
+        for client in wrong:
+            client.send(wire.add(b"/word", 1))
+        expect_requests(node, "add", 2 * CLIENTS)
+        for client in adding[1::2]:
             client.close()
         relay.mend()
-        sums = [client.receive_i64() for client in clients[::2]]
+        sums = [client.receive_i64() for client in adding[::2]]
         assert len(set(sums)) == len(sums)
-        total = clients[0].ask(wire.add(KEY, 0), 8)
-        assert wire.i64(max(sums)) <= total <= wire.i64(CLIENTS)
+        assert wire.i64(max(sums)) <= adding[0].ask(wire.add(KEY, 0), 8) <= wire.i64(CLIENTS)
+        for client in wrong:
+            assert client.until_close() == b""
+        other.send(wire.get(b"/word"))
+        assert other.receive_text() == b"word"
 
 
 def all_at_once(proxy: ServerProcess, clients: list[wire.Raw], request: bytes) -> None:
@@ -205,7 +190,7 @@ def test_arrivals_of_a_node_go_up_together(root: StoreServer) -> None:
             before = root.stats()["requests"]["arrive"]
             key = b"/barrier/%d" % turn
             all_at_once(one, mine, wire.barrier(key, nodes * CLIENTS))
-            wait_until(lambda before=before: root.stats()["requests"]["arrive"] > before, root.stats)
+            eventually(lambda before=before: root.stats()["requests"]["arrive"] > before, root.stats)
             all_at_once(two, theirs, wire.barrier(key, nodes * CLIENTS))
             for client in mine + theirs:
                 assert client.receive(1) == wire.STOP_WAITING
@@ -217,22 +202,14 @@ def test_arrivals_of_a_node_go_up_together(root: StoreServer) -> None:
         assert sum(saved) == 5 * nodes * CLIENTS - root.stats()["requests"]["arrive"]
 
 
-def test_a_barrier_of_some_does_not_wait_for_the_others(root: StoreServer, node: Node, clients: list[wire.Raw]) -> None:
-    for client in clients[:3]:
-        client.send(wire.barrier(KEY, 4))
-    with wire.Raw(root.port) as other:
-        assert other.ask(wire.barrier(KEY, 4), 1) == wire.STOP_WAITING
-    for client in clients[:3]:
-        assert client.receive(1) == wire.STOP_WAITING
-
-
-def test_barriers_of_different_sizes(node: Node, clients: list[wire.Raw]) -> None:
-    """Each holds until as many as its own size have come."""
+def test_barriers_of_different_sizes(root: StoreServer, node: Node, clients: list[wire.Raw]) -> None:
+    """Each holds until as many as its own size have come, from wherever."""
     for client, size in zip(clients, (3, 1, 5, 3, 8), strict=False):
         client.send(wire.barrier(KEY, size))
     for client in clients[:4]:
         assert client.receive(1) == wire.STOP_WAITING
     assert clients[4].fence() == b""
-    for client in clients[5:]:
-        assert client.ask(wire.barrier(KEY, 0), 1) == wire.STOP_WAITING
+    with wire.Raw(root.port) as other:
+        for client in (*clients[5:7], other):
+            assert client.ask(wire.barrier(KEY, 0), 1) == wire.STOP_WAITING
     assert clients[4].receive(1) == wire.STOP_WAITING

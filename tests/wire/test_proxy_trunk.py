@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from kits.eventually import eventually
 from kits.wire import wire_client as wire
-from kits.wire.attack_kit import Bystanders, wait_until
+from kits.wire.attack_kit import Bystanders
 from kits.wire.proxy_kit import Node, Workers, crowd, expect_requests, silent, trunks
 from kits.wire.relay import Relay
 
@@ -33,9 +35,9 @@ def test_breaks_at_any_byte_lose_and_repeat_nothing(root: StoreServer, way: tupl
     with Bystanders(root.port) as direct, Node(root.port) as other, Bystanders(other.port) as neighbours:
         with Workers(node.port) as workers:
             workers.advance(3)
-            for _ in range(30):
+            for _ in range(15):
                 relay.break_after(dice.randrange(3000), upward=dice.random() < 0.5)
-                wait_until(lambda: relay.broken, lambda: workers.error)
+                eventually(lambda: relay.broken, root.stats)
                 neighbours.advance(1)
                 direct.advance(1)
                 relay.mend()
@@ -47,7 +49,7 @@ def test_breaks_at_any_byte_lose_and_repeat_nothing(root: StoreServer, way: tupl
             assert raw.ask(wire.add(b"/worker/%d/n" % number, 0), 8) == wire.i64(workers.rounds)
 
 
-def test_breaks_again_before_it_is_whole(way: tuple[Relay, Node]) -> None:
+def test_breaks_again_before_it_is_whole(root: StoreServer, way: tuple[Relay, Node]) -> None:
     """Among them breaks while the session is taken up again, and while frames are sent again."""
     relay, node = way
     dice = random.Random(7)
@@ -59,10 +61,8 @@ def test_breaks_again_before_it_is_whole(way: tuple[Relay, Node]) -> None:
                 before, passed = relay.connections, sum(relay.passed.values())
                 relay.break_after(size, upward=dice.random() < 0.5)
                 relay.mend()
-                wait_until(lambda before=before: relay.connections > before, lambda: workers.error)
-                wait_until(
-                    lambda passed=passed: relay.broken or sum(relay.passed.values()) > passed, lambda: workers.error
-                )
+                eventually(lambda before=before: relay.connections > before, root.stats)
+                eventually(lambda passed=passed: relay.broken or sum(relay.passed.values()) > passed, root.stats)
                 relay.break_()
             relay.mend()
         workers.advance(2)
@@ -135,39 +135,35 @@ def test_a_wait_that_begins_and_one_that_ends_without_root(root: StoreServer, re
         assert early.fence() == b""
 
 
-def test_a_value_is_read_whole_and_written_whole_over_breaks(root: StoreServer, relay: Relay, node: Node) -> None:
-    """8 MiB each way; the connection breaks inside of them, again and again."""
+@pytest.mark.thorough
+@pytest.mark.parametrize("upward", [True, False])
+def test_a_value_goes_whole_over_breaks(root: StoreServer, relay: Relay, node: Node, upward: bool) -> None:
+    """8 MiB; the connection breaks inside of them, again and again."""
     value = random.Random(8).randbytes(8 * 2**20)
-    with crowd(node.port, 1) as (client,), wire.Raw(root.port) as other:
-        for upward in (True, False):
-            done = threading.Event()
-            key = b"/up" if upward else b"/down"
 
-            def breaking(upward: bool = upward, done: threading.Event = done) -> None:
-                for part in (1000, 2**20, 5 * 2**20):
-                    relay.break_after(part, upward=upward)
-                    wait_until(lambda: relay.broken, lambda: relay.passed)
-                    relay.mend()
-                done.set()
+    def breaking() -> None:
+        for part in (1000, 2**20, 5 * 2**20):
+            relay.break_after(part, upward=upward)
+            eventually(lambda: relay.broken, lambda: relay.passed)
+            relay.mend()
 
-            if not upward:
-                other.send(wire.set_(key, value))
-                assert other.fence() == b""
-            thread = threading.Thread(target=breaking, daemon=True)
-            thread.start()
-            if upward:
-                client.send(wire.set_(key, value))
-                assert client.fence() == b""
-            client.send(wire.get(key))
-            other.send(wire.get(key))
-            assert client.receive_text() == value
-            assert other.receive_text() == value
-            # what is in a cache by now passes no more: the relay may still wait for bytes
-            while not done.is_set():
-                client.send(wire.queue_push(b"/more", bytes(2**20)) + wire.queue_pop(b"/more"))
-                client.receive_i64()
-                client.receive_text()
-            thread.join()
+    with crowd(node.port, 1) as (client,), wire.Raw(root.port) as other, ThreadPoolExecutor(1) as pool:
+        if not upward:
+            other.send(wire.set_(KEY, value))
+            assert other.fence() == b""
+        broken = pool.submit(breaking)
+        if upward:
+            client.send(wire.set_(KEY, value))
+            assert client.fence() == b""
+        for reader in (client, other):
+            reader.send(wire.get(KEY))
+            assert reader.receive_text() == value
+        # what is in a cache by now passes no more: the relay may still wait for bytes
+        while not broken.done():
+            client.send(wire.queue_push(b"/more", bytes(2**20)) + wire.queue_pop(b"/more"))
+            client.receive_i64()
+            client.receive_text()
+        broken.result()
 
 
 def test_breaks_while_nothing_is_asked(way: tuple[Relay, Node]) -> None:
@@ -178,23 +174,12 @@ def test_breaks_while_nothing_is_asked(way: tuple[Relay, Node]) -> None:
             before = relay.connections
             relay.break_()
             relay.mend()
-            wait_until(lambda before=before: relay.connections > before, lambda: node.proxy.lost)
-            wait_until(lambda: node.proxy.stats()["proxy"]["attached"], lambda: node.proxy.lost)
+            eventually(lambda before=before: relay.connections > before, lambda: node.proxy.lost)
+            eventually(lambda: node.proxy.stats()["proxy"]["attached"], lambda: node.proxy.lost)
         assert client.ask(wire.add(KEY, 1), 8) == wire.i64(1)
 
 
-def test_large_values_do_not_wait_for_a_sign_of_life(root: StoreServer) -> None:
-    """Which this proxy gives and gets less often than we have patience."""
-    value = bytes(8 * 2**20)
-    with Node(root.port, grace=300.0) as node, crowd(node.port, 2) as clients:
-        for turn in range(3):
-            for number, client in enumerate(clients):
-                client.send(wire.set_(b"/%d" % number, value) + wire.append(b"/log", b"%d" % turn))
-            for number, client in enumerate(clients):
-                client.send(wire.get(b"/%d" % number))
-                assert client.receive_text() == value
-
-
+@pytest.mark.thorough
 def test_grace_is_for_each_break(root: StoreServer) -> None:
     """Many breaks, which together last longer than the grace of one."""
     with Relay(root.port) as relay, Node(relay.port, grace=9.0) as node, Workers(node.port) as workers:
@@ -212,10 +197,10 @@ def test_the_root_says_who_is_not_there(root: StoreServer, relay: Relay, node: N
     assert (trunk["name"], trunk["attached"]) == ("cut off", True)
     assert node.proxy.stats()["proxy"]["attached"] is True
     relay.break_()
-    wait_until(lambda: not trunks(root.stats())[0]["attached"], root.stats)
-    wait_until(lambda: not node.proxy.stats()["proxy"]["attached"], node.proxy.stats)
+    eventually(lambda: not trunks(root.stats())[0]["attached"], root.stats)
+    eventually(lambda: not node.proxy.stats()["proxy"]["attached"], node.proxy.stats)
     relay.mend()
-    wait_until(lambda: trunks(root.stats())[0]["attached"], root.stats)
-    wait_until(lambda: node.proxy.stats()["proxy"]["attached"], node.proxy.stats)
+    eventually(lambda: trunks(root.stats())[0]["attached"], root.stats)
+    eventually(lambda: node.proxy.stats()["proxy"]["attached"], node.proxy.stats)
     assert len(trunks(root.stats())) == 1
     assert reconnects(node) == 1

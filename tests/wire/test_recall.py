@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 import pytest
-from kits.wire.attack_kit import Bystanders, wait_until
+from kits.eventually import eventually
+from kits.wire.attack_kit import Bystanders
 from kits.wire.proxy_kit import Node
 from kits.wire.trunk_peer import FORWARD, OK, RECALL, RECALLED, RECEIVED, TAKEN, answer, attached, frame
 from kits.wire.wire_client import PATIENCE, Closed, Raw, get, set_
@@ -76,7 +77,7 @@ def test_a_write_waits_no_longer_than_a_value_can_be_held(root: StoreServer) -> 
                 assert worker.receive_text() == value
         for each in (neighbours, direct):
             each.advance(10)
-        wait_until(lambda: not node.proxy.lost, lambda: node.proxy.lost)
+        eventually(lambda: not node.proxy.lost, lambda: node.proxy.lost)
 
 
 def test_one_that_stands_still_is_let_in_again(root: StoreServer) -> None:
@@ -131,5 +132,5 @@ def test_what_is_kept_for_who_waits_for_it_is_limited() -> None:
         assert first.fence() == b""
         assert fetch(holding, b"/key") == (True, b"old")
         writer.send(frame(2, FORWARD, set_(b"/key", b"new")) + more)
-        wait_until(lambda: root.stats()["refused"] == {"request too long": 1}, root.stats)
+        eventually(lambda: root.stats()["refused"] == {"request too long": 1}, root.stats)
         direct.advance(5)

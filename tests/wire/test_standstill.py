@@ -7,7 +7,8 @@ import time
 from contextlib import ExitStack, closing
 
 import pytest
-from kits.wire.attack_kit import Bystanders, ServerProcess, wait_until
+from kits.eventually import eventually
+from kits.wire.attack_kit import Bystanders, ServerProcess
 from kits.wire.relay import Relay
 from kits.wire.standstill import KEEP_ALIVE, keep_alive, session, stopped
 from kits.wire.trunk_peer import RECEIVED, TAKEN, answer, attached, frame
@@ -61,7 +62,7 @@ def test_who_was_cut_off_is_given_up_and_hears_of_it() -> None:
     with StoreServer("127.0.0.1", threads=2) as server, Relay(server.port) as relay, ExitStack() as stack:
         client = stack.enter_context(closing(session(relay.port, 0.5)))
         relay.stall()
-        wait_until(lambda: server.stats()["refused"].get("session expired"), server.stats)
+        eventually(lambda: server.stats()["refused"].get("session expired"), server.stats)
         relay.mend()
         client.send(frame(7, KEEP_ALIVE))
         assert client.until_close() == b""

@@ -1,14 +1,101 @@
-"""The Store API through torch's own client: values, numbers, and waiting for them, as one client gets to see it."""
+"""The Store API through torch's own client, as one client gets to see it. ``test_unix_transport.py`` runs it, too."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from kits.wire import wire_client as wire
 from kits.wire.stock_client import LATE, SOON, assert_works, connect
 from kits.wire.store_servers import Server
-from torch.distributed import DistNetworkError, DistStoreError, TCPStore
+from torch.distributed import DistError, DistNetworkError, DistStoreError, PrefixStore, QueueEmptyError, TCPStore
 
 BINARY = bytes(range(256)) * 3
 MIB = 2**20
+LONGEST = "k" * 8191  # 8192 bytes with its slash
+VALUES = [b"", b"v", BINARY, b"\0", "ü€".encode()]
+SIZES = [1439, 1440, 4096, 65536, 8 * MIB]
+KEYS = [f"key{n}" for n in range(1000)]
+MANY = [b"%d" % n * (n % 7) for n in range(1000)]
+
+Calls = list[tuple[Any, ...]]
+"""Name, arguments, and what comes of it: the value (of ``list_keys`` in order), or an exception."""
+
+CALLS: dict[str, Calls] = {
+    "values": [
+        *(step for value in VALUES for step in [("set", "key", value, None), ("get", "key", value)]),
+        *(("set", "key", b"other", None), ("get", "key", b"other")),
+    ],
+    "sizes": [step for size in SIZES for step in [("set", "key", b"x" * size, None), ("get", "key", b"x" * size)]],
+    "keys are bytes, and case matters": [
+        *[("set", key, key, None) for key in ("", "a", "A", "ü/€ \n", LONGEST)],
+        *[("get", key, key.encode()) for key in ("", "a", "A", "ü/€ \n", LONGEST)],
+        ("delete_key", LONGEST, True),
+    ],
+    "add counts in decimal text": [
+        *(("add", "n", 5, 5), ("get", "n", b"5"), ("add", "n", -7, -2), ("get", "n", b"-2"), ("add", "zero", 0, 0)),
+        *(("check", ["zero"], True), ("set", "given", "40", None), ("add", "given", 2, 42)),
+        ("add", "big", 2**63 - 1, 2**63 - 1),
+    ],
+    "check and wait": [
+        *(("multi_set", ["a", "b"], ["", "1"], None), ("check", ["a"], True), ("check", ["a", "b"], True)),
+        *(("check", ["a", "missing", "b"], False), ("check", [], True)),
+        *(("wait", ["a", "b"], None), ("wait", ["a"], LATE, None), ("wait", [], None)),
+    ],
+    "time out": [
+        *(("set_timeout", SOON, None), ("get", "missing", DistStoreError), ("multi_get", ["missing"], DistStoreError)),
+        *(("queue_pop", "q", DistStoreError), ("set_timeout", LATE, None), ("wait", ["a", "b"], SOON, DistStoreError)),
+        *(
+            ("barrier", "c", 2, SOON, DistStoreError),
+            ("multi_set", ["a", "b"], ["1", "2"], None),
+            ("wait", ["a"], None),
+        ),
+    ],
+    "compare_set": [
+        *(("compare_set", "key", "", "first", b"first"), ("compare_set", "key", "", "second", b"first")),
+        *(("compare_set", "key", "no", "second", b"first"), ("compare_set", "key", "first", "second", b"second")),
+        *(("get", "key", b"second"), ("compare_set", "key", "second", "", b"")),
+        *(("compare_set", "key", "", "third", b"third"), ("compare_set", "missing", "expected", "new", b"expected")),
+        *(("check", ["missing"], False), ("num_keys", 1)),
+    ],
+    "a deleted number is forgotten": [
+        *(("set", "key", b"5", None), ("delete_key", "key", True), ("delete_key", "key", False)),
+        *(("check", ["key"], False), ("add", "key", 1, 1)),
+    ],
+    "num_keys counts values, not queues": [
+        *(("num_keys", 0), ("set", "a", b"1", None), ("set", "a", b"2", None), ("add", "b", 1, 1)),
+        *(("queue_push", "q", b"x", None), ("num_keys", 2), ("delete_key", "a", True), ("num_keys", 1)),
+    ],
+    "append, also beyond 8 MiB": [
+        *(("append", "key", b"one", None), ("append", "key", b"", None), ("append", "key", BINARY, None)),
+        *(("get", "key", b"one" + BINARY), ("append", "n", b"1", None), ("append", "n", b"2", None)),
+        *(("add", "n", 0, 12), ("append", "long", b"x" * 5 * MIB, None), ("append", "long", b"x" * 5 * MIB, None)),
+        ("get", "long", b"x" * 10 * MIB),
+    ],
+    "multi_set and multi_get": [
+        *(("multi_set", KEYS, MANY, None), ("multi_get", KEYS, MANY)),
+        *(("multi_get", KEYS[::-1] + KEYS[:1], MANY[::-1] + MANY[:1]), ("multi_get", [], [])),
+        *(("multi_set", [], [], None), ("num_keys", 1000), ("has_extended_api", True)),
+    ],
+    "a queue is first in, first out": [
+        *[("queue_push", "q", value, None) for value in (b"one", b"", BINARY)],
+        *(("queue_len", "q", 3), ("queue_pop", "q", b"one"), ("queue_pop", "q", False, b"")),
+        *(("queue_pop", "q", BINARY), ("queue_len", "q", 0), ("queue_pop", "q", False, QueueEmptyError)),
+    ],
+    "a queue satisfies check and wait, and is apart from the value": [
+        *(("queue_push", "q", b"x", None), ("check", ["q"], True), ("wait", ["q"], None), ("delete_key", "q", False)),
+        *(("set", "q", b"value", None), ("get", "q", b"value"), ("queue_pop", "q", b"x")),
+        *(("delete_key", "q", True), ("check", ["q"], False)),
+    ],
+    "list_keys": [
+        *(("list_keys", []), ("multi_set", ["b", "a", "c/d"], ["1", "2", "3"], None)),
+        *(("queue_push", "q", b"x", None), ("delete_key", "b", True), ("list_keys", ["a", "c/d"])),
+    ],
+    "barriers; who gave up stays counted": [
+        *(("barrier", "alone", 1, LATE, None), ("barrier", "two", 2, SOON, DistError)),
+        *(("barrier", "two", 2, LATE, None), ("barrier", "two", 2, LATE, None), ("get", "two", b"3")),
+    ],
+}
 
 
 @pytest.fixture
@@ -16,179 +103,96 @@ def store(server: Server) -> TCPStore:
     return connect(server)
 
 
-def set_and_ask(store: TCPStore, key: str, value: bytes) -> None:
-    store.set(key, value)  # not answered: that the server hung up may show now or with the next request
-    store.num_keys()
+def in_turn(store: Any, calls: Calls) -> None:
+    for name, *arguments, expected in calls:
+        try:
+            result = getattr(store, name)(*arguments)
+        except DistError as error:
+            assert isinstance(expected, type) and isinstance(error, expected), (name, arguments, error)  # noqa: PT017, PT018
+            continue
+        assert (sorted(result) if name == "list_keys" else result) == expected, (name, arguments)
 
 
-@pytest.mark.parametrize("value", [b"", b"v", BINARY, b"\0", "ü€".encode()], ids=len)
-def test_get_returns_what_set_stored(store, value):
-    store.set("key", value)
-    assert store.get("key") == value
-    store.set("key", b"other")
-    assert store.get("key") == b"other"
+def test_what_torch_asks_without_giving_up_the_gil_is_answered(server):
+    """Nothing could end a hang of these: so they are asked raw, first."""
+    with server.connect() as raw:
+        assert raw.ask(wire.queue_len(b"/q"), 8) == wire.i64(0)
+        assert raw.ask(wire.op(wire.LIST_KEYS), 8) == wire.i64(0)
 
 
-@pytest.mark.parametrize("size", [1439, 1440, 4096, 65536, 8 * MIB])
-def test_value_of_any_size_up_to_8_mib(store, size):
-    value = (BINARY * (size // len(BINARY) + 1))[:size]
-    store.set("key", value)
-    assert store.get("key") == value
+@pytest.mark.parametrize("calls", CALLS.values(), ids=CALLS)
+def test_calls(store, calls):
+    in_turn(store, calls)
     assert_works(store)
 
 
-def test_value_beyond_8_mib_closes_that_client_only(server, store):
+def test_get_returns_what_set_stored(server, store):
+    """Whoever asks."""
     other = connect(server)
-    with pytest.raises(DistNetworkError):
-        set_and_ask(store, "key", b"x" * (8 * MIB + 1))
-    assert not other.check(["key"])
+    store.set("key", BINARY)
+    assert store.get("key") == BINARY
+    assert other.get("key") == BINARY
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "call"),
+    [
+        ("key", b"x" * (8 * MIB + 1), ("num_keys",)),
+        (LONGEST + "k", b"v", ("num_keys",)),
+        ("word", b"abc", ("add", "word", 1)),
+    ],
+    ids=["value too long", "key too long", "not a number"],
+)
+def test_an_offence_closes_that_client_only(server, store, key, value, call):
+    other = connect(server)
+    with pytest.raises(DistNetworkError):  # set has no answer: that the server hung up may show with the next request
+        in_turn_raising(store, ("set", key, value), call)
     assert_works(other)
 
 
-def test_key_of_8192_bytes_with_its_slash(server, store):
-    longest = "k" * 8191
-    store.set(longest, b"v")
-    assert store.get(longest) == b"v"
-    assert store.delete_key(longest)
-    other = connect(server)
-    with pytest.raises(DistNetworkError):
-        set_and_ask(other, "k" * 8192, b"v")
+def in_turn_raising(store: TCPStore, *calls: tuple[Any, ...]) -> None:
+    for name, *arguments in calls:
+        getattr(store, name)(*arguments)
+
+
+def test_prefix_store(store):
+    inner = PrefixStore("in", store)
+    nested = PrefixStore("deep", inner)
+    in_turn(inner, [("set", "key", b"1", None), ("add", "n", 3, 3), ("queue_push", "q", b"item", None)])
+    nested.set("key", b"2")
+    in_turn(store, [("get", "in/key", b"1"), ("get", "in/deep/key", b"2"), ("queue_pop", "in/q", b"item")])
+    calls: Calls = [
+        *(("get", "deep/key", b"2"), ("compare_set", "key", "1", "one", b"one"), ("append", "key", b"!", None)),
+        *(("multi_set", ["x", "y"], ["8", "9"], None), ("multi_get", ["key", "x", "y"], [b"one!", b"8", b"9"])),
+        *(("list_keys", ["deep/key", "key", "n", "x", "y"]), ("num_keys", 5), ("delete_key", "x", True)),
+        ("wait", ["x"], SOON, DistError),
+    ]
+    in_turn(inner, calls)
+    assert nested.check(["key"])
     assert_works(store)
 
 
-def test_keys_are_bytes_and_case_matters(store):
-    store.set("", b"empty")
-    store.set("a", b"lower")
-    store.set("A", b"upper")
-    store.set("ü/€ \n", b"odd")
-    assert [store.get(key) for key in ("", "a", "A", "ü/€ \n")] == [b"empty", b"lower", b"upper", b"odd"]
+def test_barrier_of_a_prefix_store_is_an_add_and_a_wait(store):
+    calls: Calls = [("barrier", "one", 1, LATE, None), ("barrier", "two", 2, SOON, DistError)]
+    in_turn(PrefixStore("p", store), [*calls, ("barrier", "two", 2, LATE, None)])
+    made = [f"p/{key}/{part}" for key in ("one", "two") for part in ("last_member", "num_members")]
+    assert sorted(store.list_keys()) == made
 
 
-def test_add_counts_in_decimal_text(store):
-    assert store.add("n", 5) == 5
-    assert store.get("n") == b"5"
-    assert store.add("n", -7) == -2
-    assert store.get("n") == b"-2"
-    assert store.add("zero", 0) == 0
-    assert store.check(["zero"])
-    store.set("given", "40")
-    assert store.add("given", 2) == 42
-    assert store.add("big", 2**63 - 1) == 2**63 - 1
+def test_wait_for_workers_counts_each_client_and_no_clone_under_init(server, store):
+    clients = [connect(server, world_size=3, wait_for_workers=True) for _ in range(3)]
+    clone = clients[0].clone()
+    assert_works(clone)
+    with server.connect() as raw:
+        raw.send(wire.get(b"init/"))
+        assert raw.receive_text() == b"3"
+    assert sorted(clients[0].list_keys()) == ["sum", "works"], "it has no slash: internal"
 
 
-def test_add_to_what_is_no_number_closes_that_client_only(server, store):
-    other = connect(server)
-    store.set("word", b"abc")
-    with pytest.raises(DistNetworkError):
-        store.add("word", 1)
-    assert other.get("word") == b"abc"
-    assert_works(other)
-
-
-def test_check(store):
-    store.set("a", b"")
-    store.set("b", b"1")
-    assert store.check(["a"])
-    assert store.check(["a", "b"])
-    assert not store.check(["a", "missing", "b"])
-    assert store.check([])
-
-
-def test_wait_for_what_is_there(store):
-    store.multi_set(["a", "b"], ["1", "2"])
-    store.wait(["a", "b"])
-    store.wait(["a"], LATE)
-    store.wait([])
-    assert_works(store)
-
-
-def test_client_works_on_after_a_wait_timed_out(server, store):
-    other = connect(server)
-    for _ in range(3):
-        with pytest.raises(DistStoreError):
-            store.wait(["a", "b"], SOON)
-        assert_works(store)
-        store.delete_key("sum")
-    # nobody is told of keys that come after it gave up
-    other.set("a", b"1")
-    other.set("b", b"2")
-    assert_works(other)
-    other.delete_key("sum")
-    assert_works(store)
-    store.wait(["a", "b"])
-
-
-def test_get_of_a_missing_key_times_out_with_the_stores_timeout(store):
-    store.set_timeout(SOON)
-    assert store.timeout == SOON
-    with pytest.raises(DistStoreError):
-        store.get("missing")
-    with pytest.raises(DistStoreError):
-        store.multi_get(["missing"])
-    store.set_timeout(LATE)
-    assert_works(store)
-
-
-def test_compare_set(store):
-    assert store.compare_set("key", "", "first") == b"first"
-    assert store.compare_set("key", "", "second") == b"first"
-    assert store.compare_set("key", "wrong", "second") == b"first"
-    assert store.compare_set("key", "first", "second") == b"second"
-    assert store.get("key") == b"second"
-    assert store.compare_set("key", "second", "") == b""
-    assert store.compare_set("key", "", "third") == b"third"
-
-
-def test_compare_set_of_a_missing_key_returns_what_was_expected_and_stores_nothing(store):
-    assert store.compare_set("missing", "expected", "new") == b"expected"
-    assert not store.check(["missing"])
-    assert store.num_keys() == 0
-
-
-def test_delete_key(store):
-    store.set("key", b"v")
-    assert store.delete_key("key") is True
-    assert store.delete_key("key") is False
-    assert not store.check(["key"])
-    assert store.add("key", 1) == 1, "a deleted number is forgotten"
-
-
-def test_num_keys_counts_values_not_queues(store):
-    assert store.num_keys() == 0
-    store.set("a", b"1")
-    store.set("a", b"2")
-    store.add("b", 1)
-    store.queue_push("q", b"x")
-    assert store.num_keys() == 2
-    store.delete_key("a")
-    assert store.num_keys() == 1
-
-
-def test_append(store):
-    store.append("key", b"one")
-    store.append("key", b"")
-    store.append("key", BINARY)
-    assert store.get("key") == b"one" + BINARY
-    store.append("number", b"1")
-    store.append("number", b"2")
-    assert store.add("number", 0) == 12
-
-
-def test_values_may_grow_beyond_8_mib_by_append(store):
-    part = b"x" * (5 * MIB)
-    store.append("key", part)
-    store.append("key", part)
-    assert store.get("key") == part + part
-    assert_works(store)
-
-
-def test_multi_set_and_multi_get(store):
-    keys = [f"key{n}" for n in range(1000)]
-    values = [b"%d" % n * (n % 7) for n in range(1000)]
-    store.multi_set(keys, values)
-    assert store.multi_get(keys) == values
-    assert store.multi_get(keys[::-1] + keys[:1]) == values[::-1] + values[:1]
-    assert store.multi_get([]) == []
-    store.multi_set([], [])
-    assert store.num_keys() == 1000
-    assert store.has_extended_api()
+def test_clone_is_a_client_of_the_same_store(store):
+    clone = store.clone()
+    clone.set("key", b"v")
+    assert store.get("key") == b"v"
+    del store
+    assert clone.get("key") == b"v"
+    assert_works(clone)

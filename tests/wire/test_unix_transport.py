@@ -7,24 +7,23 @@ import socket
 import stat
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from kits.wire.attack_kit import Files, expect_no_more_files, open_files, wait_until
-from kits.wire.stock_client import LATE, SOON, assert_works
+from kits.eventually import eventually
+from kits.wire.attack_kit import Files, expect_no_more_files, open_files
+from kits.wire.stock_client import LATE, assert_works
 from kits.wire.store_servers import lifeline
 from kits.wire.unix_kit import Reached, by_tcp, listening, moved, reached, unused
-from torch.distributed import DistNetworkError, DistStoreError, PrefixStore, TCPStore
-from wire import test_store_api, test_store_api_more
+from torch.distributed import DistNetworkError, PrefixStore, TCPStore
+from wire import test_store_api
 
 from rdzv_plugins.kvstore.tcpstore import unix_transport
 from rdzv_plugins.kvstore.tcpstore.unix_transport import NotMoved, move, open_sockets
 
-pytestmark = pytest.mark.thorough
-
 # Every test of the Store API, with the client that is moved (what they call ``store``) beside clients by TCP.
-for _tests in (test_store_api, test_store_api_more):
-    globals().update({name: test for name, test in vars(_tests).items() if name.startswith("test_")})
+globals().update({name: test for name, test in vars(test_store_api).items() if name.startswith("test_")})
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +45,7 @@ def store(server: Reached) -> TCPStore:
 
 def settled(server: Reached, *, tcp: int, unix: int) -> bool:
     """The end of a connection is seen later than it was."""
-    return bool(wait_until(lambda: server.connections() == (tcp, unix), server.connections))
+    return bool(eventually(lambda: server.connections() == (tcp, unix), server.connections))
 
 
 def expect_both_ends(before: Files) -> None:
@@ -55,7 +54,7 @@ def expect_both_ends(before: Files) -> None:
     def new() -> list[str]:
         return [name for _, name in open_files() - before]
 
-    wait_until(lambda: len(new()) == 2, new)
+    eventually(lambda: len(new()) == 2, new)
     assert all(name.startswith("socket:") for name in new())
 
 
@@ -99,13 +98,6 @@ def test_another_user_is_sent_away_by_the_store(server: Reached) -> None:
     assert "user" in next(iter(stats["refused"]))
 
 
-def test_two_stores_of_one_process_are_moved_one_after_the_other(server: Reached) -> None:
-    first, second = moved(server), moved(server)
-    assert settled(server, tcp=0, unix=2)
-    first.set("from", "first")
-    assert second.get("from") == b"first"
-
-
 def test_a_clone_connects_by_tcp_and_both_go_on(server: Reached, store: TCPStore) -> None:
     clone = PrefixStore("p", store).clone()
     clone.set("key", "of the clone")
@@ -116,27 +108,14 @@ def test_a_clone_connects_by_tcp_and_both_go_on(server: Reached, store: TCPStore
     assert_works(clone_of_it)
 
 
-def test_threads_share_it(server: Reached, store: TCPStore) -> None:
-    def add() -> None:
-        for _ in range(100):
-            store.add("n", 1)
-
-    threads = [threading.Thread(target=add) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert store.add("n", 0) == 400
-
-
-def test_waits_time_out_and_are_woken(server: Reached, store: TCPStore) -> None:
-    with pytest.raises(DistStoreError, match="wait timeout after 50ms"):
-        store.wait(["never"], SOON)
-    writer = by_tcp(server.port)
-    timer = threading.Timer(0.2, writer.set, ("late", "now"))
-    timer.start()
-    store.wait(["late"], LATE)
-    timer.join()
+def test_a_wait_is_woken(server: Reached, store: TCPStore) -> None:
+    other = moved(server)
+    assert settled(server, tcp=0, unix=2)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(store.wait, ["late"], LATE)
+        eventually(lambda: server.waiters("/late"), server.stats)
+        other.set("late", "now")
+        waiting.result(60)
     assert_works(store)
 
 

@@ -69,3 +69,14 @@ class HandlerHarness(Harness):
 
     kind = "handler"
     conf = MappingProxyType({"timeout": "120", "linger": "2"})
+
+
+class BrokenHarness(DirectoryHarness):
+    """It cannot be started."""
+
+    def start(self):
+        raise FileNotFoundError("/no/such/server")
+
+
+class HarnessOfNoKind(Harness):
+    kind = "lease"

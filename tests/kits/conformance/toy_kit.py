@@ -1,9 +1,8 @@
 """Backends with a fault, 'installed' as pip would leave them, and the suite run against them as a user would.
 
-A toy is a module ``toys/NAME.py`` with one ``rdzv_register_backends``; it should do everything right but one thing,
-and say in its docstring what is wrong. Its backend is called NAME with ``-`` for ``_``. What is right about several
-toys is in ``toys/right_*.py``. ``check(tmp_path, "NAME", "theme")`` runs that theme against it by ``rdzv conformance``
-in a process of its own.
+A toy is what is registered by its name in ``toys/*_toys.py``: right in everything but for one fault, of which its
+docstring tells. ``check(tmp_path, "NAME", "theme")`` runs that theme against it by ``rdzv conformance`` in a process
+of its own.
 """
 
 from __future__ import annotations
@@ -72,26 +71,51 @@ def _matches(name: str, wanted: str) -> bool:
     return name.startswith(wanted[:-1]) if wanted.endswith("*") else name == wanted
 
 
-def install(directory: Path, toy: str, harness: str = "DirectoryHarness", backend: str = "") -> Path:
-    """Leave ``toys/TOY.py`` below ``directory`` as an installed distribution; returns the path for PYTHONPATH.
+_PLUGIN = """\
+{begins}
+import {module}
+from toy_registry import registered
+from rdzv_plugins import hookimpl
 
-    ``harness`` is a class of ``toys/toy_harness.py``, or of the toy's own ``toys/TOY_harness.py``. ``backend`` is the
-    name of the backend, if it is not that of the toy.
+@hookimpl
+def rdzv_register_backends():
+    return registered({like!r}, {name!r}, {module}.backend)
+"""
+BEGINS = {
+    "plugin-imports-torch": "import torch",
+    "plugin-imports-client": "import redis_like_client",
+    "plugin-is-broken": 'raise RuntimeError("not today")',
+    "plugin-is-slow": "import time\nbefore = time.process_time()\nwhile time.process_time() < 10 * before: pass",
+}
+"""Right backends, of which the plug-in does something wrong when it is imported."""
+
+
+def install(directory: Path, toy: str, harness: str = "DirectoryHarness", backend: str = "") -> Path:
+    """Leave a module TOY_as_plugin below ``directory`` as an installed distribution; returns the path for PYTHONPATH.
+
+    ``harness`` is a class of ``toys/toy_harness.py``, or MODULE:CLASS. ``backend`` is the name of the backend, if it
+    is not that of the toy; and a backend that is no toy is a right state.
     """
     site = directory / f"site-{toy}"
     site.mkdir()
-    name = toy.replace("_", "-")
-    own = f"{toy}_harness"
-    module = own if (TOYS / f"{own}.py").exists() else "toy_harness"
-    for source in {TOYS / f"{toy}.py", TOYS / "toy_harness.py", TOYS / f"{module}.py", *TOYS.glob("right_*.py")}:
+    for source in TOYS.glob("*.py"):
         shutil.copy(source, site)
-    info = site / f"rdzv_{toy}-1.0.dist-info"
+    like = toy if toy not in BEGINS and any(f'@toy("{toy}")' in text for text in _texts().values()) else "state-right"
+    module = next(name for name, text in _texts().items() if f'@toy("{like}")' in text)
+    plugin = toy.replace("-", "_") + "_as_plugin"
+    text = _PLUGIN.format(begins=BEGINS.get(toy, ""), module=module, like=like, name=toy)
+    (site / f"{plugin}.py").write_text(text)
+    info = site / f"rdzv_{plugin}-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: rdzv-{name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        f"[rdzv_plugins]\n{name} = {toy}\n\n[rdzv_plugins.harnesses]\n{backend or name} = {module}:{harness}\n"
-    )
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: rdzv-{toy}\nVersion: 1.0\n")
+    harness = harness if ":" in harness else f"toy_harness:{harness}"
+    entries = f"[rdzv_plugins]\n{toy} = {plugin}\n\n[rdzv_plugins.harnesses]\n{backend or toy} = {harness}\n"
+    (info / "entry_points.txt").write_text(entries)
     return site
+
+
+def _texts() -> dict[str, str]:
+    return {file.stem: file.read_text() for file in TOYS.glob("*_toys.py")}
 
 
 def environment(*sites: Path, **variables: str) -> dict[str, str]:
@@ -119,7 +143,7 @@ def check(
     """
     site = install(directory, toy, harness, backend)
     report = directory / f"{toy}.json"
-    backend = backend or toy.replace("_", "-")
+    backend = backend or toy
     command = [*CONFORMANCE, backend, f"--theme={theme}", f"--json={report}", *(("-k", k) if k else ())]
     quick = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **variables}  # other plug-ins of pytest take as long as the toys
     code, text = run(command, environment(site, *beside, **quick), directory)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
 import shutil
@@ -172,6 +173,20 @@ class Cluster:
         done: subprocess.CompletedProcess[str] = eventually(ask, self._state)
         assert done.returncode == 0, f"etcdctl {arguments}: {done.stdout}{done.stderr}"
         return done.stdout
+
+    def fill(self) -> None:
+        """Until it takes no more writes: for one with little room, ``--quota-backend-bytes``."""
+        for _ in range(30):
+            with contextlib.suppress(AssertionError):  # that there is no space left
+                self.etcdctl("put", "rubbish", "x" * 120_000)  # more is too long for a command line
+        assert "NOSPACE" in self.etcdctl("alarm", "list")
+
+    def make_room(self) -> None:
+        """As the documentation says."""
+        revision = self.etcdctl("endpoint", "status", "--write-out=fields").partition('"Revision" : ')[2].split()[0]
+        self.etcdctl("compact", "--physical", revision)
+        self.etcdctl("defrag")
+        self.etcdctl("alarm", "disarm")
 
     def _switch_users_on(self, users: Users) -> None:
         self.etcdctl("user", "add", f"root:{users.root_password}")

@@ -17,46 +17,31 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from kits.eventually import eventually
 from kits.wire.wire_client import PATIENCE, Closed, Raw, add, get, i64, set_, text
 from rdzv_plugins.kvstore.native.server import StoreServer
 
-LOGGER = "rdzv_plugins.kvstore.native.server"
 MIB = 2**20
 PROXY = 0
 """Of threads: the server that is attacked is a proxy."""
 
 
-def wait_until(condition: Callable[[], Any], what: Callable[[], object], timeout: float = PATIENCE) -> Any:
-    """Poll for a state of the outside world that nobody can notify us of; fails with ``what()``."""
-    deadline = time.monotonic() + timeout
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"after {timeout} s: {what()}")
-        time.sleep(0.01)
-    return value
-
-
-def read_line(process: subprocess.Popen[str], patience: float = PATIENCE, *, ahead: bytearray | None = None) -> str:
+def read_line(process: subprocess.Popen[str]) -> str:
     """The next line that it prints; "" when it prints no more.
 
-    The pipe is read byte by byte, and what comes behind the line stays in it: a line that lies in a buffer is not seen
-    by who waits for the pipe, and not by ``communicate``. ``ahead`` may hold what comes behind, which is quicker.
+    The pipe is read byte by byte: a line that lies in a buffer is not seen by who waits for the pipe, and not by
+    ``communicate``.
     """
     assert process.stdout
-    pipe = process.stdout.fileno()
+    pipe, come = process.stdout.fileno(), b""
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
-    deadline = time.monotonic() + patience
-    come = bytearray() if ahead is None else ahead
-    while b"\n" not in come:
-        ready = poll.poll(1000 * max(0.0, deadline - time.monotonic()))
-        assert ready, f"process {process.pid} says no more than {bytes(come)!r} within {patience:g} s"
-        part = os.read(pipe, 1 if ahead is None else 65536)
-        if not part:
+    while not come.endswith(b"\n"):
+        assert poll.poll(1000 * PATIENCE), f"process {process.pid} says no more than {come!r}"
+        if not (part := os.read(pipe, 1)):
             break
         come += part
-    line, end, come[:] = come.partition(b"\n")
-    return (line + end).decode()
+    return come.decode()
 
 
 Files = frozenset[tuple[str, str]]
@@ -79,7 +64,7 @@ def open_files() -> Files:
 def expect_no_more_files(before: Files) -> None:
     """All that was opened since is closed, or will be: the threads of a server's log end a moment after it."""
     gc.collect()
-    wait_until(lambda: not open_files() - before, lambda: sorted(open_files() - before))
+    eventually(lambda: not open_files() - before, lambda: sorted(open_files() - before))
 
 
 class ServerProcess:
@@ -94,7 +79,6 @@ class ServerProcess:
         self,
         *,
         threads: int = 1,
-        host: str = "127.0.0.1",
         root: int | None = None,
         proxy: dict[str, Any] | None = None,
         pause: float = 0,
@@ -108,7 +92,7 @@ class ServerProcess:
         if threads == PROXY:
             options["root"] = self.root.port if self.root is not None else root
         else:
-            options |= {"threads": threads, "host": host, "pause": pause}
+            options |= {"threads": threads, "pause": pause}
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the server
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).parent / "served.py"), json.dumps(options)],
@@ -118,17 +102,17 @@ class ServerProcess:
             text=True,
         )
         self.pid = self._process.pid
-        self._ahead = bytearray()
-        self._before = 0
         self._killed = False
         try:
             self.port = int(self._line())
         except BaseException:
             self.__exit__()
             raise
+        self._before = self._memory("VmRSS")
 
     def _line(self) -> str:
-        line = read_line(self._process, ahead=self._ahead)
+        assert self._process.stdout
+        line = self._process.stdout.readline()
         assert line, f"the server ended with {self._process.wait(PATIENCE)}:\n{self.log()}"
         return line
 
@@ -156,26 +140,22 @@ class ServerProcess:
 
     def expect_refused(self, reason: str, count: int) -> None:
         """Exactly ``count`` clients are closed for that, and the log says so too."""
-        wait_until(lambda: self.refused(reason) >= count, lambda: self.stats()["refused"])
+        eventually(lambda: self.refused(reason) >= count, lambda: self.stats()["refused"])
         assert self.refused(reason) == count, self.stats()["refused"]
         self.expect_log(reason)
 
     def expect_log(self, reason: str) -> None:
         # lines come from a thread, and at most ten a second
         lines = [" WARNING ", ": closed a connection", f": {reason}"]
-        wait_until(lambda: any(all(part in each for part in lines) for each in self.log().splitlines()), self.log)
+        eventually(lambda: any(all(part in each for part in lines) for each in self.log().splitlines()), self.log)
 
     def expect_lost(self) -> None:
         """A proxy: it has told its owner that the root is lost."""
-        wait_until(lambda: "served WARNING lost: " in self.log(), self.log)
+        eventually(lambda: "served WARNING lost: " in self.log(), self.log)
 
     def _memory(self, what: str) -> int:
         status = Path(f"/proc/{self.pid}/status").read_text()
         return int(status.split(f"{what}:")[1].split()[0]) * 1024
-
-    def __enter__(self) -> ServerProcess:
-        self._before = self._memory("VmRSS")
-        return self
 
     def growth(self) -> int:
         """Resident bytes more than when it was empty."""
@@ -191,89 +171,97 @@ class ServerProcess:
         self._process.wait()
         self._killed = True
 
+    def __enter__(self) -> ServerProcess:
+        return self
+
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin
-        assert self._process.stdout
         try:
-            self._process.stdin.close()
-        except BrokenPipeError:
-            pass
-        try:
-            code = self._process.wait(PATIENCE)
+            self._process.communicate(timeout=PATIENCE)  # it ends with its input
         except subprocess.TimeoutExpired:
             self._process.kill()
-            code = self._process.wait()
-        self._process.stdout.close()
+            self._process.communicate()
         if self.root is not None:
             self.root.close()
-        log = self.log()
+        log, code = self.log(), self._process.returncode
         self._log.close()
         assert code == 0 or self._killed, f"the server ended with {code}:\n{log}"
 
 
-_PAUSE_S = 0.002
-"""Between two rounds: bystanders are there to be disturbed, not to take a processor for as long as a test waits."""
+class Rounds:
+    """Clients that go on in a thread, round after round, and check every answer: see ``round``."""
 
+    ends = False
+    """The server may end the connections, which is no disturbance."""
 
-class Bystanders:
-    """Clients that go on with set, get and add all the time, and check every answer.
-
-    One thread asks one client after the other, so none of them can be left behind.
-    """
-
-    def __init__(self, port: int, clients: int = 8, value: bytes = b"value") -> None:
-        self._clients = [Raw(port) for _ in range(clients)]
-        self._value = value
-        self._name = uuid.uuid4().bytes
+    def __init__(self, port: int, clients: int) -> None:
+        self.clients = [Raw(port) for _ in range(clients)]
+        self.rounds = 0
+        """How often every client has been answered."""
         self._changed = threading.Condition()
         self._stopping = False
         self._error: BaseException | None = None
-        self.rounds = 0
-        """How often every client has been answered."""
-        self._thread = threading.Thread(target=self._run, name="bystanders", daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def round(self) -> None:
+        raise NotImplementedError
 
     def _run(self) -> None:
-        try:
-            while not self._stopping:
-                for number, client in enumerate(self._clients):
-                    key, value = b"/%s/%d" % (self._name, number), b"%d " % self.rounds + self._value
-                    answer = client.ask(set_(key, value) + get(key), 8 + len(value))
-                    assert answer == text(value), (answer[:99], value[:99])
-                    total = client.ask(add(key + b"/count", 1), 8)
-                    assert total == i64(self.rounds + 1), total
-                with self._changed:
-                    self.rounds += 1
-                    self._changed.notify_all()
-                time.sleep(_PAUSE_S)
-        except (Closed, OSError, AssertionError) as error:
+        error = None
+        while not (error or self._stopping):
+            try:
+                self.round()
+            except (Closed, OSError, AssertionError) as caught:
+                error = caught
             with self._changed:
                 self._error = error
+                self.rounds += not error
                 self._changed.notify_all()
 
-    def advance(self, rounds: int, timeout: float = PATIENCE) -> None:
+    def advance(self, rounds: int) -> None:
         """Returns when every client has been answered ``rounds`` times more."""
         with self._changed:
             goal = self.rounds + rounds
-            self._changed.wait_for(lambda: self.rounds >= goal or self._error, timeout)
+            self._changed.wait_for(lambda: self.rounds >= goal or self._error, PATIENCE)
             assert self._error is None, f"a bystander was disturbed: {self._error!r}"
-            assert self.rounds >= goal, f"bystanders got no further than {self.rounds} of {goal} in {timeout} s"
+            assert self.rounds >= goal, f"bystanders got no further than {self.rounds} of {goal}"
 
-    def __enter__(self) -> Bystanders:
+    def expect_closed(self) -> None:
+        """They are all cut off, and have seen nothing wrong before."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._error, PATIENCE)
+        assert isinstance(self._error, Closed), self._error
+        self.ends = True
+        for client in self.clients:
+            client.until_close()
+
+    def __enter__(self) -> Any:
         self._thread.start()
-        try:
-            self.advance(1)
-        except BaseException:
-            self.__exit__(AssertionError)
-            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stopping = True
         self._thread.join(PATIENCE)
-        for client in self._clients:
+        for client in self.clients:
             client.close()
-        if kind is None:
+        if kind is None and not (self.ends and isinstance(self._error, Closed)):
             assert self._error is None, f"a bystander was disturbed: {self._error!r}"
+
+
+class Bystanders(Rounds):
+    """They set, get and add. One thread asks one client after the other, so none of them can be left behind."""
+
+    def __init__(self, port: int, clients: int = 8, value: bytes = b"value") -> None:
+        super().__init__(port, clients)
+        self._value = value
+        self._name = uuid.uuid4().bytes
+
+    def round(self) -> None:
+        for number, client in enumerate(self.clients):
+            key, value = b"/%s/%d" % (self._name, number), b"%d " % self.rounds + self._value
+            answer = client.ask(set_(key, value) + get(key), 8 + len(value))
+            assert answer == text(value), (answer[:99], value[:99])
+            assert client.ask(add(key + b"/count", 1), 8) == i64(self.rounds + 1)
+        time.sleep(0.002)  # they are there to be disturbed, not to take a processor for as long as a test waits
 
 
 @contextmanager
@@ -310,9 +298,6 @@ class Crowd(list[Raw]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         for client in self:
             client.close()
 
@@ -323,10 +308,9 @@ def standing(port: int, *data: bytes, validated: bool = True, count: int = 1) ->
     try:
         for each in data:
             for _ in range(count):
-                client = Raw(port, validated=validated)
-                crowd.append(client)
-                client.send(each)
+                crowd.append(Raw(port, validated=validated))
+                crowd[-1].send(each)
     except BaseException:
-        crowd.close()
+        crowd.__exit__()
         raise
     return crowd

@@ -1,212 +1,191 @@
-"""What torch's own client was asked to do for each golden transcript.
+"""Golden transcripts: who sent which bytes while torch's own client was asked to do something, as text.
 
-``PYTHONPATH=tests python -m kits.wire.golden_programs`` records them anew.
+    # a comment
+    C> 01 0200000000000000 2f6b 0100000000000000 76   # client to server, in hex; the spaces mean nothing
+    S> 00                                             # server to client
+    C2> 07                                            # a second connection
 
-To be done, and the difference looked at, when test_golden.py says that a new torch speaks otherwise.
+``<pid>`` stands for the four bytes of the client's process id.
 """
 
 from __future__ import annotations
 
-import gc
+import multiprocessing
+import re
+import socket
+import struct
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any
+from multiprocessing.synchronize import Event
+from typing import Any, NamedTuple
 
-import torch
 from torch.distributed import DistStoreError, PrefixStore, QueueEmptyError, TCPStore
 
 from kits import TESTS
+from kits.eventually import eventually
 from kits.wire import wire_client as wire
 from kits.wire.store_servers import running
-from kits.wire.transcripts import Relay, render
+from rdzv_plugins.testing.faults import relay
 
 GOLDEN = TESTS / "wire" / "golden"
 SOON = timedelta(milliseconds=50)
-Program = Callable[[Relay], None]
-PROGRAMS: dict[str, Program] = {}
+LINE = re.compile(r"([CS])(\d*)>\s*([0-9a-f<>pid\s]*)")
+
+# the calls of one client, with the exception first where there has to be one
+CALLS: dict[str, list[tuple[Any, ...]]] = {
+    "set_get": [
+        *(("set", "k", "v"), ("get", "k"), ("set", "", b""), ("get", "")),
+        *(("set", "bytes", bytes(range(0, 256, 15))), ("get", "bytes")),
+    ],
+    "add": [("add", "n", 5), ("add", "n", -7), ("get", "n"), ("add", "zero", 0)],
+    "check_wait": [  # a wait that times out is cancelled by the client
+        *(("set", "k", "v"), ("check", ["k"]), ("check", ["k", "zz"]), ("check", []), ("wait", ["k"])),
+        *((DistStoreError, "wait", ["k", "nope"], SOON), ("check", ["k"])),
+    ],
+    "delete_num_keys": [
+        *(("set", "k", "v"), ("add", "n", 1), ("num_keys",)),
+        *(("delete_key", "k"), ("delete_key", "k"), ("num_keys",)),
+    ],
+    "compare_set": [
+        *(("compare_set", "cs", old, new) for old, new in (("", "A"), ("", "B"), ("X", "C"), ("A", "BB"))),
+        *(("compare_set", "miss", "X", "C"), ("check", ["miss"])),
+    ],
+    "append": [("append", "ap", "po"), ("append", "ap", "st"), ("get", "ap")],
+    "multi": [("multi_set", ["m1", "m2"], ["x", "yy"]), ("multi_get", ["m2", "m1"]), ("multi_get", [])],
+    "queue": [  # a pop waits first, unless it must not block; the length comes before the item
+        *(("queue_push", "q", "one"), ("queue_push", "q", ""), ("queue_len", "q")),
+        *(("queue_pop", "q"), ("queue_pop", "q", False), (QueueEmptyError, "queue_pop", "q", False)),
+    ],
+    "list_keys": [("list_keys",), ("set", "only", "1"), ("queue_push", "q", "x"), ("list_keys",)],
+    "barrier": [  # alone, in vain, and once more: who gave up stays counted
+        *(("barrier", "b1", 1), (DistStoreError, "barrier", "b2", 2, SOON), ("barrier", "b2", 2), ("get", "b2")),
+    ],
+}
+Program = Callable[[int, Event], object]
 
 
-def program(function: Program) -> Program:
-    PROGRAMS[function.__name__] = function
-    return function
+def connect(port: int, **options: Any) -> TCPStore:
+    return TCPStore("127.0.0.1", port, **({"wait_for_workers": False} | options))
 
 
-def connect(relay: Relay, **options: Any) -> TCPStore:
-    return TCPStore("127.0.0.1", relay.port, **({"wait_for_workers": False} | options))
-
-
-def fails(error: type[Exception], call: Callable[..., Any], *arguments: Any) -> None:
-    try:
-        call(*arguments)
-    except error:
-        return
-    raise AssertionError(f"{call} did not raise {error}")
-
-
-@program
-def handshake(relay: Relay) -> None:
-    """Connect as one of two workers, and clone: the clone is no further worker."""
-    store = connect(relay, world_size=2, wait_for_workers=True)
-    store.clone()
-
-
-@program
-def set_get(relay: Relay) -> None:
-    """A value, an empty one, and all that a byte can be."""
-    store = connect(relay)
-    store.set("k", "v")
-    store.get("k")
-    store.set("", b"")
-    store.get("")
-    store.set("bytes", bytes(range(0, 256, 15)))
-    store.get("bytes")
-
-
-@program
-def add(relay: Relay) -> None:
-    """Numbers go as i64, and are stored as decimal text."""
-    store = connect(relay)
-    store.add("n", 5)
-    store.add("n", -7)
-    store.get("n")
-    store.add("zero", 0)
-
-
-@program
-def check_wait(relay: Relay) -> None:
-    """A wait that times out is cancelled by the client."""
-    store = connect(relay)
-    store.set("k", "v")
-    store.check(["k"])
-    store.check(["k", "zz"])
-    store.check([])
-    store.wait(["k"])
-    fails(DistStoreError, store.wait, ["k", "nope"], SOON)
-    store.check(["k"])
-
-
-@program
-def delete_num_keys(relay: Relay) -> None:
-    """Keys that are there, are not there any more, and were never there."""
-    store = connect(relay)
-    store.set("k", "v")
-    store.add("n", 1)
-    store.num_keys()
-    store.delete_key("k")
-    store.delete_key("k")
-    store.num_keys()
-
-
-@program
-def compare_set(relay: Relay) -> None:
-    """Created, refused twice, replaced; and of a missing key, whose answer is what was expected."""
-    store = connect(relay)
-    store.compare_set("cs", "", "A")
-    store.compare_set("cs", "", "B")
-    store.compare_set("cs", "X", "C")
-    store.compare_set("cs", "A", "BB")
-    store.compare_set("miss", "X", "C")
-    store.check(["miss"])
-
-
-@program
-def append(relay: Relay) -> None:
-    """To nothing, and to something."""
-    store = connect(relay)
-    store.append("ap", "po")
-    store.append("ap", "st")
-    store.get("ap")
-
-
-@program
-def multi(relay: Relay) -> None:
-    """multi_get waits first; its answer has no count."""
-    store = connect(relay)
-    store.multi_set(["m1", "m2"], ["x", "yy"])
-    store.multi_get(["m2", "m1"])
-    store.multi_get([])
-
-
-@program
-def queue(relay: Relay) -> None:
-    """A pop waits first, unless it must not block; the length comes before the item."""
-    store = connect(relay)
-    store.queue_push("q", "one")
-    store.queue_push("q", "")
-    store.queue_len("q")
-    store.queue_pop("q")
-    store.queue_pop("q", False)
-    fails(QueueEmptyError, store.queue_pop, "q", False)
-
-
-@program
-def list_keys(relay: Relay) -> None:
-    """Keys come with their slash; the order means nothing, so it is one only."""
-    store = connect(relay)
-    store.list_keys()
-    store.set("only", "1")
-    store.queue_push("q", "x")
-    store.list_keys()
-
-
-@program
-def barrier(relay: Relay) -> None:
-    """Alone, in vain, and once more: who gave up stays counted."""
-    store = connect(relay)
-    store.barrier("b1", 1)
-    fails(DistStoreError, store.barrier, "b2", 2, SOON)
-    store.barrier("b2", 2)
-    store.get("b2")
-
-
-@program
-def prefix(relay: Relay) -> None:
-    """Prefixes are the client's business."""
-    inner = PrefixStore("in", PrefixStore("out", connect(relay)))
-    inner.set("k", "v")
-    inner.get("k")
-    inner.num_keys()
-    inner.list_keys()
-
-
-@program
-def wait_released(relay: Relay) -> None:
-    """One client waits for what another one sets."""
-    first, second = connect(relay), connect(relay)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(first.get, "x")
-        relay.wait_for(lambda messages: any(each.data.startswith(bytes([wire.WAIT])) for each in messages))
-        second.set("x", "1")
-        waiting.result(60)
-
-
-@program
-def barrier_of_two(relay: Relay) -> None:
-    """The last to arrive releases both."""
-    first, second = connect(relay), connect(relay)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(first.barrier, "b", 2)
-        relay.wait_for(lambda messages: any(each.data.startswith(bytes([wire.BARRIER])) for each in messages))
-        second.barrier("b", 2)
-        waiting.result(60)
-
-
-def record(name: str) -> str:
-    """The transcript of a program between torch's client and torch's server."""
-    with running("torch") as server:
-        relay = Relay(server.port)
+def in_turn(store: Any, calls: list[tuple[Any, ...]]) -> None:
+    for call in calls:
+        error, (name, *arguments) = ((), call) if isinstance(call[0], str) else (call[0], call[1:])
         try:
-            PROGRAMS[name](relay)
-            gc.collect()
-        finally:
-            messages = relay.close()
-    doc = PROGRAMS[name].__doc__
-    return f"# {name}: {doc}\n{render(messages)}"
+            getattr(store, name)(*arguments)
+        except error:
+            continue
+        assert not error, call
 
 
-if __name__ == "__main__":
-    GOLDEN.mkdir(exist_ok=True)
-    for each in PROGRAMS:
-        (GOLDEN / f"{each}.txt").write_text(record(each))
-    print(f"recorded {len(PROGRAMS)} transcripts of torch {torch.__version__}")
+def handshake(port: int, _: Event) -> None:
+    """Connect as one of two workers, and clone: the clone is no further worker."""
+    connect(port, world_size=2, wait_for_workers=True).clone()
+
+
+def prefix(port: int, _: Event) -> None:
+    """Prefixes are the client's business."""
+    inner = PrefixStore("in", PrefixStore("out", connect(port)))
+    in_turn(inner, [("set", "k", "v"), ("get", "k"), ("num_keys",), ("list_keys",)])
+
+
+def of_two(blocks: tuple[Any, ...], releases: tuple[Any, ...]) -> Program:
+    """One client waits, another one releases it."""
+
+    def run(port: int, blocked: Event) -> None:
+        first, second = connect(port), connect(port)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(in_turn, first, [blocks])
+            assert blocked.wait(60)
+            in_turn(second, [releases])
+            waiting.result(60)
+
+    return run
+
+
+PROGRAMS: dict[str, Program] = {
+    **{name: lambda port, _, calls=calls: in_turn(connect(port), calls) for name, calls in CALLS.items()},
+    "handshake": handshake,
+    "prefix": prefix,
+    "wait_released": of_two(("get", "x"), ("set", "x", "1")),
+    "barrier_of_two": of_two(("barrier", "b", 2), ("barrier", "b", 2)),
+}
+
+
+class Message(NamedTuple):
+    to_server: bool
+    connection: int  # from 1
+    data: bytes
+
+
+def transcript(name: str, pid: int) -> list[Message]:
+    """The messages that are to be, with ``pid`` for ``<pid>``."""
+    messages = []
+    for line in (GOLDEN / f"{name}.txt").read_text().splitlines():
+        if code := line.partition("#")[0].strip():
+            match = LINE.fullmatch(code)
+            assert match, line
+            data = bytes.fromhex(match[3].replace("<pid>", struct.pack("=I", pid).hex()))
+            messages.append(Message(match[1] == "C", int(match[2] or 1), data))
+    return merged(messages)
+
+
+def merged(messages: list[Message]) -> list[Message]:
+    """Neighbours of one direction and connection as one; replies to several connections by their number."""
+    result: list[Message] = []
+    for message in messages:
+        at = len(result)
+        while at and not message.to_server and not result[at - 1].to_server and result[at - 1][1] > message.connection:
+            at -= 1
+        if at and result[at - 1][:2] == message[:2]:
+            result[at - 1] = Message(*message[:2], result[at - 1].data + message.data)
+        else:
+            result.insert(at, message)
+    return result
+
+
+class Recorder(relay.Relay):
+    """Keeps what clients and a server say to each other."""
+
+    def __init__(self, port: int, blocked: Event) -> None:
+        self.messages: list[Message] = []
+        self._blocked = blocked
+        self._numbers: dict[socket.socket, int] = {}
+        self._mine = threading.local()
+        super().__init__("127.0.0.1", port)
+
+    def _admit(self, caller: socket.socket, called: socket.socket) -> None:
+        super()._admit(caller, called)
+        self._numbers[caller] = self._numbers[called] = self.connections
+
+    def _pass_on(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
+        self._mine.number = self._numbers[source]
+        super()._pass_on(source, target, answers)
+
+    def _part(self, data: bytes, answers: bool) -> bytes:
+        with self._changed:  # before it is passed on: an answer never stands before its question
+            self.messages.append(Message(not answers, self._mine.number, data))
+        if not answers and data[0] in (wire.WAIT, wire.BARRIER):
+            self._blocked.set()
+        return data
+
+    def finished(self) -> bool:
+        """All has passed: no connection is left."""
+        with self._changed:
+            return not self._pairs
+
+
+def recorded(name: str) -> tuple[int, list[Message]]:
+    """What torch's client, in a process of its own as it may hold the GIL, and torch's server say; and its pid."""
+    context = multiprocessing.get_context("fork")
+    blocked = context.Event()
+    with running("torch") as server, Recorder(server.port, blocked) as between:
+        client = context.Process(target=PROGRAMS[name], args=(between.port, blocked))
+        client.start()
+        client.join(60)
+        assert client.exitcode == 0, f"{name}: {client.exitcode}"
+        assert client.pid is not None
+        eventually(between.finished)
+        return client.pid, merged(between.messages)

@@ -8,12 +8,10 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 
 from kits import TESTS
 
 SCRIPTS = TESTS / "wire" / "workers"
-BIN = Path(sys.executable).parent
 
 
 @contextmanager
@@ -63,9 +61,3 @@ def outputs(processes: Sequence[subprocess.Popen[str]], timeout: float = 180) ->
         assert process.returncode == 0, f"process {number} exited with {process.returncode}:\n{text}"
         texts.append(text)
     return texts
-
-
-def last_line(text: str) -> str:
-    """The report of a worker, which is JSON: torch may have warned before and after it."""
-    lines = text.splitlines()
-    return next((line for line in reversed(lines) if line.startswith("{")), lines[-1] if lines else "")

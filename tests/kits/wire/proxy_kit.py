@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import queue
 import select
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
+from kits.eventually import eventually
 from kits.wire import wire_client as wire
-from kits.wire.attack_kit import Bystanders, wait_until
+from kits.wire.attack_kit import Bystanders, Crowd, Rounds, standing
 from kits.wire.wire_client import PATIENCE, Raw
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.native.proxy import StoreProxy
@@ -31,7 +30,7 @@ class Node:
         self.proxy = StoreProxy(Endpoint("127.0.0.1", root), grace=grace, on_lost=self.losses.put, **options)
         self.port = self.proxy.listen()
         try:
-            wait_until(self._begun, self.proxy.stats)
+            eventually(self._begun, self.proxy.stats)
         except BaseException:
             self.proxy.close()
             raise
@@ -67,36 +66,21 @@ class Node:
         self.proxy.close()
 
 
-class Workers:
+class Workers(Rounds):
     """Clients of one proxy that do, again and again, all that changes something, each with keys of its own.
 
     Every answer is checked: nothing may be lost, done twice or out of order.
     """
 
     def __init__(self, port: int, clients: int = 3, name: bytes = b"worker") -> None:
-        self._clients = [Raw(port) for _ in range(clients)]
+        super().__init__(port, clients)
         self._name = name
-        self._changed = threading.Condition()
-        self._stopping = False
-        self.rounds = 0
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="workers", daemon=True)
-        self._thread.start()
 
-    def _run(self) -> None:
-        try:
-            while not self._stopping:
-                for number, client in enumerate(self._clients):
-                    client.send(self._request(number))
-                for number, client in enumerate(self._clients):
-                    self._check(number, client)
-                with self._changed:
-                    self.rounds += 1
-                    self._changed.notify_all()
-        except (wire.Closed, OSError, AssertionError) as error:
-            with self._changed:
-                self.error = error
-                self._changed.notify_all()
+    def round(self) -> None:
+        for number, client in enumerate(self.clients):
+            client.send(self._request(number))
+        for number, client in enumerate(self.clients):
+            self._check(number, client)
 
     def _key(self, number: int, what: bytes) -> bytes:
         return b"/%s/%d/%s" % (self._name, number, what)
@@ -134,35 +118,8 @@ class Workers:
             *(b"%d" % turn, turn + 1, 2, b"%d.1" % turn, b"%d" % (turn + 1), b"m%d" % turn, log),
             *(1, 0, b"\1", wire.STOP_WAITING, 1, b"%d.2" % turn, wire.STOP_WAITING),
         ], (number, turn, seen)
-        total, clients = i64(), len(self._clients)  # in any order among the clients
+        total, clients = i64(), len(self.clients)  # in any order among the clients
         assert turn * clients < total <= (turn + 1) * clients, (total, turn)
-
-    def advance(self, rounds: int, timeout: float = PATIENCE) -> None:
-        """Returns when all were answered that many rounds more."""
-        with self._changed:
-            goal = self.rounds + rounds
-            self._changed.wait_for(lambda: self.rounds >= goal or self.error, timeout)
-            assert self.error is None, f"a worker was disturbed: {self.error!r}"
-            assert self.rounds >= goal, f"workers got no further than {self.rounds} of {goal}"
-
-    def expect_closed(self) -> None:
-        """They are all cut off, and have seen nothing wrong before."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.error, PATIENCE)
-        assert isinstance(self.error, wire.Closed), self.error
-        for client in self._clients:
-            client.until_close()
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._stopping = True
-        self._thread.join(PATIENCE)
-        for client in self._clients:
-            client.close()
-        if kind is None:
-            assert self.error is None or isinstance(self.error, wire.Closed), self.error
 
 
 def trunks(statistics: dict[str, Any]) -> list[dict[str, Any]]:
@@ -184,7 +141,7 @@ def advance(others: Sequence[Bystanders]) -> None:
 
 def expect_requests(node: Node, name: str, count: int) -> None:
     """Its workers' requests of that type have come to the proxy."""
-    wait_until(lambda: node.requests(name) >= count, lambda: node.proxy.stats()["requests"])
+    eventually(lambda: node.requests(name) >= count, lambda: node.proxy.stats()["requests"])
 
 
 def assert_new_or_closed(reader: Raw) -> None:
@@ -201,13 +158,5 @@ def silent(clients: Sequence[Raw]) -> bool:
     return not select.select([client.socket for client in clients], [], [], 0)[0]
 
 
-@contextmanager
-def crowd(port: int, count: int, *, validated: bool = True) -> Iterator[list[Raw]]:
-    clients: list[Raw] = []
-    try:
-        for _ in range(count):
-            clients.append(Raw(port, validated=validated))
-        yield clients
-    finally:
-        for client in clients:
-            client.close()
+def crowd(port: int, count: int, *, validated: bool = True) -> Crowd:
+    return standing(port, b"", validated=validated, count=count)

@@ -1,6 +1,6 @@
 """A store server, or a proxy, in a process of its own: its memory and its descriptors are its alone.
 
-Its argument is JSON: ``limits``; of a server ``threads``, ``host``, and after how many seconds it is to ``pause``; of a
+Its argument is JSON: ``limits``; of a server ``threads``, and after how many seconds it is to ``pause``; of a
 proxy ``root``, which is a port of this machine, and ``proxy``, further arguments of ``StoreProxy``. It prints its port,
 then answers each line with a line of JSON, until its input ends: ``stats``, ``files N``, which sets the limit of open
 files, or of a server that may pause ``resume N`` and ``close``. Log lines go to stderr.
@@ -27,7 +27,7 @@ def main() -> None:
         server = StoreProxy(Endpoint("127.0.0.1", root), limits=limits, on_lost=lost, **options.get("proxy", {}))
         port = server.listen()
     else:
-        server = StoreServer(options.get("host", "127.0.0.1"), threads=options["threads"], limits=limits)
+        server = StoreServer("127.0.0.1", threads=options["threads"], limits=limits)
         port = server.port
         if options.get("pause"):
             server.first.pause_after(

@@ -6,7 +6,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from kits.wire.coordination_kit import LONG, Losses, opened
 from kits.wire.wire_client import PATIENCE
@@ -29,9 +29,9 @@ def session_at(port: int, ttl: float = LONG, losses: Losses | None = None) -> Na
 
 
 @contextmanager
-def answering(*scripts: Callable[[socket.socket], object]) -> Iterator[int]:
+def answering(*scripts: Callable[[socket.socket], object], port: int = 0) -> Iterator[int]:
     """The port of a server that does with its first connections what the scripts say, and keeps them open."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server(("127.0.0.1", port)) as listener:
         kept = []
 
         def serve() -> None:
@@ -41,10 +41,8 @@ def answering(*scripts: Callable[[socket.socket], object]) -> Iterator[int]:
                 except OSError:  # the test has ended
                     return
                 kept.append(connection)
-                try:
+                with suppress(OSError):
                     script(connection)
-                except OSError:
-                    pass
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
@@ -53,17 +51,11 @@ def answering(*scripts: Callable[[socket.socket], object]) -> Iterator[int]:
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             for connection in kept:
-                _end(connection)  # of the script that still reads from it
+                with suppress(OSError):  # it has ended, or was closed
+                    connection.shutdown(socket.SHUT_RDWR)  # the script may still read from it
             thread.join(PATIENCE)
             for connection in kept:
                 connection.close()
-
-
-def _end(connection: socket.socket) -> None:
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:  # it has ended, or was closed
-        pass
 
 
 def says(data: bytes) -> Callable[[socket.socket], object]:

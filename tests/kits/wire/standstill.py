@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from kits.wire.attack_kit import wait_until
+from kits.eventually import eventually
 from kits.wire.trunk_peer import OK, answer, frame, framed, text
 from kits.wire.wire_client import Raw
 
@@ -23,7 +23,7 @@ def stopped(pids: Sequence[int]) -> Iterator[None]:
     try:
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
-        wait_until(lambda: all(_stands(pid) for pid in pids), lambda: pids)
+        eventually(lambda: all(_stands(pid) for pid in pids), lambda: pids)
         yield
     finally:
         for pid in pids:

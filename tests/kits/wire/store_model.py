@@ -2,7 +2,7 @@
 
 A request is a tuple, its name first; ``encode`` puts it on the wire. ``run`` executes it for a connection
 and appends to ``out[connection]`` the bytes that every connection gets. Where the two classes differ is a difference
-that we chose, and only there: each method of ``LibUvStore`` says which one, by its name in ``differences.py``.
+that we chose, and only there: each method of ``LibUvStore`` says which one. See ``test_differences.py``.
 """
 
 from __future__ import annotations
@@ -256,11 +256,11 @@ class LibUvStore(Store):
         self.waiting: dict[bytes, list[int]] = {}
 
     def answer(self, reply: bytes, released: bytes) -> bytes:
-        """OWN_WAITS_AFTER_REPLY."""
+        """The WAITs that a request released on its own connection come before its reply."""
         return released + reply
 
     def on_wait(self, connection: int, keys: list[bytes]) -> bytes | None:
-        """QUEUE_IN_MULTI_WAIT: counts the keys without a value. PIPELINED_WAITS: forgets its earlier count."""
+        """Counts the keys without a value, also those with a queue, and forgets an earlier count."""
         if all(map(self.present, keys)):
             return wire.STOP_WAITING
         missing = [key for key in keys if key not in self.values]
@@ -277,7 +277,7 @@ class LibUvStore(Store):
                 del self.waiting[key]
 
     def on_barrier(self, connection: int, key: bytes, world_size: int) -> bytes | None:
-        """BARRIER_SIZES: who completes his own size releases all. WAIT_FOR_BARRIER_KEY: nobody else is told."""
+        """Who completes his own size releases all, and who waits for the key alone is not told of arrivals."""
         count = self.added(connection, key, 1, write=False)
         if count is None:
             return None
@@ -289,12 +289,12 @@ class LibUvStore(Store):
         return None
 
     def written(self, key: bytes) -> None:
-        """BARRIER_RELEASED_BY_ANY_WRITE: a barrier's waiter is one of a key like any other."""
+        """A barrier's waiter is one of a key like any other: any write releases it."""
         for connection in self.waiting.pop(key, []):
             self.count_down(connection)
 
     def pushed(self, key: bytes) -> None:
-        """STALE_QUEUE_WAITER: who was released stays in line. PUSHES_ARE_COUNTED: so does who misses another key."""
+        """Who was released stays in line, and so does who misses another key, for which pushes count."""
         for connection in self.waiting.get(key, []):
             if self.count_down(connection):
                 return
@@ -306,5 +306,5 @@ class LibUvStore(Store):
         return self.awaited[connection] == 0
 
     def refused_compare_set(self, key: bytes) -> None:
-        """COMPARE_SET_WAKES: waiters of the key are told."""
+        """Waiters of the key are told."""
         self.written(key)

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 import time
 import uuid
 from pathlib import Path
 
-from store_client import StoreClient
-
+from rdzv_plugins.kvstore.sockets.interruption import Interruption
+from rdzv_plugins.kvstore.tcpstore import wire
+from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.worker import round_holds
 
 DIRECTORY = Path(os.environ["SOAK_DIR"])
@@ -21,6 +23,8 @@ NODE = os.environ["SOAK_NODE"]
 STOP = DIRECTORY / "stop"
 PACE_S = 0.1
 """Between two steps: the agents and their faults are what is tested, not this loop."""
+LONG_S = 1_000_000.0
+"""In their store they wait for as long as it takes."""
 SAVING_S = 6.0
 """A checkpoint is written beside the steps, one after the other, and takes so long."""
 
@@ -34,10 +38,10 @@ class World:
         self._who = {"node": NODE, "agent": os.environ["SOAK_AGENT"], "pid": os.getpid()}
         self.write("start")
         self._start_slowly()
-        self.store = StoreClient(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-        self.id = self.store.compare_set("soak/world", uuid.uuid4().hex)
+        self.store = _store()
+        self.id = self.store.compare_set("soak/world", "", uuid.uuid4().hex).decode()
         me = f"{NODE}/{os.getpid()}"
-        holder = self.store.compare_set(f"soak/rank/{self.rank}", me)
+        holder = self.store.compare_set(f"soak/rank/{self.rank}", "", me).decode()
         self._who["id"] = self.id
         self.write("joined", rank=self.rank, size=self.size, holder="" if holder == me else holder, **_environment())
         if self.store.add("soak/joined", 1) == self.size:
@@ -74,6 +78,12 @@ class World:
             time.sleep(float((DIRECTORY / "start" / NODE).read_text()))
         except FileNotFoundError:
             return
+
+
+def _store() -> PlainClient:
+    connection = socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), 60)
+    wire.greet(connection)
+    return PlainClient(connection, prefix="", timeout=LONG_S, answer=None, interruption=Interruption())
 
 
 def _environment() -> dict[str, str]:

@@ -176,7 +176,7 @@ class Launch:
             handler.tell_events(lambda event: _tell_all(observers, event))
         monitor = WorkerMonitor(Path(directory.pipes), self._wrote)
         on_first = None if self._timeline is None else self._wrote
-        self._output = Output(spec, layout, monitor.attach, directory.log_pipes, on_first, directory.ensure)
+        self._output = Output(spec, layout, monitor.attach, on_first, directory.ensure)
         self._barrier = {BARRIER: f"{directory.path}/barrier"} if spec.program.kind is Kind.PATH else {}
         self._stacks = NodeStacks(self._node, directory.path)
         self._stacks.log_to(self._output.root)

@@ -57,8 +57,7 @@ class OwnOptions:
     log_prefix: bool = option(False, help="The same as --log-prefix.")
     fold: bool = option(True, help="With log_prefix: show identical lines of several workers once. false: --no-fold.")
     ranks_filter: str = option("", help="The same as --ranks-filter, with colons between the ranks.")
-    log_timestamps: Literal["none", "screen", "files", "all"] = option("none", help="The same as --log-timestamps.")
-    log_rotate: str = option("", help="The same as --log-rotate.")
+    log_timestamps: Literal["none", "screen"] = option("none", help="The same as --log-timestamps.")
 
 
 NAMES = frozenset({PRELOAD, *(each.name for each in dataclasses.fields(OwnOptions))})
@@ -99,7 +98,6 @@ def read_own(args: argparse.Namespace) -> OwnOptions:
         fold=own.fold and not args.no_fold,
         ranks_filter=args.ranks_filter or own.ranks_filter.replace(":", ","),
         log_timestamps=args.log_timestamps if "log_timestamps" in args.given else own.log_timestamps,
-        log_rotate=args.log_rotate or own.log_rotate,
     )
 
 
@@ -115,5 +113,4 @@ def read_logs(own: OwnOptions) -> LogSettings:
         fold=own.fold,
         ranks=own.ranks_filter,
         timestamps=own.log_timestamps,
-        rotate=own.log_rotate,
     )

@@ -79,11 +79,6 @@ class RunDirectory:
         """The directory of the pipes for the workers' standard error."""
         return os.path.join(self.path, "pipes")
 
-    @property
-    def log_pipes(self) -> str:
-        """The directory of the pipes of log files that the agent writes."""
-        return os.path.join(self.path, "log-pipes")
-
     def __enter__(self) -> RunDirectory:
         return self
 

@@ -179,17 +179,6 @@ def _output(ours: argparse._ArgumentGroup) -> None:
         action=Value,
         type=str,
         default="none",
-        choices=["none", "screen", "files", "all"],
-        help="where workers' lines get the time in front: on the screen (--tee, --log-prefix), in log files, or "
-        "both (default none)",
-    )
-    ours.add_argument(
-        "--log-rotate",
-        "--log_rotate",
-        action=Value,
-        type=str,
-        default="",
-        metavar="SIZE[:FILES]",
-        help="begin a new log file when a worker's has reached this size, and keep this many (default 5), for "
-        "example 100MiB:5",
+        choices=["none", "screen"],
+        help="whether workers' lines get the time in front on the screen (--tee, --log-prefix; default none)",
     )

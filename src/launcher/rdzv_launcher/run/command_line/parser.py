@@ -38,6 +38,10 @@ All flags: rdzv-run --help; backends: rdzv backends
 """
 
 
+_GONE = {"--log-rotate": "Let logrotate do it, as workers append to their files: docs/how-to/logs.md shows how."}
+"""Flags that there were, and what to do instead."""
+
+
 class Parser(argparse.ArgumentParser):
     """Reads flags up to the script's name: what follows is the script's, which argparse would take for flags of ours.
 
@@ -63,6 +67,8 @@ class Parser(argparse.ArgumentParser):
         from rdzv_launcher.run.command_line.installed_torch import knows
 
         unknown = self._unknown
+        if instead := _GONE.get(unknown.replace("_", "-")):
+            raise UsageError(f"{unknown} is no longer a flag of rdzv-run", remedy=instead)
         if unknown and knows(unknown):
             raise UsageError(
                 f"{unknown} is a flag of the installed torchrun, and this rdzv-run is too old to have it",

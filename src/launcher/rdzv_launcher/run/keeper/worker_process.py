@@ -33,7 +33,9 @@ def redirect(stdout: str, stderr: str) -> None:
     for fd, name, path in ((1, "stdout", stdout), (2, "stderr", stderr)):
         if path:
             try:
-                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
+                # appended to: what truncates the file later (logrotate) leaves no hole
+                append = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+                file = os.open(path, append | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
                 if file == fd:  # it had been closed
                     os.set_inheritable(fd, True)
                 else:

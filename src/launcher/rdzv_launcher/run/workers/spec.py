@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from rdzv_launcher.run.signals import read
-from rdzv_launcher.run.workers.log_settings import LogSettings, Timestamps
+from rdzv_launcher.run.workers.log_settings import LogSettings
 from rdzv_launcher.run.workers.numa import require_numactl
 from rdzv_launcher.run.workers.preloading import read_modules
 from rdzv_launcher.run.workers.program import Program, read_program
@@ -134,13 +134,8 @@ def _check_files(logs: LogSettings, args: argparse.Namespace, redirects: Streams
             f"--log-prefix shows what workers write to files, and --log-dir={os.devnull} has none",
             remedy="Name a directory, or leave --log-dir out: the files go to a temporary directory then.",
         )
-    if not any(redirects.of(each) | tee.of(each) for each in range(nproc)) and not args.logs_specs:
-        for flag, given in (
-            ("--log-rotate", logs.rotate_bytes),
-            ("--log-timestamps", logs.timestamps is not Timestamps.NONE),
-        ):
-            if given:
-                logger.warning("%s does nothing: no stream goes to a file (--redirects=3, --tee=3, --log-prefix)", flag)
+    if logs.timestamps and not any(tee.of(each) for each in range(nproc)) and not args.logs_specs:
+        logger.warning("--log-timestamps does nothing: no stream is shown by this agent (--tee=3, --log-prefix)")
 
 
 def _ranks(text: str) -> frozenset[int]:

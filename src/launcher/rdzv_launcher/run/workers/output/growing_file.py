@@ -1,4 +1,4 @@
-"""A log file as its reader sees it: it grows, and it may be rotated meanwhile."""
+"""A log file as its reader sees it: it grows, and logrotate may move or truncate it meanwhile."""
 
 from __future__ import annotations
 
@@ -9,93 +9,77 @@ from rdzv_launcher.run.workers.output.rotated import older
 
 
 class GrowingFile:
-    """A file that is read while it grows: from its beginning, once. Not thread-safe."""
+    """A file that is read while it grows: from its beginning, once. Not thread-safe.
 
-    def __init__(self, path: str, files: int = 0) -> None:
-        """``files``: how many there may be if it is rotated; 0: it is not rotated. Raises ``OSError``."""
-        self._path, self._files = path, files
+    A file that is renamed is read on, as its writer has it open, too. One that is copied and truncated
+    (``copytruncate``) is read to the end of its copy, and then from its new beginning.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Raises ``OSError``."""
+        self._path = path
         self._missed = False
         # whoever starts the worker may create the file only later
         self._file = io.FileIO(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
+        self._copy: io.FileIO | None = None
+        """While there is something to read of what was in the file before it was truncated."""
 
     def read(self, most: int) -> bytes:
         """Some of what is new; empty if everything so far has been read."""
-        data = self._file.read(most)
-        if not data and self._go_on():
-            data = self._file.read(most)
-        return data or b""
+        self._follow()
+        return self._current.read(most) or b""
 
     def missed(self) -> bool:
-        """Whether lines may be missing before what was read last: files were rotated away. True once each time."""
+        """Whether lines may be missing before what was read last: the file was truncated. True once each time."""
         missed, self._missed = self._missed, False
         return missed
 
     def behind(self) -> int:
         """How many bytes are left to be read."""
-        return self._rest() + sum(_look(older(self._path, number))[1] for number in range(self._age()))
+        self._follow()
+        return _rest(self._file) + (_rest(self._copy) if self._copy is not None else 0)
 
     def skip_to_last(self, most: int) -> int:
         """Leave out all but the last ``most`` bytes, or fewer; returns how many bytes are left out."""
         before = self.behind()
-        if self._age():
-            self._open(self._path)
+        self._end_copy()
         self._file.seek(max(self._file.tell(), os.fstat(self._file.fileno()).st_size - most))
-        return max(0, before - self._rest())
+        return max(0, before - _rest(self._file))
 
     def close(self) -> None:
+        self._end_copy()
         self._file.close()
 
-    def _rest(self) -> int:
-        return max(0, os.fstat(self._file.fileno()).st_size - self._file.tell())
+    @property
+    def _current(self) -> io.FileIO:
+        return self._file if self._copy is None else self._copy
 
-    def _age(self) -> int:
-        """How many files have come after this one; 0 also while they are being renamed."""
-        if not self._files:
-            return 0
-        mine = os.fstat(self._file.fileno()).st_ino
-        for number in range(self._files):
-            inode, _ = _look(older(self._path, number))
-            if inode == mine:
-                return number
-            if not inode and number:
-                return 0
-        return self._files  # it is gone: it was older than all that exist
-
-    def _go_on(self) -> bool:
-        """Take the next file, if there is one now."""
-        age = self._age()
-        if not age or self._rest():  # it got more before it was followed by another
-            return False
-        mine = os.fstat(self._file.fileno()).st_ino
-        file = self._opened(older(self._path, age - 1))
-        if file is None:
-            return False
-        # the oldest is renamed first: if this one still is where it was, the opened file was the one after it
-        if age < self._files and _look(older(self._path, age))[0] != mine:
-            file.close()
-            return False
-        self._file.close()
-        self._file = file
-        self._missed = self._missed or age == self._files
-        return True
-
-    def _open(self, path: str) -> None:
-        if (file := self._opened(path)) is not None:
-            self._file.close()
-            self._file = file
-
-    @staticmethod
-    def _opened(path: str) -> io.FileIO | None:
+    def _follow(self) -> None:
+        """Turn to the copy of a file that was truncated, and back once that has been read."""
+        if self._copy is not None and _rest(self._copy) == 0:
+            self._end_copy()
+        read = self._file.tell()
+        if os.fstat(self._file.fileno()).st_size >= read:
+            return  # also if as much was written since: within a tenth of a second, so it was a small file
+        self._end_copy()
+        self._file.seek(0)
         try:
-            return io.FileIO(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-        except OSError:  # it was renamed just now: try again with the next look
-            return None
+            copy = io.FileIO(os.open(older(self._path, 1), os.O_RDONLY | os.O_CLOEXEC))
+        except OSError:
+            self._missed = True
+            return
+        if os.fstat(copy.fileno()).st_size < read:  # of something else
+            copy.close()
+            self._missed = True
+            return
+        copy.seek(read)
+        self._copy = copy
+
+    def _end_copy(self) -> None:
+        if self._copy is not None:
+            self._copy.close()
+            self._copy = None
 
 
-def _look(path: str) -> tuple[int, int]:
-    """Its number in the file system, and its size; zeros if there is none."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return 0, 0
-    return found.st_ino, found.st_size
+def _rest(file: io.FileIO) -> int:
+    return max(0, os.fstat(file.fileno()).st_size - file.tell())

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from rdzv_launcher.run.workers.log_settings import LogSettings
 from rdzv_launcher.run.workers.output.destinations import Destinations, Layout
 from rdzv_launcher.run.workers.output.index import Index, WorkerRecord
-from rdzv_launcher.run.workers.output.log_copies import LogCopies
 from rdzv_launcher.run.workers.spec import WorkersSpec
 
 if TYPE_CHECKING:
@@ -34,22 +32,19 @@ class Output:
         spec: WorkersSpec,
         layout: Layout,
         capture: Callable[[Mapping[int, str]], Mapping[int, str]] | None = None,
-        pipes: str = "",
         on_first: Callable[[int], None] | None = None,
         ready: Callable[[], None] = lambda: None,
     ) -> None:
         """``capture`` takes over the stderr of workers that would write to ours: ``WorkerMonitor.attach``.
 
-        ``pipes``: the directory for pipes of log files that the agent has to write; empty: it writes none. ``on_first``
-        is called by any thread with the local rank of the worker that is the first of its round to write to a file of
-        its own, and returns at once. ``ready`` makes sure before each round that there are directories for all this.
+        ``on_first`` is called by any thread with the local rank of the worker that is the first of its round to write
+        to a file of its own, and returns at once. ``ready`` makes sure before each round that there are directories.
         """
         self._spec = spec
         self._layout = layout
         self._capture = capture
         self._on_first, self._ready = on_first, ready
         self._first: FirstLines | None = None
-        self._copies = LogCopies(spec.logs if pipes else LogSettings(), pipes)
         self._host = socket.gethostname()
         self._index = Index()
         self._tee: Tee | None = None
@@ -66,7 +61,7 @@ class Output:
     def was_shown(self) -> bool:
         """Whether the files hold nothing that was not shown, too, as with --tee and --log-prefix."""
         spec = self._spec
-        wanted = spec.logs.copies or spec.logs.ranks or spec.stdout_filters or spec.stderr_filters
+        wanted = spec.logs.ranks or spec.stdout_filters or spec.stderr_filters
         return not (self._cut or wanted) and all(
             spec.shows(each) and not spec.redirects.of(each) & ~spec.tee.of(each) for each in range(spec.nproc)
         )
@@ -102,15 +97,12 @@ class Output:
             self._first = FirstLines(_files(found), self._on_first)
         records = [self._record(found, each, own) for each, own in variables.items()] if found.index else []
         self._index.begin(found.index, records, found.moved)
-        stdouts, stderrs = self._copies.begin("stdout", found.stdouts), self._copies.begin("stderr", found.stderrs)
-        if self._capture is not None:
-            captured = self._capture(found.stderrs)  # for files, it is told where they are
-            stderrs = {each: captured[each] if path == found.stderrs[each] else path for each, path in stderrs.items()}
-        return replace(found, stdouts=stdouts, stderrs=stderrs)
+        if self._capture is None:
+            return found
+        return replace(found, stderrs=self._capture(found.stderrs))  # for files, it is told where they are
 
     def started(self, pids: Mapping[int, int]) -> None:
         """The workers of the round are running; ``pids`` are by local rank."""
-        self._copies.opened()
         self._index.started(pids)
 
     def ended(self, local_rank: int, exit_code: int, *, stopped: bool) -> None:
@@ -121,7 +113,6 @@ class Output:
         """The workers of the round have ended: show the rest of what they wrote."""
         if self._first is not None:
             self._first.stop()
-        self._copies.end()
         tee, self._tee = self._tee, None
         if tee is not None and not tee.stop(_STUCK_S, _REST_S):
             tee.complete = False

@@ -1,6 +1,6 @@
-"""The files of a rotated stream, the newest first: ``stdout.log`` (being written), ``stdout.1.log``, ``stdout.2.log``.
+"""The files of a stream that logrotate keeps, the newest first: ``stdout.log`` (being written), ``stdout.log.1``, ...
 
-They end with ``.log``, as all logs of workers do; such files stay when an agent's temporary files are removed.
+Workers append, and nothing here renames or truncates: logrotate does, with ``copytruncate``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ _MOST_BYTES = 4 << 20
 
 def older(path: str, number: int) -> str:
     """The path of an older file of the stream; 0 is the one being written."""
-    stem, extension = os.path.splitext(path)
-    return f"{stem}.{number}{extension}" if number else path
+    return f"{path}.{number}" if number else path
 
 
 def all_of(path: str) -> list[str]:
@@ -25,15 +24,6 @@ def all_of(path: str) -> list[str]:
         found.insert(0, older(path, number))
         number += 1
     return found
-
-
-def rotate(path: str, files: int) -> None:
-    """Make room for a new file at ``path``; of the older ones, at most ``files`` - 1 stay. Raises ``OSError``."""
-    there = 1
-    while there < files - 1 and os.path.exists(older(path, there)):
-        there += 1
-    for number in range(there, 0, -1):
-        os.replace(older(path, number - 1), older(path, number))
 
 
 def last_lines(path: str, count: int) -> list[str]:

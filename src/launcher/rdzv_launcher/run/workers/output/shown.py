@@ -13,7 +13,7 @@ from rdzv_launcher.run.workers.output.destinations import Destinations
 from rdzv_launcher.run.workers.output.filtered import FilteredFile
 from rdzv_launcher.run.workers.output.tail import Tail
 from rdzv_launcher.run.workers.output.tee import Tee
-from rdzv_launcher.run.workers.output.view import Folded, Plain, View, stamped_by
+from rdzv_launcher.run.workers.output.view import Folded, Plain, View, with_time, without_time
 from rdzv_launcher.run.workers.spec import WorkersSpec
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ def show(
     ``variables`` are those of the workers and ``ranks`` their global ranks, both by local rank.
     """
     logs, host = spec.logs, socket.gethostname()
-    stamped = stamped_by(screen=logs.stamps_screen, files=logs.stamps_files)
+    stamped = with_time if logs.timestamps else without_time
     tails, filtered, views = list[Tail](), list[FilteredFile](), list[View]()
     for stream, paths, needles, path in (
         ("stdout", found.teed_stdouts, spec.stdout_filters, found.filtered_stdout),
@@ -49,7 +49,6 @@ def show(
                         filtered=collected,
                         prefix=prefixes[each],
                         allowance=Allowance() if logs.fold else None,
-                        files=logs.rotate_files,
                     )
                 )
             except OSError as error:

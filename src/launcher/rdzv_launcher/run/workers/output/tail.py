@@ -30,15 +30,14 @@ class Tail:
         filtered: FilteredFile | None = None,
         prefix: str = "",
         allowance: Allowance | None = None,
-        files: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``local_rank``: as ``view`` knows it. ``prefix`` precedes each line in ``filtered``.
 
-        ``allowance``: output beyond it is left out; None: everything is shown. ``files``: how many files a rotated
-        stream may have. Raises ``OSError`` if there can be no such file.
+        ``allowance``: output beyond it is left out; None: everything is shown. Raises ``OSError`` if there can be no
+        such file.
         """
-        self._file = GrowingFile(path, files)
+        self._file = GrowingFile(path)
         self._path, self._local_rank, self._view = path, local_rank, view
         self._filtered, self._prefix = filtered, prefix
         self._allowance = allowance if filtered is None else None  # everything is collected there
@@ -63,7 +62,7 @@ class Tail:
             self._left = self._left - len(data) if data else 0
         if self._file.missed():
             self._take(self._lines.feed(b"", final=True))
-            self._say(f"lines may be left out here: files of {self._path} were rotated away before they were shown")
+            self._say(f"lines may be left out here: {self._path} was truncated before they were shown")
         if data:
             self._read_at = self._clock()
             self._take(self._lines.feed(data))

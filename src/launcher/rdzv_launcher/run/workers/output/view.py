@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from rdzv_launcher.run.workers.output.console import Console
 from rdzv_launcher.run.workers.output.fold import Fold
 from rdzv_launcher.run.workers.output.lines import OpenLine
-from rdzv_launcher.run.workers.output.stamps import split, stamp
 
 
 class View(Protocol):
@@ -37,7 +37,7 @@ class Plain:
     def take(self, local_rank: int, lines: Sequence[str]) -> None:
         prefix, then, ranks = self._prefixes[local_rank], self._open.then, (local_rank,)
         if lines:
-            self.console.write("".join([then(ranks, time + prefix, line) for time, line in self._stamped(lines)]))
+            self.console.write("".join([then(ranks, stamp + prefix, line) for stamp, line in self._stamped(lines)]))
 
     def show(self, *, final: bool = False) -> float | None:
         return None
@@ -64,13 +64,13 @@ Stamped = Callable[[Sequence[str]], Sequence[tuple[str, str]]]
 """Gives, for each line of a file, what is shown in front of everything else, and the line itself."""
 
 
-def stamped_by(*, screen: bool, files: bool) -> Stamped:
-    """``screen``: times are shown; ``files``: the lines in the files have one already."""
+def with_time(lines: Sequence[str]) -> Sequence[tuple[str, str]]:
+    """The time in UTC, so that the lines of many nodes can be sorted: ``2026-01-31T12:00:00.000Z``."""
+    seconds = time.time()
+    now = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{int(seconds % 1 * 1000):03d}Z "
+    return [(now, line) for line in lines]
 
-    def stamps(lines: Sequence[str]) -> Sequence[tuple[str, str]]:
-        now = stamp() if screen else ""
-        if files:  # what follows a carriage return has no time there
-            return [(time or now if screen else "", line) for time, line in map(split, lines)]
-        return [(now, line) for line in lines]
 
-    return stamps
+def without_time(lines: Sequence[str]) -> Sequence[tuple[str, str]]:
+    """Nothing in front."""
+    return [("", line) for line in lines]

@@ -1,0 +1,416 @@
+"""Coordination by the native store, as ``parallel`` has it: right in everything. Each toy puts one fault into it."""
+
+import ctypes
+import dataclasses
+import json
+import os
+import signal
+import threading
+import time
+
+from toy_registry import toy
+
+from rdzv_plugins import Backend, Capability, Event
+from rdzv_plugins.elastic.endpoint_options import EndpointOptions, validate
+from rdzv_plugins.errors import ConnectionLost, RdzvError
+
+
+class Session:
+    """A session that passes everything on; a toy changes what it does wrong."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        self.ttl, self.local_addr, self.remote_addr = inner.ttl, inner.local_addr, inner.remote_addr
+
+    @property
+    def known_until(self):
+        return self.inner.known_until
+
+    def create(self, key, value, *, ephemeral=False, timeout):
+        return self.inner.create(key, value, ephemeral=ephemeral, timeout=timeout)
+
+    def put(self, items, *, ephemeral=False, guard=None, timeout):
+        return self.inner.put(items, ephemeral=ephemeral, guard=guard, timeout=timeout)
+
+    def delete(self, keys, *, guard=None, timeout):
+        return self.inner.delete(keys, guard=guard, timeout=timeout)
+
+    def list(self, prefix, *, timeout):
+        return self.inner.list(prefix, timeout=timeout)
+
+    def watch(self, prefix, on_events, *, after=0, timeout):
+        return self.inner.watch(prefix, on_events, after=after, timeout=timeout)
+
+    def close(self):
+        self.inner.close()
+
+
+@toy("coordination-right")
+class Service:
+    """A ``CoordinationBackend`` whose sessions are of the class ``session``. No fault: what is found is due to one."""
+
+    session = Session
+
+    def __init__(self, inner):
+        self.inner = inner
+        self.name, self.hosts_service = inner.name, inner.hosts_service
+
+    def open_session(self, ttl, *, on_lost, timeout):
+        return self.session(self.inner.open_session(ttl, on_lost=on_lost, timeout=timeout))
+
+    def close(self):
+        self.inner.close()
+
+
+def backend(name, kind):
+    """The descriptor of a backend whose ``create`` returns a service of that class, or one with such sessions."""
+    service = type("ToyService", (Service,), {"session": kind}) if issubclass(kind, Session) else kind
+
+    def create(request):
+        from rdzv_plugins.kvstore.coordination.service import open_service
+
+        return service(open_service(request, name))
+
+    return Backend(
+        name=name,
+        summary="coordination by the native store",
+        create=create,
+        capabilities=frozenset({Capability.ELASTIC, Capability.NODE_RANK, Capability.NODE_REPLACEMENT}),
+        options=EndpointOptions,
+        validate=validate,
+    )
+
+
+# faults of calls
+
+
+@toy("coordination-put-hangs")
+class Hanging(Session):
+    """``put`` never returns. It can be interrupted."""
+
+    def put(self, items, *, ephemeral=False, guard=None, timeout):
+        threading.Event().wait()
+
+
+@toy("coordination-deaf")
+class Deaf(Session):
+    """``put`` never returns, and waits in C, where no signal of Python's is heard."""
+
+    def put(self, items, *, ephemeral=False, guard=None, timeout):
+        mutex = ctypes.create_string_buffer(256)  # all zeros: PTHREAD_MUTEX_INITIALIZER
+        lock = ctypes.CDLL(None).pthread_mutex_lock
+        lock(mutex)
+        lock(mutex)  # nobody unlocks it
+
+
+@toy("coordination-dies")
+class Dying(Session):
+    """Ends the process that uses it, as a faulty extension module does: by a signal, or without a word (TOY_DIES)."""
+
+    def put(self, items, *, ephemeral=False, guard=None, timeout):
+        how = os.environ.get("TOY_DIES", "SIGSEGV")
+        if how == "exit":
+            os._exit(0)
+        os.kill(os.getpid(), getattr(signal, how))
+
+
+@toy("coordination-is-slow")
+class Slow(Session):
+    """Each answer takes two seconds."""
+
+    def create(self, *args, **options):
+        time.sleep(2)
+        return super().create(*args, **options)
+
+    def put(self, *args, **options):
+        time.sleep(2)
+        return super().put(*args, **options)
+
+
+@toy("coordination-late-answer")
+class Patient(Session):
+    """A request takes a minute if need be, whatever time-out it was given."""
+
+    def put(self, items, *, ephemeral=False, guard=None, timeout):
+        return super().put(items, ephemeral=ephemeral, guard=guard, timeout=max(timeout, 60))
+
+
+@toy("coordination-ignores-guard")
+class Unguarded(Session):
+    """A put is done whether its guard has changed or not."""
+
+    def put(self, items, *, ephemeral=False, guard=None, timeout):
+        return super().put(items, ephemeral=ephemeral, timeout=timeout)
+
+
+@toy("coordination-reads-stale")
+class Stale(Session):
+    """What a session has listed once, it lists again."""
+
+    def list(self, prefix, *, timeout):
+        held = self.__dict__.setdefault("held", {})
+        if prefix not in held:
+            held[prefix] = super().list(prefix, timeout=timeout)
+        return held[prefix]
+
+
+@toy("scale-asks-for-each")
+class AsksForEach(Session):
+    """Whenever a node writes something it looks at every member of the run, one by one."""
+
+    def put(self, items, *, ephemeral=False, guard=None, timeout):
+        held, _ = self.inner.list("members/", timeout=timeout)
+        for each in held:
+            self.list(each.key, timeout=timeout)
+        return super().put(items, ephemeral=ephemeral, guard=guard, timeout=timeout)
+
+
+# faults of watches
+
+
+class Endless:
+    def cancel(self):
+        pass
+
+
+@toy("coordination-calls-after-cancel")
+class Talkative(Session):
+    """A watch that was cancelled goes on."""
+
+    def watch(self, prefix, on_events, *, after=0, timeout):
+        super().watch(prefix, on_events, after=after, timeout=timeout)
+        return Endless()
+
+
+class Filtering(Session):
+    """Its watches tell what ``told`` makes of the events."""
+
+    def watch(self, prefix, on_events, *, after=0, timeout):
+        def filtered(events):
+            if left := self.told(events):
+                on_events(left)
+
+        return super().watch(prefix, filtered, after=after, timeout=timeout)
+
+
+@toy("coordination-loses-event")
+class Forgetful(Filtering):
+    """Of several changes that come at once, a watch tells all but the last."""
+
+    def told(self, events):
+        return events[:-1] if len(events) > 1 else events
+
+
+@toy("coordination-drops-events")
+class Dropping(Session):
+    """A watch tells what is there when it begins, and nothing that happens then."""
+
+    def watch(self, prefix, on_events, *, after=0, timeout):
+        now = self.list(prefix, timeout=timeout)[1]
+
+        def those_of_before(events):
+            if any(each.revision <= now for each in events):
+                on_events(events)
+
+        return super().watch(prefix, those_of_before, after=after, timeout=timeout)
+
+
+@toy("scale-polls")
+class Polls(Session):
+    """Its watches ask again and again what has changed, instead of being told."""
+
+    def watch(self, prefix, on_events, *, after=0, timeout):
+        watch = super().watch(prefix, on_events, after=after, timeout=timeout)
+        threading.Thread(target=self.poll, args=(prefix,), daemon=True).start()
+        return watch
+
+    def poll(self, prefix):
+        wait = threading.Event()
+        try:
+            while not wait.wait(0.2):
+                self.list(prefix, timeout=10)
+        except (RdzvError, TimeoutError):  # the session has ended
+            pass
+
+
+class OtherPlace(Filtering):
+    """A node is told another place in a round than it has: ``changed``."""
+
+    def told(self, events):
+        return [self.of(event) for event in events]
+
+    def of(self, event):
+        if event.value is None or not event.key.startswith("node/"):
+            return event
+        return Event(event.key, json.dumps(self.changed(json.loads(event.value))).encode(), event.revision)
+
+
+@toy("rendezvous-same-rank")
+class SameRank(OtherPlace):
+    """Every node is told that it has rank 0."""
+
+    def changed(self, place):
+        return {**place, "rank": 0}
+
+
+@toy("rendezvous-old-world")
+class OldWorld(OtherPlace):
+    """In a later round a node is told the size of its first one."""
+
+    world = 0
+
+    def changed(self, place):
+        self.world = self.world or place.get("world", 0)
+        return {**place, "world": self.world}
+
+
+@toy("rendezvous-forgets-late")
+class ForgetsLate(Session):
+    """Who leads is not told of a node that comes once there was a round."""
+
+    listed = frozenset()
+
+    def list(self, prefix, *, timeout):
+        held, revision = super().list(prefix, timeout=timeout)
+        if not prefix:  # as who begins to lead does
+            self.listed = frozenset(item.key for item in held)
+        return held, revision
+
+    def watch(self, prefix, on_events, *, after=0, timeout):
+        known, rounds = set(self.listed), []
+
+        def told(event):
+            if event.value is not None and not rounds:
+                known.add(event.key)
+                rounds.extend(range(json.loads(event.value).get("reached", 0)))
+            return event.key in known
+
+        def filtered(events):
+            left = [event for event in events if told(event)]
+            if left:
+                on_events(left)
+
+        return super().watch(prefix, filtered if prefix == "members/" else on_events, after=after, timeout=timeout)
+
+
+# faults of sessions
+
+
+@toy("coordination-ephemeral-stays")
+class Staying(Session):
+    """What a session puts as ephemeral stays when it ends."""
+
+    def put(self, items, *, ephemeral=False, guard=None, timeout):
+        return super().put(items, guard=guard, timeout=timeout)
+
+
+@toy("coordination-knows-too-much")
+class Confident(Session):
+    """A session is said to be known to live for longer than the service would keep it."""
+
+    @property
+    def known_until(self):
+        return self.inner.known_until + 3600
+
+
+@toy("coordination-lives-longer")
+class LivesLonger(Service):
+    """Its sessions live for a minute, whatever was asked for and is said."""
+
+    def open_session(self, ttl, *, on_lost, timeout):
+        session = super().open_session(max(ttl, 60), on_lost=on_lost, timeout=timeout)
+        session.ttl = ttl
+        return session
+
+
+@toy("coordination-leaves-descriptor")
+class LeavesDescriptor(Service):
+    """A descriptor of each session outlives it."""
+
+    def open_session(self, ttl, *, on_lost, timeout):
+        os.open("/dev/null", os.O_RDONLY)
+        return super().open_session(ttl, on_lost=on_lost, timeout=timeout)
+
+
+@toy("coordination-leaves-thread")
+class LeavesThread(Service):
+    """A thread of each session outlives it."""
+
+    def open_session(self, ttl, *, on_lost, timeout):
+        threading.Thread(target=threading.Event().wait, name="toy-leak", daemon=True).start()
+        return super().open_session(ttl, on_lost=on_lost, timeout=timeout)
+
+
+@toy("coordination-loses-silently")
+class Silent(Service):
+    """Nobody is told that a session was lost."""
+
+    def open_session(self, ttl, *, on_lost, timeout):
+        return super().open_session(ttl, on_lost=lambda error: None, timeout=timeout)
+
+
+@toy("coordination-loses-twice")
+class Insistent(Service):
+    """A node is told twice that its session was lost."""
+
+    def open_session(self, ttl, *, on_lost, timeout):
+        def twice(error):
+            on_lost(error)
+            on_lost(error)
+
+        return super().open_session(ttl, on_lost=twice, timeout=timeout)
+
+
+class Rising(Session):
+    def __init__(self, reopen):
+        self.reopen = reopen
+        super().__init__(reopen())
+
+    def put(self, items, *, ephemeral=False, guard=None, timeout):
+        try:
+            return super().put(items, ephemeral=ephemeral, guard=guard, timeout=timeout)
+        except ConnectionLost:
+            self.inner = self.reopen()
+            return super().put(items, ephemeral=ephemeral, guard=guard, timeout=timeout)
+
+
+@toy("coordination-rises-again")
+class Phoenix(Service):
+    """A session that was lost is replaced by another one in secret: without its keys, and without its watches."""
+
+    def open_session(self, ttl, *, on_lost, timeout):
+        return Rising(lambda: self.inner.open_session(ttl, on_lost=lambda error: None, timeout=timeout))
+
+
+# faults of a descriptor
+
+
+@dataclasses.dataclass(frozen=True)
+class Hasty(EndpointOptions):
+    def __post_init__(self):
+        object.__setattr__(self, "last_call_timeout", 0.0)
+
+
+@toy("rendezvous-no-last-call")
+def no_last_call(name):
+    """The first round begins with the minimum of nodes, whatever ``last_call_timeout`` is."""
+    return dataclasses.replace(backend(name, Service), options=Hasty)
+
+
+@toy("moves-not-at-all")
+def moves_not_at_all(name):
+    """It declares to take several endpoints, and meets at the first of them alone, whatever becomes of it."""
+    right = backend(name, Service)
+
+    def first(request):
+        return dataclasses.replace(request, endpoint=request.endpoint.partition(",")[0])
+
+    def create(request):
+        return right.create(dataclasses.replace(first(request), target=right.validate(first(request))))
+
+    return dataclasses.replace(
+        right,
+        create=create,
+        validate=lambda request: right.validate(first(request)),
+        capabilities=right.capabilities | {Capability.SEVERAL_ENDPOINTS},
+    )

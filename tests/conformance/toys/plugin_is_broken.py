@@ -1,3 +1,0 @@
-"""Fault: it cannot be loaded at all."""
-
-raise RuntimeError("not today")

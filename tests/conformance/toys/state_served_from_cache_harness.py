@@ -1,3 +1,0 @@
-from right_served_state import ServedHarness
-
-__all__ = ["ServedHarness"]

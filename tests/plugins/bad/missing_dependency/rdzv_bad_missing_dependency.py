@@ -1,1 +1,0 @@
-import rdzv_absent_client  # noqa: F401

@@ -1,1 +1,0 @@
-raise RuntimeError("the licence server said no\nand said it twice")

@@ -1,0 +1,100 @@
+"""Whole jobs by their seeds, of four kinds, and what many of them have met: a report, in which nothing may be zero."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from simulation.faults import Faulty, Whole
+from simulation.random_jobs import ALL, Cut, EngineJob, RandomJob, shrunk
+from simulation.scheduler import Stuck
+from simulation.static_faults import StaticFaulty
+
+_KINDS: tuple[type[RandomJob], ...] = (*(5 * [EngineJob]), *(2 * [Faulty]), Whole, *(2 * [StaticFaulty]))
+"""By the last digit of the seed."""
+_GARBAGE = 20
+
+
+def job_of(seed: int, cut: Cut = ALL) -> RandomJob:
+    """The same job for the same seed. Call ``run`` of it."""
+    return _KINDS[seed % len(_KINDS)](seed, cut)  # type: ignore[call-arg]
+
+
+def wrong_in(seeds: Iterable[int], report: Report) -> Iterator[str]:
+    """Run these jobs; what was wrong, each with the command that tells the story of the smallest such job."""
+    gc.disable()
+    try:
+        for number, seed in enumerate(seeds):
+            job = job_of(seed)
+            try:
+                job.run()
+            except (AssertionError, Stuck):
+                yield told(seed, *shrunk(lambda cut, seed=seed: job_of(seed, cut)))  # type: ignore[misc]
+            except Exception as error:  # of the simulation itself
+                yield told(seed, ALL, repr(error))
+            report.add(job)
+            if number % _GARBAGE == _GARBAGE - 1:
+                gc.collect()
+    finally:
+        gc.enable()
+
+
+def digests(seeds: Iterable[int]) -> Iterator[str]:
+    """Of all writes, messages and decisions of each of these jobs."""
+    for seed in seeds:
+        job = job_of(seed)
+        with contextlib.suppress(AssertionError, Stuck):
+            job.run()
+        yield f"{seed} {job.digest}"
+
+
+def told(seed: int, cut: Cut, what: str) -> str:
+    """One that was wrong, and how to see it again."""
+    options = f" --nodes {cut.nodes}" if cut.nodes is not None else ""
+    options += f" --faults {','.join(map(str, cut.faults)) or 'none'}" if cut.faults is not None else ""
+    return f"{what}\n  python tests/simulation --seed {seed} --show{options}"
+
+
+class Report:
+    """What some jobs have met."""
+
+    def __init__(self) -> None:
+        self.jobs: Counter[type[RandomJob]] = Counter()
+        self._met: Counter[tuple[type[RandomJob], str, str]] = Counter()
+        self._judged: Counter[tuple[type[RandomJob], str]] = Counter()
+        self._ends: Counter[str] = Counter()
+
+    def add(self, job: RandomJob) -> None:
+        """Count what a job has met."""
+        kind = type(job)
+        self.jobs[kind] += 1
+        self._met.update({(kind, *each): times for each, times in job.met.items()})
+        self._judged.update({(kind, oracle): times for oracle, times in job.judged.items()})
+        self._ends.update(job.ends)
+
+    @property
+    def lines(self) -> Iterator[str]:
+        """For people: how often each kind of fault met each state of a round, and each oracle judged."""
+        for kind, jobs in self.jobs.items():
+            yield f"{jobs} jobs of {kind.__name__}{''.join(f'{state:>11}' for state in kind.states)}"
+            for fault in kind.names():
+                times = "".join(f"{self._met[kind, fault, state]:11}" for state in kind.states)
+                yield f"  {fault:26}{times}"
+            judged = sorted((oracle, times) for (of, oracle), times in self._judged.items() if of is kind)
+            yield f"  judged: {', '.join(f'{oracle} {times}' for oracle, times in judged)}"
+        yield f"nodes ended: {', '.join(f'{end} {times}' for end, times in self._ends.most_common())}"
+
+    @property
+    def zeros(self) -> list[str]:
+        """What has never been met, of what must be."""
+        met = [
+            f"{kind.__name__}: '{fault}' has not met '{state}'"
+            for kind in self.jobs
+            for fault in kind.names()
+            for state in kind.states
+            if not self._met[kind, fault, state]
+        ]
+        judged = [(kind, oracle) for kind in self.jobs for oracle in kind.oracles if not self._judged[kind, oracle]]
+        return met + [f"{kind.__name__}: {oracle} had nothing to judge" for kind, oracle in judged]
