@@ -258,6 +258,8 @@ def test_newcomer_waits_until_a_round_can_have_a_unit_more():
     assert leader.state == (1, "complete")
     assert "multiple of 2 nodes (node_unit)" in leader.assigned["c"].spare
     assert not leader.assigned["c"].is_place
+    assert leader.lose("c").forget == ("c",)
+    leader.come(node("c"))
     assert not leader.hear(node("d")), "it only has to dial the store"
     assert leader.say("d", reached=1).round.cause == "came"
     leader.join("a", "b")

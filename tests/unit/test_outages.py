@@ -56,13 +56,14 @@ class Service(Alone):
         super().__init__()
         self.well, self.takes, self.refusal = 0.0, 0.0, RdzvError("it is full")
         self.gave_up: list[tuple[float, str]] = []
+        self.told: list[bool] = []
         self.begun = True
         self.outage = Outage(
             "run",
             10.0,
             lambda: self.begun,
             lambda error: self.gave_up.append((self.seconds, str(error))),
-            lambda lasts: None,
+            self.told.append,
             self,
         )
 
@@ -86,6 +87,7 @@ def test_what_is_not_done_is_asked_again_until_it_is(service: Service, takes: fl
     service.takes, service.well = takes, 1007.0
     assert service.outage.insist(SESSION, service.ask) == "done"
     assert not service.outage.lasts
+    assert service.told == [True, False], "others hear of it, and of its end"
     assert service.gave_up == []
 
 
@@ -193,10 +195,10 @@ class Node(Alone):
         job = True, KeyValue(JOB, b"{}", 1)
         return SimpleNamespace(watch=tell, create=lambda *_, **__: job, close=lambda: None, known_until=1e9)
 
-    def lose(self, silent_since: float | None = None) -> None:
+    def lose(self, silent_since: float | None = None, *, silent: bool = False) -> None:
         """Its session ends; nothing was heard in it since then."""
         error = ConnectionLost("here:1 has not answered: it makes no sense")
-        error.silent, error.silent_since = silent_since is not None, silent_since
+        error.silent, error.silent_since = silent or silent_since is not None, silent_since
         self._on_lost(error)
 
 
@@ -256,9 +258,11 @@ def test_one_that_was_heard_again_in_between_begins_another_outage() -> None:
         assert there.link.problem is None
 
 
-def test_what_was_left_of_an_outage_when_the_session_ended_is_all_there_is() -> None:
+@pytest.mark.parametrize("ago", [59.0, None])
+def test_what_was_left_of_an_outage_when_the_session_ended_is_all_there_is(ago: float | None) -> None:
+    """Where nobody knows since when nothing was heard, it is for all of an outage."""
     there = Node()
     there.refusal, there.well = REFUSALS[1], 9999.0
-    there.lose(there.seconds - 59)
+    there.lose(None if ago is None else there.seconds - ago, silent=True)
     assert there.seconds == pytest.approx(1001.0, abs=1.0)
     assert "another program" in str(there.link.problem)
