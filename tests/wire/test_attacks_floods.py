@@ -100,8 +100,7 @@ def test_many_replies_with_one_value_share_it(threads: int) -> None:
     """60 clients do not read 8 MiB each: that is 480 MiB, or once 8."""
     value = bytes(8 * MIB)
     with ServerProcess(threads=threads) as server, Bystanders(server.port) as bystanders, Raw(server.port) as client:
-        client.send(wire.set_(b"/shared", value))
-        assert client.fence() == b""
+        client.do(wire.set_(b"/shared", value))
         with standing(server.port, wire.get(b"/shared"), count=60) as held:
             eventually(lambda: server.stats()["requests"]["get"] >= 60, server.stats)
             bystanders.advance(50)
@@ -135,8 +134,7 @@ def test_unread_values_that_nobody_else_has_are_limited(threads: int) -> None:
         Raw(server.port) as client,
     ):
         assert server.stats()["refused"] == {}
-        client.send(wire.multi_set((key, b"") for key in keys))
-        assert client.fence() == b""
+        client.do(wire.multi_set((key, b"") for key in keys))
         eventually(lambda: server.refused("buffers full") > 10, server.stats)
         eventually(lambda: server.stats()["bytes"]["buffered"] <= limit, server.stats)
         bystanders.advance(10)
@@ -194,8 +192,7 @@ def test_nobody_waits_for_requests_that_are_much_work(threads: int) -> None:
     """Many at once, from several clients, with many keys in the store."""
     with ServerProcess(threads=threads) as server, standing(server.port, b"", count=4) as counting:
         watching = standing(server.port, b"\xf7RDZV" + struct.pack("<I", 1), validated=False, count=4)
-        counting[0].send(wire.multi_set((b"/key/%d" % number, b"") for number in range(100_000)))
-        assert counting[0].fence() == b""
+        counting[0].do(wire.multi_set((b"/key/%d" % number, b"") for number in range(100_000)))
         for client in watching:
             client.receive(8)
 

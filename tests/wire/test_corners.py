@@ -41,8 +41,7 @@ NO_NUMBERS = [
 
 def test_beyond_a_limit_only_that_client_is_closed_as_soon_as_it_says_so(server):
     other, waiting = server.connect(), server.connect()
-    waiting.send(wire.keyed(wire.WAIT, [A]))
-    assert waiting.fence() == b""
+    waiting.do(wire.keyed(wire.WAIT, [A]))
     for request in (each for requests in REFUSED.values() for each in requests):
         with server.connect() as offender:
             offender.send(request)
@@ -89,8 +88,7 @@ def test_the_most_keys(ours):  # torch's server needs many seconds
     names = [b"%x" % number for number in range(MOST)]
     connection, other = ours.connect(), ours.connect()
     assert connection.ask(wire.keyed(wire.CHECK, names), 1) == b"\1"
-    connection.send(wire.keyed(wire.WAIT, [b"missing"] * MOST))
-    assert connection.fence() == b""
+    connection.do(wire.keyed(wire.WAIT, [b"missing"] * MOST))
     other.send(wire.set_(b"missing", b""))
     assert connection.receive(1) == wire.STOP_WAITING
     assert connection.fence() == b"", "once, however often the key was named"
@@ -105,41 +103,34 @@ def test_no_keys_at_all(server):
     connection = server.connect()
     assert connection.ask(wire.keyed(wire.CHECK, []), 1) == b"\0"
     assert connection.ask(wire.keyed(wire.WAIT, []), 1) == wire.STOP_WAITING
-    connection.send(wire.keyed(wire.MULTI_GET, []) + wire.multi_set([]))
-    assert connection.fence() == b""
+    connection.do(wire.keyed(wire.MULTI_GET, []) + wire.multi_set([]))
 
 
 def test_add_reads_numbers_as_stoll_does(server):
     connection, other = server.connect(), server.connect()
     for value, expected in ADDED.items():
-        other.send(wire.set_(A, value))
-        assert other.fence() == b""
+        other.do(wire.set_(A, value))
         assert connection.ask(wire.add(A, 1), 8) == wire.i64(expected), value
-        other.send(wire.get(A))
-        assert other.receive_text() == b"%d" % expected
+        assert other.get(A) == b"%d" % expected
 
 
 @pytest.mark.parametrize("counting", [wire.add(A, 1), wire.barrier(A, 2)], ids=["add", "barrier"])
 def test_counting_on_from_what_is_no_number_closes(server, counting):
     other = server.connect()
     for value in NO_NUMBERS:
-        other.send(wire.set_(A, value))
-        assert other.fence() == b""
+        other.do(wire.set_(A, value))
         with server.connect() as connection:
             connection.send(counting)
             assert connection.until_close() == b"", value
-        other.send(wire.get(A))
-        assert other.receive_text() == value
+        assert other.get(A) == value
 
 
 def test_a_woken_client_that_does_not_take_the_item_passes_nothing_on(server: Server):
     """As torch does: the next push is for the next in line, and the item stays."""
     first, second, other = [server.connect() for _ in range(3)]
     for waiting in (first, second):
-        waiting.send(wire.keyed(wire.WAIT, [A]))
-        assert waiting.fence() == b""
+        waiting.do(wire.keyed(wire.WAIT, [A]))
     for number, told in (b"1", (wire.STOP_WAITING, b"")), (b"2", (b"", wire.STOP_WAITING)):
-        other.send(wire.queue_push(A, number))
-        assert other.fence() == b""
+        other.do(wire.queue_push(A, number))
         assert (first.fence(), second.fence()) == told
     assert other.ask(wire.queue_len(A), 8) == wire.i64(2)

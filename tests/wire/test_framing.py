@@ -124,8 +124,7 @@ def test_who_waits_for_which_key_since_when(server: StoreServer) -> None:
 @pytest.mark.parametrize("key", [b"/\xff\xfe", b'/"quoted"\\', b"/\x00\x1f\n", "/ключ".encode(), b""])
 def test_statistics_are_json_whatever_the_key(server: StoreServer, key: bytes) -> None:
     with Raw(server.port) as waiting, framed(server.port) as client:
-        waiting.send(wire.keyed(wire.WAIT, [key]))
-        assert waiting.fence() == b""
+        waiting.do(wire.keyed(wire.WAIT, [key]))
         (entry,) = waited(server)
         client.send(frame(1, STATISTICS))
         assert json.loads(answer(client)[2])["keyspaces"][0]["waited"][0]["key"] == entry["key"]

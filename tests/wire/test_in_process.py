@@ -71,8 +71,7 @@ def test_the_interpreter_ends_while_clients_wait(end: str) -> None:
         port = int(read_line(process))
         waiting = Raw(port) if "keyspace" not in end else None
         if waiting:
-            waiting.send(keyed(WAIT, [b"/never"]))
-            assert waiting.fence() == b""
+            waiting.do(keyed(WAIT, [b"/never"]))
         output, errors = process.communicate("\n", timeout=PATIENCE)
         assert (process.returncode, output, errors) == (0, "", "")
         if waiting:
@@ -148,8 +147,7 @@ def test_forked_children_leave_the_server_alone_and_keep_nothing_open() -> None:
     with running(SERVE + FORKED) as process:
         port, other = int(read_line(process)), int(read_line(process))
         waiting, leaving, bad = Raw(other), [Raw(port) for _ in range(10)], Raw(port)
-        waiting.send(keyed(WAIT, [b"/never"]))
-        assert waiting.fence() == b""
+        waiting.do(keyed(WAIT, [b"/never"]))
         assert ask(process, "") == "forked"
         with Bystanders(port) as bystanders:
             bystanders.advance(5)
@@ -224,8 +222,7 @@ def test_calls_that_may_block_release_the_gil(call: str) -> None:
     with python_that_only_runs_when_it_is_let() as count:
         while not moved and time.monotonic() < deadline:  # waking up may take longer than the call
             with StoreServer("127.0.0.1", threads=1) as server, Raw(server.port) as client:
-                client.send(multi_set((key, b"") for key in keys) + keyed(WAIT, [b"/absent" + key for key in keys]))
-                assert client.fence() == b""
+                client.do(multi_set((key, b"") for key in keys) + keyed(WAIT, [b"/absent" + key for key in keys]))
                 spare = server.open_keyspace("spare")
                 bound = socket.create_server(("127.0.0.1", 0)).detach()  # binding releases it, too
                 calls: dict[str, Callable[[], object]] = {

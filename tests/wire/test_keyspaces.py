@@ -27,8 +27,7 @@ def server() -> Iterator[StoreServer]:
 def blocked(port: int, *keys: bytes) -> Raw:
     """A client that waits; the server knows it does."""
     client = Raw(port)
-    client.send(wire.keyed(wire.WAIT, keys))
-    assert client.fence() == b""
+    client.do(wire.keyed(wire.WAIT, keys))
     return client
 
 
@@ -72,10 +71,8 @@ def test_close_breaks_its_clients_and_frees_the_port_at_once(server: StoreServer
 def test_wipe_forgets_keys_and_keeps_who_waits(server: StoreServer) -> None:
     other = server.open_keyspace("other")
     with blocked(server.port, b"/a", b"/b") as waiting, Raw(server.port) as client, Raw(other.port) as bystander:
-        client.send(wire.set_(b"/a", b"old") + wire.set_(b"/c", b"old") + wire.queue_push(b"/q", b"old"))
-        assert client.fence() == b""
-        bystander.send(wire.set_(b"/a", b"kept"))
-        assert bystander.fence() == b""
+        client.do(wire.set_(b"/a", b"old") + wire.set_(b"/c", b"old") + wire.queue_push(b"/q", b"old"))
+        bystander.do(wire.set_(b"/a", b"kept"))
         server.first.wipe()
         assert client.ask(wire.op(wire.NUM_KEYS), 8) == wire.u64(0)
         assert client.ask(wire.get(b"/a"), 8) == wire.u64(0)
@@ -95,8 +92,7 @@ def test_the_others_go_on_while_keyspaces_come_and_go(server: StoreServer) -> No
     def come_and_go() -> None:
         keyspace = server.open_keyspace(f"round-{next(numbers)}")
         with blocked(keyspace.port, b"/never") as client, Raw(keyspace.port) as other:
-            other.send(wire.set_(b"/%d" % len(keyspace.name), bytes(100_000)))
-            assert other.fence() == b""
+            other.do(wire.set_(b"/%d" % len(keyspace.name), bytes(100_000)))
             assert keyspaces(server)[keyspace.name]["keys"] == 1
             keyspace.wipe()
             assert other.ask(wire.op(wire.NUM_KEYS), 8) == wire.u64(0)

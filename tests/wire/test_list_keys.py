@@ -24,8 +24,7 @@ def full() -> Iterator[StoreServer]:
     with StoreServer("127.0.0.1", threads=1) as server:
         with crowd(server.port, 1) as (filler,):
             for start in range(0, KEYS, 10_000):
-                filler.send(multi_set([(b"/key/%d" % number, b"") for number in range(start, start + 10_000)]))
-                assert filler.fence() == b""
+                filler.do(multi_set([(b"/key/%d" % number, b"") for number in range(start, start + 10_000)]))
         yield server
 
 
@@ -79,8 +78,7 @@ def test_those_of_proxies_too(full: StoreServer) -> None:
 
 def test_who_leaves_meanwhile_and_who_wipes(full: StoreServer) -> None:
     with StoreServer("127.0.0.1", threads=1) as server, crowd(server.port, 2) as (lister, leaver):
-        lister.send(multi_set([(b"/%d" % number, b"") for number in range(100_000)]))
-        assert lister.fence() == b""
+        lister.do(multi_set([(b"/%d" % number, b"") for number in range(100_000)]))
         for each in (lister, leaver):
             each.send(op(LIST_KEYS))
         leaver.close()

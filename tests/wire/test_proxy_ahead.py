@@ -30,8 +30,7 @@ def gloo(client: wire.Raw, keys: list[bytes]) -> list[bytes]:
 def test_keys_that_are_numbered_are_read_ahead(root: StoreServer, node: Node, clients: list[wire.Raw]) -> None:
     keys = [b"/default_pg/0//cpu//0/%d" % rank for rank in range(200)]
     with wire.Raw(root.port) as other:
-        other.send(b"".join(wire.set_(key, b"address of " + key) for key in keys))
-        assert other.fence() == b""
+        other.do(b"".join(wire.set_(key, b"address of " + key) for key in keys))
     assert gloo(clients[0], keys) == [b"address of " + key for key in keys]
     stats = node.proxy.stats()["proxy"]
     assert stats["ahead"] > 100
@@ -64,13 +63,10 @@ def test_numbered_keys_that_come_late_and_those_that_never_come(
         # what has been asked for ahead of anybody is nobody's wait
         assert node.proxy.stats()["keyspaces"][0]["waited"] == []
         # and it may still be set, and be deleted, by anybody
-        other.send(wire.set_(b"/late/40", b"x"))
-        assert other.fence() == b""
-        clients[1].send(wire.get(b"/late/40"))
-        assert clients[1].receive_text() == b"x"
+        other.do(wire.set_(b"/late/40", b"x"))
+        assert clients[1].get(b"/late/40") == b"x"
         assert other.ask(wire.delete(b"/late/40"), 8) == wire.i64(1)
-        clients[1].send(wire.get(b"/late/40"))
-        assert clients[1].receive_text() == b""
+        assert clients[1].get(b"/late/40") == b""
 
 
 def test_the_report_of_a_proxy_comes_to_its_root(root: StoreServer) -> None:

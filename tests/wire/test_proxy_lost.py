@@ -50,8 +50,7 @@ def test_a_root_that_is_cut_off_is_lost(
     root: StoreServer, others: list[Bystanders], how: str, grace: float, word: str
 ) -> None:
     with Relay(root.port) as relay, Node(relay.port, grace=grace) as node, crowd(node.port, 2) as (waiting, idle):
-        waiting.send(wire.keyed(wire.WAIT, [KEY]) + wire.barrier(b"/barrier", 9))
-        assert waiting.fence() == b""
+        waiting.do(wire.keyed(wire.WAIT, [KEY]) + wire.barrier(b"/barrier", 9))
         getattr(relay, how)()
         reason = node.expect_lost(str(relay.port), word)
         for client in (waiting, idle):
@@ -122,8 +121,7 @@ def test_proxy_closed(root: StoreServer, others: list[Bystanders]) -> None:
     """At once, its root knows; nobody is told that anything is lost."""
     with Node(root.port, name="closed") as node:
         with crowd(node.port, 1) as (client,):
-            client.send(wire.keyed(wire.WAIT, [KEY]))
-            assert client.fence() == b""
+            client.do(wire.keyed(wire.WAIT, [KEY]))
             node.proxy.close()
             expect_cut_off(node, client)
         assert node.proxy.lost == ""
@@ -138,8 +136,7 @@ def served(root: StoreServer, **options: object) -> ServerProcess:
 
 def held(proxy: ServerProcess, writer: wire.Raw, value: bytes) -> None:
     """The proxy keeps that value of KEY, which it is asked for until it does."""
-    writer.send(wire.set_(KEY, value))
-    assert writer.fence() == b""
+    writer.do(wire.set_(KEY, value))
 
     def kept() -> bool:
         with wire.Raw(proxy.port) as reader:
@@ -163,15 +160,13 @@ def test_proxy_killed(root: StoreServer, others: list[Bystanders]) -> None:
             proxy.kill()
             for client in (waiting, arrived):
                 assert client.until_close() == b""
-        writer.send(wire.set_(KEY, b"new"))
-        assert writer.fence() == b""
+        writer.do(wire.set_(KEY, b"new"))
         advance(others)
         expect_forgotten(root)
         # who has arrived stays counted, as with any client; a push is for those who are still there
         assert writer.ask(wire.barrier(b"/barrier", 2), 1) == wire.STOP_WAITING
         with wire.Raw(root.port) as next_:
-            next_.send(wire.keyed(wire.WAIT, [b"/queue"]))
-            assert next_.fence() == b""
+            next_.do(wire.keyed(wire.WAIT, [b"/queue"]))
             writer.send(wire.queue_push(b"/queue", b"x"))
             assert next_.receive(1) == wire.STOP_WAITING
 
@@ -185,12 +180,10 @@ def test_leaf_and_then_middle_killed(root: StoreServer, others: list[Bystanders]
         ):
             held(leaf, writer, b"old")
             with crowd(leaf.port, 1) as (client,), Workers(sibling.port) as workers:
-                client.send(wire.keyed(wire.WAIT, [b"/never"]))
-                assert client.fence() == b""
+                client.do(wire.keyed(wire.WAIT, [b"/never"]))
                 leaf.kill()
                 assert client.until_close() == b""
-                writer.send(wire.set_(KEY, b"new"))
-                assert writer.fence() == b""
+                writer.do(wire.set_(KEY, b"new"))
                 workers.advance(3)
                 eventually(lambda: len(trunks(middle.stats())) == 1, middle.stats)
                 eventually(lambda: awaited(root) == [], root.stats)
@@ -210,11 +203,9 @@ def test_frozen_proxy(root: StoreServer, others: list[Bystanders], tiers: int) -
             held(proxy, writer, b"old")
             with crowd(proxy.port, 20) as readers:
                 stop(proxy.pid)
-                writer.send(wire.set_(KEY, b"new"))
-                assert writer.fence() == b""
+                writer.do(wire.set_(KEY, b"new"))
                 with wire.Raw(root.port) as neighbour:
-                    neighbour.send(wire.get(KEY))
-                    assert neighbour.receive_text() == b"new"
+                    assert neighbour.get(KEY) == b"new"
                 advance(others)
                 for reader in readers:
                     reader.send(wire.get(KEY))
@@ -238,8 +229,7 @@ def test_a_worker_that_is_gone_leaves_nothing(root: StoreServer) -> None:
     with Node(root.port) as node:
         with crowd(node.port, 3) as clients:
             for number, client in enumerate(clients):
-                client.send(wire.keyed(wire.WAIT, [KEY, b"/queue", b"/%d" % number]))
-                assert client.fence() == b""
+                client.do(wire.keyed(wire.WAIT, [KEY, b"/queue", b"/%d" % number]))
             expect_requests(node, "wait", 3)
             eventually(lambda: len(awaited(root)) == 2, root.stats)
         eventually(lambda: awaited(root) == [], root.stats)

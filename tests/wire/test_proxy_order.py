@@ -35,11 +35,6 @@ def values(client: wire.Raw, count: int) -> list[int]:
     return [int(client.receive_text() or b"0") for _ in range(count)]
 
 
-def fetch(client: wire.Raw) -> bytes:
-    client.send(wire.get(X))
-    return client.receive_text()
-
-
 def hits(server: Server) -> int:
     return sum(stats["proxy"]["saved"]["hits"] for stats in server.stats())
 
@@ -154,14 +149,12 @@ def test_what_is_wiped_is_gone_everywhere(proxied):
     assert proxied.ours is not None
     readers = [proxied.connect(each) for each in range(2)]
     for turn in range(20):
-        readers[0].send(wire.set_(X, b"%d" % turn))
-        assert readers[0].fence() == b""
+        readers[0].do(wire.set_(X, b"%d" % turn))
         for reader in readers * 3:
-            reader.send(wire.get(X))
-            assert reader.receive_text() == b"%d" % turn
+            assert reader.get(X) == b"%d" % turn
         proxied.ours.first.wipe()
         for reader in readers:
-            eventually(lambda reader=reader: fetch(reader) == b"")  # a moment later
+            eventually(lambda reader=reader: reader.get(X) == b"")  # a moment later
             assert reader.ask(wire.keyed(wire.CHECK, [X]), 1) == b"\1"
 
 
@@ -169,15 +162,13 @@ def test_a_wait_for_what_was_deleted_waits(proxied):
     """A key that a proxy has kept, and that another has deleted since, is not there."""
     reader, other = proxied.connect(0), proxied.connect(1)
     for turn in range(1, 20):
-        other.send(wire.set_(X, b"%d" % turn))
-        assert other.fence() == b""
+        other.do(wire.set_(X, b"%d" % turn))
         assert reader.ask(wire.keyed(wire.WAIT, [X]) + wire.get(X) * 3, 1) == wire.STOP_WAITING
         assert values(reader, 3) == [turn] * 3
         other.send(wire.delete(X))
         assert other.fence() == wire.i64(1)
-        reader.send(wire.keyed(wire.WAIT, [X]))
-        assert reader.fence() == b""
+        reader.do(wire.keyed(wire.WAIT, [X]))
         assert other.fence() == b""
         other.send(wire.set_(X, b"77"))
         assert reader.receive(1) == wire.STOP_WAITING
-        assert fetch(reader) == b"77"
+        assert reader.get(X) == b"77"

@@ -35,8 +35,7 @@ def waiting(nodes: list[Node]) -> Iterator[list[wire.Raw]]:
     """Two clients of each; the first of one, the first of the other, and so on. They wait, in that order."""
     clients = [wire.Raw(node.port, through=True) for _ in range(2) for node in nodes]
     for client in clients:
-        client.send(WAIT)
-        assert client.fence() == b""
+        client.do(WAIT)
     yield clients
     for client in clients:
         client.close()
@@ -49,8 +48,7 @@ def other(root: StoreServer) -> Iterator[wire.Raw]:
 
 
 def push(client: wire.Raw, count: int = 1) -> None:
-    client.send(b"".join(wire.queue_push(QUEUE, b"%d" % number) for number in range(count)))
-    assert client.fence() == b""
+    client.do(b"".join(wire.queue_push(QUEUE, b"%d" % number) for number in range(count)))
 
 
 def told(clients: list[wire.Raw]) -> list[bool]:
@@ -117,8 +115,7 @@ def test_who_comes_later_finds_the_item(nodes: list[Node], other: wire.Raw, whos
     with crowd(nodes[whose].port, 1) as (woken,), wire.Raw(nodes[0].port, through=True) as early:
         woken.send(WAIT + wire.queue_len(wire.NO_QUEUE))
         assert woken.receive(8) == wire.i64(0)
-        early.send(WAIT)
-        assert early.fence() == b""
+        early.do(WAIT)
         push(other)
         assert woken.receive(1) == wire.STOP_WAITING
         assert early.fence() == b""
@@ -140,8 +137,7 @@ def test_a_wake_that_comes_too_late_for_one_is_for_another(root: StoreServer, ot
     ):
         first.send(WAIT + wire.queue_len(wire.NO_QUEUE))
         assert first.receive(8) == wire.i64(0)
-        second.send(WAIT)
-        assert second.fence() == b""
+        second.do(WAIT)
         relay.stall()
         push(other)
         if how == "cancel":
@@ -179,8 +175,7 @@ def test_a_key_that_is_waited_for_with_others(waiting: list[wire.Raw], nodes: li
     with crowd(nodes[0].port, 1) as (both,), wire.Raw(nodes[1].port, through=True) as later:
         both.send(wire.keyed(wire.WAIT, [b"/q2", b"/missing"]) + wire.queue_len(wire.NO_QUEUE))
         assert both.receive(8) == wire.i64(0)
-        later.send(wire.keyed(wire.WAIT, [b"/q2"]))
-        assert later.fence() == b""
+        later.do(wire.keyed(wire.WAIT, [b"/q2"]))
         other.send(wire.queue_push(b"/q2", b"x"))
         assert later.receive(1) == wire.STOP_WAITING
         assert other.fence() == b""

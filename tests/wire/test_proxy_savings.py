@@ -61,8 +61,7 @@ def test_a_value_is_fetched_once_and_again_when_it_has_been_written(
 ) -> None:
     with wire.Raw(root.port) as other:
         for turn in range(5):
-            other.send(wire.set_(KEY, b"%d" % turn))
-            assert other.fence() == b""
+            other.do(wire.set_(KEY, b"%d" % turn))
             # a value is not kept while those who have just been asked for it may still be told so
             eventually(lambda turn=turn: kept(node, clients[0], b"%d" % turn), node.proxy.stats)
             before = operations(root)
@@ -149,8 +148,7 @@ def test_adds_of_many_proxies_give_every_number_once(root: StoreServer) -> None:
 def test_adds_of_those_who_are_gone_and_adds_to_a_word(root: StoreServer) -> None:
     """Who is gone has added all the same, or not at all; an add to a word closes only who has added."""
     with Relay(root.port) as relay, Node(relay.port) as node, crowd(node.port, 2 * CLIENTS + 1) as (other, *clients):
-        other.send(wire.set_(b"/word", b"word") + wire.keyed(wire.WAIT, [b"/never"]))
-        assert other.fence() == b""
+        other.do(wire.set_(b"/word", b"word") + wire.keyed(wire.WAIT, [b"/never"]))
         adding, wrong = clients[:CLIENTS], clients[CLIENTS:]
         relay.stall()
         for client in adding:
@@ -166,8 +164,7 @@ def test_adds_of_those_who_are_gone_and_adds_to_a_word(root: StoreServer) -> Non
         assert wire.i64(max(sums)) <= adding[0].ask(wire.add(KEY, 0), 8) <= wire.i64(CLIENTS)
         for client in wrong:
             assert client.until_close() == b""
-        other.send(wire.get(b"/word"))
-        assert other.receive_text() == b"word"
+        assert other.get(b"/word") == b"word"
 
 
 def all_at_once(proxy: ServerProcess, clients: list[wire.Raw], request: bytes) -> None:
@@ -196,8 +193,7 @@ def test_arrivals_of_a_node_go_up_together(root: StoreServer) -> None:
                 assert client.receive(1) == wire.STOP_WAITING
             assert root.stats()["requests"]["arrive"] - before <= 2 * nodes
             with wire.Raw(root.port) as raw:
-                raw.send(wire.get(key))
-                assert raw.receive_text() == b"%d" % (nodes * CLIENTS)
+                assert raw.get(key) == b"%d" % (nodes * CLIENTS)
         saved = [proxy.stats()["proxy"]["saved"]["arrivals"] for proxy in (one, two)]
         assert sum(saved) == 5 * nodes * CLIENTS - root.stats()["requests"]["arrive"]
 

@@ -101,8 +101,7 @@ def test_workers_of_all_sockets_have_one_store(root: StoreServer, path: str) -> 
             client.connect("\0" + path[1:] if path.startswith("@") else path)
             client.sendall(wire.validate() + wire.set_(KEY, b"value") + wire.ping(9))
             assert client.recv(4, socket.MSG_WAITALL) == wire.pong(9)
-            tcp.send(wire.get(KEY))
-            assert tcp.receive_text() == b"value"
+            assert tcp.get(KEY) == b"value"
             with socket.create_connection(("127.0.0.2", other)) as third:
                 third.sendall(wire.validate() + wire.get(KEY))
                 assert third.recv(13, socket.MSG_WAITALL) == wire.text(b"value")

@@ -57,8 +57,7 @@ def kept_alive(trunk: Raw) -> Iterator[list[int]]:
 def test_a_write_waits_no_longer_than_a_value_can_be_held(root: StoreServer) -> None:
     with Node(root.port) as node, Bystanders(node.port) as neighbours, Bystanders(root.port) as direct:
         with closing(Raw(root.port)) as writer, closing(attached(root.port, 77, grace_ms=GRACE_MS)) as false:
-            writer.send(set_(b"/key", b"old"))
-            assert writer.fence() == b""
+            writer.do(set_(b"/key", b"old"))
             assert fetch(false, b"/key") == (True, b"old")
             with kept_alive(false) as told:
                 writer.send(set_(b"/key", b"new") + get(b"/key"))
@@ -71,10 +70,8 @@ def test_a_write_waits_no_longer_than_a_value_can_be_held(root: StoreServer) -> 
                 assert fetch(again, b"/key", 6) == (False, b"new")
         with closing(Raw(node.port)) as worker, closing(Raw(root.port)) as writer:
             for value in (b"1", b"2", b"3"):
-                writer.send(set_(b"/key", value))
-                assert writer.fence() == b""
-                worker.send(get(b"/key"))
-                assert worker.receive_text() == value
+                writer.do(set_(b"/key", value))
+                assert worker.get(b"/key") == value
         for each in (neighbours, direct):
             each.advance(10)
         eventually(lambda: not node.proxy.lost, lambda: node.proxy.lost)
@@ -83,8 +80,7 @@ def test_a_write_waits_no_longer_than_a_value_can_be_held(root: StoreServer) -> 
 def test_one_that_stands_still_is_let_in_again(root: StoreServer) -> None:
     """Its connection is closed, and it goes on with another one as after any break."""
     with closing(Raw(root.port)) as writer, closing(attached(root.port, 77, grace_ms=GRACE_MS)) as frozen:
-        writer.send(set_(b"/key", b"old"))
-        assert writer.fence() == b""
+        writer.do(set_(b"/key", b"old"))
         assert fetch(frozen, b"/key") == (True, b"old")
         writer.send(set_(b"/key", b"new") + get(b"/key"))
         assert writer.receive_text() == b"new"
@@ -100,8 +96,7 @@ def test_one_that_takes_its_time_cannot_do_so_again_and_again(root: StoreServer)
 
     hold = 8.0
     with closing(Raw(root.port)) as writer, closing(attached(root.port, 77, grace_ms=int(2000 * hold))) as slow:
-        writer.send(set_(b"/key", b"old"))
-        assert writer.fence() == b""
+        writer.do(set_(b"/key", b"old"))
         assert fetch(slow, b"/key") == (True, b"old")
         writer.send(set_(b"/key", b"new") + get(b"/key"))
         recall = answer(slow)
@@ -128,8 +123,7 @@ def test_what_is_kept_for_who_waits_for_it_is_limited() -> None:
         closing(attached(root.port, 77, grace_ms=20_000)) as holding,
         closing(attached(root.port, 78, grace_ms=20_000)) as writer,
     ):
-        first.send(set_(b"/key", b"old"))
-        assert first.fence() == b""
+        first.do(set_(b"/key", b"old"))
         assert fetch(holding, b"/key") == (True, b"old")
         writer.send(frame(2, FORWARD, set_(b"/key", b"new")) + more)
         eventually(lambda: root.stats()["refused"] == {"request too long": 1}, root.stats)

@@ -184,8 +184,7 @@ def test_wait_for_workers_counts_each_client_and_no_clone_under_init(server, sto
     clone = clients[0].clone()
     assert_works(clone)
     with server.connect() as raw:
-        raw.send(wire.get(b"init/"))
-        assert raw.receive_text() == b"3"
+        assert raw.get(b"init/") == b"3"
     assert sorted(clients[0].list_keys()) == ["sum", "works"], "it has no slash: internal"
 
 

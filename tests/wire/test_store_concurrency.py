@@ -46,11 +46,6 @@ def storm(clients: list[wire.Raw], turns: int, requests: Callable[[int, int], by
         connection.send(mine)
 
 
-def fetch(connection: wire.Raw, key: bytes) -> bytes:
-    connection.send(wire.get(key))
-    return connection.receive_text()
-
-
 @TURNS
 def test_every_add_counts_once(clients, turns):
     storm(clients, turns, lambda *_: wire.add(KEY, 1))
@@ -68,7 +63,7 @@ def test_compare_set_is_won_by_one_each_time(clients, turns):
         for turn in range(turns):
             won += connection.receive_text() == b"%d.%d" % (client, turn)
             deleted += connection.receive_i64()
-    assert won == deleted + (fetch(clients[0], KEY) != b"")
+    assert won == deleted + (clients[0].get(KEY) != b"")
     assert won >= turns, "after each deletion somebody creates it"
 
 
@@ -77,7 +72,7 @@ def test_no_append_is_lost(clients, turns):
     storm(clients, turns, lambda client, _: wire.append(KEY, b"%d" % client))
     for connection in clients:
         assert connection.fence() == b""
-    assert Counter(fetch(clients[0], KEY)) == {ord(str(client)): turns for client in range(CLIENTS)}
+    assert Counter(clients[0].get(KEY)) == {ord(str(client)): turns for client in range(CLIENTS)}
 
 
 def test_values_are_seen_whole(clients):
@@ -211,8 +206,7 @@ def test_a_clone_works_while_the_original_waits(ours, pool):
 def test_who_is_gone_or_has_given_up_waits_no_longer(ours):
     store = connect(ours)
     with ours.connect() as raw:
-        raw.send(wire.keyed(wire.WAIT, [b"/key"]))
-        assert raw.fence() == b""
+        raw.do(wire.keyed(wire.WAIT, [b"/key"]))
         assert ours.waiters("/key") == 1
     until_waiting(ours, "/key", 0, [])
     with pytest.raises(DistStoreError):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterable
-from types import TracebackType
 
 (
     VALIDATE,
@@ -178,6 +177,15 @@ class Raw:
         self.send(request)
         return self.receive(size)
 
+    def do(self, request: bytes) -> None:
+        """What has no answer, or none yet; returns when the server has dealt with it."""
+        self.send(request)
+        assert self.fence() == b""
+
+    def get(self, key: bytes) -> bytes:
+        self.send(get(key))
+        return self.receive_text()
+
     def until_close(self) -> bytes:
         """All that comes until the server hangs up; fails with ``TimeoutError`` if it does not."""
         try:
@@ -212,7 +220,5 @@ class Raw:
     def __enter__(self) -> Raw:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
