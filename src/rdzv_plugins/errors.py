@@ -332,7 +332,7 @@ class SettingsDiffer(RendezvousFailed):
 
 
 class PreflightFailed(RendezvousFailed):
-    """``--preflight`` found that a node, or the path between two, is broken, and the job cannot do without it.
+    """``--preflight`` found that a node is broken, and the job cannot do without it.
 
     The message names the nodes and says what is wrong with them. A job that has nodes to spare leaves such a node out.
     """

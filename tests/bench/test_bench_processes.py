@@ -1,23 +1,18 @@
-"""Child processes of a benchmark and its forks: what they say, how they end, and what is told of one that has ended."""
+"""Child processes of a benchmark: what they say, how they end, and what is told of one that has ended."""
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 from pathlib import Path
 
 import pytest
 
-from rdzv_launcher.bench.processes.child import Child, NoAnswer, ended_by
-from rdzv_launcher.bench.processes.forks import Fork
+from rdzv_launcher.bench.processes.child import Child, NoAnswer
 from rdzv_plugins.errors import RdzvError
 
-pytestmark = pytest.mark.thorough
-
 LIMIT_S = 60.0
-FORKS = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 _ECHO = "print('ready', flush=True)\nfor line in sys.stdin: print(line.strip() * 2, flush=True)"
 _SILENT = "sys.stdin.read()"
 
@@ -27,6 +22,8 @@ def child(code: str, **more: float) -> Child:
 
 
 def test_child_says_that_it_is_ready_and_answers() -> None:
+    with child(_SILENT) as silent, pytest.raises(NoAnswer):
+        silent.read(0.1)
     with child(_ECHO) as echo:
         assert echo.wait_ready(LIMIT_S) == "ready"
         assert [echo.ask("ab", LIMIT_S), echo.ask("c", LIMIT_S)] == ["abab", "cc"]
@@ -48,19 +45,12 @@ def test_child_that_was_killed_is_no_answer_but_an_error() -> None:
         os.kill(echo.pid, signal.SIGKILL)
         with pytest.raises(RdzvError, match=r"^the child was ended by SIGKILL$"):
             echo.ask("ab", LIMIT_S)
-        with pytest.raises(RdzvError, match=r"^the child was ended by SIGKILL$"):
-            echo.own_cpu_seconds()
 
 
 def test_child_that_closes_its_output_and_goes_on_is_ended() -> None:
     ended = pytest.raises(RdzvError, match=r"^the child was ended by SIGKILL$")
     with child("os.close(1); time.sleep(600)", end_limit_s=0.1) as mute, ended:
         mute.read(LIMIT_S)
-
-
-def test_child_that_says_nothing_is_told_apart() -> None:
-    with child(_SILENT) as silent, pytest.raises(NoAnswer, match=r"^the child has not answered within 0.1 s$"):
-        silent.read(0.1)
 
 
 def test_child_ends_with_its_input_and_has_time_to_tidy_up(tmp_path: Path) -> None:
@@ -77,35 +67,3 @@ def test_child_that_does_not_end_is_killed() -> None:
         stubborn.wait_ready(LIMIT_S)
         pid = stubborn.pid
     assert not Path(f"/proc/{pid}").exists()
-
-
-@FORKS
-def test_fork_runs_and_its_end_is_known(capfd) -> None:
-    def double(connection: socket.socket) -> None:
-        connection.sendall(2 * connection.recv(10))
-
-    def fail(connection: socket.socket) -> None:
-        raise ValueError("no luck")
-
-    first = Fork(double)
-    second = Fork(double, [first])
-    first.connection.sendall(b"ab")
-    assert first.connection.recv(10) == b"abab"
-    assert first.reap() == 0
-    second.kill()
-    assert ended_by(second.reap()) == "was ended by SIGKILL"
-    assert ended_by(Fork(fail).reap()) == "ended with exit code 1"
-    assert "ValueError: no luck" in capfd.readouterr().err
-
-
-@FORKS
-def test_fork_does_not_keep_the_connections_of_others() -> None:
-    """Else nobody would notice that this process has closed its end."""
-
-    def wait(connection: socket.socket) -> None:
-        connection.recv(1)
-
-    first = Fork(wait)
-    second = Fork(wait, [first])
-    assert first.reap() == 0  # its input has ended, though the second one lives
-    assert second.reap() == 0

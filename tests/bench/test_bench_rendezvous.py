@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import os
 import re
 import signal
-import uuid
-from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
+from datetime import timedelta
 
 import pytest
-from kits.bench.bench_kit import Done, bench, find, install, started, with_openssl
+from kits import ROOT
+from kits.bench.bench_kit import Done, bench, find, install, odd_backends, printed, started, with_openssl
 from kits.bench.etcd_needed import etcd_installed, needs_etcd  # noqa: F401
 
-from rdzv_launcher.bench.method.results import Result, read_result
+from rdzv_launcher.bench.backends import TORCH_C10D
+from rdzv_launcher.bench.method.results import Result
 from rdzv_launcher.bench.processes.hosts import Machine, may_have_namespaces
 from rdzv_launcher.bench.processes.parts import Part
+from rdzv_launcher.bench.rendezvous.phases import wrong_places
+from rdzv_launcher.bench.rendezvous.run import layout
+from rdzv_launcher.bench.rendezvous.settings import RendezvousSettings
+from rdzv_launcher.bench.rendezvous.targets import references
+from rdzv_launcher.bench.rendezvous.torch_nodes import TorchDynamicNode
 from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.testing.agents.processes import wait_until
+from rdzv_plugins.testing.harness import free_port
+from rdzv_plugins.testing.services.counts import parse_etcd_metrics
 
 pytestmark = pytest.mark.thorough
 
-NODES, FEWER = (5, 16, 64), (5, 64)
-"""Of 5, one goes in the end, and one may lead and one be rank 0, who ask for more: so plain nodes are left."""
-PER_NODE = {
-    "join": {"open_session": 1, "watch": 2, "put": 3},
-    "loss": {"put": 2},
-}
+PER_NODE = {"join": {"open_session": 1, "watch": 2, "put": 3}, "loss": {"put": 2}}
 FOR_THE_JOB = 16
 """The leader's and the first node's own, at most; besides, each node may have tried to lead."""
-STRANGER = Path(__file__).parents[2] / "examples" / "rdzv-file"
-QUICK = ("rendezvous", "--quick", "--json")
-ALONE = (*QUICK, "--references=none")
+ALONE = ("rendezvous", "--quick", "--json", "--references=none")
+SIMULATED = ("--simulate", "--processes=2", "--hosts=loopback")
 
 
 @pytest.fixture
@@ -43,9 +44,7 @@ def measured(capfd, tmp_path):
 
     def run(*arguments: str) -> Result:
         assert tools.main(["bench", *arguments]) == 0
-        file = tmp_path / "result.jsonl"
-        file.write_text(capfd.readouterr().out)
-        return read_result(file)
+        return printed(capfd.readouterr().out, tmp_path)
 
     return run
 
@@ -60,41 +59,33 @@ def runs_of(result: Result, target: str) -> dict[int, dict]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("server", "counts", "flags"),
-    [("agent", NODES, ()), ("process", FEWER, ("--simulate", "--processes=2", "--hosts=loopback"))],
-)
+@pytest.mark.parametrize(("server", "counts", "flags"), [("agent", (5, 16), ()), ("process", (5, 64, 200), SIMULATED)])
 def test_requests_of_a_node_are_the_same_for_every_number_of_nodes(measured, server, counts, flags) -> None:
+    """Of 5, one goes in the end, and one may lead and one be rank 0, who ask for more: so plain nodes are left."""
     nodes = f"--nodes={','.join(map(str, counts))}"
     result = measured(*ALONE, "--backends=parallel", nodes, f"--server={server}", *flags)
     runs = runs_of(result, "parallel")
     assert [*runs] == [*counts]
     for nodes, run in runs.items():
-        case = f"{nodes} nodes"
         assert run["idle"]["asked"] == run["idle"]["served"] == {}
         assert run["close"] is None  # it knew of the loss at once
         assert (run["join"]["apart_cpu_s"] > 0) == (server == "process")
-        for phase in ("join", "loss"):
-            expected = PER_NODE[phase]
+        for phase, expected in PER_NODE.items():
             assert run[phase]["per_node"] == expected, (nodes, phase)
-            assert find(result, case, "parallel", f"requests_{phase}").samples == (sum(expected.values()),)
-            assert find(result, case, "parallel", phase).samples == (run[phase]["seconds"],)
-            assert run[phase]["seconds"] > 0
+            assert find(result, f"{nodes} nodes", "parallel", phase).samples == (run[phase]["seconds"],)
             for name, count in run[phase]["served"].items():  # counted by the server
                 least = (nodes if phase == "join" else nodes - 1) * expected.get(name, 0)
                 most = least + FOR_THE_JOB + (nodes if (name, phase) == ("put", "join") else 0)
                 assert least <= count <= most, (nodes, phase, name)
-        assert find(result, case, "parallel", "idle").samples == (0,)
-        assert find(result, case, "parallel", "cpu_per_request").samples[0] > 0
+        assert find(result, f"{nodes} nodes", "parallel", "idle").samples == (0,)
 
 
 @needs_etcd
 def test_requests_over_etcd_are_the_same_for_every_number_of_nodes(measured, tmp_path) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    flags = ("--simulate", "--processes=2", "--hosts=loopback", "--ttl=15", f"--etcd-data={data}")
-    runs = runs_of(measured(*ALONE, "--backends=etcd", f"--nodes={','.join(map(str, FEWER))}", *flags), "etcd")
-    assert [*runs] == [*FEWER]
+    flags = (*SIMULATED, "--ttl=15", f"--etcd-data={data}", "--nodes=5,64")
+    runs = runs_of(measured(*ALONE, "--backends=etcd", *flags), "etcd")
     assert [*data.iterdir()] == []
     for nodes, run in runs.items():
         assert run["idle"]["asked"] == run["idle"]["served"] == {}
@@ -105,12 +96,10 @@ def test_requests_over_etcd_are_the_same_for_every_number_of_nodes(measured, tmp
             # a round may be formed twice, with one put more or two, where a node comes late on a busy machine
             for name, count in expected.items():
                 assert count <= asked_each[name] <= count + 2 * (name == "put"), (nodes, phase)
-        joined = run["join"]["served"]
         for method, times in {"Watch": 2, "LeaseGrant": 1, "Txn": 4}.items():  # counted by etcd
             attempts = 2 * nodes  # to lead, and to be the first
-            assert times * nodes <= joined[method] <= times * nodes + attempts + FOR_THE_JOB, (nodes, method)
-        asked, there = sum(run["loss"]["served"].values()), nodes - 1
-        assert 2 * there <= asked <= 4 * there + FOR_THE_JOB, nodes
+            served = run["join"]["served"][method]
+            assert times * nodes <= served <= times * nodes + attempts + FOR_THE_JOB, (nodes, method)
         assert run["close"] is None  # the host of the lost node has told the others, long before the lease has ended
         assert run["join"]["service_cpu_s"] == run["join"]["apart_cpu_s"] > 0
         assert run["join"]["syncs"] > 0
@@ -119,17 +108,15 @@ def test_requests_over_etcd_are_the_same_for_every_number_of_nodes(measured, tmp
 def test_all_that_are_installed_are_measured_beside_torchs_own(measured, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # without etcd
     heartbeats = "--rdzv-conf=c10d=keep_alive_interval=0.5,keep_alive_max_attempt=20"
-    result = measured(*QUICK, "--nodes=4", heartbeats)
-    joins = {point.target: point for point in result.points if point.figure == "join"}
+    result = measured("rendezvous", "--quick", "--json", "--nodes=4", heartbeats)
+    joins, losses = ({p.target: p for p in result.points if p.figure == each} for each in ("join", "loss"))
     assert [*joins] == ["static", "c10d", "parallel", "tiered", "etcd", "torch-c10d", "torch-static"]
-    assert joins.pop("etcd").unfinished == "the program etcd is not installed"
+    assert (joins["etcd"].samples, bool(joins.pop("etcd").unfinished)) == ((), True)
     assert all(len(point.samples) == 1 and point.samples[0] > 0 and not point.unfinished for point in joins.values())
     assert {name for name, point in joins.items() if point.reference} == {"torch-c10d", "torch-static"}
-    losses = {point.target: point for point in result.points if point.figure == "loss"}
     for name in ("static", "torch-static"):
         assert (losses[name].samples, losses[name].unfinished) == ((), "not elastic: it has no further round")
     for name in ("c10d", "parallel", "tiered", "torch-c10d"):
-        assert len(losses[name].samples) == 1, losses[name]
         # torch's last call, and the time without a sign of life, are of seconds
         assert losses[name].samples[0] > (1 if "c10d" in name else 0)
     (case,) = result.details
@@ -137,90 +124,94 @@ def test_all_that_are_installed_are_measured_beside_torchs_own(measured, monkeyp
     assert torch["loss"]["asked"]["compare_set"] >= 3  # each survivor has joined again
     assert ours["loss"]["asked"]["set_state"] >= 3
     assert torch["idle"]["asked"]["compare_set"] >= 4  # a heartbeat is a write
-    assert {(each.target, each.reference) for each in result.ratios if each.figure == "join"} >= {
-        ("parallel", "torch-c10d"),
-        ("tiered", "torch-static"),
-    }
 
 
 @with_openssl
 def test_closed_jobs_are_measured_beside_open_ones(measured) -> None:
-    ways = ("tiered", "tiered, token", "tiered, tls", "tiered, token+tls")
     result = measured(*ALONE, "--backends=tiered", "--nodes=4", "--closed=token,tls,token+tls")
     joins = {point.target: point.samples for point in result.points if point.figure == "join"}
-    assert [*joins] == [*ways]
+    assert [*joins] == ["tiered", "tiered, token", "tiered, tls", "tiered, token+tls"]
     assert all(len(samples) == 1 and samples[0] > 0 for samples in joins.values())
 
 
 def test_backend_of_a_stranger_is_measured_by_its_name(tmp_path) -> None:
-    info = tmp_path / "site" / "rdzv_file-7.5.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rdzv-file\nVersion: 7.5\n")
-    (info / "entry_points.txt").write_text(
-        "[rdzv_plugins]\nfile = rdzv_file\n\n[rdzv_plugins.harnesses]\nfile = rdzv_file.conformance:FileHarness\n"
-    )
+    code = ROOT / "examples" / "rdzv-file" / "src"
+    sites = install(tmp_path, "file", {"file": "rdzv_file.conformance:FileHarness"}, code)
     conf = "--rdzv-conf=file=keep_alive_interval=0.5,keep_alive_max_attempt=20,fsync=false"
-    result = bench(*ALONE, "--backends=file", conf, "--nodes=4", sites=(info.parent, STRANGER / "src")).result()
+    result = bench(*ALONE, "--backends=file", conf, "--nodes=4", sites=sites).result()
     assert result.manifest["versions"]["rdzv-file"] == "7.5"
-    assert result.manifest["options"]["backends"] == ["file"]
     (run,) = runs_of(result, "file").values()
     for phase, writers in (("join", 4), ("loss", 3)):
         assert find(result, "4 nodes", "file", phase).samples[0] > 0
-        assert find(result, "4 nodes", "file", f"requests_{phase}").samples[0] >= 1
         assert run[phase]["asked"]["set_state"] >= writers
-    delayed = bench(*ALONE, "--backends=file", "--delay=5", "--nodes=4", sites=(info.parent, STRANGER / "src"))
+    delayed = bench(*ALONE, "--backends=file", "--delay=5", "--nodes=4", sites=sites)
     assert "no relay can stand in front of it" in find(delayed.result(), "4 nodes", "file", "join").unfinished
 
 
-@pytest.fixture
-def odd(tmp_path) -> Path:
-    return install(tmp_path, "odd_backends", name="odd", harness="OddHarness")
-
-
-def test_handler_of_its_own_is_asked_whether_its_node_is_to_join_again(odd) -> None:
-    result = bench(*ALONE, "--backends=odd", "--nodes=5", sites=(odd,)).result()
+def test_handler_of_its_own_is_asked_whether_its_node_is_to_join_again(tmp_path) -> None:
+    result = bench(*ALONE, "--backends=odd", "--nodes=5", sites=odd_backends(tmp_path)).result()
     assert find(result, "5 nodes", "odd", "join").samples[0] > 0
     assert find(result, "5 nodes", "odd", "loss").samples[0] > 0
-    assert find(result, "5 nodes", "odd", "requests_join").unfinished == "not known: it is a handler of its own"
+    assert "handler of its own" in find(result, "5 nodes", "odd", "requests_join").unfinished
 
 
-def test_backend_that_gives_up_is_a_result_and_the_others_are_measured(odd) -> None:
-    flags = ("--rdzv-conf=odd=how=refuses", "--nodes=4,5")
-    result = bench(*ALONE, "--backends=odd,static", *flags, sites=(odd,)).result()
+@pytest.mark.parametrize(
+    ("how", "limit_s", "why"),
+    [
+        ("refuses", 60, "a node gave up: no luck today"),
+        ("breaks", 60, "a node gave up: plug-in 'odd' .*KeyError.*: 'nobody knows'"),
+        ("waits", 1, "0 of 4 nodes had joined after 1 s"),
+        ("nowhere", 60, "its harness gives no endpoint: KeyError: 'no address'"),
+    ],
+)
+def test_backend_that_gives_up_is_a_result_and_the_others_are_measured(tmp_path, how, limit_s, why) -> None:
+    flags = ("--backends=odd,prompt", f"--rdzv-conf=odd=how={how}", "--nodes=4,5", f"--limit={limit_s}")
+    result = bench(*ALONE, *flags, sites=odd_backends(tmp_path)).result()
     first, second = (find(result, f"{nodes} nodes", "odd", "join") for nodes in (4, 5))
-    assert first.unfinished == "a node gave up: no luck today"
+    assert re.fullmatch(why, first.unfinished)
     assert second.unfinished == f"{first.unfinished} (4 nodes)"  # it was not asked for more
-    assert find(result, "5 nodes", "static", "join").samples[0] > 0
+    assert how == "waits" or find(result, "5 nodes", "prompt", "join").samples[0] > 0
 
 
-def test_harness_that_breaks_in_a_run_is_a_result_and_one_that_does_not_start_an_error(odd) -> None:
-    flags = ("--backends=odd,static", "--nodes=4")
-    done = bench(*ALONE, *flags, "--rdzv-conf=odd=how=nowhere", sites=(odd,))
-    why = "its harness gives no endpoint: KeyError: 'no address'"
-    assert find(done.result(), "4 nodes", "odd", "join").unfinished == why
-    assert find(done.result(), "4 nodes", "static", "join").samples[0] > 0
-    assert f"odd, 4 nodes: {why}" in done.stderr
-    done = bench(*ALONE, *flags, "--rdzv-conf=odd=how=unstarted", sites=(odd,))
+def test_harness_that_does_not_start_is_an_error(tmp_path) -> None:
+    flags = ("--backends=odd,prompt", "--nodes=4", "--rdzv-conf=odd=how=unstarted")
+    done = bench(*ALONE, *flags, sites=odd_backends(tmp_path))
     assert done.returncode == RdzvError.exit_code
-    assert "backend 'odd': its harness cannot be started: OSError: no room" in done.stderr
+    assert "'odd': its harness cannot be started: OSError: no room" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_process_of_the_nodes_that_is_killed_is_a_result_and_the_others_are_measured(odd) -> None:
-    flags = ("--backends=odd,static", "--rdzv-conf=odd=how=waits", "--limit=600", "--nodes=4")
-    with started(*ALONE, *flags, sites=(odd,)) as run:
-
-        def keeper() -> int:
-            return next((pid for pid, line in sorted(run.left().items()) if "rendezvous.keeper" in line), 0)
-
-        pid = wait_until(keeper, 100, lambda: f"only {run.left()}")
-        os.kill(pid, signal.SIGKILL)
+@pytest.mark.parametrize("whole", [True, False], ids=["benchmark", "keeper"])
+def test_what_is_killed_leaves_no_process_and_no_file(tmp_path, monkeypatch, whole) -> None:
+    """The benchmark, or the process that keeps the nodes, while these would wait for a long time."""
+    files = tmp_path / "files"
+    files.mkdir()
+    monkeypatch.setenv("TMPDIR", str(files))
+    flags = ("--backends=odd,prompt", "--rdzv-conf=odd=how=waits", "--limit=600", "--nodes=6")
+    with started(*ALONE, *flags, sites=odd_backends(tmp_path)) as run:
+        least = 1 + 1 + 1 + 1 + 6  # the benchmark, its guard, the harness's process, keeper, nodes
+        wait_until(lambda: len(run.left()) >= least, 100, lambda: f"only {run.left()}")
+        if whole:
+            run.kill()
+        else:
+            (keeper, *_) = (pid for pid, line in sorted(run.left().items()) if "rendezvous.keeper" in line)
+            os.kill(keeper, signal.SIGKILL)
         out, err = run.communicate(timeout=200)
-        assert run.left() == {}
-    result = Done(run.returncode, out, err).result()
-    why = find(result, "4 nodes", "odd", "join").unfinished
-    assert why == "the process that keeps its nodes was ended by SIGKILL"
-    assert find(result, "4 nodes", "static", "join").samples[0] > 0
+        wait_until(lambda: not run.left(), 60, lambda: f"still there: {run.left()}")
+    assert [*files.iterdir()] == []
+    if not whole:
+        result = Done(run.returncode, out, err).result()
+        assert "ended by SIGKILL" in find(result, "6 nodes", "odd", "join").unfinished
+        assert find(result, "6 nodes", "prompt", "join").samples[0] > 0
+
+
+@needs_etcd
+def test_benchmark_that_is_killed_leaves_no_etcd_and_no_data(tmp_path) -> None:
+    with started("rendezvous", "--nodes=6", "--references=none", "--backends=etcd", f"--etcd-data={tmp_path}") as run:
+        wait_until(lambda: len(run.left()) >= 4, 100, lambda: f"only {run.left()}")  # and its guard, keeper, etcd
+        run.kill()
+        wait_until(lambda: not run.left(), 60, lambda: f"still there: {run.left()}")
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_cpu_of_a_service_that_ran_before_is_in_that_of_the_nodes(measured) -> None:
@@ -234,19 +225,6 @@ def test_cpu_of_a_service_that_ran_before_is_in_that_of_the_nodes(measured) -> N
     assert cpu_ms == pytest.approx(1000 * (join["nodes_cpu_s"] + join["service_cpu_s"]) / 4)
 
 
-@pytest.mark.parametrize(
-    ("how", "why"),
-    [
-        ("breaks", "a node gave up: plug-in 'odd' .*KeyError.*: 'nobody knows'"),
-        ("waits", "0 of 4 nodes had joined after 1 s"),
-    ],
-)
-def test_backend_that_does_not_finish_is_a_result(odd, how, why) -> None:
-    limit = "--limit=1" if how == "waits" else "--limit=60"
-    result = bench(*ALONE, "--backends=odd", f"--rdzv-conf=odd=how={how}", "--nodes=4", limit, sites=(odd,)).result()
-    assert re.fullmatch(why, find(result, "4 nodes", "odd", "join").unfinished)
-
-
 def test_delay_is_in_the_join(measured) -> None:
     result = measured(*ALONE, "--backends=parallel,static", "--nodes=4", "--delay=700")
     (parallel, static) = (find(result, "4 nodes", name, "join") for name in ("parallel", "static"))
@@ -256,77 +234,92 @@ def test_delay_is_in_the_join(measured) -> None:
     assert min(find(result, "4 nodes", "parallel", "loss").samples) > 0.7
 
 
-def test_hundreds_of_nodes_are_simulated_in_few_processes(measured) -> None:
-    flags = ("--simulate", "--processes=2", "--hosts=loopback", "--nodes=200")
-    result = measured(*ALONE, "--backends=parallel", *flags)
-    (run,) = runs_of(result, "parallel").values()
-    assert run["join"]["served"]["open_session"] == 200
-    assert {phase: run[phase]["per_node"] for phase in ("join", "loss")} == {
-        phase: PER_NODE[phase] for phase in ("join", "loss")
-    }
-    (case,) = result.details
-    assert case["processes"] == 2 + 4
-
-
-@needs_etcd
 def test_nodes_on_hosts_of_their_own_reach_what_serves_them(measured) -> None:
     if not may_have_namespaces("auto"):
         pytest.skip("network namespaces are not allowed here")
     flags = ("--simulate", "--processes=1", "--nodes=5", "--hosts=namespaces", "--server=process", "--ttl=5")
-    result = measured(*ALONE, "--backends=static,parallel,etcd", *flags)
-    assert result.manifest["options"]["hosts"] == "namespaces"
+    result = measured(*ALONE, "--backends=static,parallel", *flags)
     (case,) = result.details
     assert case["hosts"] == [f"10.77.1.{number}" for number in range(3, 8)]
-    for name in ("static", "parallel", "etcd"):
-        assert find(result, "5 nodes", name, "join").samples[0] > 0
+    assert all(find(result, "5 nodes", name, "join").samples[0] > 0 for name in ("static", "parallel"))
     runs_of(result, "parallel")
 
 
-def marked(mark: str) -> list[int]:
-    """The processes that have it in their environment."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal() and int(entry.name) != os.getpid():
-            try:
-                environment = (entry / "environ").read_bytes()
-            except OSError:
-                continue
-            if mark.encode() in environment:
-                found.append(int(entry.name))
-    return found
+def test_native_nodes_are_measured(measured) -> None:
+    flags = "--simulate=native --server=process --processes=2 --hosts=loopback --nodes=64 --ttl=20"
+    result = measured(*ALONE, *flags.split(), "--backends=parallel,tiered,static")
+    (run,) = runs_of(result, "parallel").values()
+    assert {phase: run[phase]["per_node"] for phase in PER_NODE} == PER_NODE
+    assert run["join"]["served"]["open_session"] == 64
+    assert run["loss"]["served"]["put"] >= 2 * 63
+    for name in ("tiered", "static"):
+        assert "simulated native nodes" in find(result, "64 nodes", name, "join").unfinished
 
 
-def killed(mark: str, least: int, *arguments: str, sites: tuple[Path, ...] = ()) -> None:
-    """Start a benchmark, kill it once so many processes are there, and wait until none is."""
-    with started("rendezvous", "--nodes=6", "--references=none", *arguments, sites=sites) as run:
-        wait_until(lambda: len(marked(mark)) >= least, 100, lambda: f"only {marked(mark)}")
-        run.kill()
-        wait_until(lambda: not marked(mark), 60, lambda: f"still there: {marked(mark)}")
+def test_requests_of_torch_s_nodes_are_counted_and_their_last_call_is_shortened() -> None:
+    """What the benchmark touches inside of torch is there, and does what it is taken to do."""
+    (target,) = references(TORCH_C10D)
+    request = target.harness.request(f"127.0.0.1:{free_port()}", run_id="alone", local_addr="127.0.0.1")
+    node = TorchDynamicNode(0, request, 60)
+    try:
+        assert node.facts()["asked"] == {}
+        node.join()
+        assert node.rank == 0
+        assert node.facts()["asked"].keys() == {"get", "compare_set"}
+        node.again()
+        assert node._handler.settings.timeout.last_call == timedelta(seconds=1)
+        assert node._handler.settings.timeout.join == timedelta(seconds=60)
+    finally:
+        node._handler.shutdown()
 
 
-@pytest.fixture
-def mark(monkeypatch) -> Iterator[str]:
-    """In the environment of whatever a benchmark starts from now on."""
-    text = uuid.uuid4().hex
-    monkeypatch.setenv("BENCH_MARK", text)
-    yield text
-    for pid in marked(text):  # the test has failed
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+# how nodes are spread, and what is read
 
 
-def test_benchmark_that_is_killed_leaves_no_process_and_no_file(odd, mark, tmp_path, monkeypatch) -> None:
-    files = tmp_path / "files"
-    files.mkdir()
-    monkeypatch.setenv("TMPDIR", str(files))
-    # the benchmark, its guard, the harness's process, keeper, nodes, which would wait for a long time
-    least = 1 + 1 + 1 + 1 + 6
-    killed(mark, least, "--backends=odd", "--rdzv-conf=odd=how=waits", "--limit=600", sites=(odd,))
-    assert [*files.iterdir()] == []
+@pytest.mark.parametrize(
+    ("nodes", "how", "processes", "groups"),
+    [
+        (4, "", 2, [[0], [1], [2], [3]]),
+        (8, "threads", 2, [[0, 1], [2, 3], [4], [5], [6], [7]]),
+        (9, "threads", 1, [[0, 1, 2, 3, 4], [5], [6], [7], [8]]),
+        (8, "threads", 9, [[number] for number in range(8)]),
+        (8, "native", 2, [[0], [1, 2, 3], [4, 5, 6], [7]]),
+        (4, "native", 9, [[0], [1], [2], [3]]),
+    ],
+)
+def test_nodes_that_may_be_lost_have_a_process_of_their_own(nodes, how, processes, groups) -> None:
+    settings = dataclasses.replace(RendezvousSettings(), simulate=how, processes=processes)
+    assert [*map(list, layout(nodes, settings))] == groups
 
 
-@needs_etcd
-def test_benchmark_that_is_killed_leaves_no_etcd_and_no_data(tmp_path, mark) -> None:
-    least = 1 + 1 + 1 + 1  # the benchmark, its guard, keeper, etcd
-    killed(mark, least, "--backends=etcd", f"--etcd-data={tmp_path}")
-    assert [*tmp_path.iterdir()] == []
+@pytest.mark.parametrize(
+    ("changes", "wrong"),
+    [
+        ({}, ""),
+        ({"rank": 0}, "rank 0 is that of 2 nodes, node 0 is one of them"),
+        ({"rank": 2}, "node 5 has rank 2 in a round of 2 nodes"),
+        ({"world": 3}, "node 5 was told a world of 3 nodes, of which there are 2"),
+        ({"round": 5}, "the nodes are in rounds 4, 5"),
+    ],
+)
+def test_places_that_do_not_fit_together_are_wrong(changes, wrong) -> None:
+    place = {"rank": 0, "world": 2, "round": 4}
+    assert wrong_places({0: place, 5: {**place, "rank": 1, **changes}}) == wrong
+
+
+def test_requests_of_etcd_are_counted_by_method_and_signs_of_life_apart() -> None:
+    def received(method: str, service: str, count: str) -> str:
+        return f'grpc_server_msg_received_total{{grpc_method="{method}",grpc_service="{service}"}} {count}\n'
+
+    metrics = parse_etcd_metrics(
+        "# TYPE grpc_server_msg_received_total counter\n"
+        + received("Compact", "etcdserverpb.KV", "0")
+        + received("Txn", "etcdserverpb.KV", "1.234567e+06")
+        + received("Watch", "etcdserverpb.Watch", "9")
+        + received("Watch", "grpc.health.v1.Health", "3")
+        + received("LeaseKeepAlive", "etcdserverpb.Lease", "7")
+        + 'grpc_server_started_total{grpc_method="Txn",grpc_service="etcdserverpb.KV"} 99\n'
+        + "etcd_disk_wal_fsync_duration_seconds_sum 0.25\netcd_disk_wal_fsync_duration_seconds_count 6\n"
+    )
+    assert metrics.requests == {"Txn": 1234567, "Watch": 9}
+    assert (metrics.signs, metrics.syncs, metrics.sync_s) == (7, 6, 0.25)

@@ -109,7 +109,7 @@ def _vetoed(cluster: Cluster, hooks: str) -> Agent:
 
 
 def _not_needed(cluster: Cluster, hooks: str) -> Agent:
-    """As a rendezvous says it; when it does: tests/unit/test_elastic_handler.py."""
+    """As a rendezvous says it; when it does: tests/simulation/test_scenarios_elastic.py."""
     return alone(cluster, PYTHONPATH=hooks, TEST_CODE="66")
 
 

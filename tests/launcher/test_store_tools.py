@@ -136,7 +136,6 @@ def test_status_names_the_rank_that_a_hung_init_process_group_waits_for(cluster:
     assert {agent.text for agent in ranks} == {"ranks: 3\n"}
 
 
-@pytest.mark.thorough
 def test_ends_on_a_signal_although_clients_are_there(cluster: Cluster) -> None:
     served = Served(cluster, "--threads=2", endpoint=f"127.0.0.1:{free_port()}")  # which nobody else takes meanwhile
     with Raw(served.port) as idle, Raw(served.port) as waiting, Raw(served.port, validated=False) as silent:

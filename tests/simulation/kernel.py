@@ -275,6 +275,8 @@ class Socket(Descriptor):
             events |= select.EPOLLOUT
         if self._error or self._lost:
             events |= select.EPOLLERR | select.EPOLLIN
+        if self._finished and not self._lost:
+            events |= select.EPOLLRDHUP
         return events
 
     def _came(self, data: Any) -> None:
@@ -355,8 +357,9 @@ class Poll:
         self._watched: dict[int, tuple[Descriptor, int]] = {}
         self._polling: list[Thread] = []
 
-    def register(self, fd: int, mask: int = select.POLLIN | select.POLLOUT) -> None:
-        self._watched[fd] = self._kernel.open[fd], mask
+    def register(self, fd: int | Descriptor, mask: int = select.POLLIN | select.POLLOUT) -> None:
+        number = fd if isinstance(fd, int) else fd.fileno()
+        self._watched[number] = self._kernel.open[number], mask | select.POLLERR | select.POLLHUP
 
     def poll(self, milliseconds: float | None = None) -> Sequence[tuple[int, int]]:
         scheduler = self._kernel.network.scheduler

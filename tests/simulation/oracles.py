@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
@@ -26,7 +28,7 @@ class Oracles:
         self.judged: Counter[str] = Counter()
         self._rounds: dict[tuple[int, int], list[tuple[Node, Place]]] = defaultdict(list)
         """Who has entered each round of each run: a service that forgets all begins another."""
-        self._failed_rounds: set[int] = set()
+        self._failed_rounds: set[tuple[int, str]] = set()
         self._asked: dict[str, int] | None = None
         self._look_later()
 
@@ -35,23 +37,36 @@ class Oracles:
 
     def entered(self, node: Node, place: Place) -> None:
         """A round is complete for a node."""
-        run = self._world.service.store.runs
-        others = self._rounds[run, place.round]
+        others = self._rounds[self._run_of(node), place.round]
         self._one_world(node, place, others)
         self._first_round(place)
         self._store(node, place)
         self._in_time_with_the_others(node, place)
         others.append((node, place))
 
-    def failed(self, node: Node, round_: int) -> None:
+    def _run_of(self, node: Node) -> int:
+        """Which run of the job is under way: rounds count from 1 again in another one."""
+        if not self._world.has_places:
+            return len(self._world.service.store.runs)
+        run = max((run for run, _ in self._rounds), default=0)  # no place forgets it while any of its nodes is left
+        known = [each for (of, _), members in self._rounds.items() if of == run for each, _ in members]
+        return run + bool(known and not any(each.lives and not each.end for each in known))
+
+    def failed(self, node: Node) -> None:
         """Workers of a node have failed by themselves."""
-        self._failed_rounds.add(round_)
+        if node.place is not None:
+            self._failed_rounds.add(node.place.which)
 
     def restarted(self, node: Node) -> None:
         """A node has used up a restart."""
         self.judged["I10"] += 1
-        if node.place is not None and node.place.round not in self._failed_rounds:
-            self.wrong("I10", f"{node.name} has used a restart: no worker of round {node.place.round} has failed")
+        place = node.place
+        # if the leader is lost while others are done it is taken to be done, too: nobody knows better
+        done = [each for each in self._world.nodes if each.end == "done"]
+        if place is None or any(each.place is not None and each.place.which == place.which for each in done):
+            return
+        if place.which not in self._failed_rounds:
+            self.wrong("I10", f"{node.name} has used a restart: no worker of round {place.round} has failed")
 
     def ended(self) -> None:
         """The job is over: what has become of each node."""
@@ -83,7 +98,8 @@ class Oracles:
 
     def _first_round(self, place: Place) -> None:
         world = self._world
-        if place.round != 1 or place.world == world.high or any(number == 1 for _, number in self._rounds):
+        began = any(members for (_, number), members in self._rounds.items() if number == 1)
+        if place.round != 1 or place.world == world.high or began:
             return
         self.judged["I2"] += 1
         came = sorted(each.began for each in world.nodes)
@@ -117,7 +133,7 @@ class Oracles:
         world = self._world
         calm = world.now - world.disturbed_at >= _CALM_S and all(each.works for each in world.living)
         told = bool(world.story) and world.now - world.story[-1][0] < _CALM_S
-        asked = dict(world.service.asked)
+        asked = dict(sum((each.asked for each in world.services), Counter[str]()))
         if calm and not told and world.living:
             self.judged["I3"] += 1
             if self._asked is not None and asked != self._asked:
@@ -136,8 +152,13 @@ class Oracles:
         if not failed:
             return
         first = min(each.ended_at or 0.0 for each in failed)
+        # the service forgets a job when nobody is left of it: who comes then is the first of another
+        began = world.scheduler.now - world.now
+        forgotten = min((at - began for at in world.service.store.runs if at - began > first - 1.0), default=math.inf)
         for node in world.nodes:
-            if node.ended_at is None or node.hindered or node in failed:
+            late = node.began > forgotten or (not node.places and forgotten < math.inf)
+            late = late or (world.has_places and (node.began > first or not node.places))
+            if node.ended_at is None or node.hindered or node in failed or late:
                 continue
             self.judged["I5"] += 1
             if node.ended_at > first + _TOLD_S + world.options.ttl:
@@ -163,7 +184,7 @@ class Oracles:
     def ends(self, node: Node) -> None:
         """A node ends: one that nothing has happened to, with the outcome of its job."""
         world = self._world
-        if node.hindered:
+        if node.hindered or self._is_of_a_stranger(node) or (world.has_places and not self._can_go_on()):
             return
         self.judged["I13"] += 1
         there = [each for each in world.living if not each.process.frozen]
@@ -172,3 +193,18 @@ class Oracles:
         alone = (node.end in _ALONE and len(there) + 1 < world.low) or (node.end == "NotNeeded" and done)
         if node.end not in _BLAMELESS and not failed and not alone and node.end != "failed":
             self.wrong("I13", f"{node.name} ends by {node.end}, {len(there)} others are there: {node.error}")
+
+    def _is_of_a_stranger(self, node: Node) -> bool:
+        """Whether a node that was started by mistake was the first to come, as all others had gone."""
+        jobs = [each.store.keys["job"][0] for each in self._world.services if "job" in each.store.keys]
+        return any(json.loads(job.value)["command"] != " ".join(node.request.entrypoint) for job in jobs)
+
+    def _can_go_on(self) -> bool:
+        """Whether a place is served, and more than half of the last round are there; before it, half of the places."""
+        world = self._world
+        fit = [each for each in world.nodes if each.lives and not each.hindered]
+        served = [each for each in world.services if any(node.process is each.process for node in fit)]
+        if not self._rounds:
+            return 2 * len(served) > len(world.services)
+        members = self._rounds[max(self._rounds)]
+        return bool(served) and 2 * sum(node in fit for node, _ in members) > members[0][1].world

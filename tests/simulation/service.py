@@ -7,21 +7,24 @@ counts a session's time to live from what it has heard last, by its own clock.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from rdzv_plugins.coordination import Event, KeyValue, OnEvents
+from rdzv_plugins.elastic.keys import ROUND, Round, decode
 from rdzv_plugins.errors import AccessRefused, Compacted, ConnectionLost, EndpointUnreachable
+from rdzv_plugins.kvstore.sockets.reach import REFUSED
 from simulation.network import End, Network
 from simulation.scheduler import Process
 from simulation.threads import Threads
 
 T = TypeVar("T")
 
-_PORT = 2379
+PORT = 2379
 _DIAL_S = 1.0
 _RETRY_S = 0.2
 _OVER = object()
@@ -38,14 +41,14 @@ class Store:
         self._ids = itertools.count(1)
         self.leases: dict[int, tuple[float, float]] = {}
         """Of each session the time to live, and when it ends."""
-        self.runs = 0
-        """How often what was known has been forgotten: the rounds of a run are counted from 1 again then."""
-        self.forget()
+        self.runs: list[float] = []
+        """When what was known was forgotten: the rounds of a run are counted from 1 again then."""
+        self.forget(0.0)
 
-    def forget(self) -> None:
+    def forget(self, now: float) -> None:
         """Begin anew. No later session has the number of an earlier one."""
         self.leases.clear()
-        self.runs += 1
+        self.runs.append(now)
         self.revision = 0
         self.compacted = 0
         """Changes up to this revision are no longer known."""
@@ -56,7 +59,7 @@ class Store:
     def open(self, ttl: float, now: float) -> int:
         """A new session. If it is the only one, what exists was left by a dead run."""
         if not self.leases:
-            self.runs += bool(self.keys)
+            self.runs += [now] if self.keys else []
             for key in list(self.keys):
                 self._write(key, None, 0)
         session = next(self._ids)
@@ -121,6 +124,11 @@ class Store:
             return None
         return [each for each in self.history if each.revision > after and each.key.startswith(prefix)]
 
+    def changed(self, prefix: str, after: int, known: Iterable[str]) -> Sequence[Event]:
+        """What is different from ``known``, the keys at ``after``, though the changes are no longer known."""
+        gone = [Event(key, None, self.revision) for key in known if key not in self.keys]
+        return [*(each for each in self.changes(prefix, 0) or () if each.revision > after), *gone]
+
     def _unchanged(self, guard: KeyValue | None) -> bool:
         return guard is None or (guard.key in self.keys and self.keys[guard.key][0].revision == guard.revision)
 
@@ -150,28 +158,65 @@ class Faults:
     most_sessions: int | None = None
 
 
+class Moment(NamedTuple):
+    """Something that happens when a request is made."""
+
+    name: str
+    key: str
+    happens: Callable[[_Client], object]
+    lost: Literal["request", "answer", ""]
+
+    def is_now(self, name: str, arguments: Sequence[Any]) -> bool:
+        if name != self.name:
+            return False
+        asked = arguments[1] if name == "watch" else arguments[0]
+        return any(key.startswith(self.key) for key in ([asked] if isinstance(asked, str) else asked))
+
+
 class Service:
     """The server: a process that answers, and pushes what happens to keys."""
 
-    def __init__(self, network: Network, host: str = "service", *, by_connection: bool = True) -> None:
-        self.network, self.host, self.by_connection = network, host, by_connection
+    def __init__(
+        self, network: Network, host: str = "service", *, by_connection: bool = True, by_node: bool = False
+    ) -> None:
+        """``by_node``: a node will serve it, as one of several places."""
+        self.network, self.host, self.by_connection, self.by_node = network, host, by_connection, by_node
         self.store, self.faults = Store(), Faults()
         self.asked: Counter[str] = Counter()
         """How often each process has asked for something; keep-alives do not count."""
         self._clients: dict[End, _Client] = {}
-        self.process: Process = self.start()
+        self._moments: list[Moment] = []
+        self.process = self._nobody() if by_node else self.start()
 
-    def start(self, *, memory: bool = True) -> Process:
-        """Start it, again if it has been killed; with what it has known, or without."""
+    def _nobody(self) -> Process:
+        process = self.network.scheduler.process("service", self.host)
+        self.network.scheduler.kill(process)
+        return process
+
+    def start(self, *, memory: bool = True, process: Process | None = None) -> Process:
+        """Start it, again if it has been killed; with what it has known, or without; in that process if it is given."""
         if not memory:
-            self.store.forget()
+            self.store.forget(self.now)
         self._clients = {}
-        self.process = process = self.network.scheduler.process("service", self.host)
+        self.process = process = process or self.network.scheduler.process("service", self.host)
         for session, (ttl, _) in self.store.leases.items():
             self.store.beat(session, self.now)  # it cannot know when each was heard of
             self._expire_later(session, ttl)
-        self.network.listen(process, _PORT, self._accept)
+        self.network.listen(process, PORT, self._accept)
         return process
+
+    def stop(self) -> None:
+        """End it: its process goes on without it."""
+        self.network.stop_listening(self.process, PORT)
+        for client in list(self._clients.values()):
+            client.hang_up()
+        self.process = self._nobody()
+
+    @property
+    def newest(self) -> int:
+        """The newest round that was declared here."""
+        declared = self.store.keys.get(ROUND)
+        return 0 if declared is None else decode(Round, declared[0].value).number
 
     @property
     def now(self) -> float:
@@ -208,7 +253,7 @@ class Service:
             if client.session == session:
                 client.over()
         if self.by_connection and not self.store.leases:
-            self.store.forget()
+            self.store.forget(self.now)
 
     def tell(self) -> None:
         """Push what has happened."""
@@ -218,6 +263,19 @@ class Service:
     def forget(self, end: End) -> None:
         self._clients.pop(end, None)
 
+    def once(
+        self, name: str, key: str, happens: Callable[[_Client], object], *, lost: Literal["request", "answer", ""]
+    ) -> None:
+        """At the next such request with a key that begins so: before it is done, or after it if the answer is lost."""
+        self._moments.append(Moment(name, key, happens, lost))
+
+    def moment(self, name: str, arguments: Sequence[Any]) -> Moment | None:
+        """What happens now, which it does but once."""
+        due = next((each for each in self._moments if each.is_now(name, arguments)), None)
+        if due is not None:
+            self._moments.remove(due)
+        return due
+
 
 class _Client:
     """A connection, as the server sees it."""
@@ -226,8 +284,14 @@ class _Client:
         self._service, self._end = service, end
         self.session = 0
         self._watches: dict[int, tuple[str, int]] = {}
+        self._mute = False
         self._told_at = 0.0
         """When the newest push is sent: none overtakes another."""
+
+    @property
+    def process(self) -> Process:
+        """Whose it is."""
+        return self._end.peer.process
 
     def _refusal(self) -> EndpointUnreachable | None:
         service = self._service
@@ -239,6 +303,9 @@ class _Client:
         return None
 
     def hear(self, message: Any) -> None:
+        if isinstance(message, bytes):  # somebody wants to see that it answers
+            self._end.send(message)
+            return
         number, name, *arguments = message
         service, store = self._service, self._service.store
         if name == "open":
@@ -252,12 +319,23 @@ class _Client:
         self.session = arguments.pop(0)
         alive = store.beat(self.session, service.now)
         if name != "beat":
-            service.asked[self._end.peer.process.name] += 1
-        if not alive:
-            self.say(number, False, None)
-        elif name == "beat":
-            self.say(number, True, None)
-        elif name == "watch":
+            service.asked[self.process.name] += 1
+        if not alive or name == "beat":
+            self.say(number, alive, None)
+            return
+        moment = service.moment(name, arguments) if arguments else None
+        if moment is not None and moment.lost != "answer":
+            moment.happens(self)
+        if moment is None or moment.lost != "request":
+            self._mute = moment is not None and moment.lost == "answer"
+            self._do(number, name, arguments)
+            self._mute = False
+        if moment is not None and moment.lost == "answer":
+            moment.happens(self)
+
+    def _do(self, number: int, name: str, arguments: list[Any]) -> None:
+        service, store = self._service, self._service.store
+        if name == "watch":
             self._watch(number, *arguments)
         elif name == "cancel":
             self._watches.pop(arguments[0], None)
@@ -282,6 +360,11 @@ class _Client:
         if self._service.by_connection and self.session:
             self._service.end(self.session)
 
+    def hang_up(self) -> None:
+        """The service ends."""
+        self._service.forget(self._end)
+        self._end.close()
+
     def over(self) -> None:
         """Its session has ended."""
         self._watches.clear()
@@ -291,7 +374,7 @@ class _Client:
         service, faults = self._service, self._service.faults
         if message[0] in ("events", "over"):
             at = self._told_at = max(self._told_at, service.now + faults.pushes_take)
-        elif faults.loses_answers:
+        elif faults.loses_answers or self._mute:
             return
         else:
             at = service.now + faults.answers_take
@@ -312,8 +395,11 @@ class _Client:
                 if events := store.changes(prefix, after):
                     self.say("events", number, events)
 
-    def _watch(self, number: int, watch: int, prefix: str, after: int) -> None:
+    def _watch(self, number: int, watch: int, prefix: str, after: int, known: Sequence[str] | None = None) -> None:
+        """``known``: the keys that it knows of, as it goes on with a watch over another connection."""
         events = self._service.store.changes(prefix, after)
+        if events is None and known is not None:
+            events = self._service.store.changed(prefix, after, known)
         self.say(number, True, events is not None)
         if events is not None:
             self._watches[watch] = prefix, self._service.store.revision
@@ -324,8 +410,8 @@ class _Client:
 class _Pending:
     """A question under way."""
 
-    def __init__(self, threads: Threads) -> None:
-        self.answered = threads.Event()
+    def __init__(self, threads: Threads, message: Message) -> None:
+        self.answered, self.message = threads.Event(), message
         self.answer: tuple[bool, Any] | None = None
 
 
@@ -335,6 +421,8 @@ class Watch:
     def __init__(self, session: Session, number: int, prefix: str, on_events: OnEvents) -> None:
         self._session, self.number, self.prefix, self.on_events = session, number, prefix, on_events
         self.seen = 0
+        self.known: dict[str, None] = {}
+        """The keys that it has been told of."""
         self.cancelled = False
 
     def cancel(self) -> None:
@@ -353,7 +441,8 @@ class Session:
         self._backend, self._threads, self._end, self._number = backend, threads, end, number
         self.ttl = ttl
         self.known_until = threads.monotonic() + ttl
-        self.local_addr, self.remote_addr = end.process.host, backend.service.host
+        self.local_addr = self.seen_as = end.process.host
+        self.remote_addr = backend.service.host
         self.calling = threads.RLock()
         self._on_lost = on_lost
         self._over: ConnectionLost | None = None
@@ -400,10 +489,9 @@ class Session:
 
     def close(self) -> None:
         if self._over is None and not self._closed:
-            try:
-                self._ask(self.ttl, "close")
-            except (ConnectionLost, TimeoutError):
-                pass
+            if not self._backend.service.by_connection:
+                with contextlib.suppress(ConnectionLost, TimeoutError):
+                    self._ask(self.ttl, "close")
             self._closed = True
             self._lose("it is closed")
 
@@ -417,11 +505,11 @@ class Session:
         """Ask; again over another connection if the first breaks. Requests are done twice then, as with any service."""
         if self._over is not None:
             raise ConnectionLost(str(self._over))
-        number, pending = next(self._numbers), _Pending(self._threads)
-        self._pending[number] = pending
+        number = next(self._numbers)
+        pending = self._pending[number] = _Pending(self._threads, (number, name, self._number, *arguments))
         sent_at = self._threads.monotonic()
         try:
-            self._send(number, name, self._number, *arguments)
+            self._send(*pending.message)
             pending.answered.wait(timeout)
         finally:
             self._pending.pop(number, None)
@@ -443,6 +531,8 @@ class Session:
     def _attach(self, end: End) -> None:
         self._end = end
         end.on_message, end.on_end = self._hear, lambda how: self._broken(end, how)
+        if end.ended:  # while it was made
+            self._broken(end, "ended")
 
     def _hear(self, message: Any) -> None:
         first, *rest = message
@@ -472,6 +562,10 @@ class Session:
                 events = [each for each in rest if each.revision > watch.seen]
                 if events and not watch.cancelled:
                     watch.seen = events[-1].revision
+                    for each in events:
+                        watch.known[each.key] = None
+                        if each.value is None:
+                            del watch.known[each.key]
                     watch.on_events(events)
 
     def _keep_alive(self) -> None:
@@ -497,7 +591,9 @@ class Session:
             return False
         self._attach(end)
         for watch in list(self._watches.values()):
-            self._send(0, "watch", self._number, watch.number, watch.prefix, watch.seen)
+            self._send(0, "watch", self._number, watch.number, watch.prefix, watch.seen, tuple(watch.known))
+        for pending in list(self._pending.values()):
+            self._send(*pending.message)
         return True
 
     def _lose(self, reason: str) -> None:
@@ -522,7 +618,24 @@ class Coordination:
         self._sessions: list[Session] = []
 
     def dial(self, timeout: float) -> End:
-        return self.service.network.connect(self.service.host, _PORT, timeout)
+        return self.service.network.connect(self.service.host, PORT, timeout)
+
+    def look(self, timeout: float) -> tuple[Any, str]:
+        """A connection over which the service has answered; or None, and why not."""
+        connection = self.threads.socket()  # type: ignore[attr-defined]  # a runtime has them
+        connection.settimeout(timeout)
+        try:
+            connection.connect((self.service.host, PORT))
+            connection.sendall(b"?")
+            if connection.recv(1):
+                return connection, ""
+            reason = "it has hung up"
+        except ConnectionRefusedError:
+            reason = REFUSED
+        except OSError as error:
+            reason = str(error)
+        connection.close()
+        return None, reason
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Session:
         until, reason = self.threads.monotonic() + timeout, "nobody was asked"
@@ -559,3 +672,5 @@ class Coordination:
     def close(self) -> None:
         for session in self._sessions:
             session.close()
+        if self.hosts_service and self.service.by_node:
+            self.service.stop()

@@ -211,3 +211,15 @@ def test_signals_end_a_node_whose_supervisor_stands_still() -> None:
     assert job.now - began < 5.0 + 4.0, "the agent kills them itself"
     job.run()
     assert job.codes == [143]
+
+
+def test_what_a_lost_supervisor_has_left_holds_up_the_next_workers() -> None:
+    """A worker in uninterruptible sleep holds what the next one would need."""
+    held = Does(runs=float("inf"), stuck=True)
+    job = Job(1, lambda *_: held, Options(max_restarts=1, shutdown_timeout=5.0))
+    job.until(job.works)
+    supervisor = job[0].machine.supervisor
+    job.lose_supervisor(job[0], lambda: job.processes.signal(supervisor.entry, Signals.SIGKILL))
+    job.run()
+    assert job.codes == [71]
+    assert len(job[0].groups) == 1

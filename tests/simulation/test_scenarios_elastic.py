@@ -154,6 +154,15 @@ def test_a_spare_that_was_never_needed_is_let_go(seed: int) -> None:
     assert sorted(ends(world.run())) == ["done", "done", "released"]
 
 
+def test_who_comes_when_the_job_is_about_to_end_comes_too_late(seed: int) -> None:
+    world = World(seed, 0, 2, 3, last_call_timeout=1.0)
+    for seconds in (10.0, 30.0):
+        world.add(work=Work(seconds=seconds))
+    world.until(lambda: world[0].end)
+    world.add().hindered = True
+    assert ends(world.run()) == ["done", "done", "NotNeeded"]
+
+
 def test_nothing_is_requested_at_rest(seed: int) -> None:
     world = World(seed, 5, 2, 4, Work(seconds=1000.0))
     world.after(60.0)
@@ -173,6 +182,7 @@ def test_requests_of_a_node_do_not_depend_on_how_many_there_are(seed: int) -> No
         world.close()
         return max(asked[each.name] for each in world.nodes if each is not leader)
 
+    assert most(3) <= 8
     assert most(12) <= most(3) + 3
 
 
@@ -210,6 +220,22 @@ def test_who_stands_still_for_a_moment_is_not_lost(seed: int) -> None:
         troubles.freeze(world, each, TTL_S / 3)
         world.after(TTL_S)
     assert rounds(world.run()) == [1, 1, 1]
+
+
+def test_the_others_go_on_without_a_node_that_does_not_join_again_and_take_it_in_later(seed: int) -> None:
+    world = World(seed, 4, 2, 4, LONG, ttl=60.0, rejoin_timeout=6.0)
+    at_work(world)
+    late, lost = [each for each in world.nodes if each is not world.leader][:2]
+    rest = [each for each in world.nodes if each not in (late, lost)]
+    troubles.freeze(world, late, 20.0)
+    troubles.kill(world, lost)
+    over_at = world.now
+    world.until(lambda: all(len(each.places) == 2 for each in rest))
+    assert over_at + 6.0 < world.now < over_at + 10.0
+    at_work(world)
+    assert late.place is not None
+    assert late.place.world == 3
+    world.run()
 
 
 def test_a_leader_that_stands_still_is_replaced_and_then_follows(seed: int) -> None:
@@ -272,6 +298,31 @@ def test_a_service_that_stays_away_ends_the_job(seed: int) -> None:
     assert all(20.0 <= (each.ended_at or 0.0) - lost_at < 40.0 for each in world.nodes)
 
 
+def test_a_node_that_comes_back_with_another_session_costs_the_others_no_restart(seed: int) -> None:
+    world = World(seed, 3, 2, 3, LONG, by_connection=False)
+    at_work(world)
+    troubles.cut(world, world.leader, 1.5 * TTL_S, only="from")  # it cannot know that its first session lives
+    world.run()
+    assert ends(world) == ["done"] * 3
+    assert rounds(world) == [2, 2, 2]
+    assert [each.restarts for each in world.nodes] == [0, 0, 0]
+
+
+def test_a_round_that_has_the_number_of_another_lets_the_node_of_that_one_go(seed: int) -> None:
+    world = World(seed, 0, 1, 1, max_restarts=1)
+    first = world.add(work=Work(60.0, fails=(5.0,)))
+    at_work(world)
+    second = world.add()
+    world.after(2.0)
+    troubles.cut(world, second, 20.0)
+    world.until(lambda: len(first.places) == 2)
+    troubles.cut(world, first, 30.0)
+    troubles.restart_service(world, 2.0, memory=False)
+    world.run()
+    assert [each.places[-1].round for each in world.nodes] == [2, 2]
+    assert ends(world) == ["released", "done"]
+
+
 def test_who_is_done_lets_the_others_finish(seed: int) -> None:
     world = World(seed, 0, 3, 3)
     for seconds in (10.0, 30.0, 60.0):
@@ -279,6 +330,16 @@ def test_who_is_done_lets_the_others_finish(seed: int) -> None:
     world.run()
     assert ends(world) == ["done"] * 3
     assert rounds(world) == [1, 1, 1]
+
+
+def test_who_serves_the_others_leaves_last(seed: int) -> None:
+    """Though it is not rank 0, which serves the workers' store."""
+    world = World(seed, 0, 2, 2, linger=100.0)
+    world.add(rank=1, hosts_service=True)
+    world.add(rank=0, work=Work(seconds=60.0))
+    world.run()
+    assert ends(world) == ["done", "done"]
+    assert (world[0].ended_at or 0.0) > 60.0
 
 
 def test_a_failure_ends_the_job_everywhere_with_its_cause(seed: int) -> None:
@@ -325,6 +386,19 @@ def test_other_settings_are_refused_by_name_and_the_job_goes_on(seed: int) -> No
     assert "train.py" in str(stranger.error)
     assert ends(world)[:2] == ["done", "done"]
     assert rounds(world) == [1, 1, 0]
+
+
+def test_those_who_wait_are_told_of_a_node_that_was_refused(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    world = World(seed, 1, 2, 2)
+    world.after(5.0)
+    world.add(entrypoint=("other.py",)).hindered = True
+    world.after(5.0)
+    told = [each for each in caplog.messages if "other.py" in each]
+    assert len(told) == 1
+    assert world[1].process.host in told[0]
+    assert (world[0].end, world[1].end) == ("", "SettingsDiffer")
+    world.add()
+    world.run()
 
 
 def test_nonsense_of_a_stranger_harms_nobody(seed: int) -> None:

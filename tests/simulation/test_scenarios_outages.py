@@ -1,110 +1,141 @@
-"""A service that does not do what the nodes need: it is waited for, by all of them together, and blamed on nobody."""
+"""The service does not do what nodes need, whatever is wrong: that is waited out, for one time."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from rdzv_plugins.errors import ConnectionLost
 from simulation import troubles
-from simulation.agent import Options, Plan
-from simulation.job import Job, fails
+from simulation.service import Faults
 from simulation.test_scenarios_elastic import LONG, at_work, ends
-from simulation.whole import on_engine
-from simulation.workers import Does
-from simulation.world import TTL_S, World
+from simulation.world import TTL_S, Node, World
 
-pytestmark = pytest.mark.parametrize("seed", range(1, 4))
+OUTAGE_S = 20.0
+REFUSALS = {"token": Faults(wants_token=True), "sessions": Faults(most_sessions=0)}
 
-
-def agents(seed: int, plan: Plan, options: Options | None = None, *, outage_timeout: float = 300.0) -> Job:
-    """Two, whose workers do not fail with each other."""
-    job = on_engine(
-        Job(plan=plan, options=options, seed=seed, starts=False, together=False), outage_timeout=outage_timeout
-    )
-    job.add()
-    job.add()
-    job.until(job.works)
-    return job
+pytestmark = pytest.mark.parametrize("seed", [1, 2])
 
 
-def test_an_outage_uses_up_no_time_to_join(seed: int) -> None:
-    world = World(seed, 1, 2, 2, timeout=30.0, outage_timeout=200.0)
-    world.after(5.0)
-    troubles.freeze_service(world, 60.0)
-    world.after(70.0)
-    world.add()
-    assert ends(world.run()) == ["done", "done"]
-
-
-def test_an_outage_is_one_for_all_nodes_whoever_needs_the_service_first(seed: int) -> None:
-    job = agents(seed, fails(1, after=5.0, then=200.0), outage_timeout=20.0)
-    job.meeting.service.faults.full = True  # type: ignore[attr-defined]
-    job.run()
-    assert job.codes == [68, 68]
-    first, second = sorted(time for each in job.agents for time, what, _ in each.story if what == "ends")
-    assert second - first < 10.0
-
-
-def test_who_is_done_waits_for_others_whom_nobody_can_ask(seed: int) -> None:
-    def plan(group: object, local_rank: int) -> Does:
-        return Does(runs=40.0 if group.group_rank == 1 else 5.0)  # type: ignore[attr-defined]
-
-    job = agents(seed, plan, Options(exit_barrier_timeout=5.0))
-    job.scheduler.freeze(job.meeting.service.process)  # type: ignore[attr-defined]
-    job.after(25.0)
-    job.scheduler.thaw(job.meeting.service.process)  # type: ignore[attr-defined]
-    job.run()
-    assert job.codes == [0, 0]
-    done = [time for each in job.agents for time, what, _ in each.story if what == "ends"]
-    assert min(done) > job.agents[0].machine.workers[0].entered + 40.0
-
-
-def test_a_node_that_has_left_waits_for_no_answer(seed: int) -> None:
-    world = World(seed, 2, work=LONG, outage_timeout=500.0)
+def job(seed: int, nodes: int = 2, low: int | None = None, **options: float) -> World:
+    """One that is at work. What happens to its service is the fault of none of its nodes."""
+    world = World(seed, nodes, low, nodes, LONG, by_connection=False, **{"outage_timeout": OUTAGE_S} | options)
     at_work(world)
-    node, raised = world[0], list[ConnectionLost]()
-    troubles.freeze_service(world, 400.0)
+    for each in world.nodes:
+        each.hindered = True
+    return world
 
-    def ask() -> None:
+
+def strike(world: World, faults: Faults, *, sessions: bool = True) -> float:
+    """From now on the service has these faults; it ends all sessions."""
+    world.disturbed("service", "has a fault")
+    world.service.faults = faults
+    for session in list(world.service.store.leases) if sessions else ():
+        world.service.end(session)
+    return world.now
+
+
+def does(world: World, node: Node, call: Callable[[], object]) -> list[object]:
+    """What the call returns, on a thread of the node's own; or the error that it raises."""
+    found: list[object] = []
+
+    def run() -> None:
         try:
-            node.handler.peer_lost()
-        except ConnectionLost as error:
-            raised.append(error)
+            found.append(call())
+        except Exception as error:
+            found.append(error)
 
-    world.scheduler.spawn(node.process, "asks", ask)
-    world.after(20.0)
-    assert not raised
-    world.scheduler.spawn(node.process, "leaves", node.handler.shutdown)
-    world.until(lambda: raised, limit=100.0)
-    world.close()
+    world.scheduler.spawn(node.process, "call", run)
+    world.until(lambda: found)
+    return found
 
 
-def test_a_service_that_forgets_its_history_at_once_is_led_by_another_all_the_same(seed: int) -> None:
-    world = World(seed, 3, 2, 3, LONG)
-    at_work(world)
-    leader = world.leader
-    lasts = [True]
-
-    def forget() -> None:
-        while lasts:
-            world.service.store.put(0, {"anything": b""}, False, None)
-            world.service.tell()
-            world.service.store.compact()
-            world.scheduler.sleep(0.005)
-
-    world.script(forget)
-    troubles.kill(world, leader)
-    world.after(0.1)
-    lasts.clear()
-    world.comes_nothing_more()
-    rest = [each for each in world.nodes if each is not leader]
-    at_work(world, *rest)
-    assert sorted(ends(world.run())) == ["", "done", "done"]
+def ended_within(world: World, struck_at: float) -> None:
+    """All nodes have ended, and name the service, when an outage was over."""
+    assert set(ends(world.run())) == {"EndpointLost"}
+    for each in world.nodes:
+        assert OUTAGE_S - TTL_S <= (each.ended_at or 0.0) - struck_at < OUTAGE_S + 3 * TTL_S
+        assert each.error is not None
+        assert "service:1" in str(each.error)
 
 
-def test_a_session_that_is_over_as_soon_as_it_was_opened_does_not_end_the_first_join(seed: int) -> None:
-    world = World(seed, 1, 2, 2, by_connection=False)
-    world.until(lambda: world.service.asked["n0"])
-    troubles.freeze(world, world[0], 3 * TTL_S)
-    world.add()
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_a_refusal_while_the_job_works_is_waited_out(seed: int, refusal: str) -> None:
+    world = job(seed)
+    strike(world, REFUSALS[refusal])
+    world.after(OUTAGE_S / 2)
+    assert all(each.works for each in world.nodes)
+    world.service.faults = Faults()
     assert ends(world.run()) == ["done", "done"]
+    assert [each.restarts for each in world.nodes] == [0, 0]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_a_refusal_that_lasts_ends_every_node_with_what_it_says(seed: int, refusal: str) -> None:
+    world = job(seed)
+    ended_within(world, strike(world, REFUSALS[refusal]))
+    says = {"token": "needs a token", "sessions": "too many sessions"}[refusal]
+    assert all(says in str(each.error) for each in world.nodes)
+
+
+def test_a_refusal_before_the_first_round_ends_a_node_at_once(seed: int) -> None:
+    world = World(seed, 1, 2, 2, outage_timeout=300.0)
+    world.after(5.0)
+    world[0].hindered = True
+    struck_at = strike(world, REFUSALS["token"])
+    world.add().hindered = True
+    world.run()
+    assert ends(world) == ["EndpointLost", "AccessRefused"]
+    assert max(each.ended_at or 0.0 for each in world.nodes) < struck_at + TTL_S
+
+
+def test_writes_that_are_not_taken_for_a_while_end_nothing(seed: int) -> None:
+    world = job(seed, 3, 2)
+    strike(world, Faults(full=True), sessions=False)
+    troubles.kill(world, world[2])
+    world.after(OUTAGE_S / 2)
+    world.service.faults = Faults()
+    assert ends(world.run())[:2] == ["done", "done"]
+    assert [each.restarts for each in world.nodes[:2]] == [0, 0]
+
+
+def test_an_outage_is_one_for_all_who_watch_each_other(seed: int) -> None:
+    """Who needs nothing of the service meanwhile would else begin to count when the first has given up."""
+    world = job(seed)
+    struck_at = strike(world, Faults(full=True), sessions=False)
+    assert world[0].place is not None
+    world[0].fail_with(world[0].place.round)
+    ended_within(world, struck_at)
+
+
+def test_nobody_is_missing_because_the_service_is_away(seed: int) -> None:
+    """The time to join is over in an outage, which has its own end."""
+    world = job(seed, timeout=OUTAGE_S / 4)
+    troubles.kill(world, world[1])
+    world.until(lambda: not world[0].works)
+    struck_at = strike(world, REFUSALS["token"])
+    world.run()
+    assert world[0].end == "EndpointLost"
+    assert (world[0].ended_at or 0.0) - struck_at >= OUTAGE_S - TTL_S
+
+
+def test_who_is_done_is_done_whatever_the_service_refuses(seed: int) -> None:
+    world = job(seed)
+    for each in world.nodes:
+        does(world, each, each.handler.note_done)
+    struck_at = strike(world, Faults(full=True), sessions=False)
+    for each in world.nodes:
+        assert does(world, each, each.handler.stay) == [None]
+    assert world.now < struck_at + OUTAGE_S + TTL_S
+    world.scheduler.close()
+
+
+def test_who_cannot_be_asked_for_is_not_taken_for_done(seed: int) -> None:
+    world = job(seed)
+    first = world[0]
+    for faults, sessions in ((Faults(), False), (Faults(loses_answers=True), False), (REFUSALS["token"], True)):
+        strike(world, faults, sessions=sessions)
+        [peers] = does(world, first, first.handler.working_peers)
+        assert peers
+        assert not isinstance(peers, Exception)
+    world.scheduler.close()

@@ -100,6 +100,33 @@ def test_what_is_compacted_is_said(world: World) -> None:
     world.run(does)
 
 
+def test_over_another_connection_a_watch_misses_nothing_that_is_compacted_and_requests_are_asked_again() -> None:
+    world, told, written = World(by_connection=False), list[Event](), list[int | None]()
+    mine, other, session = world.process("mine"), world.process("other"), list[Session]()
+
+    def begin() -> None:
+        session.append(world.open())
+        session[0].put({"x/stays": b"1", "x/goes": b"1"}, timeout=5)
+        session[0].watch("x/", told.extend, timeout=5)
+        world.threads.sleep(1.0)
+
+    def change() -> None:
+        service, another = world.service, world.open()
+        (end,) = [each for each in world.network.ends if each.process is mine and each.peer.port == 2379]
+        end.hear_of_the_end("reset")
+        world.scheduler.spawn(mine, "asks", lambda: written.append(session[0].put({"y": b""}, timeout=TTL)))
+        another.put({"x/stays": b"2"}, timeout=5)
+        another.delete(["x/goes"], timeout=5)
+        service.store.compact()
+        world.threads.sleep(TTL)
+
+    world.run(begin, mine)
+    world.run(change, other)
+    assert [(each.key, each.value) for each in told[2:]] == [("x/stays", b"2"), ("x/goes", None)]
+    assert len(written) == 1
+    assert written[0] is not None
+
+
 @pytest.mark.parametrize("fault", ["killed", "crashed", "frozen", "closed"])
 def test_ephemeral_keys_go_with_their_session(world: World, fault: str) -> None:
     mine = world.process("mine")

@@ -159,6 +159,18 @@ def test_the_second_of_one_rank_is_refused_by_name_and_the_first_stays(
     assert sorted(starts(job)) == [0, 1, 1, 1]
 
 
+def test_the_second_does_not_get_ahead_of_the_first_between_two_rounds(seed: int) -> None:
+    job = working(seed, 2, plan=fails(0), options=RETRIES)
+    job.after(4.0)
+    job.freeze(job[1], 8.0)
+    job.until(lambda: job[0].stage == "joining")
+    second = job.join(1, host="10.0.1.1")
+    job.until(lambda: second.over)
+    job.run()
+    assert job.codes == [0, 0, 78]
+    assert starts(job) == [2, 2, 0]
+
+
 def test_those_that_wait_are_told_of_a_second_with_a_rank_of_the_others(seed: int) -> None:
     """Ranks 0, 1, 1 were given: it is not only that rank 2 is missing."""
     job = StaticJob(3, seed=seed, starts=False, timeout=30.0)
@@ -434,16 +446,19 @@ def test_nothing_is_requested_at_rest(seed: int) -> None:
     assert job.run().codes == [0, 0, 0]
 
 
-def test_those_that_wait_in_the_exit_barrier_ask_once_a_second_at_most(seed: int) -> None:
+@pytest.mark.parametrize("nodes", [3, 8])
+def test_those_that_wait_in_the_exit_barrier_ask_once_a_second_at_most(seed: int, nodes: int) -> None:
+    """However many there are: of those that ask who still works, one looks."""
+
     def plan(group: object, local_rank: int) -> Does:
         return Does(runs=5.0 if group.group_rank else 200.0)  # type: ignore[attr-defined]
 
-    job = working(seed, plan=plan)
-    job.until(lambda: job[1].stage == job[2].stage == "barrier")
+    job = working(seed, nodes, plan=plan)
+    job.until(lambda: all(each.stage == "barrier" for each in job.agents[1:]))
     before = job.static.servers.asked.total()
     job.after(100.0)
-    assert job.static.servers.asked.total() - before < 2 * 100 * 3
-    assert job.run().codes == [0, 0, 0]
+    assert job.static.servers.asked.total() - before < 3 * 100 * nodes
+    assert job.run().codes == [0] * nodes
 
 
 def test_questions_whether_agents_live_leave_nothing_behind(seed: int) -> None:

@@ -5,6 +5,7 @@ Whatever hinders a node on its own, longer than it can hide, is noted: that node
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,25 @@ def cut(world: World, node: Node, seconds: float, *, only: str = "") -> None:
         world.disturbed(node.name, "reaches the service again")
         for source, target in ways:
             network.heal(source, target)
+
+    world.scheduler.at(world.scheduler.now + seconds, heal)
+
+
+def isolate(world: World, nodes: Sequence[Node], seconds: float) -> None:
+    """These nodes reach each other, and nobody else; the place that one of them serves is cut off with them."""
+    names = ", ".join(each.name for each in nodes)
+    world.disturbed(names, f"is cut off from all others for {seconds:g} s")
+    inside = {each.process.host for each in nodes}
+    hosts = dict.fromkeys(each.host for each in world.services) | dict.fromkeys(n.process.host for n in world.nodes)
+    outside = [each for each in hosts if each not in inside]
+    ways = [way for here in sorted(inside) for there in outside for way in ((here, there), (there, here))]
+    for source, target in ways:
+        world.network.cut(source, target)
+
+    def heal() -> None:
+        world.disturbed(names, "reaches the others again")
+        for source, target in ways:
+            world.network.heal(source, target)
 
     world.scheduler.at(world.scheduler.now + seconds, heal)
 
@@ -172,8 +192,8 @@ def replace(world: World, node: Node) -> None:
 
 
 def _its_round_breaks(world: World, node: Node) -> None:
-    if node.works and node.place is not None:
-        world.break_round(node.place.round, node)
+    if node.works:
+        world.break_round(node)
     node.works = False
 
 
@@ -194,6 +214,9 @@ def happens(world: World, kind: str, rng: Random) -> bool:
         world.add(host=rng.choice(("", node.process.host)), rank=node.request.node_rank)
     elif kind == "freeze":
         freeze(world, node, seconds)
+    elif kind == "cut" and world.has_places:
+        node.hindered = node.hindered or seconds >= world.options.ttl / 2
+        isolate(world, [node], seconds)
     elif kind == "cut":
         cut(world, node, seconds, only=rng.choice(("", "to", "from")))
     elif kind == "part" and others:
@@ -223,8 +246,11 @@ def happens(world: World, kind: str, rng: Random) -> bool:
     return True
 
 
+ToNode = Callable[["World", "Node"], None]
+
 KINDS = (
     *("kill", "crash", "replace", "freeze", "cut", "part", "reset", "slow"),
     *("service with memory", "service without memory", "freeze the service", "compact", "join", "leave"),
     *("nonsense", "settings"),
 )
+AT_THE_SERVICE = {"reset", "service with memory", "service without memory", "freeze the service", "compact"}

@@ -12,9 +12,12 @@ from typing import Any
 
 from msgspec import Struct
 
+from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.elastic.handler import ElasticHandler
 from rdzv_plugins.elastic.keys import LEADER, Leading, decode
 from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.elastic.places.places import Places
+from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import RdzvError, SpareReleased
 from rdzv_plugins.interfaces import Failure, Outcome, Request, RoundEvent
 from simulation.kernel import Kernel
@@ -23,7 +26,7 @@ from simulation.processes import OwnProcess, Processes
 from simulation.round_stores import DialledStore
 from simulation.runtime import SimulatedRuntime
 from simulation.scheduler import Process, Scheduler, Stuck, Thread
-from simulation.service import Coordination, Service
+from simulation.service import PORT, Coordination, Service
 
 TTL_S = 5.0
 _BEGAN = 1000.0
@@ -49,11 +52,19 @@ class Place(Struct, frozen=True):
     store: str
     at: float
 
+    @property
+    def which(self) -> tuple[int, str]:
+        """Which round it is in: a service that has forgotten all may give a number again."""
+        return self.round, self.store
+
 
 class Node:
     """One node, in a process of its own. What is known about it are attributes."""
 
-    def __init__(self, world: World, name: str, host: str, request: Request, work: Work) -> None:
+    def __init__(
+        self, world: World, name: str, host: str, request: Request, work: Work, hosts_service: bool = False
+    ) -> None:
+        self.hosts_service = hosts_service
         self._world, self.name, self.request, self.work = world, name, request, work
         self.process = world.scheduler.process(name, host)
         self._entry = world.processes.add(command=name, thread_of=self.process)
@@ -102,7 +113,7 @@ class Node:
 
     def _main(self) -> None:
         self.handler = handler = ElasticHandler(
-            Coordination(self._world.service, self.runtime),  # type: ignore[arg-type]
+            self._world.way_of(self),
             self.request,
             self._world.options,
             runtime=self.runtime,
@@ -148,6 +159,7 @@ class Node:
         while (left := until - runtime.monotonic()) > 0:
             self._news.clear()
             if handler.num_nodes_waiting():
+                self._world.break_round(self)
                 return
             if self._leave is not None:
                 self._depart(self._leave)
@@ -160,15 +172,15 @@ class Node:
                 return
             self._news.wait(left)
         if fails is not None:
-            self._fail(round_)
+            self._fail()
             return
         handler.note_done()
         self.works = False
         self._depart(Outcome("done", ""))
 
-    def _fail(self, round_: int) -> None:
+    def _fail(self) -> None:
         self._world.tell(self.name, "its workers fail")
-        self._world.failed(self, round_)
+        self._world.failed(self)
         failure = Failure(0, self.name, self.runtime.getpid(), 0, 1, 1)
         with contextlib.suppress(RdzvError, TimeoutError):  # it is told by whoever can
             self.handler.note_failure(failure)
@@ -206,13 +218,17 @@ class World:
         *,
         by_connection: bool = True,
         max_restarts: int = 0,
+        places: int = 0,
         **options: Any,
     ) -> None:
+        """``places``: the first so many hosts of nodes are endpoints, each served by its node; there is no service."""
         self.scheduler = Scheduler(seed)
         self.random = self.scheduler.random
         self.network = Network(self.scheduler)
         self.kernel, self.processes = Kernel(self.network), Processes(self.network)
-        self.service = Service(self.network, by_connection=by_connection)
+        hosts = [f"10.0.0.{number + 1}" for number in range(places)] or ["service"]
+        self.services = [Service(self.network, host, by_connection=by_connection, by_node=places > 0) for host in hosts]
+        self.has_places = places > 0
         self.low, self.high, self.work = low or nodes, high or max(nodes, low or 0), work or Work()
         settled = {"timeout": 300.0, "last_call_timeout": 3.0, "ttl": TTL_S, "reach_timeout": 10.0} | options
         self.options = ElasticOptions(allow_same_host=True, **settled)
@@ -244,13 +260,45 @@ class World:
         return [each for each in self.nodes if each.lives and not each.end]
 
     @property
+    def service(self) -> Service:
+        """The one that the nodes meet at: of several places, that with the newest round."""
+        return max(self.services, key=lambda each: (not each.process.killed, each.newest))
+
+    @property
+    def server(self) -> Node:
+        """The node that serves the place where the nodes meet."""
+        return next(each for each in self.nodes if each.process is self.service.process)
+
+    def way_of(self, node: Node) -> CoordinationBackend:
+        """How a node reaches the service; of several places, it serves the one that is its own."""
+        if not self.has_places:
+            return Coordination(self.service, node.runtime, hosts_service=node.hosts_service)  # type: ignore[arg-type, return-value]
+        own = next((at for at, each in enumerate(self.services) if each.host == node.process.host), None)
+        if own is not None and self.services[own].process.killed:
+            self.services[own].start(memory=False, process=node.process)
+        ways: Any = [
+            Coordination(each, node.runtime, hosts_service=each.process is node.process)  # type: ignore[arg-type]
+            for each in self.services
+        ]
+        where = [Endpoint(each.host, PORT) for each in self.services]
+        return Places(where, ways, own, self.options.ttl, node.runtime)
+
+    @property
     def leader(self) -> Node:
         """The node whose key says that it leads."""
         leading = decode(Leading, self.service.store.keys[LEADER][0].value)
         return next(each for each in self.nodes if each.handler._self.me.node_id == leading.node_id)
 
-    def add(self, *, rank: int | None = None, host: str = "", work: Work | None = None, **given: Any) -> Node:
-        """Another node; ``given`` are fields of its request."""
+    def add(
+        self,
+        *,
+        rank: int | None = None,
+        host: str = "",
+        work: Work | None = None,
+        hosts_service: bool = False,
+        **given: Any,
+    ) -> Node:
+        """Another node; ``given`` are fields of its request. ``hosts_service``: it says that the service is its own."""
         if not host:
             self._hosts += 1
             host = f"10.0.0.{self._hosts}"
@@ -260,7 +308,7 @@ class World:
             "entrypoint": ("train.py",),
         } | given
         request = Request("simulated", "job", "service:1", self.low, self.high, node_rank=rank, **fields)
-        made = Node(self, f"n{len(self.nodes)}", host, request, work or self.work)
+        made = Node(self, f"n{len(self.nodes)}", host, request, work or self.work, hosts_service)
         self.nodes.append(made)
         self.disturbed(made.name, "comes")
         return made
@@ -278,20 +326,22 @@ class World:
     def entered(self, node: Node, place: Place) -> None:
         self.oracles.entered(node, place)
 
-    def failed(self, node: Node, round_: int) -> None:
+    def failed(self, node: Node) -> None:
         """Workers fail by themselves: all others of the round fail with them."""
-        self.oracles.failed(node, round_)
-        self.break_round(round_, node)
+        self.oracles.failed(node)
+        self.break_round(node)
 
     def restarted(self, node: Node) -> None:
         self.oracles.restarted(node)
 
-    def break_round(self, round_: int, gone: Node) -> None:
-        """The workers of a round that need those of ``gone`` fail."""
+    def break_round(self, gone: Node) -> None:
+        """The workers of its round that need those of ``gone`` fail."""
+        place = gone.place
+        assert place is not None
         for each in self.nodes:
-            if each is not gone and each.works and each.place is not None and each.place.round == round_:
+            if each is not gone and each.works and each.place is not None and each.place.which == place.which:
                 after = self.scheduler.now + _WITH_S * (1 + self.random.random())
-                self.scheduler.at(after, lambda each=each: each.lives and each.fail_with(round_))
+                self.scheduler.at(after, lambda each=each: each.lives and each.fail_with(place.round))
 
     # What happens
 

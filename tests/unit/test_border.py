@@ -18,11 +18,12 @@ from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.errors import BrokenPlugin, ConnectionLost, EndpointUnreachable, RendezvousTimeout
 from rdzv_plugins.host import PluginHost, PluginRecord
 from rdzv_plugins.host.catalog import Entry
-from rdzv_plugins.interfaces import Failure, RendezvousHandler
+from rdzv_plugins.interfaces import RendezvousHandler
 from rdzv_plugins.round_info import RoundInfo, StoreInfo
 
 T = 60.0
-RECORD = PluginRecord("toy", "toy_module", "rdzv-toy", "1.0")
+HELD = KeyValue("k", b"", 1)
+REQUEST = Request("toy", "run", "", 1, 1, 1)
 
 
 class Raises:
@@ -35,86 +36,87 @@ class Raises:
         raise self.error
 
 
-def entry(created: Any, **fields: Any) -> Entry:
-    return Entry(Backend(name="toy", summary="a toy", create=lambda _: created, **fields), RECORD)
+def answering(wrong: Any) -> Callable[..., Any]:
+    return wrong if isinstance(wrong, Raises) else lambda *_, **__: wrong
+
+
+def shown(wrong: Any) -> str:
+    return type(wrong.error).__name__ if isinstance(wrong, Raises) else repr(wrong)
+
+
+def entry(created: Any = None, **fields: Any) -> Entry:
+    record = PluginRecord("toy", "toy_module", "rdzv-toy", "1.0")
+    return Entry(Backend(name="toy", summary="a toy", create=lambda _: created, **fields), record)
 
 
 def handler_on(created: Any) -> HostedHandler:
-    options = ElasticOptions(timeout=T, ttl=T)
-    request = Request("toy", "run", "", 1, 2, 1, options=options)
+    request = Request("toy", "run", "", 1, 2, 1, options=ElasticOptions(timeout=T, ttl=T))
     return create_handler(PluginHost([]), entry(created), request)
 
 
-def says(error: BaseException, *words: str) -> None:
-    assert [word for word in ("rdzv-toy 1.0", *words) if word not in str(error)] == [], str(error)
+def blames(ask: Callable[[], object], *words: str, kind: type[Exception] = BrokenPlugin) -> BaseException:
+    """The error that comes of it, which names the plug-in and these."""
+    with pytest.raises(kind) as caught:
+        ask()
+    assert [word for word in ("rdzv-toy 1.0", *words) if word not in str(caught.value)] == [], str(caught.value)
+    return caught.value
 
 
 class Coordination(MemoryBackend):
     """On a service of its own; a method of its sessions is replaced by what it returns or ``Raises``."""
 
-    def __init__(self, method: str, wrong: Any) -> None:
+    def __init__(self, method: str = "", wrong: Any = None) -> None:
         super().__init__(MemoryService())
-        session = type(
-            "Wrong", (MemorySession,), {method: wrong if isinstance(wrong, Raises) else lambda *_, **__: wrong}
-        )
-        self.service.session = session
-
-
-WRONG_ANSWERS = [
-    ("create", KeyValue("k", b"", 1), "KeyValue"),
-    ("create", ("yes", KeyValue("k", b"", 1)), "'yes'"),
-    ("create", None, "None"),
-    ("put", "3", "'3'"),
-    ("put", True, "True"),
-    ("put", None, "guard"),
-    ("list", [], "[]"),
-    ("list", ([("k", b"")], 1), "('k', b'')"),
-    ("list", ([KeyValue("k", "text", 1)], 1), "'text'"),  # type: ignore[arg-type]
-    ("watch", None, "None"),
-    ("create", Raises(KeyError("slot")), "KeyError"),
-    ("watch", Raises(AttributeError("no such")), "AttributeError"),
-    ("list", Raises(NotImplementedError("not yet")), "NotImplementedError"),
-]
-
-
-@pytest.mark.parametrize(("method", "wrong", "value"), WRONG_ANSWERS)
-def test_a_node_ends_with_what_its_plugins_session_did(method: str, wrong: Any, value: str) -> None:
-    handler = handler_on(Coordination(method, wrong))
-    try:
-        with pytest.raises(BrokenPlugin) as caught:
-            handler.next_rendezvous()
-        says(caught.value, method, value)
-        assert "rdzv conformance toy" in caught.value.remedy or isinstance(wrong, Raises)
-    finally:
-        handler.shutdown()
-
-
-@pytest.mark.parametrize("wrong", [None, object(), Raises(TypeError("unhashable"))])
-def test_a_session_that_is_none_is_put_down_to_the_plugin(wrong: Any) -> None:
-    created = MemoryBackend(MemoryService())
-    created.open_session = wrong if isinstance(wrong, Raises) else lambda *_, **__: wrong  # type: ignore[method-assign]
-    handler = handler_on(created)
-    with pytest.raises(BrokenPlugin) as caught:
-        handler.next_rendezvous()
-    says(caught.value, "open_session")
+        if method:
+            self.service.session = type("Wrong", (MemorySession,), {method: answering(wrong)})
 
 
 def session_of(created: Any, lost: list[ConnectionLost]) -> Any:
     return checked(created, entry(created)).open_session(T, on_lost=lost.append, timeout=T)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("method", "wrong", "value"),
+    [
+        ("create", HELD, "KeyValue"),
+        ("create", ("yes", HELD), "'yes'"),
+        ("put", "3", "'3'"),
+        ("put", True, "True"),
+        ("put", None, "guard"),
+        ("list", [], "[]"),
+        ("list", ([("k", b"")], 1), "('k', b'')"),
+        ("list", ([KeyValue("k", "text", 1)], 1), "'text'"),  # type: ignore[arg-type]
+        ("watch", None, "None"),
+        ("create", Raises(KeyError("slot")), "KeyError"),
+        ("list", Raises(NotImplementedError("not yet")), "NotImplementedError"),
+    ],
+)
+def test_a_node_ends_with_what_its_plugins_session_did(method: str, wrong: Any, value: str) -> None:
+    handler = handler_on(Coordination(method, wrong))
+    try:
+        error = blames(handler.next_rendezvous, method, value)
+        assert "rdzv conformance toy" in error.remedy or isinstance(wrong, Raises)  # type: ignore[attr-defined]
+    finally:
+        handler.shutdown()
+
+
+@pytest.mark.parametrize("wrong", [None, object(), Raises(TypeError("unhashable"))])
+def test_a_session_that_is_none_is_put_down_to_the_plugin(wrong: Any) -> None:
+    created = Coordination()
+    created.open_session = answering(wrong)  # type: ignore[method-assign]
+    blames(handler_on(created).next_rendezvous, "open_session")
+
+
 def test_a_fault_ends_the_session_and_every_later_call_says_so() -> None:
     lost: list[ConnectionLost] = []
     session = session_of(Coordination("delete", "gone"), lost)
     for ask in (lambda: session.delete(["k"], timeout=T), lambda: session.create("k", b"", timeout=T)):
-        with pytest.raises(ConnectionLost) as caught:
-            ask()
-        says(caught.value, "delete", "'gone'")
-        assert isinstance(caught.value.__cause__, BrokenPlugin)
-    assert [str(each) for each in lost] == [str(caught.value)]
+        error = blames(ask, "delete", "'gone'", kind=ConnectionLost)
+        assert isinstance(error.__cause__, BrokenPlugin)
+    assert [str(each) for each in lost] == [str(error)]
 
 
-@pytest.mark.parametrize("events", [None, [KeyValue("k", b"", 1)], [Event("k", b"", "1")], "text"])  # type: ignore[arg-type]
+@pytest.mark.parametrize("events", [None, [HELD], [Event("k", b"", "1")], "text"])  # type: ignore[arg-type]
 def test_events_that_are_none_are_not_told(events: Any) -> None:
     told: list[Any] = []
     lost: list[ConnectionLost] = []
@@ -124,11 +126,11 @@ def test_events_that_are_none_are_not_told(events: Any) -> None:
             on_events(events)
             return super().watch(prefix, on_events, after=after, timeout=timeout)
 
-    created = MemoryBackend(MemoryService())
+    created = Coordination()
     created.service.session = Session
     session_of(created, lost).watch("", told.append, timeout=T)
     assert told == []
-    says(lost[0], "watch", repr(events))
+    blames(Raises(lost[0]), "watch", repr(events), kind=ConnectionLost)
 
 
 def test_an_error_of_the_network_is_no_fault_of_the_plugin() -> None:
@@ -138,7 +140,7 @@ def test_an_error_of_the_network_is_no_fault_of_the_plugin() -> None:
         session.put({"k": b""}, timeout=T)
     assert not isinstance(caught.value.__cause__, BrokenPlugin)
     assert len(lost) == 1
-    created = MemoryBackend(MemoryService())
+    created = Coordination()
     created.open_session = Raises(ConnectionRefusedError("refused"))  # type: ignore[method-assign]
     with pytest.raises(EndpointUnreachable, match="refused"):
         session_of(created, lost)
@@ -150,7 +152,7 @@ def test_what_the_contract_allows_passes_unchanged() -> None:
         with pytest.raises(type(error)) as caught:
             session.put({"k": b""}, timeout=T)
         assert caught.value is error
-    plain = session_of(MemoryBackend(MemoryService()), [])
+    plain = session_of(Coordination(), [])
     assert isinstance(plain, EndsSessions)
     _, held = plain.create("k", b"v", timeout=T)
     assert plain.put({"k": b"w"}, guard=KeyValue("k", b"v", held.revision + 1), timeout=T) is None
@@ -158,15 +160,15 @@ def test_what_the_contract_allows_passes_unchanged() -> None:
 
 def test_a_loss_that_is_told_with_something_else_is_told_as_one() -> None:
     lost: list[ConnectionLost] = []
-    created = MemoryBackend(MemoryService())
+    created = Coordination()
     session_of(created, lost)
     created.service.sessions[0].on_lost("gone")  # type: ignore[arg-type]
-    says(lost[0], "on_lost", "'gone'")
+    blames(Raises(lost[0]), "on_lost", "'gone'", kind=ConnectionLost)
 
 
 def test_attributes_beyond_the_contract_are_those_of_the_plugins_object() -> None:
     """The engine reads some of a backend with several endpoints."""
-    created: Any = MemoryBackend(MemoryService())
+    created: Any = Coordination()
     border: Any = checked(created, entry(created))
     created.leaves_within = 3
     assert border.leaves_within == 3
@@ -185,31 +187,27 @@ class State:
     name = "toy"
 
     def __init__(self, wrong: Any) -> None:
-        self.wrong = wrong
+        self._answer = answering(wrong)
 
     def get_state(self) -> Any:
-        return self.wrong() if isinstance(self.wrong, Raises) else self.wrong
+        return self._answer()
 
     def set_state(self, state: bytes, token: Any = None) -> Any:
-        return self.get_state()
+        return self._answer()
 
 
 @pytest.mark.parametrize("wrong", [b"state", ("text", 1), (b"state",), Raises(KeyError("slot")), (b"", 1, "yes")])
 def test_a_state_backend_that_answers_wrongly_is_named(wrong: Any) -> None:
-    state: Any = checked(State(wrong), entry(None))
-    with pytest.raises(BrokenPlugin) as caught:
-        state.get_state()
-    says(caught.value, "get_state", "KeyError" if isinstance(wrong, Raises) else repr(wrong))
-    with pytest.raises(BrokenPlugin) as caught:
-        state.set_state(b"")
-    says(caught.value, "set_state")
+    state: Any = checked(State(wrong), entry())
+    blames(state.get_state, "get_state", shown(wrong))
+    blames(lambda: state.set_state(b""), "set_state")
 
 
-def test_a_state_backend_may_raise_what_torch_tries_again() -> None:
-    state: Any = checked(State(Raises(BlockingIOError("locked"))), entry(None))
+def test_a_state_backend_may_raise_what_torch_tries_again_and_have_no_state() -> None:
+    state: Any = checked(State(Raises(BlockingIOError("locked"))), entry())
     with pytest.raises(BlockingIOError):
         state.get_state()
-    assert checked(State(None), entry(None)).get_state() is None  # type: ignore[union-attr]
+    assert checked(State(None), entry()).get_state() is None  # type: ignore[union-attr]
 
 
 class Store:
@@ -217,56 +215,31 @@ class Store:
 
 
 ROUND = RoundInfo(Store(), 0, 1, StoreInfo("h", 29500))
+RIGHT: dict[str, Any] = {
+    "next_rendezvous": ROUND,
+    "num_nodes_waiting": 0,
+    "is_closed": False,
+    "set_closed": None,
+    "get_backend": "toy",
+    "get_run_id": "run",
+    "shutdown": True,
+    "note_failure": None,
+    "first_failure": None,
+    "must_rejoin": False,
+    "raise_if_ended": None,
+    "leave": None,
+    "waits_for": "",
+    "worker_env": {},
+}
 
 
 class Handler:
     """A plug-in's own handler, right in everything but ``method``."""
 
-    use_agent_store = True
-
     def __init__(self, method: str = "", wrong: Any = None) -> None:
-        if method == "use_agent_store":
-            self.use_agent_store = wrong
-        elif method:
-            setattr(self, method, wrong if isinstance(wrong, Raises) else lambda *_: wrong)
-
-    def next_rendezvous(self) -> Any:
-        return ROUND
-
-    def num_nodes_waiting(self) -> Any:
-        return 0
-
-    def is_closed(self) -> Any:
-        return False
-
-    def set_closed(self) -> None: ...
-
-    def get_backend(self) -> str:
-        return "toy"
-
-    def get_run_id(self) -> Any:
-        return "run"
-
-    def shutdown(self) -> Any:
-        return True
-
-    def note_failure(self, failure: Failure) -> None: ...
-
-    def first_failure(self) -> Any:
-        return None
-
-    def must_rejoin(self) -> Any:
-        return False
-
-    def raise_if_ended(self) -> None: ...
-
-    def leave(self, outcome: Any) -> None: ...
-
-    def waits_for(self) -> Any:
-        return ""
-
-    def worker_env(self) -> Any:
-        return {}
+        self.use_agent_store = wrong if method == "use_agent_store" else True
+        for name, answer in (RIGHT | ({method: wrong} if method != "use_agent_store" and method else {})).items():
+            setattr(self, name, answering(answer))
 
 
 @pytest.mark.parametrize(
@@ -290,17 +263,13 @@ class Handler:
     ],
 )
 def test_a_plugins_own_handler_that_answers_wrongly_is_named(method: str, wrong: Any) -> None:
-    assert isinstance(Handler(), RendezvousHandler)
     handler = handler_on(Handler(method, wrong))
-    with pytest.raises(BrokenPlugin) as caught:
-        getattr(handler, method) if method == "use_agent_store" else getattr(handler, method)()
-    says(caught.value, method, type(wrong.error).__name__ if isinstance(wrong, Raises) else repr(wrong))
+    is_method = method != "use_agent_store"
+    blames(lambda: getattr(handler, method)() if is_method else handler.use_agent_store, method, shown(wrong))
 
 
 def test_variables_that_are_no_texts_are_named() -> None:
-    with pytest.raises(BrokenPlugin) as caught:
-        handler_on(Handler("worker_env", {"PORT": 1})).worker_env({})
-    says(caught.value, "worker_env", "'PORT': 1")
+    blames(lambda: handler_on(Handler("worker_env", {"PORT": 1})).worker_env({}), "worker_env", "'PORT': 1")
 
 
 def test_torchs_errors_are_expected_of_a_handler() -> None:
@@ -309,14 +278,12 @@ def test_torchs_errors_are_expected_of_a_handler() -> None:
     handler = handler_on(Handler("next_rendezvous", Raises(RendezvousTimeoutError("torch's"))))
     with pytest.raises(RendezvousTimeoutError, match="torch's"):
         handler.next_rendezvous()
+    assert isinstance(Handler(), RendezvousHandler)
     assert handler_on(Handler()).next_rendezvous().world_size == 1
 
 
 def test_functions_of_a_backend_that_answer_wrongly_are_named() -> None:
-    request = Request("toy", "run", "", 1, 1, 1)
-    with pytest.raises(BrokenPlugin) as caught:
-        preflight(PluginHost([]), entry(None, preflight=lambda *_: None), request, None)  # type: ignore[arg-type]
-    says(caught.value, "preflight", "None")
-    with pytest.raises(BrokenPlugin) as caught:
-        look(entry(None, status=lambda *_: {"nodes": 1}), request, T)  # type: ignore[arg-type]
-    says(caught.value, "status", "{'nodes': 1}")
+    preflights = entry(preflight=lambda *_: None)
+    looks = entry(status=lambda *_: {"nodes": 1})
+    blames(lambda: preflight(PluginHost([]), preflights, REQUEST, None), "preflight", "None")  # type: ignore[arg-type]
+    blames(lambda: look(looks, REQUEST, T), "status", "{'nodes': 1}")

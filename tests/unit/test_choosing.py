@@ -6,7 +6,7 @@ import itertools
 from collections import Counter
 
 import pytest
-from kits.unit.membership_checks import largest as by_trying
+from kits.unit.membership_steps import largest as by_trying
 from kits.unit.membership_steps import node
 
 from rdzv_plugins.elastic.keys import Assignment

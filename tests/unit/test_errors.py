@@ -6,75 +6,56 @@ from torch.distributed.elastic.rendezvous import api
 from rdzv_plugins import Failure, errors
 from rdzv_plugins.torch_types.errors import as_torch
 
-FAILURE = Failure(node_rank=1, host="node", global_rank=3, local_rank=1, pid=7, exit_code=-9)
-
 
 def subclasses(base):
-    return [
-        base,
-        *(found for cls in base.__subclasses__() if cls.__module__ == errors.__name__ for found in subclasses(cls)),
-    ]
+    below = [cls for cls in base.__subclasses__() if cls.__module__ == errors.__name__]
+    return [base, *(found for cls in below for found in subclasses(cls))]
 
 
-def make(cls, message="what happened", remedy="what to do"):
-    if cls is errors.PeerFailed:
-        error = cls(message, FAILURE)
-        error.remedy = remedy
-        return error
-    return cls(message, remedy=remedy)
+def failure(exit_code=-9):
+    return Failure(node_rank=1, host="node", global_rank=3, local_rank=1, pid=7, exit_code=exit_code)
 
 
-ALL = [cls for cls in subclasses(errors.RdzvError) if cls is not errors.RdzvError]
-RENDEZVOUS = subclasses(errors.RendezvousFailed)
+def make(cls):
+    error = cls("what happened", *([failure()] if cls is errors.PeerFailed else []))
+    error.remedy = "what to do"
+    return error
 
 
-def test_class_has_an_exit_code_that_is_not_a_training_scripts_own():
-    for cls in ALL:
-        code = cls.exit_code
-        assert (code == 2) if issubclass(cls, errors.UsageError) else (64 <= code <= 78 or 80 <= code <= 83), cls
-        assert code != errors.RdzvError.exit_code, "the base's 70 means: nobody thought of it"
+@pytest.mark.parametrize("cls", [cls for cls in subclasses(errors.RdzvError) if cls is not errors.RdzvError])
+def test_class_has_an_exit_code_that_is_not_a_training_scripts_own(cls):
+    code = cls.exit_code
+    assert (code == 2) if issubclass(cls, errors.UsageError) else (64 <= code <= 78 or 80 <= code <= 83)
+    assert code != errors.RdzvError.exit_code, "the base's 70 means: nobody thought of it"
 
 
 @pytest.mark.parametrize(("exit_code", "expected"), [(3, 3), (-9, 137), (-15, 143)])
 def test_failure_on_a_peer_ends_with_its_exit_code(exit_code, expected):
-    failure = Failure(node_rank=1, host="node", global_rank=3, local_rank=1, pid=7, exit_code=exit_code)
-    assert errors.PeerFailed("it failed", failure).exit_code == expected
+    assert errors.PeerFailed("it failed", failure(exit_code)).exit_code == expected
 
 
-@pytest.mark.parametrize(
-    ("cls", "torchs"),
-    [
-        (errors.RendezvousTimeout, api.RendezvousTimeoutError),
-        (errors.RendezvousClosed, api.RendezvousClosedError),
-        (errors.PeerFailed, api.RendezvousClosedError),
-        (errors.SpareReleased, api.RendezvousGracefulExitError),
-        (errors.EndpointUnreachable, api.RendezvousConnectionError),
-        (errors.EndpointLost, api.RendezvousConnectionError),
-        (errors.AddressInUse, api.RendezvousConnectionError),
-        (errors.RunIdMismatch, api.RendezvousStateError),
-        (errors.SettingsDiffer, api.RendezvousStateError),
-    ],
-)
-def test_twin_is_torchs_error_of_its_kind(cls, torchs):
-    assert isinstance(as_torch(make(cls)), torchs)
+KINDS = {
+    errors.RendezvousTimeout: api.RendezvousTimeoutError,
+    errors.RendezvousClosed: api.RendezvousClosedError,
+    errors.PeerFailed: api.RendezvousClosedError,
+    errors.SpareReleased: api.RendezvousGracefulExitError,
+    errors.EndpointUnreachable: api.RendezvousConnectionError,
+    errors.EndpointLost: api.RendezvousConnectionError,
+    errors.AddressInUse: api.RendezvousConnectionError,
+    errors.RunIdMismatch: api.RendezvousStateError,
+    errors.SettingsDiffer: api.RendezvousStateError,
+}
 
 
-def test_twin_is_ours_and_torchs_and_keeps_message_remedy_exit_code_and_cause():
-    for cls in RENDEZVOUS:
-        error = make(cls)
-        error.__cause__ = OSError("the real cause")
-        twin = as_torch(error)
-        assert isinstance(twin, cls)
-        assert isinstance(twin, api.RendezvousError)
-        assert (str(twin), twin.remedy, twin.exit_code) == ("what happened", "what to do", error.exit_code)
-        assert twin.__cause__ is error.__cause__
-        assert type(twin).__name__ == cls.__name__
-
-
-def test_twin_keeps_the_failure():
-    assert as_torch(make(errors.PeerFailed)).failure is FAILURE
-
-
-def test_twin_of_a_twin_is_of_the_same_class():
-    twin = as_torch(make(errors.RendezvousTimeout))
+@pytest.mark.parametrize("cls", subclasses(errors.RendezvousFailed))
+def test_twin_is_ours_and_torchs_and_keeps_all_that_the_error_says(cls):
+    error = make(cls)
+    error.__cause__ = OSError("the real cause")
+    twin = as_torch(error)
+    assert isinstance(twin, cls)
+    assert isinstance(twin, KINDS.get(cls, api.RendezvousError))
+    assert (str(twin), twin.remedy, twin.exit_code) == ("what happened", "what to do", error.exit_code)
+    assert twin.__cause__ is error.__cause__
+    assert type(twin).__name__ == cls.__name__
     assert type(as_torch(twin)) is type(twin)
+    assert getattr(twin, "failure", None) == getattr(error, "failure", None)

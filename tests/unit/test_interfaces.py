@@ -16,9 +16,11 @@ from rdzv_plugins.backends.static.handler import StaticHandler
 from rdzv_plugins.dynamic.envelope import EnvelopeBackend
 from rdzv_plugins.dynamic.handler import FreshDynamicHandler
 
-HANDLER_METHODS = sorted(api.RendezvousHandler.__abstractmethods__ | {"use_agent_store"})
-BACKEND_METHODS = sorted(TorchBackend.__abstractmethods__)
 OUR_HANDLERS = [HostedHandler, StaticHandler, FreshDynamicHandler]
+OF_TORCH = {
+    RendezvousHandler: (api.RendezvousHandler, api.RendezvousHandler.__abstractmethods__ | {"use_agent_store"}),
+    RendezvousBackend: (TorchBackend, TorchBackend.__abstractmethods__),
+}
 
 
 def parameters(cls, name):
@@ -26,56 +28,37 @@ def parameters(cls, name):
     return list(inspect.signature(member.fget if isinstance(member, property) else member).parameters)
 
 
-def torch_dynamic_handler():
+def public(cls):
+    return {name for name in vars(cls) if not name.startswith("_")}
+
+
+def test_torchs_objects_are_of_our_protocols_and_of_one_alone():
     store = HashStore()
-    return DynamicRendezvousHandler.from_backend(
-        "run", store, C10dRendezvousBackend(store, "run"), 1, 1, local_addr="127.0.0.1"
-    )
+    backend = C10dRendezvousBackend(store, "run")
+    dynamic = DynamicRendezvousHandler.from_backend("run", store, backend, 1, 1, local_addr="127.0.0.1")
+    static = StaticTCPRendezvous("127.0.0.1", 29500, 0, 1, "run", timeout=1)
+    protocols = (RendezvousHandler, RendezvousBackend, JobAware)
+    assert [[isinstance(each, protocol) for protocol in protocols] for each in (static, dynamic, backend)] == [
+        [True, False, False],
+        [True, False, False],
+        [False, True, False],
+    ]
 
 
-def test_torchs_static_handler_is_one_of_ours():
-    torchs = StaticTCPRendezvous("127.0.0.1", 29500, 0, 1, "run", timeout=1)
-    assert isinstance(torchs, RendezvousHandler)
-
-
-def test_torchs_dynamic_handler_is_one_of_ours():
-    assert isinstance(torch_dynamic_handler(), RendezvousHandler)
-
-
-def test_torchs_c10d_backend_is_one_of_ours():
-    assert isinstance(C10dRendezvousBackend(HashStore(), "run"), RendezvousBackend)
-
-
-def test_handler_is_not_taken_for_a_state_backend_nor_the_other_way_round():
-    assert not isinstance(torch_dynamic_handler(), RendezvousBackend)
-    assert not isinstance(C10dRendezvousBackend(HashStore(), "run"), RendezvousHandler)
-
-
-def test_torchs_handlers_do_not_pretend_to_tell_how_it_ended():
-    assert not isinstance(torch_dynamic_handler(), JobAware)
-
-
-@pytest.mark.parametrize("name", HANDLER_METHODS)
-@pytest.mark.parametrize("cls", [RendezvousHandler, *OUR_HANDLERS])
-def test_handler_has_torchs_method_with_its_parameters(cls, name):
-    assert parameters(cls, name) == parameters(api.RendezvousHandler, name)
-
-
-@pytest.mark.parametrize("name", BACKEND_METHODS)
-@pytest.mark.parametrize("cls", [RendezvousBackend, EnvelopeBackend])
-def test_state_backend_has_torchs_method_with_its_parameters(cls, name):
-    assert parameters(cls, name) == parameters(TorchBackend, name)
-
-
-def test_protocols_ask_for_nothing_that_torch_does_not_have():
-    ours = {name for name in vars(RendezvousHandler) if not name.startswith("_")}
-    assert ours == set(HANDLER_METHODS)
-    assert {name for name in vars(RendezvousBackend) if not name.startswith("_")} == set(BACKEND_METHODS)
+@pytest.mark.parametrize(
+    ("protocol", "cls"),
+    [(RendezvousHandler, cls) for cls in (RendezvousHandler, *OUR_HANDLERS)]
+    + [(RendezvousBackend, cls) for cls in (RendezvousBackend, EnvelopeBackend)],
+)
+def test_methods_are_torchs_with_their_parameters_and_nothing_else_is_asked_for(protocol, cls):
+    torchs, names = OF_TORCH[protocol]
+    assert public(protocol) == names
+    assert {name: parameters(cls, name) for name in names} == {name: parameters(torchs, name) for name in names}
 
 
 @pytest.mark.parametrize("cls", OUR_HANDLERS)
 def test_our_handlers_tell_how_it_ended(cls):
-    assert [name for name in vars(JobAware) if not name.startswith("_") and not hasattr(cls, name)] == []
+    assert [name for name in public(JobAware) if not hasattr(cls, name)] == []
 
 
 def test_request_is_frozen():

@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,33 +94,55 @@ class Process:
 
 
 class Port:
-    """A node's port of which the test says what it does."""
+    """A node's port that does what the test says: each method is a step, and ``connection`` is the newest one."""
 
     def __init__(self, node_id: str, closing: contextlib.ExitStack) -> None:
         self._closing = closing
         self._listen(0)
         self.peer = Peer(node_id, HERE, self._socket.getsockname()[1])
+        self.connection: socket.socket
 
     def _listen(self, port: int) -> None:
         self._socket = self._closing.enter_context(socket.create_server((HERE, port)))
         self._socket.settimeout(PATIENCE_S)
 
-    def accept(self) -> socket.socket:
-        connection = self._closing.enter_context(self._socket.accept()[0])
-        connection.settimeout(PATIENCE_S)
-        return connection
+    def accepts(self) -> None:
+        self.connection = self._closing.enter_context(self._socket.accept()[0])
+        self.connection.settimeout(PATIENCE_S)
 
-    def answered(self) -> socket.socket:
-        """A connection that was greeted as the right process does."""
-        connection = self.accept()
-        assert connection.recv(1024) == hello(self.peer.node_id)
-        connection.sendall(answer(self.peer.node_id, connection.getsockname(), connection.getpeername()))
-        return connection
+    def answers(self) -> None:
+        """As the right process does."""
+        self.accepts()
+        assert self.connection.recv(1024) == hello(self.peer.node_id)
+        self.connection.sendall(answer(self.peer.node_id, self.connection.getsockname(), self.connection.getpeername()))
 
-    def close(self) -> None:
+    def strangers(self) -> None:
+        """Another process has the port, after a reboot for example."""
+        for says in (b"", b"SSH-2.0-OpenSSH_9\n", hello("a"), answer("b", (HERE, 1), (HERE, 2))):
+            self.accepts()
+            self.connection.sendall(says)
+            self.closes()
+
+    def waits(self) -> None:
+        for piece in (WAITS, WAITS[:3], WAITS[3:]):
+            self.connection.sendall(piece)
+
+    def closes(self) -> None:
+        self.connection.close()
+
+    def resets(self) -> None:
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
+
+    def leaves(self) -> None:
+        """With a last word."""
+        self.connection.sendall(BYE)
+        self.connection.close()
+
+    def shuts(self) -> None:
         self._socket.close()
 
-    def again(self) -> None:
+    def opens(self) -> None:
         """Listen once more at the same port."""
         self._listen(self.peer.port)
 
@@ -221,32 +244,43 @@ def test_who_closes_its_port_of_its_own_will_is_not_gone(seen: Seen, start: Call
     assert seen.gone.empty()
 
 
-def reset(connection: socket.socket) -> None:
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    connection.close()
-
-
-def last_word(connection: socket.socket) -> None:
-    connection.sendall(BYE)
-    connection.close()
-
-
-@pytest.mark.parametrize("end", [reset, last_word])
-def test_a_refusal_after_any_other_end_of_the_connection_proves_nothing(
-    seen: Seen, end: Callable[[socket.socket], None]
-) -> None:
-    """A firewall that was switched on resets what there is, or refuses what is new: it does not close in order."""
-    port = seen.port("a")
-    seen.watch.add(port.peer)
-    connection = port.answered()
-    eventually(lambda: seen.watch.holds("a"))
-    port.close()
-    end(connection)
-    eventually(lambda: seen.watch.outcomes[:2] == [("a", "unclear"), ("a", "refused")])
-    port.again()
-    with port.answered():
-        eventually(lambda: seen.watch.holds("a"))
+@pytest.mark.parametrize(
+    ("steps", "gone", "holds"),
+    [
+        ("answers held shuts closes", True, False),
+        ("answers held waits shuts closes", True, False),  # the end of who has waited is a proof
+        # a firewall that was switched on resets what there is, or refuses what is new: it does not close in order
+        ("answers held shuts resets unclear refused opens answers held", False, True),
+        ("answers held shuts leaves unclear refused opens answers held", False, True),
+        ("answers held shuts", False, True),  # one that refuses new connections, and lets alone what there is
+        ("shuts refused opens answers held", False, True),  # or address translation, or another machine
+        ("answers closes answers held shuts", False, True),  # who answers again is not gone
+        ("answers closes answers held shuts closes", True, False),
+        ("answers held closes strangers", False, False),
+        ("answers held closes strangers shuts", True, False),  # when that one goes, too
+    ],
+)
+def test_what_proves_that_a_process_is_gone(seen: Seen, steps: str, gone: bool, holds: bool) -> None:
+    port, other = seen.port("a"), seen.port("b")
+    for order, step in enumerate(steps.split()):
+        if order == (step == "shuts"):
+            seen.watch.add(port.peer)
+        if step == "held":
+            eventually(lambda: seen.watch.holds("a"))
+        elif step in ("unclear", "refused"):
+            eventually(lambda step=step: ("a", step) in seen.watch.outcomes)  # type: ignore[misc]
+        else:
+            getattr(port, step)()
+    if gone:
+        assert seen.next() == "a"
+    seen.watch.add(other.peer)
+    other.answers()
+    eventually(lambda: seen.watch.holds("b"))
+    other.shuts()
+    other.closes()
+    assert seen.next() == "b"
     assert seen.gone.empty()
+    assert seen.watch.holds("a") is holds
 
 
 def test_who_waits_for_the_service_says_so_and_is_watched_on(seen: Seen) -> None:
@@ -264,82 +298,6 @@ def test_who_waits_for_the_service_says_so_and_is_watched_on(seen: Seen) -> None
     listener.close()
     eventually(lambda: seen.watch.outcomes)
     assert seen.watch.outcomes[0] == ("a", "unclear")  # of its own will
-
-
-@pytest.mark.parametrize("pieces", [[WAITS], [WAITS[:3], WAITS[3:]]])
-def test_the_end_of_who_has_waited_is_a_proof(seen: Seen, pieces: list[bytes]) -> None:
-    port = seen.port("a")
-    seen.watch.add(port.peer)
-    connection = port.answered()
-    for piece in pieces:
-        connection.sendall(piece)
-    seen.waits.get(timeout=PATIENCE_S)
-    port.close()
-    connection.close()
-    assert seen.next() == "a"
-
-
-def test_a_refusal_while_the_connection_lasts_proves_nothing(seen: Seen) -> None:
-    """As by a firewall that refuses new connections with RST, and lets alone what there is: nobody even asks."""
-    port, other = seen.port("a"), seen.port("b")
-    held = []
-    for each in (port, other):
-        seen.watch.add(each.peer)
-        held.append(each.answered())
-        eventually(lambda each=each: seen.watch.holds(each.peer.node_id))  # type: ignore[misc]
-        each.close()
-    held[1].close()
-    assert seen.next() == "b"
-    assert seen.watch.holds("a")
-    assert seen.gone.empty()
-
-
-def test_a_refusal_by_who_was_never_reached_proves_nothing(seen: Seen) -> None:
-    """A firewall, address translation, or another machine at that address."""
-    port, other = seen.port("a"), seen.port("b")
-    port.close()
-    seen.watch.add(port.peer)
-    seen.watch.add(other.peer)
-    connection = other.answered()
-    eventually(lambda: seen.watch.holds("b"))
-    other.close()
-    connection.close()
-    assert seen.next() == "b"
-    assert seen.gone.empty()
-    assert seen.watch.outcomes[0] == ("a", "refused")
-    port.again()
-    with port.answered():  # it is asked again
-        eventually(lambda: seen.watch.holds("a"))
-
-
-@pytest.mark.parametrize("says", [b"", b"SSH-2.0-OpenSSH_9\n", hello("a"), answer("b", (HERE, 1), (HERE, 2))])
-def test_another_process_at_the_port_proves_nothing(seen: Seen, says: bytes) -> None:
-    """After a reboot, for example. When it goes, too, the first one is known to be gone."""
-    port = seen.port("a")
-    seen.watch.add(port.peer)
-    connection = port.answered()
-    eventually(lambda: seen.watch.holds("a"))
-    connection.close()
-    for _ in range(3):
-        with port.accept() as stranger:
-            if says:
-                stranger.sendall(says)
-    assert seen.gone.empty()
-    assert not seen.watch.holds("a")
-    port.close()
-    assert seen.next() == "a"
-
-
-def test_who_answers_again_is_not_gone(seen: Seen) -> None:
-    port = seen.port("a")
-    seen.watch.add(port.peer)
-    port.answered().close()
-    connection = port.answered()
-    eventually(lambda: seen.watch.holds("a"))
-    port.close()
-    assert seen.gone.empty()
-    connection.close()
-    assert seen.next() == "a"
 
 
 def test_behind_somebody_in_between_nothing_is_ever_proved(seen: Seen, start: Callable[..., Process]) -> None:
@@ -385,17 +343,16 @@ def test_who_was_turned_away_is_watched_once_there_is_room(seen: Seen) -> None:
     ports = [seen.port(name) for name in "abcd"]
     for port in ports:
         seen.watch.add(port.peer)
-    first = ports[0].answered()
+    ports[0].answers()
     eventually(lambda: seen.watch.holds("a"))
     seen.watch.remove("b")
-    ports[0].close()
-    first.close()
+    ports[0].shuts()
+    ports[0].closes()
     assert seen.next() == "a"
-    with ports[2].answered():
-        eventually(lambda: seen.watch.holds("c"))
-        seen.watch.remove("c")
-        with ports[3].answered():
-            eventually(lambda: seen.watch.holds("d"))
+    for port in ports[2:]:
+        port.answers()
+        eventually(lambda port=port: seen.watch.holds(port.peer.node_id))  # type: ignore[misc]
+        seen.watch.remove(port.peer.node_id)
     assert "b" not in seen.watch._watched
 
 
@@ -407,11 +364,15 @@ def test_who_answers_and_closes_again_and_again_is_asked_less_often(
     port = seen.port("a")
     seen.watch.add(port.peer)
     for _ in range(8):
-        port.answered().close()
+        port.answers()
+        port.closes()
     eventually(lambda: len(seen.watch.pauses) == 9)
-    assert seen.watch.pauses[1:] == [0.0, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0]
+    assert seen.watch.pauses[1] == 0.0
+    assert all(2 * before <= after for before, after in pairwise(seen.watch.pauses[2:-1]))
+    assert seen.watch.pauses[-1] == 1.0
     monkeypatch.setattr(watching, "_LASTS_S", 0.0)
-    port.answered().close()
+    port.answers()
+    port.closes()
     eventually(lambda: len(seen.watch.pauses) == 10)
     assert seen.watch.pauses[-1] == 0.0, "that one has lasted"
 
@@ -421,8 +382,8 @@ def test_a_wake_that_comes_for_nothing_ends_no_watch(seen: Seen) -> None:
     seen.watch.readable()
     port = seen.port("a")
     seen.watch.add(port.peer)
-    with port.answered():
-        eventually(lambda: seen.watch.holds("a"))
+    port.answers()
+    eventually(lambda: seen.watch.holds("a"))
 
 
 @pytest.mark.parametrize("lacks", ["a descriptor", "room in the reactor"])

@@ -21,18 +21,19 @@ from rdzv_plugins.preflight.own_node import checks_of
         ("", ()),
         ("off", ()),
         ("all", NAMES),
-        ("on", tuple(name for name in NAMES if name != "gloo")),
-        ("gloo,disk", ("disk", "gloo")),
-        ("gloo:disk", ("disk", "gloo")),
+        ("on", NAMES),
+        ("plugins,disk", ("disk", "plugins")),
+        ("plugins:disk", ("disk", "plugins")),
     ],
 )
 def test_which_checks_are_asked_for(text, expected):
     assert read(text) == expected
 
 
-def test_an_unknown_check_is_refused_by_name():
-    with pytest.raises(UsageError, match=r"--preflight=netwrok: there is no check 'netwrok'.*network"):
-        read("netwrok")
+@pytest.mark.parametrize("name", ["plugin", "network", "gloo", "store"])
+def test_a_check_that_there_is_not_is_refused_by_name(name):
+    with pytest.raises(UsageError, match=f"'{name}'"):
+        read(f"disk,{name}")
 
 
 def test_a_healthy_node_finds_nothing_broken(tmp_path):
@@ -44,7 +45,7 @@ def test_a_healthy_node_finds_nothing_broken(tmp_path):
     assert [check for check in checks if check.verdict == "broken"] == []
     assert all(check.value > 0 for check in checks if check.value is not None)
     assert not (tmp_path / "logs").exists()
-    assert checks_of(("network", "plugins"), []) == []
+    assert checks_of(("plugins",), []) == []
 
 
 def test_a_directory_that_cannot_be_written_is_broken(tmp_path):
@@ -71,21 +72,12 @@ def test_a_broken_node_ends_where_nobody_else_decides(tmp_path):
     NodePreflight(PluginHost([]), request(), [str(tmp_path / "file")]).before(Alone())
 
 
-def test_what_cannot_be_checked_is_said_once(caplog):
-    node = NodePreflight(PluginHost([]), request("store", "network"))
-    node.before(Alone())
-    node.before(Alone())
-    (said,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert "backend static does not know who takes part" in said
-    assert "store and network cannot be checked" in said
-
-
 def test_who_decides_together_is_told(tmp_path):
     class Together(Alone):
         told: list[NodeCheck] | None = None
 
-        def note_checks(self, checks):
-            self.told = checks
+        def check_by(self, checks):
+            self.told = checks()
 
     (tmp_path / "file").touch()
     handler = Together()

@@ -330,7 +330,7 @@ def test_what_cannot_be_parsed_is_named(argv, capsys):
     [
         (["--preflight", "train.py"], "on", ["train.py"]),
         (["--preflight", "--nnodes", "2", "train.py", "--preflight"], "on", ["train.py", "--preflight"]),
-        (["--nnodes", "2", "--preflight=disk,gloo", "train.py"], "disk,gloo", ["train.py"]),
+        (["--nnodes", "2", "--preflight=disk,cpu", "train.py"], "disk,cpu", ["train.py"]),
         (["--role", "--preflight", "train.py", "--preflight"], None, None),
         (["train.py", "--preflight"], "", ["train.py", "--preflight"]),
         (["-m", "--preflight", "module", "1"], "on", ["module", "1"]),

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +24,6 @@ from rdzv_launcher.call.order import Answer
 from rdzv_launcher.call.relayed_signals import RelayedSignals
 from rdzv_launcher.run.agent.stopping_signals import StoppingSignals
 from rdzv_launcher.run.keeper import keeper_process
-from rdzv_launcher.run.notice import agreement as agreement_module
 from rdzv_launcher.run.notice import board as board_module
 from rdzv_launcher.run.notice.agreement import Agreement
 from rdzv_launcher.run.notice.board import Board
@@ -59,8 +58,7 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Board]:
 
 def test_outside_of_a_launch_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RDZV_NOTICE", raising=False)
-    assert notice() is None
-    assert notice(step=3) is None
+    assert (notice(), notice(step=3)) == (None, None)
     saved()
 
 
@@ -150,35 +148,38 @@ def test_a_worker_goes_on_when_nothing_comes_of_a_proposal(
 
 
 def test_an_old_proposal_is_not_agreed_to(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rdzv_launcher.run.notice.board.VALID_S", 0.0)
+    monkeypatch.setattr(board_module, "VALID_S", 0.0)
     board.show(WORD)
     assert board.propose(3)
     assert not board.agree(3)
 
 
-def test_who_has_saved(board: Board) -> None:
+@pytest.mark.parametrize(
+    ("does", "report"),
+    [
+        ([], Report(1, -1, 0, 0, 0, False, True)),  # nobody has said anything
+        ([2], Report(1, 2, 0, 1, 0, False, True)),
+        ([2, "agree 4", 4], Report(1, 4, 4, 1, 0, False, True)),  # it is at it
+        ([2, "agree 4", 4, 5], Report(1, 5, 4, 0, 1, False, True)),
+        ([2, "agree 3", 12, 22], Report(1, 22, 3, 1, 0, False, True)),  # it has jumped over the step
+        ([2, "saved"], Report(1, 2, 0, 0, 1, False, True)),  # saying so is enough
+    ],
+)
+def test_who_has_saved(board: Board, does: list[Any], report: Report) -> None:
     board.show(WORD)
-    assert board.report(False, True) == Report(1, -1, 0, 0, 0, False, True), "nobody has said anything"
-    notice(step=2)
-    assert (board.report(False, True).waiting, board.report(False, True).at) == (1, 2)
-    board.propose(4)
-    board.agree(4)
-    notice(step=4)
-    assert board.report(False, True).waiting == 1, "it is at it"
-    notice(step=5)
-    assert (board.report(False, True).waiting, board.report(False, True).saved) == (0, 1)
-
-
-def test_who_has_jumped_over_the_step_has_not_saved(board: Board) -> None:
-    notice(step=2)
-    board.show(WORD)
-    board.propose(3)
-    board.agree(3)
-    told = notice(step=12)
+    for each in does:
+        if each == "saved":
+            saved()
+        elif isinstance(each, str):
+            step = int(each.split()[1])
+            assert board.propose(step)
+            assert board.agree(step)
+        else:
+            notice(step=each)
+    told = notice()
     assert told is not None
-    assert told.step == 3
-    notice(step=22)
-    assert (board.report(False, True).waiting, board.report(False, True).saved) == (1, 0)
+    assert told.step == (report.agreed or None)
+    assert board.report(False, True) == report
 
 
 def test_a_notice_after_one_whose_time_is_over_is_a_new_one(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,13 +197,6 @@ def test_a_notice_after_one_whose_time_is_over_is_a_new_one(board: Board, monkey
     assert (told.reason, told.node, told.step) == ("it goes, too", 1, None)
     assert board.report(False, True).saved == 0
     assert board.propose(4)
-
-
-def test_saying_so_is_enough(board: Board) -> None:
-    board.show(WORD)
-    notice(step=2)
-    saved()
-    assert (board.report(True, False).waiting, board.report(True, False).saved) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +231,7 @@ def test_nonsense_is_no_report(answer: Any) -> None:
 class Job:
     """Nodes as an ``Agreement`` sees them: where their workers are, and what they were asked."""
 
-    def __init__(self, *at: int, per_question: int = 0, faster: int = 1) -> None:
+    def __init__(self, *at: int, per_question: int = 0, faster: int = 1, leaving: bool = True) -> None:
         self.at, self.per_question, self.faster = list(at), per_question, faster
         self.deaf: dict[str, int] = {}
         """So many more questions of a kind the last node does not answer, nor hear."""
@@ -248,8 +242,14 @@ class Job:
         self.words: list[Word] = []
         self.agreed = 0
         self.saved = False
-        self.leaving = [True] + [False] * (len(at) - 1)
-        self.over = threading.Event()
+        self.leaving = [leaving] + [False] * (len(at) - 1)
+
+    def lead(self, until: Callable[[], object], *, least: int = 1, may_agree: bool = True) -> None:
+        """Node rank 0 asks them until that is so; its pauses are as short as the time that is left."""
+        asked = len(self.words)
+        left = lambda: 0.0 if until() or len(self.words) - asked > 500 else 0.001  # noqa: E731
+        Agreement(WORD, 1, self.ask, left, least, may_agree).run()
+        assert until()
 
     def ask(self, word: Word, timeout: float) -> tuple[list[Report], int]:
         self.words.append(word)
@@ -264,8 +264,6 @@ class Job:
         if word.do == "agree":
             self.agreed = word.step
             self.knows = self.knows if deaf else word.step
-        if word.do == "over" and word.saved:
-            self.over.set()
         accepts = [word.do != "propose" or each < word.step for each in self.at]
         waiting = 0 if self.saved else 1
         reports = [
@@ -278,111 +276,94 @@ class Job:
     def does(self, *kinds: str) -> list[Word]:
         return [word for word in self.words if word.do in kinds]
 
+    def steps(self, *kinds: str) -> list[int]:
+        return [word.step for word in self.does(*kinds)]
 
-def lead(job: Job, *, least: int = 1, may_agree: bool = True, monkeypatch: pytest.MonkeyPatch) -> Agreement:
-    monkeypatch.setattr(agreement_module, "_FIRST_PAUSE_S", 0.001)
-    made = Agreement(WORD, 1, job.ask, lambda: 60.0, least, may_agree)
-    made.start()
-    return made
+    def is_over(self) -> bool:
+        """The nodes were told that all have saved."""
+        return any(word.saved for word in self.does("over"))
 
 
-def test_the_step_is_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_step_is_the_next_one() -> None:
     job = Job(4, 5, -1)
-    leads = lead(job, monkeypatch=monkeypatch)
-    while not job.does("over"):
-        time.sleep(0.001)
-    assert [word.step for word in job.does("propose", "agree")] == [6, 6]
-    assert not job.over.is_set()
+    job.lead(lambda: job.does("over"))
+    assert job.steps("propose", "agree") == [6, 6]
+    assert not job.is_over()
     job.saved = True
-    assert job.over.wait(60)
-    leads.stop()
+    job.lead(job.is_over)
     assert all(word.go_on for word in job.does("over"))
 
 
-def test_steps_may_be_faster_than_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_may_be_faster_than_questions() -> None:
     job = Job(4, 5, per_question=20)
-    leads = lead(job, monkeypatch=monkeypatch)
-    while not job.does("agree"):
-        time.sleep(0.001)
-    leads.stop()
-    tried = [word.step for word in job.does("propose")]
+    job.lead(lambda: job.does("agree"))
+    tried = job.steps("propose")
     assert [after - before for before, after in pairwise(tried)] == [59], "20 in each question: 40 ahead in the next"
-    assert job.does("agree")[0].step == tried[-1]
+    assert job.steps("agree")[0] == tried[-1]
 
 
-def test_who_never_accepts_gets_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_never_accepts_gets_no_step() -> None:
     job = Job(4, 5, per_question=1, faster=4)
-    leads = lead(job, monkeypatch=monkeypatch)
-    while not job.does("drop"):
-        time.sleep(0.001)
-    leads.stop()
+    job.lead(lambda: job.does("drop"))
     assert not job.does("agree")
 
 
-def test_who_was_saving_and_is_not_heard_of_may_be_saving_still(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_was_saving_and_is_not_heard_of_may_be_saving_still() -> None:
     job = Job(4, 5, 5)
-    leads = lead(job, monkeypatch=monkeypatch)
-    while not job.does("over"):
-        time.sleep(0.001)
-    job.deaf["tell"] = 8
-    job.saved = True  # on the two that answer
-    assert job.over.wait(60)
-    leads.stop()
+
+    def over() -> bool:
+        if job.does("over") and not job.saved:
+            job.deaf["tell"], job.saved = 8, True  # on the two that answer
+        return job.is_over()
+
+    job.lead(over)
     assert job.deaf["tell"] == 0, "it was waited for"
 
 
-def test_a_lost_question_is_not_the_end_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_question_is_not_the_end_of_it() -> None:
     job = Job(4, 5)
     job.lost = {"propose": 1, "agree": 2}
-    leads = lead(job, monkeypatch=monkeypatch)
-    while not job.does("over"):
-        time.sleep(0.001)
-    leads.stop()
+    job.lead(lambda: job.does("over"))
     assert job.agreed == 6
-    assert [word.step for word in job.does("propose")] == [6, 6], "no other step is proposed after one was agreed on"
+    assert job.steps("propose") == [6, 6], "no other step is proposed after one was agreed on"
     assert len(job.does("agree")) == 3
 
 
-def test_who_has_not_heard_of_the_step_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_has_not_heard_of_the_step_is_told_again() -> None:
     job = Job(4, 5, 5)
     job.deaf = {"agree": 2}
-    leads = lead(job, monkeypatch=monkeypatch)
-    while job.knows == 0:
-        time.sleep(0.001)
-    leads.stop()
+    job.lead(lambda: job.knows)
     assert job.knows == job.agreed == 6
 
 
-def test_nothing_is_agreed_on_while_nobody_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Job(4, 5)
-    job.leaving = [False, False]
-    leads = lead(job, monkeypatch=monkeypatch)
-    while len(job.does("tell")) < 5:
-        time.sleep(0.001)
+def test_nothing_is_agreed_on_while_nobody_leaves() -> None:
+    job = Job(4, 5, leaving=False)
+    job.lead(lambda: len(job.does("tell")) >= 5)
     assert not job.does("propose", "over")
     job.leaving[1] = True
-    while not job.does("agree"):
-        time.sleep(0.001)
-    leads.stop()
+    job.lead(lambda: job.does("agree"))
 
 
-def test_too_few_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_are_left() -> None:
     job = Job(4, 5)
-    leads = lead(job, least=2, may_agree=False, monkeypatch=monkeypatch)
-    while not job.does("over"):
-        time.sleep(0.001)
-    leads.stop()
+    job.lead(lambda: job.does("over"), least=2, may_agree=False)
     assert not job.does("over")[0].go_on
     assert not job.does("propose"), "not all nodes could be asked"
 
 
+def notices_of(directory: Path, ask: Callable[..., list[NodeAnswer]], heard: list[Any]) -> NodeNotices:
+    """Of a node with two workers, in whose round 7 they have been started."""
+    questions: Any = SimpleNamespace(ask=ask)
+    made = NodeNotices(1, str(directory), 1, 0.0, heard.append, lambda: heard.append("signal"), questions)
+    assert made.answer(Question("", NOTICE, WORD.pack()))["round"] == 0, "before the first start"
+    group = WorkerGroup("default", 1, 2, (Worker(0, 1, 1, 2, 2),), generation=1)
+    made.environment({"RANK": "1", "RDZV_ROUND": "7"}, group)
+    return made
+
+
 def test_a_notice_of_another_round_changes_nothing(tmp_path: Path) -> None:
     heard: list[Any] = []
-    questions: Any = SimpleNamespace(ask=lambda *_: [NodeAnswer(0, "h", 1, problem="has left")])
-    node = NodeNotices(1, str(tmp_path), 1, 0.0, heard.append, lambda: heard.append("signal"), questions)
-    assert node.answer(Question("", NOTICE, WORD.pack()))["round"] == 0, "before the first start"
-    group = WorkerGroup("default", 1, 2, (Worker(0, 1, 1, 2, 2),), generation=1)
-    node.environment({"RANK": "1", "RDZV_ROUND": "7"}, group)
+    node = notices_of(tmp_path, lambda *_: [NodeAnswer(0, "h", 1, problem="has left")], heard)
     node.answer(Question("", NOTICE, WORD.pack()))
     node.answer(Question("", NOTICE, replace(WORD, round=7, do="over", go_on=False, saved=True).pack()))
     assert heard == ["signal"], "of its own round; and it does not leave because others say that they do"
@@ -396,37 +377,24 @@ def test_a_node_tells_of_its_notice_until_node_rank_0_has_heard(
 ) -> None:
     monkeypatch.setattr("rdzv_launcher.run.notice.node._PAUSE_S", 0.01)
     asked: list[Word] = []
-    done = threading.Event()
     zero = Report(7, -1, 0, 0, 0, False, False)
+    of_others = [NodeAnswer(0, "h", 1, problem="is silent"), NodeAnswer(2, "h", 3, answer=zero.pack())]
+    answers = [of_others, [NodeAnswer(0, "h", 1, answer=replace(zero, round=6).pack())]]
 
     def ask(kind: str, arguments: Any, timeout: float) -> list[NodeAnswer]:
         asked.append(word_of(arguments))
-        match len(asked):
-            case 1:
-                raise ConnectionLost("for a moment")
-            case 2:
-                return [NodeAnswer(0, "h", 1, problem="is silent"), NodeAnswer(2, "h", 3, answer=zero.pack())]
-            case 3:
-                return [NodeAnswer(0, "h", 1, answer=replace(zero, round=6).pack())]
-        done.set()
-        return [NodeAnswer(0, "h", 1, answer=zero.pack())]
+        if len(asked) == 1:
+            raise ConnectionLost("for a moment")
+        return answers.pop(0) if answers else [NodeAnswer(0, "h", 1, answer=zero.pack())]
 
-    questions: Any = SimpleNamespace(ask=ask)
-    node = NodeNotices(1, str(tmp_path), 1, 0.0, lambda _: None, questions=questions)
-    group = WorkerGroup("default", 1, 2, (Worker(0, 1, 1, 2, 2),), generation=1)
-    node.environment({"RANK": "1", "RDZV_ROUND": "7"}, group)
+    node = notices_of(tmp_path, ask, [])
     node.give("it goes", 60.0)
-    assert done.wait(30)
-    wait_for_end("rdzv-notice")
+    for thread in threading.enumerate():
+        if thread.name == "rdzv-notice":
+            thread.join(30)
     assert len(asked) == 4, "and no more"
     assert all(before.seconds > after.seconds for before, after in pairwise(asked)), "it is said how much is left"
     node.close()
-
-
-def wait_for_end(name: str) -> None:
-    for thread in threading.enumerate():
-        if thread.name == name:
-            thread.join(30)
 
 
 @pytest.mark.parametrize("name", ["SIGRTMIN", "XCPU", "WINCH", "ALRM", "CHLD"])

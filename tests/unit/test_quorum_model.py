@@ -15,9 +15,6 @@ from hypothesis import strategies as st
 from kits.unit.many_worlds import without_collections
 from kits.unit.quorum_world import QuorumWorld
 
-from rdzv_plugins.elastic.keys import Member
-from rdzv_plugins.elastic.leading.quorum import Quorum, seat_of
-
 
 class Case(NamedTuple):
     """A job, and how often what can happen to it."""
@@ -50,9 +47,9 @@ CASES = [
 
 
 @without_collections()
-def explore(case: Case, make: type[Quorum] = Quorum, of: type[QuorumWorld] = QuorumWorld) -> tuple[int, int]:
+def explore(case: Case) -> tuple[int, int]:
     """Visits all states; returns how many there are, and how many rounds were declared. Raises ``AssertionError``."""
-    world = of(case.nodes, case.newcomers, case.places, make)
+    world = QuorumWorld(case.nodes, case.newcomers, case.places)
     spent = dict.fromkeys(("move", "die", "forget", "begin", "leave", "succeed", "ask"), 0)
     seen = {(world.key(), *spent.values())}
     todo: deque[tuple[QuorumWorld, dict[str, int], tuple[object, ...]]] = deque([(world, spent, ())])
@@ -79,84 +76,13 @@ def explore(case: Case, make: type[Quorum] = Quorum, of: type[QuorumWorld] = Quo
 
 @pytest.mark.parametrize(
     "case",
-    [*CASES[:4], *(pytest.param(case, marks=pytest.mark.thorough) for case in CASES[4:])],
+    [*CASES[:2], CASES[3], *(pytest.param(each, marks=pytest.mark.thorough) for each in (CASES[2], *CASES[4:]))],
     ids=lambda case: "-".join(map(str, case)),
 )
 def test_there_are_never_two_worlds(case: Case):
     states, declared = explore(case)
     print(f"{states} states, {declared} rounds declared")
     assert declared
-
-
-class Half(Quorum):
-    """Any half will do."""
-
-    def _lacking(self, chosen, members):
-        return ((which, votes) for which, votes in self._votes(chosen, members) if 2 * len(votes) < which[1])
-
-
-class Forgetful(Quorum):
-    """A round that was reached, and not heard to be complete, does not bind."""
-
-    def _votes(self, chosen, members):
-        last = self.last(members)
-        return [(which, votes) for which, votes in super()._votes(chosen, members) if which[0] <= last]
-
-
-class Trusting(Quorum):
-    """Who comes back to where a round with it is being formed was nowhere meanwhile."""
-
-    def went_elsewhere(self, planned):
-        return False
-
-
-class Overwritten(Quorum):
-    """A leader knows of the last round only what the places in it say, as far as they are still there."""
-
-    @property
-    def knows(self):
-        return True  # else the model would take it for the first round
-
-    def _lacking(self, chosen, members):
-        return (each for each in super()._lacking(chosen, members) if each[0][1])
-
-    def _known(self, members):
-        yield from self._here.values()
-        for node in {*members, *self._stay}:
-            yield from self._heard.get(node, ())
-
-
-class Resuming(QuorumWorld):
-    """A node that hears of a round that was complete goes on in it, whatever it has reached since."""
-
-    def _learned(self, seats, one):
-        return (seat_of(one, complete=True),)
-
-
-class Repeating(QuorumWorld):
-    """A node that leaves says so at each place to which it comes."""
-
-    def _hear_again(self, quorum, name):
-        quorum.heard(Member(name, name, name, 1, "", "", 1, seats=self.nodes[name].seats))
-        quorum.stays(name)
-        return False
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("of", "case"), [(Repeating, CASES[7]), (Resuming, CASES[9])])
-def test_the_model_finds_nodes_that_do_wrong(of: type[QuorumWorld], case: Case):
-    with pytest.raises(AssertionError, match="two worlds"):
-        explore(case, of=of)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("make", "case"),
-    [(Half, CASES[0]), (Half, CASES[5]), (Forgetful, CASES[6]), (Trusting, CASES[8]), (Overwritten, CASES[10])],
-)
-def test_the_model_finds_what_is_wrong(make: type[Quorum], case: Case):
-    with pytest.raises(AssertionError, match="two worlds"):
-        explore(case, make)
 
 
 @pytest.mark.thorough

@@ -35,10 +35,7 @@ def test_all_nodes_of_the_round_by_rank(caplog) -> None:
         [place(1, 2), place(0, 2), place(0, 5, round_=2), Assignment(ROUND, left_out="it is late")], caplog
     )
     assert line == "round 3, 2 nodes: 0 host0, 1 host1"
-    assert rows == [
-        "     0  host0 (pid 100)  10.0.0.0  8 worker(s)",
-        "     1  host1 (pid 101)  10.0.0.1  8 worker(s)",
-    ]
+    assert rows == ["     0  host0 (pid 100)  10.0.0.0  8 worker(s)", "     1  host1 (pid 101)  10.0.0.1  8 worker(s)"]
 
 
 def test_large_table_has_its_first_rows_and_says_how_many_more(caplog) -> None:

@@ -21,12 +21,40 @@ def had(name: str, rank: int, given: int | None = None, machine: str = "") -> As
     return Assignment(1, rank, 3, name, f"host-{name}", machine or name, node_rank=given)
 
 
-def test_arrival_decides_when_nothing_else_does():
-    assert ranked(node("a"), node("b"), node("c")) == ["a", "b", "c"]
+STAYED = Former({name: had(name, rank) for rank, name in enumerate("abc")})
+SHARED = Former({"a": had("a", 0, machine="m"), "b": had("b", 1, machine="m")})
+REPLACED = Former({"a": had("a", 0), "b": had("b", 1)})
 
 
-def test_who_serves_the_endpoint_comes_first():
-    assert ranked(node("a"), node("b", serves=True)) == ["b", "a"]
+def none(_):
+    return None
+
+
+@pytest.mark.parametrize(
+    ("members", "former", "order", "expected"),
+    [
+        ([node("a"), node("b"), node("c")], NEW, none, "abc"),
+        ([node("a"), node("b", serves=True)], NEW, none, "ba"),
+        ([node("d"), node("c"), node("b")], STAYED, none, "dbc"),
+        ([node("c"), node("b")], STAYED, none, "cb"),
+        ([node("x"), node("n", machine="a", host="host-a")], REPLACED, none, "nx"),
+        ([node("n", machine="m", host="host-a"), node("a", machine="m")], SHARED, none, "an"),
+        ([node("a"), node("b", 0)], Former({"a": had("a", 0)}), none, "ba"),
+        ([node("a"), node("b"), node("c")], NEW, lambda _: ["c", "a", "b"], "cab"),
+        ([node("a"), node("b"), node("c")], NEW, lambda _: ["c"], "cab"),
+        ([node("a"), node("b"), node("c")], NEW, lambda _: ["x"], "abc"),
+        ([node("a"), node("b", 1)], NEW, lambda _: 1 / 0, "ab"),
+    ],
+    ids=[
+        *("arrival decides when nothing else does", "who serves the endpoint comes first", "who stays keeps its rank"),
+        *("a rank beyond the size is not kept", "another process in the same place takes the rank"),
+        *("who stays is not pushed aside by a newcomer to its machine", "a given rank goes before a kept one"),
+        *("topology orders those without another claim", "some of them", "none of them"),
+        "topology is not asked about one node",
+    ],
+)
+def test_ranks(members, former, order, expected):
+    assert ranked(*members, former=former, order=order) == list(expected)
 
 
 def test_given_rank_is_honoured_in_every_order_of_arrival():
@@ -47,51 +75,6 @@ def test_given_rank_is_honoured_in_every_order_of_arrival():
 def test_given_ranks_beyond_the_size_move_down_and_keep_their_order(given, ranks):
     names = ranked(*(node(str(number), rank) for number, rank in enumerate(given)))
     assert [names.index(str(number)) for number in range(len(given))] == ranks
-
-
-def test_who_stays_keeps_its_rank():
-    former = Former({"a": had("a", 0), "b": had("b", 1), "c": had("c", 2)})
-    assert ranked(node("d"), node("c"), node("b"), former=former) == ["d", "b", "c"]
-
-
-def test_rank_beyond_the_size_is_not_kept():
-    former = Former({"a": had("a", 0), "b": had("b", 1), "c": had("c", 2)})
-    assert ranked(node("c"), node("b"), former=former) == ["c", "b"]
-
-
-def test_another_process_in_the_same_place_takes_the_rank():
-    former = Former({"a": had("a", 0), "b": had("b", 1)})
-    assert ranked(node("x"), node("new", machine="a", host="host-a"), former=former) == ["new", "x"]
-
-
-def test_who_stays_is_not_pushed_aside_by_a_newcomer_to_its_machine():
-    former = Former({"a": had("a", 0, machine="m"), "b": had("b", 1, machine="m")})
-    newcomer, stays = node("n", machine="m", host="host-a"), node("a", machine="m")
-    assert ranked(newcomer, stays, former=former) == ["a", "n"]
-
-
-def test_given_rank_goes_before_a_kept_one():
-    former = Former({"a": had("a", 0)})
-    assert ranked(node("a"), node("b", 0), former=former) == ["b", "a"]
-
-
-@pytest.mark.parametrize(
-    ("order", "ranks"),
-    [
-        (lambda _: ["c", "a", "b"], ["c", "a", "b"]),
-        (lambda _: ["c"], ["c", "a", "b"]),
-        (lambda _: ["x"], ["a", "b", "c"]),
-    ],
-)
-def test_topology_orders_those_without_another_claim(order, ranks):
-    assert ranked(node("a"), node("b"), node("c"), order=order) == ranks
-
-
-def test_topology_is_not_asked_about_one_node():
-    def order(_):
-        raise AssertionError
-
-    assert ranked(node("a"), node("b", 1), order=order) == ["a", "b"]
 
 
 def of(name: str, rank: int | None = None, **fields) -> Member:

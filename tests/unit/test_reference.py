@@ -9,11 +9,9 @@ from pathlib import Path
 import griffe
 import pytest
 
-from rdzv_plugins import capabilities, errors, hookspecs
+from rdzv_plugins import hookspecs
 from rdzv_plugins.host import PluginRecord
 from rdzv_plugins.host.validation import HOOK_NAMES, Validator
-from rdzv_plugins.interfaces import Capability
-from rdzv_plugins.testing.suite import THEMES
 
 ROOT = Path(__file__).parents[2]
 COMPATIBILITY = (ROOT / "docs/explanation/compatibility.md").read_text()
@@ -55,18 +53,6 @@ def test_a_hook_is_documented_and_its_example_is_a_plugin_with_that_hook(name) -
     assert callable(getattr(module, name))
 
 
-def test_each_error_has_a_text() -> None:
-    silent = [name for name, each in written(errors).classes.items() if not each.docstring]
-    assert not silent
-
-
-def test_each_capability_has_a_text_that_says_what_follows_where_it_is_not_declared() -> None:
-    members = written(capabilities)["Capability"].attributes
-    assert members.keys() == Capability.__members__.keys()
-    for member in members.values():
-        assert {key for key, text in sections(member.docstring).items() if text.strip()} == {"", "Undeclared"}
-
-
 def listed(heading: str) -> dict[str, list[str]]:
     """A table of modules and names."""
     rows = re.search(rf"\| module \| {heading} \|\n\|---\|---\|\n((?:\|.*\n)+)", COMPATIBILITY)[1].splitlines()
@@ -100,15 +86,6 @@ def test_public_names_are_those_that_are_listed() -> None:
     assert set(internal) <= set(public)
     short = set(public.pop("rdzv_plugins"))
     assert short <= {name for names in public.values() for name in names}, "public by their long path, too"
-
-
-def test_themes_of_the_suite_are_those_that_are_explained() -> None:
-    text = (ROOT / "docs/explanation/conformance.md").read_text()
-    table = re.search(r"\| theme \| promises \|\n\|---\|---\|\n((?:\|.*\n)+)", text)[1]
-    assert tuple(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == THEMES
-    testing = importlib.import_module("rdzv_plugins.testing")
-    classes = {name for name in testing.__all__ if name.endswith("Theme")}
-    assert {getattr(testing, name).theme for name in classes} == set(THEMES)
 
 
 FOR_AUTHORS = [

@@ -34,22 +34,6 @@ def test_every_python_on_every_platform_finds_one_wheel_and_it_is_the_one_that_i
         assert [name for name, of in tags.items() if of & here] == [platforms.wheel_for(python, "1.2.3", platform)]
 
 
-def test_a_platform_is_named_alike_by_compiler_wheel_and_module(release) -> None:
-    platforms = release("platforms")
-    told = {each.name: (each.target, each.tag, each.suffix("3.10")) for each in platforms.PLATFORMS}
-    assert told["x86_64-glibc"] == (
-        "x86_64-linux-gnu.2.28",
-        "manylinux_2_26_x86_64",
-        ".cpython-310-x86_64-linux-gnu.so",
-    )
-    assert told["aarch64-musl"] == (
-        "aarch64-linux-musl",
-        "musllinux_1_2_aarch64",
-        ".cpython-310-aarch64-linux-musl.so",
-    )
-    assert sorted(told) == ["aarch64-glibc", "aarch64-musl", "x86_64-glibc", "x86_64-musl"]
-
-
 def test_pythons_are_those_of_the_metadata(release) -> None:
     declared = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
     assert tuple(declared) == release("platforms").PYTHONS
@@ -80,15 +64,3 @@ def test_versions_are_compared_as_numbers(release) -> None:
     assert newer("0.10.0", "0.9.1")
     assert newer("0.1.0", "0.1.0")
     assert not newer("0.9.1", "0.10.0")
-
-
-def test_version_is_that_of_the_metadata(release, tmp_path, monkeypatch) -> None:
-    version = release("version")
-    copy = tmp_path / "pyproject.toml"
-    text = version.PYPROJECT.read_text()
-    copy.write_text(text)
-    monkeypatch.setattr(version, "PYPROJECT", copy)
-    old = version.version()
-    version.set_version("9.8.7")
-    assert version.version() == "9.8.7"
-    assert copy.read_text() == text.replace(f'\nversion = "{old}"\n', '\nversion = "9.8.7"\n')

@@ -42,24 +42,24 @@ def asked(request, monkeypatch):
     return ask
 
 
-def test_service_is_not_sought_at_the_master(asked):
-    request = asked("--rdzv-backend=Service", "--nnodes=2")
-    assert (request.endpoint, "endpoint" in request.given) == ("", False)
+SERVICE = "--rdzv-backend=service"
 
 
-def test_plug_in_says_where_the_service_is_port_and_all(asked):
-    assert asked("--rdzv-backend=service", endpoint="site:6379").endpoint == "site:6379"
-
-
-def test_flag_says_where_the_service_is(asked):
-    given = ["--rdzv-backend=service", "--rdzv-endpoint=there:1"]
-    assert asked(*given, endpoint="site:6379").endpoint == "there:1"
-
-
-def test_plug_in_may_choose_the_service(asked):
-    assert asked("--nnodes=2", backend="service").endpoint == ""
-    request = asked("--nnodes=2", backend="service", endpoint="site:6379")
-    assert (request.backend, request.endpoint) == ("service", "site:6379")
+@pytest.mark.parametrize(
+    ("argv", "filled_in", "endpoint"),
+    [
+        (["--rdzv-backend=Service", "--nnodes=2"], {}, ""),
+        ([SERVICE], {"endpoint": "site:6379"}, "site:6379"),
+        ([SERVICE, "--rdzv-endpoint=there:1"], {"endpoint": "site:6379"}, "there:1"),
+        (["--nnodes=2"], {"backend": "service"}, ""),
+        (["--nnodes=2"], {"backend": "service", "endpoint": "site:6379"}, "site:6379"),
+    ],
+    ids=["nowhere", "where a plug-in says", "where a flag says", "a plug-in chooses it", "and says where it is"],
+)
+def test_service_is_not_sought_at_the_master(asked, argv, filled_in, endpoint):
+    request = asked(*argv, **filled_in)
+    assert (request.backend.lower(), request.endpoint) == ("service", endpoint)
+    assert endpoint or "endpoint" not in request.given
 
 
 def test_nodes_meet_at_the_master_whatever_a_plug_in_knows(asked):

@@ -42,7 +42,6 @@ def run(folder: Path, test: str, *arguments: str) -> tuple[int, str, int]:
 
 STARTS = {
     "the test": "def test(): process(); assert not first_time()",
-    "its fixture": "def test(server): assert not first_time()",
     "a fixture that an earlier test had": "def test_a(server): pass\ndef test(server): assert not first_time()",
 }
 
@@ -55,34 +54,30 @@ def test_a_test_with_processes_that_fails_by_chance_is_run_again(tmp_path: Path,
     assert [file.suffix for file in sorted((tmp_path / "build/tests/failed").iterdir())] == [".json", ".txt"]
 
 
-def test_one_that_fails_again_is_a_failure_and_ends_with_its_command(tmp_path: Path) -> None:
-    code, output, runs = run(tmp_path, "def test(): process(); first_time(); assert False")
-    assert (code, runs) == (1, 2)
-    assert "RUN TWICE" not in output
-    assert output.splitlines()[-1].endswith("-m pytest -n0 test_it.py::test")
-
-
-def test_many_failures_are_no_chance(tmp_path: Path) -> None:
-    many = "@pytest.mark.parametrize('x', range(11))\ndef test(x): process(); first_time(); assert x > 98"
-    code, _, runs = run(tmp_path, many)
-    assert (code, runs) == (1, 11)
-
-
-def test_an_interrupted_run_is_over(tmp_path: Path) -> None:
-    stop = "def test_a(): process(); first_time(); assert False\ndef test_b(): raise KeyboardInterrupt"
-    code, _, runs = run(tmp_path, stop)
-    assert (code, runs) == (2, 1)
-
-
-@pytest.mark.parametrize(
-    "test",
-    [
+NO_CHANCE = {
+    "it fails again": ("def test(): process(); first_time(); assert False", 1, 2),
+    "many fail": (
+        "@pytest.mark.parametrize('x', range(11))\ndef test(x): process(); first_time(); assert x > 98",
+        *(1, 11),
+    ),
+    "an interrupted run is over": (
+        "def test_a(): process(); first_time(); assert False\ndef test_b(): raise KeyboardInterrupt",
+        *(2, 1),
+    ),
+    "only a fixture of another had a process": (
         "def test_a(server): pass\ndef test(): assert not first_time()",
+        *(1, 1),
+    ),
+    "only another had a process, and fails, too": (
         "def test_a(): process(); assert not first_time()\ndef test(): assert False",
-    ],
-    ids=["beside one with a fixture's process", "beside one that could be run again"],
-)
-def test_a_test_without_processes_is_not_run_again(tmp_path: Path, test: str) -> None:
-    code, output, runs = run(tmp_path, test)
-    assert (code, runs) == (1, 1)
+        *(1, 1),
+    ),
+}
+
+
+@pytest.mark.parametrize(("test", "code", "times"), NO_CHANCE.values(), ids=NO_CHANCE)
+def test_what_is_no_chance_is_red(tmp_path: Path, test: str, code: int, times: int) -> None:
+    found, output, runs = run(tmp_path, test)
+    assert (found, runs) == (code, times)
     assert "RUN TWICE" not in output
+    assert times != 2 or output.splitlines()[-1].endswith("-m pytest -n0 test_it.py::test")

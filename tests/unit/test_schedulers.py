@@ -125,11 +125,7 @@ RESOLVED = {
         [],
         {"max_nodes": 2, "node_rank": 1, "run_id": "mpirun-head-node-12345", "nproc_per_node": 1},
     ),
-    "mpirun of Open MPI 4": (
-        of.MPIRUN_4,
-        [],
-        {"max_nodes": 2, "node_rank": 1, "run_id": "mpirun-613089280-10.96.0.1"},
-    ),
+    "mpirun of Open MPI 4": (of.MPIRUN_4, [], {"max_nodes": 2, "node_rank": 1, "run_id": "mpirun-613089280-10.96.0.1"}),
     "prterun": (of.PRTERUN, ["--nnodes=2"], {"node_rank": 1, "run_id": "mpirun-head-node-12345"}),
     "prterun does not say how many": (of.PRTERUN, [], LOCAL),
     "mpirun within Slurm": (of.SRUN | of.MPIRUN, [], {"max_nodes": 2, "run_id": "mpirun-head-node-12345"}),
@@ -157,11 +153,7 @@ RESOLVED = {
     ),
     "a JobSet": (of.JOBSET, ["--nnodes=4"], {"node_rank": 3, "run_id": "pytorch-workers-0", "max_nodes": 4}),
     "Indexed Jobs are not one training": (of.JOBSET, [], LOCAL),
-    "torchx": (
-        of.TORCHX,
-        ["--nnodes=2"],
-        {"node_rank": 1, "run_id": "trainer-x7k2p", "max_nodes": 2},
-    ),
+    "torchx": (of.TORCHX, ["--nnodes=2"], {"node_rank": 1, "run_id": "trainer-x7k2p", "max_nodes": 2}),
     "torchx on Slurm": (of.SRUN | of.TORCHX, [], SLURM),
     "the script of sbatch": (of.SBATCH_SCRIPT, [], LOCAL),
     "the shell of salloc": (of.SALLOC_SHELL, [], LOCAL),
@@ -231,11 +223,7 @@ PLACES = {
     "two are no majority": (of.SRUN, ["--nnodes=1:2"], "node002:24711"),
     "two with spares": (SLURM_THREE, ["--nnodes=2"], "node002:24711"),
     "another backend": (SLURM_THREE, ["--nnodes=2:4", "--rdzv-backend=c10d"], "node002:24711"),
-    "nodes share hosts": (
-        SLURM_THREE | {"SLURM_STEP_NODELIST": "a,a,b,c"},
-        ["--nnodes=2:4"],
-        "a:24711",
-    ),
+    "nodes share hosts": (SLURM_THREE | {"SLURM_STEP_NODELIST": "a,a,b,c"}, ["--nnodes=2:4"], "a:24711"),
     "flux": (of.FLUX | {"FLUX_JOB_SIZE": "3", "FLUX_JOB_NNODES": "3"}, ["--nnodes=2:3"], "fluke0,fluke1,fluke2"),
     "sagemaker": (of.SAGEMAKER | {"SM_HOSTS": '["a", "b", "algo-2"]'}, ["--nnodes=2:3"], "a,b,algo-2"),
     "a pod comes again": (
@@ -243,11 +231,7 @@ PLACES = {
         ["--nnodes=4"],
         ",".join(f"pytorch-workers-0-{index}.{FOUR_POD_DOMAIN}" for index in range(3)),
     ),
-    "mpirun names one": (
-        SLURM_THREE | of.MPIRUN | {"OMPI_COMM_WORLD_SIZE": "4"},
-        ["--nnodes=2:4"],
-        "node001",
-    ),
+    "mpirun names one": (SLURM_THREE | of.MPIRUN | {"OMPI_COMM_WORLD_SIZE": "4"}, ["--nnodes=2:4"], "node001"),
     "an operator names one": (of.PYTORCHJOB, ["--nnodes=2:3"], "bert-master-0:23456"),
 }
 
@@ -347,11 +331,6 @@ def test_what_cannot_be_right_is_refused_by_name(launch: Launch, case: str) -> N
     check_message(f"scheduler: {case}", refused.value)
 
 
-def test_more_nodes_than_were_started_are_said(launch: Launch, caplog: pytest.LogCaptureFixture) -> None:
-    expect(launch(of.SRUN, "--nnodes=3"), SLURM | {"max_nodes": 3})
-    assert "--nnodes asks for 3 nodes, and srun has started this command on 2 (SLURM_STEP_NUM_NODES=2)" in caplog.text
-
-
 def test_fewer_nodes_make_spares_whose_ranks_nobody_knows(launch: Launch) -> None:
     variables = of.SRUN_HET | {"SLURM_NODEID": "1"}
     expect(launch(variables, "--nnodes=2", "--rdzv-backend=parallel"), {"node_rank": None, "endpoint": "cpu1:24711"})
@@ -372,24 +351,6 @@ def test_what_kubectl_exec_has_started_is_not_of_the_container(
     monkeypatch.setattr(processes, "os", SimpleNamespace(getpid=lambda: 7))
     monkeypatch.setattr(processes, "read_stat", lambda pid: SimpleNamespace(parent=parents[pid]))
     assert processes.is_of_the_container() == of_the_container
-
-
-def test_where_each_value_came_from_is_said(launch: Launch, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("DEBUG", "rdzv_plugins"):
-        launch(of.SRUN)
-    for said in (
-        "--nnodes=2 from SLURM_STEP_NUM_NODES (plug-in slurm)",
-        "--node-rank=1 from SLURM_NODEID (plug-in slurm)",
-        "--nproc-per-node=8 from SLURM_GPUS_ON_NODE (plug-in slurm)",
-        "--rdzv-endpoint=node002:24711 from SLURM_STEP_NODELIST, the port from SLURM_JOB_ID and SLURM_STEP_ID (plug-in",
-    ):
-        assert said in caplog.text
-
-
-def test_the_inner_one_of_two_launchers_is_said(launch: Launch, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("DEBUG", "rdzv_plugins"):
-        launch(of.SRUN | of.MPIRUN)
-    assert "plug-in openmpi reads what the innermost launcher says; not used: slurm" in caplog.text
 
 
 def test_an_inner_launcher_that_is_switched_off_gives_way_to_none(monkeypatch: pytest.MonkeyPatch) -> None:

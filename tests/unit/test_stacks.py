@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -207,44 +206,3 @@ def test_a_worker_that_has_ended_is_said_to_have(tmp_path: Path) -> None:
     (worker,) = workers_of(gather(Node("host-a", 1, workers=(Worker(7, 0, ended.pid),)), within=60))
     assert worker.process.state == "ended"
     assert report_text([worker]).startswith("1 worker on 1 node: rank 7 (host-a) has ended")
-
-
-DENIED = """Permission Denied: Try running again with elevated permissions by going 'sudo env "PATH=$PATH" !!'
-Error: Failed to open process 7
-
-Caused by:
-    Operation not permitted (os error 1)
-"""
-"""What py-spy says."""
-
-
-@pytest.mark.parametrize(
-    ("scope", "why"),
-    [
-        ("1", "kernel.yama.ptrace_scope=1: only its ancestors may"),
-        ("2", "kernel.yama.ptrace_scope=2: only root may"),
-        ("3", "kernel.yama.ptrace_scope=3: nobody may"),
-        ("0", "a container without CAP_SYS_PTRACE, or a process that has hidden itself"),
-        (None, "a container without CAP_SYS_PTRACE, or a process that has hidden itself"),
-    ],
-)
-def test_who_may_not_read_a_process_is_told_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str | None, why: str
-) -> None:
-    """By what the system says; this one need not have Yama."""
-    if scope is not None:
-        (tmp_path / "ptrace_scope").write_text(f"{scope}\n")
-    monkeypatch.setattr(reading, "_YAMA", tmp_path / "ptrace_scope")
-    assert reading._reason(DENIED, os.getpid()) == f"it may not read this process ({why})"
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="starts a process of another user")
-def test_who_may_not_read_another_users_process_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_YAMA", tmp_path / "none")
-    with subprocess.Popen(["sleep", "600"], user=65534) as process:
-        try:
-            said = reading._reason(DENIED, process.pid)
-        finally:
-            process.kill()
-    assert said == "it may not read this process (it runs as user 65534, this one as 0)"
-    assert reading._reason("Error: no such process", 1) == "no such process", "another error is no such reason"

@@ -133,21 +133,6 @@ def test_who_was_forestalled_waits_before_it_writes_again():
     assert waited == [0, 1]
 
 
-@pytest.mark.parametrize(("conf", "most"), [({}, 0.0), ({"cas_backoff_max_seconds": "0.25"}, 0.25)])
-def test_c10d_has_torchs_key_for_that(conf, most, monkeypatch, tmp_path):
-    waits = []
-    monkeypatch.setattr("rdzv_plugins.dynamic.handler.time.sleep", waits.append)
-    backend = Forestalled(False, False)
-    backend.store = FileStore(str(tmp_path / "store"))
-    request = Request(backend="c10d", run_id="r", endpoint="", min_nodes=1, max_nodes=1, nproc_per_node=1)
-    settings = parse_options(C10dOptions, conf, "backend c10d")
-    handler = dynamic_handler(backend, request, settings)
-    handler._state_backend.set_state(b"x")
-    assert settings.cas_backoff_max_seconds == most
-    assert len(waits) == (1 if most else 0)
-    assert all(0 <= each <= most for each in waits)
-
-
 @pytest.mark.parametrize("value", ["-1", "nan", "inf", "soon"])
 def test_a_time_to_wait_that_is_none_is_refused(value):
     with pytest.raises(UsageError, match="cas_backoff_max_seconds"):

@@ -15,7 +15,7 @@ from unittest.mock import MagicMock
 
 import pytest
 from kits.eventually import eventually
-from kits.unit.elastic_nodes import PATIENCE_S, Job
+from kits.unit.elastic_nodes import PATIENCE_S
 
 import rdzv_launcher
 import rdzv_plugins
@@ -23,13 +23,10 @@ from rdzv_launcher.run.agent import events
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
 from rdzv_launcher.run.fence.fence import Fence
 from rdzv_launcher.run.keeper.marked import Marked
-from rdzv_launcher.tools.top.watching import JobWatch
 from rdzv_plugins import errors
 from rdzv_plugins.elastic.background import Background
-from rdzv_plugins.elastic.keys import Probe
 from rdzv_plugins.elastic.liveness.listener import Listener
 from rdzv_plugins.elastic.places.outlook import Outlook
-from rdzv_plugins.elastic.places.places import Places
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.coordination.reactor import Reactor, reactor
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
@@ -109,22 +106,6 @@ def test_place_is_looked_at_again_after_an_error_of_ours(caplog: pytest.LogCaptu
     assert len([each for each in caplog.records if each.exc_info]) == 1, "once, however often"
 
 
-def test_other_places_are_looked_at_again_after_an_error_of_ours():
-    places = Places([], [], None, 0.1, SYSTEM)
-    looks: list[object] = []
-
-    def look(counted: object) -> None:
-        looks.append(counted)
-        places._wake()
-        if len(looks) == 3:
-            places._closed = True
-        fails()
-
-    places._look_elsewhere = look  # type: ignore[method-assign]
-    places._watch()
-    assert len(looks) == 3
-
-
 def test_workers_that_nobody_watches_any_more_are_killed():
     page: dict[int, int] = dict.fromkeys((BEAT, PAUSE_AT, START, STATE, STILL, UNTIL), 0)
     breaks, signals = threading.Event(), queue.SimpleQueue[int]()
@@ -168,13 +149,6 @@ def test_who_waits_for_a_key_hears_of_an_answer_that_is_none(monkeypatch: pytest
         with pytest.raises(ZeroDivisionError):
             awaited.wait(PATIENCE_S)
         awaited.stop()
-
-
-def test_rdzv_top_shows_that_it_watches_a_job_no_more():
-    watch = JobWatch("r", fails, lambda: True, PATIENCE_S)
-    watch.start()
-    eventually(lambda: "ZeroDivisionError" in watch.data()["problem"], lambda: "it is shown")
-    watch.close()
 
 
 class Tasks:
@@ -226,25 +200,3 @@ def test_background_goes_on_after_an_error(error: Exception):
     in_background("say", done.set)
     may_fail.set()
     assert done.wait(PATIENCE_S)
-
-
-def test_news_do_not_pile_up_threads_while_the_service_is_slow():
-    with Job("2") as job:
-        node = job.start(2)[1]
-        handler, view = node.handler, node.handler._view
-        eventually(lambda: view.assignment is not None, lambda: "it has its place")
-        goes_on = threading.Event()
-        say = handler._self.say
-
-        def slow(**changes: Any) -> None:
-            goes_on.wait(PATIENCE_S)
-            say(**changes)
-
-        handler._self.say = slow  # type: ignore[method-assign]
-        eventually(lambda: threads() == 0, lambda: "nothing else is under way")
-        view.probe = Probe(99, view.assignment.round)
-        for _ in range(30):
-            handler._told()
-        assert threads() == 1
-        goes_on.set()
-        eventually(lambda: handler._self.me.alive == 99, lambda: "it is said in the end")

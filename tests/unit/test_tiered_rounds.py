@@ -10,11 +10,9 @@ import pytest
 from kits.eventually import eventually
 from kits.unit.elastic_nodes import PATIENCE_S, Job, Node, asked_at_rest, done, in_round
 from kits.unit.fake_proxy import FakeProxy, proxies
-from msgspec.structs import replace
 
 from rdzv_plugins import errors
-from rdzv_plugins.elastic.keys import Assignment, Member
-from rdzv_plugins.elastic.leading.membership import Membership, Rules
+from rdzv_plugins.elastic.keys import Assignment
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.endpoints import Endpoint
@@ -348,26 +346,6 @@ def test_real_proxies_of_two_tiers_and_the_loss_of_a_parent() -> None:
             eventually(node.handler.num_nodes_waiting, lambda: "all hear of it")
         assert job.round.cause == "lost"
         assert {info.world_size for info in joined(nodes)} == {4}
-
-
-def test_leader_takes_a_cut_off_member_for_a_loss_and_not_for_a_wish() -> None:
-    membership = Membership(Rules(1, 2), lambda _: None)
-    members = [Member(f"n{i}", f"h{i}", f"m{i}", i, "10.0.0.1", "", 1) for i in range(2)]
-    for member in members:
-        membership.changed(member, 0)
-    membership.tick(0)
-    place = membership.decide().assignments
-    first = next(iter(place))
-    membership.changed(replace(next(m for m in members if m.node_id == first), store=(1, "10.0.0.1", 1)), 0)
-    for member in members:
-        membership.changed(replace(member, reached=1), 0)
-    assert membership.decide().round.state == "complete"
-    for cut_off, cause in ((0, "asked"), (1, "lost")):
-        copy = Membership(Rules(1, 2), lambda _: None, membership.round, {})
-        copy._places = dict(membership._places)
-        copy.changed(replace(members[0], after=1, cut_off=cut_off, reason="why"), 0)
-        declared = copy.decide().round
-        assert (declared.state, declared.cause, declared.reason) == ("over", cause, "h0 (pid 0) why")
 
 
 @pytest.mark.parametrize("port", [free_port(), 0], ids=["the same port again", "any port"])

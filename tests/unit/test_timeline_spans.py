@@ -62,10 +62,7 @@ def test_a_span_for_the_agent_and_one_for_each_phase() -> None:
     assert working.end_time == ending.start_time == pytest.approx(1_700_000_005e9, abs=1000)
     names = {"run": "job", "host": "a", "agent": "agent-a", "node": 0, "round": 1}
     assert dict(working.attributes or {}) == {f"rdzv.{name}": value for name, value in names.items()}
-    assert (ending.status.status_code, ending.status.description) == (
-        StatusCode.ERROR,
-        "rank 0 ended with exit code 3",
-    )
+    assert (ending.status.status_code, ending.status.description) == (StatusCode.ERROR, "rank 0 ended with exit code 3")
     assert [(each.name, each.attributes["rdzv.exit_code"]) for each in ending.events if each.attributes] == [
         ("failed", 3)
     ]

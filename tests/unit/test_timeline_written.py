@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import inspect
 import json
 import logging
 import os
-import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -21,11 +19,10 @@ from msgspec.structs import replace
 from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.timeline import recorder
 from rdzv_launcher.run.timeline.file import TimelineFile
-from rdzv_launcher.run.timeline.record import BASE, PHASES, Record, parse
+from rdzv_launcher.run.timeline.record import BASE, Record, parse
 from rdzv_launcher.run.timeline.recorder import Recorder
 from rdzv_launcher.run.workers.output.first_lines import FirstLines
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
-from rdzv_launcher.tools.timeline import interruptions
 from rdzv_plugins.interfaces import Outcome, RoundEvent
 
 GROUP = WorkerGroup("default", 1, 2, (Worker(0, 1, 1, 2, 2),), None, generation=1, pids={0: 4711})
@@ -74,19 +71,6 @@ def refusing(monkeypatch: pytest.MonkeyPatch, number: int, first: int = 0) -> It
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", refuse)
         yield
-
-
-def test_the_reference_has_all_events_and_fields() -> None:
-    """And no other; with the phases of the code."""
-    page = (Path(__file__).parents[2] / "docs/reference/timeline.md").read_text()
-    fields, told = (page.partition(f"\n## {name}\n")[2].partition("\n## ")[0] for name in ("Fields", "Events"))
-    assert re.findall(r"^\| `(\w+)` \|", fields, re.MULTILINE) == list(BASE)
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([\w ]+) \|", told, re.MULTILINE))
-    assert {event: phase for event, phase in rows.items() if phase != "as before"} == PHASES
-    written = set(re.findall(r'_note\(\s*"(\w+)"', inspect.getsource(recorder)))
-    assert written | {"placed", "served", "reached", "notice", "leaving"} == rows.keys()
-    phases = page.partition("\n## Phases of an interruption\n")[2].partition("\n## ")[0]
-    assert re.findall(r"^\| `(\w+)` \|", phases, re.MULTILINE) == list(interruptions.PHASES)
 
 
 def test_events_of_one_life_are_told_in_their_order() -> None:

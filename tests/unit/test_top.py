@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import html
-import importlib.util
 import os
-import re
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -371,19 +368,3 @@ def test_many_jobs_are_a_table_first() -> None:
     assert (first.split()[4], second.split()[4]) == ("yes", "NO")
     assert "it is gone" in second
     assert text.endswith("and 3 more jobs")
-
-
-def test_the_pictures_of_the_docs_are_what_is_shown() -> None:
-    """``python docs/screenshots.py`` makes them anew."""
-    spec = importlib.util.spec_from_file_location("screenshots", ROOT / "docs/screenshots.py")
-    assert spec is not None
-    assert spec.loader is not None
-    screenshots = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(screenshots)
-
-    def words(svg: str) -> list[str]:
-        text = html.unescape(" ".join(re.findall(r"<text [^>]*>([^<]*)</text>", svg)))
-        return re.sub(r"\d\d:\d\d:\d\d", "", text).split()  # of the machine's time zone
-
-    for path, drawn in screenshots.pictures():
-        assert words(path.read_text()) == words(asyncio.run(drawn)), path

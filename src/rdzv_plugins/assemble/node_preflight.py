@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from rdzv_plugins.errors import PreflightFailed
 from rdzv_plugins.host.manager import PluginHost
 from rdzv_plugins.interfaces import NodeCheck, PreflightAware, RendezvousHandler, Request
-from rdzv_plugins.preflight.checks import BETWEEN, PLUGINS
+from rdzv_plugins.preflight.checks import PLUGINS
 
 logger = logging.getLogger(__name__)
 
@@ -23,25 +23,15 @@ class NodePreflight:
     def __init__(self, host: PluginHost, request: Request, directories: Sequence[str] = ()) -> None:
         """``directories`` are those that this node writes to."""
         self._host, self._request, self._directories = host, request, directories
-        self._has_said = False
 
     def before(self, handler: RendezvousHandler) -> None:
         """Make the checks that the request asks for. Raises ``PreflightFailed``, or as the hook ``rdzv_preflight``."""
         if not self._request.preflight:
             return
-        checks = self._checks()
         if isinstance(handler, PreflightAware):
-            handler.note_checks(checks)
+            handler.check_by(self._checks)
             return
-        between = [name for name in self._request.preflight if name in BETWEEN]
-        if between and not self._has_said:
-            self._has_said = True
-            logger.warning(
-                "--preflight: backend %s does not know who takes part before they do: each node tests itself, and %s "
-                "cannot be checked",
-                self._request.backend,
-                " and ".join(between),
-            )
+        checks = self._checks()
         for each in checks:
             if each.verdict == "warning":
                 logger.warning("--preflight: %s: %s", each.name, each.text)

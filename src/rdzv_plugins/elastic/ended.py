@@ -20,7 +20,7 @@ def raise_if_ended(view: View, problem: errors.RdzvError | None, request: Reques
 def raise_if_not_needed(view: View, request: Request, round_: int, *, spare: bool) -> None:
     """Raise what ends the waiting of a node whose last round was ``round_``: the job has ended or goes on without it.
 
-    ``spare``: the node has waited while others worked, ready to replace one of them.
+    ``spare``: the node was in an earlier round, or has waited while others worked, ready to replace one of them.
     """
     if view.ended is not None:
         raise ended_error(view.ended, request)
@@ -33,7 +33,7 @@ def raise_if_not_needed(view: View, request: Request, round_: int, *, spare: boo
             "the ports), or name the right address with --local-addr.",
         )
     if is_finishing(view) and not _is_inside(view, round_):
-        if spare or round_:
+        if spare:
             was = "was left out" if round_ else "was a spare"
             raise errors.SpareReleased(f"run {request.run_id!r} is done without this node, which {was}")
         raise errors.NotNeeded(

@@ -8,7 +8,7 @@ lasts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rdzv_plugins import errors
 from rdzv_plugins.certificates import certificates_of
@@ -96,10 +96,6 @@ class ElasticHandler:
 
             self._joining.carry(Carrying(self._link.places, self._self), self._forget_leader)
         self._in_background = Background(request.run_id, runtime)
-        if request.preflight:
-            from rdzv_plugins.elastic.trying import Trying
-
-            self._joining.trying = Trying(request, options, self._link, self._self)
         self._cut_off = CutOff(self._view, self._joining, self._self, self._store, self._in_background, runtime)
         self._losses = Losses(
             request, options.ttl, self._view, self._link, self._self, self._joining, self._cut_off, runtime
@@ -176,14 +172,13 @@ class ElasticHandler:
         """See ``EventAware``."""
         self._milestones.tell_to(tell)
 
-    def note_checks(self, checks: Sequence[NodeCheck]) -> None:
+    def check_by(self, checks: Callable[[], Sequence[NodeCheck]]) -> None:
         """See ``PreflightAware``."""
-        if self._joining.trying is not None:
-            self._joining.trying.checks = checks
+        self._joining.check_by(checks)
 
     def waits_for(self) -> str:
         """See ``WaitAware``."""
-        return what_is_waited_for(self._view, self._request, self._joining.round)
+        return what_is_waited_for(self._view, self._request, self._joining.behind)
 
     def note_done(self) -> None:
         """Note that this node's workers have all succeeded; it still waits for those of the others."""
@@ -231,8 +226,6 @@ class ElasticHandler:
         self._leader_watch.close()
         self._link.close()
         self._store.shutdown()
-        if self._joining.trying is not None:
-            self._joining.trying.close()
         self._joining.close()  # last: this node's own port stays open as long as the session may live
         return True
 
@@ -275,8 +268,6 @@ class ElasticHandler:
         self._milestones.hear()
         self.holding.tell()
         self._keeping.hear()
-        if self._joining.trying is not None:
-            self._joining.trying.hear(self._view.task)
         view = self._view
         self._watch_leader()
         self._end_vain_waits()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import functools
+import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins import errors
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.elastic.ended import is_finishing, raise_if_ended, raise_if_not_needed
-from rdzv_plugins.elastic.keys import Assignment
+from rdzv_plugins.elastic.keys import MOST_CHECKS, Assignment, Checked
 from rdzv_plugins.elastic.knocking import Knocking
 from rdzv_plugins.elastic.leading.quorum import seat_of
 from rdzv_plugins.elastic.link import Link
@@ -24,13 +24,12 @@ from rdzv_plugins.elastic.reports import Reports, kind_of_waiting, remedy_for_ti
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.view import View
 from rdzv_plugins.endpoints import is_loopback_address
-from rdzv_plugins.interfaces import Request, RoundEvent
+from rdzv_plugins.interfaces import NodeCheck, Request, RoundEvent
 from rdzv_plugins.kvstore.sockets.reach import default_address
 from rdzv_plugins.runtime import Runtime
 
 if TYPE_CHECKING:
     from rdzv_plugins.elastic.places.carrying import Carrying
-    from rdzv_plugins.elastic.trying import Trying
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +54,9 @@ class Joining:
         self._request, self._options, self._view, self._link = request, options, view, link
         self._self, self._store, self._milestones = myself, store, milestones
         self._knocking = Knocking(request, myself, store.patience, store.attempt, runtime)
-        self.trying: Trying | None = None
-        """This node's part in trials, with --preflight."""
+        self._checks: Callable[[], Sequence[NodeCheck]] | None = None
+        self._checked = 0
+        """The newest round that was over when this node tested itself."""
         self._listener: Listener | None = None
         self._carrying: Carrying | None = None
         self._on_move: Callable[[], None] = lambda: None
@@ -73,12 +73,24 @@ class Joining:
     @property
     def is_over(self) -> bool:
         """Whether this node has to join again: its round does not go on, or the service reports a different one."""
-        declared, place = self._view.round, self.place
-        if declared.number != self.round or place is None:
+        declared = self._view.round
+        if declared.number != self.round or self.place is None:
             return declared.number > 0
+        return declared.state == "over" or self._is_another
+
+    @property
+    def _is_another(self) -> bool:
+        """Whether a service that has lost its memory has given the number of this node's round to another one."""
+        declared, place = self._view.round, self.place
+        if declared.number != self.round or declared.state != "complete" or place is None:
+            return False
         theirs = declared.master_addr, declared.master_port, declared.begun
-        mine = place.master_addr, place.master_port, place.begun
-        return declared.state == "over" or (declared.state == "complete" and theirs != mine)
+        return theirs != (place.master_addr, place.master_port, place.begun)
+
+    @property
+    def behind(self) -> int:
+        """The number up to which rounds are behind this node once it waits for another."""
+        return self.round - self._is_another
 
     @property
     def is_unconfirmed(self) -> bool:
@@ -95,7 +107,10 @@ class Joining:
 
         Raises ``RendezvousFailed``, which names who is missing.
         """
-        facts = functools.partial(what_is_waited_for, self._view, self._request, self.round)
+
+        def facts() -> str:
+            return what_is_waited_for(self._view, self._request, self.behind)
+
         reports = Reports(facts, live=self._request.max_nodes > 1, runtime=self._runtime)
         self.active = True
         try:
@@ -110,11 +125,12 @@ class Joining:
         fresh: dict[str, Any] = {"after": self.round, "store": None, "reached": 0, "unreachable": "", "done": 0}
         fresh["outside"], fresh["keeps"] = False, None
         fresh["reason"] = ""
-        if self.trying is not None:
-            fresh |= self.trying.fresh(self._self.me.address)
+        fresh |= self._tested()
         if self.opened == self._link.opened:
             self._self.say(**fresh)
         else:
+            if self.round and not self.is_over:  # no worker's fault: whoever's workers fail with it uses no restart
+                fresh |= {"cut_off": self.round, "reason": "has lost its session with the rendezvous"}
             self._self.change(**fresh)  # written with the address, which the new session provides
         # workers of the old round are cut off once the other nodes can know why
         self._store.leave()
@@ -123,7 +139,7 @@ class Joining:
         while True:
             seen = self._view.version
             raise_if_ended(self._view, self._link.problem, self._request)
-            raise_if_not_needed(self._view, self._request, self.round, spare=self.is_spare)
+            raise_if_not_needed(self._view, self._request, self.behind, spare=self.is_spare or self.round > 0)
             session = self._link.session
             if session is not None:
                 try:
@@ -133,7 +149,7 @@ class Joining:
                     place = None
                 if place is not None:
                     return place
-            now, kind = self._runtime.monotonic(), kind_of_waiting(self._view, self.round)
+            now, kind = self._runtime.monotonic(), kind_of_waiting(self._view, self.behind)
             if kind in ("spare", "left out"):  # needed when a node is lost, and in nobody's way until then
                 deadline = now + self._options.join_seconds
                 self.is_spare = self.is_spare or not is_finishing(self._view)
@@ -167,6 +183,19 @@ class Joining:
         listener = self._listener
         if listener is not None:
             listener.note_outage(lasts)
+
+    def check_by(self, checks: Callable[[], Sequence[NodeCheck]]) -> None:
+        """With --preflight: have this node test itself like this before each round for which it waits."""
+        self._checks = checks
+
+    def _tested(self) -> dict[str, Any]:
+        """What this node finds out about itself now, by fields of ``Member``."""
+        if self._checks is None:
+            return {}
+        declared = self._view.round
+        self._checked = declared.number if declared.state == "over" else 0
+        said = (Checked(each.name, each.verdict, each.text, each.value, each.unit) for each in self._checks())
+        return {"checks": tuple(itertools.islice(said, MOST_CHECKS)), "checked": self._checked}
 
     def carry(self, carrying: Carrying, on_move: Callable[[], None]) -> None:
         """Note that there are several places, and that ``carrying`` moves between them. Call before opening a session.
@@ -213,23 +242,23 @@ class Joining:
                 dialled=session.remote_addr,
                 known=self._view.newest,
                 serves=self._link.hosts_service,
-                **(self.trying.fresh(address) if self.trying is not None else {}),
             )
         if not self._view.has_leader:
             self._link.campaign()
+        over = self._view.round
+        if self.is_spare and over.state == "over" and over.number > self._checked:
+            self._self.say(**self._tested())
         place, declared = self._view.assignment, self._view.round
         if place is not None and place.refused:
             raise errors.SettingsDiffer(
                 f"this node cannot take part in run {self._request.run_id!r}: {place.refused}",
                 remedy="Give every node a --node-rank of its own.",
             )
-        if self._knocking.is_outside(declared, place, self.round):
+        if self._knocking.is_outside(declared, place, self.behind):
             self._knocking.knock(declared)
             return None
         if place is None or not place.is_place or place.round <= self.round:
             return None
-        if self.trying is not None:
-            self.trying.close()
         if not place.master_addr:
             if self._self.me.store is None or self._self.me.store[0] != place.round:
                 address = self._self.me.address if self._request.local_addr else place.publish or self._self.me.address

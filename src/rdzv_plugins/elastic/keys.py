@@ -6,7 +6,6 @@
     all/leader          ephemeral: the node that decides now (Leading)
     members/<node_id>   ephemeral: what a node says about itself (Member); written by that node alone
     node/<node_id>      what the leader tells that node: its place in a round (Assignment)
-    try/<node_id>       what the leader asks that node to measure before a round, with --preflight (Task)
     all/round           the newest round that was declared, and what became of it (Round)
     all/progress        who is there and who is missing, for people
     all/probe           asks every node of a round for a sign of life (Probe)
@@ -20,9 +19,9 @@
     place/born          several endpoints: the one where the first round is begun (``places.outlook``)
     place/begun         several endpoints: there was a round
 
-Every node watches ``all/`` and its own ``node/`` key, and with --preflight its own ``try/`` key as well; the leader
-watches ``members/``. Each value carries the number of its round, so that a late one changes nothing. Values are JSON,
-never pickle: being able to write to the service must not mean being able to run code on the nodes.
+Every node watches ``all/`` and its own ``node/`` key; the leader watches ``members/``. Each value carries the number of
+its round, so that a late one changes nothing. Values are JSON, never pickle: being able to write to the service must
+not mean being able to run code on the nodes.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ from msgspec import Meta
 
 from rdzv_plugins.coordination import KeyValue, OnEvents, Session, Watch
 from rdzv_plugins.elastic.record import LONGEST, Count, Name, Number, Port, Rank, Record, Sentence, Workers
-from rdzv_plugins.elastic.trial_keys import Checked, Tried
 from rdzv_plugins.errors import Compacted
 from rdzv_plugins.plain_text import printable
 
@@ -46,7 +44,6 @@ JOB = "job"
 LEADER = "all/leader"
 MEMBERS = "members/"
 NODES = "node/"
-TRIES = "try/"
 ALL = "all/"
 ROUND = "all/round"
 PROGRESS = "all/progress"
@@ -61,7 +58,7 @@ ANSWERS = "answer/"
 BORN = "place/born"
 BEGUN = "place/begun"
 
-PROTOCOL = 6
+PROTOCOL = 7
 """The version of these keys. Nodes of different versions refuse each other."""
 
 MOST_CHECKS = 64
@@ -149,6 +146,16 @@ class Seat(Record, frozen=True):
     """Whether the node has heard that the round was complete. If not, it may have been: the node has reached it."""
 
 
+class Checked(Record, frozen=True):
+    """What a node's own ``NodeCheck`` has found."""
+
+    name: Name
+    verdict: Literal["ok", "warning", "broken"] = "ok"
+    text: Sentence = ""
+    value: Annotated[float, Meta(ge=0)] | None = None
+    unit: Name = ""
+
+
 class Member(Record, frozen=True):
     """What a node says about itself."""
 
@@ -193,7 +200,7 @@ class Member(Record, frozen=True):
     unreachable: Sentence = ""
     """Why it could not dial the workers' store of round ``reached``."""
     cut_off: Count = 0
-    """The round whose workers' store its workers can no longer reach."""
+    """The round that it has to leave: its workers can no longer reach their store, or its session was lost."""
     done: Count = 0
     """The round in which its workers have succeeded."""
     probe: Count = 0
@@ -217,12 +224,10 @@ class Member(Record, frozen=True):
     """
     gone: Rank = -1
     """Several endpoints: the same rank, if that node's process is gone."""
-    measures: Port = 0
-    """With --preflight: the port at which others measure their connection to it; 0 if it has none."""
     checks: Annotated[tuple[Checked, ...], Meta(max_length=MOST_CHECKS)] = ()
     """With --preflight: what it has found out about itself."""
-    tried: Tried | None = None
-    """With --preflight: its latest measurements."""
+    checked: Count = 0
+    """With --preflight: the newest round that was over when it did."""
 
     @property
     def firm_rank(self) -> int | None:

@@ -17,7 +17,7 @@ from rdzv_plugins.elastic.leading.leader import Leader
 from rdzv_plugins.elastic.leading.membership import Rules
 from rdzv_plugins.elastic.leading.neighbours import Neighbours
 from rdzv_plugins.elastic.leading.ranks import Order
-from rdzv_plugins.elastic.options import ElasticOptions, trial_rules
+from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.view import View
 from rdzv_plugins.errors import ConnectionLost, EndpointLost, PluginError, RdzvError, SettingsDiffer
 from rdzv_plugins.interfaces import Request
@@ -75,7 +75,7 @@ class Link:
             majority=self.places is not None,
             node_unit=options.node_unit,
             min_per_domain=options.min_per_domain,
-            trial=trial_rules(request, options),
+            preflight_factor=options.preflight_factor if request.preflight else None,
         )
         self.outage = Outage(
             request.run_id,
@@ -213,7 +213,7 @@ class Link:
             self.outage,
             self._runtime,
             gone=gone,
-            proved=tuple(self._proved),
+            proved=tuple(sorted(self._proved)),
             on_free=self._view.wake,
             on_waits=self._on_waits,
         )
@@ -255,8 +255,6 @@ class Link:
             tell = self._view.begin()
             session.watch(keys.ALL, tell, timeout=left())
             session.watch(keys.NODES + self._node_id, tell, timeout=left())
-            if self._request.preflight:
-                session.watch(keys.TRIES + self._node_id, tell, timeout=left())
             written, job = session.create(keys.JOB, json.dumps(self._settings).encode(), timeout=left())
             if not written:
                 self._compare(session, job.value, left())

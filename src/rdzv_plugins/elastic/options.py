@@ -8,7 +8,6 @@ from typing import Literal
 
 from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.elastic.domain import domain_of
-from rdzv_plugins.elastic.trial_rules import TrialRules
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import MOST_RUN_ID, token_of
@@ -105,13 +104,6 @@ class ElasticOptions(WorkerStoreOptions):
         unit="times",
         minimum=1.5,
     )
-    preflight_timeout: float = option(
-        30,
-        help="--preflight: how long the others wait at most for a node's measurements; twice that if something "
-        "is measured again.",
-        unit="s",
-        minimum=5,
-    )
     allow_same_host: bool = option(
         False, help="Do not warn about two agents on one machine: they are meant to be two nodes."
     )
@@ -120,19 +112,6 @@ class ElasticOptions(WorkerStoreOptions):
     def join_seconds(self) -> float:
         """The time-out that applies to a round, in seconds."""
         return self.join_timeout or self.timeout or 600.0
-
-
-def trial_rules(request: Request, options: ElasticOptions) -> TrialRules | None:
-    """How the nodes of this job are tried before each round; None if they are not."""
-    if not request.preflight:
-        return None
-    return TrialRules(
-        network="network" in request.preflight,
-        store="store" in request.preflight,
-        gloo="gloo" in request.preflight,
-        factor=options.preflight_factor,
-        within=options.preflight_timeout,
-    )
 
 
 def validate(request: Request) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Assignment, Finishing, NodeNotice, Probe, Round, decode
-from rdzv_plugins.elastic.trial_keys import Task
 from rdzv_plugins.interfaces import Outcome
 from rdzv_plugins.plain_text import printable
 from rdzv_plugins.rounds.ends import parse_outcome
@@ -43,8 +42,6 @@ class View:
         """The key of the leading node."""
         self.round = self.over = Round()  # the last one declared over: the next may be announced at once with it
         self.assignment: Assignment | None = None
-        self.task: Task | None = None
-        """What this node is to measure, or has measured."""
         self.progress = ""
         self.probe = Probe()
         self.notice = NodeNotice()
@@ -109,8 +106,6 @@ class View:
         elif value is None:  # nothing else is ever deleted
             if key.startswith(keys.NODES):
                 self.assignment = None
-            elif key.startswith(keys.TRIES):
-                self.task = None
         elif key == keys.ROUND:
             self.round = decode(Round, value)
             self.newest = max(self.newest, self.round.number)
@@ -128,5 +123,3 @@ class View:
             self.ended = parse_outcome(value)
         elif key.startswith(keys.NODES):
             self.assignment = decode(Assignment, value)
-        elif key.startswith(keys.TRIES):
-            self.task = decode(Task, value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from rdzv_plugins.interfaces.node_check import NodeCheck
@@ -55,10 +55,11 @@ class RestartAware(Protocol):
 class PreflightAware(Protocol):
     """Optional method of a handler whose nodes decide together who is fit to take part. For the agent's main thread."""
 
-    def note_checks(self, checks: Sequence[NodeCheck]) -> None:
-        """Note what this node has found about itself; ``next_rendezvous`` follows, and measures what is requested.
+    def check_by(self, checks: Callable[[], Sequence[NodeCheck]]) -> None:
+        """Note how this node tests itself, which takes a second or two and raises as the hook ``rdzv_preflight``.
 
-        Called before each ``next_rendezvous`` if the request asks for any checks.
+        Called before each ``next_rendezvous`` if the request asks for any checks. That calls ``checks`` before each
+        round for which it waits.
         """
         ...
 

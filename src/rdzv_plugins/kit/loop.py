@@ -104,7 +104,7 @@ class LoopThread:
             self._loop.close()
 
     async def _finish(self) -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        tasks = sorted(asyncio.all_tasks() - {asyncio.current_task()}, key=asyncio.Task.get_name)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

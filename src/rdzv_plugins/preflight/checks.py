@@ -5,16 +5,13 @@ from __future__ import annotations
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.options import did_you_mean
 
-OWN = ("disk", "memory", "cpu")
-"""What a node tests by itself."""
-BETWEEN = ("store", "network", "gloo")
-"""What concerns the way to others, for a backend that knows them."""
 PLUGINS = "plugins"
 """The hook ``rdzv_preflight``."""
-NAMES = (*OWN, *BETWEEN, PLUGINS)
+NAMES = ("disk", "memory", "cpu", PLUGINS)
 USUAL = "on"
-"""All but gloo, which needs torch: importing that takes a second or more before every round."""
-_WORDS = {USUAL: tuple(name for name in NAMES if name != "gloo"), "all": NAMES, "off": ()}
+_WORDS = {USUAL: NAMES, "all": NAMES, "off": ()}
+_GONE = ("store", "network", "gloo")
+"""What there was once: a measurement over TCP says nothing of the fabric that trains."""
 
 
 def read(text: str, what: str = "--preflight") -> tuple[str, ...]:
@@ -26,9 +23,14 @@ def read(text: str, what: str = "--preflight") -> tuple[str, ...]:
     if len(asked) == 1 and asked[0] in _WORDS:
         return _WORDS[asked[0]]
     for name in asked:
+        if name in _GONE:
+            raise UsageError(
+                f"{what}={text}: what lies between nodes is not checked, so there is no check {name!r}",
+                remedy="A plug-in's hook rdzv_preflight can: see docs/how-to/check-nodes-before-a-round.md.",
+            )
         if name not in NAMES:
             raise UsageError(
                 f"{what}={text}: there is no check {name!r}{did_you_mean(name, NAMES)}",
-                remedy=f"The checks are {', '.join(NAMES)}; {USUAL} is all but gloo, all is all of them.",
+                remedy=f"The checks are {', '.join(NAMES)}; {USUAL} is all of them.",
             )
     return tuple(name for name in NAMES if name in asked)

@@ -1,4 +1,4 @@
-"""A benchmark as a user runs it, in a process of its own, and a plug-in of a stranger as pip would leave it."""
+"""A benchmark as a user runs it, in a process of its own, and plug-ins of strangers as pip would leave them."""
 
 from __future__ import annotations
 
@@ -8,26 +8,42 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+from kits import ROOT
 from rdzv_launcher.bench.method.points import Point
 from rdzv_launcher.bench.method.results import Result, read_result
+from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.testing.agents.processes import kill
 from rdzv_plugins.testing.forks.signals import before_exec
 
 with_openssl = pytest.mark.skipif(
     shutil.which("openssl") is None and not os.environ.get("CI"), reason="certificates are made by the command openssl"
 )
-HERE = Path(__file__).parent
 RDZV = str(Path(sys.executable).parent / "rdzv")
 _TIMEOUT_S = 200.0
 _MARK = "BENCH_TEST_MARK"
 """The variable by which processes are found: none of those that the launcher's processes lose."""
+
+_LAUNCHER = """\
+import subprocess, sys
+script, *args = next(sys.argv[at:] for at, each in enumerate(sys.argv) if each.endswith(".py") and at)
+rank = next(each.partition("=")[2] for each in sys.argv if each.startswith("--node-rank="))
+code = subprocess.call([sys.executable, "-u", script, *args, rank])
+print("stand-in: error: the worker has gone", file=sys.stderr)
+sys.exit(3)
+"""
+_WORKER = """\
+import json, os, sys, time
+for said in {}, {"round": 1, "rank": int(sys.argv[-1]), "world": 3}:
+    print("bench " + json.dumps(said | {"pid": os.getpid(), "at": time.monotonic()}))
+time.sleep(600)
+"""
 
 
 class Done(NamedTuple):
@@ -38,16 +54,23 @@ class Done(NamedTuple):
     def result(self) -> Result:
         """What ``--json`` has printed."""
         assert self.returncode == 0, self.stderr
-        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
-            file.write(self.stdout)
-            file.flush()
-            return read_result(Path(file.name))
+        with tempfile.TemporaryDirectory() as directory:
+            return printed(self.stdout, Path(directory))
+
+
+def printed(text: str, directory: Path) -> Result:
+    """Of the JSON lines that a benchmark has printed."""
+    file = directory / "printed.jsonl"
+    file.write_text(text)
+    return read_result(file)
 
 
 def bench(*arguments: str, sites: tuple[Path, ...] = (), directory: Path | None = None) -> Done:
-    """``rdzv bench ARGUMENTS`` to its end; what is installed in ``sites`` is there too. Nothing of it is left."""
+    """``rdzv bench ARGUMENTS`` to its end; what is installed in ``sites`` is there too. It leaves no process."""
     with started(*arguments, sites=sites, directory=directory) as process:
         out, err = process.communicate(timeout=_TIMEOUT_S)
+        left = process.left()
+    assert left == {}, err
     return Done(process.returncode, out, err)
 
 
@@ -94,25 +117,69 @@ def started(*arguments: str, sites: tuple[Path, ...] = (), directory: Path | Non
                 kill(pid)
 
 
-def install(directory: Path, module: str, *, name: str, harness: str = "", also: tuple[str, ...] = ()) -> Path:
-    """Leave MODULE.py, which is beside this file, as an installed distribution; returns what sees it in ``sites``.
+def install(directory: Path, name: str, harnesses: Mapping[str, str], code: Path) -> tuple[Path, ...]:
+    """For ``sites``: a distribution rdzv-NAME 7.5, as pip would leave it, whose modules are in ``code``.
 
-    ``harness``: the class in it that is its harness, and that of the backends ``also`` in it.
+    ``harnesses``: backend -> MODULE:CLASS.
     """
-    site = directory / f"site-{module}"
-    info = site / f"rdzv_{module}-1.0.dist-info"
+    info = directory / "site" / f"rdzv_{name}-7.5.dist-info"
     info.mkdir(parents=True)
-    (site / f"{module}.py").write_text((HERE / f"{module}.py").read_text())
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: rdzv-{name}\nVersion: 1.0\n")
-    groups = f"[rdzv_plugins]\n{name} = {module}\n"
-    if harness:
-        groups += "\n[rdzv_plugins.harnesses]\n"
-        groups += "".join(f"{each} = {module}:{harness}\n" for each in (name, *also))
-    (info / "entry_points.txt").write_text(groups)
-    return site
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: rdzv-{name}\nVersion: 7.5\n")
+    module = next(iter(harnesses.values())).partition(":")[0].partition(".")[0]
+    groups = [f"[rdzv_plugins]\n{name} = {module}\n\n[rdzv_plugins.harnesses]"]
+    groups += [f"{backend} = {harness}" for backend, harness in harnesses.items()]
+    (info / "entry_points.txt").write_text("\n".join(groups) + "\n")
+    return info.parent, code
+
+
+def odd_backends(directory: Path) -> tuple[Path, ...]:
+    """For ``sites``: the backends ``odd``, ``prompt`` and ``slow`` of odd_backends.py."""
+    alike = dict.fromkeys(("prompt", "slow"), "odd_backends:DirectoryHarness")
+    return install(directory, "odd", {"odd": "odd_backends:OddHarness"} | alike, Path(__file__).parent)
+
+
+def http_backend(directory: Path) -> tuple[Path, ...]:
+    """For ``sites``: the example's backend, whose agents need no torch."""
+    code = ROOT / "examples" / "rdzv-http" / "src"
+    return install(directory, "http", {"http": "rdzv_http.conformance:HttpHarness"}, code)
+
+
+def stand_ins(directory: Path) -> tuple[str, Path]:
+    """A launcher, which ends when its worker does, and a worker that says what one of three does, and no more.
+
+    Without torch: for what the benchmarks make of agents that end or say nothing.
+    """
+    launcher, worker = directory / "launcher", directory / "worker.py"
+    launcher.write_text(f"#!{sys.executable}\n{_LAUNCHER}")
+    launcher.chmod(0o755)
+    worker.write_text(_WORKER)
+    return str(launcher), worker
+
+
+def leave_nothing_behind(which: str, missing: str, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+    """``missing``: what benchmark ``which`` finds not to be there before it measures."""
+    out, empty = directory / "out", directory / "no-programs"
+    empty.mkdir()
+    monkeypatch.setenv("PATH", str(empty))  # without etcd
+    if missing == "launcher":
+        monkeypatch.setattr("sysconfig.get_path", lambda name: str(directory))
+    elif missing == "guard":
+        monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert tools.main(["bench", which, "--quick", "--backends=etcd", "--references=none", f"--out={out}"]) != 0
+    assert [*out.iterdir()] == []
 
 
 def find(result: Result, case: str, target: str, figure: str) -> Point:
     """The one point there is."""
-    (point,) = (p for p in result.points if (p.case, p.target, p.figure) == (case, target, figure))
-    return point
+    (found,) = (p for p in result.points if (p.case, p.target, p.figure) == (case, target, figure))
+    return found
+
+
+def point(target: str, *samples: float, figure: str = "join", case: str = "64 nodes", **more: Any) -> Point:
+    """That nobody has measured, of a target that is compared with others."""
+    return Point("test", case, target, figure, "join", "s", samples, **more)
+
+
+def theirs(*samples: float, **more: Any) -> Point:
+    """Of the reference."""
+    return point("torch", *samples, reference=True, **more)

@@ -1,4 +1,4 @@
-"""Backends of a stranger that go wrong, and one with a handler of its own. For `install` of bench_kit."""
+"""Backends of a stranger, for `install` of bench_kit: one that may go wrong, and two alike but for a delay in one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rdzv_plugins import Backend, Capability, hookimpl, option
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.testing import Harness
+
+DELAY_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,8 @@ class Info:
 class Handler:
     """A node is in a round while it holds the lock of its file there: whoever has lost one is to join the next."""
 
-    def __init__(self, request: Any) -> None:
-        self._request = request
+    def __init__(self, request: Any, delay_s: float = 0.0) -> None:
+        self._request, self._delay_s = request, delay_s
         self._id = uuid.uuid4().hex
         self._round = -1
         self._lock: Any = None
@@ -49,13 +52,14 @@ class Handler:
         return "odd"
 
     def next_rendezvous(self) -> Info:
-        how = self._request.options.how
+        how = getattr(self._request.options, "how", "works")
         if how == "breaks":
             raise KeyError("nobody knows")
         if how == "waits":
             threading.Event().wait()
         if not self._told:
             raise RdzvError("I have not said that this node is to join again")
+        time.sleep(self._delay_s)
         self._told = False
         wanted = self._request.max_nodes - (self._round >= 0)
         self._round += 1
@@ -81,7 +85,7 @@ class Handler:
         pass
 
     def get_run_id(self) -> str:
-        return self._request.run_id
+        return str(self._request.run_id)
 
     def shutdown(self) -> bool:
         return True
@@ -103,12 +107,20 @@ def create(request: Any) -> Handler:
     return Handler(request)
 
 
-class OddHarness(Harness):
-    """Nodes meet in a directory. Beside them is a process that nobody but the harness ends."""
+class DirectoryHarness(Harness):
+    """Nodes meet in a directory."""
 
-    backend = "odd"
     kind = "handler"
     dialled = False
+
+    def endpoint(self, directory: Path) -> str:
+        return str(directory)
+
+
+class OddHarness(DirectoryHarness):
+    """Beside the nodes is a process that nobody but the harness ends."""
+
+    backend = "odd"
     _beside: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -124,16 +136,18 @@ class OddHarness(Harness):
     def endpoint(self, directory: Path) -> str:
         if self.conf.get("how") == "nowhere":
             raise KeyError("no address")
-        return str(directory)
+        return super().endpoint(directory)
 
 
 @hookimpl
-def rdzv_register_backends() -> Backend:
-    """The hook through which it is found."""
-    return Backend(
-        name="odd",
-        summary="handlers that meet in a directory, or do not",
-        create=create,
-        capabilities=frozenset({Capability.ELASTIC}),
-        options=OddOptions,
-    )
+def rdzv_register_backends() -> list[Backend]:
+    """The hook through which they are found."""
+    meet = "nodes meet in a directory"
+    elastic = frozenset({Capability.ELASTIC})
+    return [
+        Backend(name="odd", summary=f"{meet}, or do not", create=create, capabilities=elastic, options=OddOptions),
+        *(
+            Backend(name=name, summary=meet, create=partial(Handler, delay_s=delay_s))
+            for name, delay_s in (("prompt", 0.0), ("slow", DELAY_S))
+        ),
+    ]

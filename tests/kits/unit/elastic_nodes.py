@@ -10,7 +10,7 @@ from typing import Any
 from kits.eventually import eventually
 from kits.unit.memory_coordination import MemoryBackend, MemoryService
 from rdzv_plugins.elastic.handler import ElasticHandler
-from rdzv_plugins.elastic.keys import Leading, Round, decode
+from rdzv_plugins.elastic.keys import Round, decode
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.interfaces import Outcome, RendezvousInfo, Request
 
@@ -52,27 +52,6 @@ class Node:
     def die(self) -> None:
         """Its process is gone: the service notices, and it does not come back."""
         self.backend.lose(for_good=True)
-
-    def vanish(self) -> None:
-        """Its process is gone, its host says so to whoever asks, and the service does not know it."""
-        self.backend.unreachable = self.backend.session.over = True  # it asks for nothing any more
-        self.handler._leader_watch.close()
-        leader, listener = self.handler._link._leader, self.handler._joining._listener
-        if leader is not None:
-            leader.stop()
-        for caller in list(listener._known):
-            caller._answered = False  # no last word
-        listener.close()
-
-    def sees(self, other: Node) -> bool:
-        """It leads, or ``other`` does, and it would know at once if the other's process were gone."""
-        leader, watch = self.handler._link._leader, self.handler._leader_watch._watch
-        return any(each.holds(other.id) for each in (leader and leader._seen.peers, watch) if each is not None)
-
-    def has_heard_all(self) -> bool:
-        """It leads, and has nothing before it."""
-        leader = self.handler._link._leader
-        return leader._inbox.empty() and leader._watchdog._busy_since is None
 
 
 class Job:
@@ -118,12 +97,6 @@ class Job:
     def round(self) -> Round:
         value = self.service.value("all/round")
         return decode(Round, value) if value is not None else Round()
-
-    def leader(self) -> Node:
-        """Who leads now."""
-        value = self.service.value("all/leader")
-        leads = decode(Leading, value).node_id if value is not None else ""
-        return next(node for node in self.nodes if node.id == leads)
 
 
 def in_round(nodes: list[Node]) -> list[RendezvousInfo]:

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import Event, KeyValue, OnEvents
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
 
@@ -29,7 +28,6 @@ class MemoryService:
         self.keys: dict[str, tuple[KeyValue, MemorySession | None]] = {}
         self.revision = 0
         self.sessions: list[MemorySession] = []
-        self.history: list[tuple[str, bytes | None]] = []
         self.session = MemorySession
         """The class of its sessions."""
         self._actions: list[tuple[str, str, Stage, Action]] = []
@@ -57,7 +55,6 @@ class MemoryService:
     def write(self, key: str, value: bytes | None, owner: MemorySession | None) -> None:
         """Under the lock."""
         self.revision += 1
-        self.history.append((key, value))
         if value is None:
             del self.keys[key]
         else:
@@ -77,22 +74,6 @@ class MemoryService:
                 self.write(key, None, None)
         session.calls.put(None)
         return True
-
-    def expire(self, session: MemorySession) -> None:
-        """A session whose process is gone comes to its end: its node is not told."""
-        session.over = False
-        self.end(session)
-
-    def forget(self) -> None:
-        """It ends with all sessions, and another one without memory takes its place."""
-        with self.lock:
-            ended = list(self.sessions)
-            for session in ended:
-                session.over = True
-                session.calls.put(None)
-            self.keys, self.sessions, self.revision = {}, [], 0
-        for session in ended:
-            session.on_lost(ConnectionLost("the connection was closed by the other side"))
 
 
 class MemoryWatch:
@@ -133,12 +114,6 @@ class MemorySession:
         for watch in self._watches:
             if event.key.startswith(watch.prefix):
                 self.calls.put((watch, [event]))
-
-    def flush(self) -> None:
-        """Wait until all that has happened was told to this session's watches. Not from a watch."""
-        told = threading.Event()
-        self.calls.put((MemoryWatch(self, "", lambda _: told.set()), []))
-        told.wait()
 
     def _ask(self, request: str, keys: Iterable[str], answer: Callable[[], Any]) -> Any:
         keys = list(keys)
@@ -211,16 +186,6 @@ class MemorySession:
 
     def close(self) -> None:
         self.service.end(self)
-
-
-class TimedSession(MemorySession):
-    """One that knows until when it lives: it was heard just now, unless ``heard`` is False."""
-
-    heard = True
-
-    @property
-    def known_until(self) -> float:
-        return now() + (self.ttl if self.heard else -1)
 
 
 class MemoryBackend:

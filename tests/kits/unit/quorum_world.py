@@ -44,12 +44,11 @@ class Place:
 
 
 class QuorumWorld:
-    """``nodes`` form the first round at place 0; ``newcomers`` come later. ``make``: the class of the quorum."""
+    """``nodes`` form the first round at place 0; ``newcomers`` come later."""
 
-    def __init__(self, nodes: int, newcomers: int, places: int, make: type[Quorum] = Quorum) -> None:
-        self._make = make
+    def __init__(self, nodes: int, newcomers: int, places: int) -> None:
         self.nodes = {f"n{number}": Node() for number in range(nodes + newcomers)}
-        self.places = [Place(make(ours=(str(at),)), begun=str(at)) for at in range(places)]
+        self.places = [Place(Quorum(ours=(str(at),)), begun=str(at)) for at in range(places)]
         first = [f"n{number}" for number in range(nodes)]
         plan = tuple(Assignment(1, rank, nodes, name, master_addr="0") for rank, name in enumerate(first))
         for name, seat in zip(first, plan, strict=True):
@@ -118,7 +117,7 @@ class QuorumWorld:
             if node.place == at:
                 node.place, node.works = NOWHERE, None
         begun = f"{self.places[at].begun}'"
-        self.places[at] = Place(self._make(ours=(begun,)), begun=begun)
+        self.places[at] = Place(Quorum(ours=(begun,)), begun=begun)
 
     def succeed(self, at: int) -> None:
         """Another node leads at the place. It knows what is written there, and what the members say."""
@@ -126,7 +125,7 @@ class QuorumWorld:
         told, place.begun, place.plan = place.quorum._heard, f"{place.begun}'", ()
         places = {name: one for name, one in place.held.items() if one.round == place.declared.number}
         given_up = {one.begun for one in place.held.values() if one.round > place.declared.number}
-        place.quorum = self._make(place.declared, places, {place.begun, *given_up})
+        place.quorum = Quorum(place.declared, places, {place.begun, *given_up})
         for name in place.believed:
             place.quorum.heard(Member(name, name, name, 1, "", "", 1, seats=told[name]))
 
@@ -181,7 +180,7 @@ class QuorumWorld:
             node.works = one
         else:
             self.ask(at)
-        node.seats = self._learned(node.seats, one)
+        node.seats = seats_complete(node.seats, one)
 
     def worlds(self) -> list[tuple[str, ...]]:
         """The rounds that can work: each node does, or is about to once it hears of it."""
@@ -202,10 +201,6 @@ class QuorumWorld:
             parts.append((p.declared, frozenset(p.held.items())))
         return hash(tuple(parts))
 
-    def _hear_again(self, quorum: Quorum, name: str) -> bool:
-        """A node that was leaving comes to another place: it says nothing there."""
-        return False
-
     def _stays(self, at: int, one: Assignment) -> bool:
         node = self.nodes[one.node_id]
         works = node.works == one or (self._is_told(one) and self._accepts(one))
@@ -216,10 +211,7 @@ class QuorumWorld:
         return seat_of(one, complete=False) in self.nodes[one.node_id].seats
 
     def _accepts(self, one: Assignment) -> bool:
-        return len(self._learned(self.nodes[one.node_id].seats, one)) == 1
-
-    def _learned(self, seats: tuple[Seat, ...], one: Assignment) -> tuple[Seat, ...]:
-        return seats_complete(seats, one)
+        return len(seats_complete(self.nodes[one.node_id].seats, one)) == 1
 
     def _said(self, one: Assignment) -> bool:
         return self.nodes[one.node_id].said
@@ -229,8 +221,8 @@ class QuorumWorld:
 
     def _hear(self, at: int, name: str) -> None:
         place = self.places[at]
-        if self.nodes[name].said and not self._hear_again(place.quorum, name):
-            return
+        if self.nodes[name].said:
+            return  # a node that was leaving comes to another place: it says nothing there
         place.believed |= {name}
         place.quorum.heard(Member(name, name, name, 1, "", "", 1, seats=self.nodes[name].seats))
         if any(one.node_id == name and place.quorum.went_elsewhere(one) for one in place.plan):

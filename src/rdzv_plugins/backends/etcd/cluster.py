@@ -286,7 +286,7 @@ class Cluster:
             for endpoint in here().random.sample(self._endpoints, len(self._endpoints)):
                 started.append(asyncio.get_running_loop().create_task(self._try(endpoint, found)))
                 _, trying = await asyncio.wait(
-                    [*trying, started[-1]], timeout=_STAGGER_S, return_when=asyncio.FIRST_COMPLETED
+                    {*trying, started[-1]}, timeout=_STAGGER_S, return_when=asyncio.FIRST_COMPLETED
                 )
                 if found:
                     break

@@ -54,7 +54,7 @@ async def open_connection(endpoint: Endpoint, security: EtcdSecurity, whose: Who
 def _dial(endpoint: Endpoint) -> tuple[str, str, str]:
     """Return (address here, address there, what went wrong), for any address of the name: each may be a member."""
     try:
-        addresses = list({str(each[4][0]) for each in resolve(endpoint.host, endpoint.port)})
+        addresses = list(dict.fromkeys(str(each[4][0]) for each in resolve(endpoint.host, endpoint.port)))
     except socket.gaierror:
         addresses = [endpoint.host]
     problem = ""

@@ -84,7 +84,6 @@ class Leader:
         self._progress = ""
         self._progress_at: float | None = None
         self._on_free = on_free
-        self._told = (keys.NODES,) if rules.trial is None else (keys.NODES, keys.TRIES)
         self._watchdog = LeaderWatchdog(session.ttl, self._step_down, runtime)
         self._thread = self._runtime.Thread(target=self._run, name="rdzv-leader")
         self._thread.start()
@@ -250,8 +249,6 @@ class Leader:
             membership.tick(now)
         else:
             membership.all_known(now, finishing=finishing)
-        if news := membership.news():
-            logger.info("%s", news)
         self._publish(membership.decide(), probe, self._new_progress(membership, now))
         for node in ended:
             self._seen.end_session(node)
@@ -287,7 +284,6 @@ class Leader:
             items[keys.ROUND] = encode(decisions.round)
         if probe is not None:
             items[keys.PROBE] = encode(probe)
-        items |= {keys.TRIES + node: encode(task) for node, task in decisions.tasks.items()}
         if progress:
             items[keys.PROGRESS] = progress.encode()
         if decisions.notices:
@@ -296,7 +292,7 @@ class Leader:
         if items:
             self._write(items)
         if decisions.forget:
-            forgotten = [kind + node for node in decisions.forget for kind in self._told]
+            forgotten = [keys.NODES + node for node in decisions.forget]
             self._insist(lambda timeout: self._session.delete(forgotten, guard=self._key, timeout=timeout))
 
     def _insist(self, request: Callable[[float], T]) -> T:

@@ -23,8 +23,8 @@ not.
 While no round is declared, members may still keep places in one that the service has forgotten (``kept_round``): if
 that round is whole it goes on, before anything else is begun.
 
-With ``Rules.trial`` the waiting nodes are tried before each round (``trial``): one that does not pass is left out of it
-if the others are enough, and is not let in before that round is over.
+With --preflight a node that is broken or slow (``preflight_gate``) is left out of a round if the others are enough, and
+is not let in before that round is over.
 
 The invariants that it keeps, I1 to I7, are in docs/explanation/elastic-rendezvous.md.
 """
@@ -42,13 +42,10 @@ from rdzv_plugins.elastic.keys import Assignment, Member, Round
 from rdzv_plugins.elastic.leading import facts
 from rdzv_plugins.elastic.leading.choosing import Shape, choose, size_of, why_spare
 from rdzv_plugins.elastic.leading.kept_round import KeptRound
+from rdzv_plugins.elastic.leading.preflight_gate import Judgement, is_broken, judge
 from rdzv_plugins.elastic.leading.quorum import Quorum
 from rdzv_plugins.elastic.leading.ranks import Former, Order, other_address, plan
 from rdzv_plugins.elastic.leading.roster import Roster
-from rdzv_plugins.elastic.leading.trial.trial import Result
-from rdzv_plugins.elastic.leading.trial.trials import Trials
-from rdzv_plugins.elastic.trial_keys import Task
-from rdzv_plugins.elastic.trial_rules import TrialRules
 
 
 @dataclass(frozen=True)
@@ -71,8 +68,8 @@ class Rules:
     """A round has a multiple of this many nodes; ``min_nodes`` and ``max_nodes`` are multiples, too."""
     min_per_domain: int = 1
     """A round has no node of a domain, or at least this many."""
-    trial: TrialRules | None = None
-    """How nodes are tried before each round; None if they are not."""
+    preflight_factor: float | None = None
+    """With --preflight: a node is slow if it is worse than usual by more than this factor."""
 
     @property
     def shape(self) -> Shape:
@@ -90,11 +87,9 @@ class Decisions:
     """Nodes whose assignments are no longer of use."""
     notices: tuple[str, ...] = ()
     """What people should know about nodes that were left out or refused."""
-    tasks: Mapping[str, Task] = field(default_factory=dict)
-    """What nodes have to measure, by node."""
 
     def __bool__(self) -> bool:
-        return bool(self.assignments or self.round or self.forget or self.notices or self.tasks)
+        return bool(self.assignments or self.round or self.forget or self.notices)
 
 
 Step = Literal["join", "serve", "reach", "complete"]
@@ -138,7 +133,7 @@ class Membership:
         self._former = Former(begun | self._places)
         self._stale = {n for n in held if n not in self._places}
         self._plan: dict[str, Assignment] = {}
-        self._to_reach: set[str] = set()
+        self._to_reach: dict[str, None] = {}
         self._came = ""  # the node for whose sake the last round is over
         self._act_by: float | None = None
         """How long a node may take to join again, or to act on its place."""
@@ -154,7 +149,10 @@ class Membership:
         """Several endpoints: how long the nodes of a round that was declared elsewhere wait for each other."""
         self._gathered = self._declared.number
         """The round for whose nodes there is no more waiting."""
-        self._trials = Trials(rules.trial) if rules.trial is not None else None
+        self._judged = Judgement()
+        """With --preflight: whom the round is formed without, until it is over."""
+        self._to_retest: set[str] = set()
+        """With --preflight: who was left out of the round that is over, and has not tested itself again."""
         self._out_assignments: dict[str, Assignment] = {}
         self._out_round: Round | None = None
 
@@ -173,10 +171,6 @@ class Membership:
         """True when nothing is waited for: the nodes of a round work, or the job has failed."""
         return self._step == "complete" or self._declared.state == "failed"
 
-    def news(self) -> str:
-        """What has been done since the last call, for this node's log only."""
-        return self._trials.news() if self._trials is not None else ""
-
     def working(self) -> list[Member]:
         """The living members of the round that is complete; empty while there is none."""
         here = self._places if self._step == "complete" else ()
@@ -186,12 +180,12 @@ class Membership:
         """A member has come, or says something new about itself."""
         if self._quorum is not None:
             self._hear(self._quorum, member, now)
-        if self._trials is not None:
-            self._trials.heard(member, now)
         if member.leaving:
             self.gone(member.node_id, now, member.leaving, member.reason)
             return
         node = member.node_id
+        if member.checked >= self._declared.number:
+            self._to_retest.discard(node)
         if not self._roster.take(member, now, self._number):
             return
         if self._kept is not None:
@@ -218,8 +212,7 @@ class Membership:
         member = self._roster.remove(node)
         if member is None:
             return
-        if self._trials is not None:
-            self._trials.gone(node)
+        self._to_retest.discard(node)
         if self._kept is not None:
             self._kept.gone(member, done=how == "done" or (how == "lost" and not reason))
         if self._step in ("serve", "reach") and node in self._plan:
@@ -269,7 +262,7 @@ class Membership:
         waits = self._look_for_kept(now) or self._gathers(now)
         self._press_on(now)
         can_begin = self._step == "join" and self._declared.state != "failed" and not waits
-        if can_begin and self._is_tried(now) and self._all_here(now) and self._may_begin(now):
+        if can_begin and self._all_here(now) and self._passes():
             self._last_call_at = None
             self._begin(now)
         self._tell_spares()
@@ -281,15 +274,13 @@ class Membership:
         back = self._kept.until if self._kept is not None else None
         last_call = self._last_call_at if back is None else None
         gather = self._gather_by if self._step == "join" else None
-        trial = self._trials.deadline() if self._trials is not None else None
-        deadlines = (trial, gather, last_call, roster.claims.deadline(), roster.left_out.deadline(), pressing, back)
+        deadlines = (gather, last_call, roster.claims.deadline(), roster.left_out.deadline(), pressing, back)
         return min((at for at in deadlines if at is not None), default=None)
 
     def decide(self) -> Decisions:
         """What has been decided since the last call."""
         words, notices = self._roster.words()
-        tasks = self._trials.tasks if self._trials is not None else {}
-        out = Decisions(self._out_assignments | words, self._out_round, tuple(self._forgotten()), notices, tasks)
+        out = Decisions(self._out_assignments | words, self._out_round, tuple(self._forgotten()), notices)
         self._out_assignments, self._out_round = {}, None
         return out
 
@@ -299,8 +290,6 @@ class Membership:
             return self._kept.facts()
         if self._step == "reach":
             return facts.to_reach([self.members[node] for node in self._to_reach], len(self._plan))
-        if self._trials is not None and self._trials.is_on:
-            return self._trials.facts()
         roster = self._roster
         chosen = roster.waiting if self._shape.is_free else [member.node_id for member in self._choose()]
         few = self._quorum.facts(chosen, roster.members) if self._quorum is not None else ""
@@ -322,8 +311,8 @@ class Membership:
             which = self._declared
         self._declare(replace(which, state="over", reason=why, cause=cause))
         self._step, self._act_by = "join", now + self._rules.rejoin
-        if self._trials is not None:
-            self._trials.round_over()
+        self._to_retest = {node for node in self._judged.left_out if node in self.members}
+        self._judged = Judgement()
 
     def _look_for_kept(self, now: float) -> bool:
         """The service has forgotten the round in which members work: does that go on? True: it is too early to say."""
@@ -373,7 +362,7 @@ class Membership:
 
     def _give_up(self) -> None:
         """The round being formed has lost a member: those that live still wait for one."""
-        self._step, self._plan, self._to_reach, self._out_assignments = "join", {}, set(), {}
+        self._step, self._plan, self._to_reach, self._out_assignments = "join", {}, {}, {}
 
     def _join(self, member: Member, now: float) -> None:
         """Take in a node that waits for a round: one in the complete round wants another, or a newcomer wants in."""
@@ -390,7 +379,7 @@ class Membership:
         if cut_off:
             self._roster.left_out.failed(member, now)
             if self._roster.left_out.is_due_later(member, now):
-                self._roster.leave_out(node, "it has lost the workers' store again and again", self._number)
+                self._roster.leave_out(node, f"it {member.reason}, again and again", self._number)
 
     def _welcome(self, member: Member, now: float) -> None:
         """A newcomer ends the round if there is room, but not if a node was already done: the others are about to be.
@@ -401,7 +390,7 @@ class Membership:
         here = [node for node in self._places if node in self.members]
         finishing = self._finishing or any(self.members[node].done == self._declared.number for node in here)
         taken = self._roster.claims.doubled(member.node_rank)
-        unfit = self._trials is not None and member.node_id in self._trials.unfit
+        unfit = is_broken(member) or member.node_id in self._judged.left_out
         if not here or len(here) >= self._rules.max_nodes or finishing or taken or unfit:
             return
         has_dialled = member.reached == self._declared.number
@@ -453,7 +442,7 @@ class Membership:
             self._last_call_at = None
             return False
         if not self._is_first:  # a later round: the living nodes, and no waiting for strangers
-            return self._roster.all_wait
+            return self._roster.all_wait and not self._to_retest
         if self._could_be() >= self._rules.max_nodes:
             return True
         if self._last_call_at is None:
@@ -471,43 +460,26 @@ class Membership:
     def _enough(self, without: Collection[str] = ()) -> bool:
         return self._could_be(without) >= self._rules.min_nodes
 
-    def _is_tried(self, now: float) -> bool:
-        """Whether no trial is on. Handles the consequences of one that has ended."""
-        if self._trials is None or not self._trials.is_on:
+    def _passes(self) -> bool:
+        """Whether a round can be formed as far as --preflight goes. Says whom it is formed without, and why."""
+        factor = self._rules.preflight_factor
+        if factor is None:
             return True
-        found = self._trials.result(now, self._roster.count() - self._rules.min_nodes)
-        if found is None:
-            return False
-        self._conclude(found, now)
-        return True
-
-    def _conclude(self, found: Result, now: float) -> None:
-        """Nodes have been tried: report the result, and go on without those that cannot take part."""
-        for node, why in found.silent.items():
-            if node in self._roster.waiting:
-                self._leave_out(node, why, now, late=True, after=self._declared.number)
-        if found.silent and self._is_first and self._enough():
-            self._last_call_at = now  # it was over when the trial began
-        for why in found.unfit.values():
-            self._roster.notice(why)
-        for word in found.words:
-            self._roster.notice(word)
+        found = judge(self._waiting(), factor, self._roster.count() - self._rules.min_nodes)
+        for word in (*found.left_out.values(), *found.words):
+            if word not in (*self._judged.left_out.values(), *self._judged.words):
+                self._roster.notice(word)
+        self._judged = found
         if found.fatal:
             self._number += 1
-            world = len(self._roster.waiting)
-            self._declare(Round(self._number, "failed", world, found.fatal, unfit=True))
-
-    def _may_begin(self, now: float) -> bool:
-        """Whether the waiting nodes have been tried, if that is required. If not, their trial begins now."""
-        if self._declared.state == "failed":
-            return False
-        waiting = [member for node, member in self.members.items() if node in self._roster.waiting]
-        return self._trials is None or self._trials.are_through(waiting, self._rules.max_nodes, now)
+            self._declare(Round(self._number, "failed", len(self._roster.waiting), found.fatal, unfit=True))
+        return not found.fatal
 
     def _is_late(self) -> bool:
         """Whether a living node does not do its part while the others can do without it: then ``_act_by`` counts."""
         if self._step == "join":
-            return self._declared.number > 0 and not self._roster.all_wait and self._enough()
+            waits = not self._roster.all_wait or bool(self._to_retest)
+            return self._declared.number > 0 and waits and self._enough()
         return self._step != "complete"
 
     def _press_on(self, now: float) -> None:
@@ -515,6 +487,7 @@ class Membership:
         if not self._is_late() or self._act_by is None or now < self._act_by:
             return
         joining = self._step == "join"
+        self._to_retest.clear()
         after = self._declared.number if joining else 0
         why = f"it has not joined again after round {after}" if joining else "it does not answer"
         if joining:
@@ -539,15 +512,13 @@ class Membership:
             known = self._former if last == self._declared.number else None
             self._former = Former(quorum.former(self.members), known)
         # a node that could not dial the last store will hardly reach the next: not if there are enough others
-        cannot, untried = self._roster.cannot, self._untried()
-        chosen = self._choose(untried | (cannot if self._enough(cannot | untried) else set()))
+        cannot, unfit = self._roster.cannot, set(self._judged.left_out)
+        chosen = self._choose(unfit | (cannot if self._enough(cannot | unfit) else set()))
         if len(chosen) < self._rules.min_nodes:
-            if self._trials is not None:
-                self._trials.want_more()  # too few of each domain have passed
             return
         if quorum is not None:
             if not quorum.has([member.node_id for member in chosen], self.members):
-                chosen = self._choose(untried)
+                chosen = self._choose(unfit)
             if not quorum.has([member.node_id for member in chosen], self.members):
                 return
             newest = quorum.newest(self.members)
@@ -566,10 +537,6 @@ class Membership:
         publish = other_address(self.members[first.node_id], chosen, self.members.values())
         self._out_assignments[first.node_id] = replace(first, publish=publish)
 
-    def _untried(self) -> set[str]:
-        """Which of the waiting nodes have not passed the trial before this round, or not even begun it."""
-        return self._trials.untried(self._roster.waiting) if self._trials is not None else set()
-
     def _choose(self, without: Collection[str] = ()) -> list[Member]:
         return choose(self._waiting(without), self._former, self._shape)
 
@@ -583,12 +550,12 @@ class Membership:
         self._plan = {n: replace(a, master_addr=address, master_port=port) for n, a in self._plan.items()}
         if self._kept is not None:
             self._kept.begin(self._plan)
-        self._step, self._to_reach, self._act_by = "reach", set(self._plan), now + self._rules.rejoin
+        self._step, self._to_reach, self._act_by = "reach", dict.fromkeys(self._plan), now + self._rules.rejoin
         self._out_assignments.update(self._plan)
 
     def _has_reached(self, member: Member, now: float) -> None:
         """Note that a node tried to dial the store. Once all have, the round is complete or a node is in the way."""
-        self._to_reach.discard(member.node_id)
+        self._to_reach.pop(member.node_id, None)
         if self._to_reach:
             return
         cannot = [node for node in self._plan if self.members[node].unreachable]
@@ -662,7 +629,7 @@ class Membership:
     def _forgotten(self) -> list[str]:
         if self._number > self._declared.number:
             return []  # nothing else remembers that this number was given: it must not be given twice
-        gone = [node for node in self._stale if node not in self.members]
+        gone = sorted(self._stale - self.members.keys())
         self._stale -= set(gone)
         return gone
 

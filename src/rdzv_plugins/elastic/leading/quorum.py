@@ -67,7 +67,7 @@ class Quorum:
         """There was a round: this leader has heard of one from a member, which may have gone since."""
         self._declared: Seat | None = None
         self._heard: dict[str, tuple[Seat, ...]] = {}
-        self._stay: set[str] = set()
+        self._stay: dict[str, None] = {}
         """The nodes that no longer take part anywhere, and were members here when they went."""
         self._served: dict[Which, set[int]] = {}
         """Who served the endpoint that others of the round have left: frozen, cut off or gone."""
@@ -81,7 +81,7 @@ class Quorum:
         if declared.number:
             self._declared = Seat(declared.number, -1, declared.world, _where(declared), True)
             self._here = {node: seat_of(place, complete=True) for node, place in places.items()}
-            self._stay.intersection_update(places)
+            self._stay = {node: None for node in self._stay if node in places}
 
     def begin(self, chosen: Iterable[str]) -> None:
         """A round of these nodes is being formed from now on."""
@@ -118,7 +118,7 @@ class Quorum:
         It is a member here, or was until its end.
         """
         if node in self._heard or node in self._here:
-            self._stay.add(node)
+            self._stay[node] = None
 
     def newest(self, members: Iterable[str]) -> int:
         """The highest number of a round that any of ``members`` has reached, or that was declared here."""
@@ -187,7 +187,7 @@ class Quorum:
             for seat in self._known(members)
             if seat.round >= last and seat.world > 0 and (seat.complete or not self._is_ours(seat))
         }
-        for node in {*chosen, *self._stay}:
+        for node in dict.fromkeys((*chosen, *self._stay)):
             for seat in self._seats(node):
                 if which(seat) in votes:
                     votes[which(seat)].add(seat.rank)
@@ -199,7 +199,7 @@ class Quorum:
     def _known(self, members: Iterable[str]) -> Iterator[Seat]:
         if self._declared is not None:
             yield self._declared
-        for node in {*members, *self._stay}:
+        for node in dict.fromkeys((*members, *self._stay)):
             yield from self._heard.get(node, ())
 
     def _seats(self, node: str) -> Iterator[Seat]:

@@ -162,7 +162,7 @@ def other_address(first: Member, chosen: list[Member], members: Collection[Membe
         return ""
     # each may have reached a service on its own machine, such as an etcd member beside every node
     one_machine = all(each.machine == first.machine for each in chosen)
-    if one_machine and all(map(is_loopback_address, {each.address for each in chosen})):
+    if one_machine and all(is_loopback_address(address) for address in {each.address for each in chosen}):
         return ""
     # it has reached the endpoint by loopback: where others have dialled an agent of its machine, they can reach it, too
     served_there = any(each.serves and each.machine == first.machine for each in members)

@@ -178,7 +178,7 @@ class Places:
                 direct = session.local_addr == session.seen_as
                 self._in_time = witnessed and direct and self._runtime.now() < session.known_until
             self._session = None
-            self._runtime.Thread(target=self._outlooks[place].doubt, name="rdzv-doubt").start()
+            self._outlooks[place].doubt()  # before anybody chooses: it would be dialled for seconds
             on_lost(error)
 
         try:

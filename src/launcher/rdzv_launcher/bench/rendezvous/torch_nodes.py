@@ -2,7 +2,7 @@
 
 Two things are not public interfaces of torch: ``_call_store`` of its ``C10dRendezvousBackend``, through which all
 requests go, is wrapped to count them; and ``_settings.timeout._set_timeouts`` of its ``DynamicRendezvousHandler``
-shortens the last call of rounds after the first. tests/bench/test_bench_torch.py fails if torch changes them.
+shortens the last call of rounds after the first. tests/bench/test_bench_rendezvous.py fails if torch changes them.
 """
 
 from __future__ import annotations

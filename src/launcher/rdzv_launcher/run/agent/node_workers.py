@@ -247,7 +247,7 @@ class NodeWorkers:
             steps.callback(self._monitor.close)
             steps.callback(self._output.end)
             steps.callback(self._timer.stop)
-            return [*{*left, *self._fence.close(spared)}]
+            return sorted({*left, *self._fence.close(spared)})
 
     def _soon(self) -> None:
         """Note that the end of the group is waited for. The caller holds the lock."""

@@ -38,7 +38,7 @@ class StuckWorkers:
     def look(self, pids: Mapping[int, int], now: float) -> Stuck | None:
         """A worker, of ``pids`` by local rank, that was stuck for too long, in all looks of that time; None if none."""
         asleep = {pid: rank for rank, pid in pids.items() if self._timeout > 0 and self._state_of(pid) == "D"}
-        for pid in asleep.keys() - self._since.keys():
+        for pid in [each for each in asleep if each not in self._since]:
             logger.warning(
                 "worker %d (pid %d) is in uninterruptible sleep: after %g s this node ends",
                 *(asleep[pid], pid),

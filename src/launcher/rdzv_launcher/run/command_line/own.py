@@ -60,9 +60,9 @@ def add_our_own(parser: argparse.ArgumentParser) -> None:
         default="",
         const=USUAL,
         metavar="CHECK,...",
-        help="before each round nodes are tested, and the way between them is: one that is broken or slow is named "
-        f"and left out if the others are enough; alone it is all checks but gloo, else some of {', '.join(NAMES)} "
-        "(also RDZV_PREFLIGHT, or --rdzv-conf preflight=CHECK[:CHECK...])",
+        help="before each round nodes test themselves: one that is broken or slow is named and left out if the others "
+        f"are enough; alone it is all checks, else some of {', '.join(NAMES)} (also RDZV_PREFLIGHT, or --rdzv-conf "
+        "preflight=CHECK[:CHECK...])",
     )
     ours.add_argument(
         "--preempt-grace",

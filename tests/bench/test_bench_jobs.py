@@ -1,0 +1,209 @@
+"""`rdzv bench launch` and `faults`: real jobs, what is said of one that fails, and what a benchmark leaves: nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kits.bench.bench_kit import bench, find, http_backend, leave_nothing_behind, stand_ins, started
+
+from rdzv_launcher.bench.faults.bench import c10d_conf, wanted_conf
+from rdzv_launcher.bench.faults.job import JobsAlike
+from rdzv_launcher.bench.faults.kinds import FAULTS, cases, inflict
+from rdzv_launcher.bench.jobs.launchers import JobFailed, Launcher, meet, references
+from rdzv_launcher.bench.launch.starts import Launch
+from rdzv_launcher.bench.processes.guard import Guard, end_all, environment, marked
+from rdzv_plugins.testing.agents.processes import wait_until
+from rdzv_plugins.testing.harness import Harness
+
+pytestmark = pytest.mark.thorough
+
+LIMIT_S = 90.0
+WITH_TORCH = {"first_collective", "job_cpu"}
+FIGURES = WITH_TORCH | {"first_line", "agent_cpu", "agent_peak", "ending", "total_cpu"}
+
+
+def test_stranger_s_backend_is_launched_by_name(tmp_path: Path) -> None:
+    which = ["--cases=nodes", "--backends=http", "--references=none", "--json"]
+    result = bench("launch", "--quick", *which, sites=http_backend(tmp_path)).result()
+    assert result.end is not None
+    assert result.manifest["versions"]["rdzv-http"] == "7.5"
+    figures = {point.figure: point.samples[0] for point in result.points}
+    assert figures.keys() == FIGURES
+    for point in result.points:
+        assert (point.target, point.case, point.unfinished) == ("http", "2 nodes, 1 worker each", "")
+        assert point.samples[0] > 0
+    assert figures["agent_cpu"] < figures["total_cpu"]
+    (details,) = result.details
+    (with_torch,) = details["collective_cpu_s"]["http"]
+    assert with_torch > figures["total_cpu"] + 1, "the workers of these runs import torch"
+
+
+def test_torchrun_runs_beside_as_the_reference_and_workers_may_be_forked_from_one_import() -> None:
+    result = bench("launch", "--quick", "--cases=one-node,preload", "--full-node=2", "--json").result()
+    assert {ratio.reference for ratio in result.ratios} == {"torchrun"}
+    case = "one node, 2 workers"
+    assert {point.figure for point in result.points if point.case == case} == FIGURES
+    assert not find(result, case, "rdzv-run", "first_line").reference
+    cpu = {
+        target: find(result, f"{case} with torch", target, "job_cpu").samples[0]
+        for target in ("rdzv-run", "rdzv-run --preload=torch", "torchrun")
+    }
+    assert cpu["rdzv-run --preload=torch"] < 0.85 * cpu["rdzv-run"], "torch is imported once, and not twice"
+
+
+def test_time_to_the_next_collective_of_a_stranger_s_backend(tmp_path: Path) -> None:
+    which = ["--faults=worker", "--backends=http", "--references=none", f"--limit={LIMIT_S}", "--preload=torch"]
+    result = bench("faults", "--quick", "--json", *which, sites=http_backend(tmp_path)).result()
+    assert {point.target for point in result.points} == {"http", "http --preload=torch"}
+    case = "a worker is killed"
+    recover, restarted = (find(result, case, "http", figure).samples[0] for figure in ("recover", "restarted"))
+    assert 0 < restarted < recover < LIMIT_S
+    assert recover - restarted > 0.1, "the new workers import torch before their first collective"
+    assert 0 < find(result, case, "http --preload=torch", "recover").samples[0] < LIMIT_S
+    (run,) = result.details[0]["runs"]["http"]
+    assert (run["rank"], run["served"], run["nodes_after"]) == (2, False, 3)
+
+
+def test_job_goes_on_when_the_serving_process_of_three_endpoints_is_killed() -> None:
+    which = ["--faults=place", "--backends=parallel", "--references=none", f"--limit={LIMIT_S}", "--json"]
+    result = bench("faults", "--quick", *which).result()
+    case = "the serving process of three endpoints is killed"
+    assert 0 < find(result, case, "parallel", "restarted").samples[0] < LIMIT_S
+    (run,) = result.details[0]["runs"]["parallel"]
+    assert (run["served"], run["nodes_after"]) == (True, 2)
+
+
+class Nowhere(Harness):
+    """Nobody serves the endpoint."""
+
+    def endpoint(self, directory: Path) -> str:
+        return str(directory)
+
+
+@pytest.fixture
+def guard() -> Iterator[Guard]:
+    with Guard() as guard:
+        yield guard
+        assert marked(guard.mark) == [], "a job leaves nothing, nor does one that is frozen"
+
+
+@pytest.mark.parametrize(
+    ("fault", "elastic", "limit_s", "result", "agents"),
+    [
+        ("worker", True, LIMIT_S, "did not go on: exit code 3 of node 2", 3),
+        ("agent", False, 1.0, "did not go on within 1 s", 4),
+        ("frozen", True, 1.0, "did not go on within 1 s", 3),
+        ("host-again", True, 1.0, "did not go on within 1 s", 4),
+    ],
+)
+def test_job_that_does_not_go_on_is_a_result(guard, tmp_path, fault, elastic, limit_s, result, agents) -> None:
+    """``agents``: how many were started, that in the lost one's place included."""
+    program, worker = stand_ins(tmp_path)
+    launcher = Launcher("stand-in", program, "any", ranks=True, elastic=elastic, harness=Nowhere())
+    how = JobsAlike(3, worker, guard, [], limit_s=limit_s, start_limit_s=LIMIT_S, collective_timeout_s=LIMIT_S)
+    with pytest.raises(JobFailed, match=f"^{result}$") as failed:
+        inflict(how, FAULTS[fault].of(launcher), launcher)
+    assert len([*guard.directory.glob("job-1/agent*.log")]) == agents
+    assert ("the worker has gone" in failed.value.words) == (fault == "worker")
+
+
+def test_launch_that_fails_is_a_result_with_the_launcher_s_words(guard, tmp_path: Path) -> None:
+    program, worker = stand_ins(tmp_path)
+    target = Launcher("stand-in", program, "any", ranks=True)
+    (tmp_path / "ends.py").write_text("")
+    with pytest.raises(JobFailed, match="an agent ended before its workers had started") as failed:
+        Launch(3, 1, tmp_path / "ends.py", guard, [], LIMIT_S).run(target, collective=False)
+    assert failed.value.words == "stand-in: error: the worker has gone"
+    with pytest.raises(JobFailed, match="the workers did not start within 1 s"):
+        Launch(3, 1, worker, guard, [], 1.0).run(target, collective=False)
+
+
+@pytest.mark.parametrize(
+    ("faults", "expected"),
+    [
+        ("worker", {"a worker is killed": "static elastic torch-static torch-c10d"}),
+        (
+            "agent,frozen",
+            {
+                "an agent is killed": "elastic torch-c10d",
+                "an agent is killed and started again": "static torch-static",
+                "an agent is frozen": "elastic torch-c10d",
+                "an agent is frozen and another started": "static torch-static",
+            },
+        ),
+        (
+            "host-again,host",
+            {
+                "the store's host is killed": "elastic torch-c10d",
+                "the store's host is killed and started again": "static elastic torch-static torch-c10d",
+            },
+        ),
+        ("place,place-frozen", {}),  # of several endpoints, which none of these has
+    ],
+)
+def test_jobs_that_go_on_in_different_ways_are_not_of_one_case(faults, expected) -> None:
+    """Ratios are formed within a case."""
+    mine = [Launcher("static", "rdzv-run", "static"), Launcher("elastic", "rdzv-run", "any", elastic=True)]
+    found = cases(faults.split(","), [*mine, *references("torch-static,torch-c10d")])
+    found = {fault: hit for fault, hit in found.items() if hit}
+    assert {fault.case: " ".join(target.name for target in hit) for fault, hit in found.items()} == expected
+    for fault, hit in found.items():
+        assert {fault.of(target).way(3) for target in hit} == {fault.way(3)}, fault.case
+
+
+def test_torch_s_c10d_is_as_patient_as_the_others(tmp_path: Path) -> None:
+    (target,) = references("torch-c10d", c10d_conf(6))
+    command = meet(target, tmp_path).command(0, "2:3", 1, ["worker.py"])
+    assert Path(command[0]).name == "torchrun"
+    assert "--rdzv-conf=keep_alive_interval=2,keep_alive_max_attempt=3,last_call_timeout=2" in command
+    assert wanted_conf(6) == {"ttl": "6", **target.conf}
+
+
+@pytest.mark.parametrize("missing", ["launcher", "guard", "service"])
+@pytest.mark.parametrize("which", ["launch", "faults"])
+def test_benchmark_that_cannot_begin_leaves_no_file(which, missing, monkeypatch, tmp_path: Path, capfd) -> None:
+    leave_nothing_behind(which, missing, monkeypatch, tmp_path)
+    said = {"launcher": "rdzv-run", "guard": "did not start", "service": "etcd"}[missing]
+    assert said in capfd.readouterr().err
+
+
+def test_benchmark_that_is_killed_leaves_no_process_and_no_file() -> None:
+    with started("launch", "--quick", "--cases=one-node", "--json") as process:
+
+        def agent() -> int:
+            running = process.left().items()
+            return next((pid for pid, line in running if "bin/rdzv-run --nproc" in line and "mount" not in line), 0)
+
+        pid = wait_until(agent, LIMIT_S, lambda: f"no agent was started: {process.left()}")
+        os.kill(pid, signal.SIGSTOP)  # else it might end with its worker, and that with its standard input
+        directory = Path(os.readlink(f"/proc/{pid}/cwd"))
+        assert directory.is_dir()
+        process.kill()
+        process.wait()
+        wait_until(lambda: not process.left(), LIMIT_S, lambda: f"still there: {process.left()}")
+    assert not directory.exists()
+
+
+def test_guard_ends_frozen_processes_of_its_mark_and_no_others() -> None:
+    sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with subprocess.Popen(sleeps) as stranger:
+        try:
+            with Guard() as guard:
+                mark, directory = guard.new_job()
+                one, other = (subprocess.Popen(sleeps, env=environment(f"{mark}{part}")) for part in ("-0", "-1"))
+                wait_until(lambda: len(marked(mark)) == 2, LIMIT_S, lambda: f"{marked(mark)}")
+                end_all(f"{mark}-0")
+                assert one.wait(LIMIT_S) == -signal.SIGKILL
+                assert marked(mark) == [other.pid]
+                other.send_signal(signal.SIGSTOP)
+            assert other.wait(LIMIT_S) == -signal.SIGKILL
+            assert not directory.exists()
+            assert stranger.poll() is None
+        finally:
+            stranger.kill()

@@ -1,0 +1,101 @@
+"""--preflight, as the leader has it: who is left out of a round for what nodes found about themselves."""
+
+from __future__ import annotations
+
+import pytest
+from kits.unit.membership_steps import Leader, node
+
+from rdzv_plugins.elastic.keys import Checked, Member
+from rdzv_plugins.elastic.leading.preflight_gate import judge
+
+FIRE = Checked("my device", "broken", "it is on fire")
+
+
+def nodes(**checks: Checked) -> list[Member]:
+    """Five nodes, a to e, with these checks; the speed of the others is usual."""
+    return [node(name, checks=(checks.get(name, speed(2.0 + number)),)) for number, name in enumerate("abcde")]
+
+
+def speed(value: float) -> Checked:
+    return Checked("speed", value=value, unit="GB/s")
+
+
+@pytest.mark.parametrize(
+    ("checks", "spares", "left_out", "told", "fatal"),
+    [
+        ({}, 5, "", 0, False),
+        ({"b": FIRE}, 1, "b", 0, False),
+        ({"b": FIRE}, 0, "", 0, True),
+        ({"b": speed(0.9)}, 1, "b", 0, False),
+        ({"b": speed(0.9)}, 0, "", 1, False),  # it stays, and is named
+        ({"b": speed(1.4)}, 1, "", 0, False),  # by less than the factor
+        ({"a": speed(1e300)}, 1, "", 0, False),  # one that claims wonders makes nobody slow
+        ({"a": speed(0.9), "b": FIRE}, 1, "b", 1, False),  # broken ones are left out first
+        ({"a": FIRE, "b": FIRE}, 1, "a", 0, True),
+        ({"b": Checked("disk", "warning", "little is left")}, 1, "", 1, False),
+    ],
+)
+def test_who_is_left_out(checks: dict[str, Checked], spares: int, left_out: str, told: int, fatal: bool) -> None:
+    found = judge(nodes(**checks), 3.0, spares)
+    assert "".join(found.left_out) == left_out
+    assert (len(found.words), bool(found.fatal)) == (told, fatal)
+    assert all(f"host-{name} " in why for name, why in found.left_out.items())
+
+
+def test_two_nodes_are_not_compared() -> None:
+    assert judge([node("a", checks=(speed(9),)), node("b", checks=(speed(1),))], 3.0, 1).left_out == {}
+
+
+def test_a_broken_node_without_a_spare_ends_the_job() -> None:
+    leader = Leader(2, 2, preflight_factor=3.0)
+    leader.hear(node("a"), node("b", checks=(FIRE,)))
+    assert (leader.round.state, leader.round.unfit) == ("failed", True)
+    assert "host-b" in leader.round.reason
+    assert "host-a" not in leader.round.reason
+
+
+def test_who_was_left_out_is_welcome_once_the_round_is_over_and_it_is_well_again() -> None:
+    leader = Leader(2, 3, preflight_factor=3.0, last_call=0)
+    out = leader.hear(node("a"), node("b"), node("c", checks=(FIRE,)))
+    assert len(out.notices) == 1
+    leader.complete()
+    assert set(leader.ranks()) == {"a", "b"}
+    leader.say("c", reached=1, outside=True)
+    assert leader.state == (1, "complete"), "it ends no round"
+    leader.say("b", after=1, reason="a worker failed")
+    leader.say("a", after=1)
+    assert leader.state == (1, "over"), "c is waited for, as it tests itself again"
+    leader.say("c", checks=(), checked=1)
+    leader.complete()
+    assert set(leader.ranks()) == {"a", "b", "c"}
+
+
+def test_who_does_not_test_itself_again_is_waited_for_in_vain_for_a_limited_time() -> None:
+    leader = Leader(2, 3, preflight_factor=3.0, last_call=0)
+    leader.hear(node("a"), node("b"), node("c", checks=(FIRE,)))
+    leader.complete()
+    leader.say("b", after=1, reason="a worker failed")
+    leader.say("a", after=1)
+    leader.wait(leader.rules.rejoin)
+    leader.complete()
+    assert set(leader.ranks()) == {"a", "b"}
+
+
+def test_a_newcomer_that_is_broken_ends_no_round() -> None:
+    leader = Leader(1, 2, preflight_factor=3.0, last_call=0)
+    leader.hear(node("a"))
+    leader.complete()
+    leader.come(node("b", checks=(FIRE,)))
+    assert leader.state == (1, "complete")
+
+
+def test_the_rest_waits_if_no_round_can_be_formed_of_it() -> None:
+    """Of each domain one node is broken, and a round needs two of one."""
+    leader = Leader(2, 4, preflight_factor=3.0, last_call=0, min_per_domain=2)
+    domains = zip("abcd", "rrss", strict=True)
+    out = leader.hear(*(node(name, domain=of, checks=(FIRE,) * (name in "ac")) for name, of in domains))
+    assert (leader.round.state, leader.assigned, len(out.notices)) == ("none", {}, 2)
+    assert leader.wait(1).notices == (), "it is said once"
+    leader.hear(node("e", domain="s"))
+    leader.complete()
+    assert set(leader.ranks()) == {"d", "e"}
