@@ -98,7 +98,8 @@ class Oracles:
 
     def _first_round(self, place: Place) -> None:
         world = self._world
-        if place.round != 1 or place.world == world.high or any(number == 1 for _, number in self._rounds):
+        began = any(members for (_, number), members in self._rounds.items() if number == 1)
+        if place.round != 1 or place.world == world.high or began:
             return
         self.judged["I2"] += 1
         came = sorted(each.began for each in world.nodes)

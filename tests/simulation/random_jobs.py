@@ -152,25 +152,28 @@ class EngineJob(RandomJob):
         low = rng.choice((1, 2, 2, 3))
         high = low + rng.choice((0, 1, 2))
         ranked = rng.random() < 0.2
+        nodes = rng.randint(low, high + 1)
+        places = min(rng.choice((0, 0, 0, 2, 3)), nodes if cut.nodes is None else cut.nodes)
         work = Work(seconds=rng.choice((10.0, 20.0, 40.0)), fails=(5.0,) if rng.random() < 0.15 else ())
-        by_connection, max_restarts = rng.random() < 0.7, rng.choice((0, 1, 3))
         most = high if cut.nodes is None else min(high, cut.nodes)
-        count = rng.randint(low, high + 1)
-        places = min(rng.choice((0, 0, 0, 2, 3)), count, most)
-        places = places if places > 1 else 0
         world = self.world = World(
-            *(seed, 0, min(low, most), most, work),
-            by_connection=by_connection or places > 0,
-            max_restarts=max_restarts,
-            places=places,
+            seed,
+            0,
+            min(low, most),
+            most,
+            work,
+            by_connection=rng.random() < 0.7 or places > 1,
+            max_restarts=rng.choice((0, 1, 3)),
+            places=places if places > 1 else 0,
         )
         super().__init__(seed, cut, world.scheduler, world.network)
         # a service that has forgotten the job is anybody's: a stranger with other settings may be the first there
-        never = rng.choice(("service without memory", "settings"))
-        left_out = (never, *(troubles.AT_THE_SERVICE if places else ()))
-        self._kinds = [each for each in self.names() if each not in left_out]
+        never = {rng.choice(("service without memory", "settings"))} | (
+            troubles.AT_THE_SERVICE if places > 1 else set()
+        )
+        self._kinds = [each for each in self.names() if each not in never]
         faults = rng.randint(0, _MOST_TROUBLES)
-        nodes = self._begin(count, faults, 12.0 * faults)
+        nodes = self._begin(nodes, faults, 12.0 * faults)
 
         def script() -> None:
             for number in range(nodes):

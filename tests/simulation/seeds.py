@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -15,6 +16,13 @@ from simulation.static_faults import StaticFaulty
 _KINDS: tuple[type[RandomJob], ...] = (*(5 * [EngineJob]), *(2 * [Faulty]), Whole, *(2 * [StaticFaulty]))
 """By the last digit of the seed."""
 _GARBAGE = 20
+_SELDOM = {
+    ("part", "gathering"),  # there is nobody yet from whom to part
+    ("leave", "gathering"),  # needs more than MIN, who begin at once
+    ("settings", "gathering"),  # the first to come would be the job
+    *((kind, "ending") for kind in ("kill", "crash", "replace", "settings")),  # needs more than one who still lives
+}
+"""What need not have been met in so few jobs, and why: (fault, state)."""
 
 
 def job_of(seed: int, cut: Cut = ALL) -> RandomJob:
@@ -88,13 +96,15 @@ class Report:
 
     @property
     def zeros(self) -> list[str]:
-        """What has never been met, of what must be."""
-        met = [
-            f"{kind.__name__}: '{fault}' has not met '{state}'"
-            for kind in self.jobs
-            for fault in kind.names()
-            for state in kind.states
-            if not self._met[kind, fault, state]
+        """What has never been met, of what must be: agents of all kinds of jobs count together."""
+        met, wanted = Counter[tuple[bool, str, str]](), dict[tuple[bool, str, str], None]()
+        for kind in self.jobs:
+            agents = kind is not EngineJob
+            for fault, state in itertools.product(kind.names(), kind.states):
+                met[agents, fault, state] += self._met[kind, fault, state]
+                wanted[agents, fault, state] = None
+        missed = [
+            f"'{each[1]}' has not met '{each[2]}'" for each in wanted if not met[each] and each[1:] not in _SELDOM
         ]
         judged = [(kind, oracle) for kind in self.jobs for oracle in kind.oracles if not self._judged[kind, oracle]]
-        return met + [f"{kind.__name__}: {oracle} had nothing to judge" for kind, oracle in judged]
+        return missed + [f"{kind.__name__}: {oracle} had nothing to judge" for kind, oracle in judged]

@@ -5,7 +5,7 @@ Whatever hinders a node on its own, longer than it can hide, is noted: that node
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -246,9 +246,11 @@ def happens(world: World, kind: str, rng: Random) -> bool:
     return True
 
 
+ToNode = Callable[["World", "Node"], None]
+
 KINDS = (
     *("kill", "crash", "replace", "freeze", "cut", "part", "reset", "slow"),
     *("service with memory", "service without memory", "freeze the service", "compact", "join", "leave"),
     *("nonsense", "settings"),
 )
-AT_THE_SERVICE = ("reset", "service with memory", "service without memory", "freeze the service", "compact")
+AT_THE_SERVICE = {"reset", "service with memory", "service without memory", "freeze the service", "compact"}
