@@ -21,17 +21,10 @@ from msgspec import Struct
 
 HERE = Path(__file__).parent
 SRC = HERE.parents[1] / "src"
-SCENARIOS = (
-    "scenarios_elastic",
-    "scenarios_outages",
-    "scenarios_service_faults",
-    "scenarios_hindered",
-    "agent_ends",
-    "agent_lost",
-    "agent_signals",
-    "static_scenarios",
-    "whole_jobs",
-)
+SCENARIOS = [
+    *(f"scenarios_{name}" for name in ("elastic", "hindered", "service", "outages", "memory", "steps", "places")),
+    *("agent_ends", "agent_lost", "agent_signals", "static_scenarios", "whole_jobs"),
+]
 _SEEDS = 200
 _ENDS_S = 1200.0
 """A defect that makes the simulation go on for so long is found."""
