@@ -128,7 +128,10 @@ class Oracles:
     def _in_time_with_the_others(self, node: Node, place: Place) -> None:
         """I4: workers of an earlier round do not run beside those of this one, if nothing happens to their node."""
         for other in self._world.nodes:
-            if other.works and other.place is not None and other.place.round < place.round and other.lives:
+            if other is node or other.place is None or not other.lives:
+                continue
+            self.judged["I4"] += 1
+            if other.works and other.place.round < place.round:
                 self._look_whether_it_stops(other, other.place, place.round)
 
     def _look_whether_it_stops(self, node: Node, place: Place, beside: int) -> None:
@@ -141,7 +144,6 @@ class Oracles:
             held = node.hindered or node.held_up or node.process.frozen or away
             if held or not node.lives or world.disturbed_at > began:
                 return
-            self.judged["I4"] += 1
             if node.works and node.place is place:
                 self.wrong("I4", f"{node.name} works in round {place.round} beside round {beside}")
 
