@@ -7,14 +7,24 @@ import math
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+from rdzv_plugins.elastic.keys import ROUND, Round, decode
+from simulation.service import Faults
+
 if TYPE_CHECKING:
+    from simulation.service import Service
     from simulation.world import Node, Place, World
 
-_CALM_S = 30.0
-"""So long after the last disturbance a job is at rest."""
+_CALM_S = 12.0
+"""So long after the last disturbance, and after whatever was told last, a job is at rest."""
+_LOOK_S = 4.0
+_REQUESTS = 16
+"""The most that a node asks of a service for each session, each round, and its end; the most in 200 jobs was 11."""
 _TOLD_S = 15.0
 """So long after a node has ended the job everybody has heard of it."""
+_STOPS_S = 1.0
 _BLAMELESS = frozenset({"done", "released"})
+_STATES = ("none", "complete", "over", "failed")
+"""Of a round, in their order."""
 _ALONE = frozenset({"RendezvousTimeout"})
 """How a node may end that is left without enough others."""
 
@@ -30,6 +40,8 @@ class Oracles:
         """Who has entered each round of each run: a service that forgets all begins another."""
         self._failed_rounds: set[tuple[int, str]] = set()
         self._asked: dict[str, int] | None = None
+        self._declared: dict[Service, tuple[int, Round]] = {}
+        """What was declared last at each service, and in which of its runs."""
         self._look_later()
 
     def wrong(self, invariant: str, text: str) -> None:
@@ -117,21 +129,37 @@ class Oracles:
     def _in_time_with_the_others(self, node: Node, place: Place) -> None:
         """I4: workers of an earlier round do not run beside those of this one, if nothing happens to their node."""
         for other in self._world.nodes:
-            if other.works and other.place is not None and other.place.round < place.round and other.lives:
-                self.judged["I4"] += 1
-                held = other.process.frozen or other.hindered or self._world.now - self._world.disturbed_at < _CALM_S
-                if not held:
-                    self.wrong("I4", f"{other.name} works in round {other.place.round} beside round {place.round}")
+            if other is node or other.place is None or not other.lives:
+                continue
+            self.judged["I4"] += 1
+            if other.works and other.place.round < place.round:
+                self._look_whether_it_stops(other, other.place, place.round)
+
+    def _look_whether_it_stops(self, node: Node, place: Place, beside: int) -> None:
+        """It has time to hear of the other round, or to see that its session is over."""
+        world, began = self._world, self._world.now
+
+        def look() -> None:
+            here, there = node.process.host, world.service.host
+            away = world.network.is_cut(here, there) or world.network.is_cut(there, here)  # its workers go on meanwhile
+            held = node.hindered or node.held_up or node.process.frozen or away
+            if held or not node.lives or world.disturbed_at > began:
+                return
+            if node.works and node.place is place:
+                self.wrong("I4", f"{node.name} works in round {place.round} beside round {beside}")
+
+        world.scheduler.at(world.scheduler.now + world.options.ttl + _STOPS_S, look)
 
     # I3
 
     def _look_later(self) -> None:
         world = self._world
-        world.scheduler.at(world.scheduler.now + _CALM_S, self._look)
+        world.scheduler.at(world.scheduler.now + _LOOK_S, self._look)
 
     def _look(self) -> None:
         world = self._world
-        calm = world.now - world.disturbed_at >= _CALM_S and all(each.works for each in world.living)
+        well = not any(each.process.frozen or each.faults != Faults() for each in world.services)
+        calm = well and world.now - world.disturbed_at >= _CALM_S and all(each.works for each in world.living)
         told = bool(world.story) and world.now - world.story[-1][0] < _CALM_S
         asked = dict(sum((each.asked for each in world.services), Counter[str]()))
         if calm and not told and world.living:
@@ -143,6 +171,29 @@ class Oracles:
         else:
             self._asked = None
         self._look_later()
+
+    # I7
+
+    def written(self, service: Service, key: str, value: bytes | None) -> None:
+        """Somebody has written a key: a round is followed by a later one, and one that is over stays so."""
+        if key != ROUND or value is None:
+            return
+        run, declared = len(service.store.runs), decode(Round, value)
+        of, last = self._declared.get(service, (0, declared))
+        self._declared[service] = run, declared
+        if of == run:
+            self.judged["I7"] += 1
+            steps = _STATES.index(declared.state) - _STATES.index(last.state)
+            if declared.number < last.number or (declared.number == last.number and steps < 0):
+                self.wrong("I7", f"round {last.number} was {last.state}, and then {declared.number} {declared.state}")
+
+    def _asks_for_what_it_needs(self, node: Node) -> None:
+        """Whatever else there are, and however long it waits."""
+        service = self._world.service
+        self.judged["I3"] += 1
+        most = _REQUESTS * (1 + len(node.places) + service.opened[node.name])
+        if service.asked[node.name] > most:
+            self.wrong("I3", f"{node.name} has made {service.asked[node.name]} requests: {most} would be enough")
 
     # I5
 
@@ -158,7 +209,7 @@ class Oracles:
         for node in world.nodes:
             late = node.began > forgotten or (not node.places and forgotten < math.inf)
             late = late or (world.has_places and (node.began > first or not node.places))
-            if node.ended_at is None or node.hindered or node in failed or late:
+            if node.ended_at is None or node.hindered or node.held_up or node in failed or late:
                 continue
             self.judged["I5"] += 1
             if node.ended_at > first + _TOLD_S + world.options.ttl:
@@ -184,6 +235,8 @@ class Oracles:
     def ends(self, node: Node) -> None:
         """A node ends: one that nothing has happened to, with the outcome of its job."""
         world = self._world
+        if not world.has_places:
+            self._asks_for_what_it_needs(node)
         if node.hindered or self._is_of_a_stranger(node) or (world.has_places and not self._can_go_on()):
             return
         self.judged["I13"] += 1
@@ -202,7 +255,7 @@ class Oracles:
     def _can_go_on(self) -> bool:
         """Whether a place is served, and more than half of the last round are there; before it, half of the places."""
         world = self._world
-        fit = [each for each in world.nodes if each.lives and not each.hindered]
+        fit = [each for each in world.nodes if each.lives and not each.hindered and not each.held_up]
         served = [each for each in world.services if any(node.process is each.process for node in fit)]
         if not self._rounds:
             return 2 * len(served) > len(world.services)

@@ -41,6 +41,8 @@ class Store:
         self._ids = itertools.count(1)
         self.leases: dict[int, tuple[float, float]] = {}
         """Of each session the time to live, and when it ends."""
+        self.on_write: Callable[[str, bytes | None], object] = lambda key, value: None
+        """Somebody of the world wants to know."""
         self.runs: list[float] = []
         """When what was known was forgotten: the rounds of a run are counted from 1 again then."""
         self.forget(0.0)
@@ -139,6 +141,7 @@ class Store:
         else:
             self.keys[key] = KeyValue(key, value, self.revision), owner
         self.history.append(Event(key, value, self.revision))
+        self.on_write(key, value)
 
 
 @dataclass
@@ -184,6 +187,8 @@ class Service:
         self.store, self.faults = Store(), Faults()
         self.asked: Counter[str] = Counter()
         """How often each process has asked for something; keep-alives do not count."""
+        self.opened: Counter[str] = Counter()
+        """How many sessions each process has opened."""
         self._clients: dict[End, _Client] = {}
         self._moments: list[Moment] = []
         self.process = self._nobody() if by_node else self.start()
@@ -313,6 +318,7 @@ class _Client:
                 self.say(number, False, refusal)
                 return
             self.session = store.open(arguments[0], service.now)
+            service.opened[self.process.name] += 1
             service._expire_later(self.session, arguments[0])
             self.say(number, True, self.session)
             return

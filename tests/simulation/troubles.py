@@ -1,6 +1,7 @@
 """What can happen to a job of nodes: each a function, by the names that the story shows.
 
-Whatever hinders a node on its own, longer than it can hide, is noted: that node need not do what the others do.
+Whatever hinders a node on its own, longer than it can hide, is noted: that node may be late (``held_up``), or end as it
+likes (``hindered``).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def crash(world: World, node: Node) -> None:
 def freeze(world: World, node: Node, seconds: float) -> None:
     """Its agent stands still."""
     world.disturbed(node.name, f"stands still for {seconds:g} s")
-    node.hindered = node.hindered or seconds >= world.options.ttl / 2
+    node.held_up = node.held_up or seconds >= world.options.ttl / 2
     world.scheduler.freeze(node.process)
 
     def thaw() -> None:
@@ -51,7 +52,7 @@ def freeze(world: World, node: Node, seconds: float) -> None:
 def cut(world: World, node: Node, seconds: float, *, only: str = "") -> None:
     """Nothing gets from it to the service and back; ``only`` ``to`` or ``from`` the service."""
     world.disturbed(node.name, f"is cut off from the service for {seconds:g} s", only)
-    node.hindered = node.hindered or seconds >= world.options.ttl / 2
+    node.held_up = node.held_up or seconds >= world.options.ttl / 2
     here, network = node.process.host, world.network
     ways = {"to": [(here, SERVICE)], "from": [(SERVICE, here)]}.get(only, [(here, SERVICE), (SERVICE, here)])
     for source, target in ways:
@@ -102,7 +103,7 @@ def part(world: World, node: Node, other: Node, seconds: float) -> None:
 def reset(world: World, node: Node) -> None:
     """Its connections to the service are reset by something on the way."""
     world.disturbed(node.name, "its connections to the service are reset")
-    node.hindered = node.hindered or world.service.by_connection
+    node.held_up = node.held_up or world.service.by_connection
     for end in [each for each in world.network.ends if each.process is node.process and each.peer.port == 2379]:
         peer = end.peer
         end.hear_of_the_end("reset")
@@ -215,7 +216,7 @@ def happens(world: World, kind: str, rng: Random) -> bool:
     elif kind == "freeze":
         freeze(world, node, seconds)
     elif kind == "cut" and world.has_places:
-        node.hindered = node.hindered or seconds >= world.options.ttl / 2
+        node.held_up = node.held_up or seconds >= world.options.ttl / 2
         isolate(world, [node], seconds)
     elif kind == "cut":
         cut(world, node, seconds, only=rng.choice(("", "to", "from")))

@@ -7,6 +7,7 @@ ends. Whatever happens is a line of the story: (time, who, what).
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -79,7 +80,9 @@ class Node:
         self.error: RdzvError | None = None
         self.ended_at: float | None = None
         self.hindered = False
-        """Something has happened to it alone: it need not do what the others do."""
+        """It was killed, or told to leave, or should not have been started, or so: it may end as it likes."""
+        self.held_up = False
+        """Something has happened to it alone for a time: it may be later than the others."""
         self._leave: Outcome | None = None
         self._fails = list(work.fails)
         self._failed_with = 0
@@ -174,8 +177,8 @@ class Node:
         if fails is not None:
             self._fail()
             return
-        handler.note_done()
         self.works = False
+        handler.note_done()
         self._depart(Outcome("done", ""))
 
     def _fail(self) -> None:
@@ -245,6 +248,8 @@ class World:
         from simulation.oracles import Oracles
 
         self.oracles = Oracles(self)
+        for each in self.services:
+            each.store.on_write = functools.partial(self.oracles.written, each)
         for _ in range(nodes):
             self.add()
 
