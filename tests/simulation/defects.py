@@ -377,6 +377,7 @@ DEFECTS = (
         "rdzv_plugins/elastic/liveness/dial.py",
         "self._name = peer.name or peer.node_id",
         "self._name = peer.name and peer.node_id",
+        "test_a_killed_node_is_lost_at_once_whatever_the_service_makes_of_its_session",
     ),
     Defect(
         "static: who waits is not told of the end",
@@ -425,7 +426,6 @@ NOT_FOUND: dict[str, str] = {
     "what was under way revives the dead": "open",
     "the same revision of another server is taken": "open",
     "places of other rounds are accounted for": "open",
-    "a node is dialled by no name": "open",
     "static: who waits is not told of the end": "open",
 }
 """Those that no scenario finds, and why."""
