@@ -95,3 +95,16 @@ def test_a_node_that_comes_back_serves_its_endpoint_again(seed: int) -> None:
     assert world.server is not second
     world.run()
     assert rounds(world)[0] <= 3
+
+
+@pytest.mark.parametrize("how", [troubles.kill, troubles.crash])
+def test_a_spare_takes_the_place_of_the_node_that_served(seed: int, how: troubles.ToNode) -> None:
+    world = World(seed, 3, 3, 3, LONG, places=3)
+    at_work(world)
+    spare = world.add()
+    world.after(5.0)
+    lost = world.server
+    how(world, lost)
+    at_work(world, *(each for each in world.nodes if each is not lost))
+    assert spare.places[-1].round == 2
+    assert sorted(ends(world.run())) == ["", "done", "done", "done"]

@@ -87,7 +87,7 @@ def born(place: int) -> Sight:
         ([born(0), born(1), born(1)], False, "join", 1),  # two have begun at once
         ([born(1), SILENT, born(1)], False, "wait", 1),
         ([born(1), THERE, SILENT], False, "claim", 1),  # what one has begun is carried on
-        ([SILENT, Sight(answers=True, begun=True), THERE], False, "wait", -1),
+        ([SILENT, Sight(answers=True, begun=True), THERE], False, "join", 1),
         ([THERE, Sight(answers=True, round=2), Sight(answers=True, round=3)], False, "join", 2),
         ([SILENT, SILENT, SILENT], True, "wait", -1),
         ([SILENT, THERE, THERE], True, "join", 1),

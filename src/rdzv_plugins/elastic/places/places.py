@@ -226,7 +226,7 @@ class Places:
         better = is_better(sights, at)
         if better is not None and (counts or sights[better].works):
             self._leave(session, at, better)
-        if sights[at].works or not (self.knows() or sights[at].round):
+        if sights[at].works or not (self.knows() or sights[at].round or sights[at].begun):
             return None
         if counts or counted is None or counted[0] is not session:
             most = max(sight.members for sight in sights)

@@ -54,8 +54,8 @@ def choose(sights: Sequence[Sight], *, knows: bool) -> Choice:
     if served or knows:
         return Choice("join", _best(sights, served or answering))
     begun = [at for at in answering if sights[at].begun]
-    if begun:
-        return Choice("wait", why="the job has begun, and the place that serves it does not answer")
+    if begun:  # the others may have left the place that served, and wait here for nodes that were in no round
+        return Choice("join", _best(sights, begun))
     return _first(sights, answering)
 
 
