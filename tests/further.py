@@ -17,7 +17,12 @@ TARGETS: dict[str, tuple[str, ...]] = {
 }
 THOROUGH: dict[str, tuple[str, ...]] = {
     "tests/wire": ("native/", "CMakeLists.txt", "tests/wire/", "tests/kits/wire/"),
-    "tests/conformance": ("src/rdzv_plugins/testing/", "tests/conformance/", "tests/kits/conformance/"),
+    "tests/conformance": (
+        "src/rdzv_plugins/testing/",
+        "src/rdzv_plugins/backends/",
+        "tests/conformance/",
+        "tests/kits/conformance/",
+    ),
     "tests/bench": ("src/launcher/rdzv_launcher/bench/", "tests/bench/", "tests/kits/bench/"),
     "tests/soak": ("tests/soak/",),
     "tests/examples": ("docs/", "examples/", "README.md", "tests/examples/", "tests/kits/examples/"),

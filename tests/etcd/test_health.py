@@ -89,9 +89,14 @@ def test_room_that_gets_less_and_is_gone(small: Cluster, capsys: pytest.CaptureF
     assert found["alarm NOSPACE"]["verdict"] == "wrong"
     assert str(member.endpoint) in found["alarm NOSPACE"]["text"]
     small.make_room()
-    found = doctor(capsys, small.endpoint)
-    assert "alarm NOSPACE" not in found
-    assert (found["alarms"]["verdict"], found[name]["verdict"]) == ("ok", "ok")
+    seen: list[Found] = []
+
+    def is_well() -> bool:  # on a busy machine etcd may not answer at once, which is another verdict
+        seen.append(doctor(capsys, small.endpoint))
+        return [seen[-1].get(each, {}).get("verdict") for each in ("alarms", name)] == ["ok", "ok"]
+
+    eventually(is_well, lambda: seen[-1])
+    assert "alarm NOSPACE" not in seen[-1]
 
 
 @pytest.mark.thorough
