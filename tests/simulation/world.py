@@ -372,7 +372,8 @@ class World:
         try:
             self.until(lambda: not self._script_runs and not any(each.lives for each in self.nodes), limit)
         except Stuck as error:
-            self.oracles.wrong("I13", f"the job hangs: {error}")
+            if not self.scheduler.failed:  # a node whose thread has ended by an error does not end: ``ended`` says so
+                self.oracles.wrong("I13", f"the job hangs: {error}")
         return self.close()
 
     def close(self) -> World:
