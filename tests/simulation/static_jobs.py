@@ -292,7 +292,7 @@ class StaticJob(Job):
         return ranks != list(range(self.nodes)) or len({(each.nodes, each.run_id) for each in self.given.values()}) > 1
 
     def _used_restarts_for_failures(self, agent: Agent) -> None:
-        """What node rank 0 was told goes with it: one that stood still until then cannot know why its workers failed."""
+        """What node rank 0 was told goes with it: one that stood still until then knows of nobody who has left."""
         gone = [
             time
             for each in self.agents
