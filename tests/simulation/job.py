@@ -63,7 +63,7 @@ class Job:
         self.network = Network(self.scheduler)
         self.kernel, self.processes = Kernel(self.network), Processes(self.network)
         self.meeting = Meeting(self.scheduler, low or high or nodes, high or nodes, ttl=ttl, interrupts=interrupts)
-        self.meeting.on_over = self._round_over
+        self.meeting.on_over = self.round_over
         self.on_stage: Callable[[], object] = lambda: None
         """An agent has decided something."""
         self.plan, self.options, self._timeout, self._together = plan, options, timeout, together
@@ -124,7 +124,7 @@ class Job:
 
     def until(self, happens: Callable[[], Any], limit: float = _LIMIT_S) -> None:
         """Let the world go on until that is so."""
-        self.scheduler.run(lambda: bool(happens()), limit)
+        self.scheduler.run(happens, limit)
 
     def after(self, seconds: float) -> None:
         """Let the world go on for some time."""
@@ -250,7 +250,7 @@ class Job:
         if not holds:
             self.violations.append(f"{invariant} at {self.now - 1000:.3f} s: {wrong}")
 
-    def _round_over(self, round_: Round) -> None:
+    def round_over(self, round_: Round) -> None:
         """Its members hear of it soon, and have ended their workers by the time that their options give."""
         for agent in self.agents:
             if agent.entry.lives and agent.handler is not None and agent.handler.mine is round_:

@@ -193,7 +193,7 @@ class StaticJob(Job):
             nodes, plan, options or Options(monitor_interval=1.0), seed=seed, timeout=timeout, starts=False
         )
         self.meeting = Static(self, nodes, linger)  # type: ignore[assignment]
-        self.meeting.on_over = self._round_over
+        self.meeting.on_over = self.round_over
         for rank in range(nodes if starts else 0):
             self.join(rank)
 
