@@ -233,7 +233,7 @@ class Scheduler:
                 happens()
         self.check()
 
-    def run(self, until: Callable[[], bool], limit: float) -> None:
+    def run(self, until: Callable[[], Any], limit: float) -> None:
         """Let things happen until that is so. Raises ``Stuck`` if it never will be, or not within ``limit`` seconds."""
         began = self.now
         while not until():
@@ -252,9 +252,10 @@ class Scheduler:
 
     def _step(self, end: float) -> bool:
         """Run one thread, or let one thing happen; False if there is nothing more until ``end``."""
-        if self._bury():
+        if self._dying:
+            self._bury()
             return True
-        if thread := self._next():
+        if self._ready and (thread := self._next()):
             self._switch(thread, thread.greenlet.switch)
             return True
         if not self._due or self._due[0][0] > end:
@@ -287,10 +288,8 @@ class Scheduler:
             thread.wait_number += 1
             self._ready.append(thread)
 
-    def _bury(self) -> bool:
+    def _bury(self) -> None:
         """End the threads of killed processes: they unwind, and every attempt to wait meanwhile raises ``Killed``."""
-        if not self._dying:
-            return False
         while self._dying:
             thread = self._dying.pop(0)
             if thread.done:
@@ -304,7 +303,6 @@ class Scheduler:
             if thread.greenlet:  # it has begun
                 self._switch(thread, lambda thread=thread: thread.greenlet.throw(Killed))
             thread.done = True
-        return True
 
     def _switch(self, thread: Thread, switch: Callable[[], object]) -> None:
         self.current = thread
