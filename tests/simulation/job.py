@@ -290,7 +290,9 @@ class Job:
 
     def _look_behind(self, agent: Agent) -> None:
         """An agent has ended some time ago: nothing that its workers have started may live."""
-        held = agent.has_stuck or any(each.process.frozen for each in agent.machine.supervisors)
+        held = agent.has_stuck or any(
+            each.process.frozen or each.entry.continued_at > self.now - _LAST_S for each in agent.machine.supervisors
+        )
         if not agent.options.leave_background and not held:
             self.judge("I12", not agent.alive, f"{agent.name} has left {agent.alive} behind")
 

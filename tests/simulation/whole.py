@@ -10,10 +10,12 @@ from datetime import timedelta
 from typing import Any
 
 from rdzv_plugins.elastic.handler import ElasticHandler
+from rdzv_plugins.elastic.keys import END
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.errors import StoreLost, StoreTimeout
 from rdzv_plugins.interfaces import Outcome, Request, RoundEvent
 from rdzv_plugins.round_info import RoundInfo
+from rdzv_plugins.rounds.ends import parse_outcome
 from rdzv_plugins.runtime import Runtime
 from simulation.job import Job
 from simulation.meeting import Round
@@ -84,6 +86,7 @@ class Engine:
         self.stores: dict[tuple[str, int], dict[str, bytes]] = {}
         self.on_over: Callable[[Round], object] = job.round_over
         self.service = Service(job.network, by_connection=by_connection)
+        self.service.store.on_write = self._written
         settled = {"timeout": 100.0, "last_call_timeout": 3.0, "ttl": 5.0, "reach_timeout": 10.0} | options
         self.options = ElasticOptions(allow_same_host=True, **settled)
 
@@ -101,10 +104,10 @@ class Engine:
         )
         return Handler(self, agent.runtime, request)
 
-    def end(self, outcome: Outcome) -> None:
-        """A node has ended the job."""
-        if outcome.end == "failed" and self.ended is None:
-            self.ended, self.ended_at = outcome, self._job.now
+    def _written(self, key: str, value: bytes | None) -> None:
+        """A node has ended the job once the service knows: it may be stopped before it has said so."""
+        if key == END and value is not None and self.ended is None and (said := parse_outcome(value)).end == "failed":
+            self.ended, self.ended_at = said, self._job.now
 
     def lose(self, handler: Handler, why: str) -> None:
         """Nothing: what ends a session here is the service."""
@@ -133,10 +136,6 @@ class Handler(ElasticHandler):
         self.mine = self._engine.at.setdefault(at, Round(int(self.worker_env()["RDZV_ROUND"]), []))
         data = self._engine.stores.setdefault(at, {})
         return RoundInfo(AgentsStore(self._runtime_of_store, self, data), info.rank, info.world_size, where)
-
-    def leave(self, outcome: Outcome) -> None:
-        self._engine.end(outcome)
-        super().leave(outcome)
 
     def _hear(self, event: RoundEvent) -> None:
         mine = self.mine
