@@ -280,8 +280,9 @@ class Job:
         self.scheduler.at(self.now + _LAST_S, lambda: self._look_behind(agent))
 
     def _is_part(self, agent: Agent) -> bool:
-        """Whether it can hear of the end of the job: one that stood still then may come when all others have gone."""
-        return not (self.meeting.forgets and agent.entry.continued_at > self.meeting.ended_at)
+        """Whether it can hear of the end of the job: one that came, or went on, after it may find all others gone."""
+        came = next((time for time, _, _ in agent.story), self.now)
+        return not (self.meeting.forgets and max(came, agent.entry.continued_at) > self.meeting.ended_at)
 
     def _supervised_at(self, agent: Agent) -> float:
         """Until when its supervisor stood still."""
