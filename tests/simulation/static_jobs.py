@@ -42,7 +42,7 @@ _NEWS = (SignalArrived, Hung, StartFailed, Stuck)
 
 
 _ASKS = (Join, AskPeers, CountRestart, FindCause, Leave)
-_END = f"{run_prefix('job')}/end".encode()
+_END = f"/{run_prefix('job')}/end".encode()
 _GIVEN_UP_S = 60.0 + 2 * KEEP_ALIVE_S
 """Whatever an agent asks is given up after so long, besides the time that all nodes have to come."""
 
@@ -304,6 +304,8 @@ class StaticJob(Job):
 
     def _is_part(self, agent: Agent) -> bool:
         """A second node rank 0 may serve on another host, where nobody looks for it."""
+        if any(self.given[name].rank == 0 for name in self.hindered):  # nobody hears what it is told
+            return False
         return agent.name not in self.hindered and (self.given[agent.name].rank != 0 or agent.process.host == HOST)
 
     def _one_world_per_round(self) -> None:
