@@ -205,12 +205,15 @@ class Faulty(RandomJob):
 
     def _supervisor_stands_still(self, agent: Agent, rng: Random) -> None:
         if agent.machine.supervisors:
-            process = agent.machine.supervisor.process
+            process, entry = agent.machine.supervisor.process, agent.machine.supervisor.entry
             self.job.lose_supervisor(agent, lambda: self.job.scheduler.freeze(process))
-            self.job.scheduler.at(
-                self.job.now + rng.choice([2.0, 6.0, 40.0]),
-                lambda: None if process.killed else self.job.scheduler.thaw(process),
-            )
+
+            def thaw() -> None:
+                if not process.killed:
+                    entry.continued_at = self.job.now
+                    self.job.scheduler.thaw(process)
+
+            self.job.scheduler.at(self.job.now + rng.choice([2.0, 6.0, 40.0]), thaw)
 
     def _session_ends(self, agent: Agent, rng: Random) -> None:
         if agent.handler is not None:

@@ -63,7 +63,7 @@ class Job:
         self.network = Network(self.scheduler)
         self.kernel, self.processes = Kernel(self.network), Processes(self.network)
         self.meeting = Meeting(self.scheduler, low or high or nodes, high or nodes, ttl=ttl, interrupts=interrupts)
-        self.meeting.on_over = self._round_over
+        self.meeting.on_over = self.round_over
         self.on_stage: Callable[[], object] = lambda: None
         """An agent has decided something."""
         self.plan, self.options, self._timeout, self._together = plan, options, timeout, together
@@ -124,7 +124,7 @@ class Job:
 
     def until(self, happens: Callable[[], Any], limit: float = _LIMIT_S) -> None:
         """Let the world go on until that is so."""
-        self.scheduler.run(lambda: bool(happens()), limit)
+        self.scheduler.run(happens, limit)
 
     def after(self, seconds: float) -> None:
         """Let the world go on for some time."""
@@ -250,7 +250,7 @@ class Job:
         if not holds:
             self.violations.append(f"{invariant} at {self.now - 1000:.3f} s: {wrong}")
 
-    def _round_over(self, round_: Round) -> None:
+    def round_over(self, round_: Round) -> None:
         """Its members hear of it soon, and have ended their workers by the time that their options give."""
         for agent in self.agents:
             if agent.entry.lives and agent.handler is not None and agent.handler.mine is round_:
@@ -280,8 +280,9 @@ class Job:
         self.scheduler.at(self.now + _LAST_S, lambda: self._look_behind(agent))
 
     def _is_part(self, agent: Agent) -> bool:
-        """Whether it can hear of the end of the job: one that stood still then may come when all others have gone."""
-        return not (self.meeting.forgets and agent.entry.continued_at > self.meeting.ended_at)
+        """Whether it can hear of the end of the job: one that came, or went on, after it may find all others gone."""
+        came = next((time for time, _, _ in agent.story), self.now)
+        return not (self.meeting.forgets and max(came, agent.entry.continued_at) > self.meeting.ended_at)
 
     def _supervised_at(self, agent: Agent) -> float:
         """Until when its supervisor stood still."""
@@ -290,7 +291,9 @@ class Job:
 
     def _look_behind(self, agent: Agent) -> None:
         """An agent has ended some time ago: nothing that its workers have started may live."""
-        held = agent.has_stuck or any(each.process.frozen for each in agent.machine.supervisors)
+        held = agent.has_stuck or any(
+            each.process.frozen or each.entry.continued_at > self.now - _LAST_S for each in agent.machine.supervisors
+        )
         if not agent.options.leave_background and not held:
             self.judge("I12", not agent.alive, f"{agent.name} has left {agent.alive} behind")
 

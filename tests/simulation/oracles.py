@@ -7,8 +7,8 @@ import math
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from rdzv_plugins.elastic.keys import ROUND, Round, decode
-from simulation.service import Faults
+from rdzv_plugins.elastic.keys import BORN, ROUND, Round, decode
+from simulation.service import PORT, Faults
 
 if TYPE_CHECKING:
     from simulation.service import Service
@@ -253,11 +253,16 @@ class Oracles:
         return any(json.loads(job.value)["command"] != " ".join(node.request.entrypoint) for job in jobs)
 
     def _can_go_on(self) -> bool:
-        """Whether a place is served, and more than half of the last round are there; before it, half of the places."""
+        """Whether a place is served, and more than half of the last round are there; before it, half of the places.
+
+        Where the first round is begun that place has to come back: see 0049.
+        """
         world = self._world
         fit = [each for each in world.nodes if each.lives and not each.hindered and not each.held_up]
         served = [each for each in world.services if any(node.process is each.process for node in fit)]
         if not self._rounds:
-            return 2 * len(served) > len(world.services)
+            born = {each.store.keys[BORN][0].value for each in world.services if BORN in each.store.keys}
+            lacking = any(json.loads(value)["at"] not in [f"{each.host}:{PORT}" for each in served] for value in born)
+            return 2 * len(served) > len(world.services) and not lacking
         members = self._rounds[max(self._rounds)]
         return bool(served) and 2 * sum(node in fit for node, _ in members) > members[0][1].world

@@ -172,6 +172,8 @@ class EngineJob(RandomJob):
             troubles.AT_THE_SERVICE if places > 1 else set()
         )
         self._kinds = [each for each in self.names() if each not in never]
+        self._known: tuple[object, ...] = ()
+        self._state = ""
         faults = rng.randint(0, _MOST_TROUBLES)
         nodes = self._begin(nodes, faults, 12.0 * faults)
 
@@ -203,13 +205,21 @@ class EngineJob(RandomJob):
         return [(when, who, " ".join(what)) for when, who, what in self.world.story]
 
     def _is(self, state: str) -> bool:
-        return state_of(self.world.service.store) == state
+        return self._state_now() == state
+
+    def _state_now(self) -> str:
+        """Looked for again only if something has been written."""
+        store = self.world.service.store
+        known = store, len(store.runs), store.revision
+        if known != self._known:
+            self._known, self._state = known, state_of(store)
+        return self._state
 
     def _happens(self, rng: random.Random, aim: str) -> None:
         kind = rng.choice(self._kinds)
 
         def happens() -> None:
-            state = state_of(self.world.service.store)
+            state = self._state_now()
             if troubles.happens(self.world, kind, rng):
                 self.met[kind, state] += 1
 

@@ -21,10 +21,16 @@ _PAUSES = 0.2
 """How often a thread is put aside where that is possible."""
 _UNENDING = 10_000
 """How often a killed thread may try to go on before that is taken for a fault of the program."""
+_MOST_AT_ONCE = 500_000
+"""How much threads may do while time stands still."""
 
 
 class Killed(BaseException):
     """Ends the threads of a killed process, whatever they wait for. What they still do has no effect on others."""
+
+
+class Spins(BaseException):
+    """Ends a thread that goes on and on, and waits for nothing."""
 
 
 class Stuck(Exception):
@@ -89,6 +95,7 @@ class Scheduler:
         self._dying: list[Thread] = []
         self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count(1)
+        self._done_at_once = 0
 
     # What threads do
 
@@ -104,7 +111,13 @@ class Scheduler:
     def check(self) -> None:
         """Raise ``Killed`` in a thread of a killed process. Whatever has an effect on others calls this first."""
         thread = self.current
-        if thread is not None and thread.process.killed:
+        if thread is None:
+            return
+        self._done_at_once += 1
+        if self._done_at_once > _MOST_AT_ONCE:
+            self._done_at_once = 0
+            raise Spins(f"at {self.now:.3f} s")
+        if thread.process.killed:
             thread.refused += 1
             if thread.refused > _UNENDING:
                 raise RuntimeError(f"{thread} has been killed, and does not end")
@@ -220,7 +233,7 @@ class Scheduler:
                 happens()
         self.check()
 
-    def run(self, until: Callable[[], bool], limit: float) -> None:
+    def run(self, until: Callable[[], Any], limit: float) -> None:
         """Let things happen until that is so. Raises ``Stuck`` if it never will be, or not within ``limit`` seconds."""
         began = self.now
         while not until():
@@ -239,15 +252,17 @@ class Scheduler:
 
     def _step(self, end: float) -> bool:
         """Run one thread, or let one thing happen; False if there is nothing more until ``end``."""
-        if self._bury():
+        if self._dying:
+            self._bury()
             return True
-        if thread := self._next():
+        if self._ready and (thread := self._next()):
             self._switch(thread, thread.greenlet.switch)
             return True
         if not self._due or self._due[0][0] > end:
             return False
         when, _, happens = heapq.heappop(self._due)
-        self.now = max(self.now, when)
+        if when > self.now:
+            self.now, self._done_at_once = when, 0
         happens()
         return True
 
@@ -273,10 +288,8 @@ class Scheduler:
             thread.wait_number += 1
             self._ready.append(thread)
 
-    def _bury(self) -> bool:
+    def _bury(self) -> None:
         """End the threads of killed processes: they unwind, and every attempt to wait meanwhile raises ``Killed``."""
-        if not self._dying:
-            return False
         while self._dying:
             thread = self._dying.pop(0)
             if thread.done:
@@ -290,7 +303,6 @@ class Scheduler:
             if thread.greenlet:  # it has begun
                 self._switch(thread, lambda thread=thread: thread.greenlet.throw(Killed))
             thread.done = True
-        return True
 
     def _switch(self, thread: Thread, switch: Callable[[], object]) -> None:
         self.current = thread

@@ -646,20 +646,20 @@ class Coordination:
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Session:
         until, reason = self.threads.monotonic() + timeout, "nobody was asked"
         while (left := until - self.threads.monotonic()) > 0:
-            try:
-                end = self.dial(min(_DIAL_S, left))
-            except (OSError, TimeoutError) as error:
-                reason = str(error)
-                self.threads.sleep(_RETRY_S)
-                continue
             answered, found = self.threads.Event(), list[Any]()
 
             def hear(message: Any, answered: Any = answered, found: list[Any] = found) -> None:
                 found.append(_OVER if message[0] == "over" else message[2])
                 answered.set()
 
-            end.on_message = hear
-            end.send((0, "open", ttl))
+            try:
+                end = self.dial(min(_DIAL_S, left))
+                end.on_message = hear
+                end.send((0, "open", ttl))
+            except (OSError, TimeoutError) as error:  # it may be reset as soon as it is there
+                reason = str(error)
+                self.threads.sleep(_RETRY_S)
+                continue
             if answered.wait(min(ttl, left)):
                 if isinstance(refused := found[0], EndpointUnreachable):
                     end.close()

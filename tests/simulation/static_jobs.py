@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -17,11 +17,13 @@ from rdzv_launcher.run.agent.events import Hung, SignalArrived, StartFailed, Stu
 from rdzv_launcher.run.agent.steps import AskPeers, CountRestart, FindCause, Join, Leave
 from rdzv_plugins.backends.static import StaticOptions
 from rdzv_plugins.backends.static.handler import StaticHandler
+from rdzv_plugins.backends.static.keys import run_prefix
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointLost, NodeLost
 from rdzv_plugins.interfaces import Outcome, Request, RoundEvent
 from rdzv_plugins.kvstore.native.statistics import CONTROL
 from rdzv_plugins.round_info import RoundInfo
+from rdzv_plugins.rounds.ends import parse_outcome
 from rdzv_plugins.runtime import Signals
 from simulation.agent import Agent, Options, Plan
 from simulation.job import Job
@@ -40,6 +42,7 @@ _NEWS = (SignalArrived, Hung, StartFailed, Stuck)
 
 
 _ASKS = (Join, AskPeers, CountRestart, FindCause, Leave)
+_END = f"/{run_prefix('job')}/end".encode()
 _GIVEN_UP_S = 60.0 + 2 * KEEP_ALIVE_S
 """Whatever an agent asks is given up after so long, besides the time that all nodes have to come."""
 
@@ -73,8 +76,6 @@ class Static:
     def __init__(self, job: StaticJob, nodes: int, linger: float) -> None:
         self.low = self.high = nodes
         self.rounds: list[Round] = []
-        self.ended: Outcome | None = None
-        self.ended_at = 0.0
         self.entered: list[Entered] = []
         self.servers = StoreServers(job.kernel)
         self.on_over: Callable[[Round], object] = lambda round_: None
@@ -125,10 +126,20 @@ class Static:
             self.rounds.append(Round(len(self.rounds) + 1, []))
         return self.rounds[number - 1]
 
-    def end(self, outcome: Outcome) -> None:
-        """A node has ended the job."""
-        if outcome.end == "failed" and self.ended is None:
-            self.ended, self.ended_at = outcome, self._job.now
+    @property
+    def ended(self) -> Outcome | None:
+        """How a node has ended the job; None while it has not failed."""
+        return next((outcome for _, outcome in self._ends()), None)
+
+    @property
+    def ended_at(self) -> float:
+        """When node rank 0 was told so: one that is cut off when it ends the job tells nobody before it is back."""
+        return next((at for at, _ in self._ends()), 0.0)
+
+    def _ends(self) -> Iterator[tuple[float, Outcome]]:
+        for name, store in self.servers.opened:
+            if name == CONTROL and _END in store.keys and (said := parse_outcome(store.keys[_END])).end == "failed":
+                yield store.told_at[_END], said
 
     def lose(self, handler: Handler, why: str) -> None:
         """Nothing: there are no sessions."""
@@ -150,10 +161,6 @@ class Handler(StaticHandler):
         info = super().next_rendezvous()
         self.mine = self._static.enter(self, self._number, info)
         return info
-
-    def leave(self, outcome: Outcome) -> None:
-        self._static.end(outcome)
-        super().leave(outcome)
 
     def _hear(self, event: RoundEvent) -> None:
         self._agent.note("is told", event)
@@ -186,7 +193,7 @@ class StaticJob(Job):
             nodes, plan, options or Options(monitor_interval=1.0), seed=seed, timeout=timeout, starts=False
         )
         self.meeting = Static(self, nodes, linger)  # type: ignore[assignment]
-        self.meeting.on_over = self._round_over
+        self.meeting.on_over = self.round_over
         for rank in range(nodes if starts else 0):
             self.join(rank)
 
@@ -284,8 +291,21 @@ class StaticJob(Job):
         ranks = sorted(each.rank for each in self.given.values())
         return ranks != list(range(self.nodes)) or len({(each.nodes, each.run_id) for each in self.given.values()}) > 1
 
+    def _used_restarts_for_failures(self, agent: Agent) -> None:
+        """What node rank 0 was told goes with it: one that stood still until then knows of nobody who has left."""
+        gone = [
+            time
+            for each in self.agents
+            for time, what, _ in each.story
+            if what == "ends" and self.given[each.name].rank == 0
+        ]
+        if not gone or agent.entry.continued_at < gone[0]:
+            super()._used_restarts_for_failures(agent)
+
     def _is_part(self, agent: Agent) -> bool:
         """A second node rank 0 may serve on another host, where nobody looks for it."""
+        if any(self.given[name].rank == 0 for name in self.hindered):  # nobody hears what it is told
+            return False
         return agent.name not in self.hindered and (self.given[agent.name].rank != 0 or agent.process.host == HOST)
 
     def _one_world_per_round(self) -> None:

@@ -119,6 +119,8 @@ class Keyspace:
 
     def __init__(self, kernel: Kernel, listener: Socket, asked: Counter[int]) -> None:
         self.keys: dict[bytes, bytes] = {}
+        self.told_at: dict[bytes, float] = {}
+        """When each key was first written."""
         self.host, self.port = kernel.process.host, listener.getsockname()[1]
         self._network, self._process, self._asked = kernel.network, kernel.process, asked
         self._connections: list[_Connection] = []
@@ -180,6 +182,8 @@ class Keyspace:
 
     def _write(self, pairs: dict[bytes, bytes]) -> None:
         self.keys |= pairs
+        for key in pairs:
+            self.told_at.setdefault(key, self._network.scheduler.now)
         for connection in self._connections:
             if connection.waits:
                 connection.release(pairs)

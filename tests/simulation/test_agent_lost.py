@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from rdzv_plugins.errors import BrokenPlugin
+from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.runtime import Signals
 from simulation.agent import Options
-from simulation.job import Job
+from simulation.job import Job, failure_of
+from simulation.meeting import Handler, Meeting
+from simulation.scheduler import Process
 from simulation.workers import Does
 
 TTL_S = 6.0
@@ -56,6 +59,33 @@ def test_a_node_that_ends_by_an_error_of_its_own_is_no_failure_of_the_others() -
     job.run()
     assert job.codes == [0, BrokenPlugin.exit_code]
     assert job.restarts == [0, 0]
+
+
+class SlowToTell(Meeting):
+    """One whose nodes are slow to begin to tell the others of a failure."""
+
+    def handler(self, process: Process, timeout: float = 600.0) -> Handler:
+        class Slow(Handler):
+            def note_failure(self, failure: Failure) -> None:
+                self._scheduler.sleep(1.0)
+                super().note_failure(failure)
+
+        return Slow(self, process, timeout)
+
+
+def test_a_worker_of_an_earlier_round_is_not_to_blame_for_the_end_of_a_later_one() -> None:
+    """It has failed with a lost node; the report of that is for its own round, however late it is."""
+    plan = lambda group, local_rank: LONG if group.generation == 1 else Does(runs=5.0, code=3)  # noqa: E731
+    job = Job(2, plan, Options(monitor_interval=10.0), starts=False)
+    job.meeting = SlowToTell(job.scheduler, 1, 2)
+    for _ in range(2):
+        job.add()
+    job.until(lambda: job.members() and job.works())
+    job[1].kill()
+    job.run()
+    blamed = failure_of(job[0])
+    assert blamed is not None
+    assert (job.codes, blamed.exit_code) == ([3, None], 3)
 
 
 def test_a_replacement_is_waited_for_when_too_few_are_left() -> None:

@@ -139,3 +139,12 @@ def test_who_cannot_be_asked_for_is_not_taken_for_done(seed: int) -> None:
         assert peers
         assert not isinstance(peers, Exception)
     world.scheduler.close()
+
+
+def test_a_node_that_is_to_dial_a_store_again_waits_for_the_service_first(seed: int) -> None:
+    """It has no session and nothing to do: it must not go round and round, as time stands still for it then."""
+    world = World(seed, 2)
+    troubles.part(world, world[0], world[1], 8.0)
+    world.after(5.0)
+    troubles.restart_service(world, 3.0, memory=True)
+    assert ends(world.run()) == ["done"] * 2

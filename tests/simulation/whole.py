@@ -5,15 +5,17 @@ Only the sockets of the agents' store of a round are left out: what is in it is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 from rdzv_plugins.elastic.handler import ElasticHandler
+from rdzv_plugins.elastic.keys import END
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.errors import StoreLost, StoreTimeout
-from rdzv_plugins.interfaces import Outcome, Request
+from rdzv_plugins.interfaces import Outcome, Request, RoundEvent
 from rdzv_plugins.round_info import RoundInfo
+from rdzv_plugins.rounds.ends import parse_outcome
 from rdzv_plugins.runtime import Runtime
 from simulation.job import Job
 from simulation.meeting import Round
@@ -77,10 +79,14 @@ class Engine:
     def __init__(self, job: Job, low: int, high: int, *, by_connection: bool, **options: Any) -> None:
         self._job, self.low, self.high = job, low, high
         self.rounds: list[Round] = []
+        self.at: dict[tuple[str, int], Round] = {}
+        """The rounds that somebody has entered, by where their store is."""
         self.ended: Outcome | None = None
         self.ended_at = 0.0
         self.stores: dict[tuple[str, int], dict[str, bytes]] = {}
+        self.on_over: Callable[[Round], object] = job.round_over
         self.service = Service(job.network, by_connection=by_connection)
+        self.service.store.on_write = self._written
         settled = {"timeout": 100.0, "last_call_timeout": 3.0, "ttl": 5.0, "reach_timeout": 10.0} | options
         self.options = ElasticOptions(allow_same_host=True, **settled)
 
@@ -98,10 +104,10 @@ class Engine:
         )
         return Handler(self, agent.runtime, request)
 
-    def end(self, outcome: Outcome) -> None:
-        """A node has ended the job."""
-        if outcome.end == "failed" and self.ended is None:
-            self.ended, self.ended_at = outcome, self._job.now
+    def _written(self, key: str, value: bytes | None) -> None:
+        """A node has ended the job once the service knows: it may be stopped before it has said so."""
+        if key == END and value is not None and self.ended is None and (said := parse_outcome(value)).end == "failed":
+            self.ended, self.ended_at = said, self._job.now
 
     def lose(self, handler: Handler, why: str) -> None:
         """Nothing: what ends a session here is the service."""
@@ -120,18 +126,22 @@ class Handler(ElasticHandler):
             runtime=runtime,
             store=DialledStore,  # type: ignore[arg-type]
         )
+        self.tell_events(self._hear)
 
     def next_rendezvous(self) -> RoundInfo:
         info = super().next_rendezvous()
         where = info.bootstrap_store_info
         assert where is not None
-        self.mine = Round(int(self.worker_env()["RDZV_ROUND"]), [])
-        data = self._engine.stores.setdefault((where.master_addr, where.master_port), {})
+        at = where.master_addr, where.master_port
+        self.mine = self._engine.at.setdefault(at, Round(int(self.worker_env()["RDZV_ROUND"]), []))
+        data = self._engine.stores.setdefault(at, {})
         return RoundInfo(AgentsStore(self._runtime_of_store, self, data), info.rank, info.world_size, where)
 
-    def leave(self, outcome: Outcome) -> None:
-        self._engine.end(outcome)
-        super().leave(outcome)
+    def _hear(self, event: RoundEvent) -> None:
+        mine = self.mine
+        if event.kind == "over" and mine is not None and mine.number == event.round and not mine.over:
+            mine.over = event.reason
+            self._engine.on_over(mine)
 
 
 def on_engine(job: Job, *, by_connection: bool = True, **options: Any) -> Job:

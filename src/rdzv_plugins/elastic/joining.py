@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,8 @@ class Joining:
         self._listener: Listener | None = None
         self._carrying: Carrying | None = None
         self._on_move: Callable[[], None] = lambda: None
+        self._retry_at = math.inf
+        """When to take the next step if nothing is heard before, in the monotonic clock's seconds."""
         self.active = False
         self.is_spare = False
         """True once this node has waited as a spare while a round worked."""
@@ -140,7 +143,7 @@ class Joining:
             seen = self._view.version
             raise_if_ended(self._view, self._link.problem, self._request)
             raise_if_not_needed(self._view, self._request, self.behind, spare=self.is_spare or self.round > 0)
-            session = self._link.session
+            session, self._retry_at = self._link.session, math.inf  # a dial that failed in an earlier step is over
             if session is not None:
                 try:
                     place = self._step(session)
@@ -160,7 +163,7 @@ class Joining:
                     f"{facts()}, after {self._options.join_seconds:g} s", remedy=remedy_for_timeout(self._request)
                 )
             reports.say(kind)
-            self._view.wait(seen, min(deadline, reports.next_at, self._store.retry_at, self._knocking.retry_at) - now)
+            self._view.wait(seen, min(deadline, reports.next_at, self._retry_at) - now)
 
     def _listen(self, address: str, public: str) -> int:
         """Open this node's own port, by which others see whether its process lives.
@@ -256,6 +259,7 @@ class Joining:
             )
         if self._knocking.is_outside(declared, place, self.behind):
             self._knocking.knock(declared)
+            self._retry_at = self._knocking.retry_at
             return None
         if place is None or not place.is_place or place.round <= self.round:
             return None
@@ -267,7 +271,9 @@ class Joining:
                 self._self.say(during=session if self._carrying is not None else None, store=served)
         elif not self._has_tried(place):
             unreachable = self._store.reach(place)
-            if unreachable is not None:
+            if unreachable is None:
+                self._retry_at = self._store.retry_at
+            else:
                 if not unreachable:
                     self._milestones.tell(RoundEvent("reached", place.round, place.rank, place.world))
                 self._say_reached(place, unreachable)

@@ -82,6 +82,11 @@ class Failures:
         self._report = self._runtime.Thread(target=tell, name="rdzv-report-failure")
         self._report.start()
 
+    def wait_told(self) -> None:
+        """Wait until the others have been told: it is about the round of these workers, not the next one."""
+        if self._report is not None:
+            self._report.join(_REPORT_TIMEOUT_S)
+
     def find_cause(self, local_rank: int, exit_code: int) -> CauseFound:
         """Find the first failure over all nodes. Asks the others; raises ``NodeLost`` if the cause is a lost node."""
         if lost := self._rendezvous.lost_peers():
@@ -110,9 +115,8 @@ class Failures:
         """The first failure over all nodes; this node's own if the others cannot be asked."""
         first = self._here(local_rank, exit_code)
         try:
-            if self._report is not None:
-                self._report.join(_REPORT_TIMEOUT_S)
-            else:
+            self.wait_told()
+            if self._report is None:
                 self._rendezvous.note_failure(first)
             first = self._rendezvous.first_failure() or first
         except Exception as error:  # the store may have gone with the failed node

@@ -261,6 +261,7 @@ class AgentLoop:
 
     def _join(self) -> Event:
         settings = self._settings
+        self._failures.wait_told()
         try:
             info = self._rendezvous.next_rendezvous()
         except Exception as error:
