@@ -13,8 +13,9 @@ providers._get_local_constants = lambda: providers._local_constants
 # the conformance suite's report, and what tests/run.py needs; pytest takes such a line from a top-level conftest only
 pytest_plugins = ["rdzv_plugins.testing.plugin", "kits.started"]
 
-# as a terminal has it: what CI, nohup or a script start in the background ignores it, and so would all that tests start
+# as a terminal has them: what CI, nohup or a script starts in the background ignores them, and so do its children
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     # below nohup the run goes on, and what it starts is as anywhere else
     signal.signal(signal.SIGHUP, lambda *_: None)

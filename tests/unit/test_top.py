@@ -302,7 +302,7 @@ def test_who_waits_is_what_rdzv_status_says_of_the_workers_store() -> None:
 def test_the_last_lines_of_a_worker_are_read_where_they_are(tmp_path: Path) -> None:
     out = tmp_path / "stdout.log"
     out.write_bytes(b"new 0%\rnew 9%\r\nhalf")
-    (tmp_path / "stdout.1.log").write_bytes(b"old\n" * 3)
+    (tmp_path / "stdout.log.1").write_bytes(b"old\n" * 3)
     paths = {0: {"stdout": str(out), "stderr": ""}, 1: {"stdout": os.devnull, "stderr": str(tmp_path / "none")}}
     node = Node("a", 7, workers=(Worker(4, 0, 11), Worker(5, 1, 12)))
     tails = LogTails(lambda: node, paths.__getitem__, lambda local_rank: ["x", f"stderr of {local_rank}"])
