@@ -25,7 +25,10 @@ class NodePreflight:
         self._host, self._request, self._directories = host, request, directories
 
     def before(self, handler: RendezvousHandler) -> None:
-        """Make the checks that the request asks for. Raises ``PreflightFailed``, or as the hook ``rdzv_preflight``."""
+        """Make the checks that the request asks for, or let a handler that knows what follows make them before a round.
+
+        Raises ``PreflightFailed``, or as the hook ``rdzv_preflight``.
+        """
         if not self._request.preflight:
             return
         if isinstance(handler, PreflightAware):
