@@ -7,7 +7,7 @@ import math
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from rdzv_plugins.elastic.keys import BORN, ROUND, Round, decode
+from rdzv_plugins.elastic.keys import BORN, NODES, ROUND, Assignment, Round, decode
 from simulation.service import PORT, Faults
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ class Oracles:
         self._asked: dict[str, int] | None = None
         self._declared: dict[Service, tuple[int, Round]] = {}
         """What was declared last at each service, and in which of its runs."""
+        self._last: tuple[int, int, list[str]] | None = None
+        """The newest round that was complete at any place: its number, how many nodes it has, and who they are."""
         self._look_later()
 
     def wrong(self, invariant: str, text: str) -> None:
@@ -179,6 +181,10 @@ class Oracles:
         if key != ROUND or value is None:
             return
         run, declared = len(service.store.runs), decode(Round, value)
+        if declared.state == "complete" and (self._last is None or declared.number >= self._last[0]):
+            given = [decode(Assignment, kv.value) for key, (kv, *_) in service.store.keys.items() if key.startswith(NODES)]
+            here = [each.node_id for each in given if each.round == declared.number and each.is_place]
+            self._last = declared.number, declared.world, here
         of, last = self._declared.get(service, (0, declared))
         self._declared[service] = run, declared
         if of == run:
@@ -260,9 +266,9 @@ class Oracles:
         world = self._world
         fit = [each for each in world.nodes if each.lives and not each.hindered and not each.held_up]
         served = [each for each in world.services if any(node.process is each.process for node in fit)]
-        if not self._rounds:
+        if self._last is None:
             born = {each.store.keys[BORN][0].value for each in world.services if BORN in each.store.keys}
             lacking = any(json.loads(value)["at"] not in [f"{each.host}:{PORT}" for each in served] for value in born)
             return 2 * len(served) > len(world.services) and not lacking
-        members = self._rounds[max(self._rounds)]
-        return bool(served) and 2 * sum(node in fit for node, _ in members) > members[0][1].world
+        _, size, members = self._last
+        return bool(served) and 2 * sum(node.handler._self.me.node_id in members for node in fit) > size

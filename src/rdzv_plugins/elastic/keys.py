@@ -17,7 +17,8 @@
     all/asked/<id>      ephemeral, written by the asker: a question to all nodes (``question_wire``)
     answer/<id>/<node_id>/<part>    ephemeral: a node's answer, kept until the question has gone
     place/born          several endpoints: the one where the first round is begun (``places.outlook``)
-    place/begun         several endpoints: there was a round
+    place/id            several endpoints: what rounds that were begun here are marked with
+    place/begun/        several endpoints: there was a complete round, or one begun at a place may have been complete
 
 Every node watches ``all/`` and its own ``node/`` key; the leader watches ``members/``. Each value carries the number of
 its round, so that a late one changes nothing. Values are JSON, never pickle: being able to write to the service must
@@ -56,7 +57,9 @@ RESTARTS = "restart/"
 ASKED = "all/asked/"
 ANSWERS = "answer/"
 BORN = "place/born"
-BEGUN = "place/begun"
+PLACE_ID = "place/id"
+BEGUN = "place/begun/"
+COMPLETE = BEGUN + "complete"
 
 PROTOCOL = 7
 """The version of these keys. Nodes of different versions refuse each other."""

@@ -190,10 +190,21 @@ class Leader:
             if kv.key.startswith(keys.NODES)
             for each in readable(Assignment, [kv])
         }
-        has_begun = any(kv.key == keys.BEGUN for kv in held)
-        mark = self._runtime.uuid4().hex if self._rules.majority else ""
+        here = self._place(held) if self._rules.majority else ""
+        # a round that was begun here, and that nobody has declared here, was never complete
+        has_begun = any(kv.key.startswith(keys.BEGUN) and kv.key != keys.BEGUN + here for kv in held)
+        mark = f"{here}.{self._runtime.uuid4().hex}" if here else ""
         membership = Membership(self._rules, self._order, declared, assignments, has_begun=has_begun, mark=mark)
         return membership, Probing(probe)
+
+    def _place(self, held: Sequence[KeyValue]) -> str:
+        """What this place calls itself for as long as its service remembers anything."""
+        for kv in held:
+            if kv.key == keys.PLACE_ID:
+                return kv.value.decode(errors="replace")
+        mine = self._runtime.uuid4().hex
+        self._write({keys.PLACE_ID: mine.encode()})
+        return mine
 
     def _wait(self, membership: Membership) -> list[Event | _ProvedGone] | None:
         """Wait for events and return all that have come: none if only time has passed, None to stop."""

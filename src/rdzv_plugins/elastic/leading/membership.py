@@ -43,7 +43,7 @@ from rdzv_plugins.elastic.leading import facts
 from rdzv_plugins.elastic.leading.choosing import Shape, choose, size_of, why_spare
 from rdzv_plugins.elastic.leading.kept_round import KeptRound
 from rdzv_plugins.elastic.leading.preflight_gate import Judgement, is_broken, judge
-from rdzv_plugins.elastic.leading.quorum import Quorum
+from rdzv_plugins.elastic.leading.quorum import Quorum, begun_at
 from rdzv_plugins.elastic.leading.ranks import Former, Order, other_address, plan
 from rdzv_plugins.elastic.leading.roster import Roster
 
@@ -114,7 +114,8 @@ class Membership:
     ) -> None:
         """``has_begun``: this endpoint, one of several, remembers that there was a round.
 
-        ``mark`` identifies this leader's rounds: another leader may give the same numbers at another endpoint.
+        ``mark`` identifies this leader's rounds, and this endpoint (``quorum.begun_at``): another leader may give the
+        same numbers at another endpoint.
         """
         held = assignments or {}
         self._rules = rules
@@ -142,9 +143,8 @@ class Membership:
         self._all_known = self._step != "complete"  # nobody is welcome before all nodes that have a place are known
         self._kept = KeptRound(rules.back, given, one_place=not rules.majority) if declared is None else None
         self._mark = mark
-        given_up = {each.begun for each in held.values() if each.begun and each.round > self._declared.number}
-        ours = {self._mark, *given_up}
-        self._quorum = Quorum(self._declared, self._places, ours, has_begun=has_begun) if rules.majority else None
+        here = begun_at(mark)
+        self._quorum = Quorum(self._declared, self._places, here, has_begun=has_begun) if rules.majority else None
         self._gather_by: float | None = None
         """Several endpoints: how long the nodes of a round that was declared elsewhere wait for each other."""
         self._gathered = self._declared.number

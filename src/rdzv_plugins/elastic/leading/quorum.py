@@ -12,14 +12,29 @@ voice stays here. The argument is in docs/decisions/0049-several-endpoints.md. N
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from rdzv_plugins.elastic.keys import Assignment, Member, Round, Seat
+from rdzv_plugins.elastic.keys import BEGUN, COMPLETE, Assignment, Member, Round, Seat
 
 Which = tuple[int, int, str]
 """A round, identified by its number, its size and its store."""
 
 _NONE = Round()
+
+
+def begun_at(mark: str) -> str:
+    """At which place, in which life of its service, the rounds with that mark (``Assignment.begun``) were begun."""
+    return mark.partition(".")[0]
+
+
+def to_remember(seats: Sequence[Seat]) -> list[str]:
+    """The keys by which a place remembers what a node with these seats knows: there was a round.
+
+    Or one that it has reached may have been complete, which only the place where it was begun can tell.
+    """
+    if any(seat.complete for seat in seats):
+        return [COMPLETE]
+    return list(dict.fromkeys(BEGUN + _begun_at(seat) for seat in seats))
 
 
 def seat_of(place: Assignment, *, complete: bool) -> Seat:
@@ -50,19 +65,19 @@ class Quorum:
         self,
         declared: Round = _NONE,
         places: Mapping[str, Assignment] | None = None,
-        ours: Collection[str] = (),
+        here: str = "",
         *,
         has_begun: bool = False,
     ) -> None:
         """``declared``: the newest round that was complete here.
 
         ``places``: those of its places that are still known, by node; the next round overwrites them, even if it was
-        never complete. ``ours``: who began rounds here (``Assignment.begun``) that only this leader could declare: what
-        it has not declared was never complete, and does not bind it.
+        never complete. ``here``: this place (``begun_at``). A round that was begun here is declared here or nowhere:
+        one that is not was never complete, and does not bind.
 
         ``has_begun``: it is remembered here that there was a round: nodes that know of none form none.
         """
-        self._ours = frozenset(ours)
+        self._at = here
         self._begun = has_begun
         """There was a round: this leader has heard of one from a member, which may have gone since."""
         self._declared: Seat | None = None
@@ -91,8 +106,7 @@ class Quorum:
         """Whether the node has reached another round since the one in which it has this place was begun.
 
         Then it was a member at another place in between, and has come back before the end of its session was heard. The
-        round that it reached may have been complete, and was not counted. Rounds that this leader has given up never
-        were.
+        round that it reached may have been complete, and was not counted. Rounds that were given up here never were.
         """
         brought = self._brought.get(planned.node_id, frozenset())
         return any(
@@ -194,7 +208,7 @@ class Quorum:
         return sorted(votes.items(), reverse=True)
 
     def _is_ours(self, seat: Seat) -> bool:
-        return seat.where.rpartition(" ")[2] in self._ours
+        return bool(self._at) and _begun_at(seat) == self._at
 
     def _known(self, members: Iterable[str]) -> Iterator[Seat]:
         if self._declared is not None:
@@ -206,6 +220,10 @@ class Quorum:
         yield from self._heard.get(node, ())
         if node in self._here:
             yield self._here[node]
+
+
+def _begun_at(seat: Seat) -> str:
+    return begun_at(seat.where.rpartition(" ")[2])
 
 
 def _where(round_: Assignment | Round) -> str:

@@ -6,11 +6,13 @@ replaced; the next may be at another place, which knows nothing of the run: the 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Callable, Sequence
 
-from rdzv_plugins.elastic.keys import BEGUN, BORN
+from rdzv_plugins.elastic.keys import BORN, COMPLETE, Seat
+from rdzv_plugins.elastic.leading.quorum import to_remember
 from rdzv_plugins.elastic.places.outlook import Outlook, read_born, say_born
 from rdzv_plugins.elastic.places.sight import Choice, choose, is_better
 from rdzv_plugins.endpoints import Endpoint
@@ -61,8 +63,7 @@ class Places:
         """When the place that was left has ended this node's session there, unless it stood still; by ``now``."""
         self._in_time = False  # the session has ended while it was alive, and nothing was in between
         self._closed = False
-        self.knows: Callable[[], bool] = lambda: False
-        """Whether this node was in a round."""
+        self._seats: Callable[[], Sequence[Seat]] = tuple
         self.at: int | None = None
         """The place of the newest session."""
         self.left_gone = False
@@ -111,12 +112,17 @@ class Places:
                 logger.info("waiting for a place at %s: %s (%.0f s of %g s)", self, self._why(choice), waited, timeout)
             self._wait(seen, min(left, _LOOK_S / 5))
 
-    def carried_by(self, knows: Callable[[], bool]) -> None:
-        """What this node has been in is carried along by the caller; ``knows`` says whether it was in a round.
+    @property
+    def knows(self) -> bool:
+        """Whether this node has been in a round, or has reached one."""
+        return bool(self._seats())
+
+    def carried_by(self, seats: Callable[[], Sequence[Seat]]) -> None:
+        """What this node has been in is carried along by the caller: ``seats``.
 
         No attribute is set from outside: the object there may be the border around this one.
         """
-        self.knows = knows
+        self._seats = seats
 
     def close(self) -> None:
         """See ``CoordinationBackend.close``."""
@@ -135,7 +141,7 @@ class Places:
         first = self.at is None
         if first and waited < _SETTLE_S and not all(sight.tried for sight in sights):
             return Choice("wait", why="none of the places answers")
-        choice = choose(sights, knows=self.knows())
+        choice = choose(sights, knows=self.knows)
         early = any(sight.refused for sight in sights[: choice.place]) and waited < _SETTLE_S
         if choice.step == "claim" and early:
             return Choice("wait", choice.place, "the places before it are not served yet")
@@ -226,7 +232,7 @@ class Places:
         better = is_better(sights, at)
         if better is not None and (counts or sights[better].works):
             self._leave(session, at, better)
-        if sights[at].works or not (self.knows() or sights[at].round or sights[at].begun):
+        if sights[at].works or not (self.knows or sights[at].round or sights[at].begun):
             return None
         if counts or counted is None or counted[0] is not session:
             most = max(sight.members for sight in sights)
@@ -244,13 +250,13 @@ class Places:
         self._on_lost(ConnectionLost(f"{where} serves this job no longer: {why}"))
 
     def _remember_begun(self) -> None:
-        """Have all places remember that there was a round: from then on no first one is begun."""
-        if not (self.knows() or any(outlook.sight.round for outlook in self._outlooks)):
-            return
-        for outlook in self._outlooks:
-            if outlook.sight.answers and not outlook.sight.begun:
+        """Have all places remember that there was a round, or may have been: from then on no first one is begun."""
+        there_was = any(outlook.sight.round for outlook in self._outlooks)
+        told = [COMPLETE] if there_was else to_remember(self._seats())
+        for outlook, key in itertools.product(self._outlooks, told):
+            if outlook.sight.answers and key not in outlook.sight.begun:
                 try:
-                    outlook.remember(BEGUN, "true")
+                    outlook.remember(key, "true")
                 except (ConnectionLost, TimeoutError) as error:
                     logger.debug("%s: %s", outlook.endpoint, error)
                 except RdzvError as error:

@@ -30,8 +30,8 @@ class Sight:
     """The place where the first round is begun, as remembered here."""
     others: str = ""
     """A list of places that differs from this node's, remembered here by a node that was given it."""
-    begun: bool = False
-    """Whether it is remembered here that there was a round."""
+    begun: tuple[str, ...] = ()
+    """The keys by which it is remembered here that there was a round, or may have been (``quorum.to_remember``)."""
     gone: bool = False
     """Whether the process that served here is proved gone: see docs/decisions/0048."""
 
