@@ -253,7 +253,7 @@ def test_who_knows_of_no_round_forms_none_where_there_was_one(how: str):
         leader.hear(node("new"), from_elsewhere("a", 0, 3))
         leader.lose("a")
     else:
-        leader.machine = Membership(leader.rules, lambda _: None, has_begun=True)
+        leader.machine = Membership(leader.rules, lambda _: None, remembered=[COMPLETE])
         leader.hear(node("new"))
     leader.wait(1000)
     assert leader.assigned == {}
@@ -261,7 +261,7 @@ def test_who_knows_of_no_round_forms_none_where_there_was_one(how: str):
 
 
 @pytest.mark.parametrize(
-    ("held", "begun"), [((), False), ((COMPLETE,), True), ((BEGUN + "here",), False), ((BEGUN + "elsewhere",), True)]
+    ("held", "begun"), [((), False), ((COMPLETE,), True), ((BEGUN + "1.here.x",), False), ((BEGUN + "1.elsewhere.x",), True)]
 )
 def test_leader_reads_that_there_was_a_round_or_may_have_been_elsewhere(held: tuple[str, ...], begun: bool):
     real = object.__new__(RealLeader)

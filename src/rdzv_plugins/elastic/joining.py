@@ -224,7 +224,7 @@ class Joining:
             if listener is not None:
                 self._self.change(listens=self._listen(me.address, me.public))
         self._carrying.settled()
-        self._self.change(serves=self._link.hosts_service)
+        self._self.change(serves=self._link.hosts_service, led=self._link.led)
 
     def close(self) -> None:
         """Close this node's own port, and tell whoever is connected to it. May be repeated."""

@@ -18,7 +18,7 @@
     answer/<id>/<node_id>/<part>    ephemeral: a node's answer, kept until the question has gone
     place/born          several endpoints: the one where the first round is begun (``places.outlook``)
     place/id            several endpoints: what rounds that were begun here are marked with
-    place/begun/        several endpoints: there was a complete round, or one begun at a place may have been complete
+    place/begun/        several endpoints: there was a complete round, or a certain one may have been complete
 
 Every node watches ``all/`` and its own ``node/`` key; the leader watches ``members/``. Each value carries the number of
 its round, so that a late one changes nothing. Values are JSON, never pickle: being able to write to the service must
@@ -224,6 +224,11 @@ class Member(Record, frozen=True):
     """The rank of the node of that round that served the endpoint; -1 if none of them did.
 
     Several endpoints: the one that this node has left since.
+    """
+    led: tuple[Name, Count] | None = None
+    """Several endpoints: the mark of the rounds that it began when it led last, in an earlier session.
+
+    With it the newest of them that it may have declared complete. None that is newer ever was, or will be.
     """
     gone: Rank = -1
     """Several endpoints: the same rank, if that node's process is gone."""

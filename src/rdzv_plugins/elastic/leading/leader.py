@@ -81,6 +81,8 @@ class Leader:
         self._inbox: SimpleQueue[Sequence[Event | _ProvedGone] | None] = self._runtime.SimpleQueue()
         self._seen = MemberWatch(session, me, self.proved, on_waits, runtime, until_proved=rules.majority)
         self._was_leading, self._proved = gone, tuple(proved)
+        self.led: tuple[str, int] | None = None
+        """Several endpoints: as in ``Member``. Final once the session has ended."""
         self._progress = ""
         self._progress_at: float | None = None
         self._on_free = on_free
@@ -191,10 +193,10 @@ class Leader:
             for each in readable(Assignment, [kv])
         }
         here = self._place(held) if self._rules.majority else ""
-        # a round that was begun here, and that nobody has declared here, was never complete
-        has_begun = any(kv.key.startswith(keys.BEGUN) and kv.key != keys.BEGUN + here for kv in held)
+        remembered = [kv.key for kv in held if kv.key.startswith(keys.BEGUN)]
         mark = f"{here}.{self._runtime.uuid4().hex}" if here else ""
-        membership = Membership(self._rules, self._order, declared, assignments, has_begun=has_begun, mark=mark)
+        self.led = (mark, 0) if mark else None
+        membership = Membership(self._rules, self._order, declared, assignments, remembered=remembered, mark=mark)
         return membership, Probing(probe)
 
     def _place(self, held: Sequence[KeyValue]) -> str:
@@ -293,6 +295,8 @@ class Leader:
         items |= {keys.NODES + node: encode(each) for node, each in decisions.assignments.items()}
         if decisions.round is not None and decisions.round.state != "over":
             items[keys.ROUND] = encode(decisions.round)
+            if self.led is not None:  # before it is written: whatever becomes of that
+                self.led = self.led[0], decisions.round.number
         if probe is not None:
             items[keys.PROBE] = encode(probe)
         if progress:

@@ -109,10 +109,10 @@ class Membership:
         declared: Round | None = None,
         assignments: Mapping[str, Assignment] | None = None,
         *,
-        has_begun: bool = False,
+        remembered: Collection[str] = (),
         mark: str = "",
     ) -> None:
-        """``has_begun``: this endpoint, one of several, remembers that there was a round.
+        """``remembered``: the keys by which this endpoint, one of several, remembers that there was a round.
 
         ``mark`` identifies this leader's rounds, and this endpoint (``quorum.begun_at``): another leader may give the
         same numbers at another endpoint.
@@ -144,7 +144,7 @@ class Membership:
         self._kept = KeptRound(rules.back, given, one_place=not rules.majority) if declared is None else None
         self._mark = mark
         here = begun_at(mark)
-        self._quorum = Quorum(self._declared, self._places, here, has_begun=has_begun) if rules.majority else None
+        self._quorum = Quorum(self._declared, self._places, here, remembered) if rules.majority else None
         self._gather_by: float | None = None
         """Several endpoints: how long the nodes of a round that was declared elsewhere wait for each other."""
         self._gathered = self._declared.number

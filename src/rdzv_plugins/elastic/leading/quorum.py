@@ -28,13 +28,10 @@ def begun_at(mark: str) -> str:
 
 
 def to_remember(seats: Sequence[Seat]) -> list[str]:
-    """The keys by which a place remembers what a node with these seats knows: there was a round.
-
-    Or one that it has reached may have been complete, which only the place where it was begun can tell.
-    """
+    """The keys by which a place remembers what a node with these seats knows: there was a round, or may have been."""
     if any(seat.complete for seat in seats):
         return [COMPLETE]
-    return list(dict.fromkeys(BEGUN + _begun_at(seat) for seat in seats))
+    return [f"{BEGUN}{seat.round}.{_mark_of(seat)}" for seat in seats]
 
 
 def seat_of(place: Assignment, *, complete: bool) -> Seat:
@@ -66,8 +63,7 @@ class Quorum:
         declared: Round = _NONE,
         places: Mapping[str, Assignment] | None = None,
         here: str = "",
-        *,
-        has_begun: bool = False,
+        remembered: Iterable[str] = (),
     ) -> None:
         """``declared``: the newest round that was complete here.
 
@@ -75,15 +71,18 @@ class Quorum:
         never complete. ``here``: this place (``begun_at``). A round that was begun here is declared here or nowhere:
         one that is not was never complete, and does not bind.
 
-        ``has_begun``: it is remembered here that there was a round: nodes that know of none form none.
+        ``remembered``: the keys that say that there was a round (``to_remember``): nodes that know of none form none.
         """
         self._at = here
-        self._begun = has_begun
+        self._remembered = [key.removeprefix(BEGUN) for key in remembered if key != COMPLETE]
+        self._begun = any(key == COMPLETE for key in remembered)
         """There was a round: this leader has heard of one from a member, which may have gone since."""
         self._declared: Seat | None = None
         self._heard: dict[str, tuple[Seat, ...]] = {}
         self._stay: dict[str, None] = {}
         """The nodes that no longer take part anywhere, and were members here when they went."""
+        self._led: dict[str, int] = {}
+        """What those who began rounds elsewhere say of them: by mark, the newest that may have been complete."""
         self._served: dict[Which, set[int]] = {}
         """Who served the endpoint that others of the round have left: frozen, cut off or gone."""
         self._here: dict[str, Seat] = {}
@@ -110,7 +109,7 @@ class Quorum:
         """
         brought = self._brought.get(planned.node_id, frozenset())
         return any(
-            which(seat) not in brought and not self._is_ours(seat) for seat in self._heard.get(planned.node_id, ())
+            which(seat) not in brought and not self._was_never(seat.round, _mark_of(seat)) for seat in self._heard.get(planned.node_id, ())
         )
 
     def has_reached(self, planned: Assignment) -> bool:
@@ -122,6 +121,9 @@ class Quorum:
         """A member has come, or says something new about itself."""
         self._heard[member.node_id] = member.seats
         known = [seat for seat in member.seats if seat.complete]
+        if member.led is not None:
+            mark, declared = member.led
+            self._led[mark] = declared
         self._begun = self._begun or bool(known)
         if member.server >= 0 and known:
             self._served.setdefault(which(known[0]), set()).add(member.server)
@@ -144,8 +146,8 @@ class Quorum:
 
     @property
     def knows(self) -> bool:
-        """Whether a complete round is known of: there was one before."""
-        return self._begun or self._declared is not None
+        """Whether there was a complete round before, or may have been."""
+        return self._begun or self._declared is not None or any(map(self._may_have_been, self._remembered))
 
     def has(self, chosen: Collection[str], members: Collection[str]) -> bool:
         """Whether the nodes ``chosen``, out of the ``members`` that live here, may form a round."""
@@ -199,7 +201,7 @@ class Quorum:
         votes: dict[Which, set[int]] = {
             which(seat): set()
             for seat in self._known(members)
-            if seat.round >= last and seat.world > 0 and (seat.complete or not self._is_ours(seat))
+            if seat.round >= last and seat.world > 0 and (seat.complete or not self._was_never(seat.round, _mark_of(seat)))
         }
         for node in dict.fromkeys((*chosen, *self._stay)):
             for seat in self._seats(node):
@@ -207,8 +209,16 @@ class Quorum:
                     votes[which(seat)].add(seat.rank)
         return sorted(votes.items(), reverse=True)
 
-    def _is_ours(self, seat: Seat) -> bool:
-        return bool(self._at) and _begun_at(seat) == self._at
+    def _was_never(self, number: int, mark: str) -> bool:
+        """Whether a round is known never to have been complete, unless a node says that it was.
+
+        It was begun here, and was not declared; or it was not by the node that began it.
+        """
+        return (bool(self._at) and begun_at(mark) == self._at) or number > self._led.get(mark, number)
+
+    def _may_have_been(self, remembered: str) -> bool:
+        number, _, mark = remembered.partition(".")
+        return not (number.isdecimal() and self._was_never(int(number), mark))
 
     def _known(self, members: Iterable[str]) -> Iterator[Seat]:
         if self._declared is not None:
@@ -222,8 +232,8 @@ class Quorum:
             yield self._here[node]
 
 
-def _begun_at(seat: Seat) -> str:
-    return begun_at(seat.where.rpartition(" ")[2])
+def _mark_of(seat: Seat) -> str:
+    return seat.where.rpartition(" ")[2]
 
 
 def _where(round_: Assignment | Round) -> str:
