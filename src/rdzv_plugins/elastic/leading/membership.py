@@ -272,8 +272,10 @@ class Membership:
         pressing = self._act_by if self._is_late() else None
         roster = self._roster
         back = self._kept.until if self._kept is not None else None
-        last_call = self._last_call_at if back is None else None
-        gather = self._gather_by if self._step == "join" else None
+        joining = self._step == "join"
+        gather = self._gather_by if joining else None
+        # it may have passed when something else came first, and then it decides nothing
+        last_call = self._last_call_at if joining and self._is_first and back is None and gather is None else None
         deadlines = (gather, last_call, roster.claims.deadline(), roster.left_out.deadline(), pressing, back)
         return min((at for at in deadlines if at is not None), default=None)
 
