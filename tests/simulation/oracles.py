@@ -182,7 +182,9 @@ class Oracles:
             return
         run, declared = len(service.store.runs), decode(Round, value)
         if declared.state == "complete" and (self._last is None or declared.number >= self._last[0]):
-            given = [decode(Assignment, kv.value) for key, (kv, *_) in service.store.keys.items() if key.startswith(NODES)]
+            given = [
+                decode(Assignment, kv.value) for key, (kv, *_) in service.store.keys.items() if key.startswith(NODES)
+            ]
             here = [each.node_id for each in given if each.round == declared.number and each.is_place]
             self._last = declared.number, declared.world, here
         of, last = self._declared.get(service, (0, declared))

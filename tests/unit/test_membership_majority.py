@@ -9,7 +9,7 @@ from kits.unit.membership_steps import Leader, node
 from msgspec import structs
 
 from rdzv_plugins.coordination import KeyValue
-from rdzv_plugins.elastic.keys import BEGUN, COMPLETE, PLACE_ID, Assignment, Member, Round, Seat, decode, encode
+from rdzv_plugins.elastic.keys import BEGUN, PLACE_ID, Assignment, Member, Round, Seat, decode, encode
 from rdzv_plugins.elastic.leading.leader import Leader as RealLeader
 from rdzv_plugins.elastic.leading.membership import Membership, Rules
 from rdzv_plugins.elastic.leading.quorum import seats_reached
@@ -253,21 +253,20 @@ def test_who_knows_of_no_round_forms_none_where_there_was_one(how: str):
         leader.hear(node("new"), from_elsewhere("a", 0, 3))
         leader.lose("a")
     else:
-        leader.machine = Membership(leader.rules, lambda _: None, remembered=[COMPLETE])
+        leader.machine = Membership(leader.rules, lambda _: None, has_begun=True)
         leader.hear(node("new"))
     leader.wait(1000)
     assert leader.assigned == {}
     assert "nobody is here who was in a round of it" in leader.machine.facts()
 
 
-@pytest.mark.parametrize(
-    ("held", "begun"), [((), False), ((COMPLETE,), True), ((BEGUN + "1.here.x",), False), ((BEGUN + "1.elsewhere.x",), True)]
-)
-def test_leader_reads_that_there_was_a_round_or_may_have_been_elsewhere(held: tuple[str, ...], begun: bool):
+@pytest.mark.parametrize("held", [(), (KeyValue(BEGUN, b"true", 1),)])
+def test_leader_reads_that_there_was_a_round(held: tuple[KeyValue, ...]):
     real = object.__new__(RealLeader)
     real._rules, real._order, real._runtime = Rules(1, 5, majority=True), lambda _: None, SYSTEM
-    membership, _ = real._take_over([KeyValue(PLACE_ID, b"here", 1), *(KeyValue(key, b"true", 1) for key in held)])
-    assert membership._is_first is not begun
+    real._first_here = True
+    membership, _ = real._take_over([KeyValue(PLACE_ID, b"here", 1), *held])
+    assert membership._is_first is not bool(held)
 
 
 def test_seats_are_told_and_strange_ones_refused():

@@ -27,7 +27,7 @@ from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.endpoint_options import EndpointOptions, meeting_places, validate
 from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.joining import Joining
-from rdzv_plugins.elastic.keys import BORN, COMPLETE, Assignment, Member, Round, encode
+from rdzv_plugins.elastic.keys import BEGUN, BORN, Assignment, Member, Round, encode
 from rdzv_plugins.elastic.leading.quorum import seat_of
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.myself import Myself
@@ -87,12 +87,12 @@ def born(place: int) -> Sight:
         ([born(0), born(1), born(1)], False, "join", 1),  # two have begun at once
         ([born(1), SILENT, born(1)], False, "wait", 1),
         ([born(1), THERE, SILENT], False, "claim", 1),  # what one has begun is carried on
-        ([SILENT, Sight(answers=True, begun=(COMPLETE,)), THERE], False, "join", 1),
+        ([SILENT, Sight(answers=True, begun=True), THERE], False, "join", 1),
         ([THERE, Sight(answers=True, round=2), Sight(answers=True, round=3)], False, "join", 2),
         ([SILENT, SILENT, SILENT], True, "wait", -1),
         ([SILENT, THERE, THERE], True, "join", 1),
         ([SILENT, THERE, Sight(answers=True, members=2)], True, "join", 2),
-        ([SILENT, SILENT, Sight(answers=True, begun=(COMPLETE,))], True, "join", 2),
+        ([SILENT, SILENT, Sight(answers=True, begun=True)], True, "join", 2),
     ],
 )
 def test_place_to_join(sights: list[Sight], knows: bool, step: str, place: int):
@@ -174,7 +174,7 @@ def by_itself(server: StoreServer | Endpoint) -> NativeCoordination:
 
 def knows(places: Places) -> Places:
     """Of a node that has been in a round."""
-    places.carried_by(lambda: (seat_of(PLACE, complete=True),))
+    places.carried_by(lambda: True)
     return places
 
 
@@ -421,9 +421,9 @@ def test_what_a_node_knows_is_heard_of_behind_the_border_around_plugins():
     service: Any = CheckedCoordination(inner, SimpleNamespace())  # type: ignore[arg-type]
     myself = Myself(Member("a", "a", "a", 1, "10.0.0.1", "", 1), Sessions(), SYSTEM)  # type: ignore[arg-type]
     Carrying(service, myself)
-    assert not inner.knows
+    assert not inner.knows()
     myself.change(seats=(seat_of(PLACE, complete=True),))
-    assert inner.knows
+    assert inner.knows()
 
 
 PLACE = Assignment(6, 0, 3, "a", master_addr="10.0.0.2", master_port=4000, begun="here")
@@ -577,7 +577,7 @@ def test_place_that_remembers_nothing_stops_nobody(servers: list[StoreServer], c
 
         def refused(key: str, value: str) -> str:
             asked.add(key)
-            if asked == {BORN, COMPLETE}:
+            if asked == {BORN, BEGUN}:
                 told.set()
             raise RdzvError(f"it refuses writing {key}: it is full")
 
@@ -592,7 +592,7 @@ def test_place_that_remembers_nothing_stops_nobody(servers: list[StoreServer], c
         knows(one)._wake()
         assert told.wait(20)
         begun = threading.Event()
-        joined(side).watch(COMPLETE, lambda _: begun.set(), timeout=20)
+        joined(side).watch(BEGUN, lambda _: begun.set(), timeout=20)
         assert begun.wait(20), "this node knows of a round, though no place shows one"
         assert watching.is_alive()
         assert "does not remember it: it refuses writing place/born: it is full" in caplog.text

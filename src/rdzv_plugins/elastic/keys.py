@@ -18,7 +18,7 @@
     answer/<id>/<node_id>/<part>    ephemeral: a node's answer, kept until the question has gone
     place/born          several endpoints: the one where the first round is begun (``places.outlook``)
     place/id            several endpoints: what rounds that were begun here are marked with
-    place/begun/        several endpoints: there was a complete round, or a certain one may have been complete
+    place/begun         several endpoints: there was a complete round
 
 Every node watches ``all/`` and its own ``node/`` key; the leader watches ``members/``. Each value carries the number of
 its round, so that a late one changes nothing. Values are JSON, never pickle: being able to write to the service must
@@ -58,8 +58,7 @@ ASKED = "all/asked/"
 ANSWERS = "answer/"
 BORN = "place/born"
 PLACE_ID = "place/id"
-BEGUN = "place/begun/"
-COMPLETE = BEGUN + "complete"
+BEGUN = "place/begun"
 
 PROTOCOL = 7
 """The version of these keys. Nodes of different versions refuse each other."""

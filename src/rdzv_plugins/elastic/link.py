@@ -219,6 +219,7 @@ class Link:
             self._runtime,
             gone=gone,
             proved=tuple(sorted(self._proved)),
+            first_here=self.places is None or self.places.at == self.places.begins_at,
             on_free=self._view.wake,
             on_waits=self._on_waits,
         )

@@ -65,12 +65,15 @@ class Leader:
         *,
         gone: str = "",
         proved: Iterable[str] = (),
+        first_here: bool = True,
         on_free: Callable[[], None] = lambda: None,
         on_waits: Callable[[], None] = lambda: None,
     ) -> None:
         """``me``: this node. ``gone``: the node that led before and whose process is proved gone.
 
         ``proved``: nodes whose processes were proved gone to this one while they were members at this endpoint.
+
+        ``first_here``: see ``Quorum``.
 
         ``on_free`` is called, on the thread, when a leader that was ``stuck`` no longer is. ``on_waits``: as for
         ``PeerWatch``.
@@ -80,7 +83,7 @@ class Leader:
         self._outage, self._runtime = outage, runtime
         self._inbox: SimpleQueue[Sequence[Event | _ProvedGone] | None] = self._runtime.SimpleQueue()
         self._seen = MemberWatch(session, me, self.proved, on_waits, runtime, until_proved=rules.majority)
-        self._was_leading, self._proved = gone, tuple(proved)
+        self._was_leading, self._proved, self._first_here = gone, tuple(proved), first_here
         self.led: tuple[str, int] | None = None
         """Several endpoints: as in ``Member``. Final once the session has ended."""
         self._progress = ""
@@ -193,10 +196,12 @@ class Leader:
             for each in readable(Assignment, [kv])
         }
         here = self._place(held) if self._rules.majority else ""
-        remembered = [kv.key for kv in held if kv.key.startswith(keys.BEGUN)]
+        has_begun = any(kv.key == keys.BEGUN for kv in held)
         mark = f"{here}.{self._runtime.uuid4().hex}" if here else ""
         self.led = (mark, 0) if mark else None
-        membership = Membership(self._rules, self._order, declared, assignments, remembered=remembered, mark=mark)
+        membership = Membership(
+            self._rules, self._order, declared, assignments, has_begun=has_begun, first_here=self._first_here, mark=mark
+        )
         return membership, Probing(probe)
 
     def _place(self, held: Sequence[KeyValue]) -> str:

@@ -109,10 +109,13 @@ class Membership:
         declared: Round | None = None,
         assignments: Mapping[str, Assignment] | None = None,
         *,
-        remembered: Collection[str] = (),
+        has_begun: bool = False,
+        first_here: bool = True,
         mark: str = "",
     ) -> None:
-        """``remembered``: the keys by which this endpoint, one of several, remembers that there was a round.
+        """``has_begun``: this endpoint, one of several, remembers that there was a round.
+
+        ``first_here``: see ``Quorum``.
 
         ``mark`` identifies this leader's rounds, and this endpoint (``quorum.begun_at``): another leader may give the
         same numbers at another endpoint.
@@ -143,8 +146,11 @@ class Membership:
         self._all_known = self._step != "complete"  # nobody is welcome before all nodes that have a place are known
         self._kept = KeptRound(rules.back, given, one_place=not rules.majority) if declared is None else None
         self._mark = mark
-        here = begun_at(mark)
-        self._quorum = Quorum(self._declared, self._places, here, remembered) if rules.majority else None
+        self._quorum: Quorum | None = None
+        if rules.majority:
+            self._quorum = Quorum(
+                self._declared, self._places, begun_at(mark), has_begun=has_begun, first_here=first_here
+            )
         self._gather_by: float | None = None
         """Several endpoints: how long the nodes of a round that was declared elsewhere wait for each other."""
         self._gathered = self._declared.number

@@ -12,9 +12,9 @@ voice stays here. The argument is in docs/decisions/0049-several-endpoints.md. N
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from rdzv_plugins.elastic.keys import BEGUN, COMPLETE, Assignment, Member, Round, Seat
+from rdzv_plugins.elastic.keys import Assignment, Member, Round, Seat
 
 Which = tuple[int, int, str]
 """A round, identified by its number, its size and its store."""
@@ -25,13 +25,6 @@ _NONE = Round()
 def begun_at(mark: str) -> str:
     """At which place, in which life of its service, the rounds with that mark (``Assignment.begun``) were begun."""
     return mark.partition(".")[0]
-
-
-def to_remember(seats: Sequence[Seat]) -> list[str]:
-    """The keys by which a place remembers what a node with these seats knows: there was a round, or may have been."""
-    if any(seat.complete for seat in seats):
-        return [COMPLETE]
-    return [f"{BEGUN}{seat.round}.{_mark_of(seat)}" for seat in seats]
 
 
 def seat_of(place: Assignment, *, complete: bool) -> Seat:
@@ -63,7 +56,9 @@ class Quorum:
         declared: Round = _NONE,
         places: Mapping[str, Assignment] | None = None,
         here: str = "",
-        remembered: Iterable[str] = (),
+        *,
+        has_begun: bool = False,
+        first_here: bool = True,
     ) -> None:
         """``declared``: the newest round that was complete here.
 
@@ -71,11 +66,12 @@ class Quorum:
         never complete. ``here``: this place (``begun_at``). A round that was begun here is declared here or nowhere:
         one that is not was never complete, and does not bind.
 
-        ``remembered``: the keys that say that there was a round (``to_remember``): nodes that know of none form none.
+        ``has_begun``: it is remembered here that there was a round. ``first_here``: it is here that the first one is
+        begun. Nodes that know of no complete round form none where that is not so. They may have reached one, but do
+        not know whether it was complete; if it was not, another may have been, without any of them.
         """
-        self._at = here
-        self._remembered = [key.removeprefix(BEGUN) for key in remembered if key != COMPLETE]
-        self._begun = any(key == COMPLETE for key in remembered)
+        self._at, self._first_here = here, first_here
+        self._begun = has_begun
         """There was a round: this leader has heard of one from a member, which may have gone since."""
         self._declared: Seat | None = None
         self._heard: dict[str, tuple[Seat, ...]] = {}
@@ -109,7 +105,8 @@ class Quorum:
         """
         brought = self._brought.get(planned.node_id, frozenset())
         return any(
-            which(seat) not in brought and not self._was_never(seat.round, _mark_of(seat)) for seat in self._heard.get(planned.node_id, ())
+            which(seat) not in brought and not self._was_never(seat.round, _mark_of(seat))
+            for seat in self._heard.get(planned.node_id, ())
         )
 
     def has_reached(self, planned: Assignment) -> bool:
@@ -146,8 +143,8 @@ class Quorum:
 
     @property
     def knows(self) -> bool:
-        """Whether there was a complete round before, or may have been."""
-        return self._begun or self._declared is not None or any(map(self._may_have_been, self._remembered))
+        """Whether a complete round is known of: there was one before."""
+        return self._begun or self._declared is not None
 
     def has(self, chosen: Collection[str], members: Collection[str]) -> bool:
         """Whether the nodes ``chosen``, out of the ``members`` that live here, may form a round."""
@@ -185,7 +182,7 @@ class Quorum:
 
     def _lacking(self, chosen: Collection[str], members: Collection[str]) -> Iterator[tuple[Which, set[int]]]:
         binding = self._votes(chosen, members)
-        if self.knows and not binding:
+        if not self.last(members) and (self.knows or not self._first_here):
             yield (0, 0, ""), set()
         for which, votes in binding:
             world = which[1]
@@ -201,7 +198,9 @@ class Quorum:
         votes: dict[Which, set[int]] = {
             which(seat): set()
             for seat in self._known(members)
-            if seat.round >= last and seat.world > 0 and (seat.complete or not self._was_never(seat.round, _mark_of(seat)))
+            if seat.round >= last
+            and seat.world > 0
+            and (seat.complete or not self._was_never(seat.round, _mark_of(seat)))
         }
         for node in dict.fromkeys((*chosen, *self._stay)):
             for seat in self._seats(node):
@@ -215,10 +214,6 @@ class Quorum:
         It was begun here, and was not declared; or it was not by the node that began it.
         """
         return (bool(self._at) and begun_at(mark) == self._at) or number > self._led.get(mark, number)
-
-    def _may_have_been(self, remembered: str) -> bool:
-        number, _, mark = remembered.partition(".")
-        return not (number.isdecimal() and self._was_never(int(number), mark))
 
     def _known(self, members: Iterable[str]) -> Iterator[Seat]:
         if self._declared is not None:

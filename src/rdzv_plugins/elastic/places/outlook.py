@@ -258,8 +258,8 @@ class Outlook:
                 elif event.key == BORN:
                     born, others = read_born(event.value, self._places)
                     self._see(session, born=born, others=others)
-                elif event.key.startswith(BEGUN):
-                    self._see(session, begun=tuple(dict.fromkeys((*self.sight.begun, event.key))))
+                elif event.key == BEGUN:
+                    self._see(session, begun=True)
             except (ValueError, TypeError) as error:
                 logger.warning("cannot read key %r at %s: %s", event.key, self.endpoint, error)
 

@@ -6,13 +6,11 @@ replaced; the next may be at another place, which knows nothing of the run: the 
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 from collections.abc import Callable, Sequence
 
-from rdzv_plugins.elastic.keys import BORN, COMPLETE, Seat
-from rdzv_plugins.elastic.leading.quorum import to_remember
+from rdzv_plugins.elastic.keys import BEGUN, BORN, ROUND
 from rdzv_plugins.elastic.places.outlook import Outlook, read_born, say_born
 from rdzv_plugins.elastic.places.sight import Choice, choose, is_better
 from rdzv_plugins.endpoints import Endpoint
@@ -63,7 +61,10 @@ class Places:
         """When the place that was left has ended this node's session there, unless it stood still; by ``now``."""
         self._in_time = False  # the session has ended while it was alive, and nothing was in between
         self._closed = False
-        self._seats: Callable[[], Sequence[Seat]] = tuple
+        self.knows: Callable[[], bool] = lambda: False
+        """Whether this node was in a complete round, as far as it has heard."""
+        self.begins_at: int | None = None
+        """The place where the first round is begun, once this node has joined there for that."""
         self.at: int | None = None
         """The place of the newest session."""
         self.left_gone = False
@@ -99,7 +100,7 @@ class Places:
             choice = self._choose(self._runtime.monotonic() - start)
             if choice.step == "claim":
                 self._claim(choice.place)
-            if choice.step == "join" and (session := self._join(choice.place, ttl, on_lost)) is not None:
+            if choice.step == "join" and (session := self._join(choice, ttl, on_lost)) is not None:
                 return session
             left = start + timeout - self._runtime.monotonic()
             if left <= 0 or self._closed:
@@ -112,17 +113,12 @@ class Places:
                 logger.info("waiting for a place at %s: %s (%.0f s of %g s)", self, self._why(choice), waited, timeout)
             self._wait(seen, min(left, _LOOK_S / 5))
 
-    @property
-    def knows(self) -> bool:
-        """Whether this node has been in a round, or has reached one."""
-        return bool(self._seats())
-
-    def carried_by(self, seats: Callable[[], Sequence[Seat]]) -> None:
-        """What this node has been in is carried along by the caller: ``seats``.
+    def carried_by(self, knows: Callable[[], bool]) -> None:
+        """What this node has been in is carried along by the caller; ``knows`` says whether it was in a complete round.
 
         No attribute is set from outside: the object there may be the border around this one.
         """
-        self._seats = seats
+        self.knows = knows
 
     def close(self) -> None:
         """See ``CoordinationBackend.close``."""
@@ -141,7 +137,7 @@ class Places:
         first = self.at is None
         if first and waited < _SETTLE_S and not all(sight.tried for sight in sights):
             return Choice("wait", why="none of the places answers")
-        choice = choose(sights, knows=self.knows)
+        choice = choose(sights, knows=self.knows())
         early = any(sight.refused for sight in sights[: choice.place]) and waited < _SETTLE_S
         if choice.step == "claim" and early:
             return Choice("wait", choice.place, "the places before it are not served yet")
@@ -173,9 +169,8 @@ class Places:
                     return
                 place = born
 
-    def _join(self, place: int, ttl: float, on_lost: Callable[[ConnectionLost], None]) -> NativeSession | None:
-        held: list[NativeSession] = []
-        witnessed = False
+    def _join(self, choice: Choice, ttl: float, on_lost: Callable[[ConnectionLost], None]) -> NativeSession | None:
+        place, held, witnessed = choice.place, list[NativeSession](), False
 
         def lost(error: ConnectionLost) -> None:
             session = held[0] if held else None
@@ -193,6 +188,10 @@ class Places:
             logger.debug("joining at %s: %s", self._endpoints[place], error)
             self._outlooks[place].doubt()
             return None
+        if choice.remembers and not self._remembers(session):
+            session.close()
+            self._outlooks[place].doubt()
+            return None
         held.append(session)
         witnessed = self._outlooks[place].is_witnessed()  # else another process has just taken its port
         before, self.at = self.at, place
@@ -202,8 +201,21 @@ class Places:
             logger.warning("the rendezvous is served at %s now", self._endpoints[place])
         elif before is None and place:
             logger.info("the rendezvous is served at %s", self._endpoints[place])
+        if choice.first:
+            self.begins_at = place
         self._session, self._on_lost = session, on_lost
         return session
+
+    def _remembers(self, session: NativeSession) -> bool:
+        """Whether the place still knows of a round. If so it does for as long as the session lasts.
+
+        What was seen of it may be from before it forgot the run, as when this node stood still for a while.
+        """
+        try:
+            return any(session.list(prefix, timeout=_JOIN_S)[0] for prefix in (ROUND, BEGUN))
+        except (ConnectionLost, TimeoutError) as error:
+            logger.debug("%s: %s", self.name, error)
+            return False
 
     def _watch(self) -> None:
         """Keep an eye on the other places while this node is a member at one."""
@@ -232,7 +244,7 @@ class Places:
         better = is_better(sights, at)
         if better is not None and (counts or sights[better].works):
             self._leave(session, at, better)
-        if sights[at].works or not (self.knows or sights[at].round or sights[at].begun):
+        if sights[at].works or not (self.knows() or sights[at].round or sights[at].begun):
             return None
         if counts or counted is None or counted[0] is not session:
             most = max(sight.members for sight in sights)
@@ -250,13 +262,13 @@ class Places:
         self._on_lost(ConnectionLost(f"{where} serves this job no longer: {why}"))
 
     def _remember_begun(self) -> None:
-        """Have all places remember that there was a round, or may have been: from then on no first one is begun."""
-        there_was = any(outlook.sight.round for outlook in self._outlooks)
-        told = [COMPLETE] if there_was else to_remember(self._seats())
-        for outlook, key in itertools.product(self._outlooks, told):
-            if outlook.sight.answers and key not in outlook.sight.begun:
+        """Have all places remember that there was a round: from then on no first one is begun."""
+        if not (self.knows() or any(outlook.sight.round for outlook in self._outlooks)):
+            return
+        for outlook in self._outlooks:
+            if outlook.sight.answers and not outlook.sight.begun:
                 try:
-                    outlook.remember(key, "true")
+                    outlook.remember(BEGUN, "true")
                 except (ConnectionLost, TimeoutError) as error:
                     logger.debug("%s: %s", outlook.endpoint, error)
                 except RdzvError as error:
