@@ -249,7 +249,7 @@ class Joining:
         if not self._view.has_leader:
             self._link.campaign()
         over = self._view.round
-        if self.is_spare and over.state == "over" and over.number > self._checked:
+        if self._checks is not None and self.is_spare and over.state == "over" and over.number > self._checked:
             self._self.say(**self._tested())
         place, declared = self._view.assignment, self._view.round
         if place is not None and place.refused:
