@@ -148,3 +148,14 @@ def test_a_node_that_is_to_dial_a_store_again_waits_for_the_service_first(seed: 
     world.after(5.0)
     troubles.restart_service(world, 3.0, memory=True)
     assert ends(world.run()) == ["done"] * 2
+
+
+def test_a_spare_says_nothing_while_it_waits_after_a_round(seed: int) -> None:
+    world = World(seed, 2, 2, 2, LONG)
+    at_work(world)
+    world.add()
+    world.after(TTL_S)
+    for each in world.nodes[:2]:
+        troubles.kill(world, each)
+    world.until(lambda: world[2].end)
+    assert world.service.asked["n2"] < 16

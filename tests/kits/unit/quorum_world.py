@@ -193,7 +193,7 @@ class QuorumWorld:
     def key(self) -> object:
         parts: list[object] = [tuple((n.place, n.seats, n.alive, n.works, n.said) for n in self.nodes.values())]
         for p in self.places:
-            ours, begun, declared, told, stay, gone, here, brought = vars(p.quorum).values()
+            ours, _, begun, declared, told, stay, _, gone, here, brought = vars(p.quorum).values()
             parts.append((ours, begun, declared, frozenset(told.items()), frozenset(stay), len(gone)))
             parts.append((frozenset(here.items()), frozenset(brought.items()) if p.plan else None))
             parts.append((p.believed, p.number, p.plan, p.reached, p.complete, p.begun))
