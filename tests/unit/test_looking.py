@@ -15,7 +15,7 @@ import pytest
 from kits.wire.tls_kit import Issued
 
 from rdzv_plugins import Backend, Request, option
-from rdzv_plugins.assemble.create import create_handler
+from rdzv_plugins.assemble.create import create_rendezvous
 from rdzv_plugins.assemble.looking import can_look, look
 from rdzv_plugins.assemble.recognition import recognise
 from rdzv_plugins.elastic import keys
@@ -103,7 +103,7 @@ def test_a_node_asks_the_others_and_not_its_own() -> None:
     mine = entry("mine", create=create, recognise=says("mine"))
     host = PluginHost([mine.record, entry("other", recognise=other).record])
     with pytest.raises(UsageError, match="that is enough"):
-        create_handler(host, mine, dataclasses.replace(REQUEST, options="parsed"))
+        create_rendezvous(host, mine, dataclasses.replace(REQUEST, options="parsed"))
     assert answers == ["another's"]
     ((endpoint, options),) = [(each.endpoint, each.options) for each in asked]
     assert (endpoint, options) == ("elsewhere:7", None)

@@ -1,6 +1,6 @@
 """What a backend is made of, and what is passed to it. Nothing here imports torch.
 
-``RendezvousHandler`` and ``RendezvousBackend`` have the same methods as the classes of those names in
+``RendezvousHandler`` and ``RendezvousBackend`` have the methods of the classes of those names in
 ``torch.distributed.elastic.rendezvous``: a torch handler is accepted as it is, and ours can be given
 to torch's elastic agent as they are.
 
@@ -13,17 +13,10 @@ from rdzv_plugins.interfaces.backend import Created as Created
 from rdzv_plugins.interfaces.handler import RendezvousHandler as RendezvousHandler
 from rdzv_plugins.interfaces.handler import RendezvousInfo as RendezvousInfo
 from rdzv_plugins.interfaces.handler import StoreAddress as StoreAddress
+from rdzv_plugins.interfaces.handler import TorchHandler as TorchHandler
 from rdzv_plugins.interfaces.holding import Holding as Holding
 from rdzv_plugins.interfaces.node import Node as Node
 from rdzv_plugins.interfaces.node_check import NodeCheck as NodeCheck
-from rdzv_plugins.interfaces.optional import EnvironmentAware as EnvironmentAware
-from rdzv_plugins.interfaces.optional import EventAware as EventAware
-from rdzv_plugins.interfaces.optional import JobAware as JobAware
-from rdzv_plugins.interfaces.optional import MembershipAware as MembershipAware
-from rdzv_plugins.interfaces.optional import PeerAware as PeerAware
-from rdzv_plugins.interfaces.optional import PreflightAware as PreflightAware
-from rdzv_plugins.interfaces.optional import RestartAware as RestartAware
-from rdzv_plugins.interfaces.optional import WaitAware as WaitAware
 from rdzv_plugins.interfaces.outcome import Failure as Failure
 from rdzv_plugins.interfaces.outcome import Outcome as Outcome
 from rdzv_plugins.interfaces.request import DEFAULT_RUN_ID as DEFAULT_RUN_ID

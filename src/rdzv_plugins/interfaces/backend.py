@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rdzv_plugins.capabilities import Capability
-from rdzv_plugins.interfaces.handler import RendezvousHandler
+from rdzv_plugins.interfaces.handler import RendezvousHandler, TorchHandler
 from rdzv_plugins.interfaces.request import Request
 from rdzv_plugins.interfaces.service_check import ServiceCheck
 from rdzv_plugins.interfaces.state_backend import RendezvousBackend
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rdzv_plugins.coordination import CoordinationBackend
     from rdzv_plugins.run_status import RunStatus
 
-Created: TypeAlias = "RendezvousHandler | RendezvousBackend | CoordinationBackend"
+Created: TypeAlias = "RendezvousHandler | TorchHandler | RendezvousBackend | CoordinationBackend"
 
 
 @dataclass(frozen=True)

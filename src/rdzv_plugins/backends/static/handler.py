@@ -16,7 +16,7 @@ from rdzv_plugins.backends.static.keys import NAME, run_prefix
 from rdzv_plugins.backends.static.peers import Peers
 from rdzv_plugins.backends.static.rounds import Rounds
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.interfaces import Failure, Outcome, Request, RoundEvent, TellEvent
+from rdzv_plugins.interfaces import Failure, Outcome, RendezvousHandler, Request, RoundEvent, TellEvent
 from rdzv_plugins.kvstore.sockets.listening import bind
 from rdzv_plugins.kvstore.sockets.reach import is_own_address, look
 from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
@@ -47,8 +47,8 @@ _WHO = "node rank 0"
 _TWO_WITH_ONE_RANK = "Give every node a --node-rank of its own."
 
 
-class StaticHandler:
-    """A ``RendezvousHandler``. Use from one thread at a time, except ``note_failure`` and the watch's call-backs."""
+class StaticHandler(RendezvousHandler):
+    """Use from one thread at a time, except ``note_failure`` and the watch's call-backs."""
 
     def __init__(self, request: Request, rank: int, runtime: Runtime, serve: Serve = native_server) -> None:
         """``serve`` makes the native servers of both stores."""
@@ -160,7 +160,7 @@ class StaticHandler:
             raise self._problem or self._lost(error) from error
 
     def stay(self) -> None:
-        """See ``PeerAware``: node rank 0 serves both stores."""
+        """Node rank 0 serves both stores."""
         if self._rank != 0 or self._peers is None or self._record is None:
             return
         record = self._record
