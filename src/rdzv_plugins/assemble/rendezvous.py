@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rdzv_plugins.assemble.local_endpoint import warn_of_small_round
@@ -86,10 +87,10 @@ class Rendezvous:
             self.leave(Outcome("lost", "the launcher did not say how it ended"))
         return bool(self.handler.shutdown())
 
-    def worker_env(self, env: dict[str, str]) -> dict[str, str]:
+    def worker_env(self, env: Mapping[str, str]) -> dict[str, str]:
         """Variables that the handler and the plug-ins add to one worker's environment; a plug-in's take precedence."""
         own = dict(self.handler.worker_env())
-        return own | self._host.worker_env(self._request, env | own)
+        return own | self._host.worker_env(self._request, {**env, **own})
 
 
 def _in_contract(info: RendezvousInfo) -> RendezvousInfo:

@@ -42,7 +42,7 @@ from rdzv_launcher.run.stacks.node import NodeStacks
 from rdzv_launcher.run.stacks.workers import Node, Worker, workers_in
 from rdzv_launcher.run.summary import describe, failure_summary
 from rdzv_launcher.run.vitals import vitals
-from rdzv_launcher.run.workers.environment import ERROR_FILE
+from rdzv_launcher.run.workers.environment import ERROR_FILE, Addition
 from rdzv_launcher.run.workers.error_files import hand_to_scheduler, record_own_error
 from rdzv_launcher.run.workers.event_log import EventLog
 from rdzv_launcher.run.workers.failures import WorkerFailure, worker_failure
@@ -297,20 +297,19 @@ class Launch:
         if self._timeline is not None:
             self._timeline.wrote(local_rank, self._loop.group)
 
-    def _starts(self, group: WorkerGroup, variables: Mapping[str, str]) -> Sequence[Start]:
-        """What is started for a round, with ``variables`` in addition."""
-        use_agent_store = self._rendezvous.handler.use_agent_store
-        return prepare_starts(
-            self._spec, group, self._output, use_agent_store, lambda own: {**variables, **self._extra(own)}
+    def _starts(self, group: WorkerGroup, timer: Mapping[str, str]) -> Sequence[Start]:
+        """What is started for a round; workers get the variables of the ``timer``, and those of all others here."""
+        additions: Sequence[Addition] = (
+            lambda group, worker, own: timer,
+            lambda group, worker, own: self._rendezvous.worker_env(own),
+            lambda group, worker, own: self._fence.environment,
+            lambda group, worker, own: self._stacks.environment,
+            lambda group, worker, own: self._barrier,
+            lambda group, worker, own: self._hangs.environment(worker.global_rank),
+            lambda group, worker, own: self._notices.environment(group, worker.local_rank, own),
         )
-
-    def _extra(self, own: dict[str, str]) -> dict[str, str]:
-        """What is added to a worker's own variables."""
-        assert self._loop.group is not None
-        handlers = self._rendezvous.worker_env(own)
-        hangs, notices = self._hangs.environment(own), self._notices.environment({**own, **handlers}, self._loop.group)
-        of_agent = {**self._fence.environment, **self._stacks.environment, **self._barrier}
-        return {**handlers, **of_agent, **hangs, **notices}
+        use_agent_store = self._rendezvous.handler.use_agent_store
+        return prepare_starts(self._spec, group, self._output, use_agent_store, additions)
 
     def _place(self) -> Place:
         """This node's place in the job, for the watch for hangs. Any thread may ask."""
