@@ -208,7 +208,7 @@ from rdzv_launcher.run.workers import causes, event_log, failures, file_timer, l
 from rdzv_launcher.run.workers.output import log_files, output
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.interfaces import Failure, Request
-from rdzv_plugins.round_info import StoreInfo
+from rdzv_plugins.interfaces import StoreInfo
 args = argparse.Namespace(**{vars(args)!r})
 request = Request(backend="static", run_id="job", endpoint="", min_nodes=1, max_nodes=1, nproc_per_node=1)
 spec = spec.read_spec(args, request)

@@ -18,8 +18,7 @@ from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.errors import BrokenPlugin, ConnectionLost, EndpointUnreachable, RendezvousTimeout
 from rdzv_plugins.host import PluginHost, PluginRecord
 from rdzv_plugins.host.catalog import Entry
-from rdzv_plugins.interfaces import RendezvousHandler
-from rdzv_plugins.round_info import RoundInfo, StoreInfo
+from rdzv_plugins.interfaces import RendezvousHandler, RoundInfo, StoreInfo
 
 T = 60.0
 HELD = KeyValue("k", b"", 1)

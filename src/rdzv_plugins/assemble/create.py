@@ -19,6 +19,7 @@ from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, MissingDepend
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.host.manager import PluginHost
 from rdzv_plugins.interfaces import (
+    VERDICTS,
     Backend,
     Capability,
     Created,
@@ -27,7 +28,6 @@ from rdzv_plugins.interfaces import (
     Request,
     ServiceCheck,
 )
-from rdzv_plugins.interfaces.service_check import VERDICTS
 from rdzv_plugins.job_token import token_of
 from rdzv_plugins.kvstore.sockets.reach import require_loopback
 from rdzv_plugins.options import WorkerStoreOptions, parse_options

@@ -34,9 +34,17 @@ from rdzv_plugins.elastic.reports import what_is_waited_for
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.settings import settings_of
 from rdzv_plugins.elastic.view import View
-from rdzv_plugins.interfaces import Failure, NodeCheck, Outcome, RendezvousHandler, Request, TellEvent
+from rdzv_plugins.interfaces import (
+    Failure,
+    NodeCheck,
+    Outcome,
+    RendezvousHandler,
+    Request,
+    RoundInfo,
+    StoreInfo,
+    TellEvent,
+)
 from rdzv_plugins.job_token import token_of
-from rdzv_plugins.round_info import RoundInfo, StoreInfo
 from rdzv_plugins.rounds.ends import parse_failure, to_json
 from rdzv_plugins.rounds.joining_again import must_join_again
 from rdzv_plugins.runtime import SYSTEM, Runtime

@@ -16,7 +16,16 @@ from rdzv_plugins.backends.static.keys import NAME, run_prefix
 from rdzv_plugins.backends.static.peers import Peers
 from rdzv_plugins.backends.static.rounds import Rounds
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.interfaces import Failure, Outcome, RendezvousHandler, Request, RoundEvent, TellEvent
+from rdzv_plugins.interfaces import (
+    Failure,
+    Outcome,
+    RendezvousHandler,
+    Request,
+    RoundEvent,
+    RoundInfo,
+    StoreInfo,
+    TellEvent,
+)
 from rdzv_plugins.kvstore.sockets.listening import bind
 from rdzv_plugins.kvstore.sockets.reach import is_own_address, look
 from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
@@ -25,7 +34,6 @@ from rdzv_plugins.kvstore.tcpstore.watch import AwaitedKey, KeyWatch
 from rdzv_plugins.kvstore.tcpstore.whose import refuse_others, stranger_at, telling_whose
 from rdzv_plugins.options import PortRange
 from rdzv_plugins.reporting import Reporting
-from rdzv_plugins.round_info import RoundInfo, StoreInfo
 from rdzv_plugins.rounds.ends import ended_error, parse_outcome
 from rdzv_plugins.rounds.job_record import JobRecord
 from rdzv_plugins.rounds.settings_check import torch_version, warn_of_other_torch

@@ -1,15 +1,13 @@
-"""A node's part in the rendezvous under full control, and the result of a round."""
+"""A node's part in the rendezvous under full control: the handler, what its rounds result in, and how they end."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from rdzv_plugins.interfaces.holding import Holding
-from rdzv_plugins.interfaces.node_check import NodeCheck
-from rdzv_plugins.interfaces.outcome import Failure, Outcome
-from rdzv_plugins.interfaces.round_event import TellEvent
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from rdzv_plugins.questions import Questions
@@ -33,7 +31,7 @@ class RendezvousInfo(Protocol):
     """The result of one round (torch: ``RendezvousInfo``).
 
     ``store`` is private to the round and to the agents; ``rank`` and ``world_size`` count nodes, not workers.
-    ``round_info.RoundInfo`` is one that needs no torch.
+    ``RoundInfo`` is one that needs no torch.
     """
 
     @property
@@ -54,6 +52,162 @@ class RendezvousInfo(Protocol):
     @property
     def bootstrap_store_info(self) -> StoreAddress | None:
         """Where the workers' store is; None leaves it to the first worker to serve one."""
+        ...
+
+
+@dataclass(frozen=True)
+class StoreInfo:
+    """Where the workers of a round find their store (torch: ``RendezvousStoreInfo``)."""
+
+    master_addr: str
+    """Host name or address, as the workers get it in MASTER_ADDR."""
+    master_port: int
+    """TCP port, as the workers get it in MASTER_PORT."""
+
+
+@dataclass(frozen=True)
+class RoundInfo:
+    """One round as a node sees it (torch: ``RendezvousInfo``). Nodes are counted, not workers."""
+
+    store: Any
+    """The agents' store of the round: a ``Store``, or one of torch's."""
+    rank: int
+    """The rank of this node, from 0."""
+    world_size: int
+    """The number of nodes of the round."""
+    bootstrap_store_info: StoreInfo | None = None
+    """Where the workers' store is; None leaves it to the first worker to serve one."""
+
+
+class RoundEvent(Struct, frozen=True):
+    """Something that happened to a round, as this node sees it; reported at the moment when it happens.
+
+    ``placed``: this node has been told its rank. ``served``: it serves the workers' store; reported before the others
+    are told about the store. ``reached``: it can dial that store; reported before the others are told. ``complete``:
+    every node of the round has joined and reached the store. ``over``: the round does not go on.
+    """
+
+    kind: Literal["placed", "served", "reached", "complete", "over"]
+    round: int
+    """The round's number, from 1; the same on all nodes."""
+    rank: int | None = None
+    """This node's rank in the round, if it is known."""
+    world: int | None = None
+    """The number of the round's nodes, if it is known."""
+    reason: str = ""
+    """Why the round is over, as a sentence; empty for other kinds."""
+    cause: Literal["", "lost", "asked", "came"] = ""
+    """Why the round is over: ``lost``, ``asked`` or ``came``; empty for other kinds.
+
+    A node was lost, asked for a new round, or has come.
+    """
+
+
+TellEvent: TypeAlias = Callable[[RoundEvent], None]
+"""Gets each event. Returns at once and raises nothing; any thread may call it."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The end of a failed worker. ``exit_code`` is negative for a signal, as in ``subprocess``. Immutable."""
+
+    node_rank: int
+    """The rank, in the round that failed, of the node on which the worker ran; ``host`` is that node's name."""
+    host: str
+    global_rank: int
+    local_rank: int
+    pid: int
+    exit_code: int
+    stderr: tuple[str, ...] = ()
+    """The last lines of its standard error, at most a few kilobytes."""
+    cause: str = ""
+    """Anything else that is known about its end, as a sentence, for example an out-of-memory kill. May be empty."""
+
+    hang: str = ""
+    """Where the worker stood, starting with a verb, if it differed from the others in a job that hung. Then it had not
+    ended, and ``exit_code`` is that of ``JobHung``. Empty: it ended by itself.
+    """
+
+    @property
+    def process_exit_code(self) -> int:
+        """The exit code that a shell would report: the code itself, or 128+n for signal n."""
+        return 128 - self.exit_code if self.exit_code < 0 else self.exit_code
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How this node's part in the job ended. Immutable.
+
+    ``done``: its workers succeeded. ``failed``: restarts are used up, the job is over for everybody. ``lost``: the node
+    leaves (a signal, an error of its own), and the others may go on without it.
+    """
+
+    end: Literal["done", "failed", "lost"]
+    reason: str = ""
+    """A sentence, for the others and for the log."""
+    failure: Failure | None = None
+    """The worker that failed first on any node, if one did."""
+    why: str = ""
+    """Why the job failed although restarts were left, as a sentence; empty if none were left."""
+    exit_code: int = 0
+    """The exit code of every node of the job; 0: that of ``failure``."""
+
+
+@dataclass(frozen=True)
+class NodeCheck:
+    """The condition of one part of a node, as its preflight found it. Immutable."""
+
+    name: str
+    """What was checked, in a word or two; unique on its node, and the same on all nodes."""
+    verdict: Literal["ok", "warning", "broken"] = "ok"
+    """``broken``: a job should not use this node. ``warning``: it may, but the finding is reported."""
+    text: str = ""
+    """The finding, as a sentence that does not repeat the name."""
+    value: float | None = None
+    """A figure to compare with the other nodes', where more is better; None if there is none.
+
+    Among at least three nodes, one is slow if its value is less than the median divided by ``preflight_factor``.
+    """
+    unit: str = ""
+    """The unit of ``value``, for example ``GB/s``."""
+
+
+class Holding(Protocol):
+    """How long a node's round is sure to hold: an optional attribute of a handler, named ``holding``.
+
+    Reading it sends nothing. Thread-safe.
+    """
+
+    @property
+    def ttl(self) -> float:
+        """Seconds without a sign of life after which the service counts a node as lost."""
+        ...
+
+    def until(self) -> float:
+        """The time until which the round is sure to hold, as ``rdzv_plugins.clock.now`` counts; 0 when it is over.
+
+        Infinite for a session that cannot say.
+        """
+        ...
+
+    def ended(self) -> bool:
+        """True once the session with which this node joined its round is known to have ended."""
+        ...
+
+    def sure(self) -> bool:
+        """True if the session with which this node joined is known to live now, so nobody else acts in its place."""
+        ...
+
+    def confirm(self, timeout: float) -> bool:
+        """Ask the service, for at most ``timeout`` seconds; True if its answer shows that the session lives."""
+        ...
+
+    def wait_for_news(self, timeout: float) -> None:
+        """Return when something may have changed, or after ``timeout`` seconds."""
+        ...
+
+    def on_news(self, call: Callable[[], None] | None) -> None:
+        """Register a function that gets all news of a round before anybody else does. It returns at once."""
         ...
 
 
