@@ -345,17 +345,15 @@ class Launch:
 
     def _failed(self, first: Failure | None) -> Iterator[WorkerFailure]:
         """The failures of this node's workers; ``first`` is the job's first failure."""
-        group = self._loop.group
-        ranks = {} if group is None else {each.global_rank: each.local_rank for each in group.workers}
-        for rank, code in self._loop.failures.items():
-            assert group is not None
-            here = group.failure(ranks[rank], code, host=socket.gethostname())
-            told = first if first is not None and first.global_rank == rank and first.pid == here.pid else here
-            yield worker_failure(told, time.time(), self._workers.error_file(ranks[rank]))
+        for here in self._loop.failures:
+            told = (
+                first if first is not None and (first.global_rank, first.pid) == (here.global_rank, here.pid) else here
+            )
+            yield worker_failure(told, time.time(), self._workers.error_file(here.local_rank))
 
     def _tell(self, end: steps.End) -> int:
         if isinstance(end.error, PeerFailed):
-            self._summarise(end.error.failure, {}, end.error.why)
+            self._summarise(end.error.failure, (), end.error.why)
         elif end.error is not None:
             raise end.error
         elif end.signal is not None:
@@ -376,7 +374,7 @@ class Launch:
         if end.error is not None and not isinstance(end.error, PeerFailed):
             record_own_error(end.error, os.environ.get(ERROR_FILE, ""))
 
-    def _summarise(self, first: Failure, here: Mapping[int, int], why: str) -> None:
+    def _summarise(self, first: Failure, here: Sequence[Failure], why: str) -> None:
         used, most = self._loop.decisions.restarts_used, self._spec.max_restarts
         hint = "" if most else " (--max-restarts=N restarts all workers)"
         group, logs = self._loop.group, self._output.root

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rdzv_launcher.run.agent.collaborators import Workers
@@ -34,20 +34,20 @@ class Failures:
         self._retries, self._hang_timeout = retries, hang_timeout
         self._runtime, self._host = runtime, runtime.gethostname()
         self._group: WorkerGroup | None = None
-        self._exit_codes: dict[int, int] = {}
+        self._ended: dict[int, Failure] = {}
         self._hang: Failure | None = None
         """The worker that was different when the generation hung."""
         self._report: OwnThread | None = None
         self._started_at = 0.0
 
     @property
-    def exit_codes(self) -> Mapping[int, int]:
-        """The workers that failed without being told to stop: global rank to exit code."""
-        return self._exit_codes
+    def ended(self) -> Sequence[Failure]:
+        """The workers that failed without being told to stop, in the order in which they ended."""
+        return tuple(self._ended.values())
 
     def forget(self) -> None:
         """A new generation is about to be started: what is known about the last one no longer matters."""
-        self._exit_codes, self._report, self._hang = {}, None, None
+        self._ended, self._report, self._hang = {}, None, None
 
     def started(self, group: WorkerGroup, now: float) -> None:
         """The workers of ``group``, which has their pids, are running from ``now`` (monotonic, in seconds) on."""
@@ -58,7 +58,7 @@ class Failures:
         if not isinstance(event, WorkerEnded) or event.exit_code == 0 or self._group is None:
             return
         if event.generation == self._group.generation:
-            self._exit_codes[self._group.workers[event.local_rank].global_rank] = event.exit_code
+            self._ended[event.local_rank] = self._group.failure(event.local_rank, event.exit_code, host=self._host)
 
     def tell(self, local_rank: int, exit_code: int) -> None:
         """Tell the others that this worker has failed, the first one here. Does not wait for anybody."""

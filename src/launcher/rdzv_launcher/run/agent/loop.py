@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct, field
@@ -33,7 +33,7 @@ from rdzv_launcher.run.health.pulse import Pulse
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.errors import RendezvousFailed, is_signal
-from rdzv_plugins.interfaces import Outcome
+from rdzv_plugins.interfaces import Failure, Outcome
 from rdzv_plugins.rounds.joining_again import must_join_again
 from rdzv_plugins.runtime import Empty, Runtime
 
@@ -118,9 +118,9 @@ class AgentLoop:
         return self._group
 
     @property
-    def failures(self) -> Mapping[int, int]:
-        """The workers of the newest generation that failed without being told to stop: global rank to exit code."""
-        return self._failures.exit_codes
+    def failures(self) -> Sequence[Failure]:
+        """The workers of the newest generation that failed without being told to stop, in the order of their ends."""
+        return self._failures.ended
 
     def run(self) -> steps.End:
         """Run to the end; when this returns, the others have been told of it.
