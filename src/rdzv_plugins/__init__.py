@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Holding,
         Node,
         NodeCheck,
+        NodeStatus,
         Outcome,
         RendezvousBackend,
         RendezvousHandler,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         Request,
         RoundEvent,
         RoundInfo,
+        RunStatus,
         ServiceCheck,
         SharesStore,
         StoreAddress,
@@ -47,7 +49,6 @@ if TYPE_CHECKING:
         parse_conf,
         parse_options,
     )
-    from rdzv_plugins.run_status import NodeStatus, RunStatus
     from rdzv_plugins.store import Prefixed, Store, Text
 
 __all__ = [
@@ -105,7 +106,6 @@ _MODULES = {
     "endpoints": "ALONE Endpoint meeting_point parse_endpoint require_meeting_point",
     "hookspecs": "hookimpl",
     "options": "OptionInfo PortRange WorkerStoreOptions describe_options option parse_conf parse_options",
-    "run_status": "NodeStatus RunStatus",
     "store": "Prefixed Store Text",
 }
 """Where the names are that are not in ``interfaces``."""

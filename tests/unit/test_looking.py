@@ -24,10 +24,10 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, OptionError, UsageError
 from rdzv_plugins.host import Catalog, PluginHost, PluginRecord
 from rdzv_plugins.host.catalog import Entry
+from rdzv_plugins.interfaces import NodeStatus, RunStatus
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.options import parse_conf
-from rdzv_plugins.run_status import NodeStatus, RunStatus
 
 REQUEST = Request("toy", "run", "h:1", 1, 1, 1, given=frozenset({"run_id"}))
 T = 60

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from rdzv_plugins.reporting import Reporting
 from rdzv_plugins.runtime import SYSTEM, Runtime
+from rdzv_plugins.timing import Reporting
 
 logger = logging.getLogger(__name__)
 

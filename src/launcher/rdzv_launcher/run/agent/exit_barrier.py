@@ -14,10 +14,10 @@ from rdzv_launcher.run.agent.events import BarrierOver, MustRunAgain
 from rdzv_launcher.run.agent.round_store import RoundStore, appear, is_lost
 from rdzv_plugins.interfaces import RendezvousHandler
 from rdzv_plugins.plain_text import some
-from rdzv_plugins.reporting import EVERY_S, Reporting
 from rdzv_plugins.rounds import exit_barrier as keys
 from rdzv_plugins.rounds.joining_again import must_join_again
 from rdzv_plugins.runtime import Runtime
+from rdzv_plugins.timing import EVERY_S, Reporting
 
 logger = logging.getLogger(__name__)
 
