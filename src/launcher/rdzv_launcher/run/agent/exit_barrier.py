@@ -11,12 +11,13 @@ import logging
 from collections.abc import Callable
 
 from rdzv_launcher.run.agent.events import BarrierOver, MustRunAgain
-from rdzv_launcher.run.agent.round_store import RoundStore, appear, is_lost
+from rdzv_launcher.run.agent.round_store import appear, is_lost
 from rdzv_plugins.interfaces import RendezvousHandler
 from rdzv_plugins.plain_text import some
 from rdzv_plugins.rounds import exit_barrier as keys
 from rdzv_plugins.rounds.joining_again import must_join_again
 from rdzv_plugins.runtime import Runtime
+from rdzv_plugins.store import Store
 from rdzv_plugins.timing import EVERY_S, Reporting
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ class ExitBarrier:
 
     def __init__(
         self,
-        store: RoundStore,
+        store: Store,
         handler: RendezvousHandler,
         *,
         rank: int,

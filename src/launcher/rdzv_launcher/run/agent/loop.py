@@ -25,7 +25,7 @@ from rdzv_launcher.run.agent.failures import Failures
 from rdzv_launcher.run.agent.limits import Limits
 from rdzv_launcher.run.agent.ranks import RoleInfo, exchange, identical
 from rdzv_launcher.run.agent.retries import Retries, RetryLimits
-from rdzv_launcher.run.agent.round_store import RoundStore, is_graceful_exit, is_lost, is_timeout
+from rdzv_launcher.run.agent.round_store import is_graceful_exit, is_lost, is_timeout
 from rdzv_launcher.run.agent.steps import Step
 from rdzv_launcher.run.agent.stopping_signals import StoppingSignals
 from rdzv_launcher.run.agent.stuck_workers import StuckWorkers, process_state
@@ -36,6 +36,7 @@ from rdzv_plugins.errors import RendezvousFailed, is_signal
 from rdzv_plugins.interfaces import Failure, Outcome
 from rdzv_plugins.rounds.joining_again import must_join_again
 from rdzv_plugins.runtime import Empty, Runtime
+from rdzv_plugins.store import Store
 
 if TYPE_CHECKING:
     from queue import SimpleQueue
@@ -100,7 +101,7 @@ class AgentLoop:
         retries = Retries(settings.retries, rendezvous.handler)
         self._failures = Failures(rendezvous.handler, workers, retries, settings.hang_timeout, runtime)
         self._pulse = pulse or Pulse(runtime)
-        self._store: RoundStore | None = None
+        self._store: Store | None = None
         self._group: WorkerGroup | None = None
         self._untold: deque[Event] = deque()
         """Events taken from the inbox, but not passed to the decisions yet."""
