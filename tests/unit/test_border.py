@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -263,6 +265,24 @@ def test_a_plugins_own_handler_that_answers_wrongly_is_named(method: str, wrong:
     asked = rendezvous_on(handler(method, wrong)).handler
     is_method = method != "use_agent_store"
     blames(lambda: getattr(asked, method)() if is_method else asked.use_agent_store, method, shown(wrong))
+
+
+def test_whatever_the_contract_asks_of_a_handler_reaches_the_plugins() -> None:
+    asked: list[str] = []
+    members = {name: member for name, member in vars(RendezvousHandler).items() if name[0] != "_"}
+
+    def noted(name: str) -> Callable[..., Any]:
+        return lambda _, *arguments: asked.append(name)
+
+    own = {name: noted(name) if callable(member) else name for name, member in members.items()}
+    made = checked(type("Own", (RendezvousHandler,), own)(), entry())
+    assert (made.holding, made.questions) == ("holding", "questions")  # type: ignore[union-attr]
+    for name, member in members.items():
+        if callable(member):
+            arguments = [None] * (len(signature(member).parameters) - 1)
+            with suppress(BrokenPlugin):  # most answer something
+                getattr(made, name)(*arguments)
+    assert asked == [name for name, member in members.items() if callable(member)]
 
 
 def test_variables_that_are_no_texts_are_named() -> None:
