@@ -13,8 +13,7 @@ from rdzv_plugins.elastic.handler import ElasticHandler
 from rdzv_plugins.elastic.keys import END
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.errors import StoreLost, StoreTimeout
-from rdzv_plugins.interfaces import Outcome, Request, RoundEvent
-from rdzv_plugins.round_info import RoundInfo
+from rdzv_plugins.interfaces import Outcome, Request, RoundEvent, RoundInfo
 from rdzv_plugins.rounds.ends import parse_outcome
 from rdzv_plugins.runtime import Runtime
 from simulation.job import Job

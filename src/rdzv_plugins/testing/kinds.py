@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, Literal, TypeAlias
 
 from rdzv_plugins.coordination import CoordinationBackend
-from rdzv_plugins.interfaces import RendezvousBackend, RendezvousHandler
+from rdzv_plugins.interfaces import RendezvousBackend, TorchHandler
 
 Kind: TypeAlias = Literal["state", "coordination", "handler"]
 
 _CONTRACTS: tuple[tuple[Kind, type], ...] = (
-    ("handler", RendezvousHandler),
+    ("handler", TorchHandler),
     ("coordination", CoordinationBackend),
     ("state", RendezvousBackend),
 )

@@ -16,8 +16,8 @@ from rdzv_plugins.elastic.places.sight import Choice, choose, is_better
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError, SettingsDiffer
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
-from rdzv_plugins.reporting import Reporting
 from rdzv_plugins.runtime import Runtime
+from rdzv_plugins.timing import Reporting
 
 logger = logging.getLogger(__name__)
 

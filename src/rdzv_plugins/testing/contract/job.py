@@ -22,7 +22,7 @@ import pytest
 
 from rdzv_plugins.assemble.create import prepare
 from rdzv_plugins.coordination import CoordinationBackend, Session
-from rdzv_plugins.interfaces import Capability, Request
+from rdzv_plugins.interfaces import Capability, Request, TorchHandler
 from rdzv_plugins.testing.contract.parts import LONG, PATIENCE, Losses, bounded, opened
 from rdzv_plugins.testing.harness import Harness
 from rdzv_plugins.testing.installed import entry
@@ -115,7 +115,7 @@ class ContractJob:
         errors = []
         while self._created:
             created = self._created.pop()
-            end = getattr(created, "close", None) or getattr(created, "shutdown", None)
+            end = created.shutdown if isinstance(created, TorchHandler) else getattr(created, "close", None)
             try:
                 if end is not None:
                     bounded(f"the end of a {type(created).__name__}", end)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import itertools
 import os
 import socket
 import struct
@@ -17,20 +18,13 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
-from rdzv_plugins.assemble.create import create_handler, prepare
-from rdzv_plugins.assemble.hosted_handler import HostedHandler
+from rdzv_plugins.assemble.create import create_rendezvous, prepare
+from rdzv_plugins.assemble.rendezvous import Rendezvous
+from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.host import PluginHost
-from rdzv_plugins.interfaces import (
-    EnvironmentAware,
-    Failure,
-    JobAware,
-    MembershipAware,
-    Outcome,
-    RendezvousHandler,
-    Request,
-)
+from rdzv_plugins.interfaces import Failure, Outcome, RendezvousBackend, RendezvousHandler, Request, TorchHandler
 from rdzv_plugins.testing.nodes.counts import Asked, counted
 
 _MONITOR_S = 0.1
@@ -47,7 +41,7 @@ class Commands:
             request[name] = kind(request[name])
         self._request = Request(**request)
         self._asked = Asked()
-        self._handler: HostedHandler | None = None
+        self._rendezvous: Rendezvous | None = None
         self._failed: Exception | None = None
         self._info: Any = None
         self._where: tuple[str, int] = ("", 0)
@@ -60,13 +54,13 @@ class Commands:
         """Make the handler as the launcher does: load, prepare, create. Done once; an error is raised again."""
         if self._failed is not None:
             raise self._failed
-        if self._handler is not None:
+        if self._rendezvous is not None:
             return
         try:
             host = PluginHost.load()
             entry = host.catalog.find(self._request.backend)
             request = prepare(entry, self._request)
-            self._handler = create_handler(host, counted(entry, self._asked), request)
+            self._rendezvous = create_rendezvous(host, counted(entry, self._asked), request)
         except Exception as error:
             self._failed = error
             raise
@@ -74,11 +68,11 @@ class Commands:
     def join(self) -> dict[str, Any]:
         """Call ``next_rendezvous``; returns this node's place."""
         self.create()
-        handler = self._get()
-        self._info = handler.next_rendezvous()
+        rendezvous = self._joins()
+        self._info = rendezvous.next_rendezvous()
         where = self._info.bootstrap_store_info
         address, port = (where.master_addr, where.master_port) if where is not None else ("", 0)
-        env = handler.worker_env({"MASTER_ADDR": address, "MASTER_PORT": str(port)})
+        env = rendezvous.worker_env({"MASTER_ADDR": address, "MASTER_PORT": str(port)})
         self._where = env.get("MASTER_ADDR", address), int(env.get("MASTER_PORT", port))
         return {
             "rank": self._info.rank,
@@ -120,23 +114,21 @@ class Commands:
     def peer_lost(self) -> bool:
         return self._get().peer_lost()
 
-    def aware(self) -> list[str]:
-        """The optional protocols that the backend's own handler implements."""
-        self.create()
-        protocols = (JobAware, MembershipAware, EnvironmentAware)
-        return [each.__name__ for each in protocols if isinstance(self._inner(), each)]
+    def overrides(self) -> list[str]:
+        """What the backend's own handler does otherwise than the base class."""
+        handler = self._get()
+        own = type(self._asked.created if isinstance(self._asked.created, TorchHandler) else handler)
+        before = itertools.takewhile(lambda cls: cls is not RendezvousHandler, own.__mro__)
+        return sorted({name for cls in before for name in vars(cls)} & vars(RendezvousHandler).keys())
 
     def renew(self, changes: dict[str, Any]) -> None:
         """Forget the handler, which was shut down: the next command is for a new one, from a changed request."""
         self._request = dataclasses.replace(self._request, **changes)
-        self._handler = self._failed = None
+        self._rendezvous = self._failed = None
         self._asked = Asked()
 
     def get_run_id(self) -> str:
         return self._get().get_run_id()
-
-    def get_backend(self) -> str:
-        return self._get().get_backend()
 
     def note_done(self) -> None:
         self._get().note_done()
@@ -150,9 +142,9 @@ class Commands:
 
     def leave(self, end: Any, reason: str, failure: dict[str, Any] | None) -> None:
         """Leave as the launcher does at its end, including shutdown."""
-        handler = self._get()
+        rendezvous = self._joins()
         try:
-            handler.leave(Outcome(end, reason, _failure(failure) if failure else None))
+            rendezvous.leave(Outcome(end, reason, _failure(failure) if failure else None))
         finally:
             self.shutdown()
 
@@ -161,7 +153,7 @@ class Commands:
         with self._worker_lock:
             self._worker = None
         self._info = None
-        return self._get().shutdown()
+        return self._joins().shutdown()
 
     def store(self, operation: str, *args: Any) -> Any:
         """Call a method of the store of the round's agents, ``RendezvousInfo.store``."""
@@ -192,10 +184,10 @@ class Commands:
 
     def hosts(self) -> bool | None:
         """Whether this process serves the endpoint, according to its backend; None if it does not say."""
-        for each, name in ((self._asked.created, "hosts_service"), (self._inner(), "_hosts_store")):
-            if hasattr(each, name):
-                return bool(getattr(each, name))
-        return None
+        created = self._asked.created
+        if isinstance(created, CoordinationBackend):
+            return bool(created.hosts_service)
+        return bool(cast(Any, self._get())._hosts_store) if isinstance(created, RendezvousBackend) else None
 
     def leads(self) -> bool:
         """Whether its session has become the leader's. It stays so until the session ends."""
@@ -207,7 +199,7 @@ class Commands:
 
     def has_written(self) -> bool | None:
         """Whether its session, or its state, has been written to; None if that is not known here."""
-        if isinstance(self._asked.created, RendezvousHandler):
+        if isinstance(self._asked.created, TorchHandler):
             return None
         return self._asked.has_written
 
@@ -224,14 +216,14 @@ class Commands:
             "children": _children(),
         }
 
-    def _inner(self) -> Any:
-        return getattr(self._handler, "_inner", None)
-
-    def _get(self) -> HostedHandler:
-        if self._handler is None:
+    def _joins(self) -> Rendezvous:
+        if self._rendezvous is None:
             self.create()
-        assert self._handler is not None
-        return self._handler
+        assert self._rendezvous is not None
+        return self._rendezvous
+
+    def _get(self) -> RendezvousHandler:
+        return self._joins().handler
 
 
 def _call(store: Any, operation: str, args: Any) -> Any:

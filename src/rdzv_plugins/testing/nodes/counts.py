@@ -16,7 +16,7 @@ from rdzv_plugins.coordination import CoordinationBackend, KeyValue, Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.host.catalog import Entry
-from rdzv_plugins.interfaces import RendezvousBackend, RendezvousHandler, Request
+from rdzv_plugins.interfaces import RendezvousBackend, Request, TorchHandler
 
 LEAD = "lead"
 
@@ -147,7 +147,7 @@ def counted(entry: Entry, asked: Asked) -> Entry:
 
     def create(request: Request) -> Any:
         asked.created = created = entry.backend.create(request)
-        if isinstance(created, RendezvousHandler):
+        if isinstance(created, TorchHandler):
             return created
         if isinstance(created, CoordinationBackend):
             return CountedCoordination(created, asked)

@@ -103,9 +103,6 @@ class Node:
     def get_run_id(self) -> str:
         return cast(str, self.later("get_run_id").result())
 
-    def get_backend(self) -> str:
-        return cast(str, self.later("get_backend").result())
-
     def must_rejoin(self) -> bool:
         return cast(bool, self.later("must_rejoin").result())
 
@@ -174,9 +171,9 @@ class Node:
         """Whether it decides for all nodes of a coordination backend."""
         return cast(bool, self.later("leads", lane="side").result())
 
-    def aware(self) -> list[str]:
-        """The optional protocols that its handler has: ``JobAware``, ``MembershipAware``, ``EnvironmentAware``."""
-        return cast("list[str]", self.later("aware").result())
+    def overrides(self) -> list[str]:
+        """The methods in which its handler has more to say than ``RendezvousHandler``."""
+        return cast("list[str]", self.later("overrides").result())
 
     def requests(self) -> dict[str, int]:
         """How often each call of its session, or of its state backend, was made so far."""

@@ -12,7 +12,7 @@ from rdzv_plugins.testing.harness import Harness
 from rdzv_plugins.testing.nodes.job import NodesJob, rank_of, together
 from rdzv_plugins.testing.nodes.theme import NodeTheme
 
-NOT_AWARE = "its handler is not JobAware: how a node ends is not told to the others"
+NOT_TOLD = "its handler has no leave() of its own: how a node ends is not told to the others"
 
 
 class NodeEnds(NodeTheme):
@@ -26,8 +26,8 @@ class NodeEnds(NodeTheme):
         """I5, done: the others finish undisturbed; who comes too late is told so, which is no success."""
         with NodesJob(harness, tmp_path, "1:3" if self.elastic(harness) else "2") as job:
             nodes = job.start(3 if self.elastic(harness) else 2)
-            if "JobAware" not in nodes[0].aware():
-                self.gap(request, NOT_AWARE)
+            if "leave" not in nodes[0].overrides():
+                self.gap(request, NOT_TOLD)
             leaves = self.others_than(self.host_of(harness, nodes), nodes)[-1]
             others = self.others_than(leaves, nodes)
             for node in nodes:
@@ -49,8 +49,8 @@ class NodeEnds(NodeTheme):
         """I5, failed: the job is over for all nodes, with the reason and the exit code of the worker that failed."""
         with NodesJob(harness, tmp_path, "2") as job:
             nodes = job.start(2)
-            if "JobAware" not in nodes[0].aware():
-                return self.gap(request, NOT_AWARE)
+            if "leave" not in nodes[0].overrides():
+                return self.gap(request, NOT_TOLD)
             fails = self.others_than(self.host_of(harness, nodes), nodes)[-1]
             (other,) = self.others_than(fails, nodes)
             failure = Failure(rank_of(fails), "a-host", 3, 0, 4711, 9, ("boom",))
@@ -79,7 +79,7 @@ class NodeEnds(NodeTheme):
             (stays,) = self.others_than(leaves, nodes)
             leaves.note_leaving("it was preempted")
             leaves.leave("lost", "it was preempted")
-            if "MembershipAware" in stays.aware():
+            if "note_leaving" in stays.overrides():
                 assert stays.await_change(), f"{stays} is not told that {leaves} has left"
                 self.says(stays, "was lost: it was preempted")
             else:

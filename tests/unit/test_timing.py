@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from rdzv_plugins.reporting import Reporting
 from rdzv_plugins.runtime import Runtime
+from rdzv_plugins.timing import Reporting
 
 
 def due_at(seconds: int, **given: Any) -> list[int]:
