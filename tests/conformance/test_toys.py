@@ -78,7 +78,7 @@ FAULTS = [
         "plugin-hides-endpoint",
         "nobody",
         "test_nobody_at_the_endpoint",
-        saying="name the endpoint",
+        saying="is not said",
         harness="StateHarness",
     ),
     coordination(
