@@ -21,7 +21,6 @@ NOT_HERE = {
     "test_the_keys_of_a_stopped_process_go_after_its_time_to_live": "the same, with a process that stands still",
     "test_a_session_can_be_ended_by_others": "it stops a real process; the histories have none either",
     "test_a_session_stays_while_nothing_is_asked": "it stops a real process",
-    "test_many_sessions_of_one_process": "it counts this process's threads",
     "test_what_a_session_says_of_itself": "it asks whether an address is this machine's",
 }
 THEMES: tuple[type[JobTheme], ...] = (CoordinationKeys, CoordinationWatches, CoordinationSessions)

@@ -22,8 +22,6 @@ from rdzv_plugins.testing.parts import (
     Losses,
     Recorder,
     assert_says,
-    at_rest,
-    census,
     end_of,
     keys_of,
     like,
@@ -317,11 +315,9 @@ class CoordinationSessions(JobTheme, kind="coordination"):
         assert len(recorder.events) == 1
 
     def test_many_sessions_of_one_process(self, job: ContractJob) -> None:
-        # Each is told what it watches, and none leaves a thread or a descriptor behind when it is closed.
+        # Each is told what it watches. (That none leaves anything behind: theme ``failure``.)
         one, backend, recorder, seen = job.session(), job.backend(), Recorder(), Recorder()
         one.watch("node/", seen, timeout=T)
-        opened(backend).close()  # what all sessions of a process share may stay
-        before = at_rest(census)
         sessions = [opened(backend) for _ in range(_SESSIONS)]
         for number, session in enumerate(sessions):
             assert session.create(f"node/{number}", b"", ephemeral=True, timeout=T)[0]
@@ -332,11 +328,6 @@ class CoordinationSessions(JobTheme, kind="coordination"):
             session.close()
         gone = seen.until(lambda events: len(events) >= 2 * _SESSIONS)
         assert {each.key for each in gone if each.value is None} == {f"node/{number}" for number in range(_SESSIONS)}
-        wait_until(lambda: census()["Python threads"] <= before["Python threads"], threading.enumerate)
-        wait_until(
-            lambda: census()["descriptors"] <= before["descriptors"],
-            lambda: f"{census()['descriptors']} descriptors are open, {before['descriptors']} were before",
-        )
 
     def test_closing_the_backend_ends_its_sessions(self, job: ContractJob) -> None:
         # Closing may be repeated.

@@ -40,6 +40,7 @@ class Forked:
 
         ``run`` is a function of a module, and ``environment`` is added to the variables of this process.
         """
+        sys.audit("rdzv.forks.start", run.__name__)
         self.output = output
         self.connection, theirs = _CONTEXT.Pipe()
         variables = {**os.environ, **environment}

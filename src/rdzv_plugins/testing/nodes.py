@@ -150,7 +150,8 @@ class Node:
         self.frozen = False
         self.joining: Pending[Joined] | None = None
         """The last ``join``."""
-        self._place: Joined | None = None
+        self.place: Joined | None = None
+        """Its place in the last round that it has joined."""
         self._pending: dict[int, Pending[Any]] = {}
         self._count = 0
         told = {each.name: getattr(request, each.name) for each in fields(request) if each.compare}
@@ -192,11 +193,6 @@ class Node:
         self.joining = self.later("agent", Commands.join)
         return self.joining
 
-    @property
-    def place(self) -> Joined | None:
-        """Its place in the last round that it has joined."""
-        return self._place
-
     def await_change(self, timeout: float = PATIENCE) -> int:
         """Ask as an agent does until it has to restart its workers; returns what it is told, or 0 after ``timeout``.
 
@@ -227,7 +223,7 @@ class Node:
     def renew(self, **changes: Any) -> None:
         """Make its process that of another agent, after ``leave``, with these fields of the request."""
         self.request = replace(self.request, **changes)
-        self._place = self.joining = None
+        self.place = self.joining = None
         self._tell("agent", "renew", **changes).result()
 
     # its process
@@ -294,7 +290,7 @@ class Node:
                 number, error, value = connection.recv()
                 self._pending.pop(number).settle(error, value)
                 if isinstance(value, Joined):
-                    self._place = value
+                    self.place = value
                 timeout = 0.0
         except (EOFError, OSError):
             return False
@@ -314,20 +310,13 @@ class NodesJob:
         self.directory = Path(tempfile.mkdtemp(prefix="job-", dir=directory))
         self.nodes: list[Node] = []
         """All of them, including those that have ended."""
-        run_id = f"run-{uuid.uuid4().hex[:8]}"
-        self._fields: dict[str, Any] = {"run_id": run_id, "min_nodes": int(low), "max_nodes": int(high or low)} | fields
+        self.run_id: str = fields.pop("run_id", f"run-{uuid.uuid4().hex[:8]}")
         if "endpoint" not in fields:
             empty = self.directory / "endpoint"
             empty.mkdir()
-            self._fields["endpoint"] = harness.endpoint(empty)
-
-    @property
-    def run_id(self) -> str:
-        return cast(str, self._fields["run_id"])
-
-    @property
-    def endpoint(self) -> str:
-        return cast(str, self._fields["endpoint"])
+            fields["endpoint"] = harness.endpoint(empty)
+        self.endpoint: str = fields["endpoint"]
+        self._fields = {"run_id": self.run_id, "min_nodes": int(low), "max_nodes": int(high or low), **fields}
 
     def __enter__(self) -> NodesJob:
         return self

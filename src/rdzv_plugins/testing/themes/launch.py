@@ -10,13 +10,11 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from rdzv_plugins.interfaces import Capability
-from rdzv_plugins.testing.harness import Harness
 from rdzv_plugins.testing.launched import Agent, AgentsJob, outputs
 from rdzv_plugins.testing.parts import wait_until
 from rdzv_plugins.testing.processes import send
@@ -108,8 +106,6 @@ class LaunchTheme(Theme):
             return
         assert worlds == [["2"], ["2"]], f"it is said to wait for 2 nodes, and the worlds are {worlds}"
         assert f"backend {self.harness.backend!r} is not elastic" in second.text, outputs(agents)
-        if job.takes("timeout"):
-            check_waits(self.harness, self.directory / "alone", {**conf, "timeout": str(SHORT_S)})
         self.gap("elastic is not declared: --nnodes=1:2 waits for 2 nodes, and every node says so")
 
     def test_given_node_rank(self, job: AgentsJob) -> None:
@@ -167,14 +163,6 @@ class LaunchTheme(Theme):
         assert self.harness.backend in text, text
         job.nothing_left()
 
-    def test_wrong_endpoint_is_refused_before_anything_starts(self, job: AgentsJob) -> None:
-        """An endpoint in a wrong form: exit code 2, what to do, no worker."""
-        for endpoint in self.harness.wrong_endpoints:
-            refusal(job.node(0, endpoint=endpoint))
-        job.nothing_left()
-        if not self.harness.wrong_endpoints:
-            self.gap("not tried: the harness names no wrong endpoints")
-
     def test_agent_that_is_told_to_stop(self, job: AgentsJob) -> None:
         """SIGTERM to the agent of the first node: its worker ends with it, the other node is told, nothing is left."""
         first = job.node(0)
@@ -203,16 +191,6 @@ class LaunchTheme(Theme):
             send(second.pid, signal.SIGTERM)
         assert second.wait() not in (0, 1), outputs(job.agents)
         job.nothing_left()
-
-
-def check_waits(harness: Harness, directory: Path, conf: dict[str, str]) -> None:
-    """Check that a single node with --nnodes=1:2 runs no worker: its time to wait for the second runs out."""
-    directory.mkdir()
-    with closing(AgentsJob(harness, directory)) as job:
-        alone = job.node(0, nnodes="1:2", conf=conf)
-        wait_for_worker_or_end(alone)
-        assert not alone.reports(), f"it is said to wait for 2 nodes, and goes on alone:\n{alone.text}"
-        assert alone.wait() != 0, alone.text
 
 
 def check_world(reports: list[dict[str, Any]], agents: list[Agent]) -> None:
