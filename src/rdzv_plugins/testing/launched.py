@@ -17,7 +17,7 @@ from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.kvstore.sockets.reach import dial
 from rdzv_plugins.kvstore.tcpstore.wire import greet
 from rdzv_plugins.testing.harness import Harness, entry, takes
-from rdzv_plugins.testing.parts import wait_until
+from rdzv_plugins.testing.parts import PATIENCE, wait_until
 from rdzv_plugins.testing.processes import MARK, before_exec, clean_environment, kill, marked
 
 Program: TypeAlias = Literal["rdzv-run", "torchrun"]
@@ -28,7 +28,7 @@ _COMMANDS: Mapping[Program, tuple[str, ...]] = {
 }
 """The arguments of ``python`` for each program: installed scripts do the same, and need not be on the path."""
 _WORKERS = Path(__file__).parent / "workers"
-_WAIT_S = 150.0
+WAIT_S = 2.5 * PATIENCE
 """Seconds within which everything has to happen, even on a busy machine."""
 _ANSWER_S = 10
 """Seconds to wait for an answer: what is no store of torch's usually hangs up or refuses sooner."""
@@ -78,14 +78,14 @@ class Agent:
         """What the agent and its workers have printed so far, stderr and stdout."""
         return self.output.read_text(errors="replace")
 
-    def wait(self, timeout: float = _WAIT_S) -> int:
+    def wait(self, timeout: float = WAIT_S) -> int:
         """The exit code, after at most ``timeout`` seconds. Raises ``AssertionError`` with its output."""
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"agent {self.pid} still runs after {timeout} s:\n{self.text}") from None
+            raise AssertionError(f"agent {self.pid} still runs after {timeout:g} s:\n{self.text}") from None
 
-    def wait_for(self, pattern: str, timeout: float = _WAIT_S) -> re.Match[str]:
+    def wait_for(self, pattern: str, timeout: float = WAIT_S) -> re.Match[str]:
         """Wait until its output matches, at most ``timeout`` seconds. Raises ``AssertionError`` with its output."""
         match: re.Match[str] = wait_until(
             lambda: re.search(pattern, self.text), lambda: f"no {pattern!r} in:\n{self.text}", timeout
@@ -130,9 +130,9 @@ class Agents:
 
     def close(self) -> None:
         """Kill everything: nothing is left when this returns. May be called again."""
-        wait_until(self._killed, lambda: f"these do not end: {self.processes()}", 60)
+        wait_until(self._killed, lambda: f"these do not end: {self.processes()}", WAIT_S)
         for agent in self.agents:
-            agent.process.wait(60)
+            agent.process.wait(WAIT_S)
 
     def _killed(self) -> bool:
         """True if nothing was left to kill: a killed agent may have just started a worker."""
@@ -225,7 +225,7 @@ class AgentsJob(Agents):
                 return None
 
         connection: socket.socket = wait_until(
-            connected, lambda: f"nobody listens at {self.endpoint}:\n{outputs(self.agents)}", _WAIT_S
+            connected, lambda: f"nobody listens at {self.endpoint}:\n{outputs(self.agents)}", WAIT_S
         )
         with connection:
             try:

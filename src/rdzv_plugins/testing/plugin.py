@@ -193,9 +193,11 @@ def _limited(item: pytest.Item) -> Iterator[None]:
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, max(0.001, theirs - (time.monotonic() - begin)) if theirs else 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         faulthandler.cancel_dump_traceback_later()
         signal.signal(signal.SIGALRM, before)
+        if theirs:
+            signal.setitimer(signal.ITIMER_REAL, max(0.001, theirs - (time.monotonic() - begin)))
 
 
 def _place(frame: FrameType | None) -> str:

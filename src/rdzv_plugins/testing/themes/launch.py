@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rdzv_plugins.interfaces import Capability
-from rdzv_plugins.testing.launched import Agent, AgentsJob, outputs
+from rdzv_plugins.testing.launched import WAIT_S, Agent, AgentsJob, outputs
 from rdzv_plugins.testing.parts import wait_until
 from rdzv_plugins.testing.processes import send
 from rdzv_plugins.testing.suite import Theme
@@ -23,8 +23,6 @@ from rdzv_plugins.testing.suite import Theme
 FAILED = r"first failure: rank (\d+) \(node (\d+) on \S+, local rank 0, pid (\d+)\) ended with exit code (\d+)"
 CODE = 9
 STOPPED = 128 + signal.SIGTERM
-PATIENCE_S = 150
-"""Seconds within which everything has to happen, even on a busy machine."""
 SHORT_S = 5
 """How many seconds a node waits that will not be let in."""
 
@@ -44,7 +42,7 @@ class LaunchTheme(Theme):
         """A worker is killed once: all restart in one round, with a store that has no key of the first."""
         agents = [job.node(rank, "gloo_worker.py", "crash", restarts=1) for rank in range(2)]
         for agent in agents:
-            agent.wait(180)  # with whatever code: a stale key tells more
+            agent.wait()  # with whatever code: a stale key tells more
         reports = [agent.reports() for agent in agents]
         for report in reports[0] + reports[1]:
             assert report["STALE"] is None, (
@@ -182,7 +180,7 @@ class LaunchTheme(Theme):
             wait_until(
                 lambda: re.search(told, second.text) or second.process.poll() is not None,
                 lambda: f"the second node is not told anything:\n{outputs(job.agents)}",
-                PATIENCE_S,
+                WAIT_S,
             )
             assert re.search(told, second.text), (
                 f"the second node is not told that the first has got SIGTERM\n{outputs(job.agents)}"
@@ -216,7 +214,7 @@ def wait_for_worker_or_end(agent: Agent) -> None:
     wait_until(
         lambda: agent.reports() or agent.process.poll() is not None,
         lambda: f"agent {agent.pid} has no worker, and goes on waiting:\n{agent.text}",
-        PATIENCE_S,
+        WAIT_S,
     )
 
 
@@ -225,13 +223,13 @@ def wait_for_world(agent: Agent, nodes: int) -> None:
     wait_until(
         lambda: [report for report in agent.reports() if report["WORLD_SIZE"] == str(nodes)],
         lambda: f"no round of {nodes} node(s):\n{agent.text}",
-        PATIENCE_S,
+        WAIT_S,
     )
 
 
 def refusal(agent: Agent) -> str:
     """The error message and its remedy, after checking exit code and form."""
-    code, text = agent.wait(60), agent.text
+    code, text = agent.wait(), agent.text
     assert code == 2, f"exit code {code}, not 2:\n{text}"
     assert "Traceback" not in text, text
     assert not agent.reports(), f"a worker was started:\n{text}"
