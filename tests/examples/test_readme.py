@@ -14,14 +14,15 @@ from pathlib import Path
 
 import pytest
 from kits.etcd.etcd_processes import require_programs
+from kits.eventually import eventually
 from kits.examples.distributions import ROOT, CleanEnvironment
 from kits.examples.guides import start
 from kits.examples.tutorial_kit import Block, read_page
 from kits.launcher.harness import Agent, Cluster, free_port
 from kits.launcher.quick_digits import quick_digits
 
-from rdzv_plugins.testing.agents.agent import outputs
-from rdzv_plugins.testing.agents.processes import MARK, wait_until
+from rdzv_plugins.testing.launched import outputs
+from rdzv_plugins.testing.processes import MARK
 
 pytestmark = pytest.mark.timeout(900)
 README = read_page(ROOT / "README.md")
@@ -114,7 +115,7 @@ class Reader:
         with (self.folder / "examples/train_digits.py").open("a") as script:
             script.write(HOLD.format(str(asked)))
         nodes = [*map(self._start, job)]
-        wait_until(lambda: "training from the start" in outputs(nodes), 150, lambda: outputs(nodes))
+        eventually(lambda: "training from the start" in outputs(nodes), lambda: outputs(nodes))
         self._ask(command)
         asked.touch()
         return nodes
@@ -138,7 +139,7 @@ class Reader:
             self.shown += outputs([agent]) if answered else ""
             return answered
 
-        wait_until(answer, 150, lambda: f"no answer: {command}\n{outputs(self._jobs.agents)}")
+        eventually(answer, lambda: f"no answer: {command}\n{outputs(self._jobs.agents)}")
 
     def _here(self, command: str) -> str:
         """What is elsewhere, or takes long, as it is done here."""

@@ -30,8 +30,8 @@ from rdzv_plugins.elastic.liveness.listener import Listener
 from rdzv_plugins.elastic.liveness.peer import Peer, name_of, peer_of
 from rdzv_plugins.elastic.liveness.watching import PeerWatch
 from rdzv_plugins.runtime import SYSTEM, Runtime
-from rdzv_plugins.testing.contract.parts import stop
-from rdzv_plugins.testing.faults.relay import Relay
+from rdzv_plugins.testing.parts import stop
+from rdzv_plugins.testing.relay import Relay
 
 HERE = "127.0.0.1"
 PATIENCE_S = 60.0

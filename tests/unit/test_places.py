@@ -54,8 +54,8 @@ from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.sockets import reach
 from rdzv_plugins.runtime import SYSTEM
-from rdzv_plugins.testing.contract.parts import stop
 from rdzv_plugins.testing.harness import free_port
+from rdzv_plugins.testing.parts import stop
 
 TTL_S = 60.0
 """No session ends because its node, or the server, did not get to run for a while."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from kits.eventually import eventually
 
 from rdzv_plugins.coordination import Event
 from rdzv_plugins.elastic import keys, question_wire
@@ -30,7 +31,6 @@ from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, Nativ
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.questions import Question, UnknownKind
 from rdzv_plugins.runtime import SYSTEM
-from rdzv_plugins.testing.agents.processes import wait_until
 
 PATIENCE_S = 60.0
 ID = "0123456789abcdef" * 2
@@ -55,7 +55,7 @@ class Run:
     def wait_empty(self) -> None:
         """Until nothing is left of any question."""
         there = lambda: self.keys(keys.ASKED, keys.ANSWERS)  # noqa: E731
-        wait_until(lambda: not there(), PATIENCE_S, lambda: f"still there: {there()}")
+        eventually(lambda: not there(), lambda: f"still there: {there()}")
 
 
 class Node:
@@ -147,7 +147,7 @@ def test_nodes_that_do_not_answer_or_have_gone_are_named(run: Run, monkeypatch: 
     silent = Node(run, 0, lambda question: asked.set() or go_on.wait(PATIENCE_S))
     gone = Node(run, 1, None)
     gone.session.close()
-    wait_until(lambda: run.keys(keys.MEMBERS) == [keys.MEMBERS + silent.id], PATIENCE_S, lambda: "it is still there")
+    eventually(lambda: run.keys(keys.MEMBERS) == [keys.MEMBERS + silent.id], lambda: "it is still there")
     wait = _Answers.wait
 
     def wait_later(answers: _Answers, deadline: float) -> None:
@@ -176,7 +176,7 @@ def test_the_answers_go_with_an_asker_that_dies(run: Run) -> None:
     Node(run, 0, echo)
     asker = run.open()
     asker.put({keys.ASKED + ID: pack_question("echo", {})}, ephemeral=True, timeout=PATIENCE_S)
-    wait_until(lambda: run.keys(keys.ANSWERS), PATIENCE_S, lambda: "no answer")
+    eventually(lambda: run.keys(keys.ANSWERS), lambda: "no answer")
     asker.close()
     run.wait_empty()
 
@@ -215,14 +215,14 @@ def test_answers_go_although_newer_questions_make_room_for_themselves(run: Run) 
 
     node, stranger = Node(run, 0, answer), run.open()
     put(0, holds=False)
-    wait_until(lambda: run.keys(keys.ANSWERS), PATIENCE_S, lambda: "no answer")
+    eventually(lambda: run.keys(keys.ANSWERS), lambda: "no answer")
     for number in range(1, 5):
         put(number, holds=True)
         assert busy.acquire(timeout=PATIENCE_S)
     stranger.delete([f"{keys.ASKED}{0:032x}"], timeout=PATIENCE_S)
     for number in range(5, 80):
         put(number, holds=False)
-    wait_until(lambda: f"{79:032x}" in node.answering._asked, PATIENCE_S, lambda: "the last has not been heard")
+    eventually(lambda: f"{79:032x}" in node.answering._asked, lambda: "the last has not been heard")
     free.set()
     stranger.close()
     run.wait_empty()

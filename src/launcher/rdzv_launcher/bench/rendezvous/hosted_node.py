@@ -13,7 +13,7 @@ from rdzv_plugins.assemble.create import create_rendezvous, prepare
 from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Capability, Request, TorchHandler
-from rdzv_plugins.testing.nodes.counts import Asked, counted
+from rdzv_plugins.testing.counts import Asked, counted
 
 _POLL_S = 0.1
 """How often torch's agent asks its handler."""
