@@ -50,6 +50,9 @@ def commands(block: Block) -> list[str]:
 
 
 TYPED = [commands(block) for block in README if block.language == "sh"]
+RUN = [each for each in TYPED if set(each) - set(NOT_RUN)]
+FIRST = 2
+"""So many blocks are in the gate, what a newcomer types first: installed by pip, a job on one node, and on two."""
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +164,10 @@ class Reader:
         return self._ports.setdefault(there, free_port())
 
 
+def _name_of(lines: list[str]) -> str:
+    return lines[0][:40]
+
+
 def _nodes_of(command: str) -> int:
     """How many nodes the job has that is started by this command; 1 for other commands."""
     found = re.match(r"rdzv-run .*--nnodes=(?:\d+:)?(\d+) ", command)
@@ -180,7 +187,9 @@ def test_what_is_typed_is_in_shell_blocks() -> None:
     assert programs == {"etcd", "mkdir", "pip", "rdzv", "rdzv-run", "torchrun"}
 
 
-@pytest.mark.parametrize("lines", [each for each in TYPED if set(each) - set(NOT_RUN)], ids=lambda each: each[0][:40])
+@pytest.mark.parametrize(
+    "lines", [*RUN[:FIRST], *(pytest.param(each, marks=pytest.mark.thorough) for each in RUN[FIRST:])], ids=_name_of
+)
 def test_block(reader: Reader, lines: list[str]) -> None:
     reader.type(lines)
     if any("--backend=tiered" in line for line in lines):

@@ -43,7 +43,8 @@ class Descriptor:
 
     def changed(self) -> None:
         """Wake whoever waits for it."""
-        self._kernel.network.scheduler.wake_all(self._waiting)
+        if self._waiting:
+            self._kernel.network.scheduler.wake_all(self._waiting)
         for poller in self.pollers:
             poller.wake()
 
@@ -337,9 +338,10 @@ class Packets(Descriptor):
         self._let_go(self._kernel.process)
 
     def events(self) -> int:
-        gone = self.peer.fileno() < 0
+        peer = self.peer
+        gone = peer._number < 0
         readable = select.POLLIN if self._messages or gone else 0
-        return readable | (select.POLLOUT if gone or len(self.peer._messages) < _MESSAGES else 0)
+        return readable | (select.POLLOUT if gone or len(peer._messages) < _MESSAGES else 0)
 
     def _let_go(self, process: Process) -> None:
         if process in self._holders:
@@ -366,12 +368,12 @@ class Poll:
         forever = milliseconds is None or milliseconds < 0
         until = None if forever else scheduler.now + milliseconds / 1000
         scheduler.pause()
+        if ready := self._ready():
+            return ready
         for watched, _ in self._watched.values():
             watched.pollers.append(self)
         try:
-            while not (
-                ready := [(fd, found) for fd, (each, mask) in self._watched.items() if (found := each.events() & mask)]
-            ):
+            while not (ready := self._ready()):
                 left = None if until is None else until - scheduler.now
                 if left is not None and left <= 0:
                     break
@@ -389,6 +391,9 @@ class Poll:
 
     def wake(self) -> None:
         self._kernel.network.scheduler.wake_all(self._polling)
+
+    def _ready(self) -> list[tuple[int, int]]:
+        return [(fd, found) for fd, (each, mask) in self._watched.items() if (found := each.events() & mask)]
 
 
 class Epoll(Descriptor):
