@@ -230,6 +230,7 @@ def test_program_that_wants_a_session_has_one_and_is_waited_for() -> None:
     """In a leader of a process group, setsid forks and ends at once."""
     for given, expected in (
         (["/usr/bin/setsid", "./prog", "-c", "${local_rank}"], ("./prog", "-c", "3")),
+        (["setsid", "./prog"], ("./prog",)),
         (["setsid", "--wait", "./prog"], ("setsid", "--wait", "./prog")),
         (["setsid"], ("setsid",)),
     ):

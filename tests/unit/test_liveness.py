@@ -406,6 +406,24 @@ def test_proof_counts_where_the_leader_was_watched() -> None:
     assert told == [("a", 0), ("c", 1)]
 
 
+@pytest.mark.parametrize(
+    ("until_proved", "change"),
+    [(False, lambda watch: watch.follow(lambda: None, node("me"))), (True, LeaderWatch.start_again)],
+    ids=["nobody leads", "moved"],
+)
+def test_the_watch_of_a_former_leader_ends(
+    seen: Seen, until_proved: bool, change: Callable[[LeaderWatch], None]
+) -> None:
+    port = seen.port("a")
+    watch = LeaderWatch(lambda *_: None, lambda: None, SYSTEM, until_proved=until_proved)
+    leads = KeyValue("all/leader", encode(Leading("a", "me", HERE, "", port.peer.port)), 1)
+    watch.follow(lambda: leads, node("me"))
+    port.answers()
+    change(watch)
+    assert port.connection.recv(1) == b""
+    watch.close()
+
+
 def test_a_port_that_is_given_again_is_not_the_one_that_was_watched(seen: Seen) -> None:
     """A node that goes to another endpoint opens another port, and its host may choose the same number."""
     first = Listener(name_of("a", 0), HERE, SYSTEM)

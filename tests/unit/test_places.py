@@ -541,6 +541,19 @@ class Faulty:
         return session
 
 
+def test_what_changes_at_a_place_is_told_at_once(servers: list[StoreServer]) -> None:
+    told: queue.SimpleQueue[int] = queue.SimpleQueue()
+    with closing(by_itself(servers[0])) as service, closing(by_itself(servers[0])) as other:
+        there = Endpoint("127.0.0.1", servers[0].port)
+        looking = Outlook(there, service, TTL_S, lambda: told.put(looking.sight.round), [str(there)], SYSTEM)
+        with closing(looking):
+            eventually(lambda: looking.sight.answers)
+            session = other.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
+            session.put({keys.ROUND: encode(Round(5, "over", 2))}, timeout=20)
+            while told.get(timeout=60) != 5:
+                pass
+
+
 @pytest.mark.parametrize("how", ["refuses", "ends"])
 def test_faulty_place_is_tried_with_growing_pauses(
     servers: list[StoreServer], how: str, monkeypatch: pytest.MonkeyPatch

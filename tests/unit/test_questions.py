@@ -34,6 +34,8 @@ from rdzv_plugins.runtime import SYSTEM
 
 PATIENCE_S = 60.0
 ID = "0123456789abcdef" * 2
+HOSTS = ("zero", "one")
+"""By rank, which is not their order."""
 
 
 class Run:
@@ -63,7 +65,7 @@ class Node:
 
     def __init__(self, run: Run, rank: int, answer: Callable[[Question], Any] | None) -> None:
         self.session, self.id = run.open(), f"node-{rank}"
-        member = Member(self.id, f"host-{rank}", "m", 100 + rank, "127.0.0.1", "127.0.0.1", 1)
+        member = Member(self.id, HOSTS[rank], "m", 100 + rank, "127.0.0.1", "127.0.0.1", 1)
         place = Assignment(3, rank, 2, self.id, member.host, "m", member.pid, "127.0.0.1", 1, None, "127.0.0.1", 1)
         self.session.put({keys.NODES + self.id: encode(place)}, timeout=PATIENCE_S)
         self.session.put({keys.MEMBERS + self.id: encode(member)}, ephemeral=True, timeout=PATIENCE_S)
@@ -96,7 +98,7 @@ def test_each_node_answers_and_nothing_is_left(run: Run) -> None:
     for rank in (1, 0):
         Node(run, rank, lambda question, rank=rank: echo(question) | {"rank": rank})
     answers = ask(run.open(), "echo", {"a": [1, "ü"]}, PATIENCE_S)
-    assert [(each.node_rank, each.host, each.pid) for each in answers] == [(0, "host-0", 100), (1, "host-1", 101)]
+    assert [(each.node_rank, each.host, each.pid) for each in answers] == [(0, "zero", 100), (1, "one", 101)]
     assert [each.answer for each in answers] == [{"a": [1, "ü"], "rank": rank} for rank in (0, 1)]
     assert [each.problem for each in answers] == ["", ""]
     run.wait_empty()
@@ -107,9 +109,9 @@ def test_a_question_to_one_node_waits_for_no_other(run: Run) -> None:
     hangs = threading.Event()
     Node(run, 0, echo)
     Node(run, 1, lambda question: hangs.wait())
-    [answer] = ask(run.open(), "echo", {"of": ["host-0", 100]}, 86_400.0)
-    assert (answer.host, answer.answer) == ("host-0", {"of": ["host-0", 100]})
-    assert ask(run.open(), "echo", {"of": ["host-0", 7]}, 86_400.0) == []
+    [answer] = ask(run.open(), "echo", {"of": ["zero", 100]}, 86_400.0)
+    assert (answer.host, answer.answer) == ("zero", {"of": ["zero", 100]})
+    assert ask(run.open(), "echo", {"of": ["zero", 7]}, 86_400.0) == []
     hangs.set()
 
 
@@ -158,7 +160,7 @@ def test_nodes_that_do_not_answer_or_have_gone_are_named(run: Run, monkeypatch: 
     try:
         first, second = ask(run.open(), "echo", {}, 0.5)
         assert first.problem.startswith("has not answered within 0.5 s")
-        assert (second.node_rank, second.host, second.problem) == (1, "host-1", "has left the job, or was lost")
+        assert (second.node_rank, second.host, second.problem) == (1, "one", "has left the job, or was lost")
     finally:
         go_on.set()
     run.wait_empty()  # it answers too late: to nobody

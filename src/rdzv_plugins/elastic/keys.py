@@ -28,7 +28,6 @@ not mean being able to run code on the nodes.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeVar
@@ -339,7 +338,7 @@ def decode(cls: type[R], text: bytes) -> R:
     Raises ``ValueError`` for anything else, so that a value from another version or a stranger does not fail later.
     """
     try:
-        value: R = _decoder(cls).decode(text)
+        value: R = _DECODERS[cls].decode(text)
         shown = text.decode()
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise ValueError(f"not a {cls.__name__}{_whose(text)}: {printable(str(error), 2 * _SHOWN)}") from None
@@ -371,9 +370,10 @@ def is_round(text: str) -> bool:
 _ENCODER = msgspec.json.Encoder()
 
 
-@functools.cache
-def _decoder(cls: type[R]) -> msgspec.json.Decoder[R]:
-    return msgspec.json.Decoder(cls)
+_DECODERS: dict[type[Record], msgspec.json.Decoder[Any]] = {
+    cls: msgspec.json.Decoder(cls) for cls in (Assignment, Leading, Member, Round, Finishing, NodeNotice, Probe)
+}
+"""Made while this is imported: msgspec 0.22 crashes when two threads make the first of a class at the same time."""
 
 
 def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
