@@ -141,6 +141,20 @@ def test_who_cannot_be_asked_for_is_not_taken_for_done(seed: int) -> None:
     world.scheduler.close()
 
 
+@pytest.mark.parametrize("away", [troubles.kill_service, troubles.crash_service])
+def test_who_asks_whether_a_node_was_lost_waits_for_the_end_of_an_outage(
+    seed: int, away: Callable[[World], object]
+) -> None:
+    """The last try to reach the service ends later than the outage: until then nobody goes round and round."""
+    world = job(seed)
+    away(world)
+    struck_at = world.now
+    for each in world.nodes:
+        assert each.place is not None
+        each.fail_with(each.place.round)
+    ended_within(world, struck_at)
+
+
 def test_a_node_that_is_to_dial_a_store_again_waits_for_the_service_first(seed: int) -> None:
     """It has no session and nothing to do: it must not go round and round, as time stands still for it then."""
     world = World(seed, 2)

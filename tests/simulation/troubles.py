@@ -137,6 +137,18 @@ def restart_service(world: World, seconds: float, *, memory: bool) -> None:
     world.scheduler.at(world.scheduler.now + seconds, start)
 
 
+def kill_service(world: World) -> None:
+    """It ends for good, and whoever dials its host is refused."""
+    world.disturbed(SERVICE, "ends")
+    world.network.kill(world.service.process)
+
+
+def crash_service(world: World) -> None:
+    """Its host is gone for good, and says nothing."""
+    world.disturbed(SERVICE, "is lost with its host")
+    world.network.crash(world.service.host)
+
+
 def freeze_service(world: World, seconds: float) -> None:
     """The service stands still."""
     process = world.service.process

@@ -73,8 +73,8 @@ class Losses:
                 return None
             probe = self._view.probe
             answered = probe.answered and probe.number >= asked
-            if outage.lasts:  # it ends where it ends, whoever waits
-                deadline = min(deadline, self._runtime.monotonic() + outage.left)
+            if outage.lasts:  # it ends where it ends, whoever waits; a last try to reach the service may end later
+                deadline = min(deadline, self._runtime.monotonic() + max(LEAST_S, outage.left))
             if answered or self._runtime.monotonic() >= deadline:
                 if not answered and self._link.is_out:
                     return None
