@@ -78,6 +78,11 @@ def test_a_refusal_that_lasts_ends_every_node_with_what_it_says(seed: int, refus
     assert all(says in str(each.error) for each in world.nodes)
 
 
+def test_sessions_that_are_opened_and_not_kept_alive_are_one_outage(seed: int) -> None:
+    world = job(seed)
+    ended_within(world, strike(world, Faults(loses_beats=True), sessions=False))
+
+
 def test_a_refusal_before_the_first_round_ends_a_node_at_once(seed: int) -> None:
     world = World(seed, 1, 2, 2, outage_timeout=300.0)
     world.after(5.0)
