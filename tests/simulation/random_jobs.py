@@ -145,7 +145,7 @@ class EngineJob(RandomJob):
 
     @classmethod
     def names(cls) -> list[str]:
-        return list(dict.fromkeys(troubles.KINDS))
+        return list(troubles.KINDS)
 
     def __init__(self, seed: int, cut: Cut) -> None:
         rng = random.Random(f"job {seed}")
@@ -168,9 +168,7 @@ class EngineJob(RandomJob):
         )
         super().__init__(seed, cut, world.scheduler, world.network)
         # a service that has forgotten the job is anybody's: a stranger with other settings may be the first there
-        never = {rng.choice(("service without memory", "settings"))} | (
-            troubles.AT_THE_SERVICE if places > 1 else set()
-        )
+        never = {rng.choice(("service without memory", "settings")), *(troubles.AT_THE_SERVICE if places > 1 else ())}
         self._kinds = [each for each in self.names() if each not in never]
         self._known: tuple[object, ...] = ()
         self._state = ""

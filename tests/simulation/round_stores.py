@@ -54,7 +54,10 @@ class DialledStore:
         return None
 
     def attempt(self, endpoint: Endpoint, timeout: float) -> tuple[Any, str]:
-        connection = self._runtime.socket()
+        try:
+            connection = self._runtime.socket()
+        except OSError as error:  # no descriptor is left
+            return None, str(error)
         connection.settimeout(timeout)
         try:
             connection.connect((endpoint.host, endpoint.port))

@@ -166,6 +166,10 @@ class Faults:
     """It lets nobody in who brings no token, and nobody does."""
     most_sessions: int | None = None
 
+    @property
+    def refuses(self) -> bool:
+        return self.wants_token or self.most_sessions is not None
+
 
 class Moment(NamedTuple):
     """Something that happens when a request is made."""
@@ -366,7 +370,8 @@ class _Client:
             service.tell()
             service.told_over(self.session)
         elif service.faults.full and name in ("create", "put"):
-            return  # a client of etcd asks again until its time is up
+            service.asked[self.process.name] -= 1
+            self.say(number, None, None)
         else:
             before = set(store.leases)
             answer = getattr(store, name)(self.session, *arguments)
@@ -533,7 +538,13 @@ class Session:
         sent_at = self._threads.monotonic()
         try:
             self._send(*pending.message)
-            pending.answered.wait(timeout)
+            while pending.answered.wait(max(0.0, sent_at + timeout - self._threads.monotonic())):
+                if pending.answer is None or pending.answer[0] is not None:
+                    break
+                pending.answer = None  # it is full: as a client of etcd does, ask again until the time is up
+                pending.answered.clear()
+                self._threads.sleep(_RETRY_S)
+                self._send(*pending.message)
         finally:
             self._pending.pop(number, None)
         if pending.answer is None:
