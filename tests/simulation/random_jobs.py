@@ -22,6 +22,8 @@ from simulation.service import Store
 from simulation.world import Work, World
 
 _MOST_TROUBLES = 5
+_ONE_RANK = 0.2
+"""How often a rank is given twice, in jobs whose nodes have ranks."""
 
 
 class Cut(Struct, frozen=True):
@@ -151,7 +153,7 @@ class EngineJob(RandomJob):
         rng = random.Random(f"job {seed}")
         low = rng.choice((1, 2, 2, 3))
         high = low + rng.choice((0, 1, 2))
-        ranked = rng.random() < 0.2
+        self._ranked = ranked = rng.random() < 0.2
         nodes = rng.randint(low, high + 1)
         places = min(rng.choice((0, 0, 0, 2, 3)), nodes if cut.nodes is None else cut.nodes)
         work = Work(seconds=rng.choice((10.0, 20.0, 40.0)), fails=(5.0,) if rng.random() < 0.15 else ())
@@ -215,6 +217,8 @@ class EngineJob(RandomJob):
 
     def _happens(self, rng: random.Random, aim: str) -> None:
         kind = rng.choice(self._kinds)
+        if self._ranked and rng.random() < _ONE_RANK:
+            kind = "one rank twice"
 
         def happens() -> None:
             state = self._state_now()

@@ -89,6 +89,8 @@ def isolate(world: World, nodes: Sequence[Node], seconds: float) -> None:
 def part(world: World, node: Node, other: Node, seconds: float, *, one_way: bool = False) -> None:
     """Two nodes do not reach each other, or one not the other; both reach the service."""
     world.disturbed(node.name, f"does not reach {other.name} for {seconds:g} s", "but is reached" if one_way else "")
+    if world.has_places and seconds >= world.options.ttl / 2:  # one of them may serve the other
+        node.held_up = other.held_up = True
     here, there, network = node.process.host, other.process.host, world.network
     ways = [(here, there), (there, here)][: 2 - one_way]
     for way in ways:
