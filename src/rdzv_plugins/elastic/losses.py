@@ -68,7 +68,9 @@ class Losses:
             seen = self._view.version
             self._raise_if_ended()
             if self._joining.must_rejoin():
-                return self._view.round.cause != "asked" or self._link.opened != self._joining.opened
+                declared = self._view.round  # another place may still know an earlier one, which is no answer
+                asked_for = declared.number == self._joining.round and declared.cause == "asked"
+                return not asked_for or self._link.opened != self._joining.opened
             if self._joining.is_unconfirmed or self._link.session not in (session, None):
                 return None
             probe = self._view.probe
