@@ -157,6 +157,7 @@ class Socket(Descriptor):
         if arrived is None:
             raise OSError(errno.EINVAL, "Invalid argument")
         self.wait(lambda: arrived, self._timeout)
+        self._kernel.spare_one()
         connection = arrived.popleft()
         assert connection._remote is not None
         return connection, connection._remote
@@ -453,13 +454,21 @@ class Kernel:
         self.network = network
         self.numbers = itertools.count(1000)
         self.open: dict[int, Descriptor] = {}
+        self.starved: set[Process] = set()
+        """Processes that get no further descriptor."""
 
     @property
     def process(self) -> Process:
         """That of the running thread."""
         return self.network.scheduler.running.process
 
+    def spare_one(self) -> None:
+        """Raise ``OSError`` if the running thread's process has no descriptor to spare."""
+        if self.starved and self.process in self.starved:
+            raise OSError(errno.EMFILE, "Too many open files")
+
     def socket(self, family: int = real.AF_INET, kind: int = real.SOCK_STREAM, protocol: int = 0) -> Socket:
+        self.spare_one()
         made = Socket(self, self.process)
         made.setblocking(not kind & real.SOCK_NONBLOCK)
         return made
@@ -471,6 +480,7 @@ class Kernel:
 
     def socketpair(self, family: int = real.AF_UNIX, kind: int = real.SOCK_SEQPACKET) -> tuple[Packets, Packets]:
         assert kind == real.SOCK_SEQPACKET
+        self.spare_one()
         pair = Packets(self), Packets(self)
         pair[0].peer, pair[1].peer = pair[1], pair[0]
         for each in pair:
@@ -481,9 +491,11 @@ class Kernel:
         return Poll(self)
 
     def epoll(self) -> Epoll:
+        self.spare_one()
         return Epoll(self)
 
     def eventfd(self, value: int, flags: int = 0) -> int:
+        self.spare_one()
         made = EventFd(self)
         made.value = value
         return made.fileno()

@@ -216,7 +216,7 @@ class Oracles:
         forgotten = min((at - began for at in world.service.store.runs if at - began > first - 1.0), default=math.inf)
         for node in world.nodes:
             late = node.began > forgotten or (not node.places and forgotten < math.inf)
-            late = late or (world.has_places and (node.began > first or not node.places))
+            late = late or (world.has_places and (node.began > first or not node.places or self._server_was_held()))
             if node.ended_at is None or node.hindered or node.held_up or node in failed or late:
                 continue
             self.judged["I5"] += 1
@@ -224,6 +224,11 @@ class Oracles:
                 self.wrong("I5", f"{node.name} has ended {node.ended_at - first:.1f} s after the job has failed")
             if node.end == "done" and node.ended_at > first + _TOLD_S:
                 self.wrong("I5", f"{node.name} ends well after the job has failed")
+
+    def _server_was_held(self) -> bool:
+        """Whether nobody may have heard what was told last at a place, as the node that served it was cut off."""
+        host = self._world.service.host
+        return any(each.held_up or each.hindered for each in self._world.nodes if each.process.host == host)
 
     # I6
 
@@ -246,6 +251,8 @@ class Oracles:
         if not world.has_places:
             self._asks_for_what_it_needs(node)
         if node.hindered or self._is_of_a_stranger(node) or (world.has_places and not self._can_go_on()):
+            return
+        if not node.places and any(each.faults.refuses for each in world.services):  # it waits that out later only
             return
         self.judged["I13"] += 1
         there = [each for each in world.living if not each.process.frozen]

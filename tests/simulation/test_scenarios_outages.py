@@ -78,6 +78,11 @@ def test_a_refusal_that_lasts_ends_every_node_with_what_it_says(seed: int, refus
     assert all(says in str(each.error) for each in world.nodes)
 
 
+def test_sessions_that_are_opened_and_not_kept_alive_are_one_outage(seed: int) -> None:
+    world = job(seed)
+    ended_within(world, strike(world, Faults(loses_beats=True), sessions=False))
+
+
 def test_a_refusal_before_the_first_round_ends_a_node_at_once(seed: int) -> None:
     world = World(seed, 1, 2, 2, outage_timeout=300.0)
     world.after(5.0)
@@ -139,6 +144,20 @@ def test_who_cannot_be_asked_for_is_not_taken_for_done(seed: int) -> None:
         assert peers
         assert not isinstance(peers, Exception)
     world.scheduler.close()
+
+
+@pytest.mark.parametrize("away", [troubles.kill_service, troubles.crash_service])
+def test_who_asks_whether_a_node_was_lost_waits_for_the_end_of_an_outage(
+    seed: int, away: Callable[[World], object]
+) -> None:
+    """The last try to reach the service ends later than the outage: until then nobody goes round and round."""
+    world = job(seed)
+    away(world)
+    struck_at = world.now
+    for each in world.nodes:
+        assert each.place is not None
+        each.fail_with(each.place.round)
+    ended_within(world, struck_at)
 
 
 def test_a_node_that_is_to_dial_a_store_again_waits_for_the_service_first(seed: int) -> None:
