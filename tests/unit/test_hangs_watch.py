@@ -67,7 +67,9 @@ class Job:
         workers = (Worker(0, 0, self.worker.pid),)
         self.place = Place(0, nodes, 1, True, workers)
         self.hangs: list[tuple[int, Failure]] = []
-        stacks = NodeStacks(lambda: Node("here", os.getpid(), "run", 0, workers, stacks.own), str(directory))
+        stacks = NodeStacks(
+            lambda: Node("here", os.getpid(), "run", 0, workers, stacks.own), str(directory), on_request=True
+        )
         self.nodes = Nodes(other)
         self.watch = NodeHangs(TIMEOUT, 1, lambda: self.place, stacks, self.nodes if questions else None, self._on_hang)
         self.nodes.answer_with(lambda asked: (stacks if asked.kind == STACKS else self.watch).answer(asked))

@@ -150,7 +150,7 @@ def sleeper():
 
 
 def test_where_nothing_can_be_written_the_log_has_it(sleeper: int, tmp_path: Path, caplog) -> None:
-    stacks = NodeStacks(lambda: Node("host-a", 1, workers=(Worker(0, 0, sleeper),)), str(tmp_path))
+    stacks = NodeStacks(lambda: Node("host-a", 1, workers=(Worker(0, 0, sleeper),)), str(tmp_path), on_request=False)
     (tmp_path / "file").touch()
     stacks.log_to(str(tmp_path / "file" / "below"))
     with caplog.at_level(logging.WARNING, "rdzv_launcher"):
@@ -161,7 +161,7 @@ def test_where_nothing_can_be_written_the_log_has_it(sleeper: int, tmp_path: Pat
 
 
 def test_other_questions_are_none_for_it(tmp_path: Path) -> None:
-    stacks = NodeStacks(lambda: Node("host-a", 1), str(tmp_path))
+    stacks = NodeStacks(lambda: Node("host-a", 1), str(tmp_path), on_request=False)
     with pytest.raises(UnknownKind):
         stacks.answer(Question("0" * 32, "other", {}))
     for within in (0, -1, 1e9, "x", None, [1]):
@@ -176,7 +176,7 @@ def test_without_py_spy_it_is_said_what_was_tried(sleeper: int, monkeypatch) -> 
     (worker,) = workers_of(gather(node, within=60))
     assert worker.process.how == ""
     assert "pip install 'rdzv-plugins[diagnose]'" in worker.process.tried[0]
-    assert "RDZV_STACKS is not set" in worker.process.tried[1]
+    assert "--worker-stacks" in worker.process.tried[1]
     assert worker.process.state == "S"
 
 

@@ -178,7 +178,8 @@ class Launch:
         on_first = None if self._timeline is None else self._wrote
         self._output = Output(spec, layout, monitor.attach, on_first, directory.ensure)
         self._barrier = {BARRIER: f"{directory.path}/barrier"} if spec.program.kind is Kind.PATH else {}
-        self._stacks = NodeStacks(self._node, directory.path)
+        on_request = start.own.worker_stacks or start.own.hang_timeout > 0
+        self._stacks = NodeStacks(self._node, directory.path, on_request=on_request)
         self._stacks.log_to(self._output.root)
         self._tails = LogTails(self._node, self._output.files, monitor.kept)
         mark_children(mark)

@@ -37,11 +37,16 @@ class NodeStacks:
     Thread-safe: it is asked on separate threads, whatever the agent's main thread is doing.
     """
 
-    def __init__(self, node: Callable[[], Node], directory: str) -> None:
-        """``node`` says who works here now; ``directory`` is the agent's own, for what workers write."""
+    def __init__(self, node: Callable[[], Node], directory: str, *, on_request: bool) -> None:
+        """``node`` says who works here now; ``directory`` is the agent's own, for what workers write.
+
+        ``on_request``: workers are told to write their stacks themselves when they are asked.
+        """
         self._node = node
-        self.own = Path(directory, "stacks")
-        """The directory where workers write their stacks on request."""
+        self.directory = directory
+        """The agent's own directory."""
+        self.own = Path(directory, "stacks") if on_request else None
+        """The directory where workers write their stacks on request, if they do."""
         self._logs = directory
         self.debugging = threading.Lock()
         """Held while a worker is being read: a process can have only one debugger at a time."""
@@ -49,6 +54,8 @@ class NodeStacks:
         self._make_own()
 
     def _make_own(self) -> None:
+        if self.own is None:
+            return
         try:
             os.makedirs(self.own, mode=0o700, exist_ok=True)
             os.chmod(self.own, 0o700)  # whatever the umask takes away
@@ -64,7 +71,7 @@ class NodeStacks:
     def environment(self) -> Mapping[str, str]:
         """Variables for the workers that are being started."""
         self._make_own()  # a cleaner of temporary files may have removed it
-        return {VARIABLE: f"{self.own},{os.getpid()}"}
+        return {} if self.own is None else {VARIABLE: f"{self.own},{os.getpid()}"}
 
     def answer(self, question: Question) -> Any:
         """Like ``questions.Answer``: for ``stacks``, with the arguments ``within`` (s), ``children`` and ``native``."""

@@ -101,10 +101,13 @@ def _something_else(error: Exception) -> NoStacks:
 def by_request(process: processes.Process, directory: Path | None, *, timeout: float) -> list[Thread]:
     """What a process that has registered for it writes to a file in ``directory``: see ``stacks_on_request``."""
     if directory is None:
-        raise NoStacks("it was not told where to write its stacks itself: RDZV_STACKS is not set")
+        raise NoStacks("it does not write its stacks itself: its job has neither --worker-stacks nor --hang-timeout")
     path = directory / str(process.pid)
     if not path.exists() or not processes.catches(process.pid, SIGNAL):
-        raise NoStacks("it does not write its stacks itself: it has imported neither torch nor rdzv_plugins.worker")
+        raise NoStacks(
+            "it does not write its stacks itself, despite --worker-stacks or --hang-timeout: it is no Python that "
+            "reads PYTHONPATH, or its program has taken the signal"
+        )
     if process.state in "TtD":
         raise NoStacks("it cannot write its stacks itself as long as it stands still")
     before = path.stat().st_size

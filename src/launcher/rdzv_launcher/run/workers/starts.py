@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
+from rdzv_launcher.run.keeper.in_worker import asked
 from rdzv_launcher.run.keeper.messages import Preload, Start
 from rdzv_launcher.run.workers.environment import worker_variables
 from rdzv_launcher.run.workers.numa import bound
@@ -58,6 +59,7 @@ def prepare_starts(
     }
     for each in variables.values():
         each.update(extra(dict(each)))
+        each.update(asked(each))
     destinations = output.begin(variables)
     return tuple(
         Start(
