@@ -26,9 +26,7 @@ from rdzv_launcher.run.caller import Caller, Ending
 from rdzv_launcher.run.fence.fence import Fence
 from rdzv_launcher.run.hangs.node import NodeHangs
 from rdzv_launcher.run.hangs.place import Place
-from rdzv_launcher.run.health.answers import Health
-from rdzv_launcher.run.health.pulse import Pulse
-from rdzv_launcher.run.health.readiness import readiness
+from rdzv_launcher.run.health import Health, Pulse, readiness
 from rdzv_launcher.run.importing import importing_torch
 from rdzv_launcher.run.keeper.keeper import Keeper
 from rdzv_launcher.run.keeper.marked import Marked, mark_children
@@ -62,7 +60,7 @@ from rdzv_plugins.round_page import RoundPage
 from rdzv_plugins.runtime import SYSTEM
 
 if TYPE_CHECKING:
-    from rdzv_launcher.run.metrics.agent import AgentFigures
+    from rdzv_launcher.run.agent_metrics import AgentFigures
     from rdzv_launcher.run.timeline.recorder import Recorder
 
 logger = logging.getLogger(__name__)
@@ -104,7 +102,7 @@ def launch(start: Preparation, caller: Caller | None = None) -> int:
         pulse = Pulse(runtime)
         health = Health(pulse, start.own.health_timeout)
         if start.own.health_port:
-            from rdzv_launcher.run.health.server import HealthServer
+            from rdzv_launcher.run.health_server import HealthServer
 
             if (server := HealthServer.open(health, start.own.health_port)) is not None:
                 at_end.callback(server.close)
@@ -407,7 +405,7 @@ def _tell_all(observers: Sequence[Recorder | AgentFigures], event: RoundEvent) -
 
 
 def _figures(start: Preparation) -> AgentFigures:
-    from rdzv_launcher.run.metrics.agent import AgentFigures  # most launches do not need it
+    from rdzv_launcher.run.agent_metrics import AgentFigures  # most launches do not need it
 
     request = start.request
     return AgentFigures(request.max_nodes, start.spec.max_restarts, run=request.run_id, backend=request.backend)
