@@ -19,8 +19,7 @@ from msgspec.structs import replace
 from rdzv_launcher.console import report
 from rdzv_launcher.run import file_names, limits
 from rdzv_launcher.run.run_directory import RunDirectory
-from rdzv_launcher.run.stacks.node import NodeStacks
-from rdzv_launcher.run.stacks.workers import Node
+from rdzv_launcher.run.stacks.node import Node, NodeStacks
 from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_plugins.errors import LimitTooLow
 

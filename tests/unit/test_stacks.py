@@ -11,14 +11,10 @@ from typing import Any
 import pytest
 
 from rdzv_launcher.run.stacks import processes, reading
-from rdzv_launcher.run.stacks.answers import read
-from rdzv_launcher.run.stacks.frames import Frame, limited
 from rdzv_launcher.run.stacks.gathering import gather
-from rdzv_launcher.run.stacks.grouping import grouped
-from rdzv_launcher.run.stacks.node import NodeStacks
-from rdzv_launcher.run.stacks.reports import WorkerReport, workers_of
-from rdzv_launcher.run.stacks.text import Silent, report_text
-from rdzv_launcher.run.stacks.workers import Node, Worker
+from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
+from rdzv_launcher.run.stacks.reading import Frame, limited
+from rdzv_launcher.run.stacks.reports import Silent, WorkerReport, grouped, read, report_text, workers_of
 from rdzv_plugins.questions import NodeAnswer, Question, UnknownKind
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"

@@ -25,7 +25,6 @@ from rdzv_launcher.run.agent_events import AgentEvents
 from rdzv_launcher.run.caller import Caller, Ending
 from rdzv_launcher.run.fence.fence import Fence
 from rdzv_launcher.run.hangs.node import NodeHangs
-from rdzv_launcher.run.hangs.place import Place
 from rdzv_launcher.run.health import Health, Pulse, readiness
 from rdzv_launcher.run.importing import importing_torch
 from rdzv_launcher.run.keeper.keeper import Keeper
@@ -36,8 +35,7 @@ from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.notice.node import NodeNotices
 from rdzv_launcher.run.preparation import Preparation
 from rdzv_launcher.run.run_directory import RunDirectory
-from rdzv_launcher.run.stacks.node import NodeStacks
-from rdzv_launcher.run.stacks.workers import Node, Worker, workers_in
+from rdzv_launcher.run.stacks.node import Node, NodeStacks, Place, Worker, workers_in
 from rdzv_launcher.run.summary import describe, failure_summary
 from rdzv_launcher.run.vitals import vitals
 from rdzv_launcher.run.workers.environment import ERROR_FILE
@@ -61,7 +59,7 @@ from rdzv_plugins.runtime import SYSTEM
 
 if TYPE_CHECKING:
     from rdzv_launcher.run.agent_metrics import AgentFigures
-    from rdzv_launcher.run.timeline.recorder import Recorder
+    from rdzv_launcher.run.timeline import Recorder
 
 logger = logging.getLogger(__name__)
 
@@ -394,7 +392,7 @@ def _timeline(start: Preparation, handler: HostedHandler) -> Recorder | None:
     """Open the timeline, if there is one. This comes after the keeper, a fork that must not have threads."""
     if not start.own.timeline:
         return None
-    from rdzv_launcher.run.timeline.recorder import Recorder  # most launches do not need it
+    from rdzv_launcher.run.timeline import Recorder  # most launches do not need it
 
     return Recorder.open(start.own.timeline, handler.get_run_id(), handler.get_backend())
 
