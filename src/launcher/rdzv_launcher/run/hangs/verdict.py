@@ -12,14 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
+
 from rdzv_launcher.run.hangs.standstill import Kind, Standing
 from rdzv_launcher.run.stacks.reports import Group, Silent, WorkerReport, doing, grouped, headline
 from rdzv_plugins.errors import JobHung
 from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.plain_text import printable
-from rdzv_plugins.questions import NodeAnswer
+from rdzv_plugins.questions import NodeAnswer, checked
 
-_KINDS: tuple[Kind, ...] = ("moves", "waits", "spins", "loops", "stopped", "stuck", "done")
 _MOST_WORKERS = 4096
 SUSPECTED = 0.5
 """After this part of the time-out a hang is suspected, and what can only be known from samples becomes known."""
@@ -44,20 +45,21 @@ class NodeStanding:
         return {"node_rank": self.node_rank, "works": self.works, "watches": self.watches, "workers": workers}
 
 
+class _Said(Struct):
+    node_rank: int
+    works: bool
+    watches: bool
+    workers: list[tuple[int, Kind, float]]
+
+
 def standing_of(answer: Any) -> NodeStanding:
     """The reverse of ``data``, from JSON that others have sent. Raises ``ValueError``."""
-    try:
-        node_rank, works, watches = answer["node_rank"], answer["works"], answer["watches"]
-        if type(node_rank) is not int or type(works) is not bool or type(watches) is not bool:
-            raise ValueError("its rank, or what it does")
-        workers = {}
-        for rank, kind, seconds in answer["workers"][:_MOST_WORKERS]:
-            if type(rank) is not int or kind not in _KINDS or type(seconds) not in (int, float):
-                raise ValueError("a worker's standing")
-            workers[rank] = Standing(kind, float(seconds) if math.isfinite(seconds) else 0.0)
-        return NodeStanding(node_rank, works, watches, workers)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from None
+    said = checked(answer, _Said)
+    workers = {
+        rank: Standing(kind, seconds if math.isfinite(seconds) else 0.0)
+        for rank, kind, seconds in said.workers[:_MOST_WORKERS]
+    }
+    return NodeStanding(said.node_rank, said.works, said.watches, workers)
 
 
 @dataclass(frozen=True)

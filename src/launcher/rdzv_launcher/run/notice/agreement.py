@@ -12,13 +12,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import asdict, replace
 
 from rdzv_plugins.notice_page import MOST_STEPS
 from rdzv_plugins.plain_text import printable
+from rdzv_plugins.questions import checked
 
 logger = logging.getLogger(__name__)
 
@@ -26,20 +27,22 @@ Do = Literal["tell", "propose", "agree", "drop", "over"]
 LONGEST_GRACE_S = 24 * 3600.0
 _REASON = 500
 _MOST = 2**31 - 1
+_Step = Annotated[int, Meta(ge=-1, lt=MOST_STEPS)]
+_Count = Annotated[int, Meta(ge=-1, le=_MOST)]
 
 
-class Word(Struct, frozen=True):
+class Word(Struct, frozen=True, forbid_unknown_fields=True):
     """One question. Each carries the whole notice, so it does not matter which one a node hears first."""
 
-    round: int
+    round: Annotated[int, Meta(ge=0, le=_MOST)]
     """The asker's round: in another round the question changes nothing."""
-    node: int
+    node: Annotated[int, Meta(ge=0, le=_MOST)]
     """The rank of the node that leaves."""
     reason: str
-    seconds: float
+    seconds: Annotated[float, Meta(ge=0, le=LONGEST_GRACE_S)]
     """How long workers have to save, counted from now, as clocks of nodes need not agree."""
     do: Do = "tell"
-    step: int = 0
+    step: Annotated[int, Meta(ge=0, lt=MOST_STEPS)] = 0
     """The step that is proposed or agreed on."""
     go_on: bool = True
     """With ``over``: enough nodes are left without those that leave."""
@@ -51,17 +54,17 @@ class Word(Struct, frozen=True):
         return asdict(self)
 
 
-class Report(Struct, frozen=True):
+class Report(Struct, frozen=True, forbid_unknown_fields=True):
     """What a node answers when asked about a notice."""
 
-    round: int
-    at: int
+    round: Annotated[int, Meta(ge=-1, le=_MOST)]
+    at: _Step
     """The most steps that one of its workers has done; -1 if none has reported any."""
-    agreed: int
+    agreed: _Step
     """The step on which it knows that all have agreed; 0: none."""
-    waiting: int
+    waiting: _Count
     """The number of workers that want to save, and have not yet."""
-    saved: int
+    saved: _Count
     """The number of workers that have saved."""
     leaving: bool
     """Whether the node that answers is one that leaves."""
@@ -75,44 +78,15 @@ class Report(Struct, frozen=True):
 
 def word_of(arguments: Mapping[str, Any]) -> Word:
     """Read a word from a question's arguments. Raises ``ValueError``."""
-    data = dict(arguments)
-    numbers = {"round": _MOST, "node": _MOST, "step": MOST_STEPS - 1}
-    _require(data, Word, numbers, 0)
-    if data["do"] not in ("tell", "propose", "agree", "drop", "over"):
-        raise ValueError("it asks for nothing that is known")
-    if not 0 <= data["seconds"] <= LONGEST_GRACE_S:  # nan, too
-        raise ValueError("its time is none")
-    if data["do"] in ("propose", "agree") and data["step"] < 1:
-        raise ValueError("its step is none")
-    data["reason"] = printable(data["reason"])[:_REASON]
-    return Word(**data)
+    word = checked(dict(arguments), Word)
+    if word.do in ("propose", "agree") and word.step < 1:
+        raise ValueError(f"not a Word: to {word.do} step={word.step}")
+    return replace(word, reason=printable(word.reason)[:_REASON])
 
 
 def report_of(answer: Any) -> Report:
     """Read a report from a node's answer. Raises ``ValueError``."""
-    data = dict(answer) if isinstance(answer, dict) else {}
-    most = MOST_STEPS - 1
-    _require(data, Report, {"round": _MOST, "at": most, "agreed": most, "waiting": _MOST, "saved": _MOST}, -1)
-    return Report(**data)
-
-
-def _require(data: dict[str, Any], cls: type, numbers: Mapping[str, int], least: int) -> None:
-    """Require exactly the fields of ``cls``, with their declared types."""
-    types = cls.__annotations__
-    if data.keys() != types.keys():
-        raise ValueError(f"not a {cls.__name__}")
-    for name, value in data.items():
-        good: bool
-        if name in numbers:
-            good = type(value) is int and least <= value <= numbers[name]
-        elif types[name] == "bool":
-            good = type(value) is bool
-        elif types[name] == "float":
-            good = type(value) in (int, float)
-        else:
-            good = type(value) is str
-        if not good:
-            raise ValueError(f"not a {cls.__name__}: its {name}")
+    return checked(answer, Report)
 
 
 Ask = Callable[[Word, float], tuple[list[Report], int]]

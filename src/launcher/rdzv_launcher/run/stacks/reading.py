@@ -63,16 +63,6 @@ def limited(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     return (*frames[: _MOST_FRAMES - _OUTERMOST], gap, *frames[-_OUTERMOST:])
 
 
-def frame_of(data: Any) -> Frame:
-    """A frame from JSON that others have sent. Raises ``ValueError``."""
-    if not isinstance(data, list) or len(data) != 3:
-        raise ValueError("not a frame")
-    function, file, line = data
-    if not (isinstance(function, str) and isinstance(file, str) and type(line) is int):
-        raise ValueError("not a frame")
-    return Frame(function[:_LONGEST_TEXT], file[:_LONGEST_TEXT], line)
-
-
 def frame_data(frame: Frame) -> list[Any]:
     """A frame in its JSON form."""
     return [frame.function[:_LONGEST_TEXT], frame.file[:_LONGEST_TEXT], frame.line]

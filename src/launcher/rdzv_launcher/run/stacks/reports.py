@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import os
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
 
 from rdzv_launcher.run.rank_names import compressed, named
-from rdzv_launcher.run.stacks.reading import Frame, Thread, frame_of
+from rdzv_launcher.run.stacks.reading import Frame, Thread
 from rdzv_plugins.plain_text import printable, some
-from rdzv_plugins.questions import NodeAnswer
+from rdzv_plugins.questions import NodeAnswer, checked
 
 _MOST_WORKERS = 4096
 _MOST_TEXTS = 32
+_TEXT = 1000
+_Index = Annotated[int, Meta(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -69,60 +73,76 @@ class WorkerReport:
     process: ProcessReport
 
 
+class _Thread(Struct):
+    name: str
+    main: bool
+    stack: _Index
+    active: bool | None = None
+
+
+class _Process(Struct):
+    """What is said of a process; a worker may have some below it, and these have none."""
+
+    pid: _Index
+    state: str
+    wait_channel: str = ""
+    command: str = ""
+    python: bool | None = None
+    how: str = ""
+    tried: list[str] = []
+    threads: list[_Thread] = []
+    native: _Index | None = None
+    kernel: list[str] = []
+
+
+class _Worker(_Process, kw_only=True):
+    rank: _Index
+    local_rank: _Index
+    children: list[_Process] = []
+    below: list[_Process] = []
+
+
+class _Node(Struct):
+    """A node's answer: see ``gathering``."""
+
+    node_rank: int | None
+    host: str
+    workers: list[_Worker]
+    stacks: list[list[tuple[str, str, int]]]
+
+
 def workers_of(answer: Any) -> list[WorkerReport]:
     """The workers of one node, from its answer. Raises ``ValueError`` if it is not a valid answer."""
+    node = checked(answer, _Node)
+    stacks = [tuple(Frame(name[:_TEXT], file[:_TEXT], line) for name, file, line in each) for each in node.stacks]
     try:
-        stacks = [tuple(map(frame_of, _list(stack))) for stack in _list(answer["stacks"])]
-        node_rank, host = answer["node_rank"], _text(answer["host"])
-        if node_rank is not None and type(node_rank) is not int:
-            raise ValueError("its rank")
         return [
-            WorkerReport(_number(each["rank"]), _number(each["local_rank"]), node_rank, host, _process(each, stacks))
-            for each in _list(answer["workers"])[:_MOST_WORKERS]
+            WorkerReport(each.rank, each.local_rank, node.node_rank, node.host[:_TEXT], _worker(each, stacks))
+            for each in node.workers[:_MOST_WORKERS]
         ]
-    except (KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from None
+    except IndexError:
+        raise ValueError("it has not all of the stacks to which it refers") from None
 
 
-def _process(data: Mapping[str, Any], stacks: Sequence[tuple[Frame, ...]], depth: int = 0) -> ProcessReport:
-    native = data.get("native")
-    deeper = () if depth else tuple(_process(each, stacks, 1) for each in _list(data.get("below", [])))
-    children = () if depth else tuple(_process(each, (), 1) for each in _list(data.get("children", [])))
+def _worker(said: _Worker, stacks: Sequence[tuple[Frame, ...]]) -> ProcessReport:
+    report = _process(said, stacks)
+    children = tuple(_process(each, ()) for each in said.children)
+    return replace(report, children=children, below=tuple(_process(each, stacks) for each in said.below))
+
+
+def _process(said: _Process, stacks: Sequence[tuple[Frame, ...]]) -> ProcessReport:
     return ProcessReport(
-        pid=_number(data["pid"]),
-        state=_text(data["state"]),
-        wait_channel=_text(data.get("wait_channel", "")),
-        command=_text(data.get("command", "")),
-        is_python=data.get("python") if isinstance(data.get("python"), bool) else None,
-        how=_text(data.get("how", "")),
-        tried=tuple(map(_text, _list(data.get("tried", []))[:_MOST_TEXTS])),
-        threads=tuple(
-            Thread(_text(each["name"]), bool(each["main"]), stacks[_number(each["stack"])], each.get("active"))
-            for each in _list(data.get("threads", []))
-        ),
-        native=stacks[_number(native)] if native is not None else (),
-        kernel=tuple(map(_text, _list(data.get("kernel", []))[:_MOST_TEXTS])),
-        children=children,
-        below=deeper,
+        pid=said.pid,
+        state=said.state[:_TEXT],
+        wait_channel=said.wait_channel[:_TEXT],
+        command=said.command[:_TEXT],
+        is_python=said.python,
+        how=said.how[:_TEXT],
+        tried=tuple(each[:_TEXT] for each in said.tried[:_MOST_TEXTS]),
+        threads=tuple(Thread(each.name[:_TEXT], each.main, stacks[each.stack], each.active) for each in said.threads),
+        native=stacks[said.native] if said.native is not None else (),
+        kernel=tuple(each[:_TEXT] for each in said.kernel[:_MOST_TEXTS]),
     )
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError("not a list")
-    return value
-
-
-def _number(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError("not a number")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("not a text")
-    return value[:1000]
 
 
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3")
