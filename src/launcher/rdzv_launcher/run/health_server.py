@@ -23,8 +23,8 @@ from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
-# as much of HTTP as a probe needs: the standard library's server has a thread for each connection, and no time for all
-# of it
+# as much of HTTP as a probe needs: http.server has a thread for each connection, a limit of time for each read and none
+# for all of it, reads 6 MB of head, and spins when no descriptor is left
 MOST_BYTES = 4096
 """The largest head of a request, in bytes."""
 _LINE = rb"(?P<method>[A-Z]{1,16}) (?P<path>/[!-~]*) HTTP/1\.[01]\r?\n"
