@@ -217,7 +217,7 @@ def test_value_out_of_torchs_choices_is_refused(dest, capsys):
 
 OWN = """leave-background log-prefix log-timestamps no-fold ranks-filter check version exit-barrier-timeout
 hang-timeout health-port enable-tiered-parallel-tcpstore preflight preload timeline preempt-grace notice-signals
-worker-notice-signal rdzv-no-plugin rdzv-strict verbose"""
+worker-notice-signal worker-stacks rdzv-no-plugin rdzv-strict verbose"""
 
 
 def test_our_own_options_take_no_spelling_of_torchs_and_there_is_no_other():

@@ -111,6 +111,7 @@ REFUSED_BY_TIERED = [
     "store=torch,worker_transport=unix",
     "store=parallel,trunk_grace=1",
     "fanout=2,worker_transport=direct",
+    "answered_writes=true,worker_transport=direct",
     "fanout=2,worker_ports=29501",
     "fanout=-1",
     "trunk_grace=61",

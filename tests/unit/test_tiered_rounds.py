@@ -55,12 +55,11 @@ def test_each_node_has_a_proxy_in_front_of_the_one_store(proxies: Proxies) -> No
         near = [(info.bootstrap_store_info.master_addr, info.bootstrap_store_info.master_port) for info in infos]
         assert near == [("127.0.0.1", of(proxies, rank).ports[0]) for rank in range(2)]
         root = of(proxies, 0).root
-        for node, (_, port) in zip(nodes, near, strict=True):
+        for node in nodes:
             assert node.handler.worker_env() == {
                 "RDZV_ROUND": "1",
                 "RDZV_ROOT_ADDR": root.host,
                 "RDZV_ROOT_PORT": str(root.port),
-                "RDZV_STORE_PORT": str(port),
             }
         assert of(proxies, 1).root == root
         assert all(each.leaf and each.grace == 5 for each in proxies.made)
@@ -69,6 +68,14 @@ def test_each_node_has_a_proxy_in_front_of_the_one_store(proxies: Proxies) -> No
         of(proxies, 1).close()
         with pytest.raises(errors.StoreLost, match=r"lost the store|broken"):
             infos[1].store.check(["from"])  # that was its way there
+
+
+def test_workers_may_be_told_that_their_writes_are_to_be_answered(proxies: Proxies) -> None:
+    with Job("1", store="tiered", answered_writes=True) as job:
+        (node,) = start(job, 1)
+        (made,) = proxies.made
+        told = node.handler.worker_env()
+        assert (told["RDZV_STORE_ANSWERED"], [int(told["RDZV_STORE_PORT"])]) == ("1", made.ports)
 
 
 def test_workers_may_be_told_a_unix_socket(proxies: Proxies) -> None:

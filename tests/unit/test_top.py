@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rdzv_launcher.run.log_tails import LogTails
-from rdzv_launcher.run.stacks.workers import Node, Worker
+from rdzv_launcher.run.stacks.node import Node, Worker
 from rdzv_launcher.tools.top.asked import log_lines
 from rdzv_launcher.tools.top.command import run
 from rdzv_launcher.tools.top.happenings import happening, last_end
@@ -113,7 +113,7 @@ def test_use_of_processors_is_between_two_answers_of_the_same_worker() -> None:
     ],
 )
 def test_what_is_no_answer_is_refused(answer: Any) -> None:
-    with pytest.raises(ValueError, match=r"not the vitals|could not convert|invalid literal"):
+    with pytest.raises(ValueError, match=r"\$|Vitals"):
         parse_vitals(answer)
 
 

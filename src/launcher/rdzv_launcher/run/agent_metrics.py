@@ -10,10 +10,8 @@ from rdzv_launcher.run.agent import events
 from rdzv_launcher.run.agent.collaborators import Observer
 from rdzv_launcher.run.agent.decisions import Decisions, Stage
 from rdzv_launcher.run.agent.events import Event
-from rdzv_launcher.run.health.answers import Health
-from rdzv_launcher.run.metrics.declared import Metric, Reading, reading
-from rdzv_launcher.run.metrics.page import MetricsPage
-from rdzv_launcher.run.metrics.store import STORE, read_stores
+from rdzv_launcher.run.health import Health
+from rdzv_launcher.run.metrics import STORE, Metric, MetricsPage, Reading, read_stores, reading
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.clock import now
 from rdzv_plugins.interfaces import RoundEvent

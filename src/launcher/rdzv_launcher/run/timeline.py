@@ -1,35 +1,207 @@
-"""What an agent hears and does, and what the rendezvous reports, as the events of a timeline.
+"""What an agent hears and does, and what the rendezvous reports, as the events of a timeline, and its file.
 
-Nobody waits for it: events go into a queue that drops what does not fit, and says how much was dropped.
+``Record`` is the form of a line, as written here and read by ``rdzv timeline``: a JSON object. ``BASE`` are the fields
+that every line has; an event may have further ones. Nobody waits for it: events go into a queue that drops what does
+not fit, and says how much was dropped.
 """
 
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
+from rdzv_launcher.run import file_names
 from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.agent.collaborators import Observer
 from rdzv_launcher.run.agent.events import Event
 from rdzv_launcher.run.agent.steps import Step
 from rdzv_launcher.run.summary import describe, describe_exit
-from rdzv_launcher.run.timeline.file import TimelineFile
-from rdzv_launcher.run.timeline.record import PHASES, Record
-from rdzv_launcher.run.timeline.sink import Sink
-from rdzv_launcher.run.timeline.span_export import spans_wanted
-from rdzv_launcher.run.timeline.spans import Spans
+from rdzv_launcher.run.timeline_spans import Spans, spans_wanted
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.background_queue import BackgroundQueue
 from rdzv_plugins.interfaces import RoundEvent
 from rdzv_plugins.plain_text import printable
 
 logger = logging.getLogger(__name__)
+
+VERSION = 1
+"""The form's version: grows when readers of the previous one would misread it, not with new events or fields."""
+SUFFIX = ".jsonl"
+BASE = ("v", "event", "mono", "wall", "run", "node", "host", "agent", "round", "phase", "cause")
+
+PHASES: Mapping[str, str] = {
+    "opened": "opening",
+    "joined": "joining",
+    "placed": "connecting",
+    "reached": "completing",
+    "complete": "starting",
+    "started": "working",
+    "failed": "ending",
+    "hung": "ending",
+    "lost": "ending",
+    "over": "ending",
+    "stopping": "stopping",
+    "stopped": "deciding",
+    "asked": "deciding",
+    "delayed": "delaying",
+    "done": "waiting",
+    "staying": "waiting",
+    "leaving": "leaving",
+    "left": "leaving",
+    "ended": "ended",
+}
+"""The phase that a node is in after an event; after any other event the phase is unchanged."""
+INTERRUPTING = frozenset({"failed", "hung", "lost", "asked", "over", "stopping", "leaving"})
+"""The events that show that a round does not go on."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One event. Times are in seconds."""
+
+    event: str
+    mono: float
+    """The time by the monotonic clock, which all agents of one machine share."""
+    wall: float
+    """The time since the epoch, by the machine's clock, which may be wrong, and may be set meanwhile."""
+    run: str
+    node: int | None
+    """The node's rank, once it has one."""
+    host: str
+    agent: str
+    """Unique to one agent process."""
+    round: int
+    """The newest round that the node had heard of; 0 before the first."""
+    phase: str
+    """What the node does from now on."""
+    cause: str = ""
+    """Why, in a sentence; empty if there is nothing to say."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What else is known about this event."""
+
+    def line(self) -> bytes:
+        """The event as a line, including the line end."""
+        fields = {"v": VERSION, **{name: getattr(self, name) for name in BASE[1:]}}
+        fields |= {"mono": round(self.mono, 6), "wall": round(self.wall, 6), **self.facts}
+        return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "event": (str,),
+    "mono": (int, float),
+    "wall": (int, float),
+    "run": (str,),
+    "node": (int, type(None)),
+    "host": (str,),
+    "agent": (str,),
+    "round": (int,),
+    "phase": (str,),
+    "cause": (str,),
+}
+_MOST_S = 1e12
+
+
+def parse(line: bytes) -> Record:
+    """Read an event from a line. Raises ``ValueError``, saying what is wrong."""
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError("it is not JSON") from None
+    if not isinstance(data, dict) or "v" not in data:
+        raise ValueError("it is no event of a timeline")
+    if data["v"] != VERSION:
+        raise ValueError(f"it is of version {str(data['v'])[:20]}, and this rdzv reads version {VERSION}")
+    for name, types in _TYPES.items():
+        value = data.get(name)
+        if type(value) not in types or (isinstance(value, int | float) and not -_MOST_S < value < _MOST_S):
+            raise ValueError(f"it has no {name!r} that is one")
+    facts = {name: value for name, value in data.items() if name not in BASE and _is_fact(name, value)}
+    return Record(**{name: data[name] for name in _TYPES}, facts=facts)
+
+
+def _is_fact(name: str, value: object) -> bool:
+    """Whether it is one value, or the workers' process ids by rank: nothing else is written."""
+    if name == "workers" and isinstance(value, dict):
+        return all(type(pid) is int for pid in value.values())
+    return value is None or isinstance(value, str | int | float)
+
+
+class Sink(Protocol):
+    """Takes events in order, on a separate thread. It may block there; exceptions that it raises are ignored."""
+
+    def take(self, record: Record) -> None:
+        """Take one event."""
+        ...
+
+    def close(self) -> None:
+        """The agent ends: nothing comes after this."""
+        ...
+
+
+class TimelineFile:
+    """A ``Sink``. Each line is one write, so a reader sees whole lines, and an agent that is killed loses none.
+
+    The first event that cannot be written is reported, and the job goes on; when there is room again, writing resumes.
+    """
+
+    def __init__(self, directory: str, run: str, host: str, agent: str) -> None:
+        """Nothing is created before the first event: a file system may keep one waiting."""
+        self.path = os.path.join(directory, f"{file_names.word(run)}-{file_names.word(host)}-{agent}{SUFFIX}")
+        self._directory = directory
+        self._fd = -1
+        self._torn = False
+        """The last line is incomplete."""
+        self._lost = 0
+        """The number of events since the last that was written."""
+
+    def take(self, record: Record) -> None:
+        """Write the event, or report once that this is not possible."""
+        try:
+            if self._fd < 0:
+                self._open()
+            self._write(record.line())
+        except OSError as error:
+            self._lost += 1
+            if self._lost == 1:
+                logger.warning(
+                    "the timeline cannot be written to %s: %s; the job goes on without it",
+                    self.path,
+                    (error.strerror or str(error)).lower(),
+                )
+            return
+        if self._lost:
+            logger.warning("the timeline is written again; %d events are missing in %s", self._lost, self.path)
+            self._lost = 0
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._lost > 1:
+            logger.warning("%d events are missing in the timeline %s", self._lost, self.path)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _open(self) -> None:
+        os.makedirs(self._directory, exist_ok=True)
+        # its name belongs to this agent alone: an existing file is not followed, and not written to
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        self._fd = os.open(self.path, flags, 0o644)
+
+    def _write(self, line: bytes) -> None:
+        left = memoryview(b"\n" + line if self._torn else line)
+        while left:
+            written = os.write(self._fd, left)
+            self._torn = written < len(left)
+            left = left[written:]
+
 
 _MOST = 10_000
 """The most events that are kept for sinks that do not take them: a round has about ten."""
