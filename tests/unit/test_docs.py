@@ -89,10 +89,7 @@ TOOLS = {
     "top": top,
     "conformance": conformance,
     "new-backend": new_backend,
-    **{
-        f"bench {name}": bench
-        for name in ("all", "report", "rendezvous", "launch", "faults", "store", "tiered", "transport")
-    },
+    **{f"bench {name}": bench for name in ("all", "report", "rendezvous", "launch", "faults", "store")},
 }
 
 
