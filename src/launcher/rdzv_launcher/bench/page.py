@@ -157,10 +157,17 @@ def _draw_bars(sheet: Any, points: Sequence[Point], looks: Mapping[str, int]) ->
         axes.annotate(text, (max(point.samples), place), va="center", size=8)
     if log:
         axes.set_xscale("log")
+        _plain(axes.xaxis)
     axes.margins(x=0.15, y=0.02)
     axes.set_yticks(range(len(points)), names, fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel(_axis(points[0]))
+
+
+def _plain(axis: Any) -> None:
+    """Numbers beside a logarithmic axis as they are: powers would need mathtext, and names may contain dollars."""
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter("")
 
 
 def _draw_curves(sheet: Any, curves: Mapping[str, Sequence[Point]], looks: Mapping[str, int]) -> None:
@@ -186,6 +193,7 @@ def _draw_curves(sheet: Any, curves: Mapping[str, Sequence[Point]], looks: Mappi
         samples = [sample for point in points for sample in point.samples]
         axes.set_xscale("log")
         axes.set_yscale("log" if min(samples) > 0 else "symlog")
+        _plain(axes.yaxis)
         axes.set_xticks(counts, [f"{count:,}" for count in counts])
         axes.set_xticks([], minor=True)
         axes.set_xlabel(points[0].axis.capitalize())
