@@ -19,6 +19,7 @@ import traceback
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -38,6 +39,7 @@ _LAST_LINES = 12
 _START_LIMIT_S = 120.0
 _END_LIMIT_S = 60.0
 _SPAWN = multiprocessing.get_context("spawn")
+_CTRL_C = {signal.SIGINT}
 
 
 class Child:
@@ -58,7 +60,12 @@ class Child:
         self._stderr = os.fdopen(stderr, "rb")
         self._connection, theirs = _SPAWN.Pipe()
         self._process = _SPAWN.Process(target=_begin, args=(run, theirs, path, dict(environment), arguments))
-        self._process.start()
+        resource_tracker.ensure_running()  # which unblocks the signal when it begins
+        signal.pthread_sigmask(signal.SIG_BLOCK, _CTRL_C)  # for the child, until it has a session of its own
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _CTRL_C)
         theirs.close()
 
     def __enter__(self: C) -> C:
@@ -130,6 +137,9 @@ def _begin(
 ) -> None:
     """A child's beginning and its end."""
     os.setsid()  # Ctrl-C is for the benchmark, which then ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that came before that is forgotten
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _CTRL_C)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     file = os.open(stderr, os.O_WRONLY | os.O_APPEND)
     os.unlink(stderr)
     os.dup2(file, 2)
