@@ -168,7 +168,7 @@ def run_once(way: Way, nodes: int, per_node: int, limit_s: float) -> dict[str, S
                 sources=_SOURCES if way.route != "tiered-unix" else [],
                 storm=False,
                 limit_s=limit_s,
-                places=[(place, -1) for place in places],
+                places=places,
             )
 
             def phase(name: str) -> Figures:
