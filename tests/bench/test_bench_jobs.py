@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from kits.bench.bench_kit import bench, find, http_backend, leave_nothing_behind, stand_ins, started
+from kits.eventually import eventually
 
 from rdzv_launcher.bench.children import Guard, marked
 from rdzv_launcher.bench.faults import FAULTS, JobsAlike, c10d_conf, cases, inflict
 from rdzv_launcher.bench.jobs import JobFailed, Launcher, meet, references
 from rdzv_launcher.bench.launch import Launch
-from rdzv_plugins.testing.agents.processes import wait_until
 from rdzv_plugins.testing.harness import Harness
 
 pytestmark = pytest.mark.thorough
@@ -175,11 +175,11 @@ def test_benchmark_that_is_killed_leaves_no_process_and_no_file() -> None:
             running = process.left().items()
             return next((pid for pid, line in running if "bin/rdzv-run --nproc" in line), 0)
 
-        pid = wait_until(agent, LIMIT_S, lambda: f"no agent was started: {process.left()}")
+        pid = eventually(agent, lambda: f"no agent was started: {process.left()}")
         os.kill(pid, signal.SIGSTOP)  # else it might end with its worker, and that with its standard input
         directory = Path(os.readlink(f"/proc/{pid}/cwd"))
         assert directory.is_dir()
         process.kill()
         process.wait()
-        wait_until(lambda: not process.left(), LIMIT_S, lambda: f"still there: {process.left()}")
+        eventually(lambda: not process.left(), lambda: f"still there: {process.left()}")
     assert not directory.exists()

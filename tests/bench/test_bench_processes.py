@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from kits.eventually import eventually
 
 from rdzv_launcher.bench.children import Child, Guard, end_all, environment, marked, serve
 from rdzv_launcher.bench.points import DidNotFinish
 from rdzv_plugins.errors import RdzvError
-from rdzv_plugins.testing.agents.processes import wait_until
 
 pytestmark = pytest.mark.thorough
 
@@ -97,7 +97,7 @@ def test_guard_ends_frozen_processes_of_its_mark_and_no_others() -> None:
             with Guard() as guard:
                 mark, directory = guard.new_job()
                 one, other = (subprocess.Popen(sleeps, env=environment(f"{mark}{part}")) for part in ("-0", "-1"))
-                wait_until(lambda: len(marked(mark)) == 2, LIMIT_S, lambda: f"{marked(mark)}")
+                eventually(lambda: len(marked(mark)) == 2, lambda: f"{marked(mark)}")
                 end_all(f"{mark}-0")
                 assert one.wait(LIMIT_S) == -signal.SIGKILL
                 assert marked(mark) == [other.pid]

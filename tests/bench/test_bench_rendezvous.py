@@ -12,6 +12,7 @@ import pytest
 from kits import ROOT
 from kits.bench.bench_kit import Done, bench, find, install, odd_backends, started, with_openssl
 from kits.etcd.etcd_processes import require_programs
+from kits.eventually import eventually
 
 from rdzv_launcher.bench.backends import TORCH_C10D
 from rdzv_launcher.bench.children import Child
@@ -21,9 +22,8 @@ from rdzv_launcher.bench.rendezvous import layout
 from rdzv_launcher.bench.results import Result
 from rdzv_launcher.bench.servers import store_server
 from rdzv_plugins.errors import RdzvError
-from rdzv_plugins.testing.agents.processes import wait_until
 from rdzv_plugins.testing.harness import Harness, free_port
-from rdzv_plugins.testing.services.counts import parse_etcd_metrics
+from rdzv_plugins.testing.services import parse_etcd_metrics
 
 pytestmark = pytest.mark.thorough
 
@@ -176,14 +176,14 @@ def test_what_is_killed_leaves_no_process_and_no_file(tmp_path, monkeypatch, who
     flags = ("--backends=odd,prompt", "--rdzv-conf=odd=how=waits", "--limit=600", "--nodes=6")
     with started(*ALONE, *flags, sites=odd_backends(tmp_path)) as run:
         least = 1 + 1 + 1 + 1 + 6  # the benchmark, its guard, the harness's process, keeper, nodes
-        wait_until(lambda: len(run.left()) >= least, 100, lambda: f"only {run.left()}")
+        eventually(lambda: len(run.left()) >= least, lambda: f"only {run.left()}")
         if whole:
             run.kill()
         else:
             keeper = next(pid for pid in run.left() if children_of(pid) >= 6)
             os.kill(keeper, signal.SIGKILL)
         out, err = run.communicate(timeout=200)
-        wait_until(lambda: not run.left(), 60, lambda: f"still there: {run.left()}")
+        eventually(lambda: not run.left(), lambda: f"still there: {run.left()}")
     assert [*files.iterdir()] == []
     if not whole:
         result = Done(run.returncode, out, err).result()
@@ -194,9 +194,9 @@ def test_what_is_killed_leaves_no_process_and_no_file(tmp_path, monkeypatch, who
 def test_benchmark_that_is_killed_leaves_no_etcd_and_no_data(tmp_path) -> None:
     require_programs()
     with started("rendezvous", "--nodes=6", "--references=none", "--backends=etcd", f"--etcd-data={tmp_path}") as run:
-        wait_until(lambda: len(run.left()) >= 4, 100, lambda: f"only {run.left()}")  # and its guard, keeper, etcd
+        eventually(lambda: len(run.left()) >= 4, lambda: f"only {run.left()}")  # and its guard, keeper, etcd
         run.kill()
-        wait_until(lambda: not run.left(), 60, lambda: f"still there: {run.left()}")
+        eventually(lambda: not run.left(), lambda: f"still there: {run.left()}")
     assert [*tmp_path.iterdir()] == []
 
 
@@ -231,10 +231,10 @@ def test_requests_of_torch_s_nodes_are_counted_and_their_last_call_is_shortened(
         assert node.rank == 0
         assert node.facts()["asked"].keys() == {"get", "compare_set"}
         node.again()
-        assert node.handler.settings.timeout.last_call == timedelta(seconds=1)
-        assert node.handler.settings.timeout.join == timedelta(seconds=60)
+        assert node.rendezvous.settings.timeout.last_call == timedelta(seconds=1)
+        assert node.rendezvous.settings.timeout.join == timedelta(seconds=60)
     finally:
-        node.handler.shutdown()
+        node.rendezvous.shutdown()
 
 
 # how nodes are spread, and what is read

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from rdzv_plugins.testing.agents.processes import kill
+from rdzv_plugins.testing.processes import kill
 from soak.checker import World
 from soak.diary import Diary
 from soak.expectations import LEFT_BEHIND_S

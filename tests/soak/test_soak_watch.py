@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 from kits.hosts.hosts import Host, Lan
 
-from rdzv_plugins.testing.agents.processes import marked
+from rdzv_plugins.testing.processes import marked
 from soak import soak as module
 from soak.diary import Diary
 from soak.ends import Ends

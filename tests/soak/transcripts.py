@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from rdzv_plugins.testing.forks.signals import before_exec
+from rdzv_plugins.testing.processes import before_exec
 
 
 def start(command: Sequence[str], path: Path, env: Mapping[str, str], cwd: Path) -> subprocess.Popen[bytes]:

@@ -23,9 +23,11 @@ from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
 from rdzv_launcher.run.agent.steps import End
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
+from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.background_queue import BackgroundQueue
 from rdzv_plugins.errors import UsageError
-from rdzv_plugins.interfaces import Outcome
+from rdzv_plugins.host import PluginHost
+from rdzv_plugins.interfaces import Outcome, Request
 from rdzv_plugins.runtime import SYSTEM
 
 NUMBERS = (signal.SIGTERM, signal.SIGUSR1)
@@ -144,9 +146,9 @@ def run(
     on_start: Callable[[], None] = lambda: None,
 ) -> End:
     workers = Given(inbox, code, on_start)
-    return AgentLoop(
-        Settings(Limits(1, restarts), monitor_interval=0.01), rendezvous, workers, inbox, signals, SYSTEM
-    ).run()
+    hosted = Rendezvous(rendezvous, PluginHost([]), Request("toy", "run", "", 1, 1, 1))  # type: ignore[arg-type]
+    settings = Settings(Limits(1, restarts), monitor_interval=0.01)
+    return AgentLoop(settings, hosted, workers, inbox, signals, SYSTEM).run()
 
 
 @pytest.mark.parametrize(

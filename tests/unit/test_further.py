@@ -19,6 +19,8 @@ from kits import ROOT
         ("native/src/loop.cpp", "thorough THOROUGH='tests/wire'"),
         ("src/rdzv_plugins/testing/plugin.py", "thorough THOROUGH='tests/conformance'"),
         ("src/rdzv_plugins/schedulers/slurm.py", "test-slurm"),
+        ("src/rdzv_plugins/hookspecs.py", "thorough THOROUGH='tests/plugins'"),
+        ("constraints.txt", "thorough THOROUGH='tests/wire tests/conformance'"),
         ("docs/index.md", "thorough THOROUGH='tests/examples'"),
     ],
 )
@@ -26,10 +28,9 @@ def test_a_changed_path_asks_for_its_tests(path: str, target: str) -> None:
     assert target in further(["ARCHITECTURE.md", path])
 
 
-def test_what_the_gate_holds_asks_for_nothing_more_and_another_torch_for_everything() -> None:
-    assert further(["tests/simulation/world.py", "src/rdzv_plugins/elastic/link.py"]) == []
-    assert further(["constraints.txt"]) == further(None)
-    assert set(TARGETS) < set(further(None))
+def test_what_the_gate_holds_asks_for_nothing_more_and_what_nobody_knows_for_everything() -> None:
+    assert further(["tests/simulation/world.py", "src/rdzv_plugins/elastic/link.py", "tests/further.py"]) == []
+    assert further(None) == [*TARGETS, f"thorough THOROUGH='{' '.join(THOROUGH)}'"]
 
 
 @pytest.fixture

@@ -30,8 +30,8 @@ from rdzv_plugins.elastic.liveness.listener import Listener
 from rdzv_plugins.elastic.liveness.peer import Peer, name_of, peer_of
 from rdzv_plugins.elastic.liveness.watching import PeerWatch
 from rdzv_plugins.runtime import SYSTEM, Runtime
-from rdzv_plugins.testing.contract.parts import stop
-from rdzv_plugins.testing.faults.relay import Relay
+from rdzv_plugins.testing.parts import stop
+from rdzv_plugins.testing.relay import Relay
 
 HERE = "127.0.0.1"
 PATIENCE_S = 60.0
@@ -404,6 +404,24 @@ def test_proof_counts_where_the_leader_was_watched() -> None:
     watch._gone("c")
     watch.close()
     assert told == [("a", 0), ("c", 1)]
+
+
+@pytest.mark.parametrize(
+    ("until_proved", "change"),
+    [(False, lambda watch: watch.follow(lambda: None, node("me"))), (True, LeaderWatch.start_again)],
+    ids=["nobody leads", "moved"],
+)
+def test_the_watch_of_a_former_leader_ends(
+    seen: Seen, until_proved: bool, change: Callable[[LeaderWatch], None]
+) -> None:
+    port = seen.port("a")
+    watch = LeaderWatch(lambda *_: None, lambda: None, SYSTEM, until_proved=until_proved)
+    leads = KeyValue("all/leader", encode(Leading("a", "me", HERE, "", port.peer.port)), 1)
+    watch.follow(lambda: leads, node("me"))
+    port.answers()
+    change(watch)
+    assert port.connection.recv(1) == b""
+    watch.close()
 
 
 def test_a_port_that_is_given_again_is_not_the_one_that_was_watched(seen: Seen) -> None:

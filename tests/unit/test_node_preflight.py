@@ -8,6 +8,7 @@ import pytest
 
 from rdzv_plugins import NodeCheck
 from rdzv_plugins.assemble.node_preflight import NodePreflight
+from rdzv_plugins.assemble.plugin_handler import AdaptedHandler
 from rdzv_plugins.errors import PreflightFailed, UsageError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request
@@ -55,10 +56,6 @@ def test_a_directory_that_cannot_be_written_is_broken(tmp_path):
     assert broken.text.startswith(f"nothing can be written to {tmp_path / 'file'}: ")
 
 
-class Alone:
-    """A handler whose nodes decide nothing together."""
-
-
 def request(*checks: str) -> Request:
     return Request("static", "none", "", 1, 1, 1, preflight=checks)
 
@@ -67,20 +64,20 @@ def test_a_broken_node_ends_where_nobody_else_decides(tmp_path):
     (tmp_path / "file").touch()
     node = NodePreflight(PluginHost([]), request("disk"), [str(tmp_path / "file")])
     with pytest.raises(PreflightFailed, match="this node is broken: disk of") as caught:
-        node.before(Alone())
+        node.before(AdaptedHandler(None))
     assert caught.value.exit_code == 83
-    NodePreflight(PluginHost([]), request(), [str(tmp_path / "file")]).before(Alone())
 
 
 def test_who_decides_together_is_told(tmp_path):
-    class Together(Alone):
+    class Together(AdaptedHandler):
         told: list[NodeCheck] | None = None
 
         def check_by(self, checks):
             self.told = checks()
+            return True
 
     (tmp_path / "file").touch()
-    handler = Together()
+    handler = Together(None)
     NodePreflight(PluginHost([]), request("disk"), [str(tmp_path / "file")]).before(handler)
     assert handler.told is not None
     assert handler.told[0].verdict == "broken"

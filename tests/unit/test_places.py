@@ -54,8 +54,8 @@ from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.sockets import reach
 from rdzv_plugins.runtime import SYSTEM
-from rdzv_plugins.testing.contract.parts import stop
 from rdzv_plugins.testing.harness import free_port
+from rdzv_plugins.testing.parts import stop
 
 TTL_S = 60.0
 """No session ends because its node, or the server, did not get to run for a while."""
@@ -174,7 +174,7 @@ def by_itself(server: StoreServer | Endpoint) -> NativeCoordination:
 
 def knows(places: Places) -> Places:
     """Of a node that has been in a round."""
-    places.knows = lambda: True
+    places.carried_by(lambda: True)
     return places
 
 
@@ -539,6 +539,19 @@ class Faulty:
         else:
             session.watch = ends_soon
         return session
+
+
+def test_what_changes_at_a_place_is_told_at_once(servers: list[StoreServer]) -> None:
+    told: queue.SimpleQueue[int] = queue.SimpleQueue()
+    with closing(by_itself(servers[0])) as service, closing(by_itself(servers[0])) as other:
+        there = Endpoint("127.0.0.1", servers[0].port)
+        looking = Outlook(there, service, TTL_S, lambda: told.put(looking.sight.round), [str(there)], SYSTEM)
+        with closing(looking):
+            eventually(lambda: looking.sight.answers)
+            session = other.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
+            session.put({keys.ROUND: encode(Round(5, "over", 2))}, timeout=20)
+            while told.get(timeout=60) != 5:
+                pass
 
 
 @pytest.mark.parametrize("how", ["refuses", "ends"])

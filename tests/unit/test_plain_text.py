@@ -91,7 +91,7 @@ def test_failure_of_another_node_is_read_without_harm():
     outcome = parse_outcome(to_json(Outcome("failed", f"why{NASTY}\n", failure)))
     assert outcome.reason == rf"why{ESCAPED}\n"
     assert outcome.failure is not None
-    text = failure_summary(outcome.failure, {}, node_rank=0, restarts="")
+    text = failure_summary(outcome.failure, (), node_rank=0, restarts="")
     assert text.replace("\n", "").isprintable()
     assert "  | red\n" in text
     assert text.count("\n  first failure: ") == 1
@@ -102,7 +102,7 @@ def test_where_a_worker_hangs_is_told_and_shown_as_text():
     told = parse_failure(to_json(hung))
     assert told.hang.startswith("is stopped at")
     assert "\x1b" not in describe(told)
-    text = failure_summary(told, {}, node_rank=0, restarts="")
+    text = failure_summary(told, (), node_rank=0, restarts="")
     assert text.startswith(
         "the job failed: it hung.\n  who is different: rank 3 (node 1 on h, local rank 0, pid 7) is st"
     )

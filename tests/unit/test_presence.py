@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
 import pytest
+from kits.eventually import eventually
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointLost
@@ -17,7 +18,6 @@ from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.rounds.presence import Presence, ask
 from rdzv_plugins.runtime import SYSTEM
-from rdzv_plugins.testing.agents.processes import wait_until
 
 PATIENCE_S = 60.0
 
@@ -62,7 +62,7 @@ def test_it_answers_however_long_nobody_has_asked(server: StoreServer) -> None:
     with client(server.port) as store, Agent(server.port, wait=0.01) as agent:
         for _ in range(3):  # it hears of a number without a question only when a wait of its own is over
             asked = store.add("asked", 1)
-            wait_until(lambda n=asked: int(store.get("alive/a")) >= n, PATIENCE_S, lambda: "it has ended")
+            eventually(lambda n=asked: int(store.get("alive/a")) >= n, lambda: "it has ended")
         assert ask(store, ["a"], PATIENCE_S) == {"a"}
     assert not agent.lost
 
@@ -93,6 +93,4 @@ def test_who_is_silent_who_has_left_and_who_was_never_there(server: StoreServer)
         with Agent(server.port, "a"), Agent(server.port, "b"):
             assert ask(store, ["a", "silent", "left", "never", "b"], 0.2) == {"a", "b"}
             assert ask(store, ["b"], PATIENCE_S) == {"b"}
-            wait_until(
-                lambda: not store.check(["ask/a"]) and not store.check(["ask/b"]), PATIENCE_S, lambda: "they stay"
-            )
+            eventually(lambda: not store.check(["ask/a"]) and not store.check(["ask/b"]), lambda: "they stay")

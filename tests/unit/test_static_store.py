@@ -12,8 +12,8 @@ import pytest
 from torch.distributed import PrefixStore, TCPStore
 
 from rdzv_plugins import Outcome, kvstore
-from rdzv_plugins.assemble.create import create_handler, prepare
-from rdzv_plugins.assemble.hosted_handler import HostedHandler
+from rdzv_plugins.assemble.create import create_rendezvous, prepare
+from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.backends import static
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
@@ -25,15 +25,15 @@ from rdzv_plugins.testing.harness import free_port
 PATIENCE_S = 60.0
 
 
-def node(port: int, rank: int, conf: dict[str, str], nodes: int = 2) -> HostedHandler:
+def node(port: int, rank: int, conf: dict[str, str], nodes: int = 2) -> Rendezvous:
     host = PluginHost.load()
     entry = host.catalog.find("static")
     given = MappingProxyType({"timeout": str(PATIENCE_S), "linger": "2"} | conf)
     request = Request("static", "job", f"127.0.0.1:{port}", nodes, nodes, 1, node_rank=rank, conf=given)
-    return create_handler(host, entry, prepare(entry, request))
+    return create_rendezvous(host, entry, prepare(entry, request))
 
 
-def leave(*handlers: HostedHandler) -> None:
+def leave(*handlers: Rendezvous) -> None:
     for handler in reversed(handlers):  # node rank 0 waits for the others
         handler.leave(Outcome("done"))
     for handler in handlers:

@@ -30,29 +30,29 @@ def main() -> None:
     sys.meta_path.insert(0, Refusing())  # type: ignore[arg-type]
 
     from rdzv_plugins import Outcome, Request
-    from rdzv_plugins.assemble.create import create_handler, prepare
+    from rdzv_plugins.assemble.create import create_rendezvous, prepare
     from rdzv_plugins.host import PluginHost
 
     host = PluginHost.load()
     asked = Request(**json.loads(sys.argv[1]))
     entry = host.catalog.find(asked.backend)
-    handler = create_handler(host, entry, prepare(entry, asked))
+    rendezvous = create_rendezvous(host, entry, prepare(entry, asked))
     info: Any = None
     for line in sys.stdin:
         what, *arguments = json.loads(line)
         answer: Any = None
         if what == "join":
-            info = handler.next_rendezvous()
+            info = rendezvous.next_rendezvous()
             answer = [info.rank, info.world_size, info.bootstrap_store_info.master_port > 0]
         elif what == "store":
             answer = getattr(info.store, arguments[0])(*arguments[1:])
         elif what == "changed":
-            while not handler.num_nodes_waiting():
+            while not rendezvous.handler.num_nodes_waiting():
                 time.sleep(0.05)  # as an agent asks
         elif what == "leave":
-            handler.note_done()
-            handler.leave(Outcome("done"))
-            handler.shutdown()
+            rendezvous.handler.note_done()
+            rendezvous.leave(Outcome("done"))
+            rendezvous.shutdown()
             answer = tried + [name for name in sys.modules if name.partition(".")[0] in FORBIDDEN]
         print(json.dumps(answer.decode() if isinstance(answer, bytes) else answer), flush=True)
 

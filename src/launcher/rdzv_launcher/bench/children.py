@@ -29,8 +29,8 @@ from rdzv_launcher.bench.points import DidNotFinish
 from rdzv_launcher.bench.readings import exact_cpu_seconds
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.linux import prctl
-from rdzv_plugins.testing.agents.processes import MARK, clean_environment, kill
-from rdzv_plugins.testing.agents.processes import marked as carrying
+from rdzv_plugins.testing.processes import MARK, clean_environment, kill
+from rdzv_plugins.testing.processes import marked as carrying
 
 C = TypeVar("C", bound="Child")
 

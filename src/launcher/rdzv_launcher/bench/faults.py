@@ -34,7 +34,7 @@ from rdzv_launcher.bench.jobs import (
 from rdzv_launcher.bench.points import Point, Turns
 from rdzv_launcher.bench.readings import cpu_seconds
 from rdzv_plugins.kvstore.sockets.listening import port_holder
-from rdzv_plugins.testing.forks.signals import default_signals
+from rdzv_plugins.testing.processes import default_signals
 
 _LOOK_EVERY_S = 0.02
 _END_S = 30.0

@@ -26,8 +26,8 @@ from rdzv_plugins.endpoints import parse_endpoint
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
+from rdzv_plugins.testing.counts import LEAD
 from rdzv_plugins.testing.harness import ServiceCounts
-from rdzv_plugins.testing.nodes.counts import LEAD
 
 _CREATE_S = 120.0
 _REPORT_S = 120.0

@@ -32,7 +32,7 @@ from rdzv_launcher.bench.jobs import (
 from rdzv_launcher.bench.launch_worker import LINE
 from rdzv_launcher.bench.points import DidNotFinish, Point, Turns
 from rdzv_launcher.bench.readings import cpu_seconds, family_cpu_seconds, peak_memory
-from rdzv_plugins.testing.forks.signals import default_signals
+from rdzv_plugins.testing.processes import default_signals
 
 _ONE_NODE_WORKERS = 2
 _SAMPLE_EVERY_S = 0.002

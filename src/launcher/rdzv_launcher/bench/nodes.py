@@ -28,12 +28,12 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from rdzv_launcher.bench.backends import TORCH_C10D, TORCH_STATIC
-from rdzv_plugins.assemble.create import create_handler, prepare
+from rdzv_plugins.assemble.create import create_rendezvous, prepare
 from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.host import PluginHost
-from rdzv_plugins.interfaces import Capability, RendezvousHandler, Request
-from rdzv_plugins.testing.nodes.counts import Asked, counted
+from rdzv_plugins.interfaces import Capability, Request, TorchHandler
+from rdzv_plugins.testing.counts import Asked, counted
 
 _STACK_BYTES = 256 * 1024
 _POLL_S = 0.1
@@ -59,12 +59,13 @@ class Node:
         """Its rank in the last round, -1 before the first."""
         self.world = 0
         """How many nodes that round had, 0 before the first."""
-        self.handler: Any = None
+        self.rendezvous: Any = None
+        """By which it joins: a handler, or ours with the hooks of plug-ins around it."""
         self._over = threading.Event()
 
     def join(self) -> None:
         """Join, by ``next_rendezvous``."""
-        joined = self.handler.next_rendezvous()
+        joined = self.rendezvous.next_rendezvous()
         self.rank, self.world = joined.rank, joined.world_size
 
     def wait_over(self) -> None:
@@ -95,29 +96,30 @@ class HostedNode(Node):
         super().__init__()
         entry = host.catalog.find(request.backend)
         self._asked = Asked()
-        self.handler = create_handler(host, counted(entry, self._asked), prepare(entry, request))
+        self.rendezvous = create_rendezvous(host, counted(entry, self._asked), prepare(entry, request))
+        self._handler = cast(Any, self.rendezvous.handler)
         self._view: Any = None
         created = self._asked.created
-        self._counts = not isinstance(created, RendezvousHandler)
+        self._counts = not isinstance(created, TorchHandler)
         self._coordinates = self._counts and isinstance(created, CoordinationBackend)
         if Capability.ELASTIC not in entry.backend.capabilities:
             self.tells = FIXED
         elif self._coordinates:
             self.tells = VIEW
-            self._view = cast(Any, self.handler)._inner._view  # of ElasticHandler
+            self._view = self._handler._view  # of ElasticHandler
         elif not self._counts:
             self.tells = POLLED
 
     def again(self) -> None:
         if self._counts and not self._coordinates:
-            shorten_last_call(cast(Any, self.handler)._inner)
+            shorten_last_call(self._handler)
         super().again()
 
     def wait_over(self) -> None:
         if self.tells == VIEW:
             self._wait_told()
         elif self.tells == POLLED:
-            while not self.handler.num_nodes_waiting():
+            while not self._handler.num_nodes_waiting():
                 time.sleep(_POLL_S)
         else:
             super().wait_over()
@@ -126,14 +128,14 @@ class HostedNode(Node):
         view = self._view  # woken by everything that can end a round, so nobody has to poll
         while True:
             seen = view.version
-            if self.handler.num_nodes_waiting():
+            if self._handler.num_nodes_waiting():
                 return
             view.wait(seen, threading.TIMEOUT_MAX)
 
     def facts(self) -> dict[str, Any]:
         asked = Counter(self._asked.counts())
         asked["put"] += asked.pop("create", 0)  # for a service they are one request
-        round_ = {"round": cast(Any, self.handler)._inner._joining.round} if self._coordinates else {}
+        round_ = {"round": self._handler._joining.round} if self._coordinates else {}
         return round_ | {
             "asked": dict(+asked) if self._counts else None,
             "leads": self._asked.leads,
@@ -165,10 +167,10 @@ class TorchDynamicNode(Node):
         )
         backend, store = create_backend(parameters)
         self._count(backend)
-        self.handler = create_handler(store, backend, parameters)
+        self.rendezvous = create_handler(store, backend, parameters)
 
     def again(self) -> None:
-        shorten_last_call(self.handler)
+        shorten_last_call(self.rendezvous)
         super().again()
 
     def facts(self) -> dict[str, Any]:
@@ -195,7 +197,7 @@ class TorchStaticNode(Node):
         from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import create_rdzv_handler
 
         super().__init__()
-        self.handler = create_rdzv_handler(
+        self.rendezvous = create_rdzv_handler(
             RendezvousParameters(
                 backend="static",
                 endpoint=request.endpoint,
