@@ -4,6 +4,7 @@ import ctypes
 import dataclasses
 import json
 import os
+import signal
 import threading
 import time
 
@@ -100,6 +101,17 @@ class Deaf(Session):
         lock = ctypes.CDLL(None).pthread_mutex_lock
         lock(mutex)
         lock(mutex)  # nobody unlocks it
+
+
+@toy("coordination-dies")
+class Dying(Session):
+    """Ends the process that uses it, as a faulty extension module does: by a signal, or without a word (TOY_DIES)."""
+
+    def put(self, items, *, ephemeral=False, guard=None, timeout):
+        how = os.environ["TOY_DIES"]
+        if how == "exit":
+            os._exit(0)
+        os.kill(os.getpid(), getattr(signal, how))
 
 
 @toy("coordination-is-slow")
