@@ -303,12 +303,33 @@ class LeavesDescriptor(Service):
         return super().open_session(ttl, on_lost=on_lost, timeout=timeout)
 
 
+@toy("coordination-leaves-thread")
+class LeavesThread(Service):
+    """A thread of each session outlives it."""
+
+    def open_session(self, ttl, *, on_lost, timeout):
+        threading.Thread(target=threading.Event().wait, name="toy-leak", daemon=True).start()
+        return super().open_session(ttl, on_lost=on_lost, timeout=timeout)
+
+
 @toy("coordination-loses-silently")
 class Silent(Service):
     """Nobody is told that a session was lost."""
 
     def open_session(self, ttl, *, on_lost, timeout):
         return super().open_session(ttl, on_lost=lambda error: None, timeout=timeout)
+
+
+@toy("coordination-loses-twice")
+class Insistent(Service):
+    """A node is told twice that its session was lost."""
+
+    def open_session(self, ttl, *, on_lost, timeout):
+        def twice(error):
+            on_lost(error)
+            on_lost(error)
+
+        return super().open_session(ttl, on_lost=twice, timeout=timeout)
 
 
 class Rising(Session):
