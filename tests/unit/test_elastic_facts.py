@@ -6,8 +6,6 @@ import dataclasses
 import json
 import logging
 import os
-import pty
-import sys
 
 import pytest
 from kits.unit.membership_steps import Leader, node, working
@@ -24,11 +22,6 @@ from rdzv_plugins.rounds.settings_check import compare
 from rdzv_plugins.runtime import Runtime
 
 REQUEST = Request("memory", "job", "here:1", 1, 2, 1)
-
-
-@pytest.mark.parametrize(("sizes", "text"), [((4, 4), "4"), ((2, 4), "2:4")])
-def test_wanted(sizes, text):
-    assert facts.wanted(*sizes) == text
 
 
 @pytest.mark.parametrize(
@@ -212,25 +205,3 @@ def test_new_kind_of_waiting_is_said_once_it_has_lasted_a_second(caplog):
     waiting.say("spare")
     waiting.say("spare")
     assert caplog.messages == ["waiting: as a spare (3 s)"]
-
-
-def test_terminal_gets_one_line_that_goes_away(monkeypatch, caplog):
-    clock, texts = Clock(), iter(["for a and b", "for b"])
-    last = "waiting: for b (2 s)"
-    wanted = f"\rwaiting: for a and b (1 s)\r{last}      \r" + " " * len(last) + "\r"
-    ours, theirs = pty.openpty()
-    with os.fdopen(ours, "rb", buffering=0) as shown, os.fdopen(theirs, "w") as terminal:
-        caplog.set_level(logging.INFO)
-        monkeypatch.setattr(sys, "stderr", terminal)
-        waiting = Reports(lambda: next(texts), live=True, runtime=clock)
-        waiting.say()
-        for _ in range(2):
-            clock.seconds = waiting.next_at
-            waiting.say()
-        waiting.end()
-        monkeypatch.undo()
-        seen = b""
-        while len(seen) < len(wanted):
-            seen += shown.read(4096)
-        assert seen.decode() == wanted
-    assert not caplog.records

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -94,19 +93,6 @@ def test_who_is_missing_is_named_and_not_waited_for_when_nobody_knows_it_to_live
     assert barrier(server, 0, others, timeout=0.0).wait() == BarrierOver()
     assert others.told_done.is_set()
     assert "workers of node rank 2 were not done 0 s after this node's; leaving without them" in caplog.text
-
-
-def test_who_is_known_to_live_is_waited_for_longer(server: StoreServer, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    others = Others()
-    others.works = ["node 1"]
-    with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(barrier(server, 0, others, timeout=0.0).wait)
-        assert others.asked.wait(60), "its time is over"
-        for rank in (1, 2):
-            assert barrier(server, rank, timeout=0.0).wait() == BarrierOver()
-        assert waiting.result(60) == BarrierOver()
-    assert "this node is done; waiting for node rank 1, 2 (" in caplog.text
 
 
 class Counted:

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable
 
 import pytest
-from kits.unit.memory_coordination import MemoryBackend, MemoryService, MemorySession
 from msgspec.structs import replace
 
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.asking import ask
-from rdzv_plugins.elastic.farewell import Others
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, Probe, Round, decode, encode, readable
-from rdzv_plugins.elastic.observing import Observer
-from rdzv_plugins.errors import Compacted
-from rdzv_plugins.runtime import SYSTEM
 
 MEMBER = Member("id", "host-a", "boot host-a", 7, "10.0.0.1", "10.0.0.1", 2, node_rank=0, store=(3, "::1", 9))
 KEEPER = replace(MEMBER, after=2, keeps=Assignment(3, 0, 2, "id", host="host-a", master_port=9))
@@ -137,53 +130,6 @@ def test_readable_leaves_out_what_is_not(caplog):
     held = [KeyValue("members/b", b"what?\x1b", 1), KeyValue("members/id", encode(MEMBER), 2)]
     assert list(readable(Member, held)) == [MEMBER]
     assert "members/b" in caplog.text
-
-
-def who_leave(backend: MemoryBackend) -> Iterable[str]:
-    with Others(backend.open_session(60, on_lost=lambda _: None, timeout=60), "me", lambda _: True, SYSTEM) as others:
-        return others.names
-
-
-def who_are_asked(backend: MemoryBackend) -> Iterable[str]:
-    found = ask(backend.open_session(60, on_lost=lambda _: None, timeout=60), "kind", {}, 0.01)
-    return [replace(MEMBER, host=each.host).name for each in found]
-
-
-def who_are_seen(backend: MemoryBackend) -> Iterable[str]:
-    observer = Observer(backend, lambda *_: None, lambda _: None, 60)  # type: ignore[arg-type]
-    return [member.name for member in readable(Member, observer.held(keys.MEMBERS))]
-
-
-@pytest.mark.parametrize("who", [who_leave, who_are_asked, who_are_seen])
-def test_list_of_which_the_sequel_is_forgotten_is_made_again(who: Callable[[MemoryBackend], Iterable[str]]):
-    service = MemoryService()
-    backend = MemoryBackend(service)
-    first = backend.open_session(60, on_lost=lambda _: None, timeout=60)
-    goes, comes = replace(MEMBER, node_id="goes", host="goes"), replace(MEMBER, node_id="comes", host="comes")
-    first.put({keys.MEMBERS + goes.node_id: encode(goes)}, timeout=60)
-
-    def compact(session: MemorySession) -> None:
-        first.delete([keys.MEMBERS + goes.node_id], timeout=60)
-        first.put({keys.MEMBERS + comes.node_id: encode(comes)}, timeout=60)
-        raise Compacted("it is forgotten")
-
-    service.on("watch", keys.MEMBERS, "before", compact)
-    assert list(who(backend)) == [comes.name]
-
-
-def test_service_that_always_forgets_is_not_asked_for_ever():
-    asked: list[str] = []
-
-    def compact(session: MemorySession) -> None:
-        asked.append("watch")
-        raise Compacted("it is forgotten")
-
-    service = MemoryService()
-    for _ in range(100):
-        service.on("watch", "", "before", compact)
-    with pytest.raises(Compacted):
-        who_leave(MemoryBackend(service))
-    assert len(asked) < 100
 
 
 def test_keys_of_strangers_cost_no_more_than_a_line(caplog: pytest.LogCaptureFixture) -> None:

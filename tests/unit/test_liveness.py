@@ -347,15 +347,6 @@ def test_who_answers_and_closes_again_and_again_is_asked_less_often(
     assert seen.watch.pauses[-1] == 0.0, "that one has lasted"
 
 
-def test_a_wake_that_comes_for_nothing_ends_no_watch(seen: Seen) -> None:
-    seen.watch.readable()
-    seen.watch.readable()
-    port = seen.port("a")
-    seen.watch.add(port.peer)
-    port.answers()
-    eventually(lambda: seen.watch.holds("a"))
-
-
 @pytest.mark.parametrize("lacks", ["a descriptor", "room in the reactor"])
 def test_without_descriptors_nobody_is_watched_and_nothing_fails(lacks: str) -> None:
     def fail(*_: object) -> int:
@@ -377,19 +368,6 @@ def test_without_descriptors_nobody_is_watched_and_nothing_fails(lacks: str) -> 
     assert not watch.holds("a")
     assert watch._orders.empty()
     watch.close()
-
-
-def test_of_two_threads_none_goes_back_to_a_leader_that_was() -> None:
-    watch = LeaderWatch(lambda *_: None, lambda: None, SYSTEM)
-    entered: list[bool] = []
-
-    def leads() -> KeyValue | None:
-        entered.append(watch._lock.locked())  # nobody else can follow another one meanwhile
-        return KeyValue("all/leader", encode(Leading("a", "m", HERE, "", 0)), 1)
-
-    watch.follow(leads, node("b"))
-    watch.close()
-    assert entered == [True]
 
 
 def test_proof_counts_where_the_leader_was_watched() -> None:
@@ -430,29 +408,6 @@ def test_a_port_that_is_given_again_is_not_the_one_that_was_watched(seen: Seen) 
     assert seen.gone.empty()
 
 
-def test_a_port_that_could_not_be_kept_is_no_longer_told_and_its_callers_are(seen: Seen) -> None:
-    class NoRoom:
-        def __init__(self, real: socket.socket) -> None:
-            self._real = real
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._real, name)
-
-        def accept(self) -> Any:
-            raise OSError(errno.EMFILE, "Too many open files")
-
-    listener = Listener("a", HERE, SYSTEM)
-    seen.hold(Peer("a", HERE, listener.port))
-    listener._socket = NoRoom(listener._socket)  # type: ignore[assignment]
-    with contextlib.suppress(ConnectionError):
-        socket.create_connection((HERE, listener.port), PATIENCE_S).close()
-    eventually(lambda: listener.port == 0)
-    assert seen.watch.holds("a")
-    listener.close()
-    eventually(lambda: ("a", "unclear") in seen.watch.outcomes)  # a last word
-    assert seen.gone.empty()
-
-
 def test_strangers_cost_nothing_and_are_told_nothing(seen: Seen) -> None:
     listener = Listener("a", HERE, SYSTEM)
     try:
@@ -473,28 +428,6 @@ def test_strangers_cost_nothing_and_are_told_nothing(seen: Seen) -> None:
         listener.close()
     eventually(lambda: not seen.watch.holds("a"))
     assert seen.gone.empty()
-
-
-def test_a_watch_and_a_listener_leave_nothing_behind() -> None:
-    def descriptors() -> int:
-        return len(os.listdir("/proc/self/fd"))
-
-    def once() -> None:
-        listener, seen = Listener("a", HERE, SYSTEM), Seen()
-        seen.hold(Peer("a", HERE, listener.port))
-        seen.watch.close()
-        listener.close()
-        seen.watch.close()
-        listener.close()
-        seen.watch.add(Peer("b", HERE, 1))  # it is too late for that
-        with contextlib.suppress(OSError):
-            eventually(lambda: socket.create_connection((HERE, listener.port), 1).close())
-
-    once()
-    before = descriptors()
-    for _ in range(20):
-        once()
-    eventually(lambda: descriptors() <= before)
 
 
 def test_where_a_node_is_dialled() -> None:
