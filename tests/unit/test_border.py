@@ -100,13 +100,6 @@ def test_a_node_ends_with_what_its_plugins_session_did(method: str, wrong: Any, 
         handler.shutdown()
 
 
-@pytest.mark.parametrize("wrong", [None, object(), Raises(TypeError("unhashable"))])
-def test_a_session_that_is_none_is_put_down_to_the_plugin(wrong: Any) -> None:
-    created = Coordination()
-    created.open_session = answering(wrong)  # type: ignore[method-assign]
-    blames(handler_on(created).next_rendezvous, "open_session")
-
-
 def test_a_fault_ends_the_session_and_every_later_call_says_so() -> None:
     lost: list[ConnectionLost] = []
     session = session_of(Coordination("delete", "gone"), lost)
@@ -166,21 +159,6 @@ def test_a_loss_that_is_told_with_something_else_is_told_as_one() -> None:
     blames(Raises(lost[0]), "on_lost", "'gone'", kind=ConnectionLost)
 
 
-def test_attributes_beyond_the_contract_are_those_of_the_plugins_object() -> None:
-    """The engine reads some of a backend with several endpoints."""
-    created: Any = Coordination()
-    border: Any = checked(created, entry(created))
-    created.leaves_within = 3
-    assert border.leaves_within == 3
-    assert not hasattr(border, "nothing_of_the_kind")
-
-
-def test_closing_may_fail_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    session_of(Coordination("close", Raises(OSError("closed twice"))), []).close()
-    assert "rdzv-toy 1.0" in caplog.text
-    assert "closed twice" in caplog.text
-
-
 class State:
     """A state backend."""
 
@@ -201,13 +179,6 @@ def test_a_state_backend_that_answers_wrongly_is_named(wrong: Any) -> None:
     state: Any = checked(State(wrong), entry())
     blames(state.get_state, "get_state", shown(wrong))
     blames(lambda: state.set_state(b""), "set_state")
-
-
-def test_a_state_backend_may_raise_what_torch_tries_again_and_have_no_state() -> None:
-    state: Any = checked(State(Raises(BlockingIOError("locked"))), entry())
-    with pytest.raises(BlockingIOError):
-        state.get_state()
-    assert checked(State(None), entry()).get_state() is None  # type: ignore[union-attr]
 
 
 class Store:
@@ -266,10 +237,6 @@ def test_a_plugins_own_handler_that_answers_wrongly_is_named(method: str, wrong:
     handler = handler_on(Handler(method, wrong))
     is_method = method != "use_agent_store"
     blames(lambda: getattr(handler, method)() if is_method else handler.use_agent_store, method, shown(wrong))
-
-
-def test_variables_that_are_no_texts_are_named() -> None:
-    blames(lambda: handler_on(Handler("worker_env", {"PORT": 1})).worker_env({}), "worker_env", "'PORT': 1")
 
 
 def test_torchs_errors_are_expected_of_a_handler() -> None:

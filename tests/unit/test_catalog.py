@@ -16,7 +16,6 @@ from rdzv_plugins.errors import (
     MissingDependency,
     NameConflict,
     NotProvided,
-    OptionError,
     UnknownBackend,
     UsageError,
 )
@@ -57,17 +56,6 @@ def test_name_and_alias_are_found_whatever_their_case_and_separators(name):
     assert Catalog([record("other", backend("other")), TOY]).find(name).record is TOY
 
 
-def test_alias_that_differs_from_the_name_in_separators_only_is_no_conflict():
-    catalog = Catalog([record("toy", backend("toy-file", "toy_file"))])
-    assert catalog.conflicts() == []
-    assert catalog.find("toy_file").backend.name == "toy-file"
-
-
-def test_entries_are_in_the_order_of_the_plugins():
-    catalog = Catalog([record("b", backend("b1"), backend("b2")), record("a", backend("a"))])
-    assert [entry.backend.name for entry in catalog.entries()] == ["b1", "b2", "a"]
-
-
 @pytest.mark.parametrize("second", [backend("Same"), backend("else", "same")])
 def test_two_owners_of_a_name_are_both_named_and_their_other_names_are_found(second):
     records = [record("one", backend("same", "first")), record("two", second)]
@@ -98,10 +86,6 @@ def test_name_that_leads_nowhere_is_refused_with_what_is_known_of_it(records, na
     assert said in str(error)
     assert remedy in error.remedy
     assert error.__cause__ is records[0].cause
-
-
-def test_name_far_from_all_gets_no_guess():
-    assert "did you mean" not in str(refusal(UnknownBackend, [TOY], "zzz"))
 
 
 def test_working_backend_wins_over_a_broken_plugin_of_that_name():
@@ -152,11 +136,6 @@ def test_what_a_backend_refuses_on_purpose_passes_and_other_errors_are_put_down_
         assert isinstance(caught.value.__cause__, ModuleNotFoundError)
     if kind is BrokenPlugin:
         assert isinstance(caught.value.__cause__, KeyError)
-
-
-def test_preparing_refuses_every_option_of_a_backend_that_has_none():
-    with pytest.raises(OptionError, match="backend 'toy' has no option 'key'"):
-        prepare(toy(), dataclasses.replace(REQUEST, conf={"key": "1"}))
 
 
 @pytest.mark.parametrize("imports", [("rdzv_absent_client",), ("json", "rdzv_absent_client.part"), ("json.absent",)])

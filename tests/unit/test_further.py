@@ -26,12 +26,6 @@ def test_a_changed_path_asks_for_its_tests(path: str, target: str) -> None:
     assert target in further(["ARCHITECTURE.md", path])
 
 
-def test_what_the_gate_holds_asks_for_nothing_more_and_another_torch_for_everything() -> None:
-    assert further(["tests/simulation/world.py", "src/rdzv_plugins/elastic/link.py"]) == []
-    assert further(["constraints.txt"]) == further(None)
-    assert set(TARGETS) < set(further(None))
-
-
 @pytest.fixture
 def git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Runs git in a repository of its own, whose commits are of the time that is given."""
@@ -58,18 +52,6 @@ def asked(repository: Path) -> list[str]:
     script = [sys.executable, ROOT / "tests/further.py"]
     said = subprocess.run(script, cwd=repository, capture_output=True, text=True, check=True).stdout
     return said.splitlines() if said.strip() else []
-
-
-@pytest.mark.parametrize(
-    ("earlier", "all_of_it"), [([], True), (["2026-01-01T10:00"], False), (["2026-01-02T08:00"], True)]
-)
-def test_where_there_is_no_other_branch(
-    git: Callable[..., None], tmp_path: Path, earlier: list[str], all_of_it: bool
-) -> None:
-    """All that was committed within half a day; everything if no commit is older than that."""
-    for when in [*earlier, "2026-01-02T10:00"]:
-        commit(git, tmp_path, at=when)
-    assert asked(tmp_path) == (further(None) if all_of_it else [])
 
 
 def test_on_a_branch_it_is_what_was_changed_there(git: Callable[..., None], tmp_path: Path) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rdzv_launcher.run.agent.limits import Limits
-from rdzv_launcher.run.keeper import keeper, template_process
-from rdzv_launcher.run.keeper.heartbeat import BEAT_S, SILENT_S, STOPPED_S, Heartbeat, RunningTime
+from rdzv_launcher.run.keeper.heartbeat import BEAT_S, Heartbeat, RunningTime
 
 
 class Clock:
@@ -42,10 +40,3 @@ def test_it_is_asked_once_in_a_beat_and_again_if_that_was_not_taken(taken: bool)
     assert (beat.due, beat.unanswered) == (False, 2.0)
     beat.heard()
     assert (beat.due, beat.unanswered) == (False, 0.0)
-
-
-def test_limits_of_two_layers_are_nested() -> None:
-    """What waits for the other has the longer one: otherwise each blames the other for what it was about to do."""
-    assert STOPPED_S < SILENT_S < keeper._ANSWER_S
-    assert template_process._ANSWER_S < keeper._ANSWER_S
-    assert keeper._KILL_S < keeper.LONGEST_KILL_S < Limits(1).kill_timeout

@@ -173,12 +173,6 @@ def test_a_coordination_service_needs_no_status_of_its_own() -> None:
         look(mine, dataclasses.replace(REQUEST, run_id="none", given=frozenset()), T)
 
 
-def test_one_that_says_nothing_of_its_runs() -> None:
-    assert not can_look(entry("mine", meets_at="node").backend)
-    with pytest.raises(BrokenPlugin, match="says nothing of its runs"):
-        look(entry("mine", create=lambda request: None, meets_at="service"), REQUEST, T)
-
-
 @pytest.mark.usefixtures("patient")
 def test_a_store_under_tls_is_asked_by_those_who_speak_it_and_warns_of_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -90,12 +90,6 @@ def test_a_system_that_tells_nothing_is_borne(tmp_path: Path, text: str) -> None
     assert MemoryKills(tmp_path / "nowhere").describe(KILL) == ""
 
 
-def test_a_count_that_goes_away_says_nothing(tmp_path: Path) -> None:
-    kills = system(tmp_path, V2, "0::/a\n", {"sys/fs/cgroup/a/memory.events": EVENTS.format(0)})
-    (tmp_path / "sys/fs/cgroup/a/memory.events").unlink()
-    assert kills.describe(KILL) == ""
-
-
 def enter(cgroup: Path) -> None:
     (cgroup / "cgroup.procs").write_text(str(os.getpid()))
 

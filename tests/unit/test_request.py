@@ -2,8 +2,6 @@
 
 import operator
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -250,15 +248,6 @@ def test_request_has_what_was_given(checked, host, argv, expected):
     assert found == expected
 
 
-def test_request_knows_what_was_given_and_what_not(checked, monkeypatch):
-    given = checked(*MEET, "--node-rank=1", "--rdzv-id=job").given
-    assert {"run_id", "endpoint", "node_rank"} <= given
-    assert "backend" not in given
-    assert checked("--standalone").run_id != checked("--standalone").run_id
-    monkeypatch.setenv("PET_MASTER_ADDR", "pod-0")  # of Kubeflow
-    assert checked("--standalone").target == ALONE
-
-
 def test_domain_is_said_by_option_before_variable_before_scheduler(checked, monkeypatch):
     def domain(*conf: str, scheduler: str = "") -> str:
         request = checked("--rdzv-backend=parallel", "--nnodes=2", "--rdzv-endpoint=h", *conf)
@@ -337,11 +326,3 @@ def test_a_likely_mistake_gets_a_hint(argv, hint, monkeypatch, tmp_path, capfd):
 def test_flags_that_the_script_gets_by_mistake(checked):
     args = parse_arguments(["--nnodes=1", "s.py", "--nproc-per-node=2", "--nnodes=2", "--lr=1", "--rdzv_id", "7"])
     assert flags_behind_script(args) == ["--nproc-per-node=2", "--rdzv_id"]
-
-
-def test_process_of_the_command_ends_so():
-    command = [sys.executable, "-m", "rdzv_launcher.run.cli", "never.py"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert result.returncode == 2
-    assert result.stderr.startswith("rdzv-run: error: the script never.py cannot be run: there is no such file")
-    assert len(result.stderr.splitlines()) <= 2

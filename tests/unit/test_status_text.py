@@ -15,7 +15,6 @@ from kits.messages import check_message
 from rdzv_launcher.tools.status.command import as_text, run
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
-from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.native.statistics import parse_statistics
 
 HERE = Endpoint("10.0.0.7", 29500)
@@ -123,30 +122,6 @@ def test_a_peer_with_our_hello_and_other_statistics_is_an_endpoint_that_cannot_b
         with pytest.raises(EndpointUnreachable, match="answers with something else than statistics"):
             run(args)
         served.result(60)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.04, "0.0 s"),
-        (59.94, "59.9 s"),
-        (60, "1 min 0 s"),
-        (3599.9, "59 min 59 s"),
-        (3600, "1 h 0 min"),
-        (90061, "25 h 1 min"),
-    ],
-)
-def test_durations(seconds: float, text: str):
-    stats = IDLE | {"server": IDLE["server"] | {"uptime_s": seconds}}
-    assert as_text(HERE, stats).splitlines()[0].endswith(f", up {text}")
-
-
-def test_what_a_server_really_says_has_all_that_is_shown():
-    with StoreServer("127.0.0.1", threads=2) as server:
-        text = as_text(Endpoint("127.0.0.1", server.port), server.stats())
-    lines = text.splitlines()
-    assert ", 2 thread(s), up " in lines[0]
-    assert lines[-2:] == [f"keyspace 'default', port {server.port}: 0 keys, 0 queues, 0 B", "  nobody waits"]
 
 
 @pytest.mark.parametrize(

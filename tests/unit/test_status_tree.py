@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kits.messages import check_message
 
-from rdzv_launcher.tools.status.tree import SHOWN, only_ahead, proxy, tree
+from rdzv_launcher.tools.status.tree import only_ahead, proxy, tree
 
 
 def report(name: str, *, waiting: Any = (), children: Any = (), **figures: int) -> dict[str, Any]:
@@ -29,10 +29,6 @@ def lines(*trunks: dict[str, Any]) -> list[str]:
     return tree({"name": "workers-1", "trunks": list(trunks)})
 
 
-def test_store_without_proxies_has_no_tree():
-    assert tree({"name": "workers-1"}) == tree({"trunks": []}) == []
-
-
 def test_each_node_has_a_line_and_what_it_waits_for_and_those_below_it() -> None:
     waits = [wait(f"/{second}", second) for second in (1, 5, 3, 118, 2)]
     grandchild = report("c", workers=1, requests=10, upstream=10, waiting=[wait("/k", 1, 1)])
@@ -45,16 +41,6 @@ def test_each_node_has_a_line_and_what_it_waits_for_and_those_below_it() -> None
         trunk("new", None),
     )
     check_message("status: proxies of a store", "\n".join(told))
-
-
-def test_of_many_nodes_those_in_trouble_are_shown():
-    many = [trunk(f"node {rank}", report(f"node {rank}", waiting=[wait("/k", 1)])) for rank in range(1000)]
-    many[990] = trunk("node 990", report("node 990", waiting=[wait("/k", 99)]))
-    many[995] = trunk("node 995", {}, attached=False)
-    nodes = [line.split(" at ")[0].strip() for line in lines(*many)[1:] if line.startswith("    node ")]
-    assert nodes[:3] == ["node 995", "node 990", "node 0"]
-    assert len(nodes) == SHOWN
-    assert f"{1000 - SHOWN} more" in lines(*many)[-1]
 
 
 A, B = "10.0.0.8:1", "10.0.0.9:1"

@@ -54,15 +54,18 @@ class Leader:
         return {name: a.rank for name, a in self.assigned.items() if a.round == newest and a.is_place}
 
     def told(self) -> str:
-        """The declared round, and who has which place in the newest one that was begun."""
+        """The declared round, who has which place in the newest one that was begun, and who is kept out."""
         state, ranks = f"{self.round.number} {self.round.state}", sorted(self.ranks().items(), key=lambda each: each[1])
         names = " ".join(name for name, _ in ranks)
         begun = max((a.round for a in self.assigned.values()), default=0)
         if self.round.state == "over":
             state += f" {self.round.cause}"
-        if begun > self.round.number:
-            return f"{state}, {begun} begun: {names} of {self.assigned[ranks[0][0]].world}"
-        return f"{state}: {names}" if self.round.state == "complete" else state
+        if ranks and begun > self.round.number:
+            state += f", {begun} begun: {names} of {self.assigned[ranks[0][0]].world}"
+        elif self.round.state == "complete":
+            state += f": {names}"
+        apart = {name: "refused" if a.refused else "out" for name, a in self.assigned.items() if a.refused or a.left_out}
+        return ", ".join([state, *(f"{name} {how}" for name, how in sorted(apart.items()))])
 
     def hear(self, *members: Member) -> Decisions:
         """These were written, and heard of at once."""
@@ -152,10 +155,10 @@ class Leader:
 
 
 def story(sizes: str, steps: str, **rules: Any) -> str:
-    """What a leader has come to after these steps, for "MIN:MAX" nodes: ``2 complete: a b``, by ranks.
+    """What a leader has come to after these steps, for "MIN:MAX" nodes: ``2 complete: a b``, by ranks; ``c out``.
 
     Steps: ``come a b@1`` (a node, and one with node rank 1), ``complete``, ``serve``, ``reach``, ``lose a``,
-    ``join a``, ``dial c`` and ``wall c`` (it reaches the store of the round that works, or does not), ``reached a 1``,
+    ``join a``, ``dial c`` (it reaches the store of the round that works), ``wall c`` (not that of the newest), ``reached a 1``,
     ``back a`` (with a new session), ``done a``, ``leave a how``, ``wait 5``, ``wait`` (for the deadline),
     ``succeed`` (another leader), ``succeed without a``, ``succeed gone a``, ``succeed finishing without a``.
     A domain is a name's first letter.
@@ -199,7 +202,7 @@ class _Steps:
 
     @staticmethod
     def wall(leader: Leader, name: str) -> None:
-        leader.say(name, reached=leader.round.number, unreachable="connection refused")
+        leader.say(name, reached=leader.number, unreachable="connection refused")
 
     @staticmethod
     def reached(leader: Leader, name: str, number: str) -> None:
