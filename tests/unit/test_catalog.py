@@ -1,6 +1,5 @@
 """Names and aliases lead to backends; for every name that leads nowhere the catalog says why."""
 
-import contextlib
 import dataclasses
 import sys
 
@@ -155,16 +154,6 @@ def test_import_that_is_declared_and_there_is_not_imported():
     assert "antigravity" not in sys.modules
     (listed,) = as_data(PluginHost([record("toy", there.backend)]))["backends"]
     assert listed["unusable"] is None
-
-
-def test_preflight_gets_what_it_may_hold():
-    closed = []
-    with contextlib.ExitStack() as held:
-        there = toy(preflight=lambda request, held: held.callback(closed.append, request) and "it is there")
-        assert preflight(HOST, there, REQUEST, held) == "it is there"
-        assert preflight(HOST, toy(), REQUEST, held) is None
-        assert not closed
-    assert closed == [REQUEST]
 
 
 GOOD = [ServiceCheck("room", "5 MiB left", "warning", "Make some.")]

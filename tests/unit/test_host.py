@@ -129,17 +129,6 @@ def test_resolve_hooks_are_asked_in_order_each_with_what_is_known():
     assert seen == [("first", "run", False, asked), ("middle", "first", True, asked), ("last", "first", True, asked)]
 
 
-def test_resolve_hook_is_told_the_backend_that_is_asked_for():
-    told = []
-    provides = host_with(
-        rdzv_register_backends=lambda: backend(name="static"),
-        rdzv_resolve_request=lambda backend: told.append(backend),
-    )
-    for name in ("static", "missing"):
-        provides.resolve_request(Request(name, "run", "", 1, 1, 1))
-    assert [each and each.name for each in told] == ["static", None]
-
-
 @pytest.mark.parametrize(
     ("entry_points", "more", "known"),
     [

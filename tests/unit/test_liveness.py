@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import queue
 import signal
 import socket
@@ -13,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,14 +19,13 @@ from kits.unit.membership_steps import node
 
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic.keys import Leading, encode
-from rdzv_plugins.elastic.liveness import listener as listening
 from rdzv_plugins.elastic.liveness import watching
 from rdzv_plugins.elastic.liveness.greeting import BYE, WAITS, answer, hello
 from rdzv_plugins.elastic.liveness.leader_watch import LeaderWatch
 from rdzv_plugins.elastic.liveness.listener import Listener
-from rdzv_plugins.elastic.liveness.peer import Peer, name_of, peer_of
+from rdzv_plugins.elastic.liveness.peer import Peer, peer_of
 from rdzv_plugins.elastic.liveness.watching import PeerWatch
-from rdzv_plugins.runtime import SYSTEM, Runtime
+from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.testing.contract.parts import stop
 from rdzv_plugins.testing.faults.relay import Relay
 
@@ -308,24 +304,6 @@ def test_a_node_that_cannot_be_dialled_harms_no_other(seen: Seen, start: Callabl
     assert seen.next() == "a"
 
 
-def test_who_was_turned_away_is_watched_once_there_is_room(seen: Seen) -> None:
-    seen.watch._most = 1
-    ports = [seen.port(name) for name in "abcd"]
-    for port in ports:
-        seen.watch.add(port.peer)
-    ports[0].answers()
-    eventually(lambda: seen.watch.holds("a"))
-    seen.watch.remove("b")
-    ports[0].shuts()
-    ports[0].closes()
-    assert seen.next() == "a"
-    for port in ports[2:]:
-        port.answers()
-        eventually(lambda port=port: seen.watch.holds(port.peer.node_id))  # type: ignore[misc]
-        seen.watch.remove(port.peer.node_id)
-    assert "b" not in seen.watch._watched
-
-
 def test_who_answers_and_closes_again_and_again_is_asked_less_often(
     seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,29 +325,6 @@ def test_who_answers_and_closes_again_and_again_is_asked_less_often(
     assert seen.watch.pauses[-1] == 0.0, "that one has lasted"
 
 
-@pytest.mark.parametrize("lacks", ["a descriptor", "room in the reactor"])
-def test_without_descriptors_nobody_is_watched_and_nothing_fails(lacks: str) -> None:
-    def fail(*_: object) -> int:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    class Full(Runtime):
-        def single(self, make: object) -> Any:
-            return SimpleNamespace(add=fail, remove=fail)
-
-    class Few(Runtime):
-        eventfd = staticmethod(fail)
-
-    before = len(os.listdir("/proc/self/fd"))
-    watch = PeerWatch(lambda _: None, lambda: None, Few() if lacks == "a descriptor" else Full())
-    assert watch.is_closed
-    assert len(os.listdir("/proc/self/fd")) <= before
-    watch.add(Peer("a", HERE, 1))
-    watch.remove("a")
-    assert not watch.holds("a")
-    assert watch._orders.empty()
-    watch.close()
-
-
 def test_proof_counts_where_the_leader_was_watched() -> None:
     told: list[tuple[str, int]] = []
     watch = LeaderWatch(lambda _, node, moves: told.append((node, moves)), lambda: None, SYSTEM, until_proved=True)
@@ -382,30 +337,6 @@ def test_proof_counts_where_the_leader_was_watched() -> None:
     watch._gone("c")
     watch.close()
     assert told == [("a", 0), ("c", 1)]
-
-
-def test_a_port_that_is_given_again_is_not_the_one_that_was_watched(seen: Seen) -> None:
-    """A node that goes to another endpoint opens another port, and its host may choose the same number."""
-    first = Listener(name_of("a", 0), HERE, SYSTEM)
-    port = first.port
-    seen.hold(Peer("a", HERE, port))
-    assert first.part(PATIENCE_S)
-    eventually(lambda: ("a", "unclear") in seen.watch.outcomes)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listening, "bind", lambda *_: socket.create_server((HERE, port)))
-        again = Listener(name_of("a", 1), HERE, SYSTEM)
-    try:
-        other = Seen()
-        moved = peer_of(Leading("a", "here", HERE, "", again.port, 1), "here")
-        assert moved is not None
-        other.hold(moved)
-        tries = len(seen.watch.outcomes)
-        eventually(lambda: len(seen.watch.outcomes) > tries)
-        assert not seen.watch.holds("a"), "it was watched as a member elsewhere"
-        other.watch.close()
-    finally:
-        again.close()
-    assert seen.gone.empty()
 
 
 def test_strangers_cost_nothing_and_are_told_nothing(seen: Seen) -> None:

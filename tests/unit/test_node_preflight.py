@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
-from rdzv_plugins import NodeCheck
 from rdzv_plugins.assemble.node_preflight import NodePreflight
 from rdzv_plugins.errors import PreflightFailed, UsageError
 from rdzv_plugins.host import PluginHost
@@ -70,18 +67,3 @@ def test_a_broken_node_ends_where_nobody_else_decides(tmp_path):
         node.before(Alone())
     assert caught.value.exit_code == 83
     NodePreflight(PluginHost([]), request(), [str(tmp_path / "file")]).before(Alone())
-
-
-def test_who_decides_together_is_told(tmp_path):
-    class Together(Alone):
-        told: list[NodeCheck] | None = None
-
-        def check_by(self, checks):
-            self.told = checks()
-
-    (tmp_path / "file").touch()
-    handler = Together()
-    NodePreflight(PluginHost([]), request("disk"), [str(tmp_path / "file")]).before(handler)
-    assert handler.told is not None
-    assert handler.told[0].verdict == "broken"
-    assert os.path.isfile(tmp_path / "file")

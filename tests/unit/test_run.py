@@ -56,31 +56,14 @@ def test_a_test_with_processes_that_fails_by_chance_is_run_again(tmp_path: Path,
 
 NO_CHANCE = {
     "it fails again": ("def test(): process(); first_time(); assert False", 1, 2),
-    "many fail": (
-        "@pytest.mark.parametrize('x', range(11))\ndef test(x): process(); first_time(); assert x > 98",
-        *(1, 11),
-    ),
-    "an interrupted run is over": (
-        "def test_a(): process(); first_time(); assert False\ndef test_b(): raise KeyboardInterrupt",
-        *(2, 1),
-    ),
     "only a fixture of another had a process": (
         "def test_a(server): pass\ndef test(): assert not first_time()",
-        *(1, 1),
-    ),
-    "only another had a process, and fails, too": (
-        "def test_a(): process(); assert not first_time()\ndef test(): assert False",
         *(1, 1),
     ),
 }
 
 
-QUICK = ("it fails again", "only a fixture of another had a process")
-
-
-@pytest.mark.parametrize(
-    "why", [*QUICK, *(pytest.param(why, marks=pytest.mark.thorough) for why in NO_CHANCE if why not in QUICK)]
-)
+@pytest.mark.parametrize("why", NO_CHANCE)
 def test_what_is_no_chance_is_red(tmp_path: Path, why: str) -> None:
     test, code, times = NO_CHANCE[why]
     found, output, runs = run(tmp_path, test)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 
 import pytest
 from torch.distributed import PrefixStore, TCPStore
 
-from rdzv_plugins import Outcome, kvstore
+from rdzv_plugins import Outcome
 from rdzv_plugins.assemble.create import create_handler, prepare
 from rdzv_plugins.assemble.hosted_handler import HostedHandler
-from rdzv_plugins.backends import static
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.host import PluginHost
@@ -65,26 +61,3 @@ def test_nodes_need_not_have_the_same_store(conf: tuple[dict[str, str], dict[str
     theirs = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
     assert PrefixStore("agents/1", PrefixStore("rdzv_plugins.static.job", theirs)).get("value") == b"of node 0"
     leave(*handlers)
-
-
-@pytest.fixture
-def without_native_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As in a wheel that was built without a compiler."""
-    monkeypatch.delattr(kvstore, "_native", raising=False)
-    monkeypatch.setitem(sys.modules, "rdzv_plugins.kvstore._native", None)
-    static._has_native_store.cache_clear()
-    yield
-    static._has_native_store.cache_clear()
-
-
-@pytest.mark.usefixtures("without_native_store")
-def test_torchs_store_serves_where_there_is_no_native_one(caplog: pytest.LogCaptureFixture) -> None:
-    port = free_port()
-    with caplog.at_level(logging.DEBUG):
-        handler = node(port, 0, {}, nodes=1)
-        info = handler.next_rendezvous()
-    assert info.store.add("n", 1) == 1
-    assert not is_native(port)
-    [line] = [text for text in caplog.messages if text.startswith("torch's own store serves this job")]
-    assert "the native store is not part of this installation" in line
-    leave(handler)

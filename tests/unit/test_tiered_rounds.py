@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any
 
 import pytest
 from kits.eventually import eventually
-from kits.unit.elastic_nodes import PATIENCE_S, Job, Node, asked_at_rest, done, in_round
+from kits.unit.elastic_nodes import PATIENCE_S, Job, Node, done, in_round
 from kits.unit.fake_proxy import FakeProxy, proxies
 
 from rdzv_plugins import errors
@@ -106,24 +105,6 @@ def test_second_tier_connects_to_the_first_by_rank(proxies: Proxies) -> None:
             assert len(above.ports) == 2, "one for the workers, one for the proxies below"
 
 
-def test_first_tier_without_a_second_has_nobody_below_and_all_nodes_share_the_fanout(proxies: Proxies) -> None:
-    with Job("2", store="tiered", fanout=4) as job:
-        start(job, 2)
-        assert all(each.leaf and len(each.ports) == 1 for each in proxies.made)
-        with pytest.raises(errors.SettingsDiffer, match="--rdzv-conf fanout: here 2, there 4"):
-            job.node(options={"fanout": 2}).handler.next_rendezvous()
-
-
-def test_each_round_has_proxies_of_its_own(proxies: Proxies, caplog: pytest.LogCaptureFixture) -> None:
-    with Job("2", store="tiered") as job, caplog.at_level(logging.DEBUG):
-        nodes = start(job, 2)
-        old = list(proxies.made)
-        joined(nodes)
-        assert [each.closed for each in proxies.made] == [True, True, False, False]
-        assert not set(old) & set(proxies.made[2:])
-    assert "round 1: this node's proxy has taken 8 requests, and sent 3 up to the store" in caplog.text
-
-
 def test_lost_store_is_a_new_round_for_all_and_nobodys_failure(
     proxies: Proxies, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -163,38 +144,6 @@ def test_worker_that_fails_before_its_node_has_heard_that_it_is_cut_off(proxies:
         assert job.pool.submit(nodes[0].handler.peer_lost).result(PATIENCE_S) is False
 
 
-def test_who_is_cut_off_since_the_round_is_over_says_nothing(
-    proxies: Proxies, caplog: pytest.LogCaptureFixture
-) -> None:
-    with Job("2", store="tiered") as job, caplog.at_level(logging.INFO):
-        nodes = start(job, 2)
-        again = nodes[0].join()
-        eventually(nodes[1].handler.must_rejoin, lambda: "the other hears of it")
-        asked = asked_at_rest(nodes)  # it may lead, and then has something to do with that
-        of(proxies, 1).lose("connection refused")
-        assert nodes[1].asked == asked[nodes[1].id]
-        assert nodes[1].handler.peer_lost() is False, "as with any other store"
-        assert {nodes[1].join().result(PATIENCE_S).world_size, again.result(PATIENCE_S).world_size} == {2}
-        proxies.made[1].lose("too late")
-        assert nodes[1].handler.must_rejoin() is False
-    assert "this node is cut off" not in caplog.text
-
-
-def test_who_closes_the_store_has_said_before_that_it_wants_a_new_round(proxies: Proxies) -> None:
-    """So that nobody takes it for a lost connection."""
-    with Job("2", store="tiered") as job:
-        nodes = start(job, 2)
-        seen = []
-        mine = of(proxies, 0)
-        close, key = mine.close, f"members/{nodes[0].id}"
-        mine.close = lambda: (seen.append(job.service.value(key)), close())  # type: ignore[method-assign]
-        again = nodes[0].join()
-        eventually(lambda: seen, lambda: "it has left its round")
-        assert b'"after":1' in (seen[0] or b"")
-        nodes[1].join().result(PATIENCE_S)
-        again.result(PATIENCE_S)
-
-
 def test_node_that_is_done_needs_no_new_round(proxies: Proxies) -> None:
     with Job("2", store="tiered") as job:
         nodes = start(job, 2)
@@ -204,32 +153,6 @@ def test_node_that_is_done_needs_no_new_round(proxies: Proxies) -> None:
         assert [node.handler.must_rejoin() for node in nodes] == [False, False]
         assert job.pool.submit(nodes[1].handler.peer_lost).result(PATIENCE_S) is False
         assert job.round.state == "complete"
-
-
-def test_store_that_ends_with_a_node_that_is_done_needs_no_new_round(proxies: Proxies) -> None:
-    with Job("2", store="tiered", linger=0) as job:
-        nodes = start(job, 2)
-        nodes[0].handler.note_done()
-        nodes[0].leave(done())
-        eventually(lambda: nodes[1].handler._view.finishing.round == 1, lambda: "the other hears of it")
-        of(proxies, 1).cut_off = True
-        of(proxies, 1).lose("connection refused")
-        assert nodes[1].handler.must_rejoin() is False
-        assert job.pool.submit(nodes[1].handler.peer_lost).result(PATIENCE_S) is False
-
-
-def test_rank_0_leaves_after_the_node_that_serves_the_endpoint_is_done(proxies: Proxies) -> None:
-    """That one may still ask in the store whether all are done; it waits in turn until all have gone."""
-    with Job("2", store="tiered", linger=9 * PATIENCE_S) as job:
-        nodes = [job.node(node_rank=0), job.node(node_rank=1, hosts_service=True)]
-        joined(nodes)
-        first = job.pool.submit(nodes[0].leave, done())
-        key = f"members/{nodes[0].id}"
-        eventually(lambda: b'"leaving":"done"' in (job.service.value(key) or b""), lambda: "it wants to go")
-        assert not first.done()
-        other = job.pool.submit(nodes[1].leave, done())
-        first.result(PATIENCE_S)
-        other.result(PATIENCE_S)
 
 
 def test_parent_that_is_done_waits_for_those_below(proxies: Proxies) -> None:
@@ -268,28 +191,6 @@ def test_child_whose_parent_is_lost_before_it_has_said_where_it_is_joins_again(
         assert job.round.number == 2
 
 
-def test_round_that_is_over_before_the_proxy_is_connected_is_followed_by_another(
-    proxies: Proxies, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Job("2", store="tiered") as job:
-        nodes = [job.node(node_rank=rank) for rank in range(2)]
-        handler = nodes[1].handler
-        opens = handler._store._proxy.open
-
-        def late(*arguments: Any) -> Endpoint:
-            if handler._joining.round == 1:
-                eventually(handler.must_rejoin, lambda: "the other asks for a new round")
-                raise errors.EndpointUnreachable("connection refused")
-            return opens(*arguments)
-
-        monkeypatch.setattr(handler._store._proxy, "open", late)
-        futures = [node.join() for node in nodes]
-        assert futures[0].result(PATIENCE_S).world_size == 2
-        again = nodes[0].join()
-        assert [again.result(PATIENCE_S).rank, futures[1].result(PATIENCE_S).rank] == [0, 1]
-        assert job.round.number == 2
-
-
 def test_refusal_of_a_living_store_ends_this_node_with_the_reason(
     proxies: Proxies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,12 +200,6 @@ def test_refusal_of_a_living_store_ends_this_node_with_the_reason(
         proxies.refusals[:] = ["what accepts connections there is not a native store"] * 10**6
         with pytest.raises(errors.EndpointUnreachable, match=r"run 'job': .*not a native store"):
             node.handler.next_rendezvous()
-
-
-def test_refusal_that_passes_is_ridden_out(proxies: Proxies) -> None:
-    with Job("1", store="tiered") as job:
-        proxies.refusals[:] = ["connection refused"] * 3
-        start(job, 1)
 
 
 def test_real_proxies_of_two_tiers_and_the_loss_of_a_parent() -> None:

@@ -79,24 +79,6 @@ def test_the_interpreter_ends_while_clients_wait(end: str) -> None:
             waiting.close()
 
 
-def test_interrupt_reaches_the_program_and_ends_the_server() -> None:
-    source = """
-import threading
-with StoreServer('127.0.0.1', threads=4) as server:
-    print(server.port, flush=True)
-    threading.Event().wait()
-"""
-    with running(source) as process:
-        port = int(read_line(process))
-        waiting = Raw(port)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=PATIENCE)
-        assert process.returncode == -signal.SIGINT
-        assert errors.rstrip().endswith("KeyboardInterrupt")
-        assert waiting.until_close() == b""
-        waiting.close()
-
-
 def test_loop_threads_leave_signals_to_the_program() -> None:
     source = """
 import signal
@@ -172,22 +154,6 @@ def test_forked_children_leave_the_server_alone_and_keep_nothing_open() -> None:
         _, errors = process.communicate("end\n", timeout=PATIENCE)
         assert process.returncode == 0
         assert re.fullmatch(r".*: unknown request\n", errors)
-
-
-def test_without_the_native_part_the_remedy_is_said() -> None:
-    source = """
-import sys
-from rdzv_plugins.errors import MissingDependency
-sys.modules['rdzv_plugins.kvstore._native'] = None
-try:
-    StoreServer('127.0.0.1')
-except MissingDependency as error:
-    print(error, '|', error.remedy)
-"""
-    message, _, remedy = finished(source).partition("|")
-    assert "native store" in message
-    assert "pip install" in remedy
-    assert "rdzv backends" in remedy
 
 
 @contextmanager

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
-from kits.eventually import eventually
 from kits.unit.memory_coordination import MemoryBackend, MemoryService
 from rdzv_plugins.elastic.handler import ElasticHandler
 from rdzv_plugins.elastic.keys import Round, decode
@@ -103,21 +101,6 @@ def in_round(nodes: list[Node]) -> list[RendezvousInfo]:
     assert {info.world_size for info in infos} == {len(nodes)}
     assert len({info.bootstrap_store_info.master_port for info in infos}) == 1
     return infos
-
-
-def asked_at_rest(nodes: list[Node]) -> dict[str, int]:
-    """What each has asked so far, once they ask nothing more: who leads does so on a thread of its own."""
-    now = {node.id: node.asked for node in nodes}
-
-    def still() -> bool:
-        nonlocal now
-        last = now
-        time.sleep(0.2)
-        now = {node.id: node.asked for node in nodes}
-        return now == last
-
-    eventually(still, lambda: "nobody asks for anything")
-    return now
 
 
 def done(reason: str = "") -> Outcome:

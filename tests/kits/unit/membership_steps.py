@@ -64,7 +64,9 @@ class Leader:
             state += f", {begun} begun: {names} of {self.assigned[ranks[0][0]].world}"
         elif self.round.state == "complete":
             state += f": {names}"
-        apart = {name: "refused" if a.refused else "out" for name, a in self.assigned.items() if a.refused or a.left_out}
+        apart = {
+            name: "refused" if a.refused else "out" for name, a in self.assigned.items() if a.refused or a.left_out
+        }
         return ", ".join([state, *(f"{name} {how}" for name, how in sorted(apart.items()))])
 
     def hear(self, *members: Member) -> Decisions:
@@ -158,9 +160,10 @@ def story(sizes: str, steps: str, **rules: Any) -> str:
     """What a leader has come to after these steps, for "MIN:MAX" nodes: ``2 complete: a b``, by ranks; ``c out``.
 
     Steps: ``come a b@1`` (a node, and one with node rank 1), ``complete``, ``serve``, ``reach``, ``lose a``,
-    ``join a``, ``dial c`` (it reaches the store of the round that works), ``wall c`` (not that of the newest), ``reached a 1``,
-    ``back a`` (with a new session), ``done a``, ``leave a how``, ``wait 5``, ``wait`` (for the deadline),
-    ``succeed`` (another leader), ``succeed without a``, ``succeed gone a``, ``succeed finishing without a``.
+    ``join a``, ``dial c`` (it reaches the store of the round that works), ``wall c`` (not that of the newest),
+    ``reached a 1``, ``back a`` (with a new session), ``done a``, ``leave a how``, ``wait 5``, ``wait`` (for the
+    deadline), ``succeed`` (another leader), ``succeed without a``, ``succeed gone a``,
+    ``succeed finishing without a``.
     A domain is a name's first letter.
     """
     low, high = map(int, sizes.split(":"))
