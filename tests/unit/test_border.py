@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kits.unit.memory_coordination import MemoryBackend, MemoryService, MemorySession
 
 from rdzv_plugins import Backend, Request
 from rdzv_plugins.assemble.border import checked
@@ -62,13 +62,45 @@ def blames(ask: Callable[[], object], *words: str, kind: type[Exception] = Broke
     return caught.value
 
 
-class Coordination(MemoryBackend):
-    """On a service of its own; a method of its sessions is replaced by what it returns or ``Raises``."""
+class Session:
+    """Right, and empty: a method of its class is replaced by what it returns or ``Raises``."""
+
+    remote_addr = local_addr = "127.0.0.1"
+    ttl = T
+
+    def __init__(self, on_lost: Callable[[ConnectionLost], None]) -> None:
+        self.on_lost = on_lost
+
+    def create(self, key: str, value: bytes, **_: Any) -> Any:
+        return True, KeyValue(key, value, 1)
+
+    def put(self, items: Any, *, guard: KeyValue | None = None, **_: Any) -> Any:
+        return 1 if guard is None or guard.revision == 1 else None
+
+    def delete(self, names: Any, **_: Any) -> Any:
+        return True
+
+    def list(self, prefix: str, **_: Any) -> Any:
+        return [], 1
+
+    def watch(self, prefix: str, on_events: Any, **_: Any) -> Any:
+        return SimpleNamespace(cancel=lambda: None)
+
+    def close(self) -> None: ...
+
+
+class Coordination:
+    name, hosts_service = "toy", False
 
     def __init__(self, method: str = "", wrong: Any = None) -> None:
-        super().__init__(MemoryService())
-        if method:
-            self.service.session = type("Wrong", (MemorySession,), {method: answering(wrong)})
+        self.session = type("Wrong", (Session,), {method: answering(wrong)} if method else {})
+        self.opened: list[Any] = []
+
+    def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Any:
+        self.opened.append(self.session(on_lost))
+        return self.opened[-1]
+
+    def close(self) -> None: ...
 
 
 def session_of(created: Any, lost: list[ConnectionLost]) -> Any:
@@ -114,13 +146,12 @@ def test_events_that_are_none_are_not_told(events: Any) -> None:
     told: list[Any] = []
     lost: list[ConnectionLost] = []
 
-    class Session(MemorySession):
-        def watch(self, prefix: str, on_events: Callable[..., None], *, after: int = 0, timeout: float) -> Any:
-            on_events(events)
-            return super().watch(prefix, on_events, after=after, timeout=timeout)
+    def watch(self: Any, prefix: str, on_events: Callable[..., None], **_: Any) -> Any:
+        on_events(events)
+        return SimpleNamespace(cancel=lambda: None)
 
     created = Coordination()
-    created.service.session = Session
+    created.session.watch = watch  # type: ignore[attr-defined]
     session_of(created, lost).watch("", told.append, timeout=T)
     assert told == []
     blames(Raises(lost[0]), "watch", repr(events), kind=ConnectionLost)
@@ -155,7 +186,7 @@ def test_a_loss_that_is_told_with_something_else_is_told_as_one() -> None:
     lost: list[ConnectionLost] = []
     created = Coordination()
     session_of(created, lost)
-    created.service.sessions[0].on_lost("gone")  # type: ignore[arg-type]
+    created.opened[0].on_lost("gone")  # type: ignore[arg-type]
     blames(Raises(lost[0]), "on_lost", "'gone'", kind=ConnectionLost)
 
 

@@ -13,7 +13,6 @@ from unittest.mock import MagicMock
 
 import pytest
 from kits.eventually import eventually
-from kits.unit.elastic_nodes import PATIENCE_S
 
 from rdzv_launcher.run.agent import events
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
@@ -30,6 +29,8 @@ from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.round_page import BEAT, ENDED, PAUSE_AT, RUNNING, START, STATE, STILL, UNTIL
 from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.threads import OwnThread
+
+PATIENCE_S = 60.0
 
 
 def fails(*_: Any, **__: Any) -> Any:
