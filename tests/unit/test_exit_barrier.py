@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from rdzv_launcher.run.agent.events import BarrierOver, MustRunAgain
 from rdzv_launcher.run.agent.exit_barrier import ExitBarrier
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.rounds import exit_barrier as keys
+from rdzv_plugins.rounds.joining_again import must_join_again
 from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.torch_types.stores import OfTorch
 
@@ -141,3 +143,19 @@ def test_a_store_that_goes_ends_it(server: StoreServer, lost: bool, caplog: pyte
         server.close()
         assert waiting.result(60) == (MustRunAgain() if lost else BarrierOver())
     assert ("could not wait for the others" in caplog.text) == (not lost)
+
+
+@pytest.mark.parametrize(
+    ("over", "lost", "again", "waits"),
+    [
+        ([True], False, True, False),
+        ([False], True, True, True),
+        ([False, True], False, True, True),  # another asks for a new round meanwhile
+        ([False, False], False, False, True),
+    ],
+)
+def test_a_round_is_over_and_nothing_is_waited_for_once_that_is_known(over, lost, again, waits):
+    handler = Mock()
+    handler.must_rejoin.side_effect, handler.peer_lost.return_value = over, lost
+    assert must_join_again(handler) is again
+    assert handler.peer_lost.called is waits
