@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import queue
 import signal
 import socket
@@ -11,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +28,7 @@ from rdzv_plugins.elastic.liveness.leader_watch import LeaderWatch
 from rdzv_plugins.elastic.liveness.listener import Listener
 from rdzv_plugins.elastic.liveness.peer import Peer, peer_of
 from rdzv_plugins.elastic.liveness.watching import PeerWatch
-from rdzv_plugins.runtime import SYSTEM
+from rdzv_plugins.runtime import SYSTEM, Runtime
 from rdzv_plugins.testing.contract.parts import stop
 from rdzv_plugins.testing.faults.relay import Relay
 
@@ -369,3 +372,67 @@ def test_where_a_node_is_dialled() -> None:
     assert peer_of(near, "there") == Peer("a", "192.0.2.7", 4000), "its loopback is nobody else's"
     assert peer_of(Leading("a", "there", "10.0.0.7", "", 0), "here") is None, "it has no port of its own"
     assert peer_of(Leading("a", "there", "node-a.example", "", 4000), "here") is None, "no name is looked up"
+
+
+def test_who_was_turned_away_is_watched_once_there_is_room(seen: Seen) -> None:
+    seen.watch._most = 1
+    ports = [seen.port(name) for name in "abcd"]
+    for port in ports:
+        seen.watch.add(port.peer)
+    ports[0].answers()
+    eventually(lambda: seen.watch.holds("a"))
+    seen.watch.remove("b")
+    ports[0].shuts()
+    ports[0].closes()
+    assert seen.next() == "a"
+    for port in ports[2:]:
+        port.answers()
+        eventually(lambda port=port: seen.watch.holds(port.peer.node_id))  # type: ignore[misc]
+        seen.watch.remove(port.peer.node_id)
+    assert "b" not in seen.watch._watched
+
+
+def test_a_port_that_could_not_be_kept_is_no_longer_told_and_its_callers_are(seen: Seen) -> None:
+    class NoRoom:
+        def __init__(self, real: socket.socket) -> None:
+            self._real = real
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._real, name)
+
+        def accept(self) -> Any:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    listener = Listener("a", HERE, SYSTEM)
+    seen.hold(Peer("a", HERE, listener.port))
+    listener._socket = NoRoom(listener._socket)  # type: ignore[assignment]
+    with contextlib.suppress(ConnectionError):
+        socket.create_connection((HERE, listener.port), PATIENCE_S).close()
+    eventually(lambda: listener.port == 0)
+    assert seen.watch.holds("a")
+    listener.close()
+    eventually(lambda: ("a", "unclear") in seen.watch.outcomes)  # a last word
+    assert seen.gone.empty()
+
+
+@pytest.mark.parametrize("lacks", ["a descriptor", "room in the reactor"])
+def test_without_descriptors_nobody_is_watched_and_nothing_fails(lacks: str) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    class Full(Runtime):
+        def single(self, make: object) -> Any:
+            return SimpleNamespace(add=fail, remove=fail)
+
+    class Few(Runtime):
+        eventfd = staticmethod(fail)
+
+    before = len(os.listdir("/proc/self/fd"))
+    watch = PeerWatch(lambda _: None, lambda: None, Few() if lacks == "a descriptor" else Full())
+    assert watch.is_closed
+    assert len(os.listdir("/proc/self/fd")) <= before
+    watch.add(Peer("a", HERE, 1))
+    watch.remove("a")
+    assert not watch.holds("a")
+    assert watch._orders.empty()
+    watch.close()
