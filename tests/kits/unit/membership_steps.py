@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import structs
 
-from rdzv_plugins.elastic.keys import Assignment, Member, Round
+from rdzv_plugins.elastic.keys import Assignment, Member, Round, Seat
 from rdzv_plugins.elastic.leading.membership import Decisions, Membership, Rules
 from rdzv_plugins.elastic.leading.quorum import seats_reached
 
@@ -18,6 +18,11 @@ from rdzv_plugins.elastic.leading.quorum import seats_reached
 def node(name: str, rank: int | None = None, **fields: Any) -> Member:
     known: dict[str, Any] = {"machine": name, "pid": 7, "address": "10.0.0.1", "public": "10.0.0.1", "nproc": 1}
     return Member(**{**known, "node_id": name, "host": f"host-{name}", "node_rank": rank, **fields})
+
+
+def from_elsewhere(name: str, rank: int, world: int, *reached: Seat, round_: int = 5, **fields: Any) -> Member:
+    """It was in a round of another endpoint, and has reached some since."""
+    return node(name, after=round_, known=round_, seats=(Seat(round_, rank, world, "x", True), *reached), **fields)
 
 
 class Leader:
@@ -163,7 +168,8 @@ def story(sizes: str, steps: str, **rules: Any) -> str:
     ``join a``, ``dial c`` (it reaches the store of the round that works), ``wall c`` (not that of the newest),
     ``reached a 1``, ``back a`` (with a new session), ``done a``, ``leave a how``, ``wait 5``, ``wait`` (for the
     deadline), ``succeed`` (another leader), ``succeed without a``, ``succeed gone a``,
-    ``succeed finishing without a``.
+    ``succeed finishing without a``; ``elsewhere c 2 3 0`` (it had rank 2 of 3 in round 5 of another endpoint, which the
+    node of rank 0 served), ``proved a`` (its process is gone).
     A domain is a name's first letter.
     """
     low, high = map(int, sizes.split(":"))
@@ -194,6 +200,15 @@ class _Steps:
         domains = leader.rules.min_per_domain > 1
         parts = [name.partition("@") for name in names]
         leader.hear(*(node(n, int(rank) if rank else None, domain=n[0] * domains) for n, _, rank in parts))
+
+    @staticmethod
+    def elsewhere(leader: Leader, name: str, rank: str, world: str, server: str = "-1") -> None:
+        leader.hear(from_elsewhere(name, int(rank), int(world), server=int(server)))
+
+    @staticmethod
+    def proved(leader: Leader, *names: str) -> None:
+        for name in names:
+            leader.machine.proved(name)
 
     @staticmethod
     def back(leader: Leader, name: str) -> None:
