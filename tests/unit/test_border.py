@@ -10,9 +10,8 @@ import pytest
 
 from rdzv_plugins import Backend, Request
 from rdzv_plugins.assemble.border import checked
-from rdzv_plugins.assemble.create import create_handler, preflight
+from rdzv_plugins.assemble.create import create_handler
 from rdzv_plugins.assemble.hosted_handler import HostedHandler
-from rdzv_plugins.assemble.looking import look
 from rdzv_plugins.coordination import EndsSessions, Event, KeyValue
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.errors import BrokenPlugin, ConnectionLost, EndpointUnreachable, RendezvousTimeout
@@ -278,10 +277,3 @@ def test_torchs_errors_are_expected_of_a_handler() -> None:
         handler.next_rendezvous()
     assert isinstance(Handler(), RendezvousHandler)
     assert handler_on(Handler()).next_rendezvous().world_size == 1
-
-
-def test_functions_of_a_backend_that_answer_wrongly_are_named() -> None:
-    preflights = entry(preflight=lambda *_: None)
-    looks = entry(status=lambda *_: {"nodes": 1})
-    blames(lambda: preflight(PluginHost([]), preflights, REQUEST, None), "preflight", "None")  # type: ignore[arg-type]
-    blames(lambda: look(looks, REQUEST, T), "status", "{'nodes': 1}")

@@ -204,16 +204,3 @@ def test_workers_store_that_a_strangers_options_name_is_the_rendezvous_own(monke
     create_handler(HOST, entry, prepare(entry, dataclasses.replace(REQUEST, conf=conf)))
     [(_, _, settings)] = made
     assert (settings.store, settings.store_threads, str(settings.worker_ports)) == ("parallel", 3, "29501-29510")
-
-
-@pytest.mark.parametrize("store", ["torch", "parallel"])
-def test_native_part_is_asked_for_before_anything_starts(monkeypatch, store):
-    monkeypatch.setitem(sys.modules, "rdzv_plugins.kvstore._native", None)  # as where it could not be compiled
-    monkeypatch.delattr("rdzv_plugins.kvstore._native", raising=False)
-    entry, request = toy(options=WorkerStoreOptions), dataclasses.replace(REQUEST, conf={"store": store})
-    if store == "torch":
-        assert prepare(entry, request).options.store == "torch"
-        return
-    with pytest.raises(MissingDependency, match="native store") as caught:
-        prepare(entry, request)
-    assert "--rdzv-conf store=torch" in caught.value.remedy

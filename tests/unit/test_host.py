@@ -153,20 +153,6 @@ def test_entry_point_that_leads_nowhere_is_reported(installed, value):
     assert record.error
 
 
-@pytest.mark.parametrize(
-    ("source", "error"),
-    [
-        ("raise ValueError('one\\ntwo\\n\\nthree')", "raised ValueError at import: one two three"),
-        ("import stranger.part", "cannot be imported: "),  # its own package: nothing to install
-    ],
-)
-def test_error_at_import_is_one_line_and_no_missing_dependency(installed, source, error):
-    (record,) = installed("stranger = stranger", source=source).failed
-    assert record.error.startswith(error)
-    assert "\n" not in record.error
-    assert "nstall it" not in record.remedy
-
-
 def test_module_of_the_entry_point_that_is_gone_is_told_once_with_what_to_do(installed, caplog):
     host = installed("gone = gone_module")
     (record,) = host.failed
