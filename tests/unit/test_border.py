@@ -22,7 +22,6 @@ from rdzv_plugins.round_info import RoundInfo, StoreInfo
 
 T = 60.0
 HELD = KeyValue("k", b"", 1)
-REQUEST = Request("toy", "run", "", 1, 1, 1)
 
 
 class Raises:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import signal
@@ -14,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 import pytest
 from kits.eventually import eventually
@@ -204,24 +202,3 @@ def test_calls_that_may_block_release_the_gil(call: str) -> None:
                 if call != "open_keyspace":
                     os.close(bound)
     assert moved
-
-
-def test_log_lines_come_from_a_thread_of_python(caplog: pytest.LogCaptureFixture) -> None:
-    with (
-        caplog.at_level(logging.WARNING, logger=LOGGER),
-        StoreServer("127.0.0.1", threads=2, name="log") as server,
-        Raw(server.port, validated=False) as client,
-    ):
-        address = "{}:{}".format(*client.socket.getsockname())
-        client.send(b"GET / HTTP/1.1\r\n\r\n")
-        assert client.until_close() == b""
-
-        def logged() -> list[logging.LogRecord]:
-            """Without what servers of earlier tests may still have to say."""
-            return [each for each in caplog.records if "'log'" in each.getMessage()]
-
-        eventually(logged, server.stats)
-        (record,) = logged()
-    assert (record.name, record.levelname, record.threadName) == (LOGGER, "WARNING", "rdzv-store-log")
-    assert record.getMessage() == f"keyspace 'log': closed a connection from {address}: not a store client"
-    assert Path(record.pathname).name == "server.py"

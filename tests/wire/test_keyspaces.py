@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -122,22 +121,3 @@ def test_a_keyspace_may_have_an_address_and_a_socket_of_its_own(server: StoreSer
     assert adopted.port == port
     with Raw(port) as client:
         assert client.fence() == b""
-
-
-def resident() -> int:
-    return int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]) // 1024
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("forget", ["wipe", "close"])
-def test_wiping_and_closing_give_memory_back(server: StoreServer, forget: str) -> None:
-    """200 MiB. glibc may keep the last 64 MiB of a thread's heap."""
-    empty = resident()
-    keyspace = server.open_keyspace("big")
-    with Raw(keyspace.port) as client:
-        for number in range(200):
-            client.send(wire.set_(b"/%d" % number, bytes(2**20)))
-        client.fence()
-    assert resident() - empty > 100
-    getattr(keyspace, forget)()
-    assert resident() - empty < 100
