@@ -12,7 +12,7 @@ from msgspec import structs
 
 from rdzv_plugins.elastic.keys import Assignment, Member, Round, Seat
 from rdzv_plugins.elastic.leading.membership import Decisions, Membership, Rules
-from rdzv_plugins.elastic.leading.quorum import seats_reached
+from rdzv_plugins.elastic.leading.quorum import seat_of, seats_reached
 
 
 def node(name: str, rank: int | None = None, **fields: Any) -> Member:
@@ -23,6 +23,24 @@ def node(name: str, rank: int | None = None, **fields: Any) -> Member:
 def from_elsewhere(name: str, rank: int, world: int, *reached: Seat, round_: int = 5, **fields: Any) -> Member:
     """It was in a round of another endpoint, and has reached some since."""
     return node(name, after=round_, known=round_, seats=(Seat(round_, rank, world, "x", True), *reached), **fields)
+
+
+KEPT = {
+    name: Assignment(5, rank, 2, name, f"host-{name}", name, 7, "10.0.0.1", 1, master_addr="10.0.0.1", master_port=9)
+    for rank, name in enumerate("ab")
+}
+"""The places of round 5, of which the service has lost its memory."""
+
+
+def keeper(name: str, **changes: Any) -> Member:
+    """It is still in round 5."""
+    place = structs.replace(KEPT[name], **changes)
+    return node(name, after=4, reached=5, known=5, keeps=place, seats=(seat_of(place, complete=True),))
+
+
+def leaver(name: str, **changes: Any) -> Member:
+    """It was in round 5, and has left it."""
+    return node(name, after=5, known=5, seats=(seat_of(KEPT[name], complete=True),), **changes)
 
 
 class Leader:
@@ -130,8 +148,8 @@ class Leader:
         assert self.round.state == "complete"
 
     def join(self, *names: str) -> None:
-        """These begin again after the newest round."""
-        for name in names:
+        """These, or all, begin again after the newest round."""
+        for name in names or [*self.members]:
             self.say(name, after=self.round.number, store=None, reached=0, done=0)
 
     def successor(self, *, without: tuple[str, ...] = (), finishing: bool = False, gone: str = "") -> Leader:
@@ -168,8 +186,10 @@ def story(sizes: str, steps: str, **rules: Any) -> str:
     ``join a``, ``dial c`` (it reaches the store of the round that works), ``wall c`` (not that of the newest),
     ``reached a 1``, ``back a`` (with a new session), ``done a``, ``leave a how``, ``wait 5``, ``wait`` (for the
     deadline), ``succeed`` (another leader), ``succeed without a``, ``succeed gone a``,
-    ``succeed finishing without a``; ``elsewhere c 2 3 0`` (it had rank 2 of 3 in round 5 of another endpoint, which the
-    node of rank 0 served), ``proved a`` (its process is gone).
+    ``succeed finishing without a``; ``elsewhere c 2 3 0`` (it had rank 2 of 3 in round 5 of another endpoint, which
+    the node of rank 0 served), ``proved a`` (its process is gone). Where a service has lost its memory of round 5 of
+    a and b: ``keeps a rank=1``, ``left a server=0``, ``again a`` (it joins again), ``knows c 5`` (it has heard of that
+    round), ``serves d``, ``says a server=0``, ``join`` (all do).
     A domain is a name's first letter.
     """
     low, high = map(int, sizes.split(":"))
@@ -190,6 +210,10 @@ def _succeed(leader: Leader, *how: str) -> Leader:
     return leader.successor(without=(who,) if who else (), finishing="finishing" in how)
 
 
+def _numbers(changes: Iterable[str]) -> dict[str, int]:
+    return {name: int(number) for name, _, number in (each.partition("=") for each in changes)}
+
+
 class _Steps:
     """Of a ``story``."""
 
@@ -204,6 +228,30 @@ class _Steps:
     @staticmethod
     def elsewhere(leader: Leader, name: str, rank: str, world: str, server: str = "-1") -> None:
         leader.hear(from_elsewhere(name, int(rank), int(world), server=int(server)))
+
+    @staticmethod
+    def keeps(leader: Leader, name: str, *changes: str) -> None:
+        leader.hear(keeper(name, **_numbers(changes)))
+
+    @staticmethod
+    def left(leader: Leader, name: str, *changes: str) -> None:
+        leader.hear(leaver(name, **_numbers(changes)))
+
+    @staticmethod
+    def knows(leader: Leader, name: str, number: str) -> None:
+        leader.hear(node(name, known=int(number)))
+
+    @staticmethod
+    def serves(leader: Leader, name: str) -> None:
+        leader.hear(node(name, serves=True))
+
+    @staticmethod
+    def says(leader: Leader, name: str, *changes: str) -> None:
+        leader.say(name, **_numbers(changes))
+
+    @staticmethod
+    def again(leader: Leader, name: str) -> None:
+        leader.say(name, keeps=None, after=5)
 
     @staticmethod
     def proved(leader: Leader, *names: str) -> None:
