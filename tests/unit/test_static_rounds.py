@@ -10,15 +10,19 @@ from contextlib import closing
 
 import pytest
 from kits.eventually import eventually
+from kits.wire.relay import Relay
 
 from rdzv_plugins.backends.static.arrivals import Arrival, Go, Missing, Over, parse_over, this_agent
 from rdzv_plugins.backends.static.rounds import Rounds
 from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import EndpointLost
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.sockets.interruption import Interruption
 from rdzv_plugins.kvstore.sockets.reach import reach
 from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
+from rdzv_plugins.rounds.presence import Presence, ask
+from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.store import Prefixed
 
 PATIENCE_S = 60.0
@@ -64,3 +68,18 @@ def test_a_process_that_nobody_has_waited_for_has_ended() -> None:
 def test_why_a_round_is_over_is_read_whatever_is_written(text: bytes) -> None:
     assert parse_over(text).lost == ""
     assert str(parse_over(text)).endswith("has asked for a new round")
+
+
+def test_an_agent_answers_on_another_connection_when_one_is_lost_and_its_end_is_told() -> None:
+    lost: list[Exception] = []
+    with StoreServer("127.0.0.1") as server, Relay(server.port) as relay, closing(client(server.port)) as whole:
+        store = Prefixed("p", whole)
+        presence = Presence(store, Endpoint("127.0.0.1", relay.port), "p", "a", lost.append, SYSTEM)
+        relay.break_()
+        relay.mend()
+        assert ask(store, ["a"], PATIENCE_S) == {"a"}
+        assert not lost
+        relay.refuse()
+        eventually(lambda: [type(each) for each in lost] == [EndpointLost], lambda: lost)
+        presence.stop()
+        assert ask(store, ["a", "never"], PATIENCE_S) == set(), "who has left is not waited for"
