@@ -276,3 +276,19 @@ def test_torchs_errors_are_expected_of_a_handler() -> None:
         handler.next_rendezvous()
     assert isinstance(Handler(), RendezvousHandler)
     assert handler_on(Handler()).next_rendezvous().world_size == 1
+
+
+def test_attributes_beyond_the_contract_are_those_of_the_plugins_object() -> None:
+    """The engine reads some of a backend with several endpoints."""
+    created: Any = Coordination()
+    border: Any = checked(created, entry(created))
+    created.leaves_within = 3
+    assert border.leaves_within == 3
+    assert not hasattr(border, "nothing_of_the_kind")
+
+
+def test_a_state_backend_may_raise_what_torch_tries_again_and_have_no_state() -> None:
+    state: Any = checked(State(Raises(BlockingIOError("locked"))), entry())
+    with pytest.raises(BlockingIOError):
+        state.get_state()
+    assert checked(State(None), entry()).get_state() is None  # type: ignore[union-attr]

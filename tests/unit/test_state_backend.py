@@ -16,7 +16,7 @@ from rdzv_plugins.dynamic.envelope import share_store
 from rdzv_plugins.dynamic.handler import dynamic_handler
 from rdzv_plugins.dynamic.options import DynamicSettings
 from rdzv_plugins.dynamic.state_backend import TorchStateBackend
-from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, RendezvousFailed
+from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, RendezvousFailed, UsageError
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.host.discovery import PluginRecord
 from rdzv_plugins.interfaces import Backend, Capability, Request
@@ -137,3 +137,16 @@ def test_keys_of_c10d_mean_what_they_mean_in_torch(caplog):
     caplog.clear()
     c10d.validate(dataclasses.replace(request, options=C10dOptions()))
     assert caplog.text == ""
+
+
+def test_torchs_own_errors_and_faults_of_the_plugin_pass_as_they_are():
+    for error in (api.RendezvousConnectionError("torch's"), ValueError("a fault"), KeyboardInterrupt()):
+        with pytest.raises(type(error)) as caught:
+            TorchStateBackend(Failing(error)).get_state()
+        assert caught.value is error
+
+
+@pytest.mark.parametrize("value", ["-1", "nan", "inf", "soon"])
+def test_a_time_to_wait_that_is_none_is_refused(value):
+    with pytest.raises(UsageError, match="cas_backoff_max_seconds"):
+        parse_options(C10dOptions, {"cas_backoff_max_seconds": value}, "backend c10d")

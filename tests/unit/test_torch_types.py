@@ -101,3 +101,14 @@ def test_round_of_a_strangers_handler_is_as_one_of_ours() -> None:
     assert (info.bootstrap_store_info.master_addr, info.bootstrap_store_info.master_port) == ("h", 29500)
     with pytest.raises(errors.StoreTimeout):
         info.store.wait(["none"], SOON)
+
+
+def test_error_of_a_wait_that_comes_at_once_is_no_time_out() -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("the server objects")
+
+    inner = SimpleNamespace(wait=fails, get=fails, multi_get=fails, timeout=timedelta(seconds=60))
+    store = OfTorch(inner)
+    for call in (lambda: store.wait(["a"]), lambda: store.get("a"), lambda: store.multi_get(["a"])):
+        with pytest.raises(RuntimeError, match="the server objects"):
+            call()
