@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import structs
 
-from rdzv_plugins.elastic.keys import Assignment, Member, Round, Seat
+from rdzv_plugins.elastic.keys import Assignment, Checked, Member, Round, Seat
 from rdzv_plugins.elastic.leading.membership import Decisions, Membership, Rules
 from rdzv_plugins.elastic.leading.quorum import seat_of, seats_reached
 
@@ -182,14 +182,15 @@ class Leader:
 def story(sizes: str, steps: str, **rules: Any) -> str:
     """What a leader has come to after these steps, for "MIN:MAX" nodes: ``2 complete: a b``, by ranks; ``c out``.
 
-    Steps: ``come a b@1`` (a node, and one with node rank 1), ``complete``, ``serve``, ``reach``, ``lose a``,
-    ``join a``, ``dial c`` (it reaches the store of the round that works), ``wall c`` (not that of the newest),
-    ``reached a 1``, ``back a`` (with a new session), ``done a``, ``leave a how``, ``wait 5``, ``wait`` (for the
-    deadline), ``succeed`` (another leader), ``succeed without a``, ``succeed gone a``,
-    ``succeed finishing without a``; ``elsewhere c 2 3 0`` (it had rank 2 of 3 in round 5 of another endpoint, which
-    the node of rank 0 served), ``proved a`` (its process is gone). Where a service has lost its memory of round 5 of
-    a and b: ``keeps a rank=1``, ``left a server=0``, ``again a`` (it joins again), ``knows c 5`` (it has heard of that
-    round), ``serves d``, ``says a server=0``, ``join`` (all do).
+    Steps: ``come a b@1 c!`` (a node, one with node rank 1, a broken one), ``complete``, ``serve``, ``reach``,
+    ``lose a``, ``join a``, ``dial c`` (it reaches the store of the round that works), ``wall c`` (not that of the
+    newest), ``reached a 1``, ``back a`` (with a new session), ``done a``, ``leave a how``, ``wait 5``, ``wait``
+    (for the deadline), ``succeed`` (another leader), ``succeed without a``, ``succeed gone a``, ``succeed finishing
+    without a``; ``elsewhere c 2 3 0`` (it had rank 2 of 3 in round 5 of another endpoint, which the node of rank 0
+    served), ``proved a`` (its process is gone). Where a service has lost its memory of round 5 of a and b: ``keeps
+    a rank=1``, ``left a server=0``, ``again a`` (it joins again), ``knows c 5`` (it has heard of that round),
+    ``serves d``, ``says a server=0``, ``join`` (all do). ``healed c``: it has tested itself again after this round
+    and is well; ``outside c``: it has dialled its store, and waits outside.
     A domain is a name's first letter.
     """
     low, high = map(int, sizes.split(":"))
@@ -214,6 +215,12 @@ def _numbers(changes: Iterable[str]) -> dict[str, int]:
     return {name: int(number) for name, _, number in (each.partition("=") for each in changes)}
 
 
+def _newcomer(rules: Rules, name: str, rank: str = "", *, broken: bool) -> Member:
+    checks = (Checked("my device", "broken", "it is on fire"),) * broken
+    domain = name[0] if rules.min_per_domain > 1 else ""
+    return node(name, int(rank) if rank else None, domain=domain, checks=checks)
+
+
 class _Steps:
     """Of a ``story``."""
 
@@ -221,9 +228,7 @@ class _Steps:
 
     @staticmethod
     def come(leader: Leader, *names: str) -> None:
-        domains = leader.rules.min_per_domain > 1
-        parts = [name.partition("@") for name in names]
-        leader.hear(*(node(n, int(rank) if rank else None, domain=n[0] * domains) for n, _, rank in parts))
+        leader.hear(*(_newcomer(leader.rules, *name.rstrip("!").split("@"), broken=name[-1] == "!") for name in names))
 
     @staticmethod
     def elsewhere(leader: Leader, name: str, rank: str, world: str, server: str = "-1") -> None:
@@ -257,6 +262,14 @@ class _Steps:
     def proved(leader: Leader, *names: str) -> None:
         for name in names:
             leader.machine.proved(name)
+
+    @staticmethod
+    def healed(leader: Leader, name: str) -> None:
+        leader.say(name, checks=(), checked=leader.round.number)
+
+    @staticmethod
+    def outside(leader: Leader, name: str) -> None:
+        leader.say(name, reached=leader.round.number, outside=True)
 
     @staticmethod
     def back(leader: Leader, name: str) -> None:
