@@ -1,4 +1,4 @@
-"""What people are told of an elastic rendezvous: who is there, who is missing, what differs."""
+"""What people are told of an elastic rendezvous: who is there, who is missing, what differs; and when it is said."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import os
+from typing import Any
 
 import pytest
 from kits.unit.membership_steps import Leader, node, working
@@ -18,6 +19,7 @@ from rdzv_plugins.elastic.reports import Reports
 from rdzv_plugins.elastic.settings import settings_of
 from rdzv_plugins.errors import SettingsDiffer
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.reporting import Reporting
 from rdzv_plugins.rounds.settings_check import compare
 from rdzv_plugins.runtime import Runtime
 
@@ -205,3 +207,25 @@ def test_new_kind_of_waiting_is_said_once_it_has_lasted_a_second(caplog):
     waiting.say("spare")
     waiting.say("spare")
     assert caplog.messages == ["waiting: as a spare (3 s)"]
+
+
+def due_at(seconds: int, **given: Any) -> list[int]:
+    now, runtime = 0.0, Runtime()
+    runtime.monotonic = lambda: now  # type: ignore[assignment, method-assign]
+    reporting = Reporting(**given, runtime=runtime)
+    due = []
+    for second in range(seconds):
+        now = float(second)
+        if reporting.is_due():
+            due.append(second)
+    return due
+
+
+def test_every_ten_seconds():
+    assert due_at(45) == [10, 20, 30, 40]
+
+
+def test_less_and_less_often_but_every_ten_minutes():
+    due = due_at(4000, first=1, grows=True)
+    assert due[:5] == [1, 11, 31, 71, 151]
+    assert {later - earlier for earlier, later in zip(due[-4:], due[-3:], strict=False)} == {600}

@@ -1,4 +1,4 @@
-"""The keys of ``static`` rounds, where two nodes write at once or somebody writes nonsense.
+"""What ``static`` does where two nodes write at once, somebody writes nonsense, or nodes have stores of two kinds.
 
 Whole jobs are stories: ``simulation/test_static_scenarios.py``.
 """
@@ -6,16 +6,25 @@ Whole jobs are stories: ``simulation/test_static_scenarios.py``.
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from types import MappingProxyType
 
 import pytest
 from kits.eventually import eventually
 from kits.wire.relay import Relay
+from torch.distributed import PrefixStore, TCPStore
 
+from rdzv_plugins import Outcome
+from rdzv_plugins.assemble.create import create_handler, prepare
+from rdzv_plugins.assemble.hosted_handler import HostedHandler
 from rdzv_plugins.backends.static.arrivals import Arrival, Go, Missing, Over, parse_over, this_agent
 from rdzv_plugins.backends.static.rounds import Rounds
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import EndpointLost
+from rdzv_plugins.errors import EndpointLost, EndpointUnreachable
+from rdzv_plugins.host import PluginHost
+from rdzv_plugins.interfaces import Request
+from rdzv_plugins.kvstore.native.framing import ask_statistics
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.sockets.interruption import Interruption
 from rdzv_plugins.kvstore.sockets.reach import reach
@@ -24,6 +33,7 @@ from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.rounds.presence import Presence, ask
 from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.store import Prefixed
+from rdzv_plugins.testing.harness import free_port
 
 PATIENCE_S = 60.0
 
@@ -83,3 +93,45 @@ def test_an_agent_answers_on_another_connection_when_one_is_lost_and_its_end_is_
         eventually(lambda: [type(each) for each in lost] == [EndpointLost], lambda: lost)
         presence.stop()
         assert ask(store, ["a", "never"], PATIENCE_S) == set(), "who has left is not waited for"
+
+
+def node(port: int, rank: int, conf: dict[str, str], nodes: int = 2) -> HostedHandler:
+    host = PluginHost.load()
+    entry = host.catalog.find("static")
+    given = MappingProxyType({"timeout": str(PATIENCE_S), "linger": "2"} | conf)
+    request = Request("static", "job", f"127.0.0.1:{port}", nodes, nodes, 1, node_rank=rank, conf=given)
+    return create_handler(host, entry, prepare(entry, request))
+
+
+def leave(*handlers: HostedHandler) -> None:
+    for handler in reversed(handlers):  # node rank 0 waits for the others
+        handler.leave(Outcome("done"))
+    for handler in handlers:
+        handler.shutdown()
+
+
+def is_native(port: int) -> bool:
+    """Whether a native store answers there."""
+    try:
+        ask_statistics(Endpoint("127.0.0.1", port), PATIENCE_S)
+    except EndpointUnreachable:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("conf", [({}, {"store": "torch"}), ({"store": "torch"}, {})], ids=["native", "torch"])
+def test_nodes_need_not_have_the_same_store(conf: tuple[dict[str, str], dict[str, str]]) -> None:
+    port = free_port()
+    handlers = [node(port, rank, each) for rank, each in enumerate(conf)]
+    with ThreadPoolExecutor(2) as pool:
+        joined = [pool.submit(handler.next_rendezvous) for handler in handlers]
+        first, second = (each.result(PATIENCE_S) for each in joined)
+    first.store.set("value", "of node 0")
+    assert second.store.get("value") == b"of node 0"
+    assert first.bootstrap_store_info is not None
+    native = "store" not in conf[0]
+    assert [is_native(port), is_native(first.bootstrap_store_info.master_port)] == [native, native]
+    # a node of an earlier version has torch's client
+    theirs = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+    assert PrefixStore("agents/1", PrefixStore("rdzv_plugins.static.job", theirs)).get("value") == b"of node 0"
+    leave(*handlers)
