@@ -68,8 +68,9 @@ PYTEST = $(BIN)/python tests/run.py -n $(TESTERS) --dist loadfile --no-loadscope
 test: $(NATIVE) $(NATIVE_TESTS) compiled-tests
 	@tests/install.sh etcd
 	@echo "the gate: the C++ tests, the fuzzer for 10 s, and all tests but the thorough ones, $(TESTERS) at a time ..."
-	@build/sanitize-none/native/tests/rdzv_tests --quiet
-	@build/sanitize-none/native/tests/rdzv_fuzz --seconds 10 --save build/fuzz
+	@build/sanitize-none/native/tests/rdzv_fuzz --seconds 10 --save build/fuzz & fuzzer=$$!; \
+	  build/sanitize-none/native/tests/rdzv_tests --quiet; tests=$$?; \
+	  wait $$fuzzer && exit $$tests
 	@$(PYTEST) -m "not thorough" $(ARGS)
 
 test-all: $(NATIVE) compiled-tests

@@ -181,7 +181,7 @@ def capabilities(kind: type[Capability], backends: Sequence[Backend]) -> str:
     rows = [
         [f"`{each.name}`", *("yes" if member in each.capabilities else "no" for member in kind)] for each in backends
     ]
-    each = _WHERE.format(file="capabilities", path="capabilities.Capability", option="show_bases", value="false")
+    each = _WHERE.format(file="interfaces", path="interfaces.Capability", option="show_bases", value="false")
     return f"{table(head, rows)}\n\n## Each of them\n\n{each}"
 
 

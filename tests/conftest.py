@@ -33,6 +33,7 @@ _THRESHOLDS = gc.get_threshold()
 gc.set_threshold(50_000, 20, 20)  # while tests are collected, next to nothing is garbage
 
 LONG = [
+    "simulation/test_random_jobs.py",
     "examples/test_rdzv_redis.py",
     "examples/test_rdzv_file.py",
     "examples/test_rdzv_http.py",

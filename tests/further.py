@@ -16,8 +16,10 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "test-slurm": ("src/rdzv_plugins/schedulers/", "tests/slurm/", "tests/kits/slurm/"),
 }
 THOROUGH: dict[str, tuple[str, ...]] = {
-    "tests/wire": ("native/", "CMakeLists.txt", "tests/wire/", "tests/kits/wire/"),
+    "tests/wire": ("native/", "CMakeLists.txt", "constraints.txt", "tests/wire/", "tests/kits/wire/"),
+    "tests/plugins": ("src/rdzv_plugins/host/", "src/rdzv_plugins/hookspecs.py", "tests/plugins/"),
     "tests/conformance": (
+        "constraints.txt",
         "src/rdzv_plugins/testing/",
         "src/rdzv_plugins/backends/",
         "tests/conformance/",
@@ -27,9 +29,11 @@ THOROUGH: dict[str, tuple[str, ...]] = {
     "tests/soak": ("tests/soak/",),
     "tests/examples": ("docs/", "examples/", "README.md", "tests/examples/", "tests/kits/examples/"),
 }
-"""A target of make, or a folder whose thorough tests are run -> where a changed path begins."""
-ALL = ("constraints.txt", "tests/further.py", ".ci/")
-"""What asks for everything: another torch, or another answer to what is asked for."""
+"""A target of make, or a folder whose thorough tests are run -> where a changed path begins.
+
+Another torch (constraints.txt) is tried by the gate, and where its own store or its rendezvous stands beside ours. What
+CI does, and this file, are tried as they run: a change of theirs asks for nothing more.
+"""
 MAIN = ("origin/main", "origin/master", "upstream/main")
 EARLIER_S = 12 * 3600
 
@@ -41,8 +45,6 @@ def further(changed: Iterable[str] | None) -> list[str]:
         return [name for name, places in by.items() if paths is None or any(path.startswith(places) for path in paths)]
 
     paths = None if changed is None else tuple(changed)
-    if paths is not None and any(path.startswith(ALL) for path in paths):
-        paths = None
     folders = asked(THOROUGH)
     return asked(TARGETS) + ([f"thorough THOROUGH='{' '.join(folders)}'"] if folders else [])
 

@@ -1,4 +1,7 @@
-"""Rendezvous backends for distributed PyTorch, as plug-ins. Importing this package does not import torch."""
+"""Rendezvous backends for distributed PyTorch, as plug-ins. Importing this package does not import torch.
+
+What a plug-in needs of the contract is imported from here; errors from ``rdzv_plugins.errors``.
+"""
 
 from __future__ import annotations
 
@@ -9,70 +12,104 @@ if TYPE_CHECKING:
     from typing import Any
 
     from rdzv_plugins.coordination import CoordinationBackend, EndsSessions, Event, KeyValue, OnEvents, Session, Watch
+    from rdzv_plugins.endpoints import ALONE, Endpoint, meeting_point, parse_endpoint, require_meeting_point
     from rdzv_plugins.hookspecs import hookimpl
     from rdzv_plugins.interfaces import (
+        DEFAULT_RUN_ID,
         Backend,
         Capability,
-        EnvironmentAware,
+        Created,
         Failure,
-        JobAware,
-        MembershipAware,
+        Holding,
         Node,
         NodeCheck,
+        NodeStatus,
         Outcome,
-        PeerAware,
         RendezvousBackend,
         RendezvousHandler,
         RendezvousInfo,
         Request,
+        RoundEvent,
+        RoundInfo,
+        RunStatus,
         ServiceCheck,
         SharesStore,
         StoreAddress,
+        StoreInfo,
+        TellEvent,
+        Token,
+        TorchHandler,
     )
-    from rdzv_plugins.options import option
-    from rdzv_plugins.round_info import RoundInfo, StoreInfo
-    from rdzv_plugins.store import Store
+    from rdzv_plugins.options import (
+        OptionInfo,
+        PortRange,
+        WorkerStoreOptions,
+        describe_options,
+        option,
+        parse_conf,
+        parse_options,
+    )
+    from rdzv_plugins.store import Prefixed, Store, Text
 
 __all__ = [
+    "ALONE",
     "Backend",
     "Capability",
     "CoordinationBackend",
+    "Created",
+    "DEFAULT_RUN_ID",
+    "Endpoint",
     "EndsSessions",
-    "EnvironmentAware",
     "Event",
     "Failure",
-    "JobAware",
+    "Holding",
     "KeyValue",
-    "MembershipAware",
     "Node",
     "NodeCheck",
+    "NodeStatus",
     "OnEvents",
+    "OptionInfo",
     "Outcome",
-    "PeerAware",
+    "PortRange",
+    "Prefixed",
     "RendezvousBackend",
     "RendezvousHandler",
     "RendezvousInfo",
     "Request",
+    "RoundEvent",
     "RoundInfo",
+    "RunStatus",
     "ServiceCheck",
     "Session",
     "SharesStore",
     "Store",
     "StoreAddress",
     "StoreInfo",
+    "TellEvent",
+    "Text",
+    "Token",
+    "TorchHandler",
     "Watch",
+    "WorkerStoreOptions",
+    "describe_options",
     "hookimpl",
+    "meeting_point",
     "option",
+    "parse_conf",
+    "parse_endpoint",
+    "parse_options",
+    "require_meeting_point",
 ]
 
-_COORDINATION = ("CoordinationBackend", "EndsSessions", "Event", "KeyValue", "OnEvents", "Session", "Watch")
-_ELSEWHERE = {
-    **dict.fromkeys(_COORDINATION, "coordination"),
-    **dict.fromkeys(("RoundInfo", "StoreInfo"), "round_info"),
-    "Store": "store",
-    "hookimpl": "hookspecs",
-    "option": "options",
+_MODULES = {
+    "coordination": "CoordinationBackend EndsSessions Event KeyValue OnEvents Session Watch",
+    "endpoints": "ALONE Endpoint meeting_point parse_endpoint require_meeting_point",
+    "hookspecs": "hookimpl",
+    "options": "OptionInfo PortRange WorkerStoreOptions describe_options option parse_conf parse_options",
+    "store": "Prefixed Store Text",
 }
+"""Where the names are that are not in ``interfaces``."""
+_ELSEWHERE = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 
 if not TYPE_CHECKING:  # which would take any name for one of ours

@@ -7,7 +7,9 @@ called from any thread.
 from __future__ import annotations
 
 import functools
+import logging
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +21,11 @@ from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.options import option
 from rdzv_plugins.runtime import SYSTEM, Runtime
-from rdzv_plugins.secret_files import warn_if_others_can_read
 
 if TYPE_CHECKING:
     import ssl  # slow to import: only for those that use TLS
+
+logger = logging.getLogger(__name__)
 
 OPTIONS = ("cacert", "cert", "key")
 
@@ -220,3 +223,29 @@ def _stamp(path: str) -> tuple[int, ...] | None:
     except OSError:  # it is being replaced
         return None
     return found.st_ino, found.st_ctime_ns, found.st_size  # ctime: it may become readable by its mode alone
+
+
+def warn_if_others_can_read(path: str, option: str) -> None:
+    """Warn once for each file, and say what to do. Callable from any thread; raises nothing.
+
+    It is a warning, not a refusal as in ssh: a secret mounted by Kubernetes has mode 0644 and belongs to root, in a
+    place where there is nobody else, and cannot be changed from inside. Group permissions are ignored: they are how
+    such a file is given to a user.
+    """
+    try:
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+    except OSError:  # whoever reads it reports what is wrong
+        return
+    if mode & stat.S_IROTH:
+        _warn(path, option, mode)
+
+
+@functools.cache
+def _warn(path: str, option: str, mode: int) -> None:
+    logger.warning(
+        "--rdzv-conf %s=%s can be read by every user of this machine (mode %04o). If there are others: chmod 600 %s",
+        option,
+        path,
+        mode,
+        path,
+    )

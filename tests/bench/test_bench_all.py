@@ -8,13 +8,13 @@ import signal
 
 import pytest
 from kits.bench.bench_kit import bench, started
+from kits.eventually import eventually
 
 from rdzv_launcher.bench import arguments
 from rdzv_launcher.bench.all import QUICK, Step, full, run_steps
 from rdzv_launcher.bench.method.results import read_results
 from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.errors import RdzvError, UsageError
-from rdzv_plugins.testing.agents.processes import wait_until
 from rdzv_plugins.testing.builtin import EtcdHarness
 
 SMALL = Step("transport", ("--quick", "--clients=1", "--sizes=16"))
@@ -79,13 +79,13 @@ def test_benchmark_that_is_ended_takes_all_with_it(words, processes, number, tmp
     with started(*words, f"--out={tmp_path}") as process:
         assert process.stderr is not None
         assert ": measuring " in process.stderr.readline()
-        wait_until(lambda: len(process.left()) >= processes, 60, lambda: f"there is only {process.left()}")
+        eventually(lambda: len(process.left()) >= processes, lambda: f"there is only {process.left()}")
         if number == signal.SIGKILL:
             process.kill()
         else:
             os.killpg(process.pid, number)  # as a terminal does
         _, err = process.communicate(timeout=100)
-        wait_until(lambda: not process.left(), 60, lambda: f"there is still {process.left()}")
+        eventually(lambda: not process.left(), lambda: f"there is still {process.left()}")
     (result,) = read_results(tmp_path)
     assert (result.bench, result.end) == (words[-1].removeprefix("--only=") if words[0] == "all" else words[0], None)
     assert number == signal.SIGKILL or process.returncode == 128 + number

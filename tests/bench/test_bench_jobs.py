@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from kits.bench.bench_kit import bench, find, http_backend, leave_nothing_behind, stand_ins, started
+from kits.eventually import eventually
 
 from rdzv_launcher.bench.faults.bench import c10d_conf, wanted_conf
 from rdzv_launcher.bench.faults.job import JobsAlike
@@ -18,7 +19,6 @@ from rdzv_launcher.bench.faults.kinds import FAULTS, cases, inflict
 from rdzv_launcher.bench.jobs.launchers import JobFailed, Launcher, meet, references
 from rdzv_launcher.bench.launch.starts import Launch
 from rdzv_launcher.bench.processes.guard import Guard, end_all, environment, marked
-from rdzv_plugins.testing.agents.processes import wait_until
 from rdzv_plugins.testing.harness import Harness
 
 pytestmark = pytest.mark.thorough
@@ -180,13 +180,13 @@ def test_benchmark_that_is_killed_leaves_no_process_and_no_file() -> None:
             running = process.left().items()
             return next((pid for pid, line in running if "bin/rdzv-run --nproc" in line and "mount" not in line), 0)
 
-        pid = wait_until(agent, LIMIT_S, lambda: f"no agent was started: {process.left()}")
+        pid = eventually(agent, lambda: f"no agent was started: {process.left()}")
         os.kill(pid, signal.SIGSTOP)  # else it might end with its worker, and that with its standard input
         directory = Path(os.readlink(f"/proc/{pid}/cwd"))
         assert directory.is_dir()
         process.kill()
         process.wait()
-        wait_until(lambda: not process.left(), LIMIT_S, lambda: f"still there: {process.left()}")
+        eventually(lambda: not process.left(), lambda: f"still there: {process.left()}")
     assert not directory.exists()
 
 
@@ -197,7 +197,7 @@ def test_guard_ends_frozen_processes_of_its_mark_and_no_others() -> None:
             with Guard() as guard:
                 mark, directory = guard.new_job()
                 one, other = (subprocess.Popen(sleeps, env=environment(f"{mark}{part}")) for part in ("-0", "-1"))
-                wait_until(lambda: len(marked(mark)) == 2, LIMIT_S, lambda: f"{marked(mark)}")
+                eventually(lambda: len(marked(mark)) == 2, lambda: f"{marked(mark)}")
                 end_all(f"{mark}-0")
                 assert one.wait(LIMIT_S) == -signal.SIGKILL
                 assert marked(mark) == [other.pid]

@@ -13,6 +13,7 @@ import pytest
 from kits import ROOT
 from kits.bench.bench_kit import Done, bench, find, install, odd_backends, printed, started, with_openssl
 from kits.etcd.etcd_processes import require_programs
+from kits.eventually import eventually
 
 from rdzv_launcher.bench.backends import TORCH_C10D
 from rdzv_launcher.bench.method.results import Result
@@ -25,9 +26,8 @@ from rdzv_launcher.bench.rendezvous.targets import references
 from rdzv_launcher.bench.rendezvous.torch_nodes import TorchDynamicNode
 from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.errors import RdzvError
-from rdzv_plugins.testing.agents.processes import wait_until
 from rdzv_plugins.testing.harness import free_port
-from rdzv_plugins.testing.services.counts import parse_etcd_metrics
+from rdzv_plugins.testing.services import parse_etcd_metrics
 
 pytestmark = pytest.mark.thorough
 
@@ -190,14 +190,14 @@ def test_what_is_killed_leaves_no_process_and_no_file(tmp_path, monkeypatch, who
     flags = ("--backends=odd,prompt", "--rdzv-conf=odd=how=waits", "--limit=600", "--nodes=6")
     with started(*ALONE, *flags, sites=odd_backends(tmp_path)) as run:
         least = 1 + 1 + 1 + 1 + 6  # the benchmark, its guard, the harness's process, keeper, nodes
-        wait_until(lambda: len(run.left()) >= least, 100, lambda: f"only {run.left()}")
+        eventually(lambda: len(run.left()) >= least, lambda: f"only {run.left()}")
         if whole:
             run.kill()
         else:
             (keeper, *_) = (pid for pid, line in sorted(run.left().items()) if "rendezvous.keeper" in line)
             os.kill(keeper, signal.SIGKILL)
         out, err = run.communicate(timeout=200)
-        wait_until(lambda: not run.left(), 60, lambda: f"still there: {run.left()}")
+        eventually(lambda: not run.left(), lambda: f"still there: {run.left()}")
     assert [*files.iterdir()] == []
     if not whole:
         result = Done(run.returncode, out, err).result()
@@ -208,9 +208,9 @@ def test_what_is_killed_leaves_no_process_and_no_file(tmp_path, monkeypatch, who
 def test_benchmark_that_is_killed_leaves_no_etcd_and_no_data(tmp_path) -> None:
     require_programs()
     with started("rendezvous", "--nodes=6", "--references=none", "--backends=etcd", f"--etcd-data={tmp_path}") as run:
-        wait_until(lambda: len(run.left()) >= 4, 100, lambda: f"only {run.left()}")  # and its guard, keeper, etcd
+        eventually(lambda: len(run.left()) >= 4, lambda: f"only {run.left()}")  # and its guard, keeper, etcd
         run.kill()
-        wait_until(lambda: not run.left(), 60, lambda: f"still there: {run.left()}")
+        eventually(lambda: not run.left(), lambda: f"still there: {run.left()}")
     assert [*tmp_path.iterdir()] == []
 
 

@@ -19,7 +19,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     count: dict[tuple[str, str], int] = {}
     for item in items:
         if item.path in sampled and isinstance(item, pytest.Function):
-            theme = item.path.name, item.function.__module__
+            theme = item.path.name, item.function.__qualname__.partition(".")[0]
             number = count[theme] = count.get(theme, -1) + 1
             if number % EACH:
                 item.add_marker(pytest.mark.thorough)

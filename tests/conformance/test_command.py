@@ -26,7 +26,6 @@ def conformance(directory: Path, *arguments: str, **variables: str) -> tuple[int
         (["parallel", "--rdzv-conf=ttl"], "--rdzv-conf: 'ttl'"),
         (["static", "--rdzv-conf=ttl=2"], "--rdzv-conf: .*'static' .* 'ttl'"),
         (["parallel", "--rdzv-conf=ttl=long"], "--rdzv-conf: "),
-        (["static", "--rdzv-endpoint=127.0.0.1:1", "--rdzv-conf=ttl=2"], "--rdzv-conf: .*'static' .* 'ttl'"),
         (["parallel", "--json=not/there.json"], "--json: .*not/there.json"),
         (["parallel", "--timeout=0"], "--timeout=0"),
         (["parallel", "--maxfail=0"], "--maxfail=0"),

@@ -8,17 +8,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from kits.eventually import eventually as wait
+from kits.eventually import eventually
 
 from rdzv_plugins.testing.builtin import ParallelHarness
-from rdzv_plugins.testing.nodes.job import NodesJob, eventually
-from rdzv_plugins.testing.nodes.warm import warm
+from rdzv_plugins.testing.commands import Commands
+from rdzv_plugins.testing.nodes import NodesJob
 
 SCRIPT = """
 import sys, time
 from pathlib import Path
 from rdzv_plugins.testing.builtin import ParallelHarness
-from rdzv_plugins.testing.nodes.job import NodesJob
+from rdzv_plugins.testing.nodes import NodesJob
 
 with ParallelHarness() as harness, NodesJob(harness, Path(sys.argv[1]), "3") as job:
     nodes = [job.node() for _ in range(3)]
@@ -44,8 +44,8 @@ def fail(job: NodesJob) -> None:
         waits.join()
         frozen.freeze()
         with pytest.raises(AssertionError, match=r"create of node 1 .* its process stands still"):
-            frozen.later("create").result(timeout=0.1)
-        eventually(lambda: "joining at" in waits.log, "it joins")
+            frozen.later("agent", Commands.create).result(timeout=0.1)
+        eventually(lambda: "joining at" in waits.log)
         raise AssertionError("what is wrong")
 
 
@@ -81,22 +81,6 @@ def test_node_that_cannot_be_ended_leaves_no_other_running(tmp_path: Path) -> No
     assert sorted(closed) == [0, 2]
 
 
-def test_program_that_forks_nodes_is_started_again_once_it_has_died() -> None:
-    variables = {"RDZV_DEBUG_OF_THIS_TEST": "1"}
-    first = warm(variables)
-    try:
-        assert warm(variables) is first
-        first._process.kill()
-        first._process.wait()
-        second = warm(variables)
-        assert second is not first
-        assert second.alive
-        second._process.kill()
-        second.close()
-    finally:
-        first.close()
-
-
 def test_no_node_outlives_a_run_of_tests_that_is_killed(tmp_path: Path) -> None:
     tests = subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert tests.stdout
@@ -108,4 +92,4 @@ def test_no_node_outlives_a_run_of_tests_that_is_killed(tmp_path: Path) -> None:
         tests.kill()
         tests.wait(60)
         tests.stdout.close()
-    wait(lambda: all(map(is_gone, pids)))
+    eventually(lambda: all(map(is_gone, pids)))

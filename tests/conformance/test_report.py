@@ -12,12 +12,12 @@ import pytest
 from kits import ROOT
 from kits.conformance.toy_kit import environment, run
 
-from rdzv_plugins.testing.suite.report import Results, as_data, as_lines
+from rdzv_plugins.testing.report import Results, as_data, as_lines
 
 TESTS = '''
 import pytest
 from rdzv_plugins.testing import Harness
-from rdzv_plugins.testing.suite.theme import Theme
+from rdzv_plugins.testing.suite import Theme
 
 
 class SomeTheme(Theme):
@@ -43,12 +43,12 @@ class SomeTheme(Theme):
 
     def test_that_cannot_begin(self, harness, broken): ...
 
-    def test_gap(self, request, harness):
-        self.gap(request, "there is no such thing")
+    def test_gap(self, harness):
+        self.gap("there is no such thing")
 
-    def test_gap_too(self, request, harness):
-        self.gap(request, "there is no such thing")
-        self.gap(request, "not tried: no means")
+    def test_gap_too(self, harness):
+        self.gap("there is no such thing")
+        self.gap("not tried: no means")
 
     def test_skipped(self, harness):
         pytest.skip("not here")
@@ -159,7 +159,7 @@ def test_an_assert_without_words_says_what_does_not_hold(tmp_path: Path) -> None
 HANGS = """
 import threading
 from rdzv_plugins.testing import Harness
-from rdzv_plugins.testing.suite.theme import Theme
+from rdzv_plugins.testing.suite import Theme
 import pytest
 
 

@@ -17,7 +17,7 @@ import pytest
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.linux.process_stat import read_stat
 from rdzv_plugins.testing import ServerProcess, free_port
-from rdzv_plugins.testing.faults.service import frozen
+from rdzv_plugins.testing.faults import frozen
 
 HTTP = """
 import http.server, sys

@@ -12,7 +12,7 @@ import pytest
 from kits.examples.distributions import EXAMPLES, ROOT, CleanEnvironment
 from kits.launcher.harness import Cluster, free_port
 
-from rdzv_plugins.testing.agents.processes import MARK
+from rdzv_plugins.testing.processes import MARK
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1600)]
 BUILT_IN = {"c10d", "etcd", "parallel", "static", "tiered"}

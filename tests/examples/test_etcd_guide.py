@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from kits.etcd import etcd_kit
 from kits.etcd.etcd_processes import NEEDED_MIB, require_programs
+from kits.eventually import eventually
 from kits.examples.guides import block, here, run, start
 from kits.launcher.harness import Agent, Cluster, free_port
 from kits.launcher.quick_digits import quick_digits
 
-from rdzv_plugins.testing.agents.processes import wait_until
-from rdzv_plugins.testing.services.etcd import data_directory
+from rdzv_plugins.testing.services import data_directory
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(480)]
 GUIDE = "etcd.md"
@@ -92,7 +92,7 @@ def test_one_machine(jobs: Cluster, tmp_path: Path) -> None:
 def test_three_machines(jobs: Cluster, tmp_path: Path) -> None:
     with three_members(jobs) as loopback:
         health = loopback.here(block(GUIDE, "endpoint health"))
-        wait_until(lambda: healthy(health, tmp_path), 120, lambda: "they are not healthy")
+        eventually(lambda: healthy(health, tmp_path), lambda: "they are not healthy")
         doctor = loopback.here(block(GUIDE, "rdzv doctor")).strip()
         looked = run(f"{doctor} || true", tmp_path)  # what may be wrong with this machine is another matter
         assert "ok       members: 3 members, of which 1 may be lost" in looked
@@ -146,7 +146,7 @@ def test_an_etcd_that_is_full_takes_writes_again(tmp_path: Path) -> None:
 def test_looking_and_cleaning_up(jobs: Cluster, etcd: etcd_kit.Cluster, tmp_path: Path) -> None:
     command = ["rdzv-run", "--rdzv-backend=etcd", f"--rdzv-endpoint={etcd.endpoint}", "--rdzv-id=job-1", "--nnodes=1"]
     node = jobs.start([*command, jobs.script("trains.py"), tmp_path / "stop"])
-    wait_until(node.reports, 120, lambda: node.text)
+    eventually(node.reports, lambda: node.text)
     looked = run(block(GUIDE, "--keys-only"), tmp_path, ETCDCTL_ENDPOINTS=etcd.endpoint)
     assert looked.count("/rdzv-plugins/job-1/s/") == 1
     assert looked.count("/rdzv-plugins/job-1/k/members/") == 1

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kits.eventually import eventually
 from kits.examples.manifests import Manifest, Pod, of_trainer, one, pods
 from kits.hosts.hosts import Host, Lan, require
 from kits.launcher.harness import Agent, Cluster
-
-from rdzv_plugins.testing.agents.processes import wait_until
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
 
@@ -82,7 +81,7 @@ def test_any_pod_may_be_lost_and_comes_again(a_set: Pods) -> None:
     def all_are_back() -> bool:
         return all(agent.reports()[-1]["WORLD_SIZE"] == "3" for agent in agents[1:])
 
-    wait_until(all_are_back, 90, lambda: "\n".join(agent.text for agent in agents))
+    eventually(all_are_back, lambda: "\n".join(agent.text for agent in agents))
     assert again.reports()[-1]["GROUP_RANK"] == "0"
     a_set.stop.touch()
     assert [agent.wait() for agent in (again, *agents[1:])] == [0, 0, 0], again.text

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from kits.etcd import etcd_kit
 from kits.etcd.etcd_processes import NEEDED_MIB, require_programs
+from kits.eventually import eventually
 from kits.examples.guides import block
 from kits.examples.manifests import ETCD, Pod, container_of, one, pods
 from kits.launcher.harness import Agent, Cluster, error_of, free_port
 from kits.launcher.quick_digits import DIGITS, quick_digits
 
-from rdzv_plugins.testing.agents.processes import wait_until
-from rdzv_plugins.testing.services.etcd import data_directory
+from rdzv_plugins.testing.services import data_directory
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]  # three launchers and three workers, each with torch
 
@@ -60,7 +60,7 @@ def etcd_of_the_manifest(jobs: Cluster) -> Iterator[str]:
             path = container_of(manifest)[probe]["httpGet"]["path"]
             for name in names:
                 url = f"http://127.0.0.1:{ports[name, 2381]}{path}"
-                wait_until(lambda url=url: answers(url), 120, lambda: "\n".join(member.text for member in members))
+                eventually(lambda url=url: answers(url), lambda: "\n".join(member.text for member in members))
         yield ",".join(hosts[member] for member in ETCD.split(","))
     finally:
         for member in members:
@@ -109,7 +109,7 @@ def test_a_pod_that_is_lost_is_replaced_by_one_with_its_index(jobs: Cluster, etc
     for pid in (nodes[0].pid, *jobs.workers(nodes[0], "train_digits.py")):
         jobs.kill(pid)
     nodes[1].wait_for(r"resumed from epoch \d+", LONG_S)
-    wait_until(lambda: "world size 2" in nodes[1].text + nodes[2].text, LONG_S, lambda: nodes[1].text)
+    eventually(lambda: "world size 2" in nodes[1].text + nodes[2].text, lambda: nodes[1].text)
     nodes[0].process.wait(60)
     again = start(jobs, job[0], *on_and_on)
     again.wait_for(r"rank 0: resumed from epoch \d+", LONG_S)

@@ -14,14 +14,15 @@ from pathlib import Path
 
 import pytest
 from kits.etcd.etcd_processes import require_programs
+from kits.eventually import eventually
 from kits.examples.distributions import ROOT, CleanEnvironment
 from kits.examples.guides import start
 from kits.examples.tutorial_kit import Block, read_page
 from kits.launcher.harness import Agent, Cluster, free_port
 from kits.launcher.quick_digits import quick_digits
 
-from rdzv_plugins.testing.agents.agent import outputs
-from rdzv_plugins.testing.agents.processes import MARK, wait_until
+from rdzv_plugins.testing.launched import outputs
+from rdzv_plugins.testing.processes import MARK
 
 pytestmark = pytest.mark.timeout(900)
 README = read_page(ROOT / "README.md")
@@ -49,6 +50,9 @@ def commands(block: Block) -> list[str]:
 
 
 TYPED = [commands(block) for block in README if block.language == "sh"]
+RUN = [each for each in TYPED if set(each) - set(NOT_RUN)]
+FIRST = 2
+"""So many blocks are in the gate, what a newcomer types first: installed by pip, a job on one node, and on two."""
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +118,7 @@ class Reader:
         with (self.folder / "examples/train_digits.py").open("a") as script:
             script.write(HOLD.format(str(asked)))
         nodes = [*map(self._start, job)]
-        wait_until(lambda: "training from the start" in outputs(nodes), 150, lambda: outputs(nodes))
+        eventually(lambda: "training from the start" in outputs(nodes), lambda: outputs(nodes))
         self._ask(command)
         asked.touch()
         return nodes
@@ -138,7 +142,7 @@ class Reader:
             self.shown += outputs([agent]) if answered else ""
             return answered
 
-        wait_until(answer, 150, lambda: f"no answer: {command}\n{outputs(self._jobs.agents)}")
+        eventually(answer, lambda: f"no answer: {command}\n{outputs(self._jobs.agents)}")
 
     def _here(self, command: str) -> str:
         """What is elsewhere, or takes long, as it is done here."""
@@ -160,6 +164,10 @@ class Reader:
         return self._ports.setdefault(there, free_port())
 
 
+def _name_of(lines: list[str]) -> str:
+    return lines[0][:40]
+
+
 def _nodes_of(command: str) -> int:
     """How many nodes the job has that is started by this command; 1 for other commands."""
     found = re.match(r"rdzv-run .*--nnodes=(?:\d+:)?(\d+) ", command)
@@ -179,7 +187,9 @@ def test_what_is_typed_is_in_shell_blocks() -> None:
     assert programs == {"etcd", "mkdir", "pip", "rdzv", "rdzv-run", "torchrun"}
 
 
-@pytest.mark.parametrize("lines", [each for each in TYPED if set(each) - set(NOT_RUN)], ids=lambda each: each[0][:40])
+@pytest.mark.parametrize(
+    "lines", [*RUN[:FIRST], *(pytest.param(each, marks=pytest.mark.thorough) for each in RUN[FIRST:])], ids=_name_of
+)
 def test_block(reader: Reader, lines: list[str]) -> None:
     reader.type(lines)
     if any("--backend=tiered" in line for line in lines):

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import trustme
 from kits import ROOT
+from kits.eventually import eventually
 from kits.examples.guides import block, here, run, start
 from kits.launcher.harness import Agent, Cluster, free_port
 from kits.launcher.quick_digits import quick_digits
 
 from rdzv_plugins.testing import ServerProcess
-from rdzv_plugins.testing.agents.processes import wait_until
 
 GUIDE = "redis.md"
 EXAMPLE = "examples/train_digits.py"
@@ -87,7 +87,7 @@ def finished(nodes: list[Agent]) -> None:
 def test_one_machine(jobs: Cluster, installed: dict[str, str], tmp_path: Path) -> None:
     port = free_port()
     server = start(jobs, here(block(GUIDE, "redis-server --port").rstrip(), {"6379": str(port), "/tmp": str(tmp_path)}))
-    wait_until(lambda: "Ready to accept connections" in server.text, 120, lambda: server.text)
+    eventually(lambda: "Ready to accept connections" in server.text, lambda: server.text)
     script = here(block(GUIDE, "--rdzv_id=try"), {":6379": f":{port}", EXAMPLE: f"{quick_digits(tmp_path)} --epochs=2"})
     nodes = [start(jobs, command, **installed) for command in script.splitlines()]
     finished(nodes)
@@ -133,7 +133,7 @@ def test_looking_and_cleaning_up(
     with redis(tmp_path) as port:
         command = ["rdzv-run", "--rdzv_backend=redis", f"--rdzv_endpoint=127.0.0.1:{port}", "--rdzv_id=job-1"]
         node = jobs.start([*command, "--nnodes=1", jobs.script("says.py"), tmp_path / "stop", 0], **installed)
-        wait_until(node.reports, 120, lambda: node.text)
+        eventually(node.reports, lambda: node.text)
         looked = run(block(GUIDE, "ZRANGE"), tmp_path, **cli(port))
         assert "all/leader" in looked
         assert '"host"' in looked

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kits.keeper.keeper_kit import LIMIT_S, Agents
 
-from rdzv_plugins.testing.forks.signals import before_exec
+from rdzv_plugins.testing.processes import before_exec
 
 IDENTITY = """
 import gc, inspect, json, os, signal, subprocess, sys, threading

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from kits.etcd.etcd_relay import HoldingRelay
+from kits.eventually import eventually
 from kits.kit.kit_parts import T, backend_at, listening, opened, refused
 from rdzv_http.client import HttpClient
 
@@ -20,9 +21,9 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, BrokenPlugin, ConnectionLost, EndpointUnreachable
 from rdzv_plugins.kit import client_session, coordination, loop
 from rdzv_plugins.testing import ServerProcess
-from rdzv_plugins.testing.contract.parts import Losses, Recorder, keys_of, wait_until
-from rdzv_plugins.testing.faults.relay import Relay
-from rdzv_plugins.testing.faults.service import frozen
+from rdzv_plugins.testing.faults import frozen
+from rdzv_plugins.testing.parts import Losses, Recorder, keys_of
+from rdzv_plugins.testing.relay import Relay
 
 TTL = 2
 SHORT = 1.0
@@ -59,12 +60,12 @@ def test_a_service_that_stands_still_for_longer_than_a_session_lives(
         with frozen(server):
             with pytest.raises(TimeoutError, match="does not answer"):
                 session.put({"late": b""}, timeout=1.5 * ttl)
-            wait_until(lambda: "this node goes on without it" in caplog.text, lambda: caplog.text)
+            eventually(lambda: "this node goes on without it" in caplog.text, lambda: caplog.text)
         session.put({"seen/after": b""}, timeout=T)
         assert told.take(1) == [("seen/after", b"")]
         assert "mine" in keys_of(session)
         assert losses.none
-        wait_until(lambda: "answers again" in caplog.text, lambda: caplog.text)
+        eventually(lambda: "answers again" in caplog.text, lambda: caplog.text)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """A plug-in of pytest: which tests failed, and whether each had started a process, for ``tests/run.py``.
 
 What a test starts is seen by Python's audit events, not marked: its own processes, those of its fixtures, also where
-these serve several tests, and the forks that it asks of a program of ``rdzv_plugins.testing.forks``.
+these serve several tests, and the agents that ``kits.warm`` forks.
 """
 
 from __future__ import annotations

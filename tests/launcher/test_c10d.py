@@ -13,8 +13,7 @@ from kits.launcher.harness import Agent, Cluster, error_of
 from rdzv_plugins.assemble.create import with_options
 from rdzv_plugins.errors import EndpointUnreachable, RdzvError, RendezvousClosed, RendezvousFailed, SettingsDiffer
 from rdzv_plugins.host import PluginHost
-from rdzv_plugins.interfaces import Request
-from rdzv_plugins.run_status import RunStatus
+from rdzv_plugins.interfaces import Request, RunStatus
 
 pytestmark = pytest.mark.thorough
 

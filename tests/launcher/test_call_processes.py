@@ -12,7 +12,7 @@ from kits import KITS, TESTS
 from kits.eventually import eventually
 from kits.launcher.harness import Cluster
 
-from rdzv_plugins.testing.agents.agent import Agent, cold, outputs
+from rdzv_plugins.testing.launched import Agent, cold, outputs
 
 
 def start(cluster: Cluster, *arguments: object, **env: str) -> Agent:

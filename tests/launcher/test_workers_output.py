@@ -21,7 +21,7 @@ from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.output.tail import Tail
 from rdzv_launcher.run.workers.output.view import Folded, Plain
-from rdzv_plugins.testing.agents.processes import clean_environment
+from rdzv_plugins.testing.processes import clean_environment
 
 RUNNER = KITS / "launcher" / "starts_workers.py"
 

@@ -17,7 +17,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, to_
 from torch.distributed.elastic.utils import macros
 from torch.distributed.run import config_from_args, get_args_parser
 
-from rdzv_launcher.run.workers.environment import worker_variables
+from rdzv_launcher.run.workers.environment import variables_of, worker_variables
 from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.program import RUNNER
 from rdzv_launcher.run.workers.streams import parse_streams
@@ -150,6 +150,23 @@ def test_each_worker_with_a_virtual_local_rank_has_a_device_of_its_own() -> None
         worker_variables(spec, group, group.workers[1], {"CUDA_VISIBLE_DEVICES": "4"})
 
 
+def test_what_is_added_sees_what_a_worker_has_so_far_and_takes_precedence() -> None:
+    spec, group = spec_of(["--nproc-per-node=2", "train.py"]), group_of(2)
+    found = variables_of(
+        spec,
+        group,
+        {},
+        use_agent_store=False,
+        additions=[
+            lambda group, worker, own: {"PORT": own["MASTER_PORT"], "MASTER_PORT": "7"},
+            lambda group, worker, own: {"PLACE": f"{group.group_rank}.{worker.local_rank} {own['MASTER_PORT']}"},
+        ],
+    )
+    told = [(each["PORT"], each["MASTER_PORT"], each["PLACE"]) for each in found.values()]
+    assert told == [("29500", "7", "0.0 7"), ("29500", "7", "0.1 7")]
+    assert {each["TORCHELASTIC_USE_AGENT_STORE"] for each in found.values()} == {"False"}
+
+
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
@@ -191,14 +208,14 @@ from rdzv_launcher.run.workers import causes, event_log, failures, file_timer, l
 from rdzv_launcher.run.workers.output import log_files, output
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.interfaces import Failure, Request
-from rdzv_plugins.round_info import StoreInfo
+from rdzv_plugins.interfaces import StoreInfo
 args = argparse.Namespace(**{vars(args)!r})
 request = Request(backend="static", run_id="job", endpoint="", min_nodes=1, max_nodes=1, nproc_per_node=1)
 spec = spec.read_spec(args, request)
 ours = output.Output(spec, log_files.LogFiles(spec, ""))
 group = WorkerGroup("default", 0, 1, (Worker(0, 0, 0, 1, 1),), StoreInfo("127.0.0.1", 29500))
 timer = file_timer.FileTimer("job", os.environ, os.getcwd())
-(start,) = starts.prepare_starts(spec, group, ours, True, lambda variables: timer.start())
+(start,) = starts.prepare_starts(spec, group, ours, True, [lambda *_: timer.start()])
 event_log.EventLog(spec.event_log_handler).record("torchelastic.worker.status.SUCCEEDED", {{}})
 ours.end()
 timer.stop()
@@ -213,6 +230,7 @@ def test_program_that_wants_a_session_has_one_and_is_waited_for() -> None:
     """In a leader of a process group, setsid forks and ends at once."""
     for given, expected in (
         (["/usr/bin/setsid", "./prog", "-c", "${local_rank}"], ("./prog", "-c", "3")),
+        (["setsid", "./prog"], ("./prog",)),
         (["setsid", "--wait", "./prog"], ("setsid", "--wait", "./prog")),
         (["setsid"], ("setsid",)),
     ):

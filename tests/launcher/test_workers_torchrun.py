@@ -15,7 +15,7 @@ from kits import KITS
 from kits.launcher.harness import WORKERS
 from kits.launcher.starts_workers import parsed
 
-from rdzv_plugins.testing.agents.processes import clean_environment
+from rdzv_plugins.testing.processes import clean_environment
 
 pytestmark = pytest.mark.thorough
 

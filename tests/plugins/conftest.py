@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-
-from rdzv_plugins.testing.agents.warm import AGENTS, LONGEST, agent_request, with_room
-from rdzv_plugins.testing.forks.forks import Forks
+from kits.warm.agents import Program
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 200
@@ -122,12 +120,12 @@ class Environment:
     def rdzv_run(self, *arguments, **variables):
         """``rdzv-run ARGUMENTS`` to its end, in a fork of a process that has imported torch already."""
         if self._forks is None:
-            self._forks = Forks(AGENTS, "torch", with_room(self.variables()), LONGEST, self.python)
+            self._forks = Program("torch", self.variables(), self.python)
         stdout, stderr = files = [self.root / "stdout", self.root / "stderr"]
         for file in files:
             file.write_text("")
-        request = agent_request("rdzv-run", arguments, self.variables(**variables), stdout, stderr)
-        code = self._forks.start(request, ["rdzv-run", *arguments]).wait(TIMEOUT_S)
+        agent = self._forks.start("rdzv-run", [*map(str, arguments)], self.variables(**variables), stdout, stderr)
+        code = agent.wait(TIMEOUT_S)
         return Result(code, *(file.read_text() for file in files))
 
     def close(self):

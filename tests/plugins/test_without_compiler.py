@@ -70,7 +70,7 @@ def test_what_cannot_be_used_is_listed_so(installed: Path) -> None:
         assert "--no-deps" in unusable[name]["remedy"]
 
 
-@pytest.mark.parametrize("conf", ["", "store=torch"])
+@pytest.mark.parametrize("conf", ["store=torch", pytest.param("", marks=pytest.mark.thorough)])
 def test_a_backend_that_needs_it_does_not_advise_what_does_not_help(installed: Path, tmp_path: Path, conf: str) -> None:
     script = tmp_path / "never.py"
     script.write_text("print('started')")
@@ -92,12 +92,14 @@ def test_the_store_that_is_advised_works(installed: Path, tmp_path: Path) -> Non
     assert "started" in launched.stdout
 
 
+@pytest.mark.thorough
 def test_the_version_says_it(installed: Path) -> None:
     shown = run(installed, "rdzv_launcher.tools", "--version")
     assert shown.returncode == 0, shown.stderr
     assert ", native part: no (the native store is not part of this installation of rdzv-plugins: " in shown.stdout
 
 
+@pytest.mark.thorough
 def test_serve_says_what_is_missing_and_what_to_do(installed: Path) -> None:
     served = run(installed, "rdzv_launcher.tools", "serve", "--rdzv-endpoint=127.0.0.1:0")
     assert served.returncode == 69
@@ -115,6 +117,7 @@ def test_a_launch_that_wants_it_is_refused_before_anything_starts(installed: Pat
     assert "started" not in launched.stdout
 
 
+@pytest.mark.thorough
 def test_who_requires_the_native_part_gets_an_error(tmp_path: Path) -> None:
     assert build_wheel(tmp_path, RDZV_REQUIRE_NATIVE="1").returncode != 0
     assert not list(tmp_path.glob("*.whl"))

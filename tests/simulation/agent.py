@@ -29,8 +29,10 @@ from rdzv_launcher.run.keeper.keeper import Keeper
 from rdzv_launcher.run.keeper.messages import Start
 from rdzv_launcher.run.workers.memory_kills import MemoryKills
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
+from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.errors import RdzvError
-from rdzv_plugins.interfaces import Failure
+from rdzv_plugins.host import PluginHost
+from rdzv_plugins.interfaces import Failure, Request
 from rdzv_plugins.round_page import NEVER, PAUSE_AT
 from rdzv_plugins.runtime import Signals
 from simulation.kernel import Kernel
@@ -38,6 +40,8 @@ from simulation.processes import OwnProcess, Processes
 from simulation.runtime import SimulatedRuntime
 from simulation.scheduler import Scheduler
 from simulation.workers import Does, Machine, Worker
+
+_HOOKS, _REQUEST = PluginHost([]), Request("simulated", "job", "", 1, 1, 1)
 
 Plan = Callable[[WorkerGroup, int], Does]
 """What a worker of a group does, by its local rank. Called at each start."""
@@ -143,7 +147,7 @@ class Agent:
         options: Options | None = None,
         host: str = "",
     ) -> None:
-        """``handler`` makes the ``Rendezvous``, on the agent's main thread."""
+        """``handler`` makes the ``RendezvousHandler``, on the agent's main thread."""
         self.name, self._make_handler, self._plan, self.options = name, handler, plan, options or Options()
         self._scheduler, self.processes = scheduler, processes
         self.process = scheduler.process(name, host)
@@ -318,7 +322,7 @@ class Agent:
         )
         return AgentLoop(
             settings,
-            handler,
+            Rendezvous(handler, _HOOKS, _REQUEST),
             workers,
             self.inbox,
             signals,

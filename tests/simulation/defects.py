@@ -85,6 +85,7 @@ DEFECTS = (
         _ELASTIC + "link.py",
         "again = since <= self._recovered_at and self.places is None",
         "again = False",
+        "test_sessions_that_are_opened_and_not_kept_alive_are_one_outage",
     ),
     Defect(
         "an outage uses up the time to join",
@@ -139,6 +140,7 @@ DEFECTS = (
         _LEADING + "kept_round.py",
         "self._waits = in_time and not self._all_accounted()",
         "self._waits = False",
+        "test_nothing_begins_beside_a_node_that_may_be_at_work",
     ),
     Defect(
         "news of an earlier session counts",
@@ -146,6 +148,7 @@ DEFECTS = (
         _ELASTIC + "view.py",
         "if session != self._session:",
         "if False:",
+        "test_what_an_earlier_session_tells_late_is_no_news",
     ),
     Defect(
         "a silent supervisor is not ended",
@@ -177,6 +180,7 @@ DEFECTS = (
         _LEADING + "member_watch.py",
         "if node in self._gone:",
         "if False:",
+        "test_the_last_words_of_a_node_that_is_killed_are_heard_late",
     ),
     Defect(
         "who does not come is waited for",
@@ -200,6 +204,7 @@ DEFECTS = (
         _LEADING + "leader.py",
         "return self._session is session and self._key == key",
         "return self._key == key",
+        "test_a_service_that_gives_a_revision_again_is_led_all_the_same",
     ),
     Defect(
         "a session that is lost at once ends the first join",
@@ -270,6 +275,7 @@ DEFECTS = (
         _LEADING + "session_ends.py",
         "if not isinstance(self._session, EndsSessions):",
         "if False:",
+        "test_who_follows_a_killed_leader_leaves_it_alone",
     ),
     Defect(
         "a forgotten round that is whole does not go on",
@@ -285,6 +291,7 @@ DEFECTS = (
         _ELASTIC + "handler.py",
         "        self._watch_leader()\n        self._end_vain_waits()",
         "        self._watch_leader()\n        pass",
+        "test_who_waits_in_the_store_for_another_agent_goes_on_when_its_own_session_was_lost",
     ),
     Defect(
         "static: any node's time-out ends the job",
@@ -331,6 +338,7 @@ DEFECTS = (
         _LEADING + "kept_round.py",
         "if seat.round != self.number:",
         "if False:",
+        "test_nobody_waits_for_a_node_whose_last_round_was_an_earlier_one",
     ),
     Defect(
         "a signal is taken for a second one",
@@ -346,6 +354,7 @@ DEFECTS = (
         _LEADING + "member_watch.py",
         "        self._forget(node)\n        self._gone.add(node)",
         "        self._gone.add(node)",
+        "test_who_follows_a_killed_leader_leaves_it_alone",
     ),
     Defect(
         "static: the own run is refused",
@@ -385,6 +394,7 @@ DEFECTS = (
         _STATIC + "handler.py",
         "                self._rounds_().settle(self._rounds_().latest(), Go(ended=outcome))\n            elif",
         "            elif",
+        "test_who_waits_for_another_node_is_told_at_once_that_node_rank_0_leaves",
     ),
     Defect(
         "a node says nothing of itself",
@@ -415,17 +425,6 @@ DEFECTS = (
 NOT_FOUND: dict[str, str] = {
     "workers that the fence has killed have failed": "the question ends as joining does: the round is over, or lost",
     "a signal while the cause is asked for is an outage": "the agent's loop looks for signals again after every answer",
-    "sessions are ended where that is not possible": "every simulated session can be asked to end another",
     "who was gone once stays gone": "a process that is proved gone does not come back, and ids are given once",
-    "who is gone is watched further": "a watch that has reported an end is over by itself",
-    "news do not end waits in the store": "waits in the agents' store of a simulated round ask by themselves",
-    "sessions that are never kept alive go on for ever": "no simulated service opens sessions and keeps none alive",
-    # by no scenario; how many seeds they take is not known yet
-    "a round begins beside who may be at work": "open",
-    "news of an earlier session counts": "open",
-    "what was under way revives the dead": "open",
-    "the same revision of another server is taken": "open",
-    "places of other rounds are accounted for": "open",
-    "static: who waits is not told of the end": "open",
 }
-"""Those that no scenario finds, and why."""
+"""Those that nobody can observe, and why."""

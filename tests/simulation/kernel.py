@@ -43,7 +43,8 @@ class Descriptor:
 
     def changed(self) -> None:
         """Wake whoever waits for it."""
-        self._kernel.network.scheduler.wake_all(self._waiting)
+        if self._waiting:
+            self._kernel.network.scheduler.wake_all(self._waiting)
         for poller in self.pollers:
             poller.wake()
 
@@ -156,6 +157,7 @@ class Socket(Descriptor):
         if arrived is None:
             raise OSError(errno.EINVAL, "Invalid argument")
         self.wait(lambda: arrived, self._timeout)
+        self._kernel.spare_one()
         connection = arrived.popleft()
         assert connection._remote is not None
         return connection, connection._remote
@@ -337,9 +339,10 @@ class Packets(Descriptor):
         self._let_go(self._kernel.process)
 
     def events(self) -> int:
-        gone = self.peer.fileno() < 0
+        peer = self.peer
+        gone = peer._number < 0
         readable = select.POLLIN if self._messages or gone else 0
-        return readable | (select.POLLOUT if gone or len(self.peer._messages) < _MESSAGES else 0)
+        return readable | (select.POLLOUT if gone or len(peer._messages) < _MESSAGES else 0)
 
     def _let_go(self, process: Process) -> None:
         if process in self._holders:
@@ -366,12 +369,12 @@ class Poll:
         forever = milliseconds is None or milliseconds < 0
         until = None if forever else scheduler.now + milliseconds / 1000
         scheduler.pause()
+        if ready := self._ready():
+            return ready
         for watched, _ in self._watched.values():
             watched.pollers.append(self)
         try:
-            while not (
-                ready := [(fd, found) for fd, (each, mask) in self._watched.items() if (found := each.events() & mask)]
-            ):
+            while not (ready := self._ready()):
                 left = None if until is None else until - scheduler.now
                 if left is not None and left <= 0:
                     break
@@ -389,6 +392,9 @@ class Poll:
 
     def wake(self) -> None:
         self._kernel.network.scheduler.wake_all(self._polling)
+
+    def _ready(self) -> list[tuple[int, int]]:
+        return [(fd, found) for fd, (each, mask) in self._watched.items() if (found := each.events() & mask)]
 
 
 class Epoll(Descriptor):
@@ -448,13 +454,21 @@ class Kernel:
         self.network = network
         self.numbers = itertools.count(1000)
         self.open: dict[int, Descriptor] = {}
+        self.starved: set[Process] = set()
+        """Processes that get no further descriptor."""
 
     @property
     def process(self) -> Process:
         """That of the running thread."""
         return self.network.scheduler.running.process
 
+    def spare_one(self) -> None:
+        """Raise ``OSError`` if the running thread's process has no descriptor to spare."""
+        if self.starved and self.process in self.starved:
+            raise OSError(errno.EMFILE, "Too many open files")
+
     def socket(self, family: int = real.AF_INET, kind: int = real.SOCK_STREAM, protocol: int = 0) -> Socket:
+        self.spare_one()
         made = Socket(self, self.process)
         made.setblocking(not kind & real.SOCK_NONBLOCK)
         return made
@@ -466,6 +480,7 @@ class Kernel:
 
     def socketpair(self, family: int = real.AF_UNIX, kind: int = real.SOCK_SEQPACKET) -> tuple[Packets, Packets]:
         assert kind == real.SOCK_SEQPACKET
+        self.spare_one()
         pair = Packets(self), Packets(self)
         pair[0].peer, pair[1].peer = pair[1], pair[0]
         for each in pair:
@@ -476,9 +491,11 @@ class Kernel:
         return Poll(self)
 
     def epoll(self) -> Epoll:
+        self.spare_one()
         return Epoll(self)
 
     def eventfd(self, value: int, flags: int = 0) -> int:
+        self.spare_one()
         made = EventFd(self)
         made.value = value
         return made.fileno()

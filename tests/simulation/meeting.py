@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from rdzv_plugins.errors import NotNeeded, RendezvousTimeout, SpareReleased, StoreLost, StoreTimeout
-from rdzv_plugins.interfaces import Failure, Outcome, Request
-from rdzv_plugins.round_info import RoundInfo, StoreInfo
+from rdzv_plugins.interfaces import Failure, Outcome, Request, RoundInfo, StoreInfo
 from rdzv_plugins.rounds.ends import ended_error
 from simulation.scheduler import Process, Scheduler, Thread
 

@@ -7,7 +7,7 @@ import math
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from rdzv_plugins.elastic.keys import BORN, ROUND, Round, decode
+from rdzv_plugins.elastic.keys import BORN, NODES, ROUND, Assignment, Round, decode
 from simulation.service import PORT, Faults
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ class Oracles:
         self._asked: dict[str, int] | None = None
         self._declared: dict[Service, tuple[int, Round]] = {}
         """What was declared last at each service, and in which of its runs."""
+        self._last: tuple[int, int, list[str]] | None = None
+        """The newest round that was complete at any place: its number, how many nodes it has, and who they are."""
         self._look_later()
 
     def wrong(self, invariant: str, text: str) -> None:
@@ -179,6 +181,12 @@ class Oracles:
         if key != ROUND or value is None:
             return
         run, declared = len(service.store.runs), decode(Round, value)
+        if declared.state == "complete" and (self._last is None or declared.number >= self._last[0]):
+            given = [
+                decode(Assignment, kv.value) for key, (kv, *_) in service.store.keys.items() if key.startswith(NODES)
+            ]
+            here = [each.node_id for each in given if each.round == declared.number and each.is_place]
+            self._last = declared.number, declared.world, here
         of, last = self._declared.get(service, (0, declared))
         self._declared[service] = run, declared
         if of == run:
@@ -208,7 +216,7 @@ class Oracles:
         forgotten = min((at - began for at in world.service.store.runs if at - began > first - 1.0), default=math.inf)
         for node in world.nodes:
             late = node.began > forgotten or (not node.places and forgotten < math.inf)
-            late = late or (world.has_places and (node.began > first or not node.places))
+            late = late or (world.has_places and (node.began > first or not node.places or self._server_was_held()))
             if node.ended_at is None or node.hindered or node.held_up or node in failed or late:
                 continue
             self.judged["I5"] += 1
@@ -216,6 +224,11 @@ class Oracles:
                 self.wrong("I5", f"{node.name} has ended {node.ended_at - first:.1f} s after the job has failed")
             if node.end == "done" and node.ended_at > first + _TOLD_S:
                 self.wrong("I5", f"{node.name} ends well after the job has failed")
+
+    def _server_was_held(self) -> bool:
+        """Whether nobody may have heard what was told last at a place, as the node that served it was cut off."""
+        host = self._world.service.host
+        return any(each.held_up or each.hindered for each in self._world.nodes if each.process.host == host)
 
     # I6
 
@@ -239,6 +252,8 @@ class Oracles:
             self._asks_for_what_it_needs(node)
         if node.hindered or self._is_of_a_stranger(node) or (world.has_places and not self._can_go_on()):
             return
+        if not node.places and any(each.faults.refuses for each in world.services):  # it waits that out later only
+            return
         self.judged["I13"] += 1
         there = [each for each in world.living if not each.process.frozen]
         failed = any(each.end == "failed" for each in world.nodes)
@@ -260,9 +275,9 @@ class Oracles:
         world = self._world
         fit = [each for each in world.nodes if each.lives and not each.hindered and not each.held_up]
         served = [each for each in world.services if any(node.process is each.process for node in fit)]
-        if not self._rounds:
+        if self._last is None:
             born = {each.store.keys[BORN][0].value for each in world.services if BORN in each.store.keys}
             lacking = any(json.loads(value)["at"] not in [f"{each.host}:{PORT}" for each in served] for value in born)
             return 2 * len(served) > len(world.services) and not lacking
-        members = self._rounds[max(self._rounds)]
-        return bool(served) and 2 * sum(node in fit for node, _ in members) > members[0][1].world
+        _, size, members = self._last
+        return bool(served) and 2 * sum(node.handler._self.me.node_id in members for node in fit) > size

@@ -22,7 +22,10 @@ from msgspec import Struct
 HERE = Path(__file__).parent
 SRC = HERE.parents[1] / "src"
 SCENARIOS = [
-    *(f"scenarios_{name}" for name in ("elastic", "hindered", "service", "outages", "memory", "steps", "places")),
+    *(
+        f"scenarios_{name}"
+        for name in ("elastic", "hindered", "service", "outages", "memory", "steps", "places", "recovery")
+    ),
     *("agent_ends", "agent_lost", "agent_signals", "static_scenarios", "whole_jobs"),
 ]
 _SEEDS = 200

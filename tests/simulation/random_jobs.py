@@ -22,6 +22,8 @@ from simulation.service import Store
 from simulation.world import Work, World
 
 _MOST_TROUBLES = 5
+_ONE_RANK = 0.2
+"""How often a rank is given twice, in jobs whose nodes have ranks."""
 
 
 class Cut(Struct, frozen=True):
@@ -145,13 +147,13 @@ class EngineJob(RandomJob):
 
     @classmethod
     def names(cls) -> list[str]:
-        return list(dict.fromkeys(troubles.KINDS))
+        return list(troubles.KINDS)
 
     def __init__(self, seed: int, cut: Cut) -> None:
         rng = random.Random(f"job {seed}")
         low = rng.choice((1, 2, 2, 3))
         high = low + rng.choice((0, 1, 2))
-        ranked = rng.random() < 0.2
+        self._ranked = ranked = rng.random() < 0.2
         nodes = rng.randint(low, high + 1)
         places = min(rng.choice((0, 0, 0, 2, 3)), nodes if cut.nodes is None else cut.nodes)
         work = Work(seconds=rng.choice((10.0, 20.0, 40.0)), fails=(5.0,) if rng.random() < 0.15 else ())
@@ -168,9 +170,7 @@ class EngineJob(RandomJob):
         )
         super().__init__(seed, cut, world.scheduler, world.network)
         # a service that has forgotten the job is anybody's: a stranger with other settings may be the first there
-        never = {rng.choice(("service without memory", "settings"))} | (
-            troubles.AT_THE_SERVICE if places > 1 else set()
-        )
+        never = {rng.choice(("service without memory", "settings")), *(troubles.AT_THE_SERVICE if places > 1 else ())}
         self._kinds = [each for each in self.names() if each not in never]
         self._known: tuple[object, ...] = ()
         self._state = ""
@@ -217,6 +217,8 @@ class EngineJob(RandomJob):
 
     def _happens(self, rng: random.Random, aim: str) -> None:
         kind = rng.choice(self._kinds)
+        if self._ranked and rng.random() < _ONE_RANK:
+            kind = "one rank twice"
 
         def happens() -> None:
             state = self._state_now()

@@ -31,6 +31,8 @@ class DialledStore:
         self.session_lives: Callable[[], bool] = lambda: True
         self._reaching, self._give_up_at, self._served = 0, 0.0, 0
         self._listener: Any = None
+        self.over = 0, ""
+        """The newest round whose agents' waits have been ended, and why."""
 
     def serve(self, place: Assignment, address: str) -> tuple[int, str, int]:
         self.close(_ALL)
@@ -52,7 +54,10 @@ class DialledStore:
         return None
 
     def attempt(self, endpoint: Endpoint, timeout: float) -> tuple[Any, str]:
-        connection = self._runtime.socket()
+        try:
+            connection = self._runtime.socket()
+        except OSError as error:  # no descriptor is left
+            return None, str(error)
         connection.settimeout(timeout)
         try:
             connection.connect((endpoint.host, endpoint.port))
@@ -65,13 +70,14 @@ class DialledStore:
         return Endpoint(place.master_addr, place.master_port)
 
     def interrupt(self, round_: int, reason: str) -> None:
-        """Nobody waits in it."""
+        self.over = max(self.over, (round_, reason))
 
     def is_cut_off(self) -> bool:
         return False
 
     def close(self, round_: int) -> None:
         if self._served <= round_ and self._listener is not None:
+            self.interrupt(self._served, "this node has closed it")
             self._listener.close()
             self._listener = None
 

@@ -25,6 +25,8 @@ class SimulatedRuntime(Runtime):
         assert own.entry.process is not None
         self._host, self._scheduler = own.entry.process.host, scheduler
         self.random = random.Random(scheduler.random.getrandbits(64))
+        self.wall_is_off = 0.0
+        """By how many seconds the wall clock of its host is wrong."""
 
     def now(self) -> float:  # type: ignore[override]
         return self._scheduler.now
@@ -33,7 +35,7 @@ class SimulatedRuntime(Runtime):
         return int(self._scheduler.now * 1e9)
 
     def wall(self) -> float:  # type: ignore[override]
-        return 1_700_000_000.0 + self._scheduler.now
+        return 1_700_000_000.0 + self._scheduler.now + self.wall_is_off
 
     def gethostname(self) -> str:  # type: ignore[override]
         return self._host

@@ -23,6 +23,7 @@ _UNENDING = 10_000
 """How often a killed thread may try to go on before that is taken for a fault of the program."""
 _MOST_AT_ONCE = 500_000
 """How much threads may do while time stands still."""
+_ONLY_THREADS = "only threads can wait: this is called by what happens by itself"
 
 
 class Killed(BaseException):
@@ -64,8 +65,8 @@ class Thread:
         self.joining: list[Thread] = []
         self.waits_in: list[Thread] | None = None
         """The list of waiters that it is in."""
-        self.wait_number = 0
-        """Counts its waits: the end of an earlier one's time means nothing."""
+        self.timer = 0
+        """The event that ends its wait, by its number: that of an earlier wait means nothing."""
         self.woken = False
         self.refused = 0
         self.interrupts: list[Callable[[], object]] = []
@@ -93,7 +94,8 @@ class Scheduler:
         self._hub = greenlet.getcurrent()
         self._ready: list[Thread] = []
         self._dying: list[Thread] = []
-        self._due: list[tuple[float, int, Callable[[], object]]] = []
+        self._due: list[tuple[float, int, Callable[[], object] | Thread]] = []
+        """When, in which order, and what happens; a thread: its wait ends."""
         self._numbers = itertools.count(1)
         self._done_at_once = 0
 
@@ -114,14 +116,17 @@ class Scheduler:
         if thread is None:
             return
         self._done_at_once += 1
+        if self._done_at_once > _MOST_AT_ONCE or thread.process.killed:
+            self._refuse(thread)
+
+    def _refuse(self, thread: Thread) -> None:
         if self._done_at_once > _MOST_AT_ONCE:
             self._done_at_once = 0
             raise Spins(f"at {self.now:.3f} s")
-        if thread.process.killed:
-            thread.refused += 1
-            if thread.refused > _UNENDING:
-                raise RuntimeError(f"{thread} has been killed, and does not end")
-            raise Killed
+        thread.refused += 1
+        if thread.refused > _UNENDING:
+            raise RuntimeError(f"{thread} has been killed, and does not end")
+        raise Killed
 
     def wait(self, waiters: list[Thread], timeout: float | None = None) -> bool:
         """Wait for ``wake`` or ``wake_all`` of ``waiters``; False if ``timeout`` seconds have passed before."""
@@ -132,8 +137,8 @@ class Scheduler:
             waiters.append(thread)
             thread.waits_in, thread.woken = waiters, False
             if end is not None:
-                number = thread.wait_number
-                self.at(end, lambda number=number: thread.wait_number == number and self._wake(thread, woken=False))
+                thread.timer = next(self._numbers)
+                heapq.heappush(self._due, (end, thread.timer, thread))
             self._hub.switch()
             if not thread.interrupts:
                 return thread.woken
@@ -161,8 +166,12 @@ class Scheduler:
 
     def pause(self) -> None:
         """A point where another thread may go first."""
-        self.check()
-        thread = self.running
+        thread = self.current
+        if thread is None:
+            raise RuntimeError(_ONLY_THREADS)
+        self._done_at_once += 1
+        if self._done_at_once > _MOST_AT_ONCE or thread.process.killed:
+            self._refuse(thread)
         if self._ready and self.random.random() < _PAUSES:
             self._ready.append(thread)
             self._hub.switch()
@@ -180,14 +189,15 @@ class Scheduler:
 
     def wake_all(self, waiters: list[Thread]) -> None:
         """Wake all of them."""
-        for thread in list(waiters):
-            self._wake(thread, woken=True)
+        if waiters:
+            for thread in list(waiters):
+                self._wake(thread, woken=True)
 
     @property
     def running(self) -> Thread:
         """The thread that runs. Raises ``RuntimeError`` outside of threads, where nothing may wait."""
         if self.current is None:
-            raise RuntimeError("only threads can wait: this is called by what happens by itself")
+            raise RuntimeError(_ONLY_THREADS)
         return self.current
 
     # What happens to them
@@ -256,21 +266,32 @@ class Scheduler:
             self._bury()
             return True
         if self._ready and (thread := self._next()):
-            self._switch(thread, thread.greenlet.switch)
+            self.current = thread
+            try:
+                thread.greenlet.switch()
+            finally:
+                self.current = None
             return True
-        if not self._due or self._due[0][0] > end:
-            return False
-        when, _, happens = heapq.heappop(self._due)
-        if when > self.now:
-            self.now, self._done_at_once = when, 0
-        happens()
-        return True
+        due = self._due
+        while due and due[0][0] <= end:
+            when, number, happens = heapq.heappop(due)
+            if isinstance(happens, Thread) and happens.timer != number:
+                continue  # it was woken before
+            if when > self.now:
+                self.now, self._done_at_once = when, 0
+            if isinstance(happens, Thread):
+                self._wake(happens, woken=False)
+            else:
+                happens()
+            return True
+        return False
 
     def _next(self) -> Thread | None:
         ready = self._ready
         while ready:
-            place = self.random.randrange(len(ready)) if len(ready) > 1 else 0
-            ready[place], ready[-1] = ready[-1], ready[place]
+            if len(ready) > 1:
+                place = self.random.randrange(len(ready))
+                ready[place], ready[-1] = ready[-1], ready[place]
             thread = ready.pop()
             if not thread.process.frozen:
                 return thread
@@ -284,8 +305,7 @@ class Scheduler:
     def _wake(self, thread: Thread, *, woken: bool) -> None:
         if thread.waits_in is not None:
             thread.waits_in.remove(thread)
-            thread.waits_in, thread.woken = None, woken
-            thread.wait_number += 1
+            thread.waits_in, thread.woken, thread.timer = None, woken, 0
             self._ready.append(thread)
 
     def _bury(self) -> None:
@@ -301,15 +321,12 @@ class Scheduler:
                 if thread in held:
                     held.remove(thread)
             if thread.greenlet:  # it has begun
-                self._switch(thread, lambda thread=thread: thread.greenlet.throw(Killed))
+                self.current = thread
+                try:
+                    thread.greenlet.throw(Killed)
+                finally:
+                    self.current = None
             thread.done = True
-
-    def _switch(self, thread: Thread, switch: Callable[[], object]) -> None:
-        self.current = thread
-        try:
-            switch()
-        finally:
-            self.current = None
 
     def _run_thread(self, thread: Thread, run: Callable[[], object]) -> None:
         try:

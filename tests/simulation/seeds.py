@@ -17,8 +17,9 @@ _KINDS: tuple[type[RandomJob], ...] = (*(5 * [EngineJob]), *(2 * [Faulty]), Whol
 """By the last digit of the seed."""
 _GARBAGE = 20
 _SELDOM = {
-    ("part", "gathering"),  # there is nobody yet from whom to part
-    ("leave", "gathering"),  # needs more than MIN, who begin at once
+    *((kind, "gathering") for kind in ("part", "part one way")),  # there is nobody yet from whom to part
+    *((kind, "gathering") for kind in ("leave", "notice")),  # needs more than MIN, who begin at once
+    ("service without memory", "ending"),  # in half of the jobs that have a service, and few faults meet an end
     ("settings", "gathering"),  # the first to come would be the job
     *((kind, "ending") for kind in ("kill", "crash", "replace", "settings")),  # needs more than one who still lives
 }

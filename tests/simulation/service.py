@@ -11,7 +11,7 @@ import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from rdzv_plugins.coordination import Event, KeyValue, OnEvents
@@ -152,13 +152,23 @@ class Faults:
     """Seconds until an answer is sent."""
     pushes_take: float = 0.0
     """Seconds until clients are told what their watches are for, and that a session is over."""
+    pushes_vary: bool = False
+    """Each takes a time of its own, up to that: what clients are told over one connection overtakes another's."""
+    calls_take: dict[str, float] = field(default_factory=dict)
+    """Seconds until a process's own thread passes on what it was told, by the name of the process."""
     loses_answers: bool = False
     """What is asked is done, and nobody hears of it."""
+    loses_beats: bool = False
+    """The same for keep-alives alone."""
     full: bool = False
     """Nothing more is written: such a request has no answer. Keys are deleted, and sessions go on."""
     wants_token: bool = False
     """It lets nobody in who brings no token, and nobody does."""
     most_sessions: int | None = None
+
+    @property
+    def refuses(self) -> bool:
+        return self.wants_token or self.most_sessions is not None
 
 
 class Moment(NamedTuple):
@@ -185,6 +195,8 @@ class Service:
         """``by_node``: a node will serve it, as one of several places."""
         self.network, self.host, self.by_connection, self.by_node = network, host, by_connection, by_node
         self.store, self.faults = Store(), Faults()
+        self.ends_sessions = True
+        """Whether a client can have it end the session of another."""
         self.asked: Counter[str] = Counter()
         """How often each process has asked for something; keep-alives do not count."""
         self.opened: Counter[str] = Counter()
@@ -226,6 +238,11 @@ class Service:
     @property
     def now(self) -> float:
         return self.network.scheduler.now
+
+    @property
+    def sessions(self) -> dict[int, Process]:
+        """Those of clients that are connected, and whose they are."""
+        return {each.session: each.process for each in self._clients.values() if each.session}
 
     def _accept(self, end: End) -> None:
         client = self._clients[end] = _Client(self, end)
@@ -327,7 +344,8 @@ class _Client:
         if name != "beat":
             service.asked[self.process.name] += 1
         if not alive or name == "beat":
-            self.say(number, alive, None)
+            if not (alive and service.faults.loses_beats):
+                self.say(number, alive, None)
             return
         moment = service.moment(name, arguments) if arguments else None
         if moment is not None and moment.lost != "answer":
@@ -352,7 +370,8 @@ class _Client:
             service.tell()
             service.told_over(self.session)
         elif service.faults.full and name in ("create", "put"):
-            return  # a client of etcd asks again until its time is up
+            service.asked[self.process.name] -= 1
+            self.say(number, None, None)
         else:
             before = set(store.leases)
             answer = getattr(store, name)(self.session, *arguments)
@@ -379,7 +398,8 @@ class _Client:
     def say(self, *message: Any) -> None:
         service, faults = self._service, self._service.faults
         if message[0] in ("events", "over"):
-            at = self._told_at = max(self._told_at, service.now + faults.pushes_take)
+            takes = faults.pushes_take * (service.network.scheduler.random.random() if faults.pushes_vary else 1.0)
+            at = self._told_at = max(self._told_at, service.now + takes)
         elif faults.loses_answers or self._mute:
             return
         else:
@@ -447,6 +467,8 @@ class Session:
         self._backend, self._threads, self._end, self._number = backend, threads, end, number
         self.ttl = ttl
         self.known_until = threads.monotonic() + ttl
+        self._renewed = threads.monotonic()
+        self._silent_since: float | None = None
         self.local_addr = self.seen_as = end.process.host
         self.remote_addr = backend.service.host
         self.calling = threads.RLock()
@@ -516,7 +538,13 @@ class Session:
         sent_at = self._threads.monotonic()
         try:
             self._send(*pending.message)
-            pending.answered.wait(timeout)
+            while pending.answered.wait(max(0.0, sent_at + timeout - self._threads.monotonic())):
+                if pending.answer is None or pending.answer[0] is not None:
+                    break
+                pending.answer = None  # it is full: as a client of etcd does, ask again until the time is up
+                pending.answered.clear()
+                self._threads.sleep(_RETRY_S)
+                self._send(*pending.message)
         finally:
             self._pending.pop(number, None)
         if pending.answer is None:
@@ -558,6 +586,8 @@ class Session:
         """A thread: calls the watches, and says that the session is over."""
         while True:
             first, rest = self._calls.get()
+            if late := self._backend.service.faults.calls_take.get(self._end.process.name):
+                self._threads.sleep(late)
             if first == "over":
                 self._lose(rest)
                 return
@@ -581,12 +611,15 @@ class Session:
             if self._over is not None:
                 return
             if self._threads.monotonic() >= self.known_until:
+                self._silent_since = self._renewed
                 self._calls.put(("over", f"the service has not answered for {self.ttl:g} s"))
                 return
             if self._end.ended and not self._connect_again():
                 continue
             try:
+                asked = self._threads.monotonic()
                 self._ask(self.ttl / _BEATS, "beat")
+                self._renewed = asked
             except (TimeoutError, ConnectionLost):
                 pass
 
@@ -606,12 +639,19 @@ class Session:
         if self._over is not None:
             return
         self._over = ConnectionLost(reason)
+        self._over.silent_since = self._silent_since
         self._end.close()
         for pending in list(self._pending.values()):
             pending.answered.set()
         self._calls.put(("over", reason))
         if not self._closed:
             self._on_lost(self._over)
+
+
+class Unending(Session):
+    """With a service that ends no session for another."""
+
+    end_session = None  # type: ignore[assignment]
 
 
 class Coordination:
@@ -668,7 +708,8 @@ class Coordination:
                     end.close()
                     reason = "the session was over at once"
                     continue
-                session = Session(self, end, found[0], ttl, on_lost)
+                make = Session if self.service.ends_sessions else Unending
+                session = make(self, end, found[0], ttl, on_lost)
                 self._sessions.append(session)
                 return session
             end.close()

@@ -197,6 +197,16 @@ def test_what_workers_leave_in_the_background_is_ended_unless_it_is_to_be_left(l
     assert len(job[0].alive) == int(leave)
 
 
+@pytest.mark.parametrize("leave", [False, True])
+def test_what_has_to_be_killed_before_a_restart_takes_along_what_is_in_the_background(leave: bool) -> None:
+    holds_out, background = Does(runs=float("inf"), ends_in=None), Does(runs=float("inf"))
+    plan = lambda group, _: Does(code=2 - group.generation, child=holds_out, background=background)  # noqa: E731
+    job = Job(1, plan, Options(max_restarts=1, shutdown_timeout=5.0, leave_background=leave))
+    job.until(lambda: len(job[0].groups) == 2)
+    assert [each.entry.lives for each in job[0].machine.workers[0].left] == [leave, False]
+    assert job.run().codes == [0]
+
+
 def test_workers_are_not_restarted_beside_what_is_left_in_their_sessions() -> None:
     left = Does(runs=float("inf"), ends_in=8.0)
     job = Job(1, lambda group, _: Does(code=2 - group.generation, child=left), Options(max_restarts=1))

@@ -78,6 +78,11 @@ def test_a_refusal_that_lasts_ends_every_node_with_what_it_says(seed: int, refus
     assert all(says in str(each.error) for each in world.nodes)
 
 
+def test_sessions_that_are_opened_and_not_kept_alive_are_one_outage(seed: int) -> None:
+    world = job(seed)
+    ended_within(world, strike(world, Faults(loses_beats=True), sessions=False))
+
+
 def test_a_refusal_before_the_first_round_ends_a_node_at_once(seed: int) -> None:
     world = World(seed, 1, 2, 2, outage_timeout=300.0)
     world.after(5.0)
@@ -141,6 +146,20 @@ def test_who_cannot_be_asked_for_is_not_taken_for_done(seed: int) -> None:
     world.scheduler.close()
 
 
+@pytest.mark.parametrize("away", [troubles.kill_service, troubles.crash_service])
+def test_who_asks_whether_a_node_was_lost_waits_for_the_end_of_an_outage(
+    seed: int, away: Callable[[World], object]
+) -> None:
+    """The last try to reach the service ends later than the outage: until then nobody goes round and round."""
+    world = job(seed)
+    away(world)
+    struck_at = world.now
+    for each in world.nodes:
+        assert each.place is not None
+        each.fail_with(each.place.round)
+    ended_within(world, struck_at)
+
+
 def test_a_node_that_is_to_dial_a_store_again_waits_for_the_service_first(seed: int) -> None:
     """It has no session and nothing to do: it must not go round and round, as time stands still for it then."""
     world = World(seed, 2)
@@ -148,3 +167,14 @@ def test_a_node_that_is_to_dial_a_store_again_waits_for_the_service_first(seed: 
     world.after(5.0)
     troubles.restart_service(world, 3.0, memory=True)
     assert ends(world.run()) == ["done"] * 2
+
+
+def test_a_spare_says_nothing_while_it_waits_after_a_round(seed: int) -> None:
+    world = World(seed, 2, 2, 2, LONG)
+    at_work(world)
+    world.add()
+    world.after(TTL_S)
+    for each in world.nodes[:2]:
+        troubles.kill(world, each)
+    world.until(lambda: world[2].end)
+    assert world.service.asked["n2"] < 16

@@ -183,10 +183,15 @@ def test_a_node_that_leaves_is_not_taken_for_one_that_was_killed() -> None:
     assert not asked
 
 
+@pytest.mark.parametrize("ends_sessions", [True, False])
 @pytest.mark.parametrize("done", [True, False])
-def test_the_last_words_of_a_node_that_is_killed_are_heard_late(done: bool) -> None:
-    """If its workers had succeeded, its end is no loss, and nobody is disturbed. Else it is not waited for."""
+def test_the_last_words_of_a_node_that_is_killed_are_heard_late(done: bool, ends_sessions: bool) -> None:
+    """If its workers had succeeded, its end is no loss, and nobody is disturbed. Else it is not waited for.
+
+    That its words come when it is known to be gone does not make it a member again, however long its session lasts.
+    """
     world = World(1, 3, 2, 3, LONG, ttl=60.0, by_connection=False)
+    world.service.ends_sessions = ends_sessions
     at_work(world)
     victim = next(each for each in world.nodes if each is not world.leader)
     rest = [each for each in world.nodes if each is not victim]
@@ -229,4 +234,40 @@ def test_a_node_that_leaves_says_why_though_it_is_heard_late(who: str) -> None:
     world.until(lambda: all(len(each.places) == 2 for each in world.nodes if each is not leaves))
     (reason,) = {what[-1] for _, _, what in world.story if what[0] == "hears that round 1 is over:"}
     assert reason.endswith("was lost: it got SIGTERM")
+    world.run()
+
+
+def test_who_follows_a_killed_leader_leaves_it_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody dials it again; a service that ends no sessions is not asked to, which would be worth a warning."""
+    world = World(1, 3, 2, 3, LONG, ttl=60.0, by_connection=False)
+    world.service.ends_sessions = False
+    at_work(world)
+    world.after(3.0)
+    leader, dial, dialled = world.leader, world.network.dial, list[str]()
+    troubles.kill(world, leader)
+    rest = [each for each in world.nodes if each is not leader]
+    world.until(lambda: all(len(each.places) == 2 for each in rest))
+    world.network.dial = lambda end, host, *how: (dialled.append(host), dial(end, host, *how))  # type: ignore
+    world.after(40.0)
+    assert leader.process.host not in dialled
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+    world.run()
+
+
+def test_what_an_earlier_session_tells_late_is_no_news() -> None:
+    """That a round is complete reaches a node when that is over, and it has entered another in a new session."""
+    world = World(1, 2, work=LONG, by_connection=False)
+    late: list[Node] = []
+
+    def lose_session(client: object) -> None:
+        late.append(next(each for each in world.nodes if each is not node_of(world, client)))
+        faults = world.service.faults
+        faults.calls_take = {late[0].name: 4.0}
+        (session,) = [each for each in world.service.sessions if world.service.sessions[each] is late[0].process]
+        world.scheduler.at(world.scheduler.now + 0.5, lambda: (faults.calls_take.clear(), world.service.end(session)))
+
+    world.service.once("put", keys.ROUND, lose_session, lost="")
+    world.after(10.0)
+    at_work(world)
+    assert [late[0].places[0].round, len(late[0].places)] == [2, 1]
     world.run()

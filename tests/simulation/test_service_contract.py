@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 from rdzv_plugins.coordination import CoordinationBackend, Session
-from rdzv_plugins.testing.contract import parts, sessions, watches
-from rdzv_plugins.testing.contract.job import JobTheme
-from rdzv_plugins.testing.contract.keys import CoordinationKeys
-from rdzv_plugins.testing.contract.sessions import CoordinationSessions
-from rdzv_plugins.testing.contract.watches import CoordinationWatches
+from rdzv_plugins.testing import coordination, parts
+from rdzv_plugins.testing.coordination import CoordinationKeys, CoordinationSessions, CoordinationWatches
+from rdzv_plugins.testing.job import JobTheme
 from simulation.service import Coordination
 from simulation.test_service import World
 
@@ -23,7 +21,6 @@ NOT_HERE = {
     "test_the_keys_of_a_stopped_process_go_after_its_time_to_live": "the same, with a process that stands still",
     "test_a_session_can_be_ended_by_others": "it stops a real process; the histories have none either",
     "test_a_session_stays_while_nothing_is_asked": "it stops a real process",
-    "test_many_sessions_of_one_process": "it counts this process's threads",
     "test_what_a_session_says_of_itself": "it asks whether an address is this machine's",
 }
 THEMES: tuple[type[JobTheme], ...] = (CoordinationKeys, CoordinationWatches, CoordinationSessions)
@@ -68,10 +65,10 @@ def test_it_is_kept(theme: type[JobTheme], name: str, by_connection: bool, monke
     world = World(by_connection=by_connection)
     simulated: Any = SimpleNamespace(**vars(world.threads), Barrier=Barrier, get_ident=world.threads.get_ident)
     simulated.monotonic, simulated.Queue = world.threads.monotonic, world.threads.SimpleQueue
-    for module in (parts, sessions, watches):
+    for module in (parts, coordination):
         for used in ("threading", "time"):
             monkeypatch.setattr(module, used, simulated, raising=False)
-    monkeypatch.setattr(sessions, "now", world.threads.monotonic)
+    monkeypatch.setattr(coordination, "now", world.threads.monotonic)
     job: Any = Job(world)
     try:
         world.run(lambda: getattr(theme(), name)(job))

@@ -9,7 +9,15 @@ from __future__ import annotations
 import pytest
 
 from rdzv_launcher.run.agent.events import Failed, MustRunAgain
-from rdzv_plugins.errors import EndpointLost, NodeLost, PeerFailed, RdzvError, RendezvousTimeout, SettingsDiffer
+from rdzv_plugins.errors import (
+    EndpointLost,
+    NodeLost,
+    PeerFailed,
+    RdzvError,
+    RendezvousClosed,
+    RendezvousTimeout,
+    SettingsDiffer,
+)
 from rdzv_plugins.interfaces import RoundEvent
 from rdzv_plugins.runtime import Signals
 from simulation.agent import Agent, Options, Plan
@@ -454,15 +462,15 @@ def test_what_those_in_the_exit_barrier_ask_does_not_grow_with_the_number_of_nod
         waits = range(nodes // 2, nodes)
 
         def plan(group: object, local_rank: int) -> Does:
-            return Does(runs=5.0 if group.group_rank in waits else 500.0)  # type: ignore[attr-defined]
+            return Does(runs=5.0 if group.group_rank in waits else 150.0)  # type: ignore[attr-defined]
 
         job = working(seed, nodes, plan=plan, options=Options(exit_barrier_timeout=30.0, monitor_interval=1.0))
         job.until(lambda: all(job[rank].stage == "barrier" for rank in waits))
         before = job.static.servers.asked.total()
-        job.after(300.0)
+        job.after(100.0)
         asked = job.static.servers.asked.total() - before
         assert job.run().codes == [0] * nodes
-        return asked / 300 / len(waits)
+        return asked / 100 / len(waits)
 
     few, many = requests(4), requests(10)
     assert few < 5
@@ -505,3 +513,14 @@ def test_a_node_that_waits_no_longer_ends_alone_and_can_be_replaced(seed: int) -
     job.join(2)
     job.run()
     assert job.codes == [0, 75, 0, 0]
+
+
+def test_who_waits_for_another_node_is_told_at_once_that_node_rank_0_leaves(seed: int) -> None:
+    job = working(seed, options=RETRIES, linger=60.0)
+    job.kill(job[2])
+    job.until(lambda: job[0].stage == job[1].stage == "joining")
+    job[0].signal(Signals.SIGTERM)
+    left_at = job.now
+    job.run()
+    assert job.codes == [143, RendezvousClosed.exit_code, None]
+    assert ended_at(job[1]) < left_at + SETTLED_S

@@ -36,6 +36,12 @@ def test_restarts_that_are_used_up_end_the_job_everywhere() -> None:
     assert len({failure_of(each).pid for each in job.agents}) == 1
 
 
+def test_of_two_failures_all_name_the_same_one() -> None:
+    job = whole(2, lambda group, _: Does(runs=5.0, code=3 + group.group_rank)).run()
+    assert job.codes in ([3, 3], [4, 4])
+    assert [failure_of(each).exit_code for each in job.agents] == job.codes
+
+
 @pytest.mark.parametrize("number", [Signals.SIGKILL, Signals.SIGTERM])
 def test_the_others_go_on_without_a_node_and_use_no_restart(number: Signals) -> None:
     job = whole(3, lambda *_: LONG, low=2)

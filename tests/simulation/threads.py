@@ -26,13 +26,20 @@ class Lock:
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         scheduler = self._scheduler
         scheduler.pause()
+        if self.owner is not None and not (blocking and self._wait(timeout)):
+            return False
+        self.owner = scheduler.current
+        return True
+
+    def _wait(self, timeout: float) -> bool:
+        """Until nobody has it; False if that takes too long."""
+        scheduler = self._scheduler
         end = None if timeout < 0 else scheduler.now + timeout
         while self.owner is not None:
             left = None if end is None else end - scheduler.now
-            if not blocking or (left is not None and left <= 0):
+            if left is not None and left <= 0:
                 return False
             scheduler.wait(self._waiting, left)
-        self.owner = scheduler.running
         return True
 
     def release(self) -> None:
@@ -40,7 +47,8 @@ class Lock:
         if self.owner is None:
             raise RuntimeError("release unlocked lock")
         self.owner = None
-        self._scheduler.wake(self._waiting)
+        if self._waiting:
+            self._scheduler.wake(self._waiting)
 
     def locked(self) -> bool:
         return self.owner is not None
@@ -60,10 +68,11 @@ class RLock(Lock):
         self.depth = 0
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        if self.owner is self._scheduler.running or super().acquire(blocking, timeout):
-            self.depth += 1
-            return True
-        return False
+        mine = self.owner is not None and self.owner is self._scheduler.current
+        if not mine and not super().acquire(blocking, timeout):
+            return False
+        self.depth += 1
+        return True
 
     def release(self) -> None:
         self._scheduler.check()
@@ -71,7 +80,9 @@ class RLock(Lock):
             raise RuntimeError("cannot release un-acquired lock")
         self.depth -= 1
         if not self.depth:
-            super().release()
+            self.owner = None
+            if self._waiting:
+                self._scheduler.wake(self._waiting)
 
 
 class Condition:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.interfaces import Outcome
+from simulation.service import Faults
 
 if TYPE_CHECKING:
     from simulation.world import Node, World
@@ -85,17 +86,20 @@ def isolate(world: World, nodes: Sequence[Node], seconds: float) -> None:
     world.scheduler.at(world.scheduler.now + seconds, heal)
 
 
-def part(world: World, node: Node, other: Node, seconds: float) -> None:
-    """Two nodes do not reach each other; both reach the service."""
-    world.disturbed(node.name, f"does not reach {other.name} for {seconds:g} s")
+def part(world: World, node: Node, other: Node, seconds: float, *, one_way: bool = False) -> None:
+    """Two nodes do not reach each other, or one not the other; both reach the service."""
+    world.disturbed(node.name, f"does not reach {other.name} for {seconds:g} s", "but is reached" if one_way else "")
+    if world.has_places and seconds >= world.options.ttl / 2:  # one of them may serve the other
+        node.held_up = other.held_up = True
     here, there, network = node.process.host, other.process.host, world.network
-    network.cut(here, there)
-    network.cut(there, here)
+    ways = [(here, there), (there, here)][: 2 - one_way]
+    for way in ways:
+        network.cut(*way)
 
     def heal() -> None:
         world.disturbed(node.name, f"reaches {other.name} again")
-        network.heal(here, there)
-        network.heal(there, here)
+        for way in ways:
+            network.heal(*way)
 
     world.scheduler.at(world.scheduler.now + seconds, heal)
 
@@ -137,6 +141,18 @@ def restart_service(world: World, seconds: float, *, memory: bool) -> None:
     world.scheduler.at(world.scheduler.now + seconds, start)
 
 
+def kill_service(world: World) -> None:
+    """It ends for good, and whoever dials its host is refused."""
+    world.disturbed(SERVICE, "ends")
+    world.network.kill(world.service.process)
+
+
+def crash_service(world: World) -> None:
+    """Its host is gone for good, and says nothing."""
+    world.disturbed(SERVICE, "is lost with its host")
+    world.network.crash(world.service.host)
+
+
 def freeze_service(world: World, seconds: float) -> None:
     """The service stands still."""
     process = world.service.process
@@ -149,6 +165,32 @@ def freeze_service(world: World, seconds: float) -> None:
             world.scheduler.thaw(process)
 
     world.scheduler.at(world.scheduler.now + seconds, thaw)
+
+
+def fault_of_service(world: World, seconds: float, what: str, **faults: Any) -> None:
+    """The service does not do what it should for a time."""
+    found, service = Faults(**faults), world.service
+    world.disturbed(SERVICE, f"{what} for {seconds:g} s")
+    service.faults = found
+
+    def over() -> None:
+        if service.faults is found:
+            world.disturbed(SERVICE, "does again what it should")
+            service.faults = Faults()
+
+    world.scheduler.at(world.scheduler.now + seconds, over)
+
+
+def late_watch(world: World, node: Node, seconds: float) -> None:
+    """A node is slow to take in what the service tells it."""
+    node.held_up = True
+    fault_of_service(world, seconds, f"is heard late by {node.name}", calls_take={node.name: 1.0})
+
+
+def wrong_settings(world: World, seconds: float, **faults: Any) -> None:
+    """The service is started again with a setting that is wrong: whoever comes then for the first time may end."""
+    restart_service(world, 1.0, memory=True)
+    fault_of_service(world, 1.0 + seconds, "lets nobody in", **faults)
 
 
 def compact(world: World) -> None:
@@ -164,6 +206,50 @@ def leave(world: World, node: Node, reason: str = "it is preempted") -> None:
     node.leave(Outcome("lost", reason))
 
 
+def notice(world: World, node: Node, seconds: float) -> None:
+    """It is told that it will be stopped: it tells the others, saves, and leaves."""
+    world.disturbed(node.name, f"has notice that it is stopped in {seconds:g} s")
+    node.hindered = True
+    if node.handler is not None:
+        world.scheduler.spawn(node.process, "notice", lambda: node.handler.note_leaving("it is preempted"))
+    world.scheduler.at(world.scheduler.now + seconds, lambda: node.lives and leave(world, node))
+
+
+def wrong_clock(world: World, node: Node, seconds: float) -> None:
+    """The wall clock of its host jumps."""
+    world.disturbed(node.name, f"its wall clock is {seconds:+g} s off")
+    node.runtime.wall_is_off = seconds
+
+
+def starve(world: World, node: Node, seconds: float) -> None:
+    """Its process gets no further descriptor for a time."""
+    world.disturbed(node.name, f"has no descriptor left for {seconds:g} s")
+    node.hindered = True
+    world.kernel.starved.add(node.process)
+
+    def over() -> None:
+        world.disturbed(node.name, "has descriptors again")
+        world.kernel.starved.discard(node.process)
+
+    world.scheduler.at(world.scheduler.now + seconds, over)
+
+
+def stranger(world: World, node: Node) -> bool:
+    """Somebody dials the port by which others see whether it lives, and sends what nobody understands."""
+    port = node.handler._self.me.listens if node.handler is not None else 0
+    if not port:
+        return False
+    world.disturbed("stranger", "writes nonsense to the port of", node.name)
+    try:
+        end = world.network.connect(node.process.host, port, 1.0)
+        end.send(world.random.choice(_NONSENSE) + bytes(world.random.randrange(200)))
+        if world.random.random() < 0.5:
+            end.close()
+    except (OSError, TimeoutError):
+        pass
+    return True
+
+
 def nonsense(world: World, key: str) -> None:
     """A stranger writes what nobody can read."""
     value = _NONSENSE[world.random.randrange(len(_NONSENSE))]
@@ -176,8 +262,7 @@ def nonsense(world: World, key: str) -> None:
 
 def two_with_one_rank(world: World, node: Node) -> None:
     """Somebody starts another node with the rank of this one, by mistake."""
-    if node.request.node_rank is not None:
-        world.add(rank=node.request.node_rank).hindered = True
+    world.add(rank=node.request.node_rank).hindered = True
 
 
 def other_settings(world: World) -> None:
@@ -198,60 +283,118 @@ def _its_round_breaks(world: World, node: Node) -> None:
     node.works = False
 
 
+ToNode = Callable[["World", "Node"], None]
+Kind = Callable[["World", "Node", Random, float], "bool | None"]
+"""Let something happen that the job can bear, to a node or for so many seconds; False: now it cannot."""
+
+
+def _spared(world: World) -> bool:
+    return len([each for each in world.living if each.lives]) > world.low
+
+
+def _lost(how: ToNode) -> Kind:
+    """If there are too few without it, another comes."""
+
+    def happens(world: World, node: Node, rng: Random, seconds: float) -> None:
+        if _spared(world):
+            how(world, node)
+        else:
+            _replaced(world, node, rng, seconds)
+
+    return happens
+
+
+def _replaced(world: World, node: Node, rng: Random, seconds: float) -> None:
+    kill(world, node)
+    world.scheduler.sleep(rng.random() * 8)
+    world.add(host=rng.choice(("", node.process.host)), rank=node.request.node_rank)
+
+
+def _cut(world: World, node: Node, rng: Random, seconds: float) -> None:
+    if world.has_places:
+        node.held_up = node.held_up or seconds >= world.options.ttl / 2
+        isolate(world, [node], seconds)
+    else:
+        cut(world, node, seconds, only=rng.choice(("", "to", "from")))
+
+
+def _part(*, one_way: bool) -> Kind:
+    def happens(world: World, node: Node, rng: Random, seconds: float) -> bool:
+        others = [each for each in world.living if each.lives and each is not node]
+        if others:
+            part(world, node, rng.choice(others), min(seconds, 8.0), one_way=one_way)
+        return bool(others)
+
+    return happens
+
+
+def _if_spared(how: Callable[..., object]) -> Kind:
+    def happens(world: World, node: Node, rng: Random, seconds: float) -> bool:
+        if there := _spared(world):
+            how(world, node, *((seconds,) if how is notice else ()))
+        return there
+
+    return happens
+
+
+def _of_service(what: str, most: float = 8.0, **faults: Any) -> Kind:
+    return lambda world, node, rng, seconds: fault_of_service(world, min(seconds, most), what, **faults)
+
+
+def _one_rank(world: World, node: Node, rng: Random, seconds: float) -> bool:
+    if ranked := node.request.node_rank is not None and "job" in world.service.store.keys:
+        two_with_one_rank(world, node)
+    return ranked
+
+
+def _settings(world: World, node: Node, rng: Random, seconds: float) -> bool:
+    if known := "job" in world.service.store.keys:  # else the job would be the stranger's
+        other_settings(world)
+    return known
+
+
+AT_NODES: dict[str, Kind] = {
+    "kill": _lost(kill),
+    "crash": _lost(crash),
+    "replace": _replaced,
+    "freeze": lambda world, node, rng, seconds: freeze(world, node, seconds),
+    "cut": _cut,
+    "part": _part(one_way=False),
+    "part one way": _part(one_way=True),
+    "slow": lambda world, node, rng, seconds: slow(world, node, seconds),
+    "join": lambda world, node, rng, seconds: world.add() and None,
+    "leave": _if_spared(leave),
+    "notice": _if_spared(notice),
+    "nonsense": lambda world, node, rng, seconds: nonsense(
+        world, rng.choice(("members/stranger", "node/stranger", "failure/7", "restart/9"))
+    ),
+    "stranger": lambda world, node, rng, seconds: stranger(world, node),
+    "settings": _settings,
+    "one rank twice": _one_rank,
+    "wall clock": lambda world, node, rng, seconds: wrong_clock(world, node, rng.choice((-1e9, -3600.0, 60.0, 1e6))),
+    "no descriptors": lambda world, node, rng, seconds: starve(world, node, min(seconds, 8.0)),
+}
+AT_THE_SERVICE: dict[str, Kind] = {
+    "reset": lambda world, node, rng, seconds: reset(world, node),
+    "service with memory": lambda world, node, rng, seconds: restart_service(world, min(seconds, 8.0), memory=True),
+    "service without memory": lambda world, node, rng, seconds: restart_service(world, min(seconds, 8.0), memory=False),
+    "freeze the service": lambda world, node, rng, seconds: freeze_service(world, min(seconds, 8.0)),
+    "compact": lambda world, node, rng, seconds: compact(world),
+    "lost answers": _of_service("does what it is asked, and its answers are lost", loses_answers=True),
+    "late watches": _of_service("tells late, in any order,", pushes_take=3.0, pushes_vary=True),
+    "late watch": lambda world, node, rng, seconds: late_watch(world, node, min(seconds, 8.0)),
+    "full": _of_service("takes no writes", full=True),
+    "wrong token": lambda world, node, rng, seconds: wrong_settings(world, min(seconds, 8.0), wants_token=True),
+    "too few sessions": lambda world, node, rng, seconds: wrong_settings(world, min(seconds, 8.0), most_sessions=0),
+}
+"""What happens to the service, of which there is none if nodes serve places."""
+KINDS = AT_NODES | AT_THE_SERVICE
+
+
 def happens(world: World, kind: str, rng: Random) -> bool:
     """Let something happen that the job can bear; False if there is nobody to whom it could. Called by a thread."""
     alive = [each for each in world.living if each.lives]
     if not alive:
         return False
-    node, others = rng.choice(alive), len(alive) - 1
-    seconds, spare = rng.choice((0.5, 1.0, 3.0, 8.0, 20.0)), len(alive) > world.low
-    if kind == "kill" and spare:
-        kill(world, node)
-    elif kind == "crash" and spare:
-        crash(world, node)
-    elif kind in ("kill", "crash", "replace"):
-        kill(world, node)
-        world.scheduler.sleep(rng.random() * 8)
-        world.add(host=rng.choice(("", node.process.host)), rank=node.request.node_rank)
-    elif kind == "freeze":
-        freeze(world, node, seconds)
-    elif kind == "cut" and world.has_places:
-        node.held_up = node.held_up or seconds >= world.options.ttl / 2
-        isolate(world, [node], seconds)
-    elif kind == "cut":
-        cut(world, node, seconds, only=rng.choice(("", "to", "from")))
-    elif kind == "part" and others:
-        part(world, node, rng.choice([each for each in alive if each is not node]), min(seconds, 8.0))
-    elif kind == "reset":
-        reset(world, node)
-    elif kind == "slow":
-        slow(world, node, seconds)
-    elif kind == "service with memory":
-        restart_service(world, min(seconds, 8.0), memory=True)
-    elif kind == "service without memory":
-        restart_service(world, min(seconds, 8.0), memory=False)
-    elif kind == "freeze the service":
-        freeze_service(world, min(seconds, 8.0))
-    elif kind == "compact":
-        compact(world)
-    elif kind == "join":
-        world.add()
-    elif kind == "leave" and spare:
-        leave(world, node)
-    elif kind == "nonsense":
-        nonsense(world, rng.choice(("members/stranger", "node/stranger", "failure/7", "restart/9")))
-    elif kind == "settings" and "job" in world.service.store.keys:  # else the job would be the stranger's
-        other_settings(world)
-    else:
-        return False
-    return True
-
-
-ToNode = Callable[["World", "Node"], None]
-
-KINDS = (
-    *("kill", "crash", "replace", "freeze", "cut", "part", "reset", "slow"),
-    *("service with memory", "service without memory", "freeze the service", "compact", "join", "leave"),
-    *("nonsense", "settings"),
-)
-AT_THE_SERVICE = {"reset", "service with memory", "service without memory", "freeze the service", "compact"}
+    node, seconds = rng.choice(alive), rng.choice((0.5, 1.0, 3.0, 8.0, 20.0))
+    return KINDS[kind](world, node, rng, seconds) is not False

@@ -13,8 +13,7 @@ from rdzv_plugins.elastic.handler import ElasticHandler
 from rdzv_plugins.elastic.keys import END
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.errors import StoreLost, StoreTimeout
-from rdzv_plugins.interfaces import Outcome, Request, RoundEvent
-from rdzv_plugins.round_info import RoundInfo
+from rdzv_plugins.interfaces import Outcome, Request, RoundEvent, RoundInfo
 from rdzv_plugins.rounds.ends import parse_outcome
 from rdzv_plugins.runtime import Runtime
 from simulation.job import Job
@@ -26,12 +25,12 @@ _ASK_S, _AGAIN_S = 0.002, 0.05
 
 
 class AgentsStore:
-    """That of the agents of a round. Its waits end with the round."""
+    """That of the agents of a round. Its waits end when the node's own store says so."""
 
     timeout = timedelta(seconds=60)
 
-    def __init__(self, runtime: Runtime, handler: ElasticHandler, data: dict[str, bytes]) -> None:
-        self._runtime, self._handler, self._data = runtime, handler, data
+    def __init__(self, runtime: Runtime, own: DialledStore, round_: int, data: dict[str, bytes]) -> None:
+        self._runtime, self._own, self._round, self._data = runtime, own, round_, data
 
     def set(self, key: str, value: str) -> None:
         self._use()
@@ -67,7 +66,8 @@ class AgentsStore:
 
     def _use(self) -> None:
         self._runtime.sleep(_ASK_S)
-        if reason := self._handler._why_in_vain():
+        round_, reason = self._own.over
+        if round_ >= self._round:
             raise StoreLost(reason)
 
 
@@ -133,9 +133,11 @@ class Handler(ElasticHandler):
         where = info.bootstrap_store_info
         assert where is not None
         at = where.master_addr, where.master_port
-        self.mine = self._engine.at.setdefault(at, Round(int(self.worker_env()["RDZV_ROUND"]), []))
-        data = self._engine.stores.setdefault(at, {})
-        return RoundInfo(AgentsStore(self._runtime_of_store, self, data), info.rank, info.world_size, where)
+        number = int(self.worker_env()["RDZV_ROUND"])
+        self.mine = self._engine.at.setdefault(at, Round(number, []))
+        own: DialledStore = self._store  # type: ignore[assignment]
+        agents = AgentsStore(self._runtime_of_store, own, number, self._engine.stores.setdefault(at, {}))
+        return RoundInfo(agents, info.rank, info.world_size, where)
 
     def _hear(self, event: RoundEvent) -> None:
         mine = self.mine

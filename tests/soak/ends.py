@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from rdzv_plugins.testing.agents.processes import kill
+from rdzv_plugins.testing.processes import kill
 from soak.checker import World
 from soak.diary import Diary, Tally
 from soak.expectations import LEFT_BEHIND_S, Promises, codes_of, documented_end

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rdzv_plugins.testing.agents.processes import send
+from rdzv_plugins.testing.processes import send
 from soak.job import Node
 from soak.schedule import Fault
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kits.hosts.hosts import Host
 
-from rdzv_plugins.testing.agents.processes import MARK, clean_environment, kill, marked, send
+from rdzv_plugins.testing.processes import MARK, clean_environment, kill, marked, send
 from soak import transcripts
 
 _BIN = Path(sys.executable).parent

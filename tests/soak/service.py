@@ -16,8 +16,8 @@ from kits.hosts.hosts import Host
 from kits.wire.tls_kit import Issued
 
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.testing.agents.processes import clean_environment, send
-from rdzv_plugins.testing.services.etcd import data_directory
+from rdzv_plugins.testing.processes import clean_environment, send
+from rdzv_plugins.testing.services import data_directory
 from soak import transcripts
 
 PORT = 29400

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from rdzv_plugins.testing.forks.signals import before_exec
+from rdzv_plugins.testing.processes import before_exec
 
 
 def start(command: Sequence[str], path: Path, env: Mapping[str, str], cwd: Path) -> subprocess.Popen[bytes]:

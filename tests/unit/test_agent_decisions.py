@@ -79,6 +79,8 @@ def test_an_error_ends_the_node_with_its_code_and_is_told_if_it_is_news_to_the_o
         assert isinstance(end, steps.End)
         assert (end.exit_code, end.outcome.end) == (code, "lost")
         assert str(error) in end.outcome.reason
+        # whoever ends by another's failure does not name itself
+        assert ("on here" in end.outcome.reason) is not isinstance(error, PeerFailed)
 
 
 def test_a_group_that_ends_untold_has_failed() -> None:

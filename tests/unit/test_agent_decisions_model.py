@@ -71,14 +71,21 @@ CASES = [
     Case(restarts=1, rounds=3),
     Case(restarts=2, rounds=4),
     Case(signals=2, fenced=1, stuck=1, hung=1, untold=1),
-    Case(restarts=2, rounds=4, signals=2, fenced=1, stuck=1, hung=2, untold=1),
+    Case(restarts=1, rounds=3, signals=2, fenced=1, stuck=1, hung=1, untold=1),
     Case(workers=2, signals=2),
+    Case(workers=2, restarts=1, rounds=2, signals=2, fenced=1, stuck=1, untold=1),
+    Case(grace=60),
+    Case(restarts=1, rounds=2, signals=2, fenced=1, stuck=1, untold=1, grace=20),
+    Case(workers=2, restarts=1, rounds=2, signals=1, fenced=1, untold=1, grace=60),
+]
+LARGE = [
+    Case(restarts=2, rounds=4, signals=2, fenced=1, stuck=1, hung=2, untold=1),
     Case(workers=2, restarts=1, rounds=3, fenced=1, hung=1, untold=1),
     Case(workers=2, restarts=2, rounds=4, signals=2, fenced=1, stuck=1, untold=1),
-    Case(grace=60),
     Case(restarts=2, rounds=4, signals=2, fenced=1, stuck=1, untold=1, grace=20),
     Case(workers=2, restarts=1, rounds=3, signals=2, fenced=1, stuck=1, untold=1, grace=60),
 ]
+"""Several seconds of processor time each."""
 
 
 class World:
@@ -428,7 +435,9 @@ def name(case: Case) -> str:
     return "-".join(f"{field}{value}" for field, value in case._asdict().items())
 
 
-@pytest.mark.parametrize("case", CASES, ids=name)
+@pytest.mark.parametrize(
+    "case", [*CASES, *(pytest.param(each, marks=pytest.mark.thorough) for each in LARGE)], ids=name
+)
 def test_every_order_of_events(case: Case) -> None:
     with without_collections():
         explorer = Explorer(case)

@@ -20,9 +20,11 @@ from rdzv_launcher.run.agent.limits import Limits
 from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
 from rdzv_launcher.run.agent.steps import End
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
+from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.background_queue import BackgroundQueue
 from rdzv_plugins.errors import UsageError
-from rdzv_plugins.interfaces import Outcome
+from rdzv_plugins.host import PluginHost
+from rdzv_plugins.interfaces import Outcome, Request
 from rdzv_plugins.runtime import SYSTEM
 
 NUMBERS = (signal.SIGTERM, signal.SIGUSR1)
@@ -93,8 +95,9 @@ class Joining:
 
 
 def run(inbox: Inbox, signals: StoppingSignals, rendezvous: Joining) -> End:
+    hosted = Rendezvous(rendezvous, PluginHost([]), Request("toy", "run", "", 1, 1, 1))  # type: ignore[arg-type]
     settings = Settings(Limits(1), monitor_interval=0.01)
-    return AgentLoop(settings, rendezvous, MagicMock(), inbox, signals, SYSTEM).run()
+    return AgentLoop(settings, hosted, MagicMock(), inbox, signals, SYSTEM).run()
 
 
 @pytest.mark.parametrize("what", [at_once, swallowed, another_error])

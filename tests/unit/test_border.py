@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,15 +12,14 @@ import pytest
 
 from rdzv_plugins import Backend, Request
 from rdzv_plugins.assemble.border import checked
-from rdzv_plugins.assemble.create import create_handler
-from rdzv_plugins.assemble.hosted_handler import HostedHandler
+from rdzv_plugins.assemble.create import create_rendezvous
+from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.coordination import EndsSessions, Event, KeyValue
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.errors import BrokenPlugin, ConnectionLost, EndpointUnreachable, RendezvousTimeout
 from rdzv_plugins.host import PluginHost, PluginRecord
 from rdzv_plugins.host.catalog import Entry
-from rdzv_plugins.interfaces import RendezvousHandler
-from rdzv_plugins.round_info import RoundInfo, StoreInfo
+from rdzv_plugins.interfaces import RendezvousHandler, RoundInfo, StoreInfo
 
 T = 60.0
 HELD = KeyValue("k", b"", 1)
@@ -47,9 +48,9 @@ def entry(created: Any = None, **fields: Any) -> Entry:
     return Entry(Backend(name="toy", summary="a toy", create=lambda _: created, **fields), record)
 
 
-def handler_on(created: Any) -> HostedHandler:
+def rendezvous_on(created: Any) -> Rendezvous:
     request = Request("toy", "run", "", 1, 2, 1, options=ElasticOptions(timeout=T, ttl=T))
-    return create_handler(PluginHost([]), entry(created), request)
+    return create_rendezvous(PluginHost([]), entry(created), request)
 
 
 def blames(ask: Callable[[], object], *words: str, kind: type[Exception] = BrokenPlugin) -> BaseException:
@@ -122,12 +123,12 @@ def session_of(created: Any, lost: list[ConnectionLost]) -> Any:
     ],
 )
 def test_a_node_ends_with_what_its_plugins_session_did(method: str, wrong: Any, value: str) -> None:
-    handler = handler_on(Coordination(method, wrong))
+    rendezvous = rendezvous_on(Coordination(method, wrong))
     try:
-        error = blames(handler.next_rendezvous, method, value)
+        error = blames(rendezvous.next_rendezvous, method, value)
         assert "rdzv conformance toy" in error.remedy or isinstance(wrong, Raises)  # type: ignore[attr-defined]
     finally:
-        handler.shutdown()
+        rendezvous.shutdown()
 
 
 def test_a_fault_ends_the_session_and_every_later_call_says_so() -> None:
@@ -233,13 +234,11 @@ RIGHT: dict[str, Any] = {
 }
 
 
-class Handler:
+def handler(method: str = "", wrong: Any = None) -> Any:
     """A plug-in's own handler, right in everything but ``method``."""
-
-    def __init__(self, method: str = "", wrong: Any = None) -> None:
-        self.use_agent_store = wrong if method == "use_agent_store" else True
-        for name, answer in (RIGHT | ({method: wrong} if method != "use_agent_store" and method else {})).items():
-            setattr(self, name, answering(answer))
+    given = {name: answering(answer) for name, answer in (RIGHT | {method: wrong}).items()}
+    given["use_agent_store"] = wrong if method == "use_agent_store" else True  # type: ignore[assignment]
+    return type("Handler", (RendezvousHandler,), given)()
 
 
 @pytest.mark.parametrize(
@@ -263,19 +262,36 @@ class Handler:
     ],
 )
 def test_a_plugins_own_handler_that_answers_wrongly_is_named(method: str, wrong: Any) -> None:
-    handler = handler_on(Handler(method, wrong))
+    asked = rendezvous_on(handler(method, wrong)).handler
     is_method = method != "use_agent_store"
-    blames(lambda: getattr(handler, method)() if is_method else handler.use_agent_store, method, shown(wrong))
+    blames(lambda: getattr(asked, method)() if is_method else asked.use_agent_store, method, shown(wrong))
+
+
+def test_whatever_the_contract_asks_of_a_handler_reaches_the_plugins() -> None:
+    asked: list[str] = []
+    members = {name: member for name, member in vars(RendezvousHandler).items() if name[0] != "_"}
+
+    def noted(name: str) -> Callable[..., Any]:
+        return lambda _, *arguments: asked.append(name)
+
+    own = {name: noted(name) if callable(member) else name for name, member in members.items()}
+    made = checked(type("Own", (RendezvousHandler,), own)(), entry())
+    assert (made.holding, made.questions) == ("holding", "questions")  # type: ignore[union-attr]
+    for name, member in members.items():
+        if callable(member):
+            arguments = [None] * (len(signature(member).parameters) - 1)
+            with suppress(BrokenPlugin):  # most answer something
+                getattr(made, name)(*arguments)
+    assert asked == [name for name, member in members.items() if callable(member)]
 
 
 def test_torchs_errors_are_expected_of_a_handler() -> None:
     from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
-    handler = handler_on(Handler("next_rendezvous", Raises(RendezvousTimeoutError("torch's"))))
+    rendezvous = rendezvous_on(handler("next_rendezvous", Raises(RendezvousTimeoutError("torch's"))))
     with pytest.raises(RendezvousTimeoutError, match="torch's"):
-        handler.next_rendezvous()
-    assert isinstance(Handler(), RendezvousHandler)
-    assert handler_on(Handler()).next_rendezvous().world_size == 1
+        rendezvous.next_rendezvous()
+    assert rendezvous_on(handler()).next_rendezvous().world_size == 1
 
 
 def test_attributes_beyond_the_contract_are_those_of_the_plugins_object() -> None:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from rdzv_plugins import Backend, Request, ServiceCheck, option
-from rdzv_plugins.assemble.create import create_handler, preflight, prepare
+from rdzv_plugins.assemble.create import create_rendezvous, preflight, prepare
 from rdzv_plugins.assemble.create import health as health_of
 from rdzv_plugins.errors import (
     BrokenPlugin,
@@ -108,7 +108,7 @@ def preparing(**fields):
 
 
 def creating(create):
-    return create_handler(HOST, toy(create=create), REQUEST)
+    return create_rendezvous(HOST, toy(create=create), REQUEST)
 
 
 def looking_ahead(function):
@@ -201,6 +201,6 @@ def test_workers_store_that_a_strangers_options_name_is_the_rendezvous_own(monke
     monkeypatch.setattr("rdzv_plugins.dynamic.handler.dynamic_handler", lambda *arguments: made.append(arguments))
     entry = toy(create=lambda request: State(), options=Options)
     conf = {"store": "parallel", "store_threads": "3", "worker_ports": "29501-29510", "path": "y"}
-    create_handler(HOST, entry, prepare(entry, dataclasses.replace(REQUEST, conf=conf)))
+    create_rendezvous(HOST, entry, prepare(entry, dataclasses.replace(REQUEST, conf=conf)))
     [(_, _, settings)] = made
     assert (settings.store, settings.store_threads, str(settings.worker_ports)) == ("parallel", 3, "29501-29510")

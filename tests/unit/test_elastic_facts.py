@@ -19,9 +19,9 @@ from rdzv_plugins.elastic.reports import Reports
 from rdzv_plugins.elastic.settings import settings_of
 from rdzv_plugins.errors import SettingsDiffer
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.reporting import Reporting
 from rdzv_plugins.rounds.settings_check import compare
 from rdzv_plugins.runtime import Runtime
+from rdzv_plugins.timing import Reporting
 
 REQUEST = Request("memory", "job", "here:1", 1, 2, 1)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kits.eventually import eventually
 
 from rdzv_launcher.run.hangs import node_watch, watch
 from rdzv_launcher.run.hangs.node import NodeHangs
@@ -23,7 +24,6 @@ from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.progress_page import VARIABLE, ProgressPage
 from rdzv_plugins.questions import HANG, STACKS, STANDSTILL, Answer, NodeAnswer, Question
-from rdzv_plugins.testing.agents.processes import wait_until
 
 TIMEOUT = 1.0
 STILL = {"node_rank": 1, "works": True, "watches": True, "workers": [[1, "waits", 99.0]]}
@@ -76,11 +76,11 @@ class Job:
         self.hangs.append((generation, failure))
 
     def wait_for_hang(self) -> Failure:
-        wait_until(lambda: bool(self.hangs), 60, lambda: f"no hang; asked: {self.nodes.asked}")
+        eventually(lambda: bool(self.hangs), lambda: f"no hang; asked: {self.nodes.asked}")
         return self.hangs[0][1]
 
     def wait_for_questions(self, count: int) -> None:
-        wait_until(lambda: self.nodes.asked.count(STANDSTILL) >= count, 60, lambda: f"{self.nodes.asked}")
+        eventually(lambda: self.nodes.asked.count(STANDSTILL) >= count, lambda: f"{self.nodes.asked}")
 
     def close(self) -> None:
         self.watch.close()
@@ -190,7 +190,7 @@ def test_a_job_of_one_node_asks_nobody(job: Callable[..., Job]) -> None:
 
 def test_nodes_that_cannot_ask_each_other_say_so(job: Callable[..., Job], caplog: pytest.LogCaptureFixture) -> None:
     together = job(answers(), questions=False)
-    wait_until(lambda: "cannot ask each other" in caplog.text, 60, lambda: caplog.text)
+    eventually(lambda: "cannot ask each other" in caplog.text, lambda: caplog.text)
     assert not together.hangs
 
 

@@ -29,8 +29,8 @@ from rdzv_plugins.elastic.liveness.listener import Listener
 from rdzv_plugins.elastic.liveness.peer import Peer, peer_of
 from rdzv_plugins.elastic.liveness.watching import PeerWatch
 from rdzv_plugins.runtime import SYSTEM, Runtime
-from rdzv_plugins.testing.contract.parts import stop
-from rdzv_plugins.testing.faults.relay import Relay
+from rdzv_plugins.testing.parts import stop
+from rdzv_plugins.testing.relay import Relay
 
 HERE = "127.0.0.1"
 PATIENCE_S = 60.0
@@ -340,6 +340,24 @@ def test_proof_counts_where_the_leader_was_watched() -> None:
     watch._gone("c")
     watch.close()
     assert told == [("a", 0), ("c", 1)]
+
+
+@pytest.mark.parametrize(
+    ("until_proved", "change"),
+    [(False, lambda watch: watch.follow(lambda: None, node("me"))), (True, LeaderWatch.start_again)],
+    ids=["nobody leads", "moved"],
+)
+def test_the_watch_of_a_former_leader_ends(
+    seen: Seen, until_proved: bool, change: Callable[[LeaderWatch], None]
+) -> None:
+    port = seen.port("a")
+    watch = LeaderWatch(lambda *_: None, lambda: None, SYSTEM, until_proved=until_proved)
+    leads = KeyValue("all/leader", encode(Leading("a", "me", HERE, "", port.peer.port)), 1)
+    watch.follow(lambda: leads, node("me"))
+    port.answers()
+    change(watch)
+    assert port.connection.recv(1) == b""
+    watch.close()
 
 
 def test_strangers_cost_nothing_and_are_told_nothing(seen: Seen) -> None:

@@ -15,7 +15,7 @@ import pytest
 from kits.wire.tls_kit import Issued
 
 from rdzv_plugins import Backend, Request, option
-from rdzv_plugins.assemble.create import create_handler
+from rdzv_plugins.assemble.create import create_rendezvous
 from rdzv_plugins.assemble.looking import can_look, look
 from rdzv_plugins.assemble.recognition import recognise
 from rdzv_plugins.elastic import keys
@@ -24,10 +24,10 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, OptionError, UsageError
 from rdzv_plugins.host import Catalog, PluginHost, PluginRecord
 from rdzv_plugins.host.catalog import Entry
+from rdzv_plugins.interfaces import NodeStatus, RunStatus
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.options import parse_conf
-from rdzv_plugins.run_status import NodeStatus, RunStatus
 
 REQUEST = Request("toy", "run", "h:1", 1, 1, 1, given=frozenset({"run_id"}))
 T = 60
@@ -95,7 +95,7 @@ def test_a_node_asks_the_others_and_not_its_own() -> None:
     mine = entry("mine", create=create, recognise=says("mine"))
     host = PluginHost([mine.record, entry("other", recognise=other).record])
     with pytest.raises(UsageError, match="that is enough"):
-        create_handler(host, mine, dataclasses.replace(REQUEST, options="parsed"))
+        create_rendezvous(host, mine, dataclasses.replace(REQUEST, options="parsed"))
     assert answers == ["another's"]
     ((endpoint, options),) = [(each.endpoint, each.options) for each in asked]
     assert (endpoint, options) == ("elsewhere:7", None)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from kits.unit.membership_steps import Leader, from_elsewhere, node, story
 from msgspec import structs
+from msgspec.structs import replace
 
 from rdzv_plugins.coordination import KeyValue
-from rdzv_plugins.elastic.keys import BEGUN, Assignment, Member, Round, Seat
+from rdzv_plugins.elastic.keys import BEGUN, PLACE_ID, Assignment, Member, Round, Seat
 from rdzv_plugins.elastic.leading.leader import Leader as RealLeader
 from rdzv_plugins.elastic.leading.membership import Membership, Rules
 from rdzv_plugins.elastic.leading.quorum import seats_reached
@@ -234,9 +235,44 @@ def test_who_knows_of_no_round_forms_none_where_there_was_one(how: str):
     assert "nobody is here who was in a round of it" in leader.machine.facts()
 
 
-@pytest.mark.parametrize("held", [[], [KeyValue(BEGUN, b"true", 1)]])
-def test_leader_reads_that_there_was_a_round(held: list[KeyValue]):
+@pytest.mark.parametrize("held", [(), (KeyValue(BEGUN, b"true", 1),)])
+def test_leader_reads_that_there_was_a_round(held: tuple[KeyValue, ...]):
     real = object.__new__(RealLeader)
     real._rules, real._order, real._runtime = Rules(1, 5, majority=True), lambda _: None, SYSTEM
-    membership, _ = real._take_over(held)
+    real._first_here = True
+    membership, _ = real._take_over([KeyValue(PLACE_ID, b"here", 1), *held])
     assert membership._is_first is not bool(held)
+
+
+UNDECIDED = Seat(1, 0, 3, "10.0.0.1 4000 here.1")
+"""In a round that its node has reached: what became of it then the node does not know."""
+
+
+@pytest.mark.parametrize(
+    ("place", "first_here", "led", "forms"),
+    [
+        ("here", True, None, True),  # it was begun here, and was not declared
+        ("elsewhere", True, None, False),  # it may have been declared there
+        ("elsewhere", True, ("here.1", 0), True),  # who led there says that it was not
+        ("elsewhere", True, ("here.1", 1), False),
+        ("elsewhere", True, ("here.2", 0), False),
+        ("elsewhere", False, ("here.1", 0), False),  # another one may have been, of which nobody here knows
+    ],
+)
+def test_a_round_of_which_nobody_knows_whether_it_was_complete(
+    place: str, first_here: bool, led: tuple[str, int] | None, forms: bool
+):
+    leader = Leader(1, 2, last_call=0, back=BACK_S, majority=True)
+    leader.machine = Membership(leader.rules, lambda _: None, first_here=first_here, mark=f"{place}.3")
+    leader.hear(node("a", reached=1, seats=(UNDECIDED,)), node("b", led=led))
+    leader.wait(1000)
+    assert bool(leader.assigned) is forms
+
+
+def test_more_than_half_of_a_round_that_may_not_have_been_complete_form_none_where_the_first_is_not_begun():
+    leader = Leader(1, 3, last_call=0, back=BACK_S, majority=True)
+    leader.machine = Membership(leader.rules, lambda _: None, first_here=False, mark="elsewhere.3")
+    others = (node(name, reached=1, seats=(replace(UNDECIDED, rank=rank),)) for rank, name in ((1, "b"), (2, "c")))
+    leader.hear(*others)
+    leader.wait(1000)
+    assert not leader.assigned

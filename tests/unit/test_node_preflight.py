@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rdzv_plugins.assemble.node_preflight import NodePreflight
+from rdzv_plugins.assemble.plugin_handler import AdaptedHandler
 from rdzv_plugins.errors import PreflightFailed, UsageError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request
@@ -52,10 +53,6 @@ def test_a_directory_that_cannot_be_written_is_broken(tmp_path):
     assert broken.text.startswith(f"nothing can be written to {tmp_path / 'file'}: ")
 
 
-class Alone:
-    """A handler whose nodes decide nothing together."""
-
-
 def request(*checks: str) -> Request:
     return Request("static", "none", "", 1, 1, 1, preflight=checks)
 
@@ -64,6 +61,5 @@ def test_a_broken_node_ends_where_nobody_else_decides(tmp_path):
     (tmp_path / "file").touch()
     node = NodePreflight(PluginHost([]), request("disk"), [str(tmp_path / "file")])
     with pytest.raises(PreflightFailed, match="this node is broken: disk of") as caught:
-        node.before(Alone())
+        node.before(AdaptedHandler(None))
     assert caught.value.exit_code == 83
-    NodePreflight(PluginHost([]), request(), [str(tmp_path / "file")]).before(Alone())

@@ -16,10 +16,11 @@ import pytest
 from kits.eventually import eventually
 
 from rdzv_plugins.clock import now
+from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.endpoint_options import EndpointOptions, meeting_places, validate
 from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.joining import Joining
-from rdzv_plugins.elastic.keys import BORN, Assignment, Member, Round
+from rdzv_plugins.elastic.keys import BORN, Assignment, Member, Round, encode
 from rdzv_plugins.elastic.leading.quorum import seat_of
 from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.options import ElasticOptions
@@ -163,7 +164,7 @@ def by_itself(server: StoreServer | Endpoint) -> NativeCoordination:
 
 def knows(places: Places) -> Places:
     """Of a node that has been in a round."""
-    places.knows = lambda: True
+    places.carried_by(lambda: True)
     return places
 
 
@@ -439,6 +440,19 @@ def test_faulty_place_is_tried_with_growing_pauses():
         looking = Outlook(host.endpoint, host, TTL_S, lambda: None, [str(host.endpoint)], Quick())  # type: ignore[arg-type]
         steps.callback(looking.close)
         assert [pauses.get(timeout=60) for _ in range(7)] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+
+
+def test_what_changes_at_a_place_is_told_at_once(servers: list[StoreServer]) -> None:
+    told: queue.SimpleQueue[int] = queue.SimpleQueue()
+    with closing(by_itself(servers[0])) as service, closing(by_itself(servers[0])) as other:
+        there = Endpoint("127.0.0.1", servers[0].port)
+        looking = Outlook(there, service, TTL_S, lambda: told.put(looking.sight.round), [str(there)], SYSTEM)
+        with closing(looking):
+            eventually(lambda: looking.sight.answers)
+            session = other.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
+            session.put({keys.ROUND: encode(Round(5, "over", 2))}, timeout=20)
+            while told.get(timeout=60) != 5:
+                pass
 
 
 def test_who_finds_no_place_says_what_is_wrong_with_each(servers: list[StoreServer]):

@@ -65,7 +65,7 @@ def test_failure_of_another_node_is_read_without_harm():
     outcome = parse_outcome(to_json(Outcome("failed", f"why{NASTY}\n", failure)))
     assert outcome.reason == rf"why{ESCAPED}\n"
     assert outcome.failure is not None
-    text = failure_summary(outcome.failure, {}, node_rank=0, restarts="")
+    text = failure_summary(outcome.failure, (), node_rank=0, restarts="")
     assert text.replace("\n", "").isprintable()
     assert "  | red\n" in text
     assert text.count("\n  first failure: ") == 1

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from kits.eventually import eventually
 
 from rdzv_plugins.coordination import Event
 from rdzv_plugins.elastic import keys, question_wire
@@ -30,10 +31,11 @@ from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, Nativ
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.questions import Question, UnknownKind
 from rdzv_plugins.runtime import SYSTEM
-from rdzv_plugins.testing.agents.processes import wait_until
 
 PATIENCE_S = 60.0
 ID = "0123456789abcdef" * 2
+HOSTS = ("zero", "one")
+"""By rank, which is not their order."""
 
 
 class Run:
@@ -55,7 +57,7 @@ class Run:
     def wait_empty(self) -> None:
         """Until nothing is left of any question."""
         there = lambda: self.keys(keys.ASKED, keys.ANSWERS)  # noqa: E731
-        wait_until(lambda: not there(), PATIENCE_S, lambda: f"still there: {there()}")
+        eventually(lambda: not there(), lambda: f"still there: {there()}")
 
 
 class Node:
@@ -63,7 +65,7 @@ class Node:
 
     def __init__(self, run: Run, rank: int, answer: Callable[[Question], Any] | None) -> None:
         self.session, self.id = run.open(), f"node-{rank}"
-        member = Member(self.id, f"host-{rank}", "m", 100 + rank, "127.0.0.1", "127.0.0.1", 1)
+        member = Member(self.id, HOSTS[rank], "m", 100 + rank, "127.0.0.1", "127.0.0.1", 1)
         place = Assignment(3, rank, 2, self.id, member.host, "m", member.pid, "127.0.0.1", 1, None, "127.0.0.1", 1)
         self.session.put({keys.NODES + self.id: encode(place)}, timeout=PATIENCE_S)
         self.session.put({keys.MEMBERS + self.id: encode(member)}, ephemeral=True, timeout=PATIENCE_S)
@@ -96,7 +98,7 @@ def test_each_node_answers_and_nothing_is_left(run: Run) -> None:
     for rank in (1, 0):
         Node(run, rank, lambda question, rank=rank: echo(question) | {"rank": rank})
     answers = ask(run.open(), "echo", {"a": [1, "ü"]}, PATIENCE_S)
-    assert [(each.node_rank, each.host, each.pid) for each in answers] == [(0, "host-0", 100), (1, "host-1", 101)]
+    assert [(each.node_rank, each.host, each.pid) for each in answers] == [(0, "zero", 100), (1, "one", 101)]
     assert [each.answer for each in answers] == [{"a": [1, "ü"], "rank": rank} for rank in (0, 1)]
     assert [each.problem for each in answers] == ["", ""]
     run.wait_empty()
@@ -107,9 +109,9 @@ def test_a_question_to_one_node_waits_for_no_other(run: Run) -> None:
     hangs = threading.Event()
     Node(run, 0, echo)
     Node(run, 1, lambda question: hangs.wait())
-    [answer] = ask(run.open(), "echo", {"of": ["host-0", 100]}, 86_400.0)
-    assert (answer.host, answer.answer) == ("host-0", {"of": ["host-0", 100]})
-    assert ask(run.open(), "echo", {"of": ["host-0", 7]}, 86_400.0) == []
+    [answer] = ask(run.open(), "echo", {"of": ["zero", 100]}, 86_400.0)
+    assert (answer.host, answer.answer) == ("zero", {"of": ["zero", 100]})
+    assert ask(run.open(), "echo", {"of": ["zero", 7]}, 86_400.0) == []
     hangs.set()
 
 
@@ -147,7 +149,7 @@ def test_nodes_that_do_not_answer_or_have_gone_are_named(run: Run, monkeypatch: 
     silent = Node(run, 0, lambda question: asked.set() or go_on.wait(PATIENCE_S))
     gone = Node(run, 1, None)
     gone.session.close()
-    wait_until(lambda: run.keys(keys.MEMBERS) == [keys.MEMBERS + silent.id], PATIENCE_S, lambda: "it is still there")
+    eventually(lambda: run.keys(keys.MEMBERS) == [keys.MEMBERS + silent.id], lambda: "it is still there")
     wait = _Answers.wait
 
     def wait_later(answers: _Answers, deadline: float) -> None:
@@ -158,7 +160,7 @@ def test_nodes_that_do_not_answer_or_have_gone_are_named(run: Run, monkeypatch: 
     try:
         first, second = ask(run.open(), "echo", {}, 0.5)
         assert first.problem.startswith("has not answered within 0.5 s")
-        assert (second.node_rank, second.host, second.problem) == (1, "host-1", "has left the job, or was lost")
+        assert (second.node_rank, second.host, second.problem) == (1, "one", "has left the job, or was lost")
     finally:
         go_on.set()
     run.wait_empty()  # it answers too late: to nobody
@@ -176,7 +178,7 @@ def test_the_answers_go_with_an_asker_that_dies(run: Run) -> None:
     Node(run, 0, echo)
     asker = run.open()
     asker.put({keys.ASKED + ID: pack_question("echo", {})}, ephemeral=True, timeout=PATIENCE_S)
-    wait_until(lambda: run.keys(keys.ANSWERS), PATIENCE_S, lambda: "no answer")
+    eventually(lambda: run.keys(keys.ANSWERS), lambda: "no answer")
     asker.close()
     run.wait_empty()
 
@@ -215,14 +217,14 @@ def test_answers_go_although_newer_questions_make_room_for_themselves(run: Run) 
 
     node, stranger = Node(run, 0, answer), run.open()
     put(0, holds=False)
-    wait_until(lambda: run.keys(keys.ANSWERS), PATIENCE_S, lambda: "no answer")
+    eventually(lambda: run.keys(keys.ANSWERS), lambda: "no answer")
     for number in range(1, 5):
         put(number, holds=True)
         assert busy.acquire(timeout=PATIENCE_S)
     stranger.delete([f"{keys.ASKED}{0:032x}"], timeout=PATIENCE_S)
     for number in range(5, 80):
         put(number, holds=False)
-    wait_until(lambda: f"{79:032x}" in node.answering._asked, PATIENCE_S, lambda: "the last has not been heard")
+    eventually(lambda: f"{79:032x}" in node.answering._asked, lambda: "the last has not been heard")
     free.set()
     stranger.close()
     run.wait_empty()

@@ -82,6 +82,8 @@ def test_what_is_no_chance_is_red(tmp_path: Path, why: str) -> None:
         ("native/src/loop.cpp", "thorough THOROUGH='tests/wire'"),
         ("src/rdzv_plugins/testing/plugin.py", "thorough THOROUGH='tests/conformance'"),
         ("src/rdzv_plugins/schedulers/slurm.py", "test-slurm"),
+        ("src/rdzv_plugins/hookspecs.py", "thorough THOROUGH='tests/plugins'"),
+        ("constraints.txt", "thorough THOROUGH='tests/wire tests/conformance'"),
         ("docs/index.md", "thorough THOROUGH='tests/examples'"),
     ],
 )

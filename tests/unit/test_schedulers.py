@@ -21,7 +21,7 @@ from rdzv_plugins.errors import UsageError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.schedulers import facts, flux, indexed_job, kubeflow, processes, slurm
-from rdzv_plugins.testing.agents.processes import clean_environment
+from rdzv_plugins.testing.processes import clean_environment
 
 LOCAL = {"max_nodes": 1, "node_rank": None, "nproc_per_node": 1, "idle": ""}
 SLURM = {"max_nodes": 2, "node_rank": 1, "nproc_per_node": 8, "run_id": "big-4711.0-0", "endpoint": "node002:24711"}

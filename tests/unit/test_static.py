@@ -16,8 +16,8 @@ from kits.wire.relay import Relay
 from torch.distributed import PrefixStore, TCPStore
 
 from rdzv_plugins import Outcome
-from rdzv_plugins.assemble.create import create_handler, prepare
-from rdzv_plugins.assemble.hosted_handler import HostedHandler
+from rdzv_plugins.assemble.create import create_rendezvous, prepare
+from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.backends.static.arrivals import Arrival, Go, Missing, Over, parse_over, this_agent
 from rdzv_plugins.backends.static.rounds import Rounds
 from rdzv_plugins.endpoints import Endpoint
@@ -95,15 +95,15 @@ def test_an_agent_answers_on_another_connection_when_one_is_lost_and_its_end_is_
         assert ask(store, ["a", "never"], PATIENCE_S) == set(), "who has left is not waited for"
 
 
-def node(port: int, rank: int, conf: dict[str, str], nodes: int = 2) -> HostedHandler:
+def node(port: int, rank: int, conf: dict[str, str], nodes: int = 2) -> Rendezvous:
     host = PluginHost.load()
     entry = host.catalog.find("static")
     given = MappingProxyType({"timeout": str(PATIENCE_S), "linger": "2"} | conf)
     request = Request("static", "job", f"127.0.0.1:{port}", nodes, nodes, 1, node_rank=rank, conf=given)
-    return create_handler(host, entry, prepare(entry, request))
+    return create_rendezvous(host, entry, prepare(entry, request))
 
 
-def leave(*handlers: HostedHandler) -> None:
+def leave(*handlers: Rendezvous) -> None:
     for handler in reversed(handlers):  # node rank 0 waits for the others
         handler.leave(Outcome("done"))
     for handler in handlers:

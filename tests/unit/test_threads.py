@@ -1,4 +1,4 @@
-"""A thread of ours that dies of an error is never unseen, and work in the background does not pile up."""
+"""A thread of ours that dies of an error or gets stuck is never unseen, and work in the background does not pile up."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from rdzv_launcher.run.fence.fence import Fence
 from rdzv_launcher.run.keeper.marked import Marked
 from rdzv_plugins import errors
 from rdzv_plugins.elastic.background import Background
+from rdzv_plugins.elastic.leading.watchdog import LeaderWatchdog
 from rdzv_plugins.elastic.liveness.listener import Listener
 from rdzv_plugins.elastic.places.outlook import Outlook
 from rdzv_plugins.endpoints import Endpoint
@@ -166,3 +167,11 @@ def test_background_goes_on_after_an_error(error: Exception):
     in_background("say", done.set)
     may_fail.set()
     assert done.wait(PATIENCE_S)
+
+
+def test_a_leader_that_does_not_get_on_is_told_with_where_it_stands() -> None:
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+    watchdog = LeaderWatchdog(0.01, told.put, SYSTEM)
+    with watchdog.turn():
+        assert "test_a_leader_that_does_not_get_on" in told.get(timeout=PATIENCE_S)
+    assert watchdog.stuck

@@ -25,9 +25,8 @@ from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Assignment, Member, NodeNotice, Round, encode
 from rdzv_plugins.errors import MissingDependency
-from rdzv_plugins.interfaces import Failure, Request
+from rdzv_plugins.interfaces import Failure, Request, RunStatus
 from rdzv_plugins.rounds.ends import to_json
-from rdzv_plugins.run_status import RunStatus
 
 COMPLETE = RunStatus(number=2, state="complete", members=2)
 

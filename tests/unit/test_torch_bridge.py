@@ -15,7 +15,10 @@ from torch.distributed.elastic.rendezvous import RendezvousInfo
 from torch.distributed.elastic.rendezvous.api import RendezvousParameters, rendezvous_handler_registry
 from torch.distributed.elastic.utils.store import barrier
 
+from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.errors import RunIdMissing, UnknownBackend
+from rdzv_plugins.host import PluginHost
+from rdzv_plugins.interfaces import Request
 from rdzv_plugins.queued_logging import unqueue_logging
 from rdzv_plugins.torch_bridge import bridge
 from rdzv_plugins.torch_bridge.torchrun_handler import TorchrunHandler
@@ -128,8 +131,13 @@ def ends(handler, error=None):
         handler.shutdown()
 
 
+def of_torchrun(left):
+    rendezvous = Rendezvous(left, PluginHost([]), Request("toy", "run", "h:1", 2, 2, 0))
+    return TorchrunHandler("rdzv-plugins.toy", rendezvous)
+
+
 def ended(left, error=None):
-    handler = TorchrunHandler(left)
+    handler = of_torchrun(left)
     handler.next_rendezvous()
     ends(handler, error)
 
@@ -146,7 +154,7 @@ def test_a_node_that_leaves_a_round_without_an_error_is_done():
 
 def test_a_node_that_was_in_the_exit_barrier_is_done_whatever_comes_after():
     left = Left()
-    handler = TorchrunHandler(left)
+    handler = of_torchrun(left)
     store = handler.next_rendezvous().store
     barrier(store, 1, "torchelastic/agent/terminal_state", barrier_timeout=0.2)
     with pytest.raises(OSError, match="no room"):
@@ -169,7 +177,7 @@ def test_used_up_restarts_end_the_job(code, how):
 def test_a_node_that_never_was_in_a_round_is_lost(error):
     left = Left()
     with pytest.raises(ValueError, match="a fault") if error else nullcontext():
-        ends(TorchrunHandler(left), error)
+        ends(of_torchrun(left), error)
     assert left.said == ["lost"]
     assert ("a fault" if error else "before a round was complete") in left.outcome.reason
 

@@ -11,7 +11,7 @@ from torch.distributed import DistNetworkError, DistStoreError, FileStore, HashS
 from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
 
 from rdzv_plugins import errors
-from rdzv_plugins.assemble.hosted_handler import HostedHandler
+from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.sockets.interruption import Interruption
@@ -92,7 +92,7 @@ def joined(info: Any) -> Any:
     hooks = SimpleNamespace(before_join=lambda _: None, after_join=lambda *_: None)
     inner: Any = SimpleNamespace(next_rendezvous=lambda: info)
     request = Request("b", "r", "h:1", 1, 1, 1)
-    return HostedHandler(inner, hooks, request).next_rendezvous()  # type: ignore[arg-type]
+    return Rendezvous(inner, hooks, request).next_rendezvous()  # type: ignore[arg-type]
 
 
 def test_round_of_a_strangers_handler_is_as_one_of_ours() -> None:

@@ -23,8 +23,6 @@ OF_THIS_MACHINE = {
     "launcher/rdzv_launcher/run/keeper/worker_process.py": {"marshal"},
     # torch's state, which comes from a network: by an unpickler that makes nothing but a state
     "rdzv_plugins/backends/c10d/torch_state.py": {"pickle"},
-    # the script of a test's worker
-    "rdzv_plugins/testing/agents/forked_worker.py": {"exec"},
 }
 """Which module may use what, and why that is safe."""
 

@@ -53,7 +53,7 @@ NAMED_TWICE = [(0, ("wait", [b"/a", b"/a"])), (1, ("queue_push", b"/a", b"x"))]
 OWN_WAIT = [(0, ("wait", [b"/a"])), (0, ("add", b"/a", 1)), (0, ("barrier", b"/a", 3))]
 
 
-@settings(RANDOM, max_examples=60)
+@settings(RANDOM, max_examples=40)
 @given(program=programs())
 @example(program=SHARED_KEY)
 @example(program=NAMED_TWICE)
@@ -62,7 +62,7 @@ def test_same_programs_same_bytes(servers, program):
     compare(servers, program)
 
 
-@settings(RANDOM, max_examples=20)
+@settings(RANDOM, max_examples=12)
 @given(program=programs())
 @example(program=SHARED_KEY)
 @example(program=NAMED_TWICE)
@@ -74,7 +74,7 @@ def test_same_bytes_through_proxies(proxied, program):
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)  # beside other work
-@settings(RANDOM, max_examples=700)
+@settings(RANDOM, max_examples=350)
 @given(program=programs())
 def test_many_programs(servers, program):
     compare(servers, program)
@@ -82,7 +82,7 @@ def test_many_programs(servers, program):
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-@settings(RANDOM, max_examples=200)
+@settings(RANDOM, max_examples=100)
 @given(program=programs())
 def test_many_programs_through_proxies(proxied, program):
     compare(proxied, program)

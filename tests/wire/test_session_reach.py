@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 from kits.eventually import eventually
@@ -17,7 +17,7 @@ from kits.wire.store_servers import running
 from kits.wire.wire_client import PATIENCE
 
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import EndpointUnreachable, RunIdMismatch
+from rdzv_plugins.errors import EndpointUnreachable, RunIdMismatch, RunIdMissing
 from rdzv_plugins.kvstore.coordination.opening import Opening
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.server import StoreServer
@@ -150,6 +150,15 @@ def test_a_store_of_another_run_is_named_at_once() -> None:
             at(server.port).open_session(LONG, on_lost=Losses(), timeout=T)
         assert "--rdzv-id" in caught.value.remedy
         at(server.port, "theirs").open_session(LONG, on_lost=Losses(), timeout=T).close()
+
+
+def test_the_default_run_id_will_do_only_where_no_other_run_meets() -> None:
+    for run in ("", "none"):
+        with StoreServer("127.0.0.1", run=run) as server:
+            where = Endpoint("127.0.0.1", server.port)
+            service = NativeCoordination(where, "none", name="test", who="the test", named=False)
+            with pytest.raises(RunIdMissing) if not run else nullcontext():
+                service.open_session(LONG, on_lost=Losses(), timeout=T).close()
 
 
 def test_a_store_that_comes_late_or_has_no_room_yet_is_tried_again() -> None:

@@ -21,7 +21,7 @@ from rdzv_plugins.errors import (
     is_signal,
 )
 from rdzv_plugins.host.catalog import Entry
-from rdzv_plugins.interfaces import Created, RendezvousBackend, RendezvousHandler, Token
+from rdzv_plugins.interfaces import Created, RendezvousBackend, Token, TorchHandler
 
 if TYPE_CHECKING:
     from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, OnEvents, Session, Watch
@@ -52,9 +52,11 @@ def blaming(entry: Entry, when: str, *, but: Callable[[Exception], bool] = lambd
 
 
 def checked(created: Created, entry: Entry) -> Created:
-    """What a backend has created, its answers checked. A handler, whose border is ``HostedHandler``, stays as it is."""
-    if isinstance(created, RendezvousHandler):
-        return created
+    """What a backend has created, its answers checked; a handler of torch as one of ours."""
+    if isinstance(created, TorchHandler):
+        from rdzv_plugins.assemble.plugin_handler import checked_handler
+
+        return checked_handler(created, entry)
     from rdzv_plugins.coordination import CoordinationBackend
 
     if isinstance(created, CoordinationBackend):

@@ -9,10 +9,9 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rdzv_plugins.assemble.border import blaming, checked, misfit
-from rdzv_plugins.assemble.hosted_handler import HostedHandler
 from rdzv_plugins.assemble.local_endpoint import meets_locally, refuse_on_several_machines
-from rdzv_plugins.assemble.node_preflight import NodePreflight
 from rdzv_plugins.assemble.recognition import whose
+from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.elastic.options import ElasticOptions, with_token
 from rdzv_plugins.endpoints import is_only_local, require_name
@@ -20,6 +19,7 @@ from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, MissingDepend
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.host.manager import PluginHost
 from rdzv_plugins.interfaces import (
+    VERDICTS,
     Backend,
     Capability,
     Created,
@@ -28,7 +28,6 @@ from rdzv_plugins.interfaces import (
     Request,
     ServiceCheck,
 )
-from rdzv_plugins.interfaces.service_check import VERDICTS
 from rdzv_plugins.job_token import token_of
 from rdzv_plugins.kvstore.sockets.reach import require_loopback
 from rdzv_plugins.options import WorkerStoreOptions, parse_options
@@ -130,17 +129,20 @@ def _warn_undeclared(backend: Backend, request: Request) -> None:
         )
 
 
-def create_handler(host: PluginHost, entry: Entry, request: Request, directories: Sequence[str] = ()) -> HostedHandler:
-    """Make the handler of a prepared request. May block until the endpoint is reached. Raises as ``created_by``.
+def create_rendezvous(host: PluginHost, entry: Entry, request: Request, directories: Sequence[str] = ()) -> Rendezvous:
+    """Make this node's part in a prepared request. May block until the endpoint is reached. Raises as ``created_by``.
 
     ``directories`` are those that this node writes to, for the checks that the request asks for.
     """
     request = _with_neighbours(host, entry, request)
-    created = created_by(entry, request)
-    handler = _handler(created, entry, request, host)
+    handler = _handler(created_by(entry, request), entry, request, host)
     local = meets_locally(request, entry.backend.meets_at)
-    checks = NodePreflight(host, request, directories)
-    return HostedHandler(handler, host, request, local, checks, made_by=entry if handler is created else None)
+    preflight = None
+    if request.preflight:
+        from rdzv_plugins.assemble.node_preflight import NodePreflight  # most launches do not need it
+
+        preflight = NodePreflight(host, request, directories)
+    return Rendezvous(handler, host, request, local, preflight)
 
 
 def _handler(created: Created, entry: Entry, request: Request, host: PluginHost) -> RendezvousHandler:
@@ -168,7 +170,7 @@ def created_by(entry: Entry, request: Request) -> Created:
 def preflight(host: PluginHost, entry: Entry, request: Request, held: ExitStack) -> str | None:
     """What the backend of a prepared request finds where its nodes meet; None if it has nothing to say about that.
 
-    See ``Backend.preflight``. Raises as ``create_handler``.
+    See ``Backend.preflight``. Raises as ``create_rendezvous``.
     """
     if entry.backend.preflight is None:
         return None
@@ -182,7 +184,7 @@ def preflight(host: PluginHost, entry: Entry, request: Request, held: ExitStack)
 def health(host: PluginHost, entry: Entry, request: Request, timeout: float) -> list[ServiceCheck] | None:
     """The health of a prepared request's service, or None if its backend cannot tell.
 
-    ``timeout`` (seconds) applies to each step. See ``Backend.health``. Raises as ``create_handler``.
+    ``timeout`` (seconds) applies to each step. See ``Backend.health``. Raises as ``create_rendezvous``.
     """
     if entry.backend.health is None:
         return None

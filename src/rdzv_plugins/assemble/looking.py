@@ -9,8 +9,7 @@ from rdzv_plugins.assemble.create import created_by, with_options
 from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, UsageError
 from rdzv_plugins.host.catalog import Entry
-from rdzv_plugins.interfaces import Backend, Request
-from rdzv_plugins.run_status import RunStatus
+from rdzv_plugins.interfaces import Backend, Request, RunStatus
 from rdzv_plugins.runtime import SYSTEM, Runtime
 
 

@@ -11,16 +11,16 @@ from collections.abc import Sequence
 
 from rdzv_plugins.errors import PreflightFailed
 from rdzv_plugins.host.manager import PluginHost
-from rdzv_plugins.interfaces import NodeCheck, PreflightAware, RendezvousHandler, Request
+from rdzv_plugins.interfaces import NodeCheck, RendezvousHandler, Request
 from rdzv_plugins.preflight.checks import PLUGINS
 
 logger = logging.getLogger(__name__)
 
 
 class NodePreflight:
-    """The preflight of one launch. For the agent's main thread."""
+    """The preflight of a launch whose request asks for checks. For the agent's main thread."""
 
-    def __init__(self, host: PluginHost, request: Request, directories: Sequence[str] = ()) -> None:
+    def __init__(self, host: PluginHost, request: Request, directories: Sequence[str]) -> None:
         """``directories`` are those that this node writes to."""
         self._host, self._request, self._directories = host, request, directories
 
@@ -29,10 +29,7 @@ class NodePreflight:
 
         Raises ``PreflightFailed``, or as the hook ``rdzv_preflight``.
         """
-        if not self._request.preflight:
-            return
-        if isinstance(handler, PreflightAware):
-            handler.check_by(self._checks)
+        if handler.check_by(self._checks):
             return
         checks = self._checks()
         for each in checks:

@@ -28,7 +28,15 @@ from rdzv_plugins.dynamic.options import DynamicSettings
 from rdzv_plugins.dynamic.refusals import Refusals, note_refused
 from rdzv_plugins.dynamic.state_backend import TorchStateBackend
 from rdzv_plugins.dynamic.waiting import Waiting
-from rdzv_plugins.interfaces import Failure, Outcome, RendezvousBackend, Request, RoundEvent, TellEvent
+from rdzv_plugins.interfaces import (
+    Failure,
+    Outcome,
+    RendezvousBackend,
+    RendezvousHandler,
+    Request,
+    RoundEvent,
+    TellEvent,
+)
 from rdzv_plugins.kvstore.sockets.reach import default_address
 from rdzv_plugins.kvstore.tcpstore.watch import KeyWatch
 from rdzv_plugins.rounds import exit_barrier
@@ -81,7 +89,7 @@ def dynamic_handler(backend: RendezvousBackend, request: Request, settings: Dyna
     return handler
 
 
-class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
+class FreshDynamicHandler(DynamicRendezvousHandler, RendezvousHandler):  # type: ignore[misc]
     """torch's handler with a fresh worker store every round; made by ``dynamic_handler``. Thread-safe like torch's."""
 
     def prepare(
@@ -116,7 +124,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
     @property
     def use_agent_store(self) -> bool:
         # torch's opt-out (TORCH_DISABLE_SHARE_RDZV_TCP_STORE) gets its fresh store by other means
-        return bool(super().use_agent_store)
+        return bool(super().use_agent_store)  # type: ignore[safe-super]
 
     def next_rendezvous(self) -> api.RendezvousInfo:
         self.raise_if_ended()
@@ -127,7 +135,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
         refusals = Refusals(self._control if self._request.max_nodes > 1 else None, self._prefix)
         with Waiting(self._facts_of_a_member) as waiting, refusals:
             try:
-                info = super().next_rendezvous()
+                info = super().next_rendezvous()  # type: ignore[safe-super]
             except _UNREADABLE as error:
                 raise self._explain(api.RendezvousStateError(f"its state cannot be read: {error}")) from error
             except (api.RendezvousError, DistError) as error:
@@ -163,7 +171,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
     def num_nodes_waiting(self) -> int:
         self.raise_if_ended()
         try:
-            return int(super().num_nodes_waiting())
+            return int(super().num_nodes_waiting())  # type: ignore[safe-super]
         except api.RendezvousError as error:
             raise self._explain(error) from error
 
@@ -177,14 +185,12 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
         return self._record_.count_restart(self._state_holder.state.round, note)
 
     def tell_events(self, tell: TellEvent) -> None:
-        """See ``EventAware``."""
         self._tell = tell
 
     def waits_for(self) -> str:
         return self._facts_of_a_member()
 
-    def must_rejoin(self) -> bool:
-        return False  # as in torch: a node that is done does not run again
+    # must_rejoin stays False as in torch: a node that is done does not run again
 
     def raise_if_ended(self) -> None:
         if self._problem is not None:
@@ -203,11 +209,10 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
             logger.debug("could not ask for the other nodes: %s", error)
             return ()
 
-    def lost_peers(self) -> Sequence[str]:
-        return ()  # heartbeats are too slow for a failure that waits for the answer
+    # lost_peers names none: heartbeats are too slow for a failure that waits for the answer
 
     def stay(self) -> None:
-        """See ``PeerAware``. Rank 0 serves the workers' store, and one node the control store."""
+        """Rank 0 serves the workers' store, and one node the control store."""
         if len(self._members) < 2 or not (self._hosts_store or self._members[0] == self._this_node):
             return
         try:
@@ -230,7 +235,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
             if outcome.end == "lost":
                 self._stop_heartbeats()
             else:
-                super().shutdown()
+                super().shutdown()  # type: ignore[safe-super]
             self._record_.mark_left(str(self._this_node))
             if self._hosts_store:
                 self._record_.wait_left(map(str, self._others()), self._options.linger)
@@ -242,7 +247,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
             self._watch.stop()
         self._shared_tcp_store_server = None
         self._workers.shutdown()
-        return True if self._left else bool(super().shutdown())
+        return True if self._left else bool(super().shutdown())  # type: ignore[safe-super]
 
     def _create_tcp_store_server(self, master_addr: str, master_port: int) -> Any:  # torch uses only its .port
         try:

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from rdzv_plugins.reporting import Reporting
 from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.timing import Reporting
 
 logger = logging.getLogger(__name__)
 

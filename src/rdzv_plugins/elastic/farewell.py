@@ -8,7 +8,7 @@ from rdzv_plugins.coordination import Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.insisting import patience
 from rdzv_plugins.elastic.keys import Member, readable
-from rdzv_plugins.rounds.staying import LOOK_S, Stay
+from rdzv_plugins.rounds.staying import stay_while
 from rdzv_plugins.runtime import Runtime
 
 Holds = Callable[[Member], bool]
@@ -73,12 +73,8 @@ def stay(session: Session, node_id: str, holds: Holds, go_on: Callable[[], bool]
 
     ``go_on`` is called every second, on the calling thread; an exception from it ends the wait.
     """
-    report = Stay(runtime)
     with Others(session, node_id, holds, runtime) as left:
-        while go_on():
-            if left.wait_gone(LOOK_S):
-                return
-            report.report(left.names)
+        stay_while(go_on, lambda: left.names, runtime, every=0.0, gone=left.wait_gone)
 
 
 def wait_until_alone(session: Session, me: Member, linger: float, runtime: Runtime) -> bool:

@@ -34,9 +34,17 @@ from rdzv_plugins.elastic.reports import what_is_waited_for
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.settings import settings_of
 from rdzv_plugins.elastic.view import View
-from rdzv_plugins.interfaces import Failure, NodeCheck, Outcome, Request, TellEvent
+from rdzv_plugins.interfaces import (
+    Failure,
+    NodeCheck,
+    Outcome,
+    RendezvousHandler,
+    Request,
+    RoundInfo,
+    StoreInfo,
+    TellEvent,
+)
 from rdzv_plugins.job_token import token_of
-from rdzv_plugins.round_info import RoundInfo, StoreInfo
 from rdzv_plugins.rounds.ends import parse_failure, to_json
 from rdzv_plugins.rounds.joining_again import must_join_again
 from rdzv_plugins.runtime import SYSTEM, Runtime
@@ -44,8 +52,8 @@ from rdzv_plugins.runtime import SYSTEM, Runtime
 logger = logging.getLogger(__name__)
 
 
-class ElasticHandler:
-    """A ``RendezvousHandler``. Called by the agent's main thread; ``note_failure`` may be called from any thread."""
+class ElasticHandler(RendezvousHandler):
+    """Called by the agent's main thread; ``note_failure`` may be called from any thread."""
 
     def __init__(
         self,
@@ -89,7 +97,7 @@ class ElasticHandler:
         self._joining = Joining(
             request, options, self._view, self._link, self._self, self._store, self._milestones, runtime
         )
-        self.holding = RoundHolding(self._link, self._view, self._joining, options.ttl, runtime)
+        self.holding: RoundHolding = RoundHolding(self._link, self._view, self._joining, options.ttl, runtime)
         self._store.session_lives = self.holding.session_lives
         if self._link.places is not None:
             from rdzv_plugins.elastic.places.carrying import Carrying
@@ -155,7 +163,7 @@ class ElasticHandler:
         return next((parse_failure(kv.value) for kv in held if kv.key == key), None)
 
     def count_restart(self, note: str) -> Sequence[str]:
-        """See ``RestartAware``. Tells a service that has lost its memory what this node knows."""
+        """Count a restart in the service. Tells one that has lost its memory what this node knows."""
         session, mine = self._link.session, self._restarts
         if session is None:
             raise errors.ConnectionLost("there is no session with the rendezvous now")
@@ -169,15 +177,13 @@ class ElasticHandler:
         return [note for _, note in sorted(mine.items())]
 
     def tell_events(self, tell: TellEvent) -> None:
-        """See ``EventAware``."""
         self._milestones.tell_to(tell)
 
-    def check_by(self, checks: Callable[[], Sequence[NodeCheck]]) -> None:
-        """See ``PreflightAware``."""
+    def check_by(self, checks: Callable[[], Sequence[NodeCheck]]) -> bool:
         self._joining.check_by(checks)
+        return True
 
     def waits_for(self) -> str:
-        """See ``WaitAware``."""
         return what_is_waited_for(self._view, self._request, self._joining.behind)
 
     def note_done(self) -> None:
@@ -192,7 +198,6 @@ class ElasticHandler:
         self._leaving.note(reason)
 
     def peer_lost(self) -> bool:
-        """See ``PeerAware``."""
         return self._losses.peer_lost()
 
     def working_peers(self) -> Sequence[str]:
@@ -208,18 +213,13 @@ class ElasticHandler:
             return ["nodes that nobody can ask for now"]
         return [each.name for each in there if each.reached == self._joining.round and farewell.works(each)]
 
-    def lost_peers(self) -> Sequence[str]:
-        return ()  # a round that has lost a node is over: see peer_lost
+    # a round that has lost a node is over: peer_lost tells it, and lost_peers has nothing to add
 
     def stay(self) -> None:
-        """See ``PeerAware``."""
         self._leaving.stay()
 
     def leave(self, outcome: Outcome) -> None:
-        """See ``JobAware``.
-
-        A node that serves something stays until the others have left, at most ``linger`` seconds.
-        """
+        """Tell the others. A node that serves something stays until they have left, at most ``linger`` seconds."""
         self._leaving.leave(outcome)
 
     def shutdown(self) -> bool:

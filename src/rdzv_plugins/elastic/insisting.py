@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.errors import Compacted, ConnectionLost, RdzvError
-from rdzv_plugins.reporting import EVERY_S
 from rdzv_plugins.runtime import Runtime
+from rdzv_plugins.timing import EVERY_S
 
 logger = logging.getLogger(__name__)
 

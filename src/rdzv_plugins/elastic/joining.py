@@ -224,7 +224,7 @@ class Joining:
             if listener is not None:
                 self._self.change(listens=self._listen(me.address, me.public))
         self._carrying.settled()
-        self._self.change(serves=self._link.hosts_service)
+        self._self.change(serves=self._link.hosts_service, led=self._link.led)
 
     def close(self) -> None:
         """Close this node's own port, and tell whoever is connected to it. May be repeated."""
@@ -249,7 +249,7 @@ class Joining:
         if not self._view.has_leader:
             self._link.campaign()
         over = self._view.round
-        if self.is_spare and over.state == "over" and over.number > self._checked:
+        if self._checks is not None and self.is_spare and over.state == "over" and over.number > self._checked:
             self._self.say(**self._tested())
         place, declared = self._view.assignment, self._view.round
         if place is not None and place.refused:

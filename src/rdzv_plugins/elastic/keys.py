@@ -17,7 +17,8 @@
     all/asked/<id>      ephemeral, written by the asker: a question to all nodes (``question_wire``)
     answer/<id>/<node_id>/<part>    ephemeral: a node's answer, kept until the question has gone
     place/born          several endpoints: the one where the first round is begun (``places.outlook``)
-    place/begun         several endpoints: there was a round
+    place/id            several endpoints: what rounds that were begun here are marked with
+    place/begun         several endpoints: there was a complete round
 
 Every node watches ``all/`` and its own ``node/`` key; the leader watches ``members/``. Each value carries the number of
 its round, so that a late one changes nothing. Values are JSON, never pickle: being able to write to the service must
@@ -27,7 +28,6 @@ not mean being able to run code on the nodes.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeVar
@@ -56,6 +56,7 @@ RESTARTS = "restart/"
 ASKED = "all/asked/"
 ANSWERS = "answer/"
 BORN = "place/born"
+PLACE_ID = "place/id"
 BEGUN = "place/begun"
 
 PROTOCOL = 7
@@ -222,6 +223,11 @@ class Member(Record, frozen=True):
 
     Several endpoints: the one that this node has left since.
     """
+    led: tuple[Name, Count] | None = None
+    """Several endpoints: the mark of the rounds that it began when it led last, in an earlier session.
+
+    With it the newest of them that it may have declared complete. None that is newer ever was, or will be.
+    """
     gone: Rank = -1
     """Several endpoints: the same rank, if that node's process is gone."""
     checks: Annotated[tuple[Checked, ...], Meta(max_length=MOST_CHECKS)] = ()
@@ -332,7 +338,7 @@ def decode(cls: type[R], text: bytes) -> R:
     Raises ``ValueError`` for anything else, so that a value from another version or a stranger does not fail later.
     """
     try:
-        value: R = _decoder(cls).decode(text)
+        value: R = _DECODERS[cls].decode(text)
         shown = text.decode()
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise ValueError(f"not a {cls.__name__}{_whose(text)}: {printable(str(error), 2 * _SHOWN)}") from None
@@ -364,9 +370,10 @@ def is_round(text: str) -> bool:
 _ENCODER = msgspec.json.Encoder()
 
 
-@functools.cache
-def _decoder(cls: type[R]) -> msgspec.json.Decoder[R]:
-    return msgspec.json.Decoder(cls)
+_DECODERS: dict[type[Record], msgspec.json.Decoder[Any]] = {
+    cls: msgspec.json.Decoder(cls) for cls in (Assignment, Leading, Member, Round, Finishing, NodeNotice, Probe)
+}
+"""Made while this is imported: msgspec 0.22 crashes when two threads make the first of a class at the same time."""
 
 
 def _with_texts(value: Any, change: Callable[[str], str]) -> Any:

@@ -57,7 +57,7 @@ class Leaving:
         self._self.say_once(_BEFORE_WORKERS_S, leaving="lost", reason=reason)
 
     def stay(self) -> None:
-        """See ``PeerAware``. Returns at once if this node serves nothing."""
+        """See ``RendezvousHandler``. Returns at once if this node serves nothing."""
         if not (self._link.hosts_service or self._serves_others()):
             return
         try:

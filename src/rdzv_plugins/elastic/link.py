@@ -121,6 +121,11 @@ class Link:
         session = self.session
         return session is None or self.outage.lasts or getattr(session, "known_until", math.inf) < self._runtime.now()
 
+    @property
+    def led(self) -> tuple[str, int] | None:
+        """What this node has begun when it led last; see ``Member.led``."""
+        return self._leader.led if self._leader is not None else None
+
     def open(self, timeout: float) -> None:
         """Reach the service. Raises ``EndpointUnreachable``, ``RunIdMismatch`` or ``SettingsDiffer``."""
         deadline, left = self._runtime.monotonic() + timeout, timeout
@@ -214,6 +219,7 @@ class Link:
             self._runtime,
             gone=gone,
             proved=tuple(sorted(self._proved)),
+            first_here=self.places is None or self.places.at == self.places.begins_at,
             on_free=self._view.wake,
             on_waits=self._on_waits,
         )

@@ -48,11 +48,15 @@ class Losses:
         """
         if self._joining.place is None or self._joining.place.world == 1:
             return False
-        if (lost := self._ask_all()) is None:
-            logger.info("a worker has failed, and the rendezvous does not answer: waiting to hear why")
-        while lost is None:
-            lost = self._ask_all()
-        return lost
+        told = False
+        while True:
+            seen = self._view.version
+            if (lost := self._ask_all()) is not None:
+                return lost
+            if not told:
+                logger.info("a worker has failed, and the rendezvous does not answer: waiting to hear why")
+            told = True
+            self._view.wait(seen, _NEWS_S)  # at the end of an outage there is no time left to ask in
 
     def _ask_all(self) -> bool | None:
         """Whether a node has been lost. None: the service has not answered, or has forgotten what it was asked."""
@@ -68,13 +72,15 @@ class Losses:
             seen = self._view.version
             self._raise_if_ended()
             if self._joining.must_rejoin():
-                return self._view.round.cause != "asked" or self._link.opened != self._joining.opened
+                declared = self._view.round  # another place may still know an earlier one, which is no answer
+                asked_for = declared.number == self._joining.round and declared.cause == "asked"
+                return not asked_for or self._link.opened != self._joining.opened
             if self._joining.is_unconfirmed or self._link.session not in (session, None):
                 return None
             probe = self._view.probe
             answered = probe.answered and probe.number >= asked
-            if outage.lasts:  # it ends where it ends, whoever waits
-                deadline = min(deadline, self._runtime.monotonic() + outage.left)
+            if outage.lasts:  # it ends where it ends, whoever waits; a last try to reach the service may end later
+                deadline = min(deadline, self._runtime.monotonic() + max(LEAST_S, outage.left))
             if answered or self._runtime.monotonic() >= deadline:
                 if not answered and self._link.is_out:
                     return None

@@ -11,7 +11,7 @@ from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost
-from rdzv_plugins.run_status import NodeStatus, RunStatus
+from rdzv_plugins.interfaces import NodeStatus, RunStatus
 from rdzv_plugins.runtime import SYSTEM, Runtime
 
 _TTL_S = 10.0

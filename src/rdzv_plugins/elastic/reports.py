@@ -10,9 +10,9 @@ from rdzv_plugins.elastic.view import View
 from rdzv_plugins.endpoints import is_only_local
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.plain_text import printable
-from rdzv_plugins.reporting import EVERY_S
 from rdzv_plugins.rounds.settings_check import wanted
 from rdzv_plugins.runtime import Runtime
+from rdzv_plugins.timing import EVERY_S
 
 logger = logging.getLogger(__name__)
 

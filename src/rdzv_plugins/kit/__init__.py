@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from rdzv_plugins.certificates import warn_if_others_can_read
     from rdzv_plugins.dynamic.options import DynamicSettings
     from rdzv_plugins.elastic.options import ElasticOptions
     from rdzv_plugins.elastic.options import validate as validate_elastic
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from rdzv_plugins.kvstore.coordination.stoppable import StoppableCall
     from rdzv_plugins.options import WorkerStoreOptions
     from rdzv_plugins.plain_text import name_of
-    from rdzv_plugins.secret_files import warn_if_others_can_read
 
 __all__ = [
     "Account",
@@ -73,7 +73,7 @@ _AT = {
     "kvstore.coordination.stoppable": ("StoppableCall",),
     "options": ("WorkerStoreOptions",),
     "plain_text": ("name_of",),
-    "secret_files": ("warn_if_others_can_read",),
+    "certificates": ("warn_if_others_can_read",),
 }
 _OTHER_NAMES = {"validate_elastic": "validate"}
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from rdzv_plugins.errors import BrokenPlugin, ConnectionLost
 from rdzv_plugins.kit.loop import Blocked, here, hold, let_go
 from rdzv_plugins.kit.session import AsyncSession, KitSession
-from rdzv_plugins.reporting import EVERY_S
+from rdzv_plugins.timing import EVERY_S
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.kit.loop import here, within
 from rdzv_plugins.kit.reasons import Reason, default_remedy
-from rdzv_plugins.reporting import EVERY_S
+from rdzv_plugins.timing import EVERY_S
 
 logger = logging.getLogger(__name__)
 

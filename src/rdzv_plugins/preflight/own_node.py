@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from rdzv_plugins.interfaces import NodeCheck
-from rdzv_plugins.limited import within
 from rdzv_plugins.linux.cgroups import cpu_quotas, directories_of, memory_of_groups
+from rdzv_plugins.timing import within
 
 _MIB = 2**20
 _DISK_S = 10.0

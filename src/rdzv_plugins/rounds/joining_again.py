@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from rdzv_plugins.interfaces import RendezvousHandler
 
 
-class KnowsRound(Protocol):
-    """What is required of a handler; see ``JobAware`` and ``MembershipAware``."""
-
-    def must_rejoin(self) -> bool: ...
-
-    def peer_lost(self) -> bool: ...
-
-
-def must_join_again(handler: KnowsRound) -> bool:
+def must_join_again(handler: RendezvousHandler) -> bool:
     """Something of the round has failed here: True if this node has to join another round. May wait for the answer.
 
     While it is determined whether a node was lost, another may ask for a new round: that is no loss, but the round is

@@ -5,38 +5,37 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from rdzv_plugins.reporting import Reporting
 from rdzv_plugins.runtime import SYSTEM, Runtime
+from rdzv_plugins.timing import Reporting
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 1.0
+_LOOK_S = 1.0
 _ASK_S = 10.0
 
 
-class Stay:
-    """Reports at growing intervals for whom it stays. For use by one thread."""
+def stay_while(
+    goes_on: Callable[[], bool],
+    working: Callable[[], Sequence[str]],
+    runtime: Runtime = SYSTEM,
+    *,
+    every: float = _ASK_S,
+    gone: Callable[[float], object] | None = None,
+) -> None:
+    """Wait until ``goes_on``, asked every second, is false, or ``working``, asked ``every`` so often, names nobody.
 
-    def __init__(self, runtime: Runtime = SYSTEM) -> None:
-        self._reporting = Reporting(first=LOOK_S, grows=True, runtime=runtime)
-
-    def report(self, names: Sequence[str]) -> None:
-        """Log now and then for whom this node stays."""
-        if self._reporting.is_due():
-            logger.info("this node is done, and serves others: it stays while they work (%s)", ", ".join(names))
-
-
-def stay_while(goes_on: Callable[[], bool], working: Callable[[], Sequence[str]], runtime: Runtime = SYSTEM) -> None:
-    """Wait until ``goes_on``, asked every second, is false, or ``working``, asked every ten, names nobody.
-
-    A signal ends the wait, and so does an exception from either.
+    ``gone`` waits at most so many seconds, and returns true as soon as nobody is working any more; without it that is
+    not known sooner. A signal ends the wait, and so does an exception from any of them. Logs now and then, at growing
+    intervals, for whom this node stays.
     """
-    report, next_ask = Stay(runtime), runtime.monotonic()
+    reporting, next_ask = Reporting(first=_LOOK_S, grows=True, runtime=runtime), runtime.monotonic()
     while goes_on():
         if runtime.monotonic() >= next_ask:
             names = working()
             if not names:
                 return
-            report.report(names)
-            next_ask = runtime.monotonic() + _ASK_S
-        runtime.sleep(LOOK_S)
+            if reporting.is_due():
+                logger.info("this node is done, and serves others: it stays while they work (%s)", ", ".join(names))
+            next_ask = runtime.monotonic() + every
+        if (gone or runtime.sleep)(_LOOK_S):
+            return

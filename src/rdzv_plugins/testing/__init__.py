@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rdzv_plugins.testing.harness import Harness, Service, ServiceCounts, free_port
-    from rdzv_plugins.testing.services.process import ServerProcess
+    from rdzv_plugins.testing.server import ServerProcess
     from rdzv_plugins.testing.themes.backend import BackendTheme
     from rdzv_plugins.testing.themes.failure import FailureTheme
     from rdzv_plugins.testing.themes.launch import LaunchTheme
@@ -43,9 +43,12 @@ __all__ = [
     "free_port",
 ]
 
+THEMES = ("plugin", "backend", "rendezvous", "store", "failure", "moves", "launch", "scale")
+"""All themes, in the order of the report."""
+
 _HARNESS = {
     **dict.fromkeys(("Harness", "Service", "ServiceCounts", "free_port"), "harness"),
-    "ServerProcess": "services.process",
+    "ServerProcess": "server",
 }
 
 

@@ -7,12 +7,12 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from rdzv_plugins.errors import RdzvError
-from rdzv_plugins.testing.harness import Harness
-from rdzv_plugins.testing.services.etcd import data_directory, etcd_process, require_etcd
-from rdzv_plugins.testing.services.process import ServerProcess
+from rdzv_plugins.testing.harness import Harness, Kind
+from rdzv_plugins.testing.server import ServerProcess
+from rdzv_plugins.testing.services import data_directory, etcd_process, require_etcd
 
 _LOST_AFTER_S = 4
 """A node that is not heard from for this many seconds is lost.
@@ -36,7 +36,7 @@ class StaticHarness(Harness):
     """``static``: node rank 0 serves the endpoint."""
 
     backend = "static"
-    kind: ClassVar[Literal["state", "coordination", "handler"]] = "handler"
+    kind: ClassVar[Kind] = "handler"
     conf = MappingProxyType({"timeout": "120", "linger": "2"})
     wrong_endpoints = (*_WRONG, "127.0.0.1")  # no default port
     imports = ("rdzv_plugins.backends.static.handler",)
@@ -63,11 +63,11 @@ class ParallelHarness(Harness):
     """``parallel``: the first node serves the endpoint."""
 
     backend = "parallel"
-    kind: ClassVar[Literal["state", "coordination", "handler"]] = "coordination"
+    kind: ClassVar[Kind] = "coordination"
     conf = _ELASTIC
     wrong_endpoints = _WRONG
     native = True
-    probe = "rdzv_plugins.testing.services.counts:of_native_store"
+    probe = "rdzv_plugins.testing.services:of_native_store"
     imports: tuple[str, ...] = ("rdzv_plugins.kvstore.coordination.service",)
 
 
@@ -82,7 +82,7 @@ class EtcdHarness(Harness):
     """``etcd``: one member for all jobs, which it keeps apart by their ids."""
 
     backend = "etcd"
-    kind: ClassVar[Literal["state", "coordination", "handler"]] = "coordination"
+    kind: ClassVar[Kind] = "coordination"
     conf: Mapping[str, str] = MappingProxyType({**_ELASTIC, "outage_timeout": "20"})
     wrong_endpoints = (*_WRONG, "", "ftp://127.0.0.1:2379")
     imports = ("rdzv_plugins.backends.etcd.coordination",)
@@ -140,7 +140,7 @@ class EtcdHarness(Harness):
 class _FreshEtcdHarness(EtcdHarness):
     """One etcd after the other, each with its data in a new directory below the given one."""
 
-    probe = "rdzv_plugins.testing.services.counts:of_etcd"
+    probe = "rdzv_plugins.testing.services:of_etcd"
 
     def __init__(self, directory: Path, conf: Mapping[str, str]) -> None:
         super().__init__()

@@ -7,6 +7,7 @@ A plug-in's tests have one fixture, ``harness``, with an instance of a subclass 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import random
 import socket
@@ -14,11 +15,20 @@ from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
-from rdzv_plugins.interfaces import Request
+from rdzv_plugins.coordination import CoordinationBackend
+from rdzv_plugins.host import PluginHost
+from rdzv_plugins.host.catalog import Entry
+from rdzv_plugins.interfaces import RendezvousBackend, Request, TorchHandler
 
 H = TypeVar("H", bound="Harness")
+Kind: TypeAlias = Literal["state", "coordination", "handler"]
+
+CONTRACTS: Mapping[Kind, type] = MappingProxyType(
+    {"handler": TorchHandler, "coordination": CoordinationBackend, "state": RendezvousBackend}
+)
+"""The kinds of what ``create`` may return, told apart by their methods: in the order in which the launcher looks."""
 
 _LOWEST, _HIGHEST = 20_000, 30_000
 _MOST_SHARES = 8
@@ -75,7 +85,7 @@ class Harness:
 
     backend: str = ""
     """The name of the backend, as given to ``--rdzv-backend``."""
-    kind: ClassVar[Literal["state", "coordination", "handler"]] = "state"
+    kind: ClassVar[Kind] = "state"
     """What the backend creates: a ``RendezvousBackend``, a ``CoordinationBackend`` or a ``RendezvousHandler``."""
     conf: Mapping[str, str] = NOTHING
     """``--rdzv-conf`` of every job. Time-outs that tests wait for should be short: ``ttl=2``."""
@@ -187,3 +197,28 @@ def _share() -> tuple[int, int]:
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % count
     each = (_HIGHEST - _LOWEST) // count
     return _LOWEST + number * each, _LOWEST + (number + 1) * each
+
+
+@functools.cache
+def entry(backend: str) -> Entry:
+    """The entry of an installed backend. Raises ``UnknownBackend``, ``BrokenPlugin`` and the like."""
+    return PluginHost.load().catalog.find(backend)
+
+
+def takes(harness: Harness, option: str) -> bool:
+    """Whether the backend takes that key of --rdzv-conf."""
+    options = entry(harness.backend).backend.options
+    return options is not None and option in {field.name for field in dataclasses.fields(options)}
+
+
+def kind_of(created: Any) -> Kind | None:
+    """The kind of what a backend has created; None if it is of no kind."""
+    return next((kind for kind, contract in CONTRACTS.items() if isinstance(created, contract)), None)
+
+
+def no_kind(created: Any) -> str:
+    """The sentence for what is of no kind."""
+    return (
+        f"create() returned a {type(created).__name__}, which has the methods of no contract: "
+        "it has to return a RendezvousBackend, a CoordinationBackend or a RendezvousHandler"
+    )

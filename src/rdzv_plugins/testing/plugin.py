@@ -1,4 +1,4 @@
-"""The pytest plug-in of the conformance suite: sets its options and the order of its tests, and ensures that each ends.
+"""The pytest plug-in of the conformance suite: its options, the order of its tests, their time limit, and the report.
 
 ``pytest_plugins = ["rdzv_plugins.testing.plugin"]`` in a top-level conftest, or ``pytest -p
 rdzv_plugins.testing.plugin``. Works under pytest-xdist: what the report needs travels with each test's result.
@@ -7,25 +7,38 @@ rdzv_plugins.testing.plugin``. Works under pytest-xdist: what the report needs t
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import logging
-from collections.abc import Generator
-from contextlib import AbstractContextManager
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
-from rdzv_plugins.testing.contract.parts import PATIENCE
-from rdzv_plugins.testing.suite import THEMES
-from rdzv_plugins.testing.suite.collector import TEST, WORDS, Collector
-from rdzv_plugins.testing.suite.ground import fault_of, note_broken
-from rdzv_plugins.testing.suite.guard import Guard
-from rdzv_plugins.testing.suite.items import facts_of, ground_step, in_words, promise_of, theme_of
-from rdzv_plugins.testing.suite.theme import GAP, UNTRIED
+from rdzv_plugins.testing import THEMES
+from rdzv_plugins.testing.parts import PATIENCE
+from rdzv_plugins.testing.report import Results, TestResult, as_lines, suite_version, write
+from rdzv_plugins.testing.suite import GAP, UNTRIED, facts_of, ground_step, in_words, note_broken, theme_of
 
 logger = logging.getLogger(__name__)
 
+_TEST = "rdzv_conformance"
+"""The name of the property that carries a theme's test result: backend, theme, name, promise, fault."""
+_WORDS = "rdzv_words"
+"""The name of the property that carries what a failed assert without a message says."""
+_KIND = re.compile(r"^(AssertionError|Failed|[\w.]+\.Broken): ")
 _LIMIT_S = max(300.0, 5 * PATIENCE)
-_collector = pytest.StashKey[Collector]()
-_guard = pytest.StashKey[Guard]()
+_UNWIND_S = 30.0
+"""Seconds within which a test that was ended has to take down what it had set up."""
+_collector = pytest.StashKey["Collector"]()
+_stderr = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,25 +57,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--conformance-backend", metavar="NAME", default="", help="run_all.py: the backend to test")
     group.addoption("--conformance-endpoint", metavar="WHERE", help="run_all.py: where its service runs already")
-    group.addoption("--conformance-journal", metavar="FD", type=int, default=-1, help="run_all.py: for its parent")
     group.addoption("--conformance-conf", metavar="K=V,...", default="", help="run_all.py: --rdzv-conf of its jobs")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Gather the results where the run is reported: not in a process of pytest-xdist that runs tests."""
-    if not hasattr(config, "workerinput"):
-        file = config.getoption("conformance_json")
-        if file is not None:
-            try:
-                open(file, "a").close()  # better to say so now than when all tests have run
-            except OSError as error:
-                raise pytest.UsageError(f"--conformance-json: cannot write {file}: {error.strerror}") from None
-        config.stash[_collector] = Collector(config)
-        config.pluginmanager.register(config.stash[_collector], "rdzv-conformance")
-    collector = config.stash.get(_collector, None)
-    still, last_words = (collector.still, collector.last_words) if collector else (_unheard, _unheard)
-    alone = bool(config.getoption("conformance_backend"))
-    config.stash[_guard] = Guard(config.getoption("conformance_timeout"), still, last_words, alone=alone)
+    config.stash[_stderr] = os.dup(2)  # pytest has its own there while a test runs
+    if hasattr(config, "workerinput"):
+        return
+    file = config.getoption("conformance_json")
+    if file is not None:
+        try:
+            open(file, "a").close()  # better to say so now than when all tests have run
+        except OSError as error:
+            raise pytest.UsageError(f"--conformance-json: cannot write {file}: {error.strerror}") from None
+    config.stash[_collector] = Collector(config)
+    config.pluginmanager.register(config.stash[_collector], "rdzv-conformance")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Let go: everything has ended."""
+    if _stderr in config.stash:
+        os.close(config.stash[_stderr])
 
 
 @pytest.hookimpl(tryfirst=True)  # then pytest gathers what shares a fixture
@@ -87,14 +103,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Watch the tests, if there is a theme among them."""
-    config = session.config
-    tests = [item.nodeid for item in session.items if theme_of(item) is not None]
-    collector = config.stash.get(_collector, None)
-    if collector is not None and tests:
-        collector.plan(len(tests))
-    if tests and not config.getoption("usepdb") and not config.getoption("collectonly"):
-        config.stash[_guard].start()
+    """Note how many tests of themes there are to run."""
+    collector = session.config.stash.get(_collector, None)
+    if collector is not None:
+        collector.results.planned = sum(theme_of(item) is not None for item in session.items)
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)  # within what prints the summary
@@ -112,36 +124,14 @@ def pytest_sessionfinish(exitstatus: int) -> Generator[None, None, None]:
         return None
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Stop watching and let go: everything has ended."""
-    if _guard in config.stash:
-        config.stash[_guard].stop()
-    if _collector in config.stash:
-        config.stash[_collector].close()
-
-
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
-    """Set a test up within its time limit."""
-    collector = item.config.stash.get(_collector, None)
-    if collector is not None and theme_of(item) is not None:
-        collector.begins(item)
+    """Set a test up within its time limit; call it, and take down what it has set up, within the same again."""
     with _limited(item):
         return (yield)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Call a test within its time limit."""
-    with _limited(item):
-        return (yield)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
-    """Take down what a test has set up, within its time limit."""
-    with _limited(item):
-        return (yield)
+pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
 
 
 @pytest.hookimpl(wrapper=True)
@@ -150,16 +140,15 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add to the result what the report needs to know, wherever that is read."""
     report = yield
-    if theme_of(item) is not None:
-        fault = ""
-        if report.failed and call.excinfo is not None and ground_step(item) is not None:
-            fault = fault_of(getattr(item, "function", None), call.excinfo.value)
-            harness = getattr(item, "funcargs", {}).get("harness")
-            if harness is not None:
-                note_broken(harness, promise_of(item), fault)
-        report.user_properties.append((TEST, [*facts_of(item), fault]))
-        if report.failed and call.excinfo is not None and (words := in_words(call.excinfo)):
-            report.user_properties.append((WORDS, words))
+    if theme_of(item) is None:
+        return report
+    fault = ""
+    if report.failed and call.excinfo is not None:
+        if ground_step(item) is not None:
+            fault = note_broken(item, call.excinfo.value)
+        if words := in_words(call.excinfo):
+            report.user_properties.append((_WORDS, words))
+    report.user_properties.append((_TEST, [*facts_of(item), fault]))
     return report
 
 
@@ -167,7 +156,7 @@ def pytest_runtest_makereport(
 def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -> tuple[str, str, str] | None:
     """Have pytest count as the report does; and if each result gets a line as it comes, print no dots."""
     names = {name for name, _ in getattr(report, "user_properties", ())}  # that of a collection has none
-    if TEST not in names:
+    if _TEST not in names:
         return None
     dots = not config.getoption("conformance_backend")
     if report.skipped and UNTRIED in names:
@@ -180,12 +169,136 @@ def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -
     return None
 
 
-def _limited(item: pytest.Item) -> AbstractContextManager[None]:
-    guard = item.config.stash.get(_guard, None)
-    if guard is None or not guard.watches or theme_of(item) is None:
-        return contextlib.nullcontext()
-    return guard.phase(item)
+@contextlib.contextmanager
+def _limited(item: pytest.Item) -> Iterator[None]:
+    """One phase of a test of the suite: it fails if it takes too long.
+
+    If that does not get through, because the thread waits in C or has swallowed it, the process ends, with the stacks
+    of its threads on stderr.
+    """
+    limit, begin = item.config.getoption("conformance_timeout"), time.monotonic()
+    theirs, _ = signal.getitimer(signal.ITIMER_REAL)
+    limited = theme_of(item) is not None and threading.current_thread() is threading.main_thread()
+    if not limited or item.config.getoption("usepdb") or 0 < theirs < limit:  # limited by pytest-timeout, for example
+        yield
+        return
+
+    def over(number: int, frame: FrameType | None) -> None:
+        raise pytest.fail.Exception(f"it is over its limit of {limit:g} s{_place(frame)}", pytrace=True)
+
+    before = signal.signal(signal.SIGALRM, over)
+    last = limit + min(_UNWIND_S, 2 * limit)
+    faulthandler.dump_traceback_later(last, exit=True, file=item.config.stash[_stderr])
+    signal.setitimer(signal.ITIMER_REAL, limit)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.cancel_dump_traceback_later()
+        signal.signal(signal.SIGALRM, before)
+        if theirs:
+            signal.setitimer(signal.ITIMER_REAL, max(0.001, theirs - (time.monotonic() - begin)))
 
 
-def _unheard(*_: object) -> None:
-    """Ignore what the guard reports, in a process of pytest-xdist, which reports its end itself."""
+def _place(frame: FrameType | None) -> str:
+    """Where a test is: the innermost function outside Python, pytest and the suite; empty if there is none."""
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if not _is_frame_of_ours(path):
+            return f", in {frame.f_code.co_name}() of {path.name}, line {frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _is_frame_of_ours(path: Path) -> bool:
+    here, python = Path(__file__).parent, Path(os.__file__).parent
+    packages = {"site-packages", "dist-packages"} & set(path.parts)
+    if packages:
+        return bool({"_pytest", "pluggy"} & set(path.parts)) or path.is_relative_to(here)
+    return path.is_relative_to(here) or path.is_relative_to(python) or not path.is_absolute()  # <frozen ...>
+
+
+class Collector:
+    """Collects results in the process that reports: under pytest-xdist, the one that runs no tests."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.results = Results()
+        self._config = config
+        self._file: str | None = config.getoption("conformance_json")
+        self._says_each = bool(config.getoption("conformance_backend"))
+        self._running = ""
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Note that a test begins."""
+        self._running = nodeid.rpartition("::")[2]
+
+    def pytest_runtest_logfinish(self) -> None:
+        """Note that a test has ended."""
+        self._running = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take in one phase of a test: set-up, call or end."""
+        facts: Any = next((value for name, value in report.user_properties if name == _TEST), None)
+        if facts is None:
+            return
+        backend, theme, name, promise, fault = facts
+        test = self.results.test(backend, theme, report.nodeid, name, promise)
+        test.gaps = list(dict.fromkeys(str(value) for name, value in report.user_properties if name == GAP))
+        test.fault = test.fault or fault
+        untried = next((str(value) for name, value in report.user_properties if name == UNTRIED), "")
+        if untried and not report.failed:
+            test.add("untried", report.duration, untried)
+        else:
+            test.add("gap" if report.passed and test.gaps else report.outcome, report.duration, _message(report))
+        if report.when == "teardown":
+            test.over = True
+            if self._says_each and test.outcome != "untried":  # those all come at once, and the report has their reason
+                self._say(theme, test)
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Note Ctrl-C, or a fixture that ends the run."""
+        where = f" in {self._running}" if self._running else ""
+        self.results.ended = ("interrupted" if isinstance(excinfo.value, KeyboardInterrupt) else "ended") + where
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
+        """Write the file, when the table has been printed."""
+        self.results.end(str(session.shouldfail or session.shouldstop or ""))
+        yield
+        if self._file is not None:
+            try:
+                write(self.results, self._file)
+            except OSError as error:
+                print(f"--conformance-json: cannot write {self._file}: {error.strerror}", file=sys.stderr)
+                session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Print the table, if there was a theme."""
+        lines = as_lines(self.results)
+        if lines:
+            terminalreporter.section(f"conformance (suite of rdzv-plugins {suite_version()})")
+        for line in lines:
+            terminalreporter.line(line)
+
+    def _say(self, theme: str, test: TestResult) -> None:
+        """A line about a test that has ended, and why it has failed."""
+        failed = test.outcome == "failed"
+        writer = self._config.get_terminal_writer()
+        outcome = test.outcome.upper() if failed else test.outcome
+        writer.line(f"{theme:<11} {outcome:<7}{test.seconds:6.1f} s  {test.name}")
+        if failed:
+            writer.line(f"            {test.message}")
+        writer.flush()
+
+
+def _message(report: pytest.TestReport) -> str:
+    """Why it failed or was skipped, in one line."""
+    if report.passed:
+        return ""
+    if isinstance(report.longrepr, tuple):  # skipped: file, line, reason
+        return " ".join(report.longrepr[2].split())
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = (crash.message if crash else report.longreprtext).strip()
+    words = next((str(value) for name, value in report.user_properties if name == _WORDS), "")
+    line = words or _KIND.sub("", next(iter(text.splitlines()), ""))
+    return line if report.when == "call" else f"at its {report.when}: {line}"

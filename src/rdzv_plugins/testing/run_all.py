@@ -16,7 +16,7 @@ from rdzv_plugins.options import parse_conf
 from rdzv_plugins.testing import Harness
 from rdzv_plugins.testing.every_theme import *  # noqa: F403 - what there is to run
 from rdzv_plugins.testing.find import find_harness
-from rdzv_plugins.testing.installed import entry
+from rdzv_plugins.testing.harness import entry
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ def register() -> Creator:
 
 def create(params: Any) -> Any:
     """A handler made from torch's ``RendezvousParameters``. Raises our errors, which say what to do."""
-    from rdzv_plugins.assemble.create import create_handler, prepare
+    from rdzv_plugins.assemble.create import create_rendezvous, prepare
     from rdzv_plugins.errors import RdzvError, UnknownBackend
     from rdzv_plugins.host import PluginHost
     from rdzv_plugins.queued_logging import queue_logging
@@ -50,7 +50,7 @@ def create(params: Any) -> Any:
     try:
         entry = host.catalog.find(name)
         request = prepare(entry, host.resolve_request(request_from(params), entry.backend))
-        return TorchrunHandler(create_handler(host, entry, request))
+        return TorchrunHandler(request.backend, create_rendezvous(host, entry, request))
     except RdzvError as error:
         raise in_full(error) from error.__cause__
 

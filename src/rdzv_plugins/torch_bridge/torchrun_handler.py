@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import socket
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.elastic.rendezvous import RendezvousInfo
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo
 
 from rdzv_plugins.errors import RdzvError, RendezvousFailed, debug_wanted, is_signal
 from rdzv_plugins.interfaces import Failure, Outcome
@@ -16,28 +16,42 @@ from rdzv_plugins.torch_bridge.agent_store import AgentStore
 from rdzv_plugins.torch_types.errors import as_torch
 
 if TYPE_CHECKING:
-    from rdzv_plugins.assemble.hosted_handler import HostedHandler
+    from rdzv_plugins.assemble.rendezvous import Rendezvous
 
 logger = logging.getLogger(__name__)
 
 
-class TorchrunHandler:
+class TorchrunHandler(RendezvousHandler):  # type: ignore[misc]
     """A ``RendezvousHandler`` of torch's. As thread-safe as the handler that it passes everything on to."""
 
-    def __init__(self, hosted: HostedHandler) -> None:
-        self._hosted = hosted
+    def __init__(self, name: str, rendezvous: Rendezvous) -> None:
+        """``name`` is the backend's as it was requested: torch rejects a handler that calls itself something else."""
+        self._name, self._rendezvous, self._handler = name, rendezvous, rendezvous.handler
         # a job may be launched while an exception is being handled, for example that of the previous job
         self._earlier = sys.exc_info()[1]
         self._rank: int | None = None
         self._succeeded = False
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._hosted, name)
+    def get_backend(self) -> str:
+        return self._name
+
+    @property
+    def use_agent_store(self) -> bool:
+        return self._handler.use_agent_store
+
+    def get_run_id(self) -> str:
+        return self._handler.get_run_id()
+
+    def is_closed(self) -> bool:
+        return self._handler.is_closed()
+
+    def set_closed(self) -> None:
+        self._handler.set_closed()
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Join the next round, and have its store report when the workers of this node are done."""
         try:
-            info = self._hosted.next_rendezvous()
+            info = self._rendezvous.next_rendezvous()
         except RdzvError as error:
             raise in_full(error) from error.__cause__
         self._rank, self._succeeded = info.rank, False
@@ -46,7 +60,7 @@ class TorchrunHandler:
 
     def num_nodes_waiting(self) -> int:
         try:
-            return self._hosted.num_nodes_waiting()
+            return self._handler.num_nodes_waiting()
         except RdzvError as error:
             raise in_full(error) from error.__cause__
 
@@ -60,18 +74,18 @@ class TorchrunHandler:
             outcome = Outcome("lost", f"it was done, but served others, and was stopped: {error}")
             raise
         finally:
-            self._hosted.leave(outcome)
-        return self._hosted.shutdown()
+            self._rendezvous.leave(outcome)
+        return self._rendezvous.shutdown()
 
     def _stay(self) -> None:
         try:
-            self._hosted.stay()
+            self._handler.stay()
         except RdzvError as error:  # the job has ended elsewhere; this node's workers have succeeded nevertheless
             logger.warning("%s", error)
 
     def _note_success(self) -> None:
         self._succeeded = True
-        self._hosted.note_done()
+        self._handler.note_done()
 
     def _outcome(self) -> Outcome:
         """How torch's agent has ended.

@@ -8,8 +8,7 @@ from typing import Any
 
 from torch.distributed import Store
 
-from rdzv_plugins.interfaces import RendezvousInfo
-from rdzv_plugins.round_info import RoundInfo
+from rdzv_plugins.interfaces import RendezvousInfo, RoundInfo
 from rdzv_plugins.store import Text
 from rdzv_plugins.torch_types.errors import store_errors_of_ours
 

@@ -4,7 +4,6 @@ import ctypes
 import dataclasses
 import json
 import os
-import signal
 import threading
 import time
 
@@ -101,17 +100,6 @@ class Deaf(Session):
         lock = ctypes.CDLL(None).pthread_mutex_lock
         lock(mutex)
         lock(mutex)  # nobody unlocks it
-
-
-@toy("coordination-dies")
-class Dying(Session):
-    """Ends the process that uses it, as a faulty extension module does: by a signal, or without a word (TOY_DIES)."""
-
-    def put(self, items, *, ephemeral=False, guard=None, timeout):
-        how = os.environ.get("TOY_DIES", "SIGSEGV")
-        if how == "exit":
-            os._exit(0)
-        os.kill(os.getpid(), getattr(signal, how))
 
 
 @toy("coordination-is-slow")
@@ -264,35 +252,6 @@ class OldWorld(OtherPlace):
         return {**place, "world": self.world}
 
 
-@toy("rendezvous-forgets-late")
-class ForgetsLate(Session):
-    """Who leads is not told of a node that comes once there was a round."""
-
-    listed = frozenset()
-
-    def list(self, prefix, *, timeout):
-        held, revision = super().list(prefix, timeout=timeout)
-        if not prefix:  # as who begins to lead does
-            self.listed = frozenset(item.key for item in held)
-        return held, revision
-
-    def watch(self, prefix, on_events, *, after=0, timeout):
-        known, rounds = set(self.listed), []
-
-        def told(event):
-            if event.value is not None and not rounds:
-                known.add(event.key)
-                rounds.extend(range(json.loads(event.value).get("reached", 0)))
-            return event.key in known
-
-        def filtered(events):
-            left = [event for event in events if told(event)]
-            if left:
-                on_events(left)
-
-        return super().watch(prefix, filtered if prefix == "members/" else on_events, after=after, timeout=timeout)
-
-
 # faults of sessions
 
 
@@ -332,33 +291,12 @@ class LeavesDescriptor(Service):
         return super().open_session(ttl, on_lost=on_lost, timeout=timeout)
 
 
-@toy("coordination-leaves-thread")
-class LeavesThread(Service):
-    """A thread of each session outlives it."""
-
-    def open_session(self, ttl, *, on_lost, timeout):
-        threading.Thread(target=threading.Event().wait, name="toy-leak", daemon=True).start()
-        return super().open_session(ttl, on_lost=on_lost, timeout=timeout)
-
-
 @toy("coordination-loses-silently")
 class Silent(Service):
     """Nobody is told that a session was lost."""
 
     def open_session(self, ttl, *, on_lost, timeout):
         return super().open_session(ttl, on_lost=lambda error: None, timeout=timeout)
-
-
-@toy("coordination-loses-twice")
-class Insistent(Service):
-    """A node is told twice that its session was lost."""
-
-    def open_session(self, ttl, *, on_lost, timeout):
-        def twice(error):
-            on_lost(error)
-            on_lost(error)
-
-        return super().open_session(ttl, on_lost=twice, timeout=timeout)
 
 
 class Rising(Session):

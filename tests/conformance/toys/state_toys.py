@@ -130,12 +130,6 @@ def mixes_runs(name):
     return backend(name, create=lambda request: State(Path(request.endpoint, "state")))
 
 
-@toy("state-run-id-is-path")
-def run_id_is_path(name):
-    """The id of a run is taken for a path."""
-    return backend(name, create=lambda request: State(Path(request.endpoint, request.run_id)))
-
-
 @toy("state-empty-when-lost")
 def empty_when_lost(name):
     """A state that cannot be reached is said to be none, as if nobody had written one."""

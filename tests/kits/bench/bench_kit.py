@@ -19,8 +19,7 @@ from kits import ROOT
 from rdzv_launcher.bench.method.points import Point
 from rdzv_launcher.bench.method.results import Result, read_result
 from rdzv_launcher.tools import cli as tools
-from rdzv_plugins.testing.agents.processes import kill
-from rdzv_plugins.testing.forks.signals import before_exec
+from rdzv_plugins.testing.processes import before_exec, kill
 
 with_openssl = pytest.mark.skipif(
     shutil.which("openssl") is None and not os.environ.get("CI"), reason="certificates are made by the command openssl"

@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,10 @@ class Checked:
     """All output, the report at its end."""
     tests: Mapping[str, Mapping[str, Any]]
     """The theme's part of the JSON report: name of a test -> promise, outcome, gaps, message."""
+    ended: str
+    """Why the run has ended early."""
+    outcomes: Mapping[str, Mapping[str, int]]
+    """For each theme how many tests had which outcome."""
 
     def names(self, outcome: str) -> set[str]:
         """The tests with that outcome (passed, failed, gap, skipped)."""
@@ -136,20 +141,24 @@ def check(
     k: str = "",
     beside: Sequence[Path] = (),
     variables: Mapping[str, str] = NONE,
+    more: Sequence[str] = (),
 ) -> Checked:
-    """Run a theme against a toy. ``k``: only the tests that pytest selects so, to save time.
+    """Run a theme against a toy. ``k``: only the tests that pytest selects so, to save time. ``more``: arguments.
 
     ``beside``: what else is installed. None of its processes outlives this, also when it takes too long.
     """
     site = install(directory, toy, harness, backend)
     report = directory / f"{toy}.json"
     backend = backend or toy
-    command = [*CONFORMANCE, backend, f"--theme={theme}", f"--json={report}", *(("-k", k) if k else ())]
+    themes = (f"--theme={theme}",) * bool(theme)
+    command = [*CONFORMANCE, backend, *themes, f"--json={report}", *more, *(("-k", k) if k else ())]
     quick = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **variables}  # other plug-ins of pytest take as long as the toys
     code, text = run(command, environment(site, *beside, **quick), directory)
-    data = json.loads(report.read_text())["backends"] if report.exists() else []
-    tests = next((each["themes"].get(theme, {}) for each in data if each["backend"] == backend), {})
-    return Checked(backend, theme, code, text, tests)
+    written = report.read_text() if report.exists() else ""  # it is empty where the process has come to no end
+    data = json.loads(written or '{"backends": [], "ended": ""}')
+    themes_of = next((each["themes"] for each in data["backends"] if each["backend"] == backend), {})
+    outcomes = {name: Counter(test["outcome"] for test in tests.values()) for name, tests in themes_of.items()}
+    return Checked(backend, theme, code, text, themes_of.get(theme, {}), data["ended"], outcomes)
 
 
 def run(command: Sequence[str], env: dict[str, str], directory: Path, timeout: float = TIMEOUT_S) -> tuple[int, str]:

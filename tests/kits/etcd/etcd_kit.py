@@ -23,8 +23,7 @@ import trustme
 
 from kits.etcd.etcd_processes import NEEDED_MIB, Member, environment, program, require_programs
 from kits.eventually import eventually
-from rdzv_plugins.testing.services.counts import etcd_messages
-from rdzv_plugins.testing.services.etcd import data_directory
+from rdzv_plugins.testing.services import data_directory, etcd_messages
 
 __all__ = ["Cluster", "Member", "Tls", "Users", "etcd"]
 

@@ -21,7 +21,7 @@ import pytest
 from kits.eventually import eventually
 from kits.launcher.harness import free_port
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.testing.services.etcd import member_environment, member_flags
+from rdzv_plugins.testing.services import member_environment, member_flags
 
 START_S = 60.0
 NEEDED_MIB = 2000

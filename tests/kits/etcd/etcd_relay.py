@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kits.eventually import eventually
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.testing.faults.relay import Relay
+from rdzv_plugins.testing.relay import Relay
 
 SECONDS = 60.0
 

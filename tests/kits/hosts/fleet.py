@@ -11,7 +11,7 @@ from kits.etcd.etcd_processes import program, require_programs
 from kits.eventually import eventually
 from kits.hosts.hosts import Host, Lan
 from kits.launcher.harness import Agent, Cluster
-from rdzv_plugins.testing.services.etcd import member_flags
+from rdzv_plugins.testing.services import member_flags
 
 PORT = 29500
 TTL = 4

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from kits.eventually import eventually
-from rdzv_plugins.testing.agents.processes import (
+from rdzv_plugins.testing.processes import (
     MARK,
+    before_exec,
     clean_environment,
     kill,
     marked,
 )
-from rdzv_plugins.testing.forks.signals import before_exec
 
 LIMIT_S = 90
 PRELUDE = """

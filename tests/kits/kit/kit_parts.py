@@ -14,7 +14,7 @@ from rdzv_http.client import HttpClient
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.kit import Coordination, Security, coordination_backend
-from rdzv_plugins.testing.contract.parts import PATIENCE, opened
+from rdzv_plugins.testing.parts import PATIENCE, opened
 
 T = PATIENCE
 

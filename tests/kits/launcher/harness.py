@@ -16,11 +16,11 @@ from typing import IO, Any, NamedTuple
 
 from kits import TESTS
 from kits.eventually import eventually
+from kits.warm.agents import can_be_warm, warm_agent
 from rdzv_plugins.kvstore.sockets.listening import port_holder
-from rdzv_plugins.testing.agents.agent import Agent, Agents, cold
-from rdzv_plugins.testing.agents.processes import kill
-from rdzv_plugins.testing.agents.warm import can_be_warm, warm_agent
 from rdzv_plugins.testing.harness import free_port
+from rdzv_plugins.testing.launched import Agent, Agents, cold
+from rdzv_plugins.testing.processes import kill
 
 WORKERS = TESTS / "launcher" / "workers"
 BIN = Path(sys.executable).parent

@@ -1,7 +1,7 @@
 """examples/train_digits.py without the seconds of its imports.
 
 It reads the same digits, but without scikit-learn, which takes as long to import as torch, and asks for a warm worker
-(``rdzv_plugins.testing.agents.forked_worker``), which it gets of a warm agent.
+(``kits.warm.program``), which it gets of a warm agent.
 """
 
 from __future__ import annotations

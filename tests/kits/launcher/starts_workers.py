@@ -31,7 +31,7 @@ from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.spec import WorkersSpec, read_spec
 from rdzv_launcher.run.workers.starts import Start, prepare_starts
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
-from rdzv_plugins.round_info import StoreInfo
+from rdzv_plugins.interfaces import StoreInfo
 
 
 def parsed(argv: list[str]) -> str:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kits.eventually import eventually
 from kits.launcher.harness import Agent, Cluster
-from kits.slurm.slurm_kit import LOGIN, PATIENCE_S, Slurm
-from rdzv_plugins.testing.agents.processes import wait_until
+from kits.slurm.slurm_kit import LOGIN, Slurm
 
 _OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
@@ -37,7 +37,7 @@ class BatchJob:
         def found() -> bool:
             return len(re.findall(pattern, self.text, re.MULTILINE)) >= count
 
-        wait_until(found, PATIENCE_S, lambda: f"no {pattern!r} in:\n{self.text}\n{self.slurm.log()}")
+        eventually(found, lambda: f"no {pattern!r} in:\n{self.text}\n{self.slurm.log()}")
 
     def wait_reports(self, count: int) -> list[dict[str, Any]]:
         """Until so many workers have said what they were given."""
@@ -51,7 +51,7 @@ class BatchJob:
             found = self.slurm.job(self.number)
             return found if found["JobState"] in _OVER else None
 
-        found = wait_until(ended, PATIENCE_S, lambda: f"{self.slurm.job(self.number)}\n{self.text}")
+        found = eventually(ended, lambda: f"{self.slurm.job(self.number)}\n{self.text}")
         return found["JobState"], int(found["ExitCode"].partition(":")[0])
 
 

@@ -12,9 +12,10 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from kits.eventually import eventually
 from kits.hosts.hosts import Host, Lan
 from kits.launcher.harness import BIN
-from rdzv_plugins.testing.agents.processes import clean_environment, wait_until
+from rdzv_plugins.testing.processes import clean_environment
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "setpriv")
 CLUSTER = "bench"
@@ -92,7 +93,7 @@ class Slurm:
         files = [f"--{option}={self.folder}/munge.{name}" for option, name in names.items()]
         # --force: the folder is below one that everybody may write
         self._start("munged", LOGIN, ["munged", "--foreground", "--force", *files])
-        wait_until((self.folder / "munge.socket").exists, PATIENCE_S, self.log)
+        eventually((self.folder / "munge.socket").exists, self.log)
         self._start("slurmctld", LOGIN, ["slurmctld", "-D", "-f", str(self._conf)])
         for node in NODES:
             self.start_node(node)
@@ -133,7 +134,7 @@ class Slurm:
                 self.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
             return states == dict.fromkeys(NODES, "idle")
 
-        wait_until(idle, PATIENCE_S, lambda: f"{self.states()}\n{self.log()}")
+        eventually(idle, lambda: f"{self.states()}\n{self.log()}")
 
     def states(self) -> dict[str, str]:
         """Of the nodes, as sinfo says it; empty while slurmctld does not answer."""

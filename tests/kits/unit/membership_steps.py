@@ -113,6 +113,7 @@ class Leader:
     def wait(self, seconds: float) -> Decisions:
         self.now += seconds
         self.machine.tick(self.now)
+        assert (self.machine.deadline() or self.now + 1) > self.now, "it is asked again at once, and for ever"
         out = self.machine.decide()
         self.assigned |= out.assignments
         for name in out.forget:

@@ -10,7 +10,7 @@ from typing import Any
 
 from kits.unit.many_worlds import shallow
 from rdzv_plugins.elastic.keys import Assignment, Member, Round, Seat
-from rdzv_plugins.elastic.leading.quorum import Quorum, seat_of, seats_complete, seats_reached
+from rdzv_plugins.elastic.leading.quorum import Quorum, begun_at, seat_of, seats_complete, seats_reached
 
 NOWHERE = -1
 
@@ -48,7 +48,7 @@ class QuorumWorld:
 
     def __init__(self, nodes: int, newcomers: int, places: int) -> None:
         self.nodes = {f"n{number}": Node() for number in range(nodes + newcomers)}
-        self.places = [Place(Quorum(ours=(str(at),)), begun=str(at)) for at in range(places)]
+        self.places = [Place(Quorum(here=str(at)), begun=f"{at}.1") for at in range(places)]
         first = [f"n{number}" for number in range(nodes)]
         plan = tuple(Assignment(1, rank, nodes, name, master_addr="0") for rank, name in enumerate(first))
         for name, seat in zip(first, plan, strict=True):
@@ -116,16 +116,15 @@ class QuorumWorld:
         for node in self.nodes.values():
             if node.place == at:
                 node.place, node.works = NOWHERE, None
-        begun = f"{self.places[at].begun}'"
-        self.places[at] = Place(Quorum(ours=(begun,)), begun=begun)
+        here = f"{begun_at(self.places[at].begun)}'"
+        self.places[at] = Place(Quorum(here=here), begun=f"{here}.1")
 
     def succeed(self, at: int) -> None:
         """Another node leads at the place. It knows what is written there, and what the members say."""
         place = self.places[at]
-        told, place.begun, place.plan = place.quorum._heard, f"{place.begun}'", ()
+        told, place.begun, place.plan = place.quorum._heard, f"{place.begun}1", ()
         places = {name: one for name, one in place.held.items() if one.round == place.declared.number}
-        given_up = {one.begun for one in place.held.values() if one.round > place.declared.number}
-        place.quorum = Quorum(place.declared, places, {place.begun, *given_up})
+        place.quorum = Quorum(place.declared, places, begun_at(place.begun))
         for name in place.believed:
             place.quorum.heard(Member(name, name, name, 1, "", "", 1, seats=told[name]))
 
@@ -194,7 +193,7 @@ class QuorumWorld:
     def key(self) -> object:
         parts: list[object] = [tuple((n.place, n.seats, n.alive, n.works, n.said) for n in self.nodes.values())]
         for p in self.places:
-            ours, begun, declared, told, stay, gone, here, brought = vars(p.quorum).values()
+            ours, _, begun, declared, told, stay, _, gone, here, brought = vars(p.quorum).values()
             parts.append((ours, begun, declared, frozenset(told.items()), frozenset(stay), len(gone)))
             parts.append((frozenset(here.items()), frozenset(brought.items()) if p.plan else None))
             parts.append((p.believed, p.number, p.plan, p.reached, p.complete, p.begun))

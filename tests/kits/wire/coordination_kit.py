@@ -18,7 +18,7 @@ from kits.wire.processes import SCRIPTS, spawned
 from kits.wire.wire_client import PATIENCE
 from rdzv_plugins.coordination import CoordinationBackend, Event, Session
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.testing.contract.parts import LONG, Losses, Recorder, keys, keys_of, opened, stop
+from rdzv_plugins.testing.parts import LONG, Losses, Recorder, keys, keys_of, opened, stop
 
 __all__ = ["LONG", "Losses", "Recorder", "client_of", "keys", "keys_of", "leave", "opened", "stop"]
 

@@ -27,7 +27,7 @@ from kits import TESTS
 from kits.eventually import eventually
 from kits.wire import wire_client as wire
 from kits.wire.store_servers import running
-from rdzv_plugins.testing.faults import relay
+from rdzv_plugins.testing import relay
 
 GOLDEN = TESTS / "wire" / "golden"
 SOON = timedelta(milliseconds=50)

@@ -6,7 +6,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 
-from rdzv_plugins.testing.faults import relay
+from rdzv_plugins.testing import relay
 
 
 class Relay(relay.Relay):

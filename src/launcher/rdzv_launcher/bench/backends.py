@@ -20,8 +20,7 @@ from rdzv_plugins.errors import RdzvError, UsageError
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.options import parse_conf, parse_options
 from rdzv_plugins.testing.find import GROUP, find_harness
-from rdzv_plugins.testing.harness import Harness
-from rdzv_plugins.testing.installed import entry
+from rdzv_plugins.testing.harness import Harness, entry
 
 TORCH_C10D, TORCH_STATIC = "torch-c10d", "torch-static"
 REFERENCES = (TORCH_C10D, TORCH_STATIC)

@@ -42,7 +42,7 @@ from rdzv_launcher.run.stacks.node import NodeStacks
 from rdzv_launcher.run.stacks.workers import Node, Worker, workers_in
 from rdzv_launcher.run.summary import describe, failure_summary
 from rdzv_launcher.run.vitals import vitals
-from rdzv_launcher.run.workers.environment import ERROR_FILE
+from rdzv_launcher.run.workers.environment import ERROR_FILE, Addition
 from rdzv_launcher.run.workers.error_files import hand_to_scheduler, record_own_error
 from rdzv_launcher.run.workers.event_log import EventLog
 from rdzv_launcher.run.workers.failures import WorkerFailure, worker_failure
@@ -53,8 +53,8 @@ from rdzv_launcher.run.workers.program import Kind
 from rdzv_launcher.run.workers.run_path import BARRIER
 from rdzv_launcher.run.workers.starts import preload_of, prepare_starts
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
-from rdzv_plugins.assemble.create import create_handler
-from rdzv_plugins.assemble.hosted_handler import HostedHandler
+from rdzv_plugins.assemble.create import create_rendezvous
+from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.errors import PeerFailed
 from rdzv_plugins.interfaces import Failure, RoundEvent
 from rdzv_plugins.questions import HANG, LOG, NOTICE, STANDSTILL, VITALS, Question
@@ -111,7 +111,7 @@ def launch(start: Preparation, caller: Caller | None = None) -> int:
         try:
             start.host.report_problems()
             with signals.raising(), importing_torch():
-                handler = create_handler(start.host, start.entry, start.request, start.directories)
+                rendezvous = create_rendezvous(start.host, start.entry, start.request, start.directories)
         except Interrupted as stop:  # before there were workers
             keeper.close()
             error = None
@@ -128,7 +128,7 @@ def launch(start: Preparation, caller: Caller | None = None) -> int:
             raise
         return Launch(
             start,
-            handler,
+            rendezvous,
             keeper,
             new_keeper,
             page,
@@ -150,7 +150,7 @@ class Launch:
     def __init__(
         self,
         start: Preparation,
-        handler: HostedHandler,
+        rendezvous: Rendezvous,
         keeper: Keeper,
         new_keeper: Callable[[], Keeper],
         page: RoundPage,
@@ -166,10 +166,10 @@ class Launch:
     ) -> None:
         self._caller = caller
         self._spec = spec = start.spec
-        self._handler = handler
+        self._rendezvous, handler = rendezvous, rendezvous.handler
         self._farewell = ""
         self._own_logs = directory.logs
-        self._timeline = _timeline(start, handler)
+        self._timeline = _timeline(start)
         figures = _figures(start) if start.own.health_port else None
         observers = [each for each in (self._timeline, figures) if each is not None]
         if observers:
@@ -231,11 +231,11 @@ class Launch:
             identical=os.environ.get(_IDENTICAL) == "1",
         )
         self._events = AgentEvents(
-            event_log, spec, handler.get_backend(), lambda: (self._loop.group, self._loop.decisions.restarts_used)
+            event_log, spec, start.request.backend, lambda: (self._loop.group, self._loop.decisions.restarts_used)
         )
         self._loop = AgentLoop(
             settings,
-            handler,
+            rendezvous,
             self._workers,
             inbox,
             signals,
@@ -248,7 +248,7 @@ class Launch:
         if figures is not None:
             figures.publish(health, lambda: (self._loop.decisions, self._loop.group))
         health.tell_by(lambda: readiness(self._loop.decisions.stage, self._loop.group, handler.waits_for()))
-        self._run_id = handler.get_run_id()
+        self._run_id = start.request.run_id
         self._hangs = NodeHangs(
             start.own.hang_timeout,
             spec.nproc,
@@ -297,20 +297,19 @@ class Launch:
         if self._timeline is not None:
             self._timeline.wrote(local_rank, self._loop.group)
 
-    def _starts(self, group: WorkerGroup, variables: Mapping[str, str]) -> Sequence[Start]:
-        """What is started for a round, with ``variables`` in addition."""
-        use_agent_store = self._handler.use_agent_store
-        return prepare_starts(
-            self._spec, group, self._output, use_agent_store, lambda own: {**variables, **self._extra(own)}
+    def _starts(self, group: WorkerGroup, timer: Mapping[str, str]) -> Sequence[Start]:
+        """What is started for a round; workers get the variables of the ``timer``, and those of all others here."""
+        additions: Sequence[Addition] = (
+            lambda group, worker, own: timer,
+            lambda group, worker, own: self._rendezvous.worker_env(own),
+            lambda group, worker, own: self._fence.environment,
+            lambda group, worker, own: self._stacks.environment,
+            lambda group, worker, own: self._barrier,
+            lambda group, worker, own: self._hangs.environment(worker.global_rank),
+            lambda group, worker, own: self._notices.environment(group, worker.local_rank, own),
         )
-
-    def _extra(self, own: dict[str, str]) -> dict[str, str]:
-        """What is added to a worker's own variables."""
-        assert self._loop.group is not None
-        handlers = self._handler.worker_env(own)
-        hangs, notices = self._hangs.environment(own), self._notices.environment({**own, **handlers}, self._loop.group)
-        of_agent = {**self._fence.environment, **self._stacks.environment, **self._barrier}
-        return {**handlers, **of_agent, **hangs, **notices}
+        use_agent_store = self._rendezvous.handler.use_agent_store
+        return prepare_starts(self._spec, group, self._output, use_agent_store, additions)
 
     def _place(self) -> Place:
         """This node's place in the job, for the watch for hangs. Any thread may ask."""
@@ -346,17 +345,15 @@ class Launch:
 
     def _failed(self, first: Failure | None) -> Iterator[WorkerFailure]:
         """The failures of this node's workers; ``first`` is the job's first failure."""
-        group = self._loop.group
-        ranks = {} if group is None else {each.global_rank: each.local_rank for each in group.workers}
-        for rank, code in self._loop.failures.items():
-            assert group is not None
-            here = group.failure(ranks[rank], code, host=socket.gethostname())
-            told = first if first is not None and first.global_rank == rank and first.pid == here.pid else here
-            yield worker_failure(told, time.time(), self._workers.error_file(ranks[rank]))
+        for here in self._loop.failures:
+            told = (
+                first if first is not None and (first.global_rank, first.pid) == (here.global_rank, here.pid) else here
+            )
+            yield worker_failure(told, time.time(), self._workers.error_file(here.local_rank))
 
     def _tell(self, end: steps.End) -> int:
         if isinstance(end.error, PeerFailed):
-            self._summarise(end.error.failure, {}, end.error.why)
+            self._summarise(end.error.failure, (), end.error.why)
         elif end.error is not None:
             raise end.error
         elif end.signal is not None:
@@ -377,7 +374,7 @@ class Launch:
         if end.error is not None and not isinstance(end.error, PeerFailed):
             record_own_error(end.error, os.environ.get(ERROR_FILE, ""))
 
-    def _summarise(self, first: Failure, here: Mapping[int, int], why: str) -> None:
+    def _summarise(self, first: Failure, here: Sequence[Failure], why: str) -> None:
         used, most = self._loop.decisions.restarts_used, self._spec.max_restarts
         hint = "" if most else " (--max-restarts=N restarts all workers)"
         group, logs = self._loop.group, self._output.root
@@ -391,13 +388,13 @@ class Launch:
         )
 
 
-def _timeline(start: Preparation, handler: HostedHandler) -> Recorder | None:
+def _timeline(start: Preparation) -> Recorder | None:
     """Open the timeline, if there is one. This comes after the keeper, a fork that must not have threads."""
     if not start.own.timeline:
         return None
     from rdzv_launcher.run.timeline.recorder import Recorder  # most launches do not need it
 
-    return Recorder.open(start.own.timeline, handler.get_run_id(), handler.get_backend())
+    return Recorder.open(start.own.timeline, start.request.run_id, start.request.backend)
 
 
 def _tell_all(observers: Sequence[Recorder | AgentFigures], event: RoundEvent) -> None:

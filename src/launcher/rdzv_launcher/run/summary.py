@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from rdzv_plugins.interfaces import Failure
 
@@ -37,9 +37,9 @@ def describe(failure: Failure) -> str:
 
 
 def failure_summary(
-    first: Failure, here: Mapping[int, int], *, node_rank: int, restarts: str, log_dir: str = "", why: str = ""
+    first: Failure, here: Sequence[Failure], *, node_rank: int, restarts: str, log_dir: str = "", why: str = ""
 ) -> str:
-    """The whole text. ``here`` maps this node's failed global ranks to their exit codes.
+    """The whole text. ``here`` are the failures of this node's workers.
 
     ``why``: why the job has ended although restarts were left; empty if none were left.
     """
@@ -57,9 +57,9 @@ def failure_summary(
         lines += [f"  | {line}" for line in first.stderr]
     elif not first.hang:
         lines.append("  nothing of its stderr is known.")
-    others = {rank: code for rank, code in sorted(here.items()) if rank != first.global_rank}
+    others = sorted((each.global_rank, each.exit_code) for each in here if each.global_rank != first.global_rank)
     if others:
-        ends = ", ".join(f"rank {rank}: {describe_exit(code)}" for rank, code in others.items())
+        ends = ", ".join(f"rank {rank}: {describe_exit(code)}" for rank, code in others)
         lines.append(f"  after it, on this node ({node_rank}): {ends}")
     lines.append(f"  {restarts}")
     if log_dir:

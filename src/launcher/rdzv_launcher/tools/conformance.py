@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rdzv_plugins.errors import MissingDependency, RdzvError, UsageError
 from rdzv_plugins.options import parse_conf, parse_options
-from rdzv_plugins.testing.suite import THEMES
+from rdzv_plugins.testing import THEMES
 
 _PATIENCE = "RDZV_CONFORMANCE_PATIENCE"
-_END_S = 10.0
-"""A thread that a backend has left behind would otherwise keep the process for ever."""
 
 
 def configure(commands: Any) -> None:
@@ -58,17 +57,11 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.json:
         _check_writable(args.json)
-    from rdzv_plugins.testing.suite.apart import apart
-
-    tests = apart(args.json)
-    if tests.code is not None:
-        return tests.code
     import pytest
 
     from rdzv_plugins.assemble.create import NoOptions
     from rdzv_plugins.testing.find import find_harness
-    from rdzv_plugins.testing.installed import entry
-    from rdzv_plugins.testing.suite.guard import end_process_later
+    from rdzv_plugins.testing.harness import entry
 
     found = entry(args.backend)
     every: Mapping[str, str] = conf
@@ -76,10 +69,10 @@ def run(args: argparse.Namespace) -> int:
         every = find_harness(args.backend, conf=conf).conf  # if there is none, this says so in a line or two
     if conf:  # otherwise its harness may still add to them
         parse_options(found.backend.options or NoOptions, every, f"backend {found.backend.name!r}")
-    arguments = [*_arguments(args, found.backend.name, themes), f"--conformance-journal={tests.journal}"]
-    code = _exit_code(int(pytest.main(arguments)), args.select)
-    end_process_later(code, _END_S)
-    return code
+    code = _exit_code(int(pytest.main(_arguments(args, found.backend.name, themes))), args.select)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a thread that a backend has left behind would keep it for ever
 
 
 def _exit_code(code: int, select: str) -> int:

@@ -12,10 +12,9 @@ from rdzv_plugins.certificates import NodeCertificates, certificates_of
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RdzvError
 from rdzv_plugins.host import PluginHost
-from rdzv_plugins.interfaces import Request
+from rdzv_plugins.interfaces import Request, RunStatus
 from rdzv_plugins.job_token import JobToken, token_of
 from rdzv_plugins.plain_text import printable
-from rdzv_plugins.run_status import RunStatus
 
 
 def serving_place(host: PluginHost, request: Request, timeout: float) -> tuple[Endpoint, str]:

@@ -22,7 +22,7 @@ from rdzv_plugins.options import option
 
 if TYPE_CHECKING:
     from rdzv_plugins.backends.c10d.backend import C10dBackend
-    from rdzv_plugins.run_status import RunStatus
+    from rdzv_plugins.interfaces import RunStatus
 
 logger = logging.getLogger(__name__)
 

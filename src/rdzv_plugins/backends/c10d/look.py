@@ -9,10 +9,9 @@ from rdzv_plugins.backends.c10d.torch_state import load_state
 from rdzv_plugins.dynamic.keys import SETTINGS, run_prefix
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import EndpointUnreachable, UsageError
-from rdzv_plugins.interfaces import Request
+from rdzv_plugins.interfaces import NodeStatus, Request, RunStatus
 from rdzv_plugins.kvstore.tcpstore.hello import StoreReader, reading, served_by
 from rdzv_plugins.rounds.ends import parse_outcome
-from rdzv_plugins.run_status import NodeStatus, RunStatus
 
 
 def recognise(request: Request, timeout: float) -> str:

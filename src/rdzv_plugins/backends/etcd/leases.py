@@ -19,7 +19,7 @@ from rdzv_plugins.backends.etcd.refusals import Verdict, reason_of, verdict
 from rdzv_plugins.backends.etcd.space import RUN_LEASE_S
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.kit.loop import here
-from rdzv_plugins.reporting import EVERY_S
+from rdzv_plugins.timing import EVERY_S
 
 logger = logging.getLogger(__name__)
 

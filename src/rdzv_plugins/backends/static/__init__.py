@@ -22,7 +22,7 @@ from rdzv_plugins.runtime import SYSTEM
 
 if TYPE_CHECKING:
     from rdzv_plugins.backends.static.handler import StaticHandler
-    from rdzv_plugins.run_status import RunStatus
+    from rdzv_plugins.interfaces import RunStatus
 
 logger = logging.getLogger(__name__)
 

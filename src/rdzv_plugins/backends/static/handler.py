@@ -16,7 +16,16 @@ from rdzv_plugins.backends.static.keys import NAME, run_prefix
 from rdzv_plugins.backends.static.peers import Peers
 from rdzv_plugins.backends.static.rounds import Rounds
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.interfaces import Failure, Outcome, Request, RoundEvent, TellEvent
+from rdzv_plugins.interfaces import (
+    Failure,
+    Outcome,
+    RendezvousHandler,
+    Request,
+    RoundEvent,
+    RoundInfo,
+    StoreInfo,
+    TellEvent,
+)
 from rdzv_plugins.kvstore.sockets.listening import bind
 from rdzv_plugins.kvstore.sockets.reach import is_own_address, look
 from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
@@ -24,8 +33,6 @@ from rdzv_plugins.kvstore.tcpstore.hello import StoreReader, hello_key, hello_of
 from rdzv_plugins.kvstore.tcpstore.watch import AwaitedKey, KeyWatch
 from rdzv_plugins.kvstore.tcpstore.whose import refuse_others, stranger_at, telling_whose
 from rdzv_plugins.options import PortRange
-from rdzv_plugins.reporting import Reporting
-from rdzv_plugins.round_info import RoundInfo, StoreInfo
 from rdzv_plugins.rounds.ends import ended_error, parse_outcome
 from rdzv_plugins.rounds.job_record import JobRecord
 from rdzv_plugins.rounds.settings_check import torch_version, warn_of_other_torch
@@ -33,6 +40,7 @@ from rdzv_plugins.rounds.staying import stay_while
 from rdzv_plugins.rounds.worker_stores import Serve, WorkerStores, native_server
 from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.store import Prefixed, Store
+from rdzv_plugins.timing import Reporting
 
 if TYPE_CHECKING:
     import socket
@@ -47,8 +55,8 @@ _WHO = "node rank 0"
 _TWO_WITH_ONE_RANK = "Give every node a --node-rank of its own."
 
 
-class StaticHandler:
-    """A ``RendezvousHandler``. Use from one thread at a time, except ``note_failure`` and the watch's call-backs."""
+class StaticHandler(RendezvousHandler):
+    """Use from one thread at a time, except ``note_failure`` and the watch's call-backs."""
 
     def __init__(self, request: Request, rank: int, runtime: Runtime, serve: Serve = native_server) -> None:
         """``serve`` makes the native servers of both stores."""
@@ -160,7 +168,7 @@ class StaticHandler:
             raise self._problem or self._lost(error) from error
 
     def stay(self) -> None:
-        """See ``PeerAware``: node rank 0 serves both stores."""
+        """Node rank 0 serves both stores."""
         if self._rank != 0 or self._peers is None or self._record is None:
             return
         record = self._record

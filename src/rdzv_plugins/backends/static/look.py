@@ -8,10 +8,9 @@ from rdzv_plugins.backends.static.arrivals import Arrival, Go, parse_go, parse_o
 from rdzv_plugins.backends.static.keys import NAME, run_prefix
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import EndpointUnreachable
-from rdzv_plugins.interfaces import Request
+from rdzv_plugins.interfaces import NodeStatus, Request, RunStatus
 from rdzv_plugins.kvstore.tcpstore.hello import Hello, StoreReader, reading, require_run, served_by
 from rdzv_plugins.rounds.ends import parse_outcome
-from rdzv_plugins.run_status import NodeStatus, RunStatus
 
 _MOST_NODES = 10_000
 """The most nodes that are asked for one by one."""

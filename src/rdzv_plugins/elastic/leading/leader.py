@@ -65,12 +65,15 @@ class Leader:
         *,
         gone: str = "",
         proved: Iterable[str] = (),
+        first_here: bool = True,
         on_free: Callable[[], None] = lambda: None,
         on_waits: Callable[[], None] = lambda: None,
     ) -> None:
         """``me``: this node. ``gone``: the node that led before and whose process is proved gone.
 
         ``proved``: nodes whose processes were proved gone to this one while they were members at this endpoint.
+
+        ``first_here``: see ``Quorum``.
 
         ``on_free`` is called, on the thread, when a leader that was ``stuck`` no longer is. ``on_waits``: as for
         ``PeerWatch``.
@@ -80,7 +83,9 @@ class Leader:
         self._outage, self._runtime = outage, runtime
         self._inbox: SimpleQueue[Sequence[Event | _ProvedGone] | None] = self._runtime.SimpleQueue()
         self._seen = MemberWatch(session, me, self.proved, on_waits, runtime, until_proved=rules.majority)
-        self._was_leading, self._proved = gone, tuple(proved)
+        self._was_leading, self._proved, self._first_here = gone, tuple(proved), first_here
+        self.led: tuple[str, int] | None = None
+        """Several endpoints: as in ``Member``. Final once the session has ended."""
         self._progress = ""
         self._progress_at: float | None = None
         self._on_free = on_free
@@ -190,10 +195,23 @@ class Leader:
             if kv.key.startswith(keys.NODES)
             for each in readable(Assignment, [kv])
         }
+        here = self._place(held) if self._rules.majority else ""
         has_begun = any(kv.key == keys.BEGUN for kv in held)
-        mark = self._runtime.uuid4().hex if self._rules.majority else ""
-        membership = Membership(self._rules, self._order, declared, assignments, has_begun=has_begun, mark=mark)
+        mark = f"{here}.{self._runtime.uuid4().hex}" if here else ""
+        self.led = (mark, 0) if mark else None
+        membership = Membership(
+            self._rules, self._order, declared, assignments, has_begun=has_begun, first_here=self._first_here, mark=mark
+        )
         return membership, Probing(probe)
+
+    def _place(self, held: Sequence[KeyValue]) -> str:
+        """What this place calls itself for as long as its service remembers anything."""
+        for kv in held:
+            if kv.key == keys.PLACE_ID:
+                return kv.value.decode(errors="replace")
+        mine = self._runtime.uuid4().hex
+        self._write({keys.PLACE_ID: mine.encode()})
+        return mine
 
     def _wait(self, membership: Membership) -> list[Event | _ProvedGone] | None:
         """Wait for events and return all that have come: none if only time has passed, None to stop."""
@@ -282,6 +300,8 @@ class Leader:
         items |= {keys.NODES + node: encode(each) for node, each in decisions.assignments.items()}
         if decisions.round is not None and decisions.round.state != "over":
             items[keys.ROUND] = encode(decisions.round)
+            if self.led is not None:  # before it is written: whatever becomes of that
+                self.led = self.led[0], decisions.round.number
         if probe is not None:
             items[keys.PROBE] = encode(probe)
         if progress:

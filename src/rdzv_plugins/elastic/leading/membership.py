@@ -43,7 +43,7 @@ from rdzv_plugins.elastic.leading import facts
 from rdzv_plugins.elastic.leading.choosing import Shape, choose, size_of, why_spare
 from rdzv_plugins.elastic.leading.kept_round import KeptRound
 from rdzv_plugins.elastic.leading.preflight_gate import Judgement, is_broken, judge
-from rdzv_plugins.elastic.leading.quorum import Quorum
+from rdzv_plugins.elastic.leading.quorum import Quorum, begun_at
 from rdzv_plugins.elastic.leading.ranks import Former, Order, other_address, plan
 from rdzv_plugins.elastic.leading.roster import Roster
 
@@ -110,11 +110,15 @@ class Membership:
         assignments: Mapping[str, Assignment] | None = None,
         *,
         has_begun: bool = False,
+        first_here: bool = True,
         mark: str = "",
     ) -> None:
         """``has_begun``: this endpoint, one of several, remembers that there was a round.
 
-        ``mark`` identifies this leader's rounds: another leader may give the same numbers at another endpoint.
+        ``first_here``: see ``Quorum``.
+
+        ``mark`` identifies this leader's rounds, and this endpoint (``quorum.begun_at``): another leader may give the
+        same numbers at another endpoint.
         """
         held = assignments or {}
         self._rules = rules
@@ -142,9 +146,11 @@ class Membership:
         self._all_known = self._step != "complete"  # nobody is welcome before all nodes that have a place are known
         self._kept = KeptRound(rules.back, given, one_place=not rules.majority) if declared is None else None
         self._mark = mark
-        given_up = {each.begun for each in held.values() if each.begun and each.round > self._declared.number}
-        ours = {self._mark, *given_up}
-        self._quorum = Quorum(self._declared, self._places, ours, has_begun=has_begun) if rules.majority else None
+        self._quorum: Quorum | None = None
+        if rules.majority:
+            self._quorum = Quorum(
+                self._declared, self._places, begun_at(mark), has_begun=has_begun, first_here=first_here
+            )
         self._gather_by: float | None = None
         """Several endpoints: how long the nodes of a round that was declared elsewhere wait for each other."""
         self._gathered = self._declared.number
@@ -272,8 +278,10 @@ class Membership:
         pressing = self._act_by if self._is_late() else None
         roster = self._roster
         back = self._kept.until if self._kept is not None else None
-        last_call = self._last_call_at if back is None else None
-        gather = self._gather_by if self._step == "join" else None
+        joining = self._step == "join"
+        gather = self._gather_by if joining else None
+        # it may have passed when something else came first, and then it decides nothing
+        last_call = self._last_call_at if joining and self._is_first and back is None and gather is None else None
         deadlines = (gather, last_call, roster.claims.deadline(), roster.left_out.deadline(), pressing, back)
         return min((at for at in deadlines if at is not None), default=None)
 

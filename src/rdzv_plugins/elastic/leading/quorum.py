@@ -22,6 +22,11 @@ Which = tuple[int, int, str]
 _NONE = Round()
 
 
+def begun_at(mark: str) -> str:
+    """At which place, in which life of its service, the rounds with that mark (``Assignment.begun``) were begun."""
+    return mark.partition(".")[0]
+
+
 def seat_of(place: Assignment, *, complete: bool) -> Seat:
     """What a node carries as its place in a round."""
     return Seat(place.round, place.rank, place.world, _where(place), complete)
@@ -50,25 +55,30 @@ class Quorum:
         self,
         declared: Round = _NONE,
         places: Mapping[str, Assignment] | None = None,
-        ours: Collection[str] = (),
+        here: str = "",
         *,
         has_begun: bool = False,
+        first_here: bool = True,
     ) -> None:
         """``declared``: the newest round that was complete here.
 
         ``places``: those of its places that are still known, by node; the next round overwrites them, even if it was
-        never complete. ``ours``: who began rounds here (``Assignment.begun``) that only this leader could declare: what
-        it has not declared was never complete, and does not bind it.
+        never complete. ``here``: this place (``begun_at``). A round that was begun here is declared here or nowhere:
+        one that is not was never complete, and does not bind.
 
-        ``has_begun``: it is remembered here that there was a round: nodes that know of none form none.
+        ``has_begun``: it is remembered here that there was a round. ``first_here``: it is here that the first one is
+        begun. Nodes that know of no complete round form none where that is not so. They may have reached one, but do
+        not know whether it was complete; if it was not, another may have been, without any of them.
         """
-        self._ours = frozenset(ours)
+        self._at, self._first_here = here, first_here
         self._begun = has_begun
         """There was a round: this leader has heard of one from a member, which may have gone since."""
         self._declared: Seat | None = None
         self._heard: dict[str, tuple[Seat, ...]] = {}
         self._stay: dict[str, None] = {}
         """The nodes that no longer take part anywhere, and were members here when they went."""
+        self._led: dict[str, int] = {}
+        """What those who began rounds elsewhere say of them: by mark, the newest that may have been complete."""
         self._served: dict[Which, set[int]] = {}
         """Who served the endpoint that others of the round have left: frozen, cut off or gone."""
         self._here: dict[str, Seat] = {}
@@ -91,12 +101,12 @@ class Quorum:
         """Whether the node has reached another round since the one in which it has this place was begun.
 
         Then it was a member at another place in between, and has come back before the end of its session was heard. The
-        round that it reached may have been complete, and was not counted. Rounds that this leader has given up never
-        were.
+        round that it reached may have been complete, and was not counted. Rounds that were given up here never were.
         """
         brought = self._brought.get(planned.node_id, frozenset())
         return any(
-            which(seat) not in brought and not self._is_ours(seat) for seat in self._heard.get(planned.node_id, ())
+            which(seat) not in brought and not self._was_never(seat.round, _mark_of(seat))
+            for seat in self._heard.get(planned.node_id, ())
         )
 
     def has_reached(self, planned: Assignment) -> bool:
@@ -108,6 +118,9 @@ class Quorum:
         """A member has come, or says something new about itself."""
         self._heard[member.node_id] = member.seats
         known = [seat for seat in member.seats if seat.complete]
+        if member.led is not None:
+            mark, declared = member.led
+            self._led[mark] = declared
         self._begun = self._begun or bool(known)
         if member.server >= 0 and known:
             self._served.setdefault(which(known[0]), set()).add(member.server)
@@ -169,7 +182,7 @@ class Quorum:
 
     def _lacking(self, chosen: Collection[str], members: Collection[str]) -> Iterator[tuple[Which, set[int]]]:
         binding = self._votes(chosen, members)
-        if self.knows and not binding:
+        if not self.last(members) and (self.knows or not self._first_here):
             yield (0, 0, ""), set()
         for which, votes in binding:
             world = which[1]
@@ -185,7 +198,9 @@ class Quorum:
         votes: dict[Which, set[int]] = {
             which(seat): set()
             for seat in self._known(members)
-            if seat.round >= last and seat.world > 0 and (seat.complete or not self._is_ours(seat))
+            if seat.round >= last
+            and seat.world > 0
+            and (seat.complete or not self._was_never(seat.round, _mark_of(seat)))
         }
         for node in dict.fromkeys((*chosen, *self._stay)):
             for seat in self._seats(node):
@@ -193,8 +208,12 @@ class Quorum:
                     votes[which(seat)].add(seat.rank)
         return sorted(votes.items(), reverse=True)
 
-    def _is_ours(self, seat: Seat) -> bool:
-        return seat.where.rpartition(" ")[2] in self._ours
+    def _was_never(self, number: int, mark: str) -> bool:
+        """Whether a round is known never to have been complete, unless a node says that it was.
+
+        It was begun here, and was not declared; or it was not by the node that began it.
+        """
+        return (bool(self._at) and begun_at(mark) == self._at) or number > self._led.get(mark, number)
 
     def _known(self, members: Iterable[str]) -> Iterator[Seat]:
         if self._declared is not None:
@@ -206,6 +225,10 @@ class Quorum:
         yield from self._heard.get(node, ())
         if node in self._here:
             yield self._here[node]
+
+
+def _mark_of(seat: Seat) -> str:
+    return seat.where.rpartition(" ")[2]
 
 
 def _where(round_: Assignment | Round) -> str:

@@ -18,7 +18,7 @@ class Carrying:
         self._places, self._self = places, myself
         self._server = -1  # the rank of the node that served the place of the last complete round
         self._at: int | None = None
-        places.carried_by(lambda: bool(self._self.me.seats))
+        places.carried_by(lambda: any(seat.complete for seat in self._self.me.seats))
 
     def reached(self, place: Assignment) -> tuple[Seat, ...] | None:
         """The seats to announce when it reaches the store of ``place``; None if too many rounds are undecided."""

@@ -10,14 +10,14 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 
-from rdzv_plugins.elastic.keys import BEGUN, BORN
+from rdzv_plugins.elastic.keys import BEGUN, BORN, ROUND
 from rdzv_plugins.elastic.places.outlook import Outlook, read_born, say_born
 from rdzv_plugins.elastic.places.sight import Choice, choose, is_better
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError, SettingsDiffer
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
-from rdzv_plugins.reporting import Reporting
 from rdzv_plugins.runtime import Runtime
+from rdzv_plugins.timing import Reporting
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,9 @@ class Places:
         self._in_time = False  # the session has ended while it was alive, and nothing was in between
         self._closed = False
         self.knows: Callable[[], bool] = lambda: False
-        """Whether this node was in a round."""
+        """Whether this node was in a complete round, as far as it has heard."""
+        self.begins_at: int | None = None
+        """The place where the first round is begun, once this node has joined there for that."""
         self.at: int | None = None
         """The place of the newest session."""
         self.left_gone = False
@@ -98,7 +100,7 @@ class Places:
             choice = self._choose(self._runtime.monotonic() - start)
             if choice.step == "claim":
                 self._claim(choice.place)
-            if choice.step == "join" and (session := self._join(choice.place, ttl, on_lost)) is not None:
+            if choice.step == "join" and (session := self._join(choice, ttl, on_lost)) is not None:
                 return session
             left = start + timeout - self._runtime.monotonic()
             if left <= 0 or self._closed:
@@ -112,7 +114,7 @@ class Places:
             self._wait(seen, min(left, _LOOK_S / 5))
 
     def carried_by(self, knows: Callable[[], bool]) -> None:
-        """What this node has been in is carried along by the caller; ``knows`` says whether it was in a round.
+        """What this node has been in is carried along by the caller; ``knows`` says whether it was in a complete round.
 
         No attribute is set from outside: the object there may be the border around this one.
         """
@@ -167,9 +169,8 @@ class Places:
                     return
                 place = born
 
-    def _join(self, place: int, ttl: float, on_lost: Callable[[ConnectionLost], None]) -> NativeSession | None:
-        held: list[NativeSession] = []
-        witnessed = False
+    def _join(self, choice: Choice, ttl: float, on_lost: Callable[[ConnectionLost], None]) -> NativeSession | None:
+        place, held, witnessed = choice.place, list[NativeSession](), False
 
         def lost(error: ConnectionLost) -> None:
             session = held[0] if held else None
@@ -187,6 +188,10 @@ class Places:
             logger.debug("joining at %s: %s", self._endpoints[place], error)
             self._outlooks[place].doubt()
             return None
+        if choice.remembers and not self._remembers(session):
+            session.close()
+            self._outlooks[place].doubt()
+            return None
         held.append(session)
         witnessed = self._outlooks[place].is_witnessed()  # else another process has just taken its port
         before, self.at = self.at, place
@@ -196,8 +201,21 @@ class Places:
             logger.warning("the rendezvous is served at %s now", self._endpoints[place])
         elif before is None and place:
             logger.info("the rendezvous is served at %s", self._endpoints[place])
+        if choice.first:
+            self.begins_at = place
         self._session, self._on_lost = session, on_lost
         return session
+
+    def _remembers(self, session: NativeSession) -> bool:
+        """Whether the place still knows of a round. If so it does for as long as the session lasts.
+
+        What was seen of it may be from before it forgot the run, as when this node stood still for a while.
+        """
+        try:
+            return any(session.list(prefix, timeout=_JOIN_S)[0] for prefix in (ROUND, BEGUN))
+        except (ConnectionLost, TimeoutError) as error:
+            logger.debug("%s: %s", self.name, error)
+            return False
 
     def _watch(self) -> None:
         """Keep an eye on the other places while this node is a member at one."""

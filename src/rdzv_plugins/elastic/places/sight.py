@@ -43,19 +43,23 @@ class Choice:
     step: Literal["join", "claim", "wait"]
     place: int = -1
     why: str = ""
+    remembers: bool = False
+    """It is to be joined for what it remembers of rounds: if it no longer does, nothing was chosen."""
+    first: bool = False
+    """It is to be joined because the first round is begun there."""
 
 
 def choose(sights: Sequence[Sight], *, knows: bool) -> Choice:
-    """Where to join; ``knows``: this node was in a round, which it brings along."""
+    """Where to join; ``knows``: this node was in a complete round, which it brings along."""
     answering = [at for at, sight in enumerate(sights) if sight.answers]
     if not answering:
         return Choice("wait", why="none of the places answers")
     served = [at for at in answering if sights[at].round]
     if served or knows:
-        return Choice("join", _best(sights, served or answering))
+        return Choice("join", _best(sights, served or answering), remembers=not knows)
     begun = [at for at in answering if sights[at].begun]
     if begun:  # the others may have left the place that served, and wait here for nodes that were in no round
-        return Choice("join", _best(sights, begun))
+        return Choice("join", _best(sights, begun), remembers=True)
     return _first(sights, answering)
 
 
@@ -88,7 +92,7 @@ def _first(sights: Sequence[Sight], answering: Sequence[int]) -> Choice:
     for place, votes in claims.items():
         if votes >= needed:
             if sights[place].answers:
-                return Choice("join", place)
+                return Choice("join", place, first=True)
             return Choice("wait", place, "the first round is begun there, and it does not answer")
     first = claims.most_common(1)[0][0] if claims else answering[0]
     if len(answering) < needed:

@@ -16,8 +16,8 @@ from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.kvstore.sockets.interruption import Interrupted, Interruption
-from rdzv_plugins.reporting import Reporting
 from rdzv_plugins.runtime import AF_INET, AF_INET6, SOCK_DGRAM, SOCK_STREAM, SYSTEM, Runtime, gaierror
+from rdzv_plugins.timing import Reporting
 
 if TYPE_CHECKING:
     import socket

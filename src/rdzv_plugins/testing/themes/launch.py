@@ -1,8 +1,7 @@
 """The backend as its users see it: real launchers, real workers over gloo, exit codes and messages.
 
-Each test starts two nodes on this machine. The launchers are forks of a process that has imported them, if the
-variables of ``Harness.environment`` allow it; the workers are started as always. Test processes must be able to use the
-loopback interface ``lo``.
+Each test starts two nodes on this machine. Test processes must be able to use the loopback
+interface ``lo``.
 """
 
 from __future__ import annotations
@@ -11,23 +10,19 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from rdzv_plugins.interfaces import Capability
-from rdzv_plugins.testing.agents.agent import Agent, outputs
-from rdzv_plugins.testing.agents.job import AgentsJob
-from rdzv_plugins.testing.agents.processes import send, wait_until
-from rdzv_plugins.testing.harness import Harness
-from rdzv_plugins.testing.suite.theme import Theme
+from rdzv_plugins.testing.launched import WAIT_S, Agent, AgentsJob, outputs
+from rdzv_plugins.testing.parts import wait_until
+from rdzv_plugins.testing.processes import send
+from rdzv_plugins.testing.suite import Theme
 
 FAILED = r"first failure: rank (\d+) \(node (\d+) on \S+, local rank 0, pid (\d+)\) ended with exit code (\d+)"
 CODE = 9
 STOPPED = 128 + signal.SIGTERM
-PATIENCE_S = 150
-"""Seconds within which everything has to happen, even on a busy machine."""
 SHORT_S = 5
 """How many seconds a node waits that will not be let in."""
 
@@ -38,16 +33,16 @@ class LaunchTheme(Theme):
     theme: ClassVar[str] = "launch"
 
     @pytest.fixture
-    def job(self, harness: Harness, tmp_path: Path) -> Iterator[AgentsJob]:
+    def job(self) -> Iterator[AgentsJob]:
         """A job whose processes all end with the test."""
-        with closing(AgentsJob(harness, tmp_path)) as job:
+        with closing(AgentsJob(self.harness, self.directory)) as job:
             yield job
 
     def test_worker_that_is_killed_costs_one_restart_and_all_meet_in_a_fresh_store(self, job: AgentsJob) -> None:
         """A worker is killed once: all restart in one round, with a store that has no key of the first."""
         agents = [job.node(rank, "gloo_worker.py", "crash", restarts=1) for rank in range(2)]
         for agent in agents:
-            agent.wait(180)  # with whatever code: a stale key tells more
+            agent.wait()  # with whatever code: a stale key tells more
         reports = [agent.reports() for agent in agents]
         for report in reports[0] + reports[1]:
             assert report["STALE"] is None, (
@@ -81,18 +76,16 @@ class LaunchTheme(Theme):
             assert f"| the last words of pid {pid}" in agent.text, outputs(agents)
         job.nothing_left()
 
-    def test_plain_torchrun_launches_it(self, harness: Harness, job: AgentsJob) -> None:
+    def test_plain_torchrun_launches_it(self, job: AgentsJob) -> None:
         """Plain torchrun, with --rdzv-backend=rdzv-plugins.NAME: two nodes, whose workers meet in one store."""
         agents = [job.torchrun(rank, "plain_worker.py") for rank in range(2)]
         job.finish(*agents)
         assert [len(agent.reports()) for agent in agents] == [1, 1], f"not one round:\n{outputs(agents)}"
         check_world(last_reports(agents), agents)
 
-    def test_nodes_from_min_to_max(
-        self, harness: Harness, job: AgentsJob, tmp_path: Path, request: pytest.FixtureRequest
-    ) -> None:
+    def test_nodes_from_min_to_max(self, job: AgentsJob) -> None:
         """--nnodes=1:2: the first node runs alone, the second joins later and both restart; or it is said to wait."""
-        elastic = self.declares(harness, Capability.ELASTIC)
+        elastic = self.declares(Capability.ELASTIC)
         conf = {"last_call_timeout": "1"} if job.takes("last_call_timeout") else {}
         first = job.node(0, nnodes="1:2", conf=conf)
         if elastic:
@@ -110,14 +103,12 @@ class LaunchTheme(Theme):
             assert worlds == [["1", "2"], ["2"]], f"worlds {worlds}:\n{outputs(agents)}"
             return
         assert worlds == [["2"], ["2"]], f"it is said to wait for 2 nodes, and the worlds are {worlds}"
-        assert f"backend {harness.backend!r} is not elastic" in second.text, outputs(agents)
-        if job.takes("timeout"):
-            check_waits(harness, tmp_path / "alone", {**conf, "timeout": str(SHORT_S)})
-        self.gap(request, "elastic is not declared: --nnodes=1:2 waits for 2 nodes, and every node says so")
+        assert f"backend {self.harness.backend!r} is not elastic" in second.text, outputs(agents)
+        self.gap("elastic is not declared: --nnodes=1:2 waits for 2 nodes, and every node says so")
 
-    def test_given_node_rank(self, harness: Harness, job: AgentsJob, request: pytest.FixtureRequest) -> None:
+    def test_given_node_rank(self, job: AgentsJob) -> None:
         """--node-rank is the node's rank, in whatever order nodes come; or each says that it is ignored."""
-        declared = self.declares(harness, Capability.NODE_RANK)
+        declared = self.declares(Capability.NODE_RANK)
         agents = [job.node(rank, give_rank=True) for rank in (1, 0)]
         job.finish(*agents)
         reports = last_reports(agents)
@@ -128,29 +119,26 @@ class LaunchTheme(Theme):
             return
         for rank, agent in zip((1, 0), agents, strict=True):
             assert agent.text.count(f"--node-rank={rank} is ignored") == 1, outputs(agents)
-        self.gap(request, "node_rank is not declared: --node-rank is ignored, and every node says so")
+        self.gap("node_rank is not declared: --node-rank is ignored, and every node says so")
 
-    def test_nodes_of_torch_in_the_same_job(
-        self, harness: Harness, job: AgentsJob, request: pytest.FixtureRequest
-    ) -> None:
+    def test_nodes_of_torch_in_the_same_job(self, job: AgentsJob) -> None:
         """A node that plain torchrun has started by torch's own backend is part of the job; or it is kept out."""
-        if self.declares(harness, Capability.TORCHRUN_PEERS):
+        if self.declares(Capability.TORCHRUN_PEERS):
             agents = [
                 job.node(0, "gloo_worker.py"),
-                job.torchs_own(harness.backend, "gloo_worker.py"),
+                job.torchs_own(self.harness.backend, "gloo_worker.py"),
             ]
             job.finish(*agents)
             check_world(last_reports(agents), agents)
             assert {report["SUM"] for report in last_reports(agents)} == {3}, f"wrong sums:\n{outputs(agents)}"
             return
-        if not harness.dialled:
-            self.gap(request, "not tried: torchrun_peers is not declared, and torch's c10d cannot dial the endpoint")
+        if not self.harness.dialled:
+            self.gap("not tried: torchrun_peers is not declared, and torch's c10d cannot dial the endpoint")
             return
         first = job.node(0)
         if not job.is_torchs_store():
             job.finish(first, job.node(1))
             self.gap(
-                request,
                 "torchrun_peers is not declared: what answers at the endpoint is no store of torch's, so that no node "
                 "of its c10d comes into the job",
             )
@@ -163,27 +151,17 @@ class LaunchTheme(Theme):
         second = job.node(1)
         job.finish(first, second)
         check_world(last_reports([first, second]), [first, second])
-        self.gap(request, "torchrun_peers is not declared: a node of torch's c10d at the same endpoint is kept out")
+        self.gap("torchrun_peers is not declared: a node of torch's c10d at the same endpoint is kept out")
 
-    def test_wrong_option_is_refused_before_anything_starts(self, harness: Harness, job: AgentsJob) -> None:
+    def test_wrong_option_is_refused_before_anything_starts(self, job: AgentsJob) -> None:
         """An unknown key of --rdzv-conf: exit code 2, the key and the backend by name, what to do, no worker."""
         agent = job.node(0, conf={"no_such_key": "1"})
         text = refusal(agent)
         assert "no_such_key" in text, text
-        assert harness.backend in text, text
+        assert self.harness.backend in text, text
         job.nothing_left()
 
-    def test_wrong_endpoint_is_refused_before_anything_starts(
-        self, harness: Harness, job: AgentsJob, request: pytest.FixtureRequest
-    ) -> None:
-        """An endpoint in a wrong form: exit code 2, what to do, no worker."""
-        for endpoint in harness.wrong_endpoints:
-            refusal(job.node(0, endpoint=endpoint))
-        job.nothing_left()
-        if not harness.wrong_endpoints:
-            self.gap(request, "not tried: the harness names no wrong endpoints")
-
-    def test_agent_that_is_told_to_stop(self, harness: Harness, job: AgentsJob, request: pytest.FixtureRequest) -> None:
+    def test_agent_that_is_told_to_stop(self, job: AgentsJob) -> None:
         """SIGTERM to the agent of the first node: its worker ends with it, the other node is told, nothing is left."""
         first = job.node(0)
         first.wait_for("joining at")  # so that it serves the endpoint, if any node does
@@ -195,14 +173,14 @@ class LaunchTheme(Theme):
         assert first.wait() == STOPPED, outputs(job.agents)
         left = job.processes()
         assert worker not in left, f"the worker outlives its agent:\n{outputs(job.agents)}"
-        if harness.kind == "state" and harness.service is not None:
-            self.gap(request, "not tried: torch's rendezvous does not tell of a node that goes if the service stays")
+        if self.harness.kind == "state" and self.harness.service is not None:
+            self.gap("not tried: torch's rendezvous does not tell of a node that goes if the service stays")
         else:
             told = rf"pid {first.pid}\b.*SIGTERM"
             wait_until(
                 lambda: re.search(told, second.text) or second.process.poll() is not None,
-                PATIENCE_S,
                 lambda: f"the second node is not told anything:\n{outputs(job.agents)}",
+                WAIT_S,
             )
             assert re.search(told, second.text), (
                 f"the second node is not told that the first has got SIGTERM\n{outputs(job.agents)}"
@@ -211,16 +189,6 @@ class LaunchTheme(Theme):
             send(second.pid, signal.SIGTERM)
         assert second.wait() not in (0, 1), outputs(job.agents)
         job.nothing_left()
-
-
-def check_waits(harness: Harness, directory: Path, conf: dict[str, str]) -> None:
-    """Check that a single node with --nnodes=1:2 runs no worker: its time to wait for the second runs out."""
-    directory.mkdir()
-    with closing(AgentsJob(harness, directory)) as job:
-        alone = job.node(0, nnodes="1:2", conf=conf)
-        wait_for_worker_or_end(alone)
-        assert not alone.reports(), f"it is said to wait for 2 nodes, and goes on alone:\n{alone.text}"
-        assert alone.wait() != 0, alone.text
 
 
 def check_world(reports: list[dict[str, Any]], agents: list[Agent]) -> None:
@@ -245,8 +213,8 @@ def wait_for_worker_or_end(agent: Agent) -> None:
     """Wait until the worker of ``agent`` runs, or the agent has ended."""
     wait_until(
         lambda: agent.reports() or agent.process.poll() is not None,
-        PATIENCE_S,
         lambda: f"agent {agent.pid} has no worker, and goes on waiting:\n{agent.text}",
+        WAIT_S,
     )
 
 
@@ -254,14 +222,14 @@ def wait_for_world(agent: Agent, nodes: int) -> None:
     """Wait until the worker of ``agent`` runs in a round of ``nodes`` nodes."""
     wait_until(
         lambda: [report for report in agent.reports() if report["WORLD_SIZE"] == str(nodes)],
-        PATIENCE_S,
         lambda: f"no round of {nodes} node(s):\n{agent.text}",
+        WAIT_S,
     )
 
 
 def refusal(agent: Agent) -> str:
     """The error message and its remedy, after checking exit code and form."""
-    code, text = agent.wait(60), agent.text
+    code, text = agent.wait(), agent.text
     assert code == 2, f"exit code {code}, not 2:\n{text}"
     assert "Traceback" not in text, text
     assert not agent.reports(), f"a worker was started:\n{text}"

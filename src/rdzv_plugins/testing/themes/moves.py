@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from rdzv_plugins.interfaces import Capability
-from rdzv_plugins.testing.harness import Harness
-from rdzv_plugins.testing.nodes.job import Node, NodesJob, rank_of, together
-from rdzv_plugins.testing.nodes.theme import NodeTheme
+from rdzv_plugins.testing.nodes import Node, NodesJob, NodeTheme, needs, rank_of, together
 
 _ENDPOINTS = 3
 """This many can lose one, whatever decides among those that are left."""
 _OUTAGE_S = 20
 """A backend that looks only for the lost endpoint must not take more seconds than this."""
-_UNDECLARED = "not tried: several_endpoints is not declared"
+_several = needs(
+    lambda theme: theme.declares(Capability.SEVERAL_ENDPOINTS), "not tried: several_endpoints is not declared"
+)
 
 
 class MovesTheme(NodeTheme):
@@ -23,12 +19,11 @@ class MovesTheme(NodeTheme):
 
     theme = "moves"
 
-    def test_node_that_serves_is_killed(self, harness: Harness, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    @_several
+    def test_node_that_serves_is_killed(self) -> None:
         """The others go on at another endpoint, with ranks that are still there; who comes later finds them there."""
-        if not self.declares(harness, Capability.SEVERAL_ENDPOINTS):
-            return self.gap(request, _UNDECLARED)
-        with self._job(harness, tmp_path) as job:
-            host, others = self._started(harness, job)
+        with self._job() as job:
+            host, others = self._started(job)
             host.kill()
             self._go_on(others, host, "was killed")
             newcomer = job.node()
@@ -39,16 +34,12 @@ class MovesTheme(NodeTheme):
             before = list(map(rank_of, others))
             together([*others, newcomer], [*(node.join() for node in others), entering], what)
             assert list(map(rank_of, others)) == before, "who stays keeps its rank"
-        return None
 
-    def test_node_that_serves_stands_still_and_goes_on(
-        self, harness: Harness, request: pytest.FixtureRequest, tmp_path: Path
-    ) -> None:
+    @_several
+    def test_node_that_serves_stands_still_and_goes_on(self) -> None:
         """The others go on at another endpoint; when it goes on itself it finds itself replaced, and joins them."""
-        if not self.declares(harness, Capability.SEVERAL_ENDPOINTS):
-            return self.gap(request, _UNDECLARED)
-        with self._job(harness, tmp_path) as job:
-            host, others = self._started(harness, job)
+        with self._job() as job:
+            host, others = self._started(job)
             host.freeze()
             self._go_on(others, host, "stands still")
             host.thaw()
@@ -58,18 +49,17 @@ class MovesTheme(NodeTheme):
                 assert node.await_change(), f"{node} is not told that {host} is back"
             what = f"3 nodes in one round: {host}, which served before, has come to the others"
             together([*others, host], [*(node.join() for node in others), returning], what)
-        return None
 
-    def _job(self, harness: Harness, directory: Path) -> NodesJob:
-        endpoints = directory / "endpoints"
+    def _job(self) -> NodesJob:
+        endpoints = self.directory / "endpoints"
         endpoints.mkdir()
-        conf = self.conf(harness, last_call_timeout=1, outage_timeout=_OUTAGE_S)
-        return NodesJob(harness, directory, "2:3", conf=conf, endpoint=harness.endpoints(endpoints, _ENDPOINTS))
+        conf = self.conf(last_call_timeout=1, outage_timeout=_OUTAGE_S)
+        return self.nodes("2:3", conf=conf, endpoint=self.harness.endpoints(endpoints, _ENDPOINTS))
 
-    def _started(self, harness: Harness, job: NodesJob) -> tuple[Node, list[Node]]:
+    def _started(self, job: NodesJob) -> tuple[Node, list[Node]]:
         """The node that serves, and the others by rank."""
         nodes = job.start(3)
-        host = self.host_of(harness, nodes)
+        host = self.host_of(nodes)
         assert host is not None, "no node serves, of those whose endpoints they are"
         return host, self.others_than(host, nodes)
 

@@ -12,23 +12,22 @@ import re
 import subprocess
 import sys
 import typing
-from importlib.metadata import entry_points
-from pathlib import Path
+from collections.abc import Collection
+from dataclasses import dataclass
+from importlib.metadata import distributions, entry_points
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal
-
-import pytest
 
 from rdzv_plugins.assemble.create import NoOptions, prepare
 from rdzv_plugins.errors import OptionError, RdzvError, UsageError
 from rdzv_plugins.host import ENTRY_POINT_GROUP, PluginHost
+from rdzv_plugins.host.discovery import PluginRecord
 from rdzv_plugins.installed import normalise
 from rdzv_plugins.interfaces import Capability, Request
 from rdzv_plugins.options import OptionInfo, PortRange, describe_options, parse_conf, parse_options
-from rdzv_plugins.testing.harness import Harness
-from rdzv_plugins.testing.nodes.job import NodesJob
-from rdzv_plugins.testing.suite.theme import Theme, on_ground
-from rdzv_plugins.testing.themes.loading import first_load, foreign, load
+from rdzv_plugins.testing.forked import environment_of
+from rdzv_plugins.testing.nodes import NodeTheme
+from rdzv_plugins.testing.suite import on_ground
 
 _BUILT_IN = ("static", "rdzv_plugins.backends.static")
 _TIMES = 2.0
@@ -44,7 +43,24 @@ _TIMEOUTS = ("timeout", "join_timeout")
 _SHORT_S = 3
 
 
-class PluginTheme(Theme):
+_LOAD_S = 120.0
+_PROGRAM = """
+import json, sys, time
+from importlib.metadata import EntryPoint
+from rdzv_plugins.host.discovery import PluginRecord
+from rdzv_plugins.host.validation import Validator
+
+name, value = sys.argv[1:]
+before = set(sys.modules)
+record = PluginRecord(name, value, "", "")
+record.plugin = EntryPoint(name, value, "rdzv_plugins").load()
+Validator().validate(record)
+new = {module.partition(".")[0] for module in set(sys.modules) - before}
+print(json.dumps({"seconds": time.process_time(), "modules": sorted(new), "error": record.error}))
+"""
+
+
+class PluginTheme(NodeTheme):
     """Tests for a light module, explained and checked options, a well-formed list entry, and errors with a remedy."""
 
     theme: ClassVar[str] = "plugin"
@@ -52,9 +68,9 @@ class PluginTheme(Theme):
 
     # loading
 
-    def test_loading_is_fast(self, harness: Harness) -> None:
+    def test_loading_is_fast(self) -> None:
         """Loading it costs hardly more CPU time than loading a built-in backend."""
-        record = self.entry(harness).record
+        record = self.entry.record
         own, other = first_load(record.name, record.value).seconds, first_load(*_BUILT_IN).seconds
         for attempt in range(_ATTEMPTS):  # whatever else the machine does makes a process slower, never faster
             if own <= _TIMES * other:
@@ -68,16 +84,16 @@ class PluginTheme(Theme):
             f"backend {other:.2f} s: every launch and every list pays for that; import inside of create()"
         )
 
-    def test_loading_imports_no_torch(self, harness: Harness) -> None:
+    def test_loading_imports_no_torch(self) -> None:
         """Loading it does not import torch."""
-        record = self.entry(harness).record
+        record = self.entry.record
         assert "torch" not in first_load(record.name, record.value).modules, (
             f"{record.value} imports torch when it is loaded: import it inside of create()"
         )
 
-    def test_loading_imports_no_client_library(self, harness: Harness) -> None:
+    def test_loading_imports_no_client_library(self) -> None:
         """Loading it imports nothing but itself, rdzv_plugins and the standard library."""
-        record = self.entry(harness).record
+        record = self.entry.record
         found = set(foreign(first_load(record.name, record.value).modules, record)) - {"torch"}
         assert not found, (
             f"{record.value} imports {', '.join(sorted(found))} when it is loaded: do so inside of create()"
@@ -85,33 +101,33 @@ class PluginTheme(Theme):
 
     # its entry in the list
 
-    def test_name_and_summary(self, harness: Harness) -> None:
+    def test_name_and_summary(self) -> None:
         """Its name is lower-case words with hyphens, its summary is one line."""
-        backend = self.entry(harness).backend
+        backend = self.entry.backend
         assert _WORD.fullmatch(backend.name), f"the name {backend.name!r} is not lower-case words with hyphens"
         _check_line(backend.summary, "the summary")
 
-    def test_aliases(self, harness: Harness) -> None:
+    def test_aliases(self) -> None:
         """Its aliases are well-formed, and lead to it."""
-        backend = self.entry(harness).backend
+        backend = self.entry.backend
         catalog = PluginHost.load().catalog
         for alias in backend.aliases:
             assert _WORD.fullmatch(alias), f"the alias {alias!r} is not lower-case words with hyphens"
             assert alias != backend.name, f"{alias!r} is both name and alias"
             assert catalog.find(alias).backend.name == backend.name
 
-    def test_entry_point_has_the_name_of_the_backend(self, harness: Harness) -> None:
+    def test_entry_point_has_the_name_of_the_backend(self) -> None:
         """Its entry point has its name: torchrun finds it by that."""
-        found = self.entry(harness)
+        found = self.entry
         names = {normalise(each) for each in (found.backend.name, *found.backend.aliases)}
         assert any(normalise(each.name) in names for each in entry_points(group=ENTRY_POINT_GROUP)), (
             f"no entry point is called {found.backend.name!r}: torchrun looks for it behind "
             f"rdzv-plugins.{found.record.name}, and does not find it"
         )
 
-    def test_is_listed(self, harness: Harness) -> None:
+    def test_is_listed(self) -> None:
         """It is in the list of rdzv backends, with its distribution, and works there."""
-        found = self.entry(harness)
+        found = self.entry
         data = _listed()
         mine = [each for each in data["backends"] if each["name"] == found.backend.name]
         assert len(mine) == 1, f"rdzv backends lists {found.backend.name!r} {len(mine)} times"
@@ -122,23 +138,23 @@ class PluginTheme(Theme):
 
     # options
 
-    def test_every_option_has_help(self, harness: Harness) -> None:
+    def test_every_option_has_help(self) -> None:
         """Every option has one line of help."""
-        for info in _options(self.entry(harness).backend.options):
+        for info in _options(self.entry.backend.options):
             _check_line(info.help, f"the help of option {info.name!r}")
 
-    def test_options_have_types_that_text_can_give(self, harness: Harness) -> None:
+    def test_options_have_types_that_text_can_give(self) -> None:
         """Every option is of a type that text can give."""
-        options = self.entry(harness).backend.options
+        options = self.entry.backend.options
         for name, hint in (typing.get_type_hints(options) if options else {}).items():
             assert _is_scalar(hint), (
                 f"option {name!r} is of type {hint}: take bool, int, float, str, PortRange or Literal, each also | None"
             )
 
-    def test_defaults_parse_from_their_text(self, harness: Harness) -> None:
+    def test_defaults_parse_from_their_text(self) -> None:
         """Every default, written after --rdzv-conf, gives itself."""
-        options = self.entry(harness).backend.options or NoOptions
-        given = dict(harness.conf)
+        options = self.entry.backend.options or NoOptions
+        given = dict(self.harness.conf)
         for info in _options(options):
             if info.default in (None, "", "REQUIRED") or info.name in given:
                 continue
@@ -150,70 +166,66 @@ class PluginTheme(Theme):
                 raise AssertionError(f"the default {pair} is refused when it is written: {error}") from error
             assert parsed == default, f"{pair} gives {parsed!r}, and without it there is {default!r}"
 
-    def test_unknown_option_is_refused(self, harness: Harness, tmp_path: Path) -> None:
+    def test_unknown_option_is_refused(self) -> None:
         """An unknown option is refused, with the name of the backend and what it accepts."""
-        self._refuse(harness, tmp_path, "no_such_option", "1")
+        self._refuse("no_such_option", "1")
 
-    def test_wrong_type_is_refused(self, harness: Harness, tmp_path: Path) -> None:
+    def test_wrong_type_is_refused(self) -> None:
         """An option of the wrong type is refused, with its name, the backend and what it takes."""
-        options = self.entry(harness).backend.options
+        options = self.entry.backend.options
         for name, hint in (typing.get_type_hints(options) if options else {}).items():
             if str not in (hint, *typing.get_args(hint)):
-                self._refuse(harness, tmp_path, name, _NONSENSE)
+                self._refuse(name, _NONSENSE)
 
-    def test_out_of_range_is_refused(self, harness: Harness, tmp_path: Path) -> None:
+    def test_out_of_range_is_refused(self) -> None:
         """An option out of its range is refused, with its name, the backend and the range."""
-        options = self.entry(harness).backend.options
+        options = self.entry.backend.options
         for field in dataclasses.fields(options) if options else ():
             for bound, step in (("minimum", -1), ("maximum", 1)):
                 if field.metadata.get(bound) is not None:
-                    self._refuse(harness, tmp_path, field.name, str(field.metadata[bound] + step))
+                    self._refuse(field.name, str(field.metadata[bound] + step))
 
     # the endpoint
 
-    def test_good_request_is_accepted(self, harness: Harness, tmp_path: Path) -> None:
+    def test_good_request_is_accepted(self) -> None:
         """The endpoint and the options of its harness are accepted."""
-        request = self._prepare(harness, harness.request(harness.endpoint(tmp_path)))
+        request = self._prepare(self.harness.request(self.harness.endpoint(self.directory)))
         assert request.options is not None
 
-    def test_wrong_endpoint_is_refused(self, harness: Harness, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    def test_wrong_endpoint_is_refused(self) -> None:
         """An endpoint of a wrong form is refused before anything starts, with what to write instead."""
-        if not harness.wrong_endpoints:
-            self.gap(request, "not tried: the harness names no wrong endpoint")
-        for wrong in harness.wrong_endpoints:
-            error = self._error(harness, harness.request(wrong), UsageError)
+        if not self.harness.wrong_endpoints:
+            self.gap("not tried: the harness names no wrong endpoint")
+        for wrong in self.harness.wrong_endpoints:
+            error = self._error(self.harness.request(wrong), UsageError)
             assert wrong in str(error) or "endpoint" in str(error), f"does not name the endpoint {wrong!r}: {error}"
 
     @on_ground
-    def test_nobody_at_the_endpoint(self, harness: Harness, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    def test_nobody_at_the_endpoint(self) -> None:
         """Nobody at the endpoint ends within the time-out in an error that names it and says what to do."""
-        nowhere = harness.nowhere(tmp_path)
+        nowhere = self.harness.nowhere(self.directory)
         if nowhere is None:
-            self.gap(request, "not tried: there is no endpoint at which nobody could be")
+            self.gap("not tried: there is no endpoint at which nobody could be")
             return
-        short = {each: str(_SHORT_S) for each in _TIMEOUTS if each in self._option_names(harness)}
-        with NodesJob(harness, tmp_path, "2", endpoint=nowhere, conf=short) as job:
-            rank = {"node_rank": 1} if self.declares(harness, Capability.NODE_RANK) else {}
+        short = {each: str(_SHORT_S) for each in _TIMEOUTS if each in self._option_names()}
+        with self.nodes("2", endpoint=nowhere, conf=short) as job:
+            rank = {"node_rank": 1} if self.declares(Capability.NODE_RANK) else {}
             error = job.node(**rank).join().error()
-        assert error.is_a(RdzvError), f"it is no RdzvError: {error}"
-        assert nowhere in error.text, f"does not name the endpoint {nowhere!r}: {error}"
-        assert error.remedy, f"does not say what to do: {error}"
+        error.must_be(RdzvError, saying=re.escape(nowhere))
 
-    def _option_names(self, harness: Harness) -> list[str]:
-        return [info.name for info in _options(self.entry(harness).backend.options)]
+    def _option_names(self) -> list[str]:
+        return [info.name for info in _options(self.entry.backend.options)]
 
-    def _prepare(self, harness: Harness, request: Request) -> Request:
+    def _prepare(self, request: Request) -> Request:
         """Prepare a request as the launcher does, first of all."""
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in harness.environment.items():
-                patch.setenv(name, value)
-            return prepare(self.entry(harness), request)
+        with environment_of(self.harness.environment):
+            return prepare(self.entry, request)
 
-    def _error(self, harness: Harness, request: Request, kind: type[RdzvError]) -> RdzvError:
+    def _error(self, request: Request, kind: type[RdzvError]) -> RdzvError:
         """How the request is refused: this has to be ``kind``, with a remedy."""
         what = f"--rdzv-endpoint={request.endpoint} --rdzv-conf={dict(request.conf)}"
         try:
-            self._prepare(harness, request)
+            self._prepare(request)
         except RdzvError as error:
             refusal = error
         else:
@@ -223,11 +235,11 @@ class PluginTheme(Theme):
         assert refusal.remedy, f"{what} is refused without a remedy: {refusal}"
         return refusal
 
-    def _refuse(self, harness: Harness, directory: Path, key: str, value: str) -> None:
-        endpoint = directory / f"endpoint-{key}-{value}"
+    def _refuse(self, key: str, value: str) -> None:
+        endpoint = self.directory / f"endpoint-{key}-{value}"
         endpoint.mkdir()
-        error = self._error(harness, harness.request(harness.endpoint(endpoint), conf={key: value}), OptionError)
-        for word in (key, self.entry(harness).backend.name):
+        error = self._error(self.harness.request(self.harness.endpoint(endpoint), conf={key: value}), OptionError)
+        for word in (key, self.entry.backend.name):
             assert word in str(error), f"does not name {word!r}: {error}"
 
 
@@ -254,3 +266,41 @@ def _listed() -> Any:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An interpreter that has loaded one plug-in and asked it for its backends."""
+
+    seconds: float
+    """CPU time in seconds, including the start of the interpreter."""
+    modules: Collection[str]
+    """Top-level names of what the plug-in has imported, including itself."""
+
+
+def load(name: str, value: str) -> Loaded:
+    """Load the entry point ``name = value``. Raises AssertionError with its output if that fails."""
+    command = [sys.executable, "-c", _PROGRAM, name, value]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_LOAD_S)
+    assert done.returncode == 0, f"loading {value} failed:\n{done.stderr}"
+    data = json.loads(done.stdout.splitlines()[-1])  # it may print something itself
+    assert not data["error"], f"the plug-in {value} {data['error']}"
+    return Loaded(data["seconds"], data["modules"])
+
+
+@functools.cache
+def first_load(name: str, value: str) -> Loaded:
+    """Load a plug-in as ``load`` does, once for all tests of this process."""
+    return load(name, value)
+
+
+def foreign(modules: Collection[str], record: PluginRecord) -> list[str]:
+    """The modules installed by other distributions: neither the plug-in's own, nor of this project."""
+    own = record.value.partition(":")[0].partition(".")[0]
+    unknown = set(modules) - {*sys.stdlib_module_names, "rdzv_plugins", "pluggy", own}
+    if not unknown:
+        return []
+    mine = normalise(record.distribution)
+    others = [each for each in distributions() if normalise(each.metadata["Name"] or "") != mine]
+    installed = {path.parts[0].partition(".")[0] for other in others for path in other.files or ()}
+    return sorted(unknown & installed)

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
-
-import pytest
 
 from rdzv_plugins.testing.harness import Harness
-from rdzv_plugins.testing.nodes.job import Node, NodesJob, in_round, rank_of
-from rdzv_plugins.testing.nodes.theme import NodeTheme
+from rdzv_plugins.testing.nodes import Node, NodeTheme, in_round, rank_of
 
 SIZES = (3, 4, 8)
 """The numbers of nodes that are compared. Of 2 nodes, one may lead and the other serve the workers' store."""
@@ -31,16 +27,14 @@ class ScaleTheme(NodeTheme):
 
     theme = "scale"
 
-    def test_requests_of_a_node_are_the_same_for_any_number_of_nodes(
-        self, harness: Harness, request: pytest.FixtureRequest, tmp_path: Path
-    ) -> None:
+    def test_requests_of_a_node_are_the_same_for_any_number_of_nodes(self) -> None:
         """I3: what a first round and a later one cost a node in requests is the same for 3, 4 and 8 nodes."""
-        if harness.kind != "coordination":
-            return self.gap(request, _not_promised(harness))
+        if self.harness.kind != "coordination":
+            return self.gap(_not_promised(self.harness))
         first: dict[int, Requests] = {}
         later: dict[int, Requests] = {}
         for size in SIZES:
-            with NodesJob(harness, tmp_path, str(size)) as job:
+            with self.nodes(str(size)) as job:
                 nodes = job.start(size)
                 before = _settled(nodes)
                 first[size] = _of_one(size, nodes, before, {})
@@ -52,11 +46,11 @@ class ScaleTheme(NodeTheme):
             )
         return None
 
-    def test_idle_node_asks_nothing(self, harness: Harness, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    def test_idle_node_asks_nothing(self) -> None:
         """I3: while a round lasts no node asks for anything, however often its agent wants to know who waits."""
-        if harness.kind != "coordination":
-            return self.gap(request, _not_promised(harness))
-        with NodesJob(harness, tmp_path, "3") as job:
+        if self.harness.kind != "coordination":
+            return self.gap(_not_promised(self.harness))
+        with self.nodes("3") as job:
             nodes = job.start(3)
             before, begin = _settled(nodes), time.monotonic()
             sent = {node: node.traffic() for node in nodes}
@@ -64,10 +58,10 @@ class ScaleTheme(NodeTheme):
                 assert pending.result() == 0, "nothing has happened"
             for node in nodes:
                 assert node.requests() == before[node], f"{node} has asked for something while it was idle"
-            if not harness.dialled:
-                return self.gap(request, f"not tried: the endpoint is not HOST:PORT of TCP, {_UNSEEN}")
+            if not self.harness.dialled:
+                return self.gap(f"not tried: the endpoint is not HOST:PORT of TCP, {_UNSEEN}")
             for node in nodes:
-                if self.serves(harness, node):
+                if self.serves(node):
                     continue
                 more = node.traffic() - sent[node]
                 rate = more / (time.monotonic() - begin)
@@ -76,7 +70,7 @@ class ScaleTheme(NodeTheme):
                     "the service is to push what changes"
                 )
                 if more < 0 or not sent[node]:  # only open connections can be asked
-                    return self.gap(request, f"not tried: it keeps no connection open, {_UNSEEN}")
+                    return self.gap(f"not tried: it keeps no connection open, {_UNSEEN}")
         return None
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import ClassVar, TypeAlias, cast
 
 import pytest
 
 from rdzv_plugins.testing.harness import Harness
-from rdzv_plugins.testing.nodes.job import Node, NodeError, NodesJob, in_round
-from rdzv_plugins.testing.suite.theme import Theme
+from rdzv_plugins.testing.nodes import Node, NodeError, NodesJob, NodeTheme, in_round
 
 _SOON = timedelta(seconds=0.2)
 _LARGE = bytes(range(256)) * 1024
@@ -29,27 +27,28 @@ def _write(node: Node, operation: str, key: str, value: str) -> None:
     assert node.worker("check", [key]) is True
 
 
-class StoreTheme(Theme):
+class StoreTheme(NodeTheme):
     """Tests every operation of a store, and that each round has its own store: new, empty and private."""
 
     theme: ClassVar[str] = "store"
 
     @pytest.fixture
-    def pair(self, harness: Harness, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    def pair(self, tmp_path_factory: pytest.TempPathFactory) -> Pair:
         """Two nodes of one round, the same for all tests of the class, which use different keys."""
-        of_class = request.node.getparent(pytest.Class)
-        if of_class.stash.get(_PAIR, (None,))[0] is not harness:  # an author's harness may differ from test to test
+        of_class = self._request.node.getparent(pytest.Class)
+        kept, _ = of_class.stash.get(_PAIR, (None, None))
+        if kept is not self.harness:  # an author's harness may differ from test to test
             with contextlib.ExitStack() as unless_kept:
-                job = unless_kept.enter_context(NodesJob(harness, tmp_path_factory.mktemp("store"), "2"))
+                job = unless_kept.enter_context(NodesJob(self.harness, tmp_path_factory.mktemp("store"), "2"))
                 first, second = job.start(2)
-                of_class.stash[_PAIR] = harness, (first, second)
+                of_class.stash[_PAIR] = self.harness, (first, second)
                 of_class.addfinalizer(unless_kept.pop_all().close)
         return cast(Pair, of_class.stash[_PAIR][1])
 
     @pytest.fixture
-    def own_pair(self, harness: Harness, tmp_path: Path) -> Iterator[Pair]:
+    def own_pair(self) -> Iterator[Pair]:
         """Two nodes of one round, for one test."""
-        with NodesJob(harness, tmp_path, "2") as job:
+        with self.nodes("2") as job:
             first, second = job.start(2)
             yield first, second
 
@@ -242,9 +241,9 @@ class StoreTheme(Theme):
                 key = f"late from {late.name}"
                 assert node.worker("check", [key]) is False, f"the key {key!r} of an old worker is in the new round"
 
-    def test_a_job_of_one_node(self, harness: Harness, tmp_path: Path) -> None:
+    def test_a_job_of_one_node(self) -> None:
         """A job of one node has a store too, and a new one in its second round."""
-        with NodesJob(harness, tmp_path, "1") as job:
+        with self.nodes("1") as job:
             (node,) = job.start(1)
             node.worker("set", "key", "value")
             assert node.worker("get", "key") == b"value"

@@ -19,7 +19,7 @@ from rdzv_launcher.bench.jobs.launchers import JobFailed, Launcher, last_words, 
 from rdzv_launcher.bench.method.readings import cpu_seconds
 from rdzv_launcher.bench.processes.guard import Guard, end_all, environment, marked
 from rdzv_plugins.kvstore.sockets.listening import port_holder
-from rdzv_plugins.testing.agents.agent import Agent, cold
+from rdzv_plugins.testing.launched import Agent, cold
 
 _LOOK_EVERY_S = 0.02
 _END_S = 30.0

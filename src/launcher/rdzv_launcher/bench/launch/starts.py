@@ -17,7 +17,7 @@ from rdzv_launcher.bench.launch.worker import LINE
 from rdzv_launcher.bench.method.readings import cpu_seconds, family_cpu_seconds, peak_memory
 from rdzv_launcher.bench.method.turns import DidNotFinish
 from rdzv_launcher.bench.processes.guard import Guard, end_all, environment
-from rdzv_plugins.testing.forks.signals import default_signals
+from rdzv_plugins.testing.processes import default_signals
 
 _SAMPLE_EVERY_S = 0.002
 _STOP_S = 10.0

@@ -20,8 +20,8 @@ from types import TracebackType
 
 from rdzv_launcher.bench.processes.child import Child, module_command
 from rdzv_plugins.errors import RdzvError
-from rdzv_plugins.testing.agents.processes import MARK, clean_environment, kill
-from rdzv_plugins.testing.agents.processes import marked as carrying
+from rdzv_plugins.testing.processes import MARK, clean_environment, kill
+from rdzv_plugins.testing.processes import marked as carrying
 
 _START_LIMIT_S = 60.0
 _END_LIMIT_S = 60.0

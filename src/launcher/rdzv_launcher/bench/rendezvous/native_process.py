@@ -22,7 +22,7 @@ from rdzv_launcher.bench.method.readings import private_mib
 from rdzv_launcher.bench.processes.hosts import Machine, inside
 from rdzv_launcher.bench.processes.load import load_module
 from rdzv_launcher.bench.rendezvous.nodes import VIEW, as_request, gave_up
-from rdzv_plugins.assemble.create import create_handler, prepare
+from rdzv_plugins.assemble.create import create_rendezvous, prepare
 from rdzv_plugins.elastic.keys import MEMBERS, encode
 from rdzv_plugins.endpoints import is_loopback_address, parse_endpoint
 from rdzv_plugins.errors import RdzvError
@@ -87,7 +87,7 @@ class NativeProcess:
         if self._task["says_who_serves"]:
             request = dataclasses.replace(request, conf={**request.conf, "is_host": "false"})
         entry = self._host.catalog.find(request.backend)
-        handler = cast(Any, create_handler(self._host, entry, prepare(entry, request)))._inner  # an ElasticHandler
+        handler = cast(Any, create_rendezvous(self._host, entry, prepare(entry, request)).handler)  # an ElasticHandler
         if handler._options.store == "tiered":
             raise RdzvError(_NO_PROXIES)
         endpoint = parse_endpoint(request.endpoint, None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rdzv_launcher.bench.rendezvous.service import Served
-from rdzv_plugins.testing.nodes.counts import LEAD
+from rdzv_plugins.testing.counts import LEAD
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What the agent's loop works with: the rendezvous, and the object that starts the workers."""
+"""What the agent's loop works with, besides the rendezvous: what starts the workers, tells them, and is told."""
 
 from __future__ import annotations
 
@@ -7,37 +7,9 @@ from typing import Protocol
 
 from rdzv_launcher.run.agent.decisions import Decisions
 from rdzv_launcher.run.agent.events import Event
-from rdzv_launcher.run.agent.exit_barrier import KnowsOthers
 from rdzv_launcher.run.agent.steps import Step
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
-from rdzv_plugins.interfaces import Failure, Outcome, RendezvousInfo
 from rdzv_plugins.runtime import Signals
-
-
-class Rendezvous(KnowsOthers, Protocol):
-    """The part of ``HostedHandler`` that the agent uses. For the main thread, except ``note_failure``."""
-
-    def get_run_id(self) -> str: ...
-
-    def next_rendezvous(self) -> RendezvousInfo: ...
-
-    def num_nodes_waiting(self) -> int: ...
-
-    def note_failure(self, failure: Failure) -> None: ...
-
-    def first_failure(self) -> Failure | None: ...
-
-    def count_restart(self, note: str) -> Sequence[str] | None: ...
-
-    def note_leaving(self, reason: str) -> None: ...
-
-    def lost_peers(self) -> Sequence[str]: ...
-
-    def stay(self) -> None: ...
-
-    def leave(self, outcome: Outcome) -> None: ...
-
-    def shutdown(self) -> bool: ...
 
 
 class Workers(Protocol):

@@ -8,16 +8,17 @@ nodes that are known to live, and hears when another node has to run again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 from rdzv_launcher.run.agent.events import BarrierOver, MustRunAgain
-from rdzv_launcher.run.agent.round_store import RoundStore, appear, is_lost
+from rdzv_launcher.run.agent.round_store import appear, is_lost
+from rdzv_plugins.interfaces import RendezvousHandler
 from rdzv_plugins.plain_text import some
-from rdzv_plugins.reporting import EVERY_S, Reporting
 from rdzv_plugins.rounds import exit_barrier as keys
 from rdzv_plugins.rounds.joining_again import must_join_again
 from rdzv_plugins.runtime import Runtime
+from rdzv_plugins.store import Store
+from rdzv_plugins.timing import EVERY_S, Reporting
 
 logger = logging.getLogger(__name__)
 
@@ -25,27 +26,13 @@ _SLICE_S = 1.0
 _NAMED = 16
 
 
-class KnowsOthers(Protocol):
-    """What a handler is asked during the wait; see ``JobAware``, ``MembershipAware`` and ``PeerAware``."""
-
-    def note_done(self) -> None: ...
-
-    def must_rejoin(self) -> bool: ...
-
-    def peer_lost(self) -> bool: ...
-
-    def raise_if_ended(self) -> None: ...
-
-    def working_peers(self) -> Sequence[str]: ...
-
-
 class ExitBarrier:
     """The exit barrier of one round. For one thread."""
 
     def __init__(
         self,
-        store: RoundStore,
-        handler: KnowsOthers,
+        store: Store,
+        handler: RendezvousHandler,
         *,
         rank: int,
         nodes: int,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rdzv_launcher.run.agent.collaborators import Rendezvous, Workers
+from rdzv_launcher.run.agent.collaborators import Workers
 from rdzv_launcher.run.agent.events import CauseFound, Event, RestartAllowed, RestartRefused, WorkerEnded
 from rdzv_launcher.run.agent.retries import Retries
 from rdzv_launcher.run.summary import describe
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.errors import NodeLost, is_signal
-from rdzv_plugins.interfaces import Failure
+from rdzv_plugins.interfaces import Failure, RendezvousHandler
 from rdzv_plugins.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -27,27 +27,27 @@ class Failures:
     """One agent's failures, of its newest generation. For the agent's main thread."""
 
     def __init__(
-        self, rendezvous: Rendezvous, workers: Workers, retries: Retries, hang_timeout: float, runtime: Runtime
+        self, handler: RendezvousHandler, workers: Workers, retries: Retries, hang_timeout: float, runtime: Runtime
     ) -> None:
         """A hang is only found once the job has stood still for ``hang_timeout`` seconds."""
-        self._rendezvous, self._workers = rendezvous, workers
+        self._handler, self._workers = handler, workers
         self._retries, self._hang_timeout = retries, hang_timeout
         self._runtime, self._host = runtime, runtime.gethostname()
         self._group: WorkerGroup | None = None
-        self._exit_codes: dict[int, int] = {}
+        self._ended: dict[int, Failure] = {}
         self._hang: Failure | None = None
         """The worker that was different when the generation hung."""
         self._report: OwnThread | None = None
         self._started_at = 0.0
 
     @property
-    def exit_codes(self) -> Mapping[int, int]:
-        """The workers that failed without being told to stop: global rank to exit code."""
-        return self._exit_codes
+    def ended(self) -> Sequence[Failure]:
+        """The workers that failed without being told to stop, in the order in which they ended."""
+        return tuple(self._ended.values())
 
     def forget(self) -> None:
         """A new generation is about to be started: what is known about the last one no longer matters."""
-        self._exit_codes, self._report, self._hang = {}, None, None
+        self._ended, self._report, self._hang = {}, None, None
 
     def started(self, group: WorkerGroup, now: float) -> None:
         """The workers of ``group``, which has their pids, are running from ``now`` (monotonic, in seconds) on."""
@@ -58,7 +58,7 @@ class Failures:
         if not isinstance(event, WorkerEnded) or event.exit_code == 0 or self._group is None:
             return
         if event.generation == self._group.generation:
-            self._exit_codes[self._group.workers[event.local_rank].global_rank] = event.exit_code
+            self._ended[event.local_rank] = self._group.failure(event.local_rank, event.exit_code, host=self._host)
 
     def tell(self, local_rank: int, exit_code: int) -> None:
         """Tell the others that this worker has failed, the first one here. Does not wait for anybody."""
@@ -75,7 +75,7 @@ class Failures:
 
         def tell() -> None:
             try:
-                self._rendezvous.note_failure(failure)
+                self._handler.note_failure(failure)
             except Exception as error:  # the endpoint may be gone with the node that failed: then this is our own view
                 logger.debug("could not record the failure: %s", error)
 
@@ -89,9 +89,9 @@ class Failures:
 
     def find_cause(self, local_rank: int, exit_code: int) -> CauseFound:
         """Find the first failure over all nodes. Asks the others; raises ``NodeLost`` if the cause is a lost node."""
-        if lost := self._rendezvous.lost_peers():
+        if lost := self._handler.lost_peers():
             raise NodeLost(
-                f"run {self._rendezvous.get_run_id()!r}: {'; '.join(lost)}. The workers here failed with it",
+                f"run {self._handler.get_run_id()!r}: {'; '.join(lost)}. The workers here failed with it",
                 remedy="Look at the output of that node. With --max-restarts=N the others wait for one in its place.",
             )
         first = self._first(local_rank, exit_code)
@@ -117,8 +117,8 @@ class Failures:
         try:
             self.wait_told()
             if self._report is None:
-                self._rendezvous.note_failure(first)
-            first = self._rendezvous.first_failure() or first
+                self._handler.note_failure(first)
+            first = self._handler.first_failure() or first
         except Exception as error:  # the store may have gone with the failed node
             if is_signal(error):
                 raise

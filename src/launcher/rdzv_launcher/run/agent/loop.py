@@ -10,14 +10,14 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.collaborators import NoNotices, Notices, Observer, Rendezvous, Workers
+from rdzv_launcher.run.agent.collaborators import NoNotices, Notices, Observer, Workers
 from rdzv_launcher.run.agent.decisions import Decisions
 from rdzv_launcher.run.agent.events import Event
 from rdzv_launcher.run.agent.exit_barrier import ExitBarrier
@@ -25,16 +25,18 @@ from rdzv_launcher.run.agent.failures import Failures
 from rdzv_launcher.run.agent.limits import Limits
 from rdzv_launcher.run.agent.ranks import RoleInfo, exchange, identical
 from rdzv_launcher.run.agent.retries import Retries, RetryLimits
-from rdzv_launcher.run.agent.round_store import RoundStore, is_graceful_exit, is_lost, is_timeout
+from rdzv_launcher.run.agent.round_store import is_graceful_exit, is_lost, is_timeout
 from rdzv_launcher.run.agent.steps import Step
 from rdzv_launcher.run.agent.stopping_signals import StoppingSignals
 from rdzv_launcher.run.agent.stuck_workers import StuckWorkers, process_state
 from rdzv_launcher.run.health.pulse import Pulse
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
+from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.errors import RendezvousFailed, is_signal
-from rdzv_plugins.interfaces import Outcome
+from rdzv_plugins.interfaces import Failure, Outcome
 from rdzv_plugins.rounds.joining_again import must_join_again
 from rdzv_plugins.runtime import Empty, Runtime
+from rdzv_plugins.store import Store
 
 if TYPE_CHECKING:
     from queue import SimpleQueue
@@ -90,16 +92,16 @@ class AgentLoop:
         self._notices, self._observers = notices or NoNotices(), observers
         self._on_late = on_late
         self._settings = settings
-        self._rendezvous, self._workers = rendezvous, workers
+        self._rendezvous, self._handler, self._workers = rendezvous, rendezvous.handler, workers
         self._inbox, self._signals = inbox, signals
         self._runtime = runtime
         self._host, self._pid = runtime.gethostname(), runtime.getpid()
         self._decisions = Decisions(settings.limits, host=self._host, pid=self._pid)
         self._stuck = StuckWorkers(settings.stuck_timeout, state_of)
-        retries = Retries(settings.retries, rendezvous)
-        self._failures = Failures(rendezvous, workers, retries, settings.hang_timeout, runtime)
+        retries = Retries(settings.retries, rendezvous.handler)
+        self._failures = Failures(rendezvous.handler, workers, retries, settings.hang_timeout, runtime)
         self._pulse = pulse or Pulse(runtime)
-        self._store: RoundStore | None = None
+        self._store: Store | None = None
         self._group: WorkerGroup | None = None
         self._untold: deque[Event] = deque()
         """Events taken from the inbox, but not passed to the decisions yet."""
@@ -117,9 +119,9 @@ class AgentLoop:
         return self._group
 
     @property
-    def failures(self) -> Mapping[int, int]:
-        """The workers of the newest generation that failed without being told to stop: global rank to exit code."""
-        return self._failures.exit_codes
+    def failures(self) -> Sequence[Failure]:
+        """The workers of the newest generation that failed without being told to stop, in the order of their ends."""
+        return self._failures.ended
 
     def run(self) -> steps.End:
         """Run to the end; when this returns, the others have been told of it.
@@ -204,7 +206,7 @@ class AgentLoop:
         if now < self._look_at:
             return None
         self._look_at = now + self._settings.monitor_interval
-        return self._ask(lambda: events.NodesWait() if self._rendezvous.num_nodes_waiting() > 0 else None, within=0.0)
+        return self._ask(lambda: events.NodesWait() if self._handler.num_nodes_waiting() > 0 else None, within=0.0)
 
     def _take(self, step: Step) -> Event | None:
         """Take a step; returns its answer, if it has one and no signal came in between."""
@@ -223,7 +225,7 @@ class AgentLoop:
             case steps.Kill():
                 self._workers.kill_all()
             case steps.AskPeers():
-                return self._ask(lambda: events.PeersAnswered(self._rendezvous.peer_lost()))
+                return self._ask(lambda: events.PeersAnswered(self._handler.peer_lost()))
             case steps.CountRestart(local_rank, exit_code):
                 return self._ask(lambda: self._failures.count_restart(local_rank, exit_code))
             case steps.FindCause(local_rank, exit_code):
@@ -279,13 +281,13 @@ class AgentLoop:
         except Exception as error:
             if is_signal(error) or not (is_lost(error) or is_timeout(error) or isinstance(error, RendezvousFailed)):
                 raise
-            if must_join_again(self._rendezvous):
+            if must_join_again(self._handler):
                 logger.info("the round was over while ranks were exchanged (%s): joining again", error)
                 return events.RoundOver()
             if isinstance(error, RendezvousFailed):
                 raise
             raise RendezvousFailed(
-                f"run {self._rendezvous.get_run_id()!r}: the ranks of the workers could not be exchanged: {error}",
+                f"run {self._handler.get_run_id()!r}: the ranks of the workers could not be exchanged: {error}",
                 remedy="Look at the output of node rank 0, or of the node whose agent serves the store.",
             ) from error
         self._group = WorkerGroup(settings.role, info.rank, info.world_size, workers, info.bootstrap_store_info)
@@ -313,7 +315,7 @@ class AgentLoop:
         assert self._store is not None
         return ExitBarrier(
             self._store,
-            self._rendezvous,
+            self._handler,
             rank=self._group.group_rank,
             nodes=self._group.group_world_size,
             timeout=self._settings.exit_barrier_timeout,
@@ -322,14 +324,14 @@ class AgentLoop:
         ).wait()
 
     def _stay(self) -> Event:
-        self._rendezvous.stay()
+        self._handler.stay()
         return events.Stayed()
 
     def _note_leaving(self, reason: str) -> None:
         """No error may come between a signal and the workers; another signal ends this call."""
         try:
             with self._signals.raising():
-                self._rendezvous.note_leaving(reason)
+                self._handler.note_leaving(reason)
         except Exception as error:
             if not self._signals.pending:
                 logger.warning("could not tell the other nodes that this one leaves: %s", error)

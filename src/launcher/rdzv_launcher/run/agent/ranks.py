@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from rdzv_launcher.run.agent.round_store import RoundStore, appear
+from rdzv_launcher.run.agent.round_store import appear
 from rdzv_launcher.run.workers.worker_group import Worker
 from rdzv_plugins.errors import RendezvousFailed
 from rdzv_plugins.plain_text import printable, some
 from rdzv_plugins.runtime import Runtime
+from rdzv_plugins.store import Store
 
 ROLE_INFO = "torchelastic/role_info/"
 ASSIGNED_RANKS = "torchelastic/assigned_ranks/"
@@ -56,7 +57,7 @@ class Base(Struct, frozen=True):
         )
 
 
-def exchange(store: RoundStore, me: RoleInfo, nodes: int, runtime: Runtime) -> tuple[Worker, ...]:
+def exchange(store: Store, me: RoleInfo, nodes: int, runtime: Runtime) -> tuple[Worker, ...]:
     """Return this node's workers. Waits until the others have described themselves, at most for its time-out.
 
     Raises ``RendezvousFailed``, naming the node that has said nothing, or nonsense; and the store's own error if the
@@ -94,7 +95,7 @@ def assign(infos: Sequence[RoleInfo]) -> list[Base]:
     return bases
 
 
-def _wait(store: RoundStore, keys: list[str], what: str, runtime: Runtime, teller: int | None = None) -> None:
+def _wait(store: Store, keys: list[str], what: str, runtime: Runtime, teller: int | None = None) -> None:
     """Wait for what node ``teller`` says, or, if that is None, for what each node says under the key of its rank."""
     limit = store.timeout.total_seconds()
     deadline = runtime.monotonic() + limit

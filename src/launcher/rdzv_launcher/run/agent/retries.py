@@ -1,14 +1,12 @@
 """Whether failed workers are started again, beyond what one node knows: a budget of the job, crash loops, delays.
 
-The rendezvous keeps the notes of all failed rounds. Where it keeps none (a plug-in's handler), or cannot be asked now,
-this agent's own notes have to do.
+The handler keeps the notes of all failed rounds. Where it keeps none (a plug-in's own), or cannot be asked now, this
+agent's notes have to do.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -17,7 +15,7 @@ from rdzv_launcher.run.agent.crash_loop import Counts, Spent
 from rdzv_launcher.run.agent.events import RestartAllowed, RestartRefused
 from rdzv_launcher.run.summary import describe
 from rdzv_plugins.errors import CrashLoop, is_signal
-from rdzv_plugins.interfaces import Failure
+from rdzv_plugins.interfaces import Failure, RendezvousHandler
 
 logger = logging.getLogger(__name__)
 
@@ -32,17 +30,11 @@ class RetryLimits(Struct, frozen=True):
     """Seconds before the third restart without progress; each further one waits twice as long."""
 
 
-class CountsRestarts(Protocol):
-    """The part of the rendezvous that is asked about restarts."""
-
-    def count_restart(self, note: str) -> Sequence[str] | None: ...
-
-
 class Retries:
     """Decides for one agent whether its workers are restarted. For one thread."""
 
-    def __init__(self, limits: RetryLimits, rendezvous: CountsRestarts) -> None:
-        self._limits, self._rendezvous = limits, rendezvous
+    def __init__(self, limits: RetryLimits, handler: RendezvousHandler) -> None:
+        self._limits, self._handler = limits, handler
         self._own: list[Spent] = []
 
     def decide(self, failure: Failure, ran: float) -> RestartAllowed | RestartRefused:
@@ -75,7 +67,7 @@ class Retries:
         """The failed rounds, in order; this one is the last."""
         self._own.append(latest)
         try:
-            notes = self._rendezvous.count_restart(crash_loop.to_note(latest))
+            notes = self._handler.count_restart(crash_loop.to_note(latest))
         except Exception as error:  # the service may have gone with the node that failed
             if is_signal(error):
                 raise

@@ -1,47 +1,15 @@
-"""What agents need from the store of their round, and what its errors mean. Any ``torch.distributed.Store`` will do.
+"""What the errors of a round's store mean to its agents.
 
 torch's errors are recognised by their class names, because importing them would import torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
-from typing import Protocol
 
 from rdzv_plugins.errors import EndpointLost, SpareReleased, StoreLost, StoreTimeout
 from rdzv_plugins.runtime import Runtime
-
-
-class RoundStore(Protocol):
-    """The part of ``torch.distributed.Store`` that agents use. Keys are private to the round and to its agents."""
-
-    @property
-    def timeout(self) -> timedelta:
-        """How long waits may take unless stated otherwise."""
-        ...
-
-    def set(self, key: str, value: str) -> None: ...
-
-    def get(self, key: str) -> bytes:
-        """The value of a key; waits until the key exists."""
-        ...
-
-    def add(self, key: str, amount: int) -> int:
-        """Add to a number, which starts at 0; returns its new value."""
-        ...
-
-    def check(self, keys: list[str]) -> bool:
-        """True if all of the keys exist."""
-        ...
-
-    def multi_set(self, keys: list[str], values: list[str]) -> None: ...
-
-    def multi_get(self, keys: list[str]) -> Sequence[bytes]: ...
-
-    def wait(self, keys: list[str], timeout: timedelta) -> None:
-        """Return when all of the keys exist; otherwise raises an error for which ``is_timeout`` holds."""
-        ...
+from rdzv_plugins.store import Store
 
 
 def is_lost(error: Exception) -> bool:
@@ -60,7 +28,7 @@ def is_timeout(error: Exception, *, over: bool = False) -> bool:
     return said or (over and type(error) is RuntimeError)
 
 
-def appear(store: RoundStore, keys: list[str], seconds: float, runtime: Runtime) -> bool:
+def appear(store: Store, keys: list[str], seconds: float, runtime: Runtime) -> bool:
     """Wait for all of the keys; False if they are not there after ``seconds``, and never earlier: no loop can spin.
 
     Raises every error that is not a time-out.

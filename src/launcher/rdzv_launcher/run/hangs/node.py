@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rdzv_launcher.run.hangs.place import Place
@@ -44,9 +44,9 @@ class NodeHangs:
             self._watch = HangWatch(timeout, place, self._told, stacks, questions, on_hang)
             self._watch.start()
 
-    def environment(self, worker: Mapping[str, str]) -> dict[str, str]:
+    def environment(self, global_rank: int) -> dict[str, str]:
         """Additional variables for a worker that is about to be started."""
-        return self._page.environment(int(worker["RANK"])) if self._page is not None else {}
+        return self._page.environment(global_rank) if self._page is not None else {}
 
     def close(self) -> None:
         """End the watch: whatever happens from now on is not a hang."""

@@ -63,12 +63,11 @@ class NodeNotices:
         self._silent: set[int] = set()
         """The agents about which it was logged that they do not answer."""
 
-    def environment(self, variables: Mapping[str, str], group: WorkerGroup) -> Mapping[str, str]:
-        """Variables for the worker with these ``variables``, which is about to be started."""
-        place = int(variables["RANK"]) - group.workers[0].global_rank
+    def environment(self, group: WorkerGroup, local_rank: int, variables: Mapping[str, str]) -> Mapping[str, str]:
+        """Additional variables for a worker that is about to be started, and has these so far."""
         with self._board.held():  # the agent of the new workers must not answer for the old round
             self._group = group
-            return self._board.environment(group.generation, int(variables.get(_ROUND, group.generation)), place)
+            return self._board.environment(group.generation, int(variables.get(_ROUND, group.generation)), local_rank)
 
     def give(self, reason: str, seconds: float) -> None:
         """See ``collaborators.Notices``."""

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from rdzv_launcher.run.signals import read
+from rdzv_launcher.run.workers.environment import devices_of
 from rdzv_launcher.run.workers.log_settings import LogSettings
 from rdzv_launcher.run.workers.numa import require_numactl
 from rdzv_launcher.run.workers.preloading import read_modules
 from rdzv_launcher.run.workers.program import Program, read_program
 from rdzv_launcher.run.workers.streams import Std, Streams, parse_streams
-from rdzv_launcher.run.workers.virtual_ranks import devices_of
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 
 from rdzv_launcher.run.keeper.messages import Preload, Start
-from rdzv_launcher.run.workers.environment import worker_variables
+from rdzv_launcher.run.workers.environment import Addition, variables_of
 from rdzv_launcher.run.workers.numa import bound
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.spec import WorkersSpec
@@ -39,12 +39,11 @@ def prepare_starts(
     group: WorkerGroup,
     output: Output,
     use_agent_store: bool,
-    extra: Callable[[dict[str, str]], Mapping[str, str]] = lambda variables: {},
+    additions: Sequence[Addition] = (),
 ) -> tuple[Start, ...]:
     """What to start for this round; by the time this returns, its log files exist, and --tee has begun.
 
-    ``extra`` is called for each worker with its variables, and returns what plug-ins and the fence add to them. Raises
-    ``RdzvError`` if nothing can be started.
+    ``additions`` are those of ``variables_of``. Raises ``RdzvError`` if nothing can be started.
     """
     commands = {
         worker.local_rank: bound(
@@ -52,12 +51,7 @@ def prepare_starts(
         )
         for worker in group.workers
     }
-    variables = {
-        worker.local_rank: worker_variables(spec, group, worker, os.environ, use_agent_store=use_agent_store)
-        for worker in group.workers
-    }
-    for each in variables.values():
-        each.update(extra(dict(each)))
+    variables = variables_of(spec, group, os.environ, use_agent_store=use_agent_store, additions=additions)
     destinations = output.begin(variables)
     return tuple(
         Start(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
 from rdzv_launcher.console import warnings_collected
-from rdzv_plugins import limited
+from rdzv_plugins import timing
 from rdzv_plugins.errors import RdzvError, is_signal
 
 T = TypeVar("T")
@@ -56,5 +56,5 @@ def findings_of(name: str, check: Check) -> Iterator[Finding]:
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """Like ``limited.within``."""
-    return limited.within(seconds, call, "rdzv-doctor")
+    """Like ``timing.within``."""
+    return timing.within(seconds, call, "rdzv-doctor")

@@ -16,9 +16,9 @@ from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.elastic.leading.choosing import in_words
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, parse_endpoint
 from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.interfaces import RunStatus
 from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.plain_text import some
-from rdzv_plugins.run_status import RunStatus
 
 _AT_A_TIME = 16
 NODES_SHOWN = 16

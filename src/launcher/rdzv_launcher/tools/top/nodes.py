@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic.keys import NODES, Assignment, Member, readable
-from rdzv_plugins.run_status import RunStatus
+from rdzv_plugins.interfaces import RunStatus
 
 WELL = ("works", "done", "spare")
 """The states of a node that need nobody's attention."""

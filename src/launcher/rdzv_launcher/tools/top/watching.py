@@ -23,8 +23,8 @@ from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.asking import ask
 from rdzv_plugins.elastic.observing import Observer
 from rdzv_plugins.errors import ConnectionLost, RdzvError
+from rdzv_plugins.interfaces import RunStatus
 from rdzv_plugins.questions import VITALS, NodeAnswer
-from rdzv_plugins.run_status import RunStatus
 from rdzv_plugins.threads import OwnThread
 
 _LEAST_S, _PER_NODE_S = 2.0, 0.05

@@ -1,1 +1,0 @@
-"""Real commands as real processes: ``rdzv-run`` and torchrun as users start them."""

@@ -1,0 +1,286 @@
+"""What a node can be told to do: the calls that torch's agent makes, a worker's store, figures of the process.
+
+Each node's process makes its handler as the launcher does and obeys what comes on its connection: a number, a lane, the
+name of a command and its arguments. The answer has the same number, and an error or a value. Commands of one lane are
+done one after the other; the lanes do not wait for each other:
+
+* ``agent``, the main thread: everything that torch's agent would call;
+* ``worker``: a stock torch client of the round's store, as a worker has one;
+* ``side``: figures of the process, and notes that may come from any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import itertools
+import logging
+import os
+import queue
+import socket
+import struct
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar, cast
+
+from rdzv_plugins.assemble.create import create_rendezvous, prepare
+from rdzv_plugins.assemble.rendezvous import Rendezvous
+from rdzv_plugins.coordination import CoordinationBackend
+from rdzv_plugins.host import PluginHost
+from rdzv_plugins.interfaces import Failure, Outcome, RendezvousBackend, RendezvousHandler, Request, TorchHandler
+from rdzv_plugins.testing.counts import Asked, counted
+from rdzv_plugins.testing.processes import own_children
+
+T = TypeVar("T")
+
+_MONITOR_S = 0.1
+"""How often the agent asks whether it has to restart, in seconds, as torch's does: each question may be a request."""
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A node's place in a round, and where its workers find the store of the round."""
+
+    rank: int
+    world: int
+    address: str
+    """MASTER_ADDR of its workers."""
+    port: int
+    env: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """All variables that the handler and the plug-ins add for its workers."""
+
+
+class Commands:
+    """The commands of one node, besides the methods of its handler. Each lane calls them on a thread of its own."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._asked = Asked()
+        self._rendezvous: Rendezvous | None = None
+        self._failed: Exception | None = None
+        self._info: Any = None
+        self._where: tuple[str, int] = ("", 0)
+        self._worker: Any = None
+        self._worker_lock = threading.Lock()
+
+    # the agent's main thread
+
+    def create(self) -> None:
+        """Make the handler as the launcher does: load, prepare, create. Done once; an error is raised again."""
+        if self._failed is not None:
+            raise self._failed
+        if self._rendezvous is not None:
+            return
+        try:
+            host = PluginHost.load()
+            entry = host.catalog.find(self._request.backend)
+            request = prepare(entry, self._request)
+            self._rendezvous = create_rendezvous(host, counted(entry, self._asked), request)
+        except Exception as error:
+            self._failed = error
+            raise
+
+    def join(self) -> Joined:
+        """Call ``next_rendezvous``; returns this node's place."""
+        rendezvous = self._joins()
+        self._info = rendezvous.next_rendezvous()
+        where = self._info.bootstrap_store_info
+        address, port = (where.master_addr, where.master_port) if where is not None else ("", 0)
+        env = rendezvous.worker_env({"MASTER_ADDR": address, "MASTER_PORT": str(port)})
+        self._where = env.get("MASTER_ADDR", address), int(env.get("MASTER_PORT", port))
+        return Joined(self._info.rank, self._info.world_size, *self._where, dict(env))
+
+    def await_change(self, timeout: float) -> int:
+        """Ask as an agent does until the answer is not 0; returns it, or 0 after ``timeout`` seconds."""
+        return self._await(self.handler().num_nodes_waiting, timeout)
+
+    def await_closed(self, timeout: float) -> bool:
+        """Ask until it is closed; False after ``timeout`` seconds."""
+        return self._await(self.handler().is_closed, timeout)
+
+    @staticmethod
+    def _await(ask: Callable[[], T], timeout: float) -> T:
+        deadline = time.monotonic() + timeout
+        while not (answer := ask()) and time.monotonic() < deadline:
+            time.sleep(_MONITOR_S)
+        return answer
+
+    def overrides(self) -> list[str]:
+        """What the backend's own handler does otherwise than the base class."""
+        handler = self.handler()
+        own = type(self._asked.created if isinstance(self._asked.created, TorchHandler) else handler)
+        before = itertools.takewhile(lambda cls: cls is not RendezvousHandler, own.__mro__)
+        return sorted({name for cls in before for name in vars(cls)} & vars(RendezvousHandler).keys())
+
+    def renew(self, **changes: Any) -> None:
+        """Forget the handler, which was shut down: the next command is for a new one, from a changed request."""
+        self._request = dataclasses.replace(self._request, **changes)
+        self._rendezvous = self._failed = None
+        self._asked = Asked()
+
+    def leave(self, end: Any = "done", reason: str = "", failure: Failure | None = None) -> None:
+        """Tell the others and shut down, as the launcher does at its end."""
+        rendezvous = self._joins()
+        try:
+            rendezvous.leave(Outcome(end, reason, failure))
+        finally:
+            self.shutdown()
+
+    def shutdown(self) -> bool:
+        """Let go of everything, including the stores of the worker and the agents."""
+        with self._worker_lock:
+            self._worker = None
+        self._info = None
+        return self._joins().shutdown()
+
+    def store(self, operation: str, *args: Any) -> Any:
+        """Call a method of the store of the round's agents, ``RendezvousInfo.store``."""
+        assert self._info is not None, "this node is in no round"
+        return getattr(self._info.store, operation)(*args)
+
+    # a worker
+
+    def worker(self, operation: str, *args: Any) -> Any:
+        """Call the round's store as a worker would, with torch's own client, which is kept until ``worker_quit``."""
+        with self._worker_lock:
+            if self._worker is None:
+                from torch.distributed import TCPStore
+
+                self._worker = TCPStore(*self._where, is_master=False, timeout=timedelta(seconds=60))
+            client = self._worker
+        return getattr(client, operation)(*args)
+
+    def worker_quit(self) -> None:
+        """The worker has ended: the next one is another client."""
+        with self._worker_lock:
+            self._worker = None
+
+    # at any time
+
+    def hosts(self) -> bool | None:
+        """Whether this process serves the endpoint, according to its backend; None if it does not say."""
+        created = self._asked.created
+        if isinstance(created, CoordinationBackend):
+            return bool(created.hosts_service)
+        return bool(cast(Any, self.handler())._hosts_store) if isinstance(created, RendezvousBackend) else None
+
+    def leads(self) -> bool:
+        """Whether its session has become the leader's. It stays so until the session ends."""
+        return self._asked.leads
+
+    def requests(self) -> dict[str, int]:
+        """The calls of a session, or of a state backend, so far."""
+        return self._asked.counts()
+
+    def has_written(self) -> bool | None:
+        """Whether its session, or its state, has been written to; None if that is not known here."""
+        if isinstance(self._asked.created, TorchHandler):
+            return None
+        return self._asked.has_written
+
+    def traffic(self) -> int:
+        """Segments with data that this process has sent on the TCP connections that are open now."""
+        return sum(map(_segments_sent, _open()))
+
+    def resources(self) -> dict[str, Any]:
+        """What this process holds: threads by the kernel's count, descriptors by kind, the pids of its children."""
+        gc.collect()  # releases what waits for that
+        return {
+            "threads": len(os.listdir("/proc/self/task")),
+            "descriptors": dict(Counter(target.partition(":[")[0] for target in map(_target, _open()) if target)),
+            "children": own_children(),
+        }
+
+    def handler(self) -> RendezvousHandler:
+        """The handler, which is made first if there is none."""
+        return self._joins().handler
+
+    def _joins(self) -> Rendezvous:
+        self.create()
+        assert self._rendezvous is not None
+        return self._rendezvous
+
+
+def _open() -> list[Path]:
+    return list(Path("/proc/self/fd").iterdir())  # and that of the list itself, which is closed by now
+
+
+def _segments_sent(path: Path) -> int:
+    """Linux's ``tcpi_data_segs_out`` of an open descriptor; 0 if it is no TCP connection."""
+    if not _target(path).startswith("socket:"):
+        return 0
+    try:
+        copy = os.dup(int(path.name))
+    except OSError:  # closed in the meantime
+        return 0
+    try:
+        connection = socket.socket(fileno=copy)
+    except OSError:  # something else has its number now
+        os.close(copy)
+        return 0
+    try:
+        with connection:
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
+    except OSError:  # a socket of another kind
+        return 0
+    sent: int = struct.unpack_from("=I", info, 156)[0]
+    return sent
+
+
+def _target(path: Path) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:  # closed in the meantime
+        return ""
+
+
+def obey(connection: Connection, fields: Mapping[str, Any]) -> None:
+    """What a node's process runs: do what it is told to, until it is told to exit. The main thread is the agent's."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s: %(message)s", force=True)
+    logging.getLogger("rdzv_plugins").setLevel(logging.DEBUG)
+    commands = Commands(Request(**{**fields, "conf": MappingProxyType(fields["conf"])}))
+    lanes: dict[str, queue.SimpleQueue[Any]] = {lane: queue.SimpleQueue() for lane in ("agent", "worker", "side")}
+    sending = threading.Lock()
+
+    def read() -> None:
+        try:
+            while True:
+                number, lane, *told = connection.recv()
+                lanes[lane].put((number, *told))
+        except EOFError:
+            os._exit(1)  # nobody is there who could ask for anything
+
+    def work(lane: str) -> None:
+        while True:
+            number, name, args, kwargs = lanes[lane].get()
+            error, value = None, None
+            try:
+                if name != "exit":
+                    doer = commands if hasattr(commands, name) else commands.handler()
+                    value = getattr(doer, name)(*args, **kwargs)
+            except Exception as raised:
+                logging.getLogger(__name__).debug("%s: %s", name, traceback.format_exc())
+                error = _as_data(raised)
+            with sending:
+                connection.send((number, error, value))
+            if name == "exit":
+                return
+
+    for lane in ("worker", "side"):
+        threading.Thread(target=work, args=(lane,), name=f"node-{lane}", daemon=True).start()
+    threading.Thread(target=read, name="node-commands", daemon=True).start()
+    work("agent")
+
+
+def _as_data(error: Exception) -> tuple[list[str], str, str, int | None]:
+    """What ``NodeError`` is made of."""
+    kinds = [kind.__name__ for kind in type(error).__mro__ if kind is not object]
+    return kinds, str(error), str(getattr(error, "remedy", "")), getattr(error, "exit_code", None)

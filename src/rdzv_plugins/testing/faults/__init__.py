@@ -1,1 +1,0 @@
-"""Failures of services, of the network and of nodes: parts of theme ``failure``."""

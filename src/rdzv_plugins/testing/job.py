@@ -1,0 +1,333 @@
+"""One job of the backend under test, with nodes in this process or in others: what its backend is tested with."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import signal
+import subprocess
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import pytest
+
+from rdzv_plugins.assemble.create import prepare
+from rdzv_plugins.coordination import CoordinationBackend, Session
+from rdzv_plugins.interfaces import Capability, RendezvousBackend, Request, TorchHandler
+from rdzv_plugins.testing.forked import Forked, environment_of
+from rdzv_plugins.testing.harness import CONTRACTS, Harness, Kind, entry, takes
+from rdzv_plugins.testing.parts import LONG, PATIENCE, Losses, bounded, opened
+from rdzv_plugins.testing.suite import Theme
+
+Test = TypeVar("Test", bound=Callable[..., None])
+
+_TTL_S = 2.0
+_BIG = 32 * 1024
+
+
+class ContractJob:
+    """A job at an endpoint of its own. For use by one thread; what it returns is as thread-safe as the contract says.
+
+    The first backend of a job may serve the endpoint, so it is closed last.
+    """
+
+    def __init__(self, harness: Harness, directory: Path, gap: Callable[[str], None]) -> None:
+        """``gap`` tells the report why something is not tested."""
+        directory.mkdir()
+        self.harness, self._directory, self._others, self._clients = harness, directory, 0, 0
+        self.run_id = f"conformance-{uuid.uuid4().hex[:8]}"
+        self.endpoint = harness.endpoint(directory)
+        self.gap = gap
+        self._created: list[Any] = []
+
+    @property
+    def ttl(self) -> float:
+        """A time to live, in seconds, whose end a test can wait for: the harness's, as parsed by the backend."""
+        return min(float(getattr(self.prepared().options, "ttl", _TTL_S)), 2 * _TTL_S)
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """The capabilities that the backend declares."""
+        return entry(self.harness.backend).backend.capabilities
+
+    def prepared(self, endpoint: str | None = None, **fields: Any) -> Request:
+        """A request of one of its nodes, checked and with its options. ``fields`` are those of ``Request``."""
+        given = {"run_id": self.run_id, "max_nodes": 8} | fields
+        request = self.harness.request(endpoint or self.endpoint, **given)
+        with environment_of(self.harness.environment):  # a backend may look for its password there when it checks
+            return prepare(entry(self.harness.backend), request)
+
+    def created(self, endpoint: str | None = None, **fields: Any) -> Any:
+        """Whatever the backend's ``create`` returns for one more node, in this process."""
+        request = self.prepared(endpoint, **fields)
+        with environment_of(self.harness.environment):
+            created = entry(self.harness.backend).backend.create(request)
+        self._created.append(created)
+        return created
+
+    def backend(self, endpoint: str | None = None, **fields: Any) -> CoordinationBackend:
+        """One more node's view of the coordination service."""
+        backend: CoordinationBackend = self.created(endpoint, **fields)
+        return backend
+
+    def session(self, ttl: float = LONG, losses: Losses | None = None) -> Session:
+        """One more node's session."""
+        return opened(self.backend(), ttl, losses)
+
+    def not_serving(self) -> dict[str, str]:
+        """``--rdzv-conf`` that keeps a node from serving the endpoint, if the backend has such an option."""
+        return {"is_host": "false"} if takes(self.harness, "is_host") else {}
+
+    @contextmanager
+    def client(self, do: Callable[..., None], *arguments: Any) -> Iterator[Client]:
+        """A node as a process, where ``do(connection, backend, *arguments)`` is called. It is gone at the end."""
+        request = self.prepared()
+        told = {name: getattr(request, name) for name in ("backend", "run_id", "endpoint", "max_nodes")}
+        self._clients += 1
+        output = self._directory.with_name(f"{self._directory.name}-client-{self._clients}.log")
+        process = Forked(run_client, (told, dict(request.conf), do, arguments), output, self.harness.environment)
+        client = Client(process)
+        try:
+            yield client
+        finally:
+            client.kill()
+            process.connection.close()  # that also ends a child that it has left
+
+    @contextmanager
+    def holder(self, key: str, ttl: float, child: str = "") -> Iterator[Client]:
+        """A node as a process, with a session that has written ``key`` as ephemeral."""
+        with self.client(hold_session, key, ttl, child) as client:
+            client.ttl = client.next()
+            yield client
+
+    def another(self) -> ContractJob:
+        """Another job of the same backend. Whoever has asked for it closes it."""
+        self._others += 1
+        return ContractJob(self.harness, self._directory.with_name(f"job-{self._others}"), self.gap)
+
+    def close(self) -> None:
+        """Close everything that was created, the first one last. Raises the first error that any of them raises."""
+        errors = []
+        while self._created:
+            created = self._created.pop()
+            end = created.shutdown if isinstance(created, TorchHandler) else getattr(created, "close", None)
+            try:
+                if end is not None:
+                    bounded(f"the end of a {type(created).__name__}", end)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+
+class Client:
+    """The process of a node, which does what it was told; its last words are in the message of a failed test."""
+
+    def __init__(self, process: Forked) -> None:
+        self._process, self.pid = process, process.pid
+        self.ttl = 0.0
+        """The time to live that its session was granted."""
+
+    def next(self) -> Any:
+        """Wait for what it says next. Raises ``AssertionError`` if it has ended instead."""
+        assert self._process.connection.poll(PATIENCE), f"a node (pid {self.pid}) has said nothing for {PATIENCE:g} s"
+        try:
+            return self._process.connection.recv()
+        except (EOFError, OSError):
+            code = self._process.wait(PATIENCE)
+            raise AssertionError(f"the process of a node ended with code {code}:\n{self._process.log()}") from None
+
+    def rest(self) -> list[Any]:
+        """What it has said before it was killed."""
+        said: list[Any] = []
+        with suppress(EOFError, OSError):  # it was saying something
+            while True:
+                said.append(self._process.connection.recv())
+        return said
+
+    def go_on(self) -> None:
+        """Let it do what it waits for, or continue after ``stop``."""
+        with suppress(OSError):
+            self._process.connection.send("go on")
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kill the process with SIGKILL; returns when it has ended."""
+        self._process.kill()
+
+    def leave(self) -> None:
+        """Let it close its session and its backend, and end."""
+        self._process.connection.close()
+        code = self._process.wait(PATIENCE)
+        assert code == 0, f"the process of a node that was to leave ended with code {code}:\n{self._process.log()}"
+
+
+def run_client(
+    tests: Connection, fields: Mapping[str, Any], conf: Mapping[str, str], do: Callable[..., None], arguments: Any
+) -> None:
+    """What such a process runs: the backend is found by name through the plug-in host, as in a launch."""
+    found = entry(fields["backend"])
+    request = Request(**fields, min_nodes=1, nproc_per_node=1, conf=MappingProxyType(conf))
+    backend = found.backend.create(prepare(found, request))
+    do(tests, backend, *arguments)
+    with suppress(EOFError):
+        while True:  # until it is to leave
+            tests.recv()
+    if hasattr(backend, "close"):
+        backend.close()
+
+
+def hold_session(tests: Connection, backend: CoordinationBackend, key: str, ttl: float, child: str) -> None:
+    """Open a session, write a key as ephemeral, and say when the session is lost.
+
+    With ``child``, ``fork`` or ``spawn``, it leaves a process behind that has inherited what it could.
+    """
+    session = backend.open_session(ttl, on_lost=lambda error: tests.send(str(error)), timeout=PATIENCE)
+    session.put({key: b"here"}, ephemeral=True, timeout=PATIENCE)
+    if child == "fork" and os.fork() == 0:
+        tests.poll(None)
+        os._exit(0)
+    elif child == "spawn":
+        subprocess.Popen(["cat"], stdin=tests.fileno(), close_fds=False)
+    tests.send(session.ttl)
+
+
+def serve(tests: Connection, backend: Any) -> None:
+    """Say whether it serves the endpoint, and do nothing more."""
+    tests.send(bool(getattr(backend, "hosts_service", False)))
+
+
+def add(tests: Connection, backend: RendezvousBackend, times: int) -> None:
+    """Wait for all writers to begin at once; then read, add 1, and write if nobody else has, ``times`` times."""
+    tests.send("ready")
+    tests.recv()
+    for _ in range(times):
+        while True:
+            state, token = backend.get_state() or (b"0", None)
+            # no two write the same: torch's c10d takes another's state for its own if they are equal
+            mine = b"%d, written by process %d" % (int(state.partition(b",")[0]) + 1, os.getpid())
+            written = backend.set_state(mine, token)
+            if written is not None and written[2]:
+                break
+    tests.send("done")
+
+
+def write_on(tests: Connection, backend: RendezvousBackend) -> None:
+    """Write as fast as it can until it is killed, and say which writes are done."""
+    held = backend.get_state()
+    assert held is not None, "the state is gone"
+    state, token = held
+    number = number_of(state) or 0
+    while True:
+        number += 1
+        written = backend.set_state(numbered(number), token)
+        assert written is not None, "the state is gone"
+        assert written[2], "refused, though nobody else writes"
+        token = written[1]
+        tests.send(number)
+
+
+def numbered(number: int) -> bytes:
+    """A large state, different for each number and process, from which one can tell if it is incomplete."""
+    return b"%d,%d," % (number, os.getpid()) + bytes([number % 256]) * _BIG
+
+
+def number_of(state: bytes) -> int | None:
+    """The number of such a state; None if it is not one."""
+    head, _, rest = state.partition(b",")
+    number = int(head) if head.isdigit() else -1
+    return number if rest.partition(b",")[2] == bytes([number % 256]) * _BIG else None
+
+
+class ServingNode:
+    """A ``Service``: the process of a node that serves the endpoint and does nothing else."""
+
+    keeps_data = False
+
+    def __init__(self, job: ContractJob) -> None:
+        self._job = job
+        self._running: AbstractContextManager[Client] | None = None
+        self.pids: tuple[int, ...] = ()
+        self.serves = False
+        """Whether the backend serves the endpoint there; otherwise there is a service that we have no handle on."""
+
+    def start_again(self) -> None:
+        """Start it, for the first time or again."""
+        self._running = self._job.client(serve)
+        client = self._running.__enter__()
+        self.pids = (client.pid,)
+        self.serves = client.next()
+
+    def kill(self) -> None:
+        """Kill the process with SIGKILL. May be called again."""
+        running, self._running, self.pids = self._running, None, ()
+        if running is not None:
+            running.__exit__(None, None, None)
+
+
+NO_HANDLE = "not tried: the harness has no handle on the processes of the service"
+NO_RELAY = "not tried: the endpoint is not one host and port of TCP, so that no relay can be put in front of it"
+
+
+def of_kind(*kinds: Kind) -> Callable[[Test], Test]:
+    """Mark a test of something that only backends of these kinds have: for others it is a gap, with the reason.
+
+    The test needs the fixture ``job``. It is a gap, too, where there is no ``service`` or no ``relay`` that it needs.
+    """
+
+    def decorate(test: Test) -> Test:
+        @functools.wraps(test)
+        def run(self: JobTheme, job: ContractJob, **fixtures: Any) -> None:
+            if job.harness.kind not in kinds:
+                promises = " or a ".join(CONTRACTS[kind].__name__ for kind in kinds)
+                job.gap(f"not for a {CONTRACTS[job.harness.kind].__name__}: it is what a {promises} promises")
+            elif fixtures.get("service", job) is None:
+                job.gap(NO_HANDLE)
+            elif fixtures.get("relay", job) is None:
+                job.gap(NO_RELAY)
+            else:
+                test(self, job=job, **fixtures)
+
+        return run  # type: ignore[return-value]  # it is called as the test would be
+
+    return decorate
+
+
+class JobTheme(Theme):
+    """A theme whose tests have a job: the fixture ``job``. ``kind``: all tests of the class are of that kind."""
+
+    def __init_subclass__(cls, kind: Kind | None = None) -> None:
+        for name, test in [*vars(cls).items()]:
+            if kind is not None and name.startswith("test_"):
+                setattr(cls, name, of_kind(kind)(test))
+
+    @pytest.fixture
+    def job(self, harness: Harness, tmp_path: Path) -> Iterator[ContractJob]:
+        """A separate job for each test."""
+        job = ContractJob(harness, tmp_path / "job", self.gap)
+        yield job
+        job.close()
+
+
+def split_endpoint(endpoint: str) -> tuple[str, str, int, str] | None:
+    """What precedes the host, the host, the port, and what follows; None unless there is one host and one port."""
+    found = re.fullmatch(r"((?:\w+://)?(?:[^@/,]*@)?)(\[[^\]]+\]|[^:/,\[\]@]+):(\d+)(/[^,]*)?", endpoint)
+    return (found[1], found[2].strip("[]"), int(found[3]), found[4] or "") if found else None
+
+
+def state_of(backend: RendezvousBackend) -> bytes | None:
+    """The state that ``backend`` holds."""
+    held = backend.get_state()
+    return None if held is None else held[0]
+
+
+def handler_of(job: ContractJob, nodes: int) -> Any:
+    """The handler of the first of ``nodes`` nodes, with the others absent."""
+    ranks = Capability.NODE_RANK in entry(job.harness.backend).backend.capabilities
+    return job.created(min_nodes=nodes, max_nodes=nodes, node_rank=0 if ranks else None)

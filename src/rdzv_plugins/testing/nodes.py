@@ -1,0 +1,493 @@
+"""Nodes of a job, each a process of its own, told what to do step by step.
+
+A ``NodesJob`` hands out ``Node`` objects. Their processes are forked from one that has imported torch already, so a
+node costs milliseconds. Calls of a node's methods wait for the answer, at most ``PATIENCE`` seconds; ``later`` and
+``join`` return a ``Pending`` at once::
+
+    with NodesJob(harness, tmp_path, "2:3", conf={"ttl": "2"}) as job:
+        first, second = job.start(2)
+        first.store("set", "key", "value")
+        assert second.store("get", "key") == b"value"
+        second.kill()
+        first.await_change()
+        joining = first.join()
+        ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import signal
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+
+from rdzv_plugins.interfaces import Capability, RendezvousHandler, Request
+from rdzv_plugins.testing.commands import Commands, Joined, obey
+from rdzv_plugins.testing.forked import Forked
+from rdzv_plugins.testing.harness import Harness, entry
+from rdzv_plugins.testing.parts import PATIENCE, stop, wait_until
+from rdzv_plugins.testing.suite import Theme
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Test = TypeVar("Test", bound=Callable[..., None])
+
+_LOG_TAIL = 6000
+"""How many characters of each node's output a message has."""
+_REST_S = 0.4
+
+
+@dataclass(eq=False)
+class NodeError(Exception):
+    """An error that a node's handler has raised, in its own process."""
+
+    node: str
+    """The node whose handler has raised it."""
+    command: str
+    kinds: list[str]
+    """The names of its class and all base classes, its own first."""
+    text: str
+    remedy: str
+    exit_code: int | None
+    """The exit code with which the launcher would end; None if the error is not ours."""
+
+    def is_a(self, kind: type[BaseException] | str) -> bool:
+        """Whether it is of this class or a subclass."""
+        return (kind if isinstance(kind, str) else kind.__name__) in self.kinds
+
+    def must_be(self, *kinds: type[BaseException] | str, saying: str = "") -> None:
+        """Assert that it is of one of these classes, that this matches in its text, and that it has a remedy."""
+        assert any(map(self.is_a, kinds)), f"not a {' or '.join(map(str, kinds))}: {self}"
+        assert re.search(saying, self.text), f"{saying!r} is not said: {self}"
+        assert self.remedy, f"what to do next: {self}"
+
+    def __str__(self) -> str:
+        return f"{self.command} of {self.node} raised {self.kinds[0]}: {self.text}\n{self.remedy}"
+
+
+class Pending(Generic[T]):
+    """The answer to a command, which may come later. Used by the thread that uses the node."""
+
+    def __init__(self, node: Node, command: str) -> None:
+        self._node, self._command = node, command
+        self._error: NodeError | None = None
+        self._value: list[T] = []
+
+    def settle(self, error: Any, value: T) -> None:
+        """Called by the node when the answer has come."""
+        if error is not None:
+            self._error = NodeError(str(self._node), self._command, *error)
+        else:
+            self._value = [value]
+
+    def _settled(self) -> bool:
+        return bool(self._value) or self._error is not None
+
+    def done(self) -> bool:
+        """Whether the answer, or the error, is there. Never waits."""
+        if not self._settled():
+            self._node.receive(0)
+        return self._settled()
+
+    def failed(self) -> bool:
+        """Whether it has ended in an error. Never waits."""
+        return self.done() and self._error is not None
+
+    def result(self, timeout: float = PATIENCE) -> T:
+        """The answer. Raises ``NodeError`` if the node's handler has raised, AssertionError after ``timeout`` s."""
+        deadline = time.monotonic() + timeout
+        while not self._settled():
+            left = deadline - time.monotonic()
+            if left <= 0 or not self._node.receive(left):
+                raise AssertionError(
+                    f"{self._command} of {self._node} is not answered after {timeout - left:.1f} s: its process "
+                    f"{self._node.state}\n{self._node.logs()}"
+                )
+        if self._error is not None:
+            raise self._error
+        return self._value[0]
+
+    def error(self, timeout: float = PATIENCE) -> NodeError:
+        """The error in which it ends. Raises AssertionError if it does not, or not within ``timeout`` seconds."""
+        try:
+            result = self.result(timeout)
+        except NodeError as error:
+            return error
+        raise AssertionError(f"{self._command} of {self._node} raised no error: {result}\n{self._node.logs()}")
+
+
+Does = TypeVar("Does", Commands, RendezvousHandler)
+
+
+def _asks(command: Callable[Concatenate[Does, P], T], lane: str = "agent") -> Callable[Concatenate[Node, P], T]:
+    """A method that has the node's process do this, and returns the answer."""
+
+    @functools.wraps(command)
+    def ask(node: Node, *args: P.args, **kwargs: P.kwargs) -> T:
+        return node.later(lane, command, *args, **kwargs).result()
+
+    return cast(Callable[Concatenate["Node", P], T], ask)
+
+
+class Node:
+    """One node's process. Used by one thread. ``commands`` says what it can be told."""
+
+    def __init__(
+        self, request: Request, name: str, directory: Path, environment: Mapping[str, str], logs: Callable[[], str]
+    ) -> None:
+        """``environment`` is added to that of the tests; ``logs`` returns what messages of failed tests end with."""
+        self.request, self.name, self.logs = request, name, logs
+        self.frozen = False
+        self.joining: Pending[Joined] | None = None
+        """The last ``join``."""
+        self.place: Joined | None = None
+        """Its place in the last round that it has joined."""
+        self._pending: dict[int, Pending[Any]] = {}
+        self._count = 0
+        told = {each.name: getattr(request, each.name) for each in fields(request) if each.compare}
+        told |= {"conf": dict(request.conf), "options": None}
+        self._process = Forked(obey, (told,), directory / f"{name}.log", environment)
+        self.pid = self._process.pid
+
+    def __str__(self) -> str:
+        rank = self.request.node_rank
+        return f"node {self.name} (pid {self.pid}{'' if rank is None else f', node rank {rank}'})"
+
+    # its commands
+
+    create = _asks(Commands.create)
+    num_nodes_waiting = _asks(RendezvousHandler.num_nodes_waiting)
+    is_closed = _asks(RendezvousHandler.is_closed)
+    set_closed = _asks(RendezvousHandler.set_closed)
+    get_run_id = _asks(RendezvousHandler.get_run_id)
+    peer_lost = _asks(RendezvousHandler.peer_lost)
+    note_done = _asks(RendezvousHandler.note_done)
+    note_leaving = _asks(RendezvousHandler.note_leaving)
+    note_failure = _asks(RendezvousHandler.note_failure, "side")
+    first_failure = _asks(RendezvousHandler.first_failure)
+    leave = _asks(Commands.leave)
+    store = _asks(Commands.store)
+    worker = _asks(Commands.worker, "worker")
+    worker_quit = _asks(Commands.worker_quit, "worker")
+    hosts = _asks(Commands.hosts, "side")
+    leads = _asks(Commands.leads, "side")
+    overrides = _asks(Commands.overrides)
+    requests = _asks(Commands.requests, "side")
+    has_written = _asks(Commands.has_written, "side")
+    traffic = _asks(Commands.traffic, "side")
+    resources = _asks(Commands.resources, "side")
+
+    def join(self) -> Pending[Joined]:
+        """Begin ``next_rendezvous``, without waiting for its end."""
+        self.joining = self.later("agent", Commands.join)
+        return self.joining
+
+    def await_change(self, timeout: float = PATIENCE) -> int:
+        """Ask as an agent does until it has to restart its workers; returns what it is told, or 0 after ``timeout``.
+
+        Raises ``NodeError`` if the handler says that the job has ended.
+        """
+        return self.await_change_later(timeout).result(timeout + PATIENCE)
+
+    def await_change_later(self, timeout: float = PATIENCE) -> Pending[int]:
+        """Begin ``await_change`` in the node's process, without waiting for its end."""
+        return self.later("agent", Commands.await_change, timeout)
+
+    def await_closed(self, timeout: float = PATIENCE) -> bool:
+        """Ask until it is closed; False after ``timeout`` seconds."""
+        return self.later("agent", Commands.await_closed, timeout).result(timeout + PATIENCE)
+
+    def leave_later(self, *how: Any) -> Pending[None]:
+        """Begin ``leave`` without waiting for its end: a node that serves something may wait for the others."""
+        return self.later("agent", Commands.leave, *how)
+
+    def store_later(self, operation: str, *args: Any) -> Pending[Any]:
+        """Begin ``store`` without waiting for its end, for operations that wait."""
+        return self.later("agent", Commands.store, operation, *args)
+
+    def worker_later(self, operation: str, *args: Any) -> Pending[Any]:
+        """Begin ``worker`` without waiting for its end. A worker does not hinder its node's agent."""
+        return self.later("worker", Commands.worker, operation, *args)
+
+    def renew(self, **changes: Any) -> None:
+        """Make its process that of another agent, after ``leave``, with these fields of the request."""
+        self.request = replace(self.request, **changes)
+        self.place = self.joining = None
+        self._tell("agent", "renew", **changes).result()
+
+    # its process
+
+    @property
+    def log(self) -> str:
+        """Everything that its process has written to stdout and stderr."""
+        return self._process.log()
+
+    @property
+    def state(self) -> str:
+        """``runs``, ``stands still`` or ``has ended with code N`` (negative for a signal)."""
+        code = self._process.code
+        if code is None:
+            return "stands still" if self.frozen else "runs"
+        return f"has ended with code {code}"
+
+    def kill(self) -> None:
+        """Kill the node as when its machine loses power; returns when it has ended."""
+        self._process.kill()
+
+    def exit(self) -> int:
+        """Let the process end like any program; returns its exit code."""
+        self._tell("agent", "exit").result()
+        code = self._process.wait(PATIENCE)
+        assert code is not None, f"{self} has not ended within {PATIENCE:g} s\n{self.logs()}"
+        return code
+
+    def freeze(self) -> None:
+        """Send SIGSTOP; returns when each thread has stopped, which may be later than the signal."""
+        self.frozen = True
+        stop(self.pid)
+
+    def thaw(self) -> None:
+        """Let the node's process continue, by SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
+        self.frozen = False
+
+    def close(self) -> None:
+        """End its process at once, whatever it is doing."""
+        try:
+            self.kill()
+        finally:
+            self._process.connection.close()
+
+    def later(
+        self, lane: str, command: Callable[Concatenate[Does, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> Pending[T]:
+        """Tell the node to do something; see ``commands`` for the lanes."""
+        return self._tell(lane, command.__name__, *args, **kwargs)
+
+    def _tell(self, lane: str, name: str, *args: Any, **kwargs: Any) -> Pending[Any]:
+        self._count += 1
+        pending = self._pending[self._count] = Pending[Any](self, name)
+        with contextlib.suppress(OSError):  # its process has ended, which the answer will say
+            self._process.connection.send((self._count, lane, name, args, kwargs))
+        return pending
+
+    def receive(self, timeout: float) -> bool:
+        """Settle an answer that has come, waiting up to ``timeout`` s for it. False if none will come."""
+        connection = self._process.connection
+        try:
+            while not connection.closed and connection.poll(max(0.0, timeout)):
+                number, error, value = connection.recv()
+                self._pending.pop(number).settle(error, value)
+                if isinstance(value, Joined):
+                    self.place = value
+                timeout = 0.0
+        except (EOFError, OSError):
+            return False
+        return not connection.closed
+
+
+class NodesJob:
+    """Nodes of one run of the backend under test. A context manager: at its end all their processes are gone.
+
+    ``directory`` is for their output and the endpoint. ``fields`` are those of every node's ``Request``; ``conf`` is
+    added to the harness's. The run has an id of its own if none is given, and an endpoint of its own.
+    """
+
+    def __init__(self, harness: Harness, directory: Path, nnodes: str = "2", **fields: Any) -> None:
+        low, _, high = nnodes.partition(":")
+        self.harness = harness
+        self.directory = Path(tempfile.mkdtemp(prefix="job-", dir=directory))
+        self.nodes: list[Node] = []
+        """All of them, including those that have ended."""
+        self.run_id: str = fields.pop("run_id", f"run-{uuid.uuid4().hex[:8]}")
+        if "endpoint" not in fields:
+            empty = self.directory / "endpoint"
+            empty.mkdir()
+            fields["endpoint"] = harness.endpoint(empty)
+        self.endpoint: str = fields["endpoint"]
+        self._fields = {"run_id": self.run_id, "min_nodes": int(low), "max_nodes": int(high or low), **fields}
+
+    def __enter__(self) -> NodesJob:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, AssertionError) and "--- node " not in str(error):
+            error.args = (f"{error}\n{self.logs()}",)
+        elif error is not None:
+            print(self.logs())  # pytest shows it with the failure
+        with contextlib.ExitStack() as ending:  # all of them, even if the end of one fails
+            for node in reversed(self.nodes):
+                ending.callback(node.close)
+
+    def node(self, **changes: Any) -> Node:
+        """Start one more node; ``changes`` replace those of the job's request, ``conf`` is added to it.
+
+        If node ranks have to be given, each node gets the next one.
+        """
+        conf = {**self._fields.get("conf", {}), **changes.pop("conf", {})}
+        wanted: dict[str, Any] = {**self._fields, "conf": conf}
+        if self.ranks_have_to_be_given:
+            wanted["node_rank"] = len(self.nodes)
+        wanted |= changes
+        request = self.harness.request(wanted.pop("endpoint"), **wanted)
+        node = Node(request, f"{len(self.nodes)}", self.directory, self.harness.environment, self.logs)
+        self.nodes.append(node)
+        return node
+
+    def start(self, count: int, **changes: Any) -> list[Node]:
+        """Start ``count`` nodes in a round of their own, some perhaps after its last call; returns them by rank."""
+        nodes = [self.node(**changes) for _ in range(count)]
+        together(nodes)
+        return sorted(nodes, key=rank_of)
+
+    @property
+    def ranks_have_to_be_given(self) -> bool:
+        """True for a backend with a fixed number of nodes that uses the given ranks."""
+        promised = entry(self.harness.backend).backend.capabilities
+        return Capability.NODE_RANK in promised and Capability.ELASTIC not in promised
+
+    def logs(self) -> str:
+        """The end of what each node has written."""
+        return "\n".join(f"--- {node}:\n{node.log[-_LOG_TAIL:]}" for node in self.nodes)
+
+
+def rank_of(node: Node) -> int:
+    """The rank of a node in the last round that it has joined."""
+    assert node.place is not None, f"{node} has joined no round"
+    return node.place.rank
+
+
+def in_round(nodes: Sequence[Node], timeout: float = PATIENCE) -> list[Joined]:
+    """Have all of these join and form the whole of one round; returns their places, in the order of the ranks."""
+    return one_world([joining.result(timeout) for joining in [node.join() for node in nodes]])
+
+
+def one_world(places: Iterable[Joined]) -> list[Joined]:
+    """Assert that these are all the places of one round; returns them in the order of the ranks."""
+    places = sorted(places, key=lambda place: place.rank)
+    ranks, worlds = [place.rank for place in places], [place.world for place in places]
+    assert ranks == list(range(len(places))), f"the {len(places)} nodes of one round have the ranks {ranks}: {places}"
+    assert set(worlds) == {len(places)}, f"the {len(places)} nodes of one round believe in {worlds} nodes: {places}"
+    return places
+
+
+def together(nodes: Sequence[Node], joining: Sequence[Pending[Joined] | None] = (), what: str = "") -> list[Joined]:
+    """Get all of these into one round that has no others: each joins again whenever its handler says so.
+
+    ``joining`` are joins that have already begun, in the order of the nodes; None: the node is in a round. Returns the
+    places in the order of the ranks. Raises AssertionError if this does not succeed within ``PATIENCE`` seconds,
+    saying that ``what`` should have; ``NodeError`` if a node cannot join.
+    """
+    begun: list[Pending[Joined] | None] = [*joining, *([None] * (len(nodes) - len(joining)))]
+    if not joining:
+        begun = [node.join() for node in nodes]
+    places: list[Joined] = []
+
+    def joined() -> bool:
+        for number, node in enumerate(nodes):
+            pending = begun[number]
+            if (pending is None or pending.done()) and node.num_nodes_waiting():
+                begun[number] = node.join()
+        if not all(pending is None or pending.done() for pending in begun):
+            return False
+        for pending in begun:
+            if pending is not None:
+                pending.result()
+        places[:] = [node.place for node in nodes if node.place is not None]
+        return {place.world for place in places} == {len(nodes)}
+
+    what = what or f"{len(nodes)} nodes are in one round and agree on its size"
+    wait_until(joined, lambda: f"{what}: {places}")
+    return one_world(places)
+
+
+class NodeTheme(Theme):
+    """A theme whose tests have nodes."""
+
+    def nodes(self, nnodes: str, **fields: Any) -> NodesJob:
+        """A job of the backend under test."""
+        return NodesJob(self.harness, self.directory, nnodes, **fields)
+
+    def elastic(self) -> bool:
+        """Whether nodes may come and go."""
+        return self.declares(Capability.ELASTIC)
+
+    def conf(self, **wanted: object) -> dict[str, str]:
+        """``--rdzv-conf`` with those of the options that the backend has."""
+        return {key: str(value) for key, value in wanted.items() if self.accepts(key)}
+
+    def join_timeout(self, seconds: float) -> dict[str, str]:
+        """``--rdzv-conf`` with the time within which a round has to be complete, if the backend has that option."""
+        return self.conf(timeout=seconds, join_timeout=seconds)
+
+    @staticmethod
+    def others_than(host: Node | None, nodes: Sequence[Node]) -> list[Node]:
+        """The nodes except the one that may not go."""
+        return [node for node in nodes if node is not host]
+
+    def victim_of(self, nodes: Sequence[Node]) -> tuple[Node, list[Node]]:
+        """A node that may go, the last but the one that serves the endpoint, and the others."""
+        victim = self.others_than(self.host_of(nodes), nodes)[-1]
+        return victim, self.others_than(victim, nodes)
+
+    def host_of(self, nodes: Sequence[Node]) -> Node | None:
+        """The node with which the endpoint would go; None if there is no such node. The nodes have joined."""
+        hosts = [node for node in nodes if self.serves(node)]
+        assert len(hosts) <= 1, f"one node at most serves the endpoint, not {', '.join(map(str, hosts))}"
+        return hosts[0] if hosts else None
+
+    def serves(self, node: Node) -> bool:
+        """Whether the endpoint would go with this node: as its backend says, or as node rank 0 of a static one."""
+        said = node.hosts()
+        return node.request.node_rank == 0 and self.harness.service is None if said is None else said
+
+    @staticmethod
+    def says(node: Node, pattern: str) -> None:
+        """Assert that the pattern comes to match in a node's output."""
+        wait_until(lambda: re.search(pattern, node.log), f"{node} says {pattern!r}")
+
+    def waiting_node(self, job: NodesJob, **fields: Any) -> Node:
+        """One more node, which waits in the rendezvous, so that the others can know of it."""
+        node = job.node(**fields)
+        node.join()
+        wait_until(lambda: self.registered(node), f"{node} waits in the rendezvous")
+        return node
+
+    @staticmethod
+    def registered(node: Node) -> bool:
+        """Whether a node's join has got so far that the others can know of it, by what it has written and sent."""
+        if "joining at" not in node.log:
+            return False
+        written = node.has_written()
+        if written is not None:
+            return written
+        sent = node.traffic()  # a handler of its own: it has come to rest
+        time.sleep(_REST_S)
+        return node.traffic() == sent
+
+
+def needs(condition: Callable[[Any], bool], why: str) -> Callable[[Test], Test]:
+    """Mark a test of something that not every backend promises: for others it is a gap, for this reason."""
+
+    def decorate(test: Test) -> Test:
+        @functools.wraps(test)
+        def run(self: NodeTheme, **fixtures: Any) -> None:
+            if condition(self):
+                test(self, **fixtures)
+            else:
+                self.gap(why)
+
+        return cast(Test, run)
+
+    return decorate

@@ -1,0 +1,92 @@
+"""What each process that a test starts needs: a clean environment, a terminal's signals, and a mark to find it by."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from rdzv_plugins.linux.children import all_pids
+from rdzv_plugins.linux.process_stat import read_stat
+
+MARK = "RDZV_TEST_MARK"
+"""The variable that identifies the processes of a test."""
+
+_CONCERN = (
+    *("PET_", "RDZV_", "TORCHELASTIC_"),
+    *("SLURM_", "OMPI_", "PMIX_", "FLUX_", "PBS_", "SM_", "TORCHX_"),  # a launch reads those of schedulers, too
+)
+_CONCERN_ALSO = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "JOB_COMPLETION_INDEX", "TRAINING_JOB_NAME")
+_OF_TERMINALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+
+
+def clean_environment() -> dict[str, str]:
+    """The variables of this process, except those that concern the launcher."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(_CONCERN) and k not in _CONCERN_ALSO}
+    return clean | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def default_signals() -> None:
+    """Set signals as a terminal does: CI, nohup and background jobs start us with some ignored."""
+    for number in _OF_TERMINALS:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def before_exec() -> Callable[[], None] | None:
+    """The ``preexec_fn`` of a process that should have ``default_signals``; None if it has them anyway.
+
+    A new program has the default for everything that is not ignored. Running anything before that takes a copy of this
+    process instead of a mere start: with torch imported, that is 10 ms instead of 1.
+    """
+    ignored = any(signal.getsignal(number) is signal.SIG_IGN for number in _OF_TERMINALS)
+    return default_signals if ignored else None
+
+
+def own_children() -> list[int]:
+    """The pids of this process's children."""
+    found: list[int] = []
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            found += map(int, (task / "children").read_text().split())
+        except OSError:  # the thread has just ended
+            continue
+    return sorted(found)
+
+
+def marked(mark: str, *, parts: bool = False) -> dict[int, str]:
+    """The living processes that were started with ``mark``: pid to command line.
+
+    ``parts``: also those marked as a part of it, for example ``MARK-1``.
+    """
+    found = {}
+    whole = f"{MARK}={mark}".encode()
+    for pid in all_pids():
+        try:
+            variables = _read(f"/proc/{pid}/environ")
+            if whole not in variables:  # by which all others are found: this is asked for thousands of times
+                continue
+            ours = any(each == whole or (parts and each.startswith(whole + b"-")) for each in variables.split(b"\0"))
+            if ours and (stat := read_stat(pid)) is not None and stat.lives:
+                found[pid] = _read(f"/proc/{pid}/cmdline").rstrip(b"\0").replace(b"\0", b" ").decode()
+        except OSError:  # it has just ended, or is another user's
+            continue
+    return found
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
+def kill(pid: int) -> None:
+    """Kill a process with SIGKILL, if it is still there."""
+    send(pid, signal.SIGKILL)
+
+
+def send(pid: int, number: int) -> None:
+    """Send a signal to a process that may end by itself at any time: nothing happens if it has."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass

@@ -1,1 +1,0 @@
-"""Who is in which round, who is refused, and how a job ends: parts of theme ``rendezvous``."""
