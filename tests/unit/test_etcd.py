@@ -1,3 +1,5 @@
+"""Options of etcd: its members, its keys in few transactions, TLS and passwords; no server is needed."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -12,9 +14,96 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from rdzv_plugins.backends.etcd import EtcdOptions, validate
+from rdzv_plugins.backends.etcd.members import parse_members
 from rdzv_plugins.backends.etcd.security import ACCOUNT, PASSWORD, USER, EtcdSecurity
+from rdzv_plugins.backends.etcd.space import MOST_BYTES, MOST_OPERATIONS, Space
+from rdzv_plugins.endpoints import Endpoint, is_only_local
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
+
+
+@pytest.mark.parametrize(
+    ("text", "members", "scheme"),
+    [
+        ("h1", [("h1", 2379)], ""),
+        ("h1:1, h2:2,h3", [("h1", 1), ("h2", 2), ("h3", 2379)], ""),
+        ("https://h1:1/,https://[::1]:2", [("h1", 1), ("::1", 2)], "https"),
+        ("http://h1,h2", [("h1", 2379), ("h2", 2379)], "http"),
+        ("h1:1,h1:1,", [("h1", 1)], ""),
+    ],
+)
+def test_members_are_parsed(text, members, scheme):
+    assert parse_members(text) == (tuple(Endpoint(*each) for each in members), scheme)
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("", "needs to know where etcd is"),
+        (" , ", "needs to know where etcd is"),
+        ("h1:1,h2:x", "port x is out of range"),
+        ("h1:1,::1", "ambiguous"),
+        ("h1,h2:0", "'h2:0' has port 0"),
+        ("unix:///tmp/s", "neither http:// nor https://"),
+        ("http://h1,https://h2", "mixes"),
+        ("h1:1/path", "no valid host"),
+    ],
+)
+def test_what_is_no_list_of_members_is_refused(text, match):
+    with pytest.raises(UsageError, match=match) as caught:
+        parse_members(text)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "local"),
+    [
+        ("localhost:1,http://127.0.0.1:2,[::1]:3", True),
+        ("localhost:1,h2:1", False),
+        ("", False),
+        ("/a/file", False),
+        ("unix:///tmp/s", False),
+    ],
+)
+def test_endpoints_that_only_this_machine_can_reach(text, local):
+    assert is_only_local(text) is local
+
+
+def sizes(items: dict[str, bytes]) -> list[int]:
+    return [len(operations) for _, operations in Space("/p", "run").puts(items, 1)]
+
+
+@pytest.mark.parametrize(
+    ("items", "parts"),
+    [
+        ({}, [0]),
+        ({str(n): b"" for n in range(MOST_OPERATIONS)}, [MOST_OPERATIONS]),
+        ({str(n): b"" for n in range(2 * MOST_OPERATIONS + 1)}, [MOST_OPERATIONS, MOST_OPERATIONS, 1]),
+        ({str(n): b"x" * (MOST_BYTES // 3) for n in range(5)}, [2, 2, 1]),
+        ({"big": b"x" * 2 * MOST_BYTES, "small": b""}, [1, 1]),  # what is too big for etcd is for etcd to say
+    ],
+)
+def test_writes_are_split_into_as_few_transactions_as_the_limits_allow_in_order(items, parts):
+    assert sizes(items) == parts
+    names = [name for names, _ in Space("/p", "run").puts(items, 1) for name in names]
+    assert names == list(items)
+
+
+def test_deletes_are_split_and_name_each_key_once():
+    space = Space("/p", "run")
+    keys = [str(n) for n in range(MOST_OPERATIONS + 1)]
+    assert [len(part) for part in space.deletes([*keys, *keys])] == [MOST_OPERATIONS, 1]
+    assert [len(part) for part in space.deletes([])] == [0]
+
+
+def test_runs_whose_names_begin_alike_share_nothing():
+    paths = [Space("/p/", run).path for run in ("a", "a/k", "a/", "a%2F", "ab", "")]
+    assert paths[:2] == ["/p/a/", "/p/a%2Fk/"]
+    for one in paths:
+        assert [other for other in paths if other.startswith(one)] == [one]
+    leases = {Space("/p", "a").run_lease, Space("/p", "b").run_lease, Space("/q", "a").run_lease}
+    assert len(leases) == 3
+    assert all(0 < lease < 1 << 63 for lease in leases)
 
 
 def request(endpoint: str = "h1", **options: object) -> Request:
