@@ -7,7 +7,7 @@ import math
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from rdzv_plugins.elastic.keys import BORN, NODES, ROUND, Assignment, Round, decode
+from rdzv_plugins.elastic.keys import BORN, NODES, ROUND, Assignment, Round, decode, readable
 from simulation.service import PORT, Faults
 
 if TYPE_CHECKING:
@@ -182,10 +182,9 @@ class Oracles:
             return
         run, declared = len(service.store.runs), decode(Round, value)
         if declared.state == "complete" and (self._last is None or declared.number >= self._last[0]):
-            given = [
-                decode(Assignment, kv.value) for key, (kv, *_) in service.store.keys.items() if key.startswith(NODES)
-            ]
-            here = [each.node_id for each in given if each.round == declared.number and each.is_place]
+            given = (kv for key, (kv, _) in service.store.keys.items() if key.startswith(NODES))
+            places = [each for each in readable(Assignment, given) if each.round == declared.number and each.is_place]
+            here = [each.node_id for each in places]
             self._last = declared.number, declared.world, here
         of, last = self._declared.get(service, (0, declared))
         self._declared[service] = run, declared

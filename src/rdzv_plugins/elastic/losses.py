@@ -48,15 +48,11 @@ class Losses:
         """
         if self._joining.place is None or self._joining.place.world == 1:
             return False
-        told = False
-        while True:
-            seen = self._view.version
-            if (lost := self._ask_all()) is not None:
-                return lost
-            if not told:
-                logger.info("a worker has failed, and the rendezvous does not answer: waiting to hear why")
-            told = True
-            self._view.wait(seen, _NEWS_S)  # at the end of an outage there is no time left to ask in
+        if (lost := self._ask_all()) is None:
+            logger.info("a worker has failed, and the rendezvous does not answer: waiting to hear why")
+        while lost is None:
+            lost = self._ask_all()
+        return lost
 
     def _ask_all(self) -> bool | None:
         """Whether a node has been lost. None: the service has not answered, or has forgotten what it was asked."""
