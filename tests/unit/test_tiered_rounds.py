@@ -81,8 +81,7 @@ def test_each_node_has_a_proxy_in_front_of_the_one_store_and_another_one_in_each
     for _ in range(2):
         near = job.open()
         root = {"RDZV_ROOT_ADDR": HERE, "RDZV_ROOT_PORT": str(job.root.port)}
-        for store, where in zip(job.stores, near, strict=True):
-            assert store.environment == root
+        assert [each.environment for each in job.stores] == [root, root]
         seen |= {job.root.port, *(each.port for each in near)}
         first, second = (each.agents for each in job.stores)
         assert not second.check(["from"])

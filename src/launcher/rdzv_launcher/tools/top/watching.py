@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import asdict
+
 from rdzv_launcher.tools.status.rounds import round_data
 from rdzv_launcher.tools.status.waits import waited_lines
 from rdzv_launcher.tools.top.happenings import happening, last_end
@@ -240,7 +242,7 @@ class JobWatch:
             "problem": "" if answer is None or node.state == "gone" else answer.problem,
             "workers": []
             if vitals is None
-            else [vars(each) | {"cpu_percent": cpu_percent(vitals, before, each)} for each in vitals.workers],
+            else [asdict(each) | {"cpu_percent": cpu_percent(vitals, before, each)} for each in vitals.workers],
         }
 
 
