@@ -17,7 +17,7 @@ from sdist import ROOT
 from rdzv_plugins.testing import free_port
 
 TORCH_ON = "3.11"
-"""The Python that CONTRIBUTING.md names."""
+"""The Python with which all tests are run."""
 _BACKENDS = ("parallel", "tiered")
 _LIMIT_S = 300.0
 _WORKERS = 4

@@ -3,7 +3,8 @@
     python release/wheels.py [--platform NAME] [--no-torch]
 
 The sdist is made from the checkout, the wheels from the sdist. Each wheel for this machine is installed into an
-environment of its own for each Python that it is for, and runs jobs there.
+environment of its own for each Python that it is for (all have to be here), and runs jobs there. It takes long: what
+Python sees is compiled twelve times, store and C++ library once for each platform.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Our own keys beside torch's state of a dynamic rendezvous, for readers without torch."""
+"""Our own keys beside torch's state of a dynamic rendezvous, for readers without torch.
+
+Under the run's prefix: ``settings``, ``refused/count`` and ``refused/<n>`` (``refusals``), and the job record
+(``rounds.job_record``). Those of a round (the workers' store, and the keys of torch's agents) are below
+``torch.rendezvous.<run id>.<round>/``; torch's state is a pickle, everything else is text.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The proxy of a node, between its workers and the store of a round (``store=tiered``); a new one in each round.
 
 With ``fanout=K`` the proxies of nodes 0 to K-1 connect to the store. That of any other node r connects to the proxy of
-node r modulo K, which announces in the agents' store of the round where it takes connections.
+node r modulo K, which announces in the agents' store of the round where it takes connections (``trunk/<r>``). A
+proxy that has lost the store closes by itself, and with it the connections of its workers.
 """
 
 from __future__ import annotations

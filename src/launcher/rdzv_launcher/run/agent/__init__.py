@@ -1,1 +1,5 @@
-"""The agent: what it decides, what agents of a round tell each other, and the loop around both. It needs no torch."""
+"""The agent: what it decides, what agents of a round tell each other, and the loop around both. It needs no torch.
+
+Begin with ``events``, ``steps`` and ``decisions``, which is what an agent does and when; ``loop`` takes the steps, and
+``node_workers`` are the workers as the loop has them.
+"""
