@@ -20,9 +20,8 @@ from pathlib import Path
 
 from griffe import Docstring
 
-from rdzv_launcher.run.metrics.agent import AGENT
-from rdzv_launcher.run.metrics.declared import Metric
-from rdzv_launcher.run.metrics.store import STORE
+from rdzv_launcher.run.agent_metrics import AGENT
+from rdzv_launcher.run.metrics import STORE, Metric
 from rdzv_plugins import errors
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.host.catalog import Entry

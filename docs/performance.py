@@ -13,10 +13,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rdzv_launcher.bench.charts.style import number
-from rdzv_launcher.bench.method.manifest import as_text as manifest_as_text
-from rdzv_launcher.bench.method.points import Point, Ratio
-from rdzv_launcher.bench.method.results import Result, read_results
+from rdzv_launcher.bench.points import Point, Ratio
+from rdzv_launcher.bench.results import Result, manifest_as_text, number, read_results
 
 PAGE = Path(__file__).parent / "explanation/performance.md"
 FIGURES = PAGE.parent / "performance"
@@ -49,11 +47,11 @@ def collect(directory: Path) -> None:
 
 def written(text: str) -> str:
     """The page with all its blocks written anew."""
-    results = {result.bench: result for result in read_results(FIGURES)}
+    results = read_results(FIGURES)
 
     def fill(block: re.Match[str]) -> str:
         what, rest = block["what"], block["rest"].split()
-        body = manifests(results.values()) if what == "manifest" else tables(results[what], rest)
+        body = manifests(results) if what == "manifest" else tables([r for r in results if r.bench == what], rest)
         return f"{block[1]}\n{body}\n\n{block[4]}"
 
     return _BLOCK.sub(fill, text)
@@ -70,22 +68,21 @@ def manifests(results: Iterable[Result]) -> str:
     for result in each:
         about = result.manifest
         lines.append(
-            f"| {result.bench} | `{about['command']}` | {about['started']} | {about['load']} | "
+            f"| {result.name} | `{about['command']}` | {about['started']} | {about['load']} | "
             f"{result.end['load'] if result.end else '-'} |"
         )
     return "\n".join(lines)
 
 
-def tables(result: Result, figures: Sequence[str]) -> str:
-    """For each figure a table of cases by targets, and one of its ratios below it."""
-    wanted = figures or list(dict.fromkeys(point.figure for point in result.points))
-    return "\n\n".join(_table(result, figure) for figure in wanted)
+def tables(results: Sequence[Result], figures: Sequence[str]) -> str:
+    """For each figure a table of cases by targets, and one of its ratios below it; ``results`` are of one benchmark."""
+    return "\n\n".join(_table(results, figure) for figure in figures)
 
 
-def _table(result: Result, figure: str) -> str:
-    points = [point for point in result.points if point.figure == figure]
+def _table(results: Sequence[Result], figure: str) -> str:
+    points = [point for result in results for point in result.points if point.figure == figure]
     if not points:
-        sys.exit(f"{result.name} has no figure {figure!r}")
+        sys.exit(f"no result has the figure {figure!r}")
     targets = list(dict.fromkeys(point.target for point in points))
     cells = {(point.case, point.target): _cell(point) for point in points}
     unit = f", {points[0].unit}" if points[0].unit else ""
@@ -93,7 +90,7 @@ def _table(result: Result, figure: str) -> str:
     lines = [title, "", f"| | {' | '.join(targets)} |", "|---" * (len(targets) + 1) + "|"]
     for case in dict.fromkeys(point.case for point in points):
         lines.append(f"| {case} | {' | '.join(cells.get((case, target), '') for target in targets)} |")
-    ratios = [ratio for ratio in result.ratios if ratio.figure == figure and ratio.low is not None]
+    ratios = [each for result in results for each in result.ratios if each.figure == figure and each.low is not None]
     return "\n".join([*lines, *_ratios(ratios)])
 
 

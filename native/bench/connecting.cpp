@@ -43,13 +43,11 @@ const Place& Connecting::place(std::size_t index) const {
 
 // Before the clock starts: what a machine does to have so many sockets is not what its server does with them.
 void Connecting::open_all() {
-  Networks networks;
   for (std::size_t index = 0; index < plan_.count; ++index) {
     std::optional<in_addr> source;
     if (!plan_.sources.empty()) {
       source = parse_address(plan_.sources[index % plan_.sources.size()]);
     }
-    networks.enter(place(index).network);
     clients_[index].open(place(index).address.ss_family, source);
   }
 }

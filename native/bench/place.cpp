@@ -1,13 +1,9 @@
 #include "place.hpp"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netinet/in.h>
-#include <sched.h>
 #include <sys/un.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <exception>
@@ -62,34 +58,12 @@ Place tcp_place(const std::string& text) {
 
 }  // namespace
 
-Place parse_place(const std::string& text, int network) {
-  Place place = text.starts_with(kUnix) ? unix_place(text.substr(kUnix.size())) : tcp_place(text);
-  place.network = network;
-  return place;
+Place parse_place(const std::string& text) {
+  return text.starts_with(kUnix) ? unix_place(text.substr(kUnix.size())) : tcp_place(text);
 }
 
 const Place& place_of(const std::vector<Place>& places, std::size_t client, std::size_t clients) {
   return places[client * places.size() / clients];
-}
-
-Networks::~Networks() {
-  if (home_ >= 0) {
-    ::setns(home_, CLONE_NEWNET);
-    ::close(home_);
-  }
-}
-
-void Networks::enter(int network) {
-  if (network == now_) {
-    return;
-  }
-  if (home_ < 0) {
-    home_ = ::open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
-  }
-  if (home_ < 0 || ::setns(network < 0 ? home_ : network, CLONE_NEWNET) != 0) {
-    throw LoadError(std::string("entering a network namespace: ") + std::strerror(errno));
-  }
-  now_ = network;
 }
 
 }  // namespace rdzv::load

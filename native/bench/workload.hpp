@@ -46,7 +46,8 @@ struct Plan {
   bool echo = false;
 };
 
-// "barrier", "mesh", "one_key", "fill", "multi_get", and those of start_up.hpp. Throws std::invalid_argument for another name.
+// "barrier", "mesh", "one_key", "fill", "multi_get"; of a job's start "enrol", "gloo", "store_barrier". Throws
+// std::invalid_argument for another name.
 std::unique_ptr<Workload> make_workload(const Plan& plan);
 
 }  // namespace rdzv::load

@@ -1,10 +1,14 @@
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "errors.hpp"
 #include "pattern.hpp"
-#include "start_up.hpp"
 #include "workload.hpp"
 
 namespace rdzv::load {
@@ -16,6 +20,7 @@ constexpr std::size_t kUniqueIdBytes = 128;  // what NCCL's ranks pass on
 constexpr std::size_t kRequestKeys = 64;
 constexpr std::size_t kSmallKeys = 512;
 constexpr std::size_t kSmallBytes = 16;
+constexpr std::size_t kBlobBytes = 154, kBlobBytesPerRank = 8;  // gloo's, as seen with torch 2.13
 
 // Every client adds 1; the last to arrive sets the key that all others wait for.
 class Barrier final : public Workload {
@@ -77,7 +82,7 @@ class Barrier final : public Workload {
 class Mesh final : public Workload {
  public:
   explicit Mesh(const Plan& plan)
-      : plan_(plan), steps_(plan.clients), bytes_(std::min(154 + 8 * plan.clients, kBlobLimit)) {}
+      : plan_(plan), steps_(plan.clients), bytes_(std::min(kBlobBytes + kBlobBytesPerRank * plan.clients, kBlobLimit)) {}
 
   Next next(std::size_t client, Exchange& exchange) override {
     const std::size_t step = steps_[client]++;
@@ -207,26 +212,122 @@ class MultiGet final : public Workload {
   std::string keys_, values_;
 };
 
+// The sums that come back are 1 to as many as there are clients, each once.
+class Enrol final : public Workload {
+ public:
+  explicit Enrol(const Plan& plan) : plan_(plan), asked_(plan.clients), seen_(plan.clients) {}
+
+  Next next(std::size_t client, Exchange& exchange) override {
+    if (asked_[client]) {
+      return Next::kDone;
+    }
+    asked_[client] = true;
+    exchange.add(plan_.prefix + "init/", 1);
+    return Next::kSend;
+  }
+
+  void number(std::size_t /*client*/, std::int64_t value) override {
+    if (plan_.echo) {
+      return;
+    }
+    if (value < 1 || value > static_cast<std::int64_t>(plan_.clients)) {
+      throw LoadError("reply to add: " + std::to_string(value) + ", which is not within 1.." +
+                      std::to_string(plan_.clients));
+    }
+    const auto index = static_cast<std::size_t>(value - 1);
+    if (seen_[index]) {
+      throw LoadError("reply to add: " + std::to_string(value) + ", which another client has got already");
+    }
+    seen_[index] = true;
+  }
+
+ private:
+  const Plan plan_;
+  std::vector<bool> asked_, seen_;
+};
+
+// Every client sets its blob; then, for each rank from 0 on, gloo waits, TCPStore's get waits again, and gets.
+class Gloo final : public Workload {
+ public:
+  explicit Gloo(const Plan& plan)
+      : plan_(plan), steps_(plan.clients), bytes_(kBlobBytes + kBlobBytesPerRank * plan.clients) {
+    if (bytes_ > kPatternLimit) {
+      throw std::invalid_argument("gloo: too many clients");
+    }
+    for (std::size_t client = 0; client < plan.clients; ++client) {
+      keys_.push_back(plan.prefix + "/default_pg/0//cpu//0/" + std::to_string(client));
+    }
+  }
+
+  Next next(std::size_t client, Exchange& exchange) override {
+    const std::size_t step = steps_[client]++;
+    if (step == 0) {
+      exchange.set(keys_[client], pattern(client, bytes_));
+      return Next::kSend;
+    }
+    const std::size_t peer = (step - 1) / 3;
+    if (peer == plan_.clients) {
+      return Next::kDone;
+    }
+    if ((step - 1) % 3 == 2) {
+      exchange.get(keys_[peer], pattern(peer, bytes_));
+    } else {
+      exchange.wait(keys_[peer], (step - 1) % 3 == 0);
+    }
+    return Next::kSend;
+  }
+
+ private:
+  const Plan plan_;
+  std::vector<std::size_t> steps_;
+  const std::size_t bytes_;
+  std::vector<std::string> keys_;
+};
+
+// Nobody comes out of a round before all have come in.
+class StoreBarrier final : public Workload {
+ public:
+  explicit StoreBarrier(const Plan& plan) : plan_(plan), rounds_(plan.clients), arrived_(plan.rounds) {}
+
+  Next next(std::size_t client, Exchange& exchange) override {
+    const std::size_t round = rounds_[client];
+    if (round > 0 && arrived_[round - 1] < plan_.clients) {
+      throw LoadError("reply to barrier " + std::to_string(round - 1) + ", at which only " +
+                      std::to_string(arrived_[round - 1]) + " of " + std::to_string(plan_.clients) + " have arrived");
+    }
+    if (round == plan_.rounds) {
+      return Next::kDone;
+    }
+    ++rounds_[client];
+    ++arrived_[round];
+    exchange.barrier(plan_.prefix + "/barrier/" + std::to_string(round), plan_.clients);
+    return Next::kSend;
+  }
+
+ private:
+  const Plan plan_;
+  std::vector<std::size_t> rounds_;
+  std::vector<std::size_t> arrived_;  // of each round
+};
+
+template <typename Kind>
+std::unique_ptr<Workload> make(const Plan& plan) {
+  return std::make_unique<Kind>(plan);
+}
+
 }  // namespace
 
 std::unique_ptr<Workload> make_workload(const Plan& plan) {
-  if (plan.workload == "barrier") {
-    return std::make_unique<Barrier>(plan);
-  }
-  if (plan.workload == "mesh") {
-    return std::make_unique<Mesh>(plan);
-  }
-  if (plan.workload == "one_key") {
-    return std::make_unique<OneKey>(plan);
-  }
-  if (plan.workload == "fill") {
-    return std::make_unique<Fill>(plan);
-  }
-  if (plan.workload == "multi_get") {
-    return std::make_unique<MultiGet>(plan);
-  }
-  if (std::unique_ptr<Workload> start_up = make_start_up(plan)) {
-    return start_up;
+  using Made = std::unique_ptr<Workload> (*)(const Plan&);
+  static constexpr std::pair<std::string_view, Made> kMakers[] = {
+      {"barrier", make<Barrier>}, {"mesh", make<Mesh>},   {"one_key", make<OneKey>},
+      {"fill", make<Fill>},       {"multi_get", make<MultiGet>}, {"enrol", make<Enrol>},
+      {"gloo", make<Gloo>},       {"store_barrier", make<StoreBarrier>},
+  };
+  for (const auto& [name, made] : kMakers) {
+    if (plan.workload == name) {
+      return made(plan);
+    }
   }
   throw std::invalid_argument("there is no workload '" + plan.workload + "'");
 }

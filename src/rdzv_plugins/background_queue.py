@@ -1,4 +1,9 @@
-"""A bounded queue with a thread that empties it: whoever puts something in never waits for what happens to it."""
+"""A bounded queue with a thread that empties it: whoever puts something in never waits for what happens to it.
+
+Not ``logging.handlers.QueueListener``, which has either a ``SimpleQueue`` without a bound or a ``Queue`` in which a
+signal handler that logs waits for the thread that it has interrupted; which prints a traceback to standard error for
+each record that it drops, and counts none; and whose ``stop`` waits for as long as a handler takes.
+"""
 
 from __future__ import annotations
 

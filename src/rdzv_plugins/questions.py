@@ -9,9 +9,14 @@ questions has an attribute ``questions``; the nodes of a handler without one can
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError, convert
+
+from rdzv_plugins.plain_text import printable
+
+T = TypeVar("T")
+_SHOWN = 200
 
 STACKS = "stacks"
 """The kind of question that asks where this node's workers are: see ``rdzv_launcher.run.stacks``."""
@@ -56,6 +61,17 @@ class NodeAnswer(Struct, frozen=True):
     """A sentence on why there is no answer; empty if there is one."""
     is_silent: bool = False
     """The node is there, and has not answered in time."""
+
+
+def checked(data: Any, kind: type[T]) -> T:
+    """Arguments or an answer as typed values. Raises ``ValueError`` that names the key and what was said."""
+    try:
+        return convert(data, kind)
+    except ValidationError as error:
+        name = kind.__name__.strip("_")
+        raise ValueError(f"not a {name}: {error}, in {printable(repr(data), _SHOWN)}") from None
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
 
 
 Answer = Callable[[Question], Any]

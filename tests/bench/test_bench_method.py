@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import math
 import subprocess
 import sys
@@ -17,18 +15,15 @@ from hypothesis import strategies as st
 from kits.bench import odd_backends as odd
 from kits.bench.bench_kit import bench, find, odd_backends, point, theirs
 
-from rdzv_launcher.bench.method.points import Point, compare, curves, ratio_of
-from rdzv_launcher.bench.method.progress import Progress
-from rdzv_launcher.bench.method.readings import cpu_seconds, exact_cpu_seconds, family_cpu_seconds
-from rdzv_launcher.bench.method.results import Writer
-from rdzv_launcher.bench.method.turns import DidNotFinish, in_turn, take_turns
-from rdzv_launcher.bench.report.text import as_text
+from rdzv_launcher.bench.points import DidNotFinish, Point, Progress, compare, in_turn, ratio_of, take_turns
+from rdzv_launcher.bench.readings import cpu_seconds, exact_cpu_seconds, family_cpu_seconds
+from rdzv_launcher.bench.results import table
 
 CHEAP = settings(deadline=None, derandomize=True, max_examples=40)
 
 
 def quiet() -> Progress:
-    return Progress("test", io.StringIO())
+    return Progress("test")
 
 
 def test_cpu_is_that_of_threads_that_have_ended_and_of_all_below() -> None:
@@ -121,7 +116,7 @@ def test_who_takes_too_long_is_measured_once_and_a_fault_ends_the_benchmark() ->
 def test_delay_of_a_backend_is_what_the_benchmark_measures(tmp_path) -> None:
     nodes = 4
     flags = ("--backends=prompt,slow", "--references=none", f"--nodes={nodes}", "--quick", "--repeats=2", "--json")
-    simulated = ("--simulate", "--processes=1", "--hosts=loopback")
+    simulated = ("--simulate", "--processes=1")
     began = time.perf_counter()
     result = bench("rendezvous", *simulated, *flags, sites=odd_backends(tmp_path)).result()
     passed = time.perf_counter() - began
@@ -164,11 +159,7 @@ def test_ratio_that_says_nothing_is_refused(mine, other, why) -> None:
     (ratio,) = compare([mine, other])
     assert ratio.value is None
     assert why in ratio.refused
-    stream = io.StringIO()
-    Writer([stream]).ratios([ratio])
-    line = json.loads(stream.getvalue())
-    assert (line["record"], line["value"], why in line["refused"]) == ("ratio", None, True)
-    text = as_text("64 nodes", [mine, other], [ratio])
+    text = table("64 nodes", [mine, other], [ratio])
     assert "of torch" not in text.replace("runs of torch", "")
     assert (f"no ratio to torch: {ratio.refused}" in text) == (ratio.low is not None)
 
@@ -199,10 +190,3 @@ def test_every_target_is_compared_with_every_reference_of_its_case_and_figure() 
         ("a", "torch-static", "join", "64 nodes"): 0.125,
         ("b", "torch-static", "join", "64 nodes"): 0.25,
     }
-
-
-def test_curves_are_in_the_order_of_their_axis() -> None:
-    points = [point("a", 3.0, nodes=64), point("a", 1.0, nodes=4), point("b", 2.0, nodes=16), point("a", 9.0)]
-    found = {target: [each.nodes for each in line] for target, line in curves(points, "join").items()}
-    assert found == {"a": [4, 64], "b": [16]}
-    assert curves(points, "loss") == {}

@@ -1,69 +1,109 @@
-"""Child processes of a benchmark: what they say, how they end, and what is told of one that has ended."""
+"""Child processes of a benchmark: what they say, how they end, and what is told of one that has ended; its guard."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from kits.eventually import eventually
 
-from rdzv_launcher.bench.processes.child import Child, NoAnswer
+from rdzv_launcher.bench.children import Child, Guard, end_all, environment, marked, serve
+from rdzv_launcher.bench.points import DidNotFinish
 from rdzv_plugins.errors import RdzvError
 
+pytestmark = pytest.mark.thorough
+
 LIMIT_S = 60.0
-_ECHO = "print('ready', flush=True)\nfor line in sys.stdin: print(line.strip() * 2, flush=True)"
-_SILENT = "sys.stdin.read()"
 
 
-def child(code: str, **more: float) -> Child:
-    return Child("the child", [sys.executable, "-c", f"import os, sys, time\n{code}"], **more)
+def twice(connection, *_) -> None:
+    """Answers with what it is asked, twice; what is too much does not finish."""
+
+    def answer(text: str) -> str:
+        if text == "too much":
+            raise DidNotFinish(text)
+        return text * 2
+
+    connection.send("ready")
+    serve(connection, answer)
 
 
-def test_child_says_that_it_is_ready_and_answers() -> None:
-    with child(_SILENT) as silent, pytest.raises(NoAnswer):
-        silent.read(0.1)
-    with child(_ECHO) as echo:
-        assert echo.wait_ready(LIMIT_S) == "ready"
-        assert [echo.ask("ab", LIMIT_S), echo.ask("c", LIMIT_S)] == ["abab", "cc"]
-        assert echo.own_cpu_seconds() > 0
+def breaks(connection) -> None:
+    print(*range(20), sep="\n", file=sys.stderr)
+    raise RdzvError("no luck")
 
 
-def test_child_that_does_not_start_says_why() -> None:
-    code = "print(*range(20), 'no luck', sep='\\n', file=sys.stderr); sys.exit(3)"
-    with child(code) as broken, pytest.raises(RdzvError) as raised:
-        broken.wait_ready(LIMIT_S)
+def tidies(connection, file: Path) -> None:
+    connection.send("ready")
+    try:
+        connection.recv()
+    finally:
+        file.unlink()
+
+
+def stays(connection) -> None:
+    connection.send("ready")
+    time.sleep(600)
+
+
+def test_child_answers_also_that_something_did_not_finish_and_may_be_silent() -> None:
+    with Child("the child", twice) as child:
+        assert child.answer(LIMIT_S) == "ready"
+        assert [child.ask({"text": "ab"}), child.ask({"text": "c"})] == ["abab", "cc"]
+        with pytest.raises(DidNotFinish, match="too much"):
+            child.ask({"text": "too much"})
+        with pytest.raises(RdzvError, match=r"^the child has not answered within 0\.1 s$"):
+            child.answer(0.1)
+        assert child.cpu_seconds() > 0
+
+
+def test_child_that_breaks_says_why() -> None:
+    with Child("the child", breaks) as broken, pytest.raises(RdzvError) as raised:
+        broken.answer(LIMIT_S)
     first, *words = str(raised.value).splitlines()
-    assert first == "the child did not start"
+    assert first == "the child ended with exit code 1"
     assert words == [f"  | {word}" for word in [*range(9, 20), "no luck"]]
 
 
 def test_child_that_was_killed_is_no_answer_but_an_error() -> None:
-    with child(_ECHO) as echo:
-        echo.wait_ready(LIMIT_S)
-        os.kill(echo.pid, signal.SIGKILL)
+    with Child("the child", twice) as child:
+        child.answer(LIMIT_S)
+        os.kill(child.pid, signal.SIGKILL)
         with pytest.raises(RdzvError, match=r"^the child was ended by SIGKILL$"):
-            echo.ask("ab", LIMIT_S)
+            child.ask({"text": "ab"})
 
 
-def test_child_that_closes_its_output_and_goes_on_is_ended() -> None:
-    ended = pytest.raises(RdzvError, match=r"^the child was ended by SIGKILL$")
-    with child("os.close(1); time.sleep(600)", end_limit_s=0.1) as mute, ended:
-        mute.read(LIMIT_S)
-
-
-def test_child_ends_with_its_input_and_has_time_to_tidy_up(tmp_path: Path) -> None:
+def test_child_ends_with_its_connection_has_time_to_tidy_up_and_is_killed_if_it_stays(tmp_path: Path) -> None:
     file = tmp_path / "left"
     file.touch()
-    with child(f"print('ready', flush=True); {_SILENT}; os.remove({str(file)!r})", end_limit_s=LIMIT_S) as tidy:
-        tidy.wait_ready(LIMIT_S)
+    with Child("the child", tidies, file, end_limit_s=LIMIT_S) as tidy:
+        tidy.answer(LIMIT_S)
         assert file.exists()
     assert not file.exists()
+    with Child("the child", stays, end_limit_s=0.1) as stubborn:
+        stubborn.answer(LIMIT_S)
+    assert not Path(f"/proc/{stubborn.pid}").exists()
 
 
-def test_child_that_does_not_end_is_killed() -> None:
-    with child("print('ready', flush=True); time.sleep(600)", end_limit_s=0.1) as stubborn:
-        stubborn.wait_ready(LIMIT_S)
-        pid = stubborn.pid
-    assert not Path(f"/proc/{pid}").exists()
+def test_guard_ends_frozen_processes_of_its_mark_and_no_others() -> None:
+    sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with subprocess.Popen(sleeps) as stranger:
+        try:
+            with Guard() as guard:
+                mark, directory = guard.new_job()
+                one, other = (subprocess.Popen(sleeps, env=environment(f"{mark}{part}")) for part in ("-0", "-1"))
+                eventually(lambda: len(marked(mark)) == 2, lambda: f"{marked(mark)}")
+                end_all(f"{mark}-0")
+                assert one.wait(LIMIT_S) == -signal.SIGKILL
+                assert marked(mark) == [other.pid]
+                other.send_signal(signal.SIGSTOP)
+            assert other.wait(LIMIT_S) == -signal.SIGKILL
+            assert not directory.exists()
+            assert stranger.poll() is None
+        finally:
+            stranger.kill()

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
+import json
 import sys
 import xml.etree.ElementTree as ET
+from argparse import Namespace
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 
 import matplotlib
 import pytest
 
-from rdzv_launcher.bench.charts.files import draw
-from rdzv_launcher.bench.charts.plan import family, plan
-from rdzv_launcher.bench.method.manifest import manifest
-from rdzv_launcher.bench.method.points import Point, compare
-from rdzv_launcher.bench.method.results import Writer, read_result
-from rdzv_launcher.bench.report.output import Output
+from rdzv_launcher.bench.page import charts, family, write_charts
+from rdzv_launcher.bench.points import Point, compare
+from rdzv_launcher.bench.results import Output, Result, manifest, read_result
 from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.errors import MissingDependency, UsageError
 
@@ -33,14 +32,13 @@ def join(target: str, samples: tuple[float, ...], nodes: int, **more) -> Point:
 
 
 def write(file: Path, bench: str, cases: list[list[Point]], *, end=True, options=None, **about) -> None:
-    with file.open("w") as stream:
-        writer = Writer([stream])
-        writer.manifest(manifest(bench, options or {}) | {"cpu": "A processor", "kernel": "Linux 9"} | about)
-        for case in cases:
-            writer.points(case)
-            writer.ratios(compare(case))
-        if end:
-            writer.end()
+    about = manifest(bench, options or {}) | {"cpu": "A processor", "kernel": "Linux 9"} | about
+    lines = [{"record": "manifest", **about}]
+    for case in cases:
+        lines += [{"record": "point", **asdict(each), "median": 0, "spread": 1} for each in case]
+        lines += [{"record": "ratio", **asdict(each)} for each in compare(case)]
+    lines += [{"record": "end", "load": "1"}] * end
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 @pytest.fixture(scope="module")
@@ -111,43 +109,43 @@ def test_page_marks_what_may_not_be_compared(page) -> None:
     for words in ("≠ cpu|A processor|Another <i>one</i>", "≠ ttl|5|9"):
         assert words in page.words
     assert "≠ kernel" not in page.words
-    assert "≠ limit" not in page.words
+    assert "≠ limit_s" not in page.words
 
 
-def test_charts_are_a_png_and_an_svg_that_says_all_in_words(directory, tmp_path) -> None:
-    one, other = (draw(read_result(directory / f"rendezvous-{number}.jsonl"), tmp_path) for number in (1, 2))
-    assert [file.name for file in one] == ["rendezvous-1-join.png", "rendezvous-1-join.svg"]
-    assert one[0].read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    words = ["".join(text.itertext()) for text in ET.parse(one[1]).iter("{http://www.w3.org/2000/svg}text")]
-    assert {STRANGER, "noisy", "torch-c10d (reference)", "no result", "16", "Nodes"} <= {*words}
-    assert "no result from 64 nodes on: not within <60> s" in " ".join(words)
+def test_a_chart_is_an_svg_that_says_all_in_words(directory, tmp_path) -> None:
+    (one,), (other,) = (
+        write_charts(read_result(directory / f"rendezvous-{number}.jsonl"), tmp_path) for number in (1, 2)
+    )
+    assert one.name == "rendezvous-1-join.svg"
+    words = ["".join(text.itertext()) for text in ET.parse(one).iter("{http://www.w3.org/2000/svg}text")]
+    assert {STRANGER, "noisy", "torch-c10d (reference), no result from 64 on", "16", "Nodes"} <= {*words}
     assert "INTERRUPTED" not in " ".join(words)
-    assert "INTERRUPTED" in other[1].read_text()
+    assert "INTERRUPTED" in other.read_text()
 
 
 def test_the_same_result_gives_the_same_bytes_whatever_the_users_settings(directory, tmp_path) -> None:
     result = read_result(directory / "faults-1.jsonl")
-    before = [file.read_bytes() for file in draw(result, tmp_path)]
+    before = [file.read_bytes() for file in write_charts(result, tmp_path)]
     with matplotlib.rc_context({"axes.facecolor": "black", "font.size": 30, "svg.fonttype": "path"}):
-        assert [file.read_bytes() for file in draw(result, tmp_path)] == before
-    with pytest.raises(UsageError, match=r"recover\.png"):
-        draw(result, tmp_path / "nowhere")
+        assert [file.read_bytes() for file in write_charts(result, tmp_path)] == before
+    with pytest.raises(UsageError, match=r"recover\.svg"):
+        write_charts(result, tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
-    ("case", "nodes", "axis", "expected"),
+    ("case", "nodes", "expected"),
     [
-        ("64 nodes", 64, "nodes", ""),
-        ("storm, 8,000 clients", 8000, "clients", "storm, N clients"),
-        ("16 ranks on each of 4 nodes", 4, "nodes", "16 ranks on each of N nodes"),
-        ("a worker is killed", None, "nodes", "a worker is killed"),
-        ("gloo, 1.4 s, 4x8", 4, "nodes", "gloo, 1.4 s, Nx8"),
+        ("64 nodes", 64, "N nodes"),
+        ("storm, 8000 clients", 8000, "storm, N clients"),
+        ("a worker is killed", None, "a worker is killed"),
+        ("gloo, 1.4 s, 4x8", 4, "gloo, 1.4 s, Nx8"),
     ],
 )
-def test_cases_of_one_family_are_a_curve_and_others_bars(case, nodes, axis, expected) -> None:
-    point = Point("store", case, "ours", "wall", "wall time", "s", (1.0, 2.0), nodes, axis)
+def test_cases_of_one_family_are_a_curve_and_others_bars(case, nodes, expected) -> None:
+    point = Point("store", case, "ours", "wall", "wall time", "s", (1.0, 2.0), nodes)
     assert family(point) == expected
-    assert [chart.kind for chart in plan([point])] == ["bars"]  # one point is no curve
+    alone = Result("store-1", manifest("store", {}), [point])
+    assert [kind for kind, _ in charts(alone, "wall")] == [""]  # bars: one point is no curve
 
 
 def test_a_run_that_was_killed_while_it_wrote(tmp_path) -> None:
@@ -180,24 +178,13 @@ def test_wrong_use(text, arguments, named, tmp_path, monkeypatch, capsys) -> Non
     assert len(said.splitlines()) == 2  # with a remedy
 
 
-def test_without_matplotlib(directory, tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+@pytest.mark.parametrize("module", ["matplotlib", "jinja2"])
+def test_without_what_draws(module, directory, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
     assert tools.main(["bench", "report", str(directory)]) == MissingDependency.exit_code
-    assert "pip install 'rdzv-plugins[bench]'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert module in said
+    assert "pip install 'rdzv-plugins[bench]'" in said
     with pytest.raises(MissingDependency):  # before anything is measured
-        Output("rendezvous", {}, as_json=True, out=str(tmp_path / "out"))
+        Output(Namespace(what="rendezvous", json=True, out=str(tmp_path / "out")), {})
     assert not (tmp_path / "out").exists()
-
-
-def test_benchmarks_need_neither_pytest_nor_charts() -> None:
-    """What the extra brings is enough to measure; and who wants no charts needs not even that."""
-    code = """if True:
-        import importlib, pkgutil, sys
-        sys.modules["pytest"] = sys.modules["matplotlib"] = None
-        import rdzv_launcher.bench
-        for module in pkgutil.walk_packages(rdzv_launcher.bench.__path__, "rdzv_launcher.bench."):
-            if not module.name.endswith((".bars", ".curves", ".drawing", ".frame", "._load")):  # they draw
-                importlib.import_module(module.name)
-    """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
-import re
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -12,16 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.bench.bench_kit import point, theirs
 
-from rdzv_launcher.bench.charts.style import number, share
-from rdzv_launcher.bench.method.manifest import manifest
-from rdzv_launcher.bench.method.points import Point, compare
-from rdzv_launcher.bench.method.progress import Progress
-from rdzv_launcher.bench.method.results import Writer, read_result, read_results
-from rdzv_launcher.bench.report.output import Output
-from rdzv_launcher.bench.report.text import as_text
+from rdzv_launcher.bench.points import Point, compare
+from rdzv_launcher.bench.results import Output, manifest, number, read_result, read_results, share, table
 from rdzv_plugins.errors import UsageError
 
-ABOUT = {"bench": "store", "options": {"repeats": 5}}
 TEXTS = st.text(max_size=8)
 NUMBERS = st.floats(0, 1e9, allow_nan=False)
 POINTS = st.builds(
@@ -39,7 +32,7 @@ def test_table_has_each_figure_with_its_spread_and_ratio() -> None:
     mine = point("mine", 0.5, 0.4, 0.45, nodes=64)
     gone = Point("test", "64 nodes", "torch-static", "join", "join", "s", reference=True, unfinished="needs too long")
     points = [mine, theirs(5.0, 4.0, 4.5), gone, point("mine", 1234.0, 1234.0, figure="loss", unfinished="gave up")]
-    text = as_text("64 nodes", points, compare(points))
+    text = table("64 nodes", points, compare(points))
     assert [" ".join(line.split()) for line in text.splitlines()] == [
         "64 nodes",
         "join [s]",
@@ -59,33 +52,13 @@ def test_table_has_each_figure_with_its_spread_and_ratio() -> None:
         (number(0.01234), "0.0123"),
         (number(99.99), "100"),
         (number(123456), "123,456"),
-        (share(0.25, "torch", 0.2, 0.3), "0.250 of torch (0.200 .. 0.300)"),
-        (share(1 / 1200, "torch", 1 / 1300, 1 / 1100), "torch has 1,200 times as much (1,100 .. 1,300)"),
-        (share(0.0, "torch", 0.0, 0.0), "0 of torch (0 .. 0)"),
+        (share(0.25, "torch"), "0.250 of torch"),
+        (share(1 / 1200, "torch"), "torch has 1,200 times as much"),
+        (share(0.0, "torch"), "0 of torch"),
     ],
 )
 def test_numbers_have_three_digits_that_count_and_a_very_small_ratio_is_told_by_its_reciprocal(said, text) -> None:
     assert said == text
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_progress_says_what_is_waited_for() -> None:
-    said = {}
-    for stream in (io.StringIO(), Terminal()):
-        progress = Progress("store", stream)
-        for case, target, turn in (("storm", "ours", -1), ("storm", "libuv", 0), ("hold", "ours", -1)):
-            progress.step(case, target, turn, 5)
-        progress.done()
-        said[stream.isatty()] = stream.getvalue()
-    assert [re.findall("storm|hold", line) for line in said[False].splitlines()] == [["storm"], ["hold"]]
-    shown = [each for each in said[True].split("\r") if each]
-    assert [re.findall("ours|libuv", line) for line in shown] == [["ours"], ["libuv"], ["ours"], []]
-    assert shown[-1].strip() == ""
-    assert "\n" not in said[True]
 
 
 def test_manifest_has_what_a_figure_depends_on_and_no_secret_of_a_backend(monkeypatch) -> None:
@@ -105,20 +78,18 @@ def test_manifest_has_what_a_figure_depends_on_and_no_secret_of_a_backend(monkey
     assert about["options"]["backends"] == {"redis": {"password": "***", "ttl": "3"}}
 
 
-@given(st.lists(POINTS, max_size=4), st.dictionaries(TEXTS, NUMBERS), st.booleans())
+def output(out: Path | None, **more: object) -> Output:
+    """Of a benchmark whose options nobody has given."""
+    args = {"what": "store", "json": False, "out": None if out is None else str(out)} | more
+    return Output(Namespace(**args), {"repeats": 5})
+
+
+@given(st.lists(POINTS, max_size=4), st.dictionaries(TEXTS, NUMBERS, min_size=1), st.booleans())
 @settings(deadline=None, derandomize=True, max_examples=40)
 def test_results_are_read_as_they_were_written(tmp_path_factory, points, details, ended) -> None:
-    file = tmp_path_factory.mktemp("results") / "store-1.jsonl"
-    with file.open("w") as stream:
-        writer = Writer([stream])
-        writer.manifest(ABOUT)
-        writer.points(points)
-        writer.ratios(compare(points))
-        writer.details({"case": "storm", "data": details})
-        if ended:
-            writer.end()
+    file = written(tmp_path_factory.mktemp("results") / "store-1.jsonl", points, details, ended=ended)
     result = read_result(file)
-    assert (result.name, result.bench, result.manifest) == ("store-1", "store", ABOUT)
+    assert (result.name, result.bench, result.manifest["options"]) == ("store-1", "store", {"repeats": 5})
     assert (result.points, result.ratios) == (points, compare(points))
     assert result.details == [{"case": "storm", "data": details}]
     assert (result.end is not None) == ended
@@ -126,18 +97,21 @@ def test_results_are_read_as_they_were_written(tmp_path_factory, points, details
         assert (json.loads(line)["median"], json.loads(line)["spread"]) == (one.median, one.spread)
 
 
-def written(file: Path) -> list[str]:
+def written(file: Path, points: list[Point], details: dict | None = None, *, ended: bool = True) -> Path:
+    """A result of these points."""
+    printed = Output(Namespace(what="store", json=True, out=None), {"repeats": 5})
     with file.open("w") as stream:
-        writer = Writer([stream])
-        writer.manifest(ABOUT)
-        writer.points([theirs(1.0, 2.0)])
-        writer.end()
-    return file.read_text().splitlines(keepends=True)
+        printed._streams = [stream]
+        with printed:
+            printed.case("storm", points, details={"data": details} if details is not None else {})
+            if ended:
+                printed.end("")
+    return file
 
 
 def test_run_that_was_killed_while_it_wrote_keeps_what_is_there_and_spoils_no_other(tmp_path) -> None:
     file = tmp_path / "store-1.jsonl"
-    lines = written(file)
+    lines = written(file, [theirs(1.0, 2.0)]).read_text().splitlines(keepends=True)
     file.write_text("".join(lines[:2]) + lines[2][: len(lines[2]) // 2])
     (tmp_path / "before-its-first-line.jsonl").touch()
     (result,) = read_results(tmp_path)
@@ -159,7 +133,7 @@ FOREIGN = {
 @pytest.mark.parametrize(("lines", "said"), FOREIGN.values(), ids=FOREIGN)
 def test_file_of_another_kind_is_refused_by_name(lines, said, tmp_path) -> None:
     file = tmp_path / "store-1.jsonl"
-    first = written(file)[0]
+    first = written(file, []).read_text().splitlines(keepends=True)[0]
     file.write_text("".join(first if line == "MANIFEST" else line for line in lines))
     for read, what in ((read_result, file), (read_results, tmp_path)):
         with pytest.raises(UsageError, match=f"store-1.jsonl.*{said}"):
@@ -178,34 +152,32 @@ def test_directory_without_results_is_refused(tmp_path) -> None:
 
 def test_lines_are_on_stdout_and_in_the_file_as_soon_as_measured(tmp_path, capsys) -> None:
     points = [point("mine", 1.0, 1.0), theirs(2.0, 2.0)]
-    with Output("store", {"repeats": 2}, as_json=True, out=str(tmp_path / "new")) as output:
-        output.case("64 nodes", points, details={"more": 1})
-        assert output.file is not None
-        assert read_result(output.file).points == points
-        output.end("what the figures are")
+    with output(tmp_path / "new", json=True) as both:
+        both.case("64 nodes", points, details={"more": 1})
+        (file,) = (tmp_path / "new").glob("store-*.jsonl")
+        assert read_result(file).points == points
+        both.end("what the figures are")
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["record"] for line in lines] == ["manifest", "point", "point", "ratio", "details", "end"]
-    assert output.file.read_text().splitlines() == lines
-    assert output.file.parent == tmp_path / "new"
-    assert read_result(output.file).details == [{"case": "64 nodes", "more": 1}]
+    assert file.read_text().splitlines() == lines
+    assert read_result(file).details == [{"case": "64 nodes", "more": 1}]
+    assert [each.suffix for each in file.parent.iterdir() if each != file] == [".svg"]
 
 
 def test_table_and_caption_without_json(capsys) -> None:
     points = [point("mine", 1.0, 1.0), theirs(2.0, 2.0)]
-    with Output("store", {}, as_json=False, out=None) as output:
-        output.case("64 nodes", points)
-        output.case("other", [], text="a table of its own")
-        output.end("what the figures are")
+    with output(None) as terminal:
+        terminal.case("64 nodes", points)
+        terminal.end("what the figures are")
     out = capsys.readouterr().out
-    assert out.index(as_text("64 nodes", points, compare(points))) < out.index("a table of its own")
+    assert table("64 nodes", points, compare(points)) in out
     assert out.endswith("what the figures are\n")
-    assert output.file is None
 
 
-def test_benchmark_that_breaks_keeps_what_it_measured(tmp_path, capsys) -> None:
-    Output("faults", {}, as_json=True, out=str(tmp_path))  # breaks before its first line, and leaves no file
-    with pytest.raises(OSError, match="broken"), Output("store", {}, as_json=True, out=str(tmp_path)) as output:  # noqa: PT012
-        output.case("64 nodes", [theirs(2.0, 2.0)])
+def test_benchmark_that_breaks_keeps_what_it_measured(tmp_path) -> None:
+    output(tmp_path, what="faults")  # breaks before its first line, and leaves no file
+    with pytest.raises(OSError, match="broken"), output(tmp_path) as broken:  # noqa: PT012
+        broken.case("64 nodes", [theirs(2.0, 2.0)])
         raise OSError("broken")
     (result,) = read_results(tmp_path)
     assert (result.points, result.end) == ([theirs(2.0, 2.0)], None)
@@ -214,4 +186,4 @@ def test_benchmark_that_breaks_keeps_what_it_measured(tmp_path, capsys) -> None:
 def test_place_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match=r"--out: .*file"):
-        Output("store", {}, as_json=True, out=str(tmp_path / "file"))
+        output(tmp_path / "file")

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kits.conformance.toy_kit import CONFORMANCE, environment, install, run
+from kits.conformance.toy_kit import CONFORMANCE, check, environment, install, run
 
 from rdzv_plugins.testing import free_port
 
@@ -96,3 +96,16 @@ def test_backend_without_a_harness_needs_an_endpoint(tmp_path: Path) -> None:
     code, text = run([*command, f"--rdzv-endpoint={where}"], environment(site), tmp_path)
     assert code == 0, text
     assert "conformance of state-right (rdzv-state-right 1.0, elastic)" in text
+
+
+def test_backend_that_ends_the_process_of_the_tests(tmp_path: Path) -> None:
+    """There is a table, the test that ran is named, and the server of the harness is gone."""
+    died = "test_keys_are_listed_by_prefix_in_the_order_of_their_last_changes"
+    k, dies = "guard_that or keys_are_listed or created_once", {"TOY_DIES": "exit"}
+    checked = check(tmp_path, "coordination-dies", "backend", harness="ServedHarness", k=k, variables=dies)
+    assert checked.exit_code == 1, checked.text
+    assert checked.outcomes["backend"] == {"passed": 1, "failed": 1}
+    assert "exit code 0" in checked.tests[died]["message"]
+    assert died in checked.ended
+    assert "  backend            1       1       0\n" in checked.text, checked.text
+    assert not Path("/proc", (tmp_path / "server").read_text()).exists()

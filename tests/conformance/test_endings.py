@@ -87,16 +87,29 @@ def test_test_over_its_limit_is_named_and_the_next_one_is_tried(tmp_path: Path) 
 def test_test_that_cannot_be_interrupted_ends_the_run_and_shows_where_it_stands(tmp_path: Path) -> None:
     checked = check(tmp_path, "coordination-deaf", "backend", harness=SERVED, k=TWO, more=("--timeout=12",))
     assert checked.exit_code == 1, checked.text
+    assert checked.outcomes["backend"] == {"passed": 1, "failed": 1}
+    assert "it is over its limit of 12 s" in checked.tests[LISTED]["message"]
+    assert LISTED in checked.ended
     assert "coordination_toys.py" in checked.text
-    eventually(lambda: not server(tmp_path).exists(), lambda: "the server outlives the tests")
+    assert not server(tmp_path).exists()
+
+
+@pytest.mark.parametrize("how", ["SIGSEGV", "SIGKILL"])
+def test_signal_of_the_process_of_the_tests_is_named(tmp_path: Path, how: str) -> None:
+    dies = {"TOY_DIES": how}
+    checked = check(tmp_path, "coordination-dies", "backend", harness=SERVED, k=THREE, variables=dies)
+    assert checked.exit_code == 1, checked.text
+    assert checked.outcomes["backend"] == {"passed": 1, "failed": 1}
+    assert how in checked.tests[LISTED]["message"]
+    assert not server(tmp_path).exists()
 
 
 def server(directory: Path) -> Path:
     return Path("/proc", (directory / "server").read_text())
 
 
-def interrupted(directory: Path, toy: str, k: str, harness: str, when: Callable[[Path], object]) -> str:
-    """The output of a run that gets SIGINT once ``when`` is true of its output so far."""
+def stopped(directory: Path, toy: str, k: str, harness: str, number: int, when: Callable[[Path], object]) -> str:
+    """The output of a run that gets a signal once ``when`` is true of its output so far."""
     output = directory / "output"
     env = environment(install(directory, toy, harness), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     command = [*CONFORMANCE, toy, "--theme=backend", "--json=report.json", "-k", k]
@@ -107,28 +120,33 @@ def interrupted(directory: Path, toy: str, k: str, harness: str, when: Callable[
     with process:
         try:
             eventually(lambda: process.poll() is not None or when(output), output.read_text)
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
             code = process.wait(TIMEOUT_S)
         finally:
             process.kill()
-    assert code == 130, output.read_text()
+    assert code == 128 + number, output.read_text()
     return output.read_text()
 
 
-def test_ctrl_c_ends_it_with_what_is_known(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("toy", "number"),
+    [("put-hangs", signal.SIGINT), ("deaf", signal.SIGINT), ("put-hangs", signal.SIGTERM)],
+)
+def test_signal_ends_it_with_what_is_known(tmp_path: Path, toy: str, number: int) -> None:
     one = "passed .* test_a_key_is_created_once"  # results come as they come
-    text = interrupted(
-        tmp_path, "coordination-put-hangs", TWO, SERVED, lambda output: re.search(one, output.read_text())
+    text = stopped(
+        tmp_path, f"coordination-{toy}", TWO, SERVED, number, lambda output: re.search(one, output.read_text())
     )
     assert "  backend            1       0       0\n" in text, text
     assert "  verdict: not known: the run has ended early" in text
     assert json.loads((tmp_path / "report.json").read_text())["ended"].startswith("interrupted")
-    eventually(lambda: not server(tmp_path).exists(), lambda: "the server outlives the tests")
+    assert not server(tmp_path).exists()
 
 
 def test_ctrl_c_while_a_test_is_set_up(tmp_path: Path) -> None:
     """pytest's own tmp_path has an error at the end of a run then, which is none of the user's."""
-    text = interrupted(tmp_path, "state-right", "token", "HangingHarness", lambda _: (tmp_path / "hangs").exists())
+    hangs = tmp_path / "hangs"
+    text = stopped(tmp_path, "state-right", "token", "HangingHarness", signal.SIGINT, lambda _: hangs.exists())
     assert "internal error" not in text
     assert re.search(r"^\d+ deselected in ", text, re.MULTILINE), text  # pytest comes to its end
 

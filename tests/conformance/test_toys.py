@@ -201,6 +201,7 @@ FAULTS = [
         coordination("failure", f"coordination-{toy}", "connections_that_break or slow", *BREAK, saying=saying)
         for toy, saying in (
             ("loses-silently", "on_lost was not called"),
+            ("loses-twice", "on_lost was called twice"),
             ("rises-again", "the session goes on, and "),
         )
     ),
@@ -212,6 +213,7 @@ FAULTS = [
         saying="with a time-out of 0.3 s",
         patience=90,
     ),
+    coordination("failure", "coordination-leaves-thread", "left", *LEFT, saying="threads", told="toy-leak"),
     coordination("failure", "coordination-leaves-descriptor", "left", *LEFT, saying="'descriptors':"),
     Fault(
         "failure",

@@ -59,7 +59,7 @@ def started(cluster: Cluster, code: int) -> Agent:
             return alone("--nnodes=none")
         case 3:
             return alone(plan="0:3")
-        case 66 | 70 | 77:  # when a rendezvous says 66: tests/unit/test_elastic_handler.py
+        case 66 | 70 | 77:  # when a rendezvous says 66: tests/unit/test_agent_decisions.py
             return hooked()
         case 68:
             return node(1, timeout=1)

@@ -19,8 +19,7 @@ from msgspec.structs import replace
 from rdzv_launcher.console import report
 from rdzv_launcher.run import file_names, limits
 from rdzv_launcher.run.run_directory import RunDirectory
-from rdzv_launcher.run.stacks.node import NodeStacks
-from rdzv_launcher.run.stacks.workers import Node
+from rdzv_launcher.run.stacks.node import Node, NodeStacks
 from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_plugins.errors import LimitTooLow
 
@@ -75,7 +74,7 @@ def test_the_umask_does_not_keep_the_agent_out(parent: Path) -> None:
     try:
         with RunDirectory() as ours:
             assert stat.S_IMODE(os.stat(ours.path).st_mode) == 0o700
-            stacks = NodeStacks(lambda: Node("here", 1, "run"), ours.path)
+            stacks = NodeStacks(lambda: Node("here", 1, "run"), ours.path, on_request=True)
             assert stat.S_IMODE(os.stat(stacks.own).st_mode) == 0o700
     finally:
         os.umask(before)

@@ -23,7 +23,7 @@ from kits.launcher.harness import Agent, Cluster, Said
 from kits.unit.timelines import lines
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from rdzv_launcher.run.timeline.record import INTERRUPTING, Record, parse
+from rdzv_launcher.run.timeline import INTERRUPTING, Record, parse
 from rdzv_plugins.clock import now
 from rdzv_plugins.testing.harness import free_port
 

@@ -129,36 +129,30 @@ def state(agent: Agent) -> str:
 
 @pytest.mark.thorough
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="takes a capability away from root")
-def test_where_no_debugger_may_look_workers_write_their_stacks_themselves(ask: Ask, cluster: Cluster) -> None:
-    before = ["setpriv", "--inh-caps=-sys_ptrace", "--bounding-set=-sys_ptrace"]
+@pytest.mark.parametrize("flags", [["--worker-stacks"], []], ids=["asked", "not"])
+def test_where_no_debugger_may_look_workers_write_their_stacks_if_their_job_asks_for_it(
+    ask: Ask, cluster: Cluster, flags: list[str]
+) -> None:
     run_id = f"hides-{uuid.uuid4().hex[:8]}"
+    job = [f"--rdzv-endpoint={cluster.endpoint}", f"--rdzv-id={run_id}"]
+    worker = [cluster.script("stands.py"), "--plain", "--hidden", "0=wait_for_lock"]
     agent = cluster.start(
-        [
-            "rdzv-run",
-            "--nproc-per-node=2",
-            "--rdzv-backend=parallel",
-            f"--rdzv-endpoint={cluster.endpoint}",
-            f"--rdzv-id={run_id}",
-            cluster.script("stands.py"),
-            *["--plain", "--hidden", "0=wait_for_lock", "1=endless_loop"],
-        ],
-        before=before,
+        ["rdzv-run", "--rdzv-backend=parallel", *job, *flags, *worker],
+        before=["setpriv", "--inh-caps=-sys_ptrace", "--bounding-set=-sys_ptrace"],
     )
-    for rank in range(2):
-        agent.wait_for(f"rank {rank} stands")
-    flags = [f"--rdzv-endpoint={cluster.endpoint}", f"--rdzv-id={run_id}", "--json"]
+    agent.wait_for("rank 0 stands")
 
     def there() -> Stacks | None:
-        said = ask(*flags)
-        return said if said.groups.get((0,), ("", ""))[1].endswith("in wait_for_lock") else None
+        said = ask(*job, "--json")
+        return said if not flags or said.groups.get((0,), ("", ""))[1].endswith("in wait_for_lock") else None
 
     found = eventually(there, lambda: agent.text)
-    workers = {each["rank"]: each["process"] for group in found.data["groups"] for each in group["workers"]}
-    assert workers[0]["how"] == "faulthandler"
-    # it has not said that it would, so it is not sent the signal, by which it would end
-    assert workers[1]["how"] == ""
-    assert found.groups[(1,)] == ("unknown", "")
-    assert found.code == 1
+    (group,) = found.data["groups"]
+    process = group["workers"][0]["process"]
+    assert process["how"] == ("faulthandler" if flags else "")
+    # without the flag it is not sent the signal, by which it would end
+    assert any("--worker-stacks" in why for why in process["tried"]) == (not flags)
+    assert found.code == (0 if flags else 1)
 
 
 def test_children_are_read_on_demand(ask: Ask, cluster: Cluster) -> None:

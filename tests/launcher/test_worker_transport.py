@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-from importlib.metadata import entry_points
 from typing import Any
 
 import pytest
@@ -14,7 +11,7 @@ from kits.launcher.harness import WORKERS, Cluster
 from kits.wire.processes import outputs, spawned
 from kits.wire.unix_kit import Reached, reached, unused
 
-from rdzv_plugins.torch_bridge import worker_transport
+from rdzv_launcher.run.keeper.in_worker import asked, hooked
 
 
 def job(server: Reached, *own: dict[str, str]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -26,7 +23,7 @@ def job(server: Reached, *own: dict[str, str]) -> tuple[list[dict[str, Any]], li
         "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
     command = [sys.executable, WORKERS / "over_socket.py"]
-    environments = [{"RANK": str(rank), **each} for rank, each in enumerate(own)]
+    environments = [hooked({"RANK": str(rank), **each, **asked(each)}) for rank, each in enumerate(own)]
     with spawned([command] * len(own), environments, **shared) as workers:
         texts = outputs(workers)
     reports = [json.loads(line) for text in texts for line in text.splitlines() if line.startswith("{")]
@@ -38,11 +35,6 @@ def job(server: Reached, *own: dict[str, str]) -> tuple[list[dict[str, Any]], li
         assert report["all"] == everyone
         assert report["said"] == [str(each) for each in everyone]
     return reports, texts
-
-
-def test_torch_finds_the_entry_point() -> None:
-    (entry,) = (e for e in entry_points(group="torch.backends") if e.value.startswith("rdzv_plugins."))
-    assert entry.load() is worker_transport.install
 
 
 @pytest.mark.thorough
@@ -68,20 +60,23 @@ def test_a_socket_that_cannot_be_used_is_one_line_and_loopback() -> None:
     assert all(each in said[0][0] for each in (where, nobody))
 
 
-def test_without_the_variable_torch_is_left_alone() -> None:
-    program = """
-import sys, torch
-from torch.distributed.rendezvous import _rendezvous_handlers, _env_rendezvous_handler
-ours = sorted(name for name in sys.modules if name.startswith("rdzv_plugins"))
-print(_rendezvous_handlers["env"] is _env_rendezvous_handler, *ours)
-"""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RDZV_")}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=200)
-    loaded = [
-        "rdzv_plugins",
-        *(f"rdzv_plugins.{name}" for name in ("stacks_on_request", "torch_bridge", "torch_bridge.bridge")),
-    ]
-    assert done.stdout.split() == ["True", *loaded, "rdzv_plugins.torch_bridge.worker_transport"], done.stderr
+@pytest.mark.parametrize("backend", ["static", "tiered"])
+def test_in_a_plain_job_nothing_of_ours_is_in_a_worker(backend: str, cluster: Cluster) -> None:
+    cluster.warm = False
+    agent = cluster.run("plain_modules.py", backend=backend, nproc=2)
+    assert agent.wait() == 0, agent.text
+    assert [report["ours"] for report in agent.reports()] == [[], []]
+    assert [report["plain"] for report in agent.reports()] == [True, True]
+
+
+def test_what_a_job_asks_for_is_in_its_workers_alone(cluster: Cluster) -> None:
+    cluster.warm = False
+    conf = "worker_transport=unix,answered_writes=true"
+    agent = cluster.run("plain_modules.py", backend="tiered", conf=conf)
+    assert agent.wait() == 0, agent.text
+    (report,) = agent.reports()
+    assert not report["plain"]
+    assert "rdzv_plugins.torch_bridge.worker_transport" in report["ours"]
 
 
 def test_agents_give_their_workers_a_socket(cluster: Cluster) -> None:

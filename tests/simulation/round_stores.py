@@ -86,3 +86,28 @@ class DialledStore:
 
     def shutdown(self) -> None:
         self.close(_ALL)
+
+
+class ProxiedStore(DialledStore):
+    """Of ``store=tiered``: workers reach it through a proxy of their node, which ``lose`` cuts off from it."""
+
+    def __init__(self, options: ElasticOptions, on_lost: Callable[..., None], runtime: Runtime, **more: Any) -> None:
+        super().__init__(options, on_lost, runtime, **more)
+        self._on_lost, self._fanout = on_lost, options.fanout
+        self._place = Assignment(0)
+        self.cut_off = False
+
+    def open(self, place: Assignment, address: str | None) -> Endpoint:
+        self._place, self.cut_off = place, False
+        return super().open(place, address)
+
+    def is_cut_off(self) -> bool:
+        return self.cut_off
+
+    @property
+    def is_parent(self) -> bool:  # type: ignore[override]
+        return self._place.rank < self._fanout and self._place.rank + self._fanout < self._place.world
+
+    def lose(self, reason: str) -> None:
+        self.cut_off = True
+        self._on_lost(self._place.round, reason)

@@ -24,7 +24,7 @@ from rdzv_plugins.interfaces import Failure, Outcome, Request, RoundEvent
 from simulation.kernel import Kernel
 from simulation.network import Network
 from simulation.processes import OwnProcess, Processes
-from simulation.round_stores import DialledStore
+from simulation.round_stores import DialledStore, ProxiedStore
 from simulation.runtime import SimulatedRuntime
 from simulation.scheduler import Scheduler, Stuck, Thread
 from simulation.service import PORT, Coordination, Service
@@ -120,7 +120,7 @@ class Node:
             self.request,
             self._world.options,
             runtime=self.runtime,
-            store=DialledStore,  # type: ignore[arg-type]
+            store=ProxiedStore if self._world.options.store == "tiered" else DialledStore,  # type: ignore[arg-type]
         )
         handler.holding.on_news(self._news.set)
         handler.tell_events(self._hear)

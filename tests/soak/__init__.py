@@ -2,5 +2,5 @@
 
 ``schedule`` says which faults, from a seed alone; ``expectations`` what has to hold after them, and by when;
 ``job`` runs agents on hosts of their own around a ``service``; ``injector`` does the faults; ``checker`` judges what
-the workers have written down; ``soak`` puts it together; ``tally`` makes the one line at the end.
+the workers have written down; ``soak`` puts it together; ``diary`` keeps it, and makes the one line at the end.
 """

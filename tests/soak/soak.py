@@ -13,17 +13,14 @@ from typing import Any
 from kits.hosts.hosts import Lan
 
 from soak.checker import Checker
-from soak.diary import Diary
-from soak.ends import Ends
+from soak.diary import Diary, Tally
+from soak.ends import Ends, Leftovers
 from soak.expectations import END_S, FIRST_WORD_S, GIVE_UP_S, LEFT_BEHIND_S, Promises
 from soak.injector import Condition, Injector
 from soak.job import Job, Node, temporary_files
-from soak.leftovers import Leftovers
-from soak.records import Records
 from soak.schedule import Burst, Fault
 from soak.service import Service
-from soak.tally import Tally
-from soak.transcripts import said
+from soak.transcripts import Records, said
 
 _TICK_S = 0.05
 _TO_END_S = 60.0

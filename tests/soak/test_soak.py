@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kits.hosts.hosts import why_not
 
 SOAK = Path(__file__).parent
 pytestmark = [pytest.mark.usefixtures("hosts_can_be_made"), pytest.mark.thorough]
@@ -36,3 +38,12 @@ def test_job_bears_a_few_faults(tmp_path: Path, secrets: tuple[str, ...]) -> Non
     assert line["steps"] > 0
     folder = Path(line["folder"])
     assert {"agents", "records", "events.jsonl", "soak.log"} <= {path.name for path in folder.iterdir()}
+
+
+@pytest.fixture
+def hosts_can_be_made(tmp_path: Path) -> None:
+    reason = why_not(tmp_path)
+    if reason and os.environ.get("CI") == "true":
+        pytest.fail(f"CI has to run the soak: {reason}")
+    if reason:
+        pytest.skip(reason)

@@ -39,19 +39,6 @@ class Agent:
         return self.tell(events.TimePassed())
 
 
-def test_workers_that_do_not_stop_are_killed_when_their_time_is_over_and_once() -> None:
-    agent = Agent()
-    assert agent.tell(events.SignalArrived(TERM)) == [steps.NoteLeaving(ANY), steps.Stop(TERM, 30.0, background=True)]
-    assert agent.wait() == [steps.Say(ANY, warning=True)], "a hint at a second signal"
-    assert agent.now == 102.0
-    assert agent.wait() == [steps.Kill()]
-    assert agent.now == 130.0
-    assert agent.tell(events.SignalArrived(INT), events.SignalArrived(INT)) == []
-    (*_, end) = agent.tell(events.GroupEnded(1, background=True))
-    assert isinstance(end, steps.End)
-    assert end.exit_code == 130
-
-
 def test_a_signal_while_workers_are_stopped_gives_them_no_more_time() -> None:
     agent = Agent(restarts=1)
     agent.tell(events.WorkerEnded(1, 0, 3))
@@ -71,18 +58,6 @@ def test_what_is_in_the_background_goes_on_through_a_restart_and_has_little_time
     assert agent.tell(events.CauseFound(ELSEWHERE, "how")) == [steps.Stop(TERM, 2.0, background=True)]
     assert agent.wait() == [steps.Kill()]
     assert agent.now == 102.0
-
-
-def test_a_restart_waits_unless_others_begin_before() -> None:
-    agent = Agent(restarts=2)
-    agent.tell(*FAILED)
-    assert agent.tell(events.RestartAllowed(delay=4.0)) == [steps.Say(ANY)]
-    assert agent.wait() == [steps.Join()]
-    assert agent.now == 104.0
-    assert agent.machine.wake_at is None
-    agent.tell(events.Joined(0), events.WorkerEnded(2, 0, 3), events.GroupEnded(2), events.PeersAnswered(lost=False))
-    agent.tell(events.RestartAllowed(delay=8.0))
-    assert agent.tell(events.NodesWait()) == [steps.Join()]
 
 
 @pytest.mark.parametrize(
@@ -106,11 +81,6 @@ def test_an_error_ends_the_node_with_its_code_and_is_told_if_it_is_news_to_the_o
         assert str(error) in end.outcome.reason
         # whoever ends by another's failure does not name itself
         assert ("on here" in end.outcome.reason) is not isinstance(error, PeerFailed)
-
-
-def test_the_others_are_told_of_a_worker_in_uninterruptible_sleep_before_anything_is_done_about_it() -> None:
-    told = Agent(restarts=3).tell(events.Stuck(0, 7, 60.0))
-    assert told == [steps.NoteLeaving(ANY), steps.Stop(TERM, 30.0, background=True)]
 
 
 def test_a_group_that_ends_untold_has_failed() -> None:

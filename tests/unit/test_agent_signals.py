@@ -9,20 +9,17 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from types import SimpleNamespace
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
-import torch.distributed as dist
 
 from rdzv_launcher.console import logging_given_back, setup_logging
-from rdzv_launcher.run.agent.events import GroupEnded, WorkerEnded
 from rdzv_launcher.run.agent.limits import Limits
 from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
 from rdzv_launcher.run.agent.steps import End
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
-from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.background_queue import BackgroundQueue
 from rdzv_plugins.errors import UsageError
@@ -74,129 +71,53 @@ def swallowed() -> None:
         return
 
 
-ANSWERS = {
-    "get_run_id": "run",
-    "next_rendezvous": SimpleNamespace(store=dist.HashStore(), rank=0, world_size=1, bootstrap_store_info=None),
-    "num_nodes_waiting": 0,
-    "working_peers": (),
-    "lost_peers": (),
-}
+class Joining:
+    """A rendezvous in which ``what`` happens while a node joins."""
 
-
-class Alone:
-    """The rendezvous of a node that is alone; ``at`` names the method in which ``what`` happens, once."""
-
-    def __init__(self, at: str, what: Callable[[], None]) -> None:
-        self._at, self._what = at, what
+    def __init__(self, what: Callable[[], None]) -> None:
+        self._what = what
         self.outcomes: list[Outcome] = []
         self.told: list[str] = []
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        def answer(*_: object) -> Any:
-            if name == self._at:
-                self._at = ""
-                self._what()
-            return ANSWERS.get(name)
+        return lambda *_: "run"
 
-        return answer
+    def next_rendezvous(self) -> None:
+        self._what()
+
+    def note_leaving(self, reason: str) -> None:
+        assert not self.outcomes, "the workers of others fail before that"
+        self.told.append(reason)
 
     def leave(self, outcome: Outcome) -> None:
         get_signal()  # the process is ending: this one is ignored
         self.outcomes.append(outcome)
 
 
-class Given:
-    """Workers that end as they are told to: with ``code`` when started, or by a signal."""
-
-    def __init__(self, inbox: Inbox, code: int | None, on_start: Callable[[], None]) -> None:
-        self._inbox, self._code, self._on_start = inbox, code, on_start
-        self._generation, self._runs = 0, False
-        self.tail = self.close = lambda *_: ()
-        self.cause = lambda *_: ""
-
-    def start(self, group: WorkerGroup) -> Mapping[int, int]:
-        self._generation, self._runs = group.generation, True
-        self._on_start()
-        if self._code is not None:
-            self._end(self._code)
-        return {0: 7}
-
-    def stop(self, number: signal.Signals, seconds: float, background: bool = False) -> None:
-        self._end(-number)
-        if background:
-            self._inbox.put(GroupEnded(self._generation, True))
-
-    def kill_all(self) -> None:
-        self._end(-signal.SIGKILL)
-
-    def _end(self, code: int) -> None:
-        if self._runs:
-            self._inbox.put(WorkerEnded(self._generation, 0, code))
-            self._inbox.put(GroupEnded(self._generation))
-            self._runs = False
-
-
-def run(
-    inbox: Inbox,
-    signals: StoppingSignals,
-    rendezvous: Alone,
-    code: int | None,
-    *,
-    restarts: int = 0,
-    on_start: Callable[[], None] = lambda: None,
-) -> End:
-    workers = Given(inbox, code, on_start)
+def run(inbox: Inbox, signals: StoppingSignals, rendezvous: Joining) -> End:
     hosted = Rendezvous(rendezvous, PluginHost([]), Request("toy", "run", "", 1, 1, 1))  # type: ignore[arg-type]
-    settings = Settings(Limits(1, restarts), monitor_interval=0.01)
-    return AgentLoop(settings, hosted, workers, inbox, signals, SYSTEM).run()
+    settings = Settings(Limits(1), monitor_interval=0.01)
+    return AgentLoop(settings, hosted, MagicMock(), inbox, signals, SYSTEM).run()
 
 
-@pytest.mark.parametrize(
-    ("at", "code", "what"),
-    [
-        ("next_rendezvous", None, at_once),
-        ("next_rendezvous", None, swallowed),
-        ("next_rendezvous", None, another_error),
-        ("num_nodes_waiting", None, another_error),
-        ("note_done", 0, swallowed),
-        ("stay", 0, another_error),
-        ("peer_lost", 3, swallowed),
-        ("lost_peers", 3, another_error),
-        ("first_failure", 3, swallowed),
-        ("count_restart", 3, another_error),
-    ],
-)
-def test_signal_in_every_question(
-    inbox: Inbox, signals: StoppingSignals, at: str, code: int | None, what: Callable[[], None]
+@pytest.mark.parametrize("what", [at_once, swallowed, another_error])
+def test_signal_whatever_the_code_in_between_makes_of_it(
+    inbox: Inbox, signals: StoppingSignals, what: Callable[[], None]
 ) -> None:
-    rendezvous = Alone(at, what)
-    end = run(inbox, signals, rendezvous, code, restarts=int(at == "count_restart"))
+    """At any other moment: ``simulation/test_agent_signals.py``."""
+    rendezvous = Joining(what)
+    end = run(inbox, signals, rendezvous)
     assert (end.exit_code, end.signal) == (143, signal.SIGTERM)
     assert [outcome.end for outcome in rendezvous.outcomes] == ["lost"]
-
-
-def test_second_signal_while_the_others_are_told_of_the_first(inbox: Inbox, signals: StoppingSignals) -> None:
-    def both() -> None:
-        os.kill(os.getpid(), signal.SIGUSR1)
-        raise AssertionError("it goes on")
-
-    rendezvous = Alone("note_leaving", both)
-    assert run(inbox, signals, rendezvous, None, on_start=get_signal).exit_code == 128 + signal.SIGUSR1
-    assert len(rendezvous.outcomes) == 1
 
 
 def test_what_is_no_error_kills_the_workers_and_is_told(inbox: Inbox, signals: StoppingSignals) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    class Told(Alone):
-        def note_leaving(self, reason: str) -> None:
-            assert not self.outcomes, "the workers of others fail before that"
-            self.told.append(reason)
-
-    rendezvous = Told("num_nodes_waiting", interrupted)
+    rendezvous = Joining(interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run(inbox, signals, rendezvous, None)
+        run(inbox, signals, rendezvous)
     assert [outcome.end for outcome in rendezvous.outcomes] == ["lost"]
     assert ["KeyboardInterrupt" in reason for reason in rendezvous.told] == [True]
 

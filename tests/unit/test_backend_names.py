@@ -19,14 +19,10 @@ NAMED_HERE = {
     "rdzv_plugins/testing/builtin.py": "the suite's harnesses of the backends that ship",
     "rdzv_plugins/testing/themes/launch.py": "torch's own c10d, from plain torchrun",
     "rdzv_plugins/testing/themes/plugin.py": "the built-in backend by which the time of loading is measured",
-    "launcher/rdzv_launcher/bench/all.py": "the benchmark of that name",
-    "launcher/rdzv_launcher/bench/arguments.py": "the benchmark of that name",
-    "launcher/rdzv_launcher/bench/report/page.py": "the benchmark of that name",
-    "launcher/rdzv_launcher/bench/tiered/": "the benchmark of that name",
-    "launcher/rdzv_launcher/bench/rendezvous/native_process.py": "values of the option store",
-    "launcher/rdzv_launcher/bench/rendezvous/torch_nodes.py": "torch's own c10d and static",
-    "launcher/rdzv_launcher/bench/jobs/launchers.py": "torch's own c10d and static, from plain torchrun",
-    "launcher/rdzv_launcher/bench/charts/style.py": "the same colours in every report, also for torch's own",
+    "launcher/rdzv_launcher/bench/arguments.py": "the command of that name, which is gone",
+    "launcher/rdzv_launcher/bench/start_of_job.py": "a way to the root",
+    "launcher/rdzv_launcher/bench/jobs.py": "torch's own c10d and static, from plain torchrun",
+    "launcher/rdzv_launcher/bench/nodes.py": "torch's own c10d and static",
 }
 
 

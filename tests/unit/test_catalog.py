@@ -1,6 +1,5 @@
 """Names and aliases lead to backends; for every name that leads nowhere the catalog says why."""
 
-import contextlib
 import dataclasses
 import sys
 
@@ -16,7 +15,6 @@ from rdzv_plugins.errors import (
     MissingDependency,
     NameConflict,
     NotProvided,
-    OptionError,
     UnknownBackend,
     UsageError,
 )
@@ -57,17 +55,6 @@ def test_name_and_alias_are_found_whatever_their_case_and_separators(name):
     assert Catalog([record("other", backend("other")), TOY]).find(name).record is TOY
 
 
-def test_alias_that_differs_from_the_name_in_separators_only_is_no_conflict():
-    catalog = Catalog([record("toy", backend("toy-file", "toy_file"))])
-    assert catalog.conflicts() == []
-    assert catalog.find("toy_file").backend.name == "toy-file"
-
-
-def test_entries_are_in_the_order_of_the_plugins():
-    catalog = Catalog([record("b", backend("b1"), backend("b2")), record("a", backend("a"))])
-    assert [entry.backend.name for entry in catalog.entries()] == ["b1", "b2", "a"]
-
-
 @pytest.mark.parametrize("second", [backend("Same"), backend("else", "same")])
 def test_two_owners_of_a_name_are_both_named_and_their_other_names_are_found(second):
     records = [record("one", backend("same", "first")), record("two", second)]
@@ -98,10 +85,6 @@ def test_name_that_leads_nowhere_is_refused_with_what_is_known_of_it(records, na
     assert said in str(error)
     assert remedy in error.remedy
     assert error.__cause__ is records[0].cause
-
-
-def test_name_far_from_all_gets_no_guess():
-    assert "did you mean" not in str(refusal(UnknownBackend, [TOY], "zzz"))
 
 
 def test_working_backend_wins_over_a_broken_plugin_of_that_name():
@@ -154,11 +137,6 @@ def test_what_a_backend_refuses_on_purpose_passes_and_other_errors_are_put_down_
         assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_preparing_refuses_every_option_of_a_backend_that_has_none():
-    with pytest.raises(OptionError, match="backend 'toy' has no option 'key'"):
-        prepare(toy(), dataclasses.replace(REQUEST, conf={"key": "1"}))
-
-
 @pytest.mark.parametrize("imports", [("rdzv_absent_client",), ("json", "rdzv_absent_client.part"), ("json.absent",)])
 def test_import_that_is_declared_and_missing_is_said_before_a_launch_goes_on(imports):
     lacking = toy(imports=imports, install="apt-get install client")
@@ -176,16 +154,6 @@ def test_import_that_is_declared_and_there_is_not_imported():
     assert "antigravity" not in sys.modules
     (listed,) = as_data(PluginHost([record("toy", there.backend)]))["backends"]
     assert listed["unusable"] is None
-
-
-def test_preflight_gets_what_it_may_hold():
-    closed = []
-    with contextlib.ExitStack() as held:
-        there = toy(preflight=lambda request, held: held.callback(closed.append, request) and "it is there")
-        assert preflight(HOST, there, REQUEST, held) == "it is there"
-        assert preflight(HOST, toy(), REQUEST, held) is None
-        assert not closed
-    assert closed == [REQUEST]
 
 
 GOOD = [ServiceCheck("room", "5 MiB left", "warning", "Make some.")]
@@ -236,16 +204,3 @@ def test_workers_store_that_a_strangers_options_name_is_the_rendezvous_own(monke
     create_rendezvous(HOST, entry, prepare(entry, dataclasses.replace(REQUEST, conf=conf)))
     [(_, _, settings)] = made
     assert (settings.store, settings.store_threads, str(settings.worker_ports)) == ("parallel", 3, "29501-29510")
-
-
-@pytest.mark.parametrize("store", ["torch", "parallel"])
-def test_native_part_is_asked_for_before_anything_starts(monkeypatch, store):
-    monkeypatch.setitem(sys.modules, "rdzv_plugins.kvstore._native", None)  # as where it could not be compiled
-    monkeypatch.delattr("rdzv_plugins.kvstore._native", raising=False)
-    entry, request = toy(options=WorkerStoreOptions), dataclasses.replace(REQUEST, conf={"store": store})
-    if store == "torch":
-        assert prepare(entry, request).options.store == "torch"
-        return
-    with pytest.raises(MissingDependency, match="native store") as caught:
-        prepare(entry, request)
-    assert "--rdzv-conf store=torch" in caught.value.remedy

@@ -68,10 +68,6 @@ def test_files_that_cannot_be_read_or_hold_something_else(ours: Issued, tmp_path
     refused(conf_of(ours) | {name: f"{tmp_path}/text"}, none)
 
 
-def test_a_key_of_another_certificate(ours: Issued, tmp_path: Path) -> None:
-    refused(conf_of(ours) | conf_of(Issued(tmp_path), "key"), "not a certificate and its key: key values mismatch")
-
-
 def test_a_key_that_others_may_read(ours: Issued, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     key = tmp_path / "key.pem"
     key.write_bytes(ours.key.read_bytes())
@@ -148,10 +144,3 @@ def test_what_begins_while_files_are_replaced_has_the_last_that_fitted(tmp_path:
     renewing.look()
     renewing.close()
     assert renewed == [mine.cert.read_bytes()]
-
-
-def test_a_file_that_becomes_readable_by_its_mode_has_changed(tmp_path: Path) -> None:
-    mine = Issued(tmp_path / "mine")
-    before = mine.files.stamp()
-    mine.key.chmod(0o400)
-    assert mine.files.stamp() != before

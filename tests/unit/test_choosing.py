@@ -1,18 +1,19 @@
-"""Who of those that wait is in a round, where rounds have a unit and domains a least number of nodes."""
+"""Who of those that wait is in a round, and who gets which rank: given, kept, ordered or by arrival."""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
+from itertools import permutations
 
 import pytest
 from kits.unit.membership_steps import largest as by_trying
 from kits.unit.membership_steps import node
 
-from rdzv_plugins.elastic.keys import Assignment
+from rdzv_plugins.elastic.keys import Assignment, Member
 from rdzv_plugins.elastic.leading.choosing import Shape, choose, size_of
 from rdzv_plugins.elastic.leading.membership import Rules
-from rdzv_plugins.elastic.leading.ranks import Former
+from rdzv_plugins.elastic.leading.ranks import Former, assign_ranks
 
 NEW = Former({})
 
@@ -75,3 +76,113 @@ def test_every_small_world():
                 case = f"{counts} {shape}: {[each.node_id for each in found]}"
                 assert len(found) == size_of(waiting, former, shape) == by_trying(waiting, rules), case
                 assert all(n >= shape.per_domain for n in Counter(each.domain for each in found).values()), case
+
+
+def ranked(*members: Member, former: Former = NEW, order=lambda _: None) -> list[str]:
+    return [member.node_id for member in assign_ranks(members, former, order)]
+
+
+def had(name: str, rank: int, given: int | None = None, machine: str = "") -> Assignment:
+    return Assignment(1, rank, 3, name, f"host-{name}", machine or name, node_rank=given)
+
+
+STAYED = Former({name: had(name, rank) for rank, name in enumerate("abc")})
+SHARED = Former({"a": had("a", 0, machine="m"), "b": had("b", 1, machine="m")})
+REPLACED = Former({"a": had("a", 0), "b": had("b", 1)})
+
+
+def none(_):
+    return None
+
+
+@pytest.mark.parametrize(
+    ("members", "former", "order", "expected"),
+    [
+        ([node("a"), node("b"), node("c")], NEW, none, "abc"),
+        ([node("a"), node("b", serves=True)], NEW, none, "ba"),
+        ([node("d"), node("c"), node("b")], STAYED, none, "dbc"),
+        ([node("c"), node("b")], STAYED, none, "cb"),
+        ([node("x"), node("n", machine="a", host="host-a")], REPLACED, none, "nx"),
+        ([node("n", machine="m", host="host-a"), node("a", machine="m")], SHARED, none, "an"),
+        ([node("a"), node("b", 0)], Former({"a": had("a", 0)}), none, "ba"),
+        ([node("a"), node("b"), node("c")], NEW, lambda _: ["c", "a", "b"], "cab"),
+        ([node("a"), node("b"), node("c")], NEW, lambda _: ["c"], "cab"),
+        ([node("a"), node("b"), node("c")], NEW, lambda _: ["x"], "abc"),
+        ([node("a"), node("b", 1)], NEW, lambda _: 1 / 0, "ab"),
+    ],
+    ids=[
+        *("arrival decides when nothing else does", "who serves the endpoint comes first", "who stays keeps its rank"),
+        *("a rank beyond the size is not kept", "another process in the same place takes the rank"),
+        *("who stays is not pushed aside by a newcomer to its machine", "a given rank goes before a kept one"),
+        *("topology orders those without another claim", "some of them", "none of them"),
+        "topology is not asked about one node",
+    ],
+)
+def test_ranks(members, former, order, expected):
+    assert ranked(*members, former=former, order=order) == list(expected)
+
+
+def test_given_rank_is_honoured_in_every_order_of_arrival():
+    for members in permutations([node("a", 2), node("b", 0), node("c", 1), node("d", serves=True)]):
+        assert ranked(*members) == ["b", "c", "a", "d"]
+
+
+@pytest.mark.parametrize(
+    ("given", "ranks"),
+    [
+        ([2, 1], [1, 0]),
+        ([3, 0, 2], [2, 0, 1]),
+        ([7, None, 5], [2, 0, 1]),
+        ([None, 3, 2], [0, 2, 1]),
+        ([0, 2, None], [0, 2, 1]),
+    ],
+)
+def test_given_ranks_beyond_the_size_move_down_and_keep_their_order(given, ranks):
+    names = ranked(*(node(str(number), rank) for number, rank in enumerate(given)))
+    assert [names.index(str(number)) for number in range(len(given))] == ranks
+
+
+def of(name: str, rank: int | None = None, **fields) -> Member:
+    return node(name, rank, domain=name[0], **fields)
+
+
+def was(names: str) -> Former:
+    return Former(
+        {
+            name: Assignment(1, rank, 9, name, f"host-{name}", name, domain=name[0])
+            for rank, name in enumerate(names.split())
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "ranks"),
+    [
+        ("", "a1 b1 a2 b2", "a1 a2 b1 b2"),
+        ("a1 a2 b1 b2", "b1 b2 a1 a3", "a1 a3 b1 b2"),  # the spare takes the place of a2
+        ("a1 a2 b1 b2", "b1 b2 b3 a1", "a1 b3 b1 b2"),  # all who stay keep theirs
+        ("a1 a2 b1 b2", "b1 b2 a1", "a1 b2 b1"),
+        ("a1 a2 b1 b2 c1 c2", "a1 a2 c1 c2 d1 d2", "a1 a2 d1 d2 c1 c2"),  # one that comes fills the gap
+        ("a1 b1", "a1 b1 c1 a2", "a1 a2 b1 c1"),
+    ],
+)
+def test_ranks_of_a_domain_are_side_by_side(before, now, ranks):
+    assert ranked(*map(of, now.split()), former=was(before)) == ranks.split()
+
+
+def test_given_rank_goes_before_its_domain():
+    assert ranked(of("a1", 0), of("b1", 1), of("a2", 2), of("b2", 3)) == ["a1", "b1", "a2", "b2"]
+
+
+def test_others_are_beside_a_node_of_their_domain_whose_rank_is_given():
+    assert ranked(of("a1", 0), of("b1", 2), of("b2"), of("a2")) == ["a1", "a2", "b1", "b2"]
+
+
+def test_schedulers_number_orders_within_a_domain_and_domains():
+    given = [of(name, rank, rank_moves=True) for name, rank in (("a2", 3), ("b2", 2), ("b1", 0), ("a1", 1))]
+    assert ranked(*given) == ["b1", "b2", "a1", "a2"]
+
+
+def test_topology_of_a_plug_in_orders_domains_and_within_them():
+    nodes = [of("a1"), of("b1"), of("a2"), of("b2")]
+    assert ranked(*nodes, order=lambda _: ["b2", "a2", "b1", "a1"]) == ["b2", "b1", "a2", "a1"]

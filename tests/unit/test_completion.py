@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from rdzv_launcher.completion import SHELLS, completion
+from rdzv_launcher.completion import SHELLS
 from rdzv_launcher.run.command_line.parser import build_parser
 from rdzv_launcher.run.command_line.parsing import parse_arguments
 from rdzv_launcher.tools import cli
@@ -63,10 +63,3 @@ def test_every_shell_reads_its_script_which_has_every_flag(shell, program, capsy
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     subprocess.run([shell, "-f", "-c", f"source {path}"] if shell != "bash" else [shell, path], check=True)
-
-
-def test_script_is_made_without_the_program_of_another_name():
-    parser = build_parser()
-    assert "complete -o bashdefault -o default -F _rdzv_run rdzv-run" in completion(parser, "bash")
-    assert completion(parser, "zsh").startswith("#compdef rdzv-run\n")
-    assert completion(parser, "tcsh").startswith("complete rdzv-run ")

@@ -1,4 +1,4 @@
-"""What people are told of an elastic rendezvous: who is there, who is missing, what differs."""
+"""What people are told of an elastic rendezvous: who is there, who is missing, what differs; and when it is said."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import dataclasses
 import json
 import logging
 import os
-import pty
-import sys
+from typing import Any
 
 import pytest
 from kits.unit.membership_steps import Leader, node, working
@@ -22,13 +21,9 @@ from rdzv_plugins.errors import SettingsDiffer
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.rounds.settings_check import compare
 from rdzv_plugins.runtime import Runtime
+from rdzv_plugins.timing import Reporting
 
 REQUEST = Request("memory", "job", "here:1", 1, 2, 1)
-
-
-@pytest.mark.parametrize(("sizes", "text"), [((4, 4), "4"), ((2, 4), "2:4")])
-def test_wanted(sizes, text):
-    assert facts.wanted(*sizes) == text
 
 
 @pytest.mark.parametrize(
@@ -214,23 +209,23 @@ def test_new_kind_of_waiting_is_said_once_it_has_lasted_a_second(caplog):
     assert caplog.messages == ["waiting: as a spare (3 s)"]
 
 
-def test_terminal_gets_one_line_that_goes_away(monkeypatch, caplog):
-    clock, texts = Clock(), iter(["for a and b", "for b"])
-    last = "waiting: for b (2 s)"
-    wanted = f"\rwaiting: for a and b (1 s)\r{last}      \r" + " " * len(last) + "\r"
-    ours, theirs = pty.openpty()
-    with os.fdopen(ours, "rb", buffering=0) as shown, os.fdopen(theirs, "w") as terminal:
-        caplog.set_level(logging.INFO)
-        monkeypatch.setattr(sys, "stderr", terminal)
-        waiting = Reports(lambda: next(texts), live=True, runtime=clock)
-        waiting.say()
-        for _ in range(2):
-            clock.seconds = waiting.next_at
-            waiting.say()
-        waiting.end()
-        monkeypatch.undo()
-        seen = b""
-        while len(seen) < len(wanted):
-            seen += shown.read(4096)
-        assert seen.decode() == wanted
-    assert not caplog.records
+def due_at(seconds: int, **given: Any) -> list[int]:
+    now, runtime = 0.0, Runtime()
+    runtime.monotonic = lambda: now  # type: ignore[assignment, method-assign]
+    reporting = Reporting(**given, runtime=runtime)
+    due = []
+    for second in range(seconds):
+        now = float(second)
+        if reporting.is_due():
+            due.append(second)
+    return due
+
+
+def test_every_ten_seconds():
+    assert due_at(45) == [10, 20, 30, 40]
+
+
+def test_less_and_less_often_but_every_ten_minutes():
+    due = due_at(4000, first=1, grows=True)
+    assert due[:5] == [1, 11, 31, 71, 151]
+    assert {later - earlier for earlier, later in zip(due[-4:], due[-3:], strict=False)} == {600}

@@ -1,9 +1,11 @@
-"""One parser for ``host:port``: every backend refuses the same mistakes in the same words."""
+"""One parser for ``host:port``, for every backend; and which jobs meet where only one machine can."""
 
 import pytest
 
-from rdzv_plugins.endpoints import Endpoint, check_port, parse_endpoint
+from rdzv_plugins.assemble.local_endpoint import meets_locally
+from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import UsageError
+from rdzv_plugins.interfaces import Request
 
 
 @pytest.mark.parametrize(
@@ -20,11 +22,6 @@ from rdzv_plugins.errors import UsageError
 )
 def test_host_and_port_are_split(text, host, port):
     assert parse_endpoint(text, 29400) == Endpoint(host, port)
-
-
-@pytest.mark.parametrize("text", ["node:29500", "10.0.0.1:0", "[::1]:29500"])
-def test_printed_form_is_parsed_to_the_same(text):
-    assert str(parse_endpoint(text, None)) == text
 
 
 @pytest.mark.parametrize(
@@ -46,14 +43,26 @@ def test_what_is_no_endpoint_is_refused_with_what_to_write_and_the_option_that_i
         assert remedy.format(text) in caught.value.remedy
 
 
-@pytest.mark.parametrize(("port", "number"), [(0, 0), ("29500", 29500), (65535, 65535)])
-def test_port_in_range_is_accepted(port, number):
-    assert check_port(port, what="--master-port") == number
-
-
 @pytest.mark.parametrize(
     ("host", "loopback"),
     [("localhost", True), ("127.8.0.1", True), ("::1", True), ("10.0.0.1", False), ("node", False)],
 )
 def test_loopback_is_recognised(host, loopback):
     assert Endpoint(host, 1).is_loopback is loopback
+
+
+@pytest.mark.parametrize(
+    ("nodes", "meets_at", "endpoint", "local"),
+    [
+        (2, "node", "localhost:29500", True),
+        (2, "node", "[::1]:29500", True),
+        (1, "node", "127.0.0.1:29500", False),  # nobody else is meant
+        (2, "node", "node0:29500", False),
+        (2, "service", "127.0.0.1:2379", False),  # etcd's gateway is on each machine
+        (2, "", "127.0.0.1:1", False),  # a plug-in's: nobody knows what is there
+        (2, "node", "", False),
+    ],
+)
+def test_meets_locally(nodes: int, meets_at: str, endpoint: str, local: bool):
+    request = Request("any", "run", endpoint, min_nodes=1, max_nodes=nodes, nproc_per_node=1)
+    assert meets_locally(request, meets_at) is local

@@ -29,11 +29,6 @@ def test_class_has_an_exit_code_that_is_not_a_training_scripts_own(cls):
     assert code != errors.RdzvError.exit_code, "the base's 70 means: nobody thought of it"
 
 
-@pytest.mark.parametrize(("exit_code", "expected"), [(3, 3), (-9, 137), (-15, 143)])
-def test_failure_on_a_peer_ends_with_its_exit_code(exit_code, expected):
-    assert errors.PeerFailed("it failed", failure(exit_code)).exit_code == expected
-
-
 KINDS = {
     errors.RendezvousTimeout: api.RendezvousTimeoutError,
     errors.RendezvousClosed: api.RendezvousClosedError,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import time
-from email.utils import formatdate
 from typing import Any
 
 import pytest
 
 from rdzv_plugins.backends.etcd.findings import checks_of
-from rdzv_plugins.backends.etcd.looks import Listed, Look, _almost_all, _clock
+from rdzv_plugins.backends.etcd.looks import Listed, Look
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.interfaces import ServiceCheck
 from rdzv_plugins.kit.reasons import Reason
@@ -97,16 +95,3 @@ def test_members_that_an_endpoint_leaves_out() -> None:
     for other in ("a-balancer", "127.0.0.1"):  # what is behind it nobody knows
         found = checks_of([dataclasses.replace(WELL, endpoint=Endpoint(other, 1))], [listed(n) for n in (1, 2, 3)])
         assert "endpoint" not in {each.name for each in found}
-
-
-def test_times_of_a_page() -> None:
-    now = time.time()
-    found = _clock(formatdate(now - 60, usegmt=True), now, now)
-    assert found is not None
-    assert found[0] <= -60 <= found[1] < found[0] + 1.1
-    assert _clock("some day", now, now) is None
-    assert _clock("", now, now) is None
-    assert _almost_all([(0.001, 50), (0.002, 990), (0.004, 1000), (float("inf"), 1000)]) == 0.002
-    assert _almost_all([(0.001, 50), (0.002, 900), (float("inf"), 1000)]) == float("inf")
-    assert _almost_all([(0.001, 5), (float("inf"), 9)]) is None
-    assert _almost_all([]) is None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch.distributed as dist
@@ -18,6 +18,7 @@ from rdzv_launcher.run.agent.events import BarrierOver, MustRunAgain
 from rdzv_launcher.run.agent.exit_barrier import ExitBarrier
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.rounds import exit_barrier as keys
+from rdzv_plugins.rounds.joining_again import must_join_again
 from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.torch_types.stores import OfTorch
 
@@ -96,19 +97,6 @@ def test_who_is_missing_is_named_and_not_waited_for_when_nobody_knows_it_to_live
     assert "workers of node rank 2 were not done 0 s after this node's; leaving without them" in caplog.text
 
 
-def test_who_is_known_to_live_is_waited_for_longer(server: StoreServer, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    others = Others()
-    others.works = ["node 1"]
-    with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(barrier(server, 0, others, timeout=0.0).wait)
-        assert others.asked.wait(60), "its time is over"
-        for rank in (1, 2):
-            assert barrier(server, rank, timeout=0.0).wait() == BarrierOver()
-        assert waiting.result(60) == BarrierOver()
-    assert "this node is done; waiting for node rank 1, 2 (" in caplog.text
-
-
 class Counted:
     """A store of an agent that counts its requests."""
 
@@ -155,3 +143,19 @@ def test_a_store_that_goes_ends_it(server: StoreServer, lost: bool, caplog: pyte
         server.close()
         assert waiting.result(60) == (MustRunAgain() if lost else BarrierOver())
     assert ("could not wait for the others" in caplog.text) == (not lost)
+
+
+@pytest.mark.parametrize(
+    ("over", "lost", "again", "waits"),
+    [
+        ([True], False, True, False),
+        ([False], True, True, True),
+        ([False, True], False, True, True),  # another asks for a new round meanwhile
+        ([False, False], False, False, True),
+    ],
+)
+def test_a_round_is_over_and_nothing_is_waited_for_once_that_is_known(over, lost, again, waits):
+    handler = Mock()
+    handler.must_rejoin.side_effect, handler.peer_lost.return_value = over, lost
+    assert must_join_again(handler) is again
+    assert handler.peer_lost.called is waits

@@ -8,16 +8,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rdzv_launcher.run.hangs import samples
-from rdzv_launcher.run.hangs.odd_one import find
-from rdzv_launcher.run.hangs.samples import Native, Sample
-from rdzv_launcher.run.hangs.signs import Signs
+from rdzv_launcher.run.hangs import signs as signs_module
+from rdzv_launcher.run.hangs.signs import Native, Sample, Signs
 from rdzv_launcher.run.hangs.standstill import Standing, Standstill
-from rdzv_launcher.run.hangs.verdict import Judge, NodeStanding, standing_of
-from rdzv_launcher.run.stacks.frames import Frame, Thread
-from rdzv_launcher.run.stacks.grouping import is_meeting
-from rdzv_launcher.run.stacks.reports import ProcessReport, WorkerReport
-from rdzv_launcher.run.stacks.text import Silent
+from rdzv_launcher.run.hangs.verdict import Judge, NodeStanding, find, standing_of
+from rdzv_launcher.run.stacks.reading import Frame, Thread
+from rdzv_launcher.run.stacks.reports import ProcessReport, Silent, WorkerReport, is_meeting
 from rdzv_plugins.errors import JobHung
 from rdzv_plugins.questions import NodeAnswer
 
@@ -165,7 +161,7 @@ def test_once_a_script_says_that_it_lives_only_that_counts(worker: Told) -> None
     ],
 )
 def test_what_waits_for_others_or_for_the_device_is_known_by_its_name(name: str, waits: bool) -> None:
-    assert bool(samples._WAITS.search(name)) == waits
+    assert bool(signs_module._WAITS.search(name)) == waits
 
 
 @pytest.mark.parametrize(

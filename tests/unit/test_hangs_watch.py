@@ -13,12 +13,10 @@ from typing import Any
 import pytest
 from kits.eventually import eventually
 
-from rdzv_launcher.run.hangs import node_watch, watch
+from rdzv_launcher.run.hangs import watch
 from rdzv_launcher.run.hangs.node import NodeHangs
-from rdzv_launcher.run.hangs.place import Place
 from rdzv_launcher.run.stacks import reading
-from rdzv_launcher.run.stacks.node import NodeStacks
-from rdzv_launcher.run.stacks.workers import Node, Worker
+from rdzv_launcher.run.stacks.node import Node, NodeStacks, Place, Worker
 from rdzv_plugins import progress_page
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.interfaces import Failure
@@ -67,7 +65,9 @@ class Job:
         workers = (Worker(0, 0, self.worker.pid),)
         self.place = Place(0, nodes, 1, True, workers)
         self.hangs: list[tuple[int, Failure]] = []
-        stacks = NodeStacks(lambda: Node("here", os.getpid(), "run", 0, workers, stacks.own), str(directory))
+        stacks = NodeStacks(
+            lambda: Node("here", os.getpid(), "run", 0, workers, stacks.own), str(directory), on_request=True
+        )
         self.nodes = Nodes(other)
         self.watch = NodeHangs(TIMEOUT, 1, lambda: self.place, stacks, self.nodes if questions else None, self._on_hang)
         self.nodes.answer_with(lambda asked: (stacks if asked.kind == STACKS else self.watch).answer(asked))
@@ -196,7 +196,7 @@ def test_nodes_that_cannot_ask_each_other_say_so(job: Callable[..., Job], caplog
 
 def test_where_nobody_waits_a_loop_is_found_too(job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a job whose ranks all loop, or spin: one is sampled now and then."""
-    monkeypatch.setattr(node_watch, "_COST_S", 0.0)
+    monkeypatch.setattr(watch, "_COST_S", 0.0)
     program = "import os\nos.nice(19)\nwhile True: pass"
     assert job(answers(), nodes=1, program=program).wait_for_hang().hang.startswith("runs ")
 

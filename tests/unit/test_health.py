@@ -15,12 +15,9 @@ from typing import Any
 
 import pytest
 
-from rdzv_launcher.run.health import server as server_module
-from rdzv_launcher.run.health.answers import Answer, Health
-from rdzv_launcher.run.health.http import MOST_BYTES, Wanted, read_request, response
-from rdzv_launcher.run.health.pulse import Pulse
-from rdzv_launcher.run.health.readiness import readiness
-from rdzv_launcher.run.health.server import HealthServer
+from rdzv_launcher.run import health_server as server_module
+from rdzv_launcher.run.health import Answer, Health, Pulse, readiness
+from rdzv_launcher.run.health_server import MOST_BYTES, HealthServer, Wanted, read_request, response
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.testing.harness import free_port
@@ -235,6 +232,6 @@ def test_who_is_ready_in_which_stage(stage: Any, group: WorkerGroup | None, read
 
 
 def test_who_does_not_ask_for_it_does_not_pay_for_a_http_server() -> None:
-    names = "{'http.server', 'prometheus_client', 'rdzv_launcher.run.metrics.agent'}"
+    names = "{'http.server', 'prometheus_client', 'rdzv_launcher.run.metrics', 'rdzv_launcher.run.agent_metrics'}"
     check = f"import sys, rdzv_launcher.run.launch; assert not {names} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", check], check=True)

@@ -70,11 +70,6 @@ class Unresolvable:
     key: "NoSuchType" = 1  # noqa: F821
 
 
-@pytest.mark.parametrize("result", [[backend(name="a"), backend(name="b")], (backend(name=n) for n in ("a", "b"))])
-def test_list_or_generator_of_backends_is_accepted(result):
-    assert [each.name for each in record_of(result).backends] == ["a", "b"]
-
-
 @pytest.mark.parametrize(
     ("result", "named"), [("text", "str"), ({"name": "x"}, "dict"), ([backend(), 7], "int"), (None, "None"), (7, "int")]
 )
@@ -106,10 +101,6 @@ def test_wrong_field_of_a_backend_is_named(field, value):
     assert as_text(as_data(PluginHost([record])))
 
 
-def test_plugin_without_backends_is_accepted():
-    assert host_with(rdzv_shutdown=lambda: None).catalog.entries() == []
-
-
 @pytest.mark.parametrize("answer", [["node_rank"], 7, {"node_rank": "1"}, {"endpoint": 29500}, {"colour": "red"}])
 def test_wrong_answer_to_the_resolve_hook_is_put_down_to_the_plugin(answer):
     with pytest.raises(PluginError, match="plug-in 'stranger' of dist 3"):
@@ -119,10 +110,6 @@ def test_wrong_answer_to_the_resolve_hook_is_put_down_to_the_plugin(answer):
 def test_wrong_answer_to_the_worker_env_hook_is_put_down_to_the_plugin():
     with pytest.raises(PluginError, match="plug-in 'stranger' of dist 3"):
         host_with(rdzv_worker_env=lambda: ["KEY=value"]).worker_env(REQUEST, {})
-
-
-def test_resolve_hook_that_knows_nothing_changes_nothing():
-    assert host_with(rdzv_resolve_request=lambda: None).resolve_request(REQUEST) is REQUEST
 
 
 def test_resolve_hooks_are_asked_in_order_each_with_what_is_known():
@@ -140,17 +127,6 @@ def test_resolve_hooks_are_asked_in_order_each_with_what_is_known():
     asked = backend()
     assert host.resolve_request(REQUEST, asked).run_id == "first"
     assert seen == [("first", "run", False, asked), ("middle", "first", True, asked), ("last", "first", True, asked)]
-
-
-def test_resolve_hook_is_told_the_backend_that_is_asked_for():
-    told = []
-    provides = host_with(
-        rdzv_register_backends=lambda: backend(name="static"),
-        rdzv_resolve_request=lambda backend: told.append(backend),
-    )
-    for name in ("static", "missing"):
-        provides.resolve_request(Request(name, "run", "", 1, 1, 1))
-    assert [each and each.name for each in told] == ["static", None]
 
 
 @pytest.mark.parametrize(
@@ -175,20 +151,6 @@ def test_entry_point_that_leads_nowhere_is_reported(installed, value):
     (record,) = installed(f"stranger = {value}", source="nothing = None\nnumber = 7\n").failed
     assert record.distribution == "dist"
     assert record.error
-
-
-@pytest.mark.parametrize(
-    ("source", "error"),
-    [
-        ("raise ValueError('one\\ntwo\\n\\nthree')", "raised ValueError at import: one two three"),
-        ("import stranger.part", "cannot be imported: "),  # its own package: nothing to install
-    ],
-)
-def test_error_at_import_is_one_line_and_no_missing_dependency(installed, source, error):
-    (record,) = installed("stranger = stranger", source=source).failed
-    assert record.error.startswith(error)
-    assert "\n" not in record.error
-    assert "nstall it" not in record.remedy
 
 
 def test_module_of_the_entry_point_that_is_gone_is_told_once_with_what_to_do(installed, caplog):
@@ -218,10 +180,3 @@ def test_plugin_that_imports_torch_is_noted(installed, monkeypatch):
     monkeypatch.delitem(sys.modules, "torch")
     host = installed("stranger = stranger", source="import sys; sys.modules['torch'] = sys\n" + WORKING)
     assert host.catalog.find("stranger").record.notes == ["imports torch when it is loaded"]
-
-
-def test_waiting_for_a_processor_while_the_time_is_read_is_in_both_numbers_or_in_none(monkeypatch):
-    waited = iter([1.0, 4.0, 4.0, 4.0])
-    monkeypatch.setattr(discovery, "_held_up", lambda: next(waited))
-    monkeypatch.setattr(discovery, "time", types.SimpleNamespace(perf_counter=lambda: 10.0))
-    assert discovery._own_time() == 6.0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rdzv_plugins.installed import Distribution, EntryPoint, distributions, entry_points, version_of
+from rdzv_plugins.installed import distributions, entry_points, version_of
 
 GROUP = "rdzv_test_group"
 Install = Callable[..., Path]
@@ -85,16 +85,6 @@ def test_an_install_that_was_cut_short_says_little_and_a_file_that_is_no_text_ha
         entry.load()
 
 
-def test_an_editable_install_is_found_where_its_metadata_is(install: Install, tmp_path: Path) -> None:
-    """As setuptools' develop writes it: beside the sources, on the path by a .pth file."""
-    install("src", "dev.egg-info", f"[{GROUP}]\ndev = dev_module\n", head=head("dev", "0"), file="PKG-INFO")
-    (tmp_path / "src" / "dev_module.py").write_text("here = 1\n")
-    (entry,) = entry_points(GROUP)
-    assert entry.load().here == 1
-    assert entry.module == "dev_module"
-    sys.modules.pop("dev_module")
-
-
 @pytest.mark.parametrize("kind", ["zip", "egg", "finder"])
 def test_python_is_asked_where_distributions_may_be_elsewhere(
     install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -125,22 +115,6 @@ def test_python_is_asked_where_distributions_may_be_elsewhere(
     assert found() == [("there", "m", "foo", "1")]
     assert version_of("foo") == "1"
     assert {each.name for each in distributions()} == {each.name for each in importlib.metadata.distributions()}
-
-
-def test_what_it_needs_is_read_when_it_is_asked(install: Install) -> None:
-    text = "Name: foo\nVersion: 1\nRequires-Dist: a>=1\nRequires-Dist: b; extra == 'x'\n\n"
-    install("one", "foo-1.dist-info", f"[{GROUP}]\na = m\n", head=text)
-    (entry,) = entry_points(GROUP)
-    assert entry.distribution.requires == ["a>=1", "b; extra == 'x'"]
-
-
-def test_values_lead_where_those_of_python_do() -> None:
-    nobody = Distribution("/nowhere.dist-info")
-    for value in ("os.path:join", "os : path.join [extra]"):
-        assert EntryPoint("x", value, nobody).load() is __import__("os").path.join
-    for value in ("", "not a module", "m:", "m:a b", ":a"):
-        with pytest.raises(ValueError, match="names no module"):
-            _ = EntryPoint("x", value, nobody).module
 
 
 def test_plug_ins_are_found_without_parsing_e_mails() -> None:

@@ -129,9 +129,3 @@ def test_request_is_frozen():
         request.backend = "c10d"
     with pytest.raises(TypeError):
         request.conf["key"] = "value"
-
-
-@pytest.mark.parametrize(("exit_code", "shells"), [(0, 0), (3, 3), (-9, 137)])
-def test_exit_code_of_a_failure_is_what_a_shell_reports(exit_code, shells):
-    failure = Failure(node_rank=0, host="node", global_rank=0, local_rank=0, pid=1, exit_code=exit_code)
-    assert failure.process_exit_code == shells

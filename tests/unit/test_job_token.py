@@ -6,29 +6,22 @@ import dataclasses
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from kits.wire.tls_kit import Issued
 
 from rdzv_plugins import job_token
 from rdzv_plugins.assemble.create import prepare, with_options
-from rdzv_plugins.certificates import certificates_of
-from rdzv_plugins.elastic.keys import Assignment
-from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.settings import settings_of
-from rdzv_plugins.errors import AccessRefused, SettingsDiffer, UsageError
+from rdzv_plugins.errors import SettingsDiffer, UsageError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import JobToken, accepted_tokens, token_of
-from rdzv_plugins.options import parse_conf
 from rdzv_plugins.rounds.settings_check import compare
 from rdzv_plugins.runtime import SYSTEM
 
@@ -156,11 +149,6 @@ def test_tokens_of_a_service(file: Path) -> None:
         refused(lambda: accepted_tokens(str(file)), words)  # whichever of the words it is
 
 
-def test_a_run_id_is_no_pattern(file: Path) -> None:
-    accepted = known(asking(token_file=file)).accepted("a*[b]?\\c")
-    assert [each.runs for each in accepted] == [r"a\*\[b\]\?\\c"]
-
-
 def prepared(backend: str, nodes: int = 2, **conf: object) -> Request:
     entry = PluginHost.load().catalog.find(backend)
     request = dataclasses.replace(asking(**conf), backend=backend, node_rank=0, min_nodes=nodes, max_nodes=nodes)
@@ -204,30 +192,6 @@ def test_that_a_job_is_open_is_said_once_and_only_where_others_can_reach_it(
     monkeypatch.setenv("RDZV_ALLOW_OPEN", "1")
     job_token.say_open(f"{run}-meant", "node0")
     assert ["this job is open" in message for message in caplog.messages] == [True, True]
-
-
-@pytest.mark.parametrize(
-    ("conf", "nodes", "said"),
-    [
-        ("", 2, 1),
-        ("", 1, 0),
-        ("token_file={file}", 2, 0),
-        ("{tls}", 2, 0),
-        ("cert={cert},key={key}", 2, 1),  # without cacert
-    ],
-)
-def test_who_serves_the_workers_store_says_that_it_is_open(conf, nodes, said, file, tmp_path, caplog) -> None:
-    issued = Issued(tmp_path)
-    conf = conf.format(file=file, tls=issued.conf, cert=issued.cert, key=issued.key)
-    request = dataclasses.replace(REQUEST, run_id=uuid.uuid4().hex, min_nodes=nodes, max_nodes=nodes)
-    request = dataclasses.replace(request, conf=parse_conf(f"store=tiered,{conf}"))
-    request = prepare(PluginHost.load().catalog.find("parallel"), request)
-    secrets = {"token": token_of(request), "tls": certificates_of(request)}
-    store = RoundStore(request.options, lambda *_: None, SYSTEM, run_id=request.run_id, several=nodes > 1, **secrets)
-    with suppress(AccessRefused):  # without cacert, the store's own authority is not known on this machine
-        store.serve(Assignment(1, 0, nodes), socket.gethostname())
-    store.close(1)
-    assert sum("this job is open" in message for message in caplog.messages) == said
 
 
 SERVING = """

@@ -1,22 +1,20 @@
-"""What nodes say of themselves: JSON that anybody may have written, read without harm."""
+"""What nodes say of themselves and are told: JSON that anybody may have written, read without harm; and the table."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from kits.unit.memory_coordination import MemoryBackend, MemoryService, MemorySession
 from msgspec.structs import replace
 
-from rdzv_plugins.coordination import KeyValue
+from rdzv_plugins.coordination import Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.asking import ask
-from rdzv_plugins.elastic.farewell import Others
-from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, Probe, Round, decode, encode, readable
-from rdzv_plugins.elastic.observing import Observer
-from rdzv_plugins.errors import Compacted
+from rdzv_plugins.elastic.keys import NODES, Assignment, Finishing, Member, Probe, Round, decode, encode, readable
+from rdzv_plugins.elastic.rank_table import log_rank_table
+from rdzv_plugins.elastic.view import View
 from rdzv_plugins.runtime import SYSTEM
 
 MEMBER = Member("id", "host-a", "boot host-a", 7, "10.0.0.1", "10.0.0.1", 2, node_rank=0, store=(3, "::1", 9))
@@ -139,53 +137,6 @@ def test_readable_leaves_out_what_is_not(caplog):
     assert "members/b" in caplog.text
 
 
-def who_leave(backend: MemoryBackend) -> Iterable[str]:
-    with Others(backend.open_session(60, on_lost=lambda _: None, timeout=60), "me", lambda _: True, SYSTEM) as others:
-        return others.names
-
-
-def who_are_asked(backend: MemoryBackend) -> Iterable[str]:
-    found = ask(backend.open_session(60, on_lost=lambda _: None, timeout=60), "kind", {}, 0.01)
-    return [replace(MEMBER, host=each.host).name for each in found]
-
-
-def who_are_seen(backend: MemoryBackend) -> Iterable[str]:
-    observer = Observer(backend, lambda *_: None, lambda _: None, 60)  # type: ignore[arg-type]
-    return [member.name for member in readable(Member, observer.held(keys.MEMBERS))]
-
-
-@pytest.mark.parametrize("who", [who_leave, who_are_asked, who_are_seen])
-def test_list_of_which_the_sequel_is_forgotten_is_made_again(who: Callable[[MemoryBackend], Iterable[str]]):
-    service = MemoryService()
-    backend = MemoryBackend(service)
-    first = backend.open_session(60, on_lost=lambda _: None, timeout=60)
-    goes, comes = replace(MEMBER, node_id="goes", host="goes"), replace(MEMBER, node_id="comes", host="comes")
-    first.put({keys.MEMBERS + goes.node_id: encode(goes)}, timeout=60)
-
-    def compact(session: MemorySession) -> None:
-        first.delete([keys.MEMBERS + goes.node_id], timeout=60)
-        first.put({keys.MEMBERS + comes.node_id: encode(comes)}, timeout=60)
-        raise Compacted("it is forgotten")
-
-    service.on("watch", keys.MEMBERS, "before", compact)
-    assert list(who(backend)) == [comes.name]
-
-
-def test_service_that_always_forgets_is_not_asked_for_ever():
-    asked: list[str] = []
-
-    def compact(session: MemorySession) -> None:
-        asked.append("watch")
-        raise Compacted("it is forgotten")
-
-    service = MemoryService()
-    for _ in range(100):
-        service.on("watch", "", "before", compact)
-    with pytest.raises(Compacted):
-        who_leave(MemoryBackend(service))
-    assert len(asked) < 100
-
-
 def test_keys_of_strangers_cost_no_more_than_a_line(caplog: pytest.LogCaptureFixture) -> None:
     digits = "9" * 5000  # which int() refuses
     names = ("", "\0", "a/b", "x" * 7000, digits, "²", "-1", "🙂", "7")
@@ -195,3 +146,54 @@ def test_keys_of_strangers_cost_no_more_than_a_line(caplog: pytest.LogCaptureFix
         assert list(keys.readable(Member, [KeyValue(f"{keys.MEMBERS}{name}", b"null", 1) for name in names])) == []
     assert len(caplog.records) == len(names)
     assert max(len(record.getMessage()) for record in caplog.records) < 400
+
+
+def test_why_a_round_is_over_is_known_though_the_next_begins_in_the_same_batch():
+    view = View(lambda: None, SYSTEM)
+    over = Round(number=2, state="over", reason="node 1 was lost")
+    news = [over, Round(number=3, state="complete")]
+    view.begin()([Event(keys.ROUND, encode(each), revision) for revision, each in enumerate(news, 1)])
+    assert view.round.number == 3
+    assert view.over == over
+
+
+def test_what_an_earlier_sessions_watches_tell_late_is_left_out():
+    view = View(lambda: None, SYSTEM)
+    earlier, over = view.begin(), Round(number=2, state="over", reason="node 1 was lost")
+    view.begin()([Event(keys.ROUND, encode(over), 2)])
+    seen = view.version
+    earlier([Event(keys.ROUND, encode(Round(number=2, state="complete")), 1)])
+    assert (view.round, view.version) == (over, seen)
+
+
+ROUND = 3
+
+
+def place(rank: int, world: int, round_: int = ROUND) -> Assignment:
+    return Assignment(round_, rank, world, f"id{rank}", f"host{rank}", "m", 100 + rank, f"10.0.0.{rank % 250}", 8)
+
+
+def logged(places: list[Assignment], caplog: pytest.LogCaptureFixture) -> tuple[str, list[str]]:
+    """The line, and the rows of the table."""
+    held = [KeyValue(NODES + each.node_id, encode(each), 1) for each in places]
+    session = SimpleNamespace(ttl=10.0, list=lambda prefix, timeout: (held, 1))
+    with caplog.at_level(logging.DEBUG):
+        log_rank_table(cast(Session, cast(Any, session)), places[0])
+    (_, line_level, line), (_, table_level, table) = caplog.record_tuples
+    assert (line_level, table_level) == (logging.INFO, logging.DEBUG)
+    return line, table.splitlines()[1:]
+
+
+def test_all_nodes_of_the_round_by_rank(caplog) -> None:
+    line, rows = logged(
+        [place(1, 2), place(0, 2), place(0, 5, round_=2), Assignment(ROUND, left_out="it is late")], caplog
+    )
+    assert line == "round 3, 2 nodes: 0 host0, 1 host1"
+    assert rows == ["     0  host0 (pid 100)  10.0.0.0  8 worker(s)", "     1  host1 (pid 101)  10.0.0.1  8 worker(s)"]
+
+
+def test_large_table_has_its_first_rows_and_says_how_many_more(caplog) -> None:
+    line, (*rows, more) = logged([place(rank, 1000) for rank in reversed(range(1000))], caplog)
+    assert line.startswith("round 3, 1000 nodes: 0 host0, 1 host1, ")
+    assert [row.split()[0] for row in rows] == [str(rank) for rank in range(64)]
+    assert more == "  ... and 936 more"

@@ -6,14 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 
 import pytest
 
-from rdzv_plugins.linux import children, prctl
+from rdzv_plugins.linux import children
 from rdzv_plugins.linux.children import children_now
-from rdzv_plugins.linux.process_stat import ProcessStat, read_stat
+from rdzv_plugins.linux.process_stat import read_stat
 
 NAME = "a) Z 1 (b c)"
 NOBODY = 2**22 + 1
@@ -76,11 +75,6 @@ def test_a_thread_a_zombie_and_nobody(child: tuple[int, int, int, int]) -> None:
     assert read_stat(pid, NOBODY) is None
 
 
-def test_what_is_no_line_of_a_process_is_refused() -> None:
-    with pytest.raises(IndexError):
-        ProcessStat("1 (x) S 0")
-
-
 def test_children_by_the_lists_of_the_kernel(child: tuple[int, int, int, int], monkeypatch) -> None:
     assert children.LISTED, "this kernel has none: the test below is what counts"
     monkeypatch.setattr(children, "all_pids", None)  # nobody else is looked at
@@ -99,17 +93,3 @@ def test_children_by_asking_everybody(child: tuple[int, int, int, int], monkeypa
     assert sorted(pids_of(child[0])) == sorted(its_own)
     assert pids_of(its_own[0]) == []
     assert child[0] in pids_of(os.getpid())
-
-
-def test_names_are_given_and_read() -> None:
-    """Of a thread: that of the tests keeps its own."""
-    names = []
-
-    def rename() -> None:
-        prctl.set_name("rdzv-sixteen-bytes")
-        names.append(prctl.get_name())
-
-    thread = threading.Thread(target=rename)
-    thread.start()
-    thread.join()
-    assert names == ["rdzv-sixteen-by"]

@@ -22,12 +22,11 @@ from kits.unit.membership_steps import node
 
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic.keys import Leading, encode
-from rdzv_plugins.elastic.liveness import listener as listening
 from rdzv_plugins.elastic.liveness import watching
 from rdzv_plugins.elastic.liveness.greeting import BYE, WAITS, answer, hello
 from rdzv_plugins.elastic.liveness.leader_watch import LeaderWatch
 from rdzv_plugins.elastic.liveness.listener import Listener
-from rdzv_plugins.elastic.liveness.peer import Peer, name_of, peer_of
+from rdzv_plugins.elastic.liveness.peer import Peer, peer_of
 from rdzv_plugins.elastic.liveness.watching import PeerWatch
 from rdzv_plugins.runtime import SYSTEM, Runtime
 from rdzv_plugins.testing.parts import stop
@@ -308,24 +307,6 @@ def test_a_node_that_cannot_be_dialled_harms_no_other(seen: Seen, start: Callabl
     assert seen.next() == "a"
 
 
-def test_who_was_turned_away_is_watched_once_there_is_room(seen: Seen) -> None:
-    seen.watch._most = 1
-    ports = [seen.port(name) for name in "abcd"]
-    for port in ports:
-        seen.watch.add(port.peer)
-    ports[0].answers()
-    eventually(lambda: seen.watch.holds("a"))
-    seen.watch.remove("b")
-    ports[0].shuts()
-    ports[0].closes()
-    assert seen.next() == "a"
-    for port in ports[2:]:
-        port.answers()
-        eventually(lambda port=port: seen.watch.holds(port.peer.node_id))  # type: ignore[misc]
-        seen.watch.remove(port.peer.node_id)
-    assert "b" not in seen.watch._watched
-
-
 def test_who_answers_and_closes_again_and_again_is_asked_less_often(
     seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,51 +326,6 @@ def test_who_answers_and_closes_again_and_again_is_asked_less_often(
     port.closes()
     eventually(lambda: len(seen.watch.pauses) == 10)
     assert seen.watch.pauses[-1] == 0.0, "that one has lasted"
-
-
-def test_a_wake_that_comes_for_nothing_ends_no_watch(seen: Seen) -> None:
-    seen.watch.readable()
-    seen.watch.readable()
-    port = seen.port("a")
-    seen.watch.add(port.peer)
-    port.answers()
-    eventually(lambda: seen.watch.holds("a"))
-
-
-@pytest.mark.parametrize("lacks", ["a descriptor", "room in the reactor"])
-def test_without_descriptors_nobody_is_watched_and_nothing_fails(lacks: str) -> None:
-    def fail(*_: object) -> int:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    class Full(Runtime):
-        def single(self, make: object) -> Any:
-            return SimpleNamespace(add=fail, remove=fail)
-
-    class Few(Runtime):
-        eventfd = staticmethod(fail)
-
-    before = len(os.listdir("/proc/self/fd"))
-    watch = PeerWatch(lambda _: None, lambda: None, Few() if lacks == "a descriptor" else Full())
-    assert watch.is_closed
-    assert len(os.listdir("/proc/self/fd")) <= before
-    watch.add(Peer("a", HERE, 1))
-    watch.remove("a")
-    assert not watch.holds("a")
-    assert watch._orders.empty()
-    watch.close()
-
-
-def test_of_two_threads_none_goes_back_to_a_leader_that_was() -> None:
-    watch = LeaderWatch(lambda *_: None, lambda: None, SYSTEM)
-    entered: list[bool] = []
-
-    def leads() -> KeyValue | None:
-        entered.append(watch._lock.locked())  # nobody else can follow another one meanwhile
-        return KeyValue("all/leader", encode(Leading("a", "m", HERE, "", 0)), 1)
-
-    watch.follow(leads, node("b"))
-    watch.close()
-    assert entered == [True]
 
 
 def test_proof_counts_where_the_leader_was_watched() -> None:
@@ -424,28 +360,54 @@ def test_the_watch_of_a_former_leader_ends(
     watch.close()
 
 
-def test_a_port_that_is_given_again_is_not_the_one_that_was_watched(seen: Seen) -> None:
-    """A node that goes to another endpoint opens another port, and its host may choose the same number."""
-    first = Listener(name_of("a", 0), HERE, SYSTEM)
-    port = first.port
-    seen.hold(Peer("a", HERE, port))
-    assert first.part(PATIENCE_S)
-    eventually(lambda: ("a", "unclear") in seen.watch.outcomes)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listening, "bind", lambda *_: socket.create_server((HERE, port)))
-        again = Listener(name_of("a", 1), HERE, SYSTEM)
+def test_strangers_cost_nothing_and_are_told_nothing(seen: Seen) -> None:
+    listener = Listener("a", HERE, SYSTEM)
     try:
-        other = Seen()
-        moved = peer_of(Leading("a", "here", HERE, "", again.port, 1), "here")
-        assert moved is not None
-        other.hold(moved)
-        tries = len(seen.watch.outcomes)
-        eventually(lambda: len(seen.watch.outcomes) > tries)
-        assert not seen.watch.holds("a"), "it was watched as a member elsewhere"
-        other.watch.close()
+        dialled = [socket.create_connection((HERE, listener.port), PATIENCE_S) for _ in range(100)]
+        silent = [seen.closing.enter_context(each) for each in dialled]
+        assert silent[0].recv(1) == b"", "there are too many: the oldest goes"
+        for said in (b"GET / HTTP/1.1\r\n\r\n", b"x" * 100_000, hello("b"), BYE):
+            with socket.create_connection((HERE, listener.port), PATIENCE_S) as stranger:
+                with contextlib.suppress(ConnectionError):  # it may not wait for all of it
+                    stranger.sendall(said)
+                with contextlib.suppress(ConnectionError):
+                    assert stranger.recv(1024) == b"", "not a word"
+        seen.hold(Peer("a", HERE, listener.port))
+        for each in silent:
+            each.close()
+        assert seen.watch.holds("a")
     finally:
-        again.close()
+        listener.close()
+    eventually(lambda: not seen.watch.holds("a"))
     assert seen.gone.empty()
+
+
+def test_where_a_node_is_dialled() -> None:
+    far = Leading("a", "there", "10.0.0.7", "192.0.2.7", 4000)
+    assert peer_of(far, "here") == Peer("a", "10.0.0.7", 4000)
+    near = Leading("a", "here", HERE, "192.0.2.7", 4000)
+    assert peer_of(near, "here") == Peer("a", HERE, 4000)
+    assert peer_of(near, "there") == Peer("a", "192.0.2.7", 4000), "its loopback is nobody else's"
+    assert peer_of(Leading("a", "there", "10.0.0.7", "", 0), "here") is None, "it has no port of its own"
+    assert peer_of(Leading("a", "there", "node-a.example", "", 4000), "here") is None, "no name is looked up"
+
+
+def test_who_was_turned_away_is_watched_once_there_is_room(seen: Seen) -> None:
+    seen.watch._most = 1
+    ports = [seen.port(name) for name in "abcd"]
+    for port in ports:
+        seen.watch.add(port.peer)
+    ports[0].answers()
+    eventually(lambda: seen.watch.holds("a"))
+    seen.watch.remove("b")
+    ports[0].shuts()
+    ports[0].closes()
+    assert seen.next() == "a"
+    for port in ports[2:]:
+        port.answers()
+        eventually(lambda port=port: seen.watch.holds(port.peer.node_id))  # type: ignore[misc]
+        seen.watch.remove(port.peer.node_id)
+    assert "b" not in seen.watch._watched
 
 
 def test_a_port_that_could_not_be_kept_is_no_longer_told_and_its_callers_are(seen: Seen) -> None:
@@ -471,55 +433,24 @@ def test_a_port_that_could_not_be_kept_is_no_longer_told_and_its_callers_are(see
     assert seen.gone.empty()
 
 
-def test_strangers_cost_nothing_and_are_told_nothing(seen: Seen) -> None:
-    listener = Listener("a", HERE, SYSTEM)
-    try:
-        dialled = [socket.create_connection((HERE, listener.port), PATIENCE_S) for _ in range(100)]
-        silent = [seen.closing.enter_context(each) for each in dialled]
-        assert silent[0].recv(1) == b"", "there are too many: the oldest goes"
-        for said in (b"GET / HTTP/1.1\r\n\r\n", b"x" * 100_000, hello("b"), BYE):
-            with socket.create_connection((HERE, listener.port), PATIENCE_S) as stranger:
-                with contextlib.suppress(ConnectionError):  # it may not wait for all of it
-                    stranger.sendall(said)
-                with contextlib.suppress(ConnectionError):
-                    assert stranger.recv(1024) == b"", "not a word"
-        seen.hold(Peer("a", HERE, listener.port))
-        for each in silent:
-            each.close()
-        assert seen.watch.holds("a")
-    finally:
-        listener.close()
-    eventually(lambda: not seen.watch.holds("a"))
-    assert seen.gone.empty()
+@pytest.mark.parametrize("lacks", ["a descriptor", "room in the reactor"])
+def test_without_descriptors_nobody_is_watched_and_nothing_fails(lacks: str) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
 
+    class Full(Runtime):
+        def single(self, make: object) -> Any:
+            return SimpleNamespace(add=fail, remove=fail)
 
-def test_a_watch_and_a_listener_leave_nothing_behind() -> None:
-    def descriptors() -> int:
-        return len(os.listdir("/proc/self/fd"))
+    class Few(Runtime):
+        eventfd = staticmethod(fail)
 
-    def once() -> None:
-        listener, seen = Listener("a", HERE, SYSTEM), Seen()
-        seen.hold(Peer("a", HERE, listener.port))
-        seen.watch.close()
-        listener.close()
-        seen.watch.close()
-        listener.close()
-        seen.watch.add(Peer("b", HERE, 1))  # it is too late for that
-        with contextlib.suppress(OSError):
-            eventually(lambda: socket.create_connection((HERE, listener.port), 1).close())
-
-    once()
-    before = descriptors()
-    for _ in range(20):
-        once()
-    eventually(lambda: descriptors() <= before)
-
-
-def test_where_a_node_is_dialled() -> None:
-    far = Leading("a", "there", "10.0.0.7", "192.0.2.7", 4000)
-    assert peer_of(far, "here") == Peer("a", "10.0.0.7", 4000)
-    near = Leading("a", "here", HERE, "192.0.2.7", 4000)
-    assert peer_of(near, "here") == Peer("a", HERE, 4000)
-    assert peer_of(near, "there") == Peer("a", "192.0.2.7", 4000), "its loopback is nobody else's"
-    assert peer_of(Leading("a", "there", "10.0.0.7", "", 0), "here") is None, "it has no port of its own"
-    assert peer_of(Leading("a", "there", "node-a.example", "", 4000), "here") is None, "no name is looked up"
+    before = len(os.listdir("/proc/self/fd"))
+    watch = PeerWatch(lambda _: None, lambda: None, Few() if lacks == "a descriptor" else Full())
+    assert watch.is_closed
+    assert len(os.listdir("/proc/self/fd")) <= before
+    watch.add(Peer("a", HERE, 1))
+    watch.remove("a")
+    assert not watch.holds("a")
+    assert watch._orders.empty()
+    watch.close()

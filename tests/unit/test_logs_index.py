@@ -101,14 +101,6 @@ def test_workers_that_end_with_their_keeper_are_not_said_to_be_killed_by_somebod
         assert "keeper" in workers.cause(0, -9)
 
 
-def test_round_without_files_has_no_index() -> None:
-    index = Index()
-    index.begin("", [], None)
-    index.started({0: 100})
-    index.ended(0, 1, stopped=False)
-    index.flush()
-
-
 def test_files_are_found_where_they_were_moved(tmp_path: Path) -> None:
     write(tmp_path, WORKER)
     write(tmp_path, replace(WORKER, round=2), moved=("attempt_0", "attempt_0.round_1"))

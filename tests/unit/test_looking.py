@@ -80,14 +80,6 @@ def test_nobody_knows(hang: Callable[[Request, float], str]) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_what_it_says_is_fit_to_be_shown() -> None:
-    found = recognise(catalog(entry("a", recognise=says("it is\n\x1b[2Jmine" + 1000 * "x"))), REQUEST)
-    assert found is not None
-    assert found.what.startswith(r"it is\n\x1b[2Jminexx")
-    assert len(found.what) < 350
-
-
-@pytest.mark.usefixtures("patient")
 def test_a_node_asks_the_others_and_not_its_own() -> None:
     asked: list[Request] = []
     answers: list[str] = []
@@ -171,12 +163,6 @@ def test_a_coordination_service_needs_no_status_of_its_own() -> None:
             assert job.list("", timeout=T)[1] == revision, "nothing is written"
     with pytest.raises(UsageError, match="which one is meant"):
         look(mine, dataclasses.replace(REQUEST, run_id="none", given=frozenset()), T)
-
-
-def test_one_that_says_nothing_of_its_runs() -> None:
-    assert not can_look(entry("mine", meets_at="node").backend)
-    with pytest.raises(BrokenPlugin, match="says nothing of its runs"):
-        look(entry("mine", create=lambda request: None, meets_at="service"), REQUEST, T)
 
 
 @pytest.mark.usefixtures("patient")

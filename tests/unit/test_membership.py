@@ -70,6 +70,80 @@ STORIES = [
     ("2:4", "come a b c, complete, come d, wall d, dial d", "1 over came", {}),
     ("2:4", "come a b c, complete, come d, wall d, lose c, join a b, complete", "2 complete: a b", {}),
     ("2:3", "come a b, complete, come d, wall d, lose a, join b, dial d, complete", "2 complete: d b", {}),
+    ("2:3", "come a b c, serve, reached a 1, reached b 1, wall c, complete", "2 complete: a b, c out", {}),
+    ("2:3", "come a b c, serve, reached a 1, wall b, wall c, complete", "2 complete: b c, a out", {}),  # a is the one
+    # a job that has worked is not ended by a store that cannot be dialled: it is tried again, with pauses
+    ("2:2", "come a b, complete, join a b, serve, reached a 2, wall b", "1 over asked, 2 begun: a of 2, b out", {}),
+    (
+        "2:2",
+        "come a b, complete, join a b, serve, reached a 2, wall b, wait, serve",
+        "1 over asked, 3 begun: a b of 2",
+        {},
+    ),
+    # who does not join again is waited for, but only so long, unless they are too few without it; and let in later
+    ("2:4", "come a b c, complete, join a b, wait 59", "1 over asked", {}),
+    ("2:4", "come a b c, complete, join a b, wait 60, complete", "2 complete: a b, c out", {}),
+    ("2:4", "come a b c, complete, join a b, wait 60, complete, lose b, wait 1000", "2 over lost, c out", {}),
+    (
+        "2:4",
+        "come a b c, complete, join a b, wait 60, complete, lose b, come e, join a, complete",
+        "3 complete: a e, c out",
+        {},
+    ),
+    ("2:4", "come a b c, complete, join a b, wait 60, complete, join c, wait 2, dial c", "2 over came, c out", {}),
+    ("2:2", "come a b, complete, join a, wait 1000", "1 over asked", {}),
+    ("1:3", "come a b c, complete, join a b, wait 60, succeed without b, complete", "3 complete: a, c out", {}),
+    (
+        "1:3",
+        "come a b c, complete, join a b, wait 60, succeed without b, complete, join c, dial c",
+        "3 over came, c out",
+        {},
+    ),
+    # and who does not act on its place
+    ("1:2", "come a b, wait 60, complete", "2 complete: b, a out", {}),
+    ("1:2", "come a b, serve, reached b 1, wait 60, complete", "2 complete: b, a out", {}),
+    ("1:2", "come a b, wait 60, complete, reached a 0, wait 2, dial a", "2 over came, a out", {}),
+    # a rank that is given twice: the second is refused after a while, and counts for nothing
+    ("2:2", "come a@0 b@0, wait 10.9", "0 none", {"duplicate": 11}),
+    ("2:2", "come a@0 b@0, wait", "0 none, b refused", {"duplicate": 11}),
+    ("1:3", "come a@0 b@0, wait 11, lose a, wait 100", "0 none, b refused", {"duplicate": 11, "last_call": 60}),
+    (
+        "1:3",
+        "come a@0 b@0, wait 11, lose a, lose b, come c@0, wait",
+        "0 none, 1 begun: c of 1",
+        {"duplicate": 11, "last_call": 60},
+    ),
+    ("4:4", "come a@0 b@0, wait 5, come c@1 d@1, lose a, wait 6", "0 none", {"duplicate": 11}),  # b was a, before
+    ("4:4", "come a@0 b@0, wait 5, come c@1 d@1, lose a, wait 6, wait 5", "0 none, d refused", {"duplicate": 11}),
+    ("1:3", "come a@0 b@0, wait 11", "0 none, 1 begun: a of 1, b refused", {"duplicate": 11, "last_call": 11}),
+    # and one that is nonsense, at once
+    *(
+        ("1:2", f"come a, come b@{rank}, wait, complete", "1 complete: a, b refused", {"last_call": 5})
+        for rank in (-5, 2, 10**9)
+    ),
+    # rounds have a multiple of a number of nodes, and of each domain enough
+    ("2:4", "come a b, complete, come c, dial c", "1 complete: a b", {"node_unit": 2}),
+    ("2:4", "come a b, complete, come c, dial c, come d, dial d", "1 over came", {"node_unit": 2}),
+    (
+        "2:4",
+        "come a b, complete, come c, dial c, come d, dial d, join a b, complete",
+        "2 complete: a b c d",
+        {"node_unit": 2},
+    ),
+    ("2:4", "come r1 s1 r2 s2, complete, lose s1, join r1 r2 s2, complete", "2 complete: r1 r2", {"min_per_domain": 2}),
+    (
+        "2:4",
+        "come r1 s1 r2 s2, complete, lose s1, join r1 r2 s2, complete, come s3, dial s3, dial s2, join r1 r2, complete",
+        "3 complete: r1 r2 s2 s3",
+        {"min_per_domain": 2},
+    ),
+    ("4:4", "come r1 s1 r2 s2, complete, lose s1, join r1 r2 s2", "1 over lost", {"min_per_domain": 2}),
+    (
+        "4:4",
+        "come r1 s1 r2 s2, complete, lose s1, join r1 r2 s2, come s3, complete",
+        "2 complete: r1 r2 s3 s2",
+        {"min_per_domain": 2},
+    ),
     # a leader that takes over knows nothing but the keys, and goes on: a round that was being formed is given up
     ("2:2", "come a, succeed, come b, complete", "1 complete: a b", {}),
     ("2:2", "come a b, succeed, reached a 1, complete", "2 complete: a b", {}),
@@ -166,35 +240,6 @@ def test_same_given_rank_is_refused_after_a_while():
     assert leader.machine.deadline() is None
 
 
-def test_refused_node_counts_for_nothing():
-    leader = Leader(1, 3, duplicate=11, last_call=60)
-    leader.hear(node("a", 0), node("b", 0))
-    leader.wait(11)
-    leader.lose("a")
-    assert not leader.wait(100)
-    leader.lose("b")
-    leader.hear(node("c", 0))
-    assert list(leader.wait(60).assignments) == ["c"]
-
-
-def test_each_doubled_rank_has_its_own_time():
-    leader = Leader(4, 4, duplicate=11)
-    leader.hear(node("a", 0), node("b", 0))
-    leader.wait(5)
-    leader.hear(node("c", 1), node("d", 1))
-    leader.lose("a")  # it was lost, and "b" is the same agent, started again
-    assert not leader.wait(6)
-    assert list(leader.wait(5).assignments) == ["d"]
-
-
-def test_refusal_and_beginning_in_one_tick():
-    leader = Leader(1, 3, duplicate=11, last_call=11)
-    leader.hear(node("a", 0), node("b", 0))
-    out = leader.wait(11)
-    assert out.assignments["b"].refused
-    assert out.assignments["a"].round == 1
-
-
 @pytest.mark.parametrize(
     ("addresses", "machines", "published"),
     [
@@ -252,53 +297,6 @@ def test_news_of_a_node_costs_the_same_for_every_number_of_nodes():
     assert calls_of_a_node(400) < 1.3 * calls_of_a_node(100)
 
 
-def test_newcomer_waits_until_a_round_can_have_a_unit_more():
-    leader = working(2, 4, node("a"), node("b"), node_unit=2)
-    leader.come(node("c"))
-    assert leader.state == (1, "complete")
-    assert "multiple of 2 nodes (node_unit)" in leader.assigned["c"].spare
-    assert not leader.assigned["c"].is_place
-    assert leader.lose("c").forget == ("c",)
-    leader.come(node("c"))
-    assert not leader.hear(node("d")), "it only has to dial the store"
-    assert leader.say("d", reached=1).round.cause == "came"
-    leader.join("a", "b")
-    leader.complete()
-    assert leader.round.world == 4
-
-
-def test_domain_without_enough_nodes_is_left_out_and_told_why():
-    members = [node(name, domain=name[0]) for name in ("r1", "s1", "r2", "s2")]
-    leader = working(2, 4, *members, min_per_domain=2)
-    leader.lose("s1")
-    leader.join("r1", "r2", "s2")
-    leader.complete()
-    assert leader.ranks() == {"r1": 0, "r2": 1}
-    assert leader.assigned["s2"].spare == "domain s has fewer than 2 nodes here (min_per_domain)"
-    assert not leader.wait(1000), "it is told once"
-    leader.say("s2", reached=2)
-    leader.come(node("s3", domain="s"))
-    assert leader.round.cause == "came"
-    leader.join("r1", "r2")
-    leader.complete()
-    assert leader.ranks() == {"r1": 0, "r2": 1, "s2": 2, "s3": 3}
-
-
-def test_later_round_waits_for_enough_of_a_domain():
-    leader = working(4, 4, *(node(name, domain=name[0]) for name in ("r1", "s1", "r2", "s2")), min_per_domain=2)
-    leader.lose("s1")
-    leader.join("r1", "r2", "s2")
-    assert leader.number == 1
-    assert leader.machine.facts() == (
-        "3 of 4 nodes have joined (host-r1 (pid 7), host-r2 (pid 7), host-s2 (pid 7)); missing: host-s1 (was node 2) "
-        "of domain s; here: 2 of domain r, 1 of domain s; left out until 2 of its nodes are here (min_per_domain): "
-        "domain s"
-    )
-    leader.hear(node("s3", domain="s"))
-    leader.complete()
-    assert leader.ranks() == {"r1": 0, "r2": 1, "s3": 2, "s2": 3}
-
-
 def test_spare_ends_no_full_round_whatever_the_order_of_the_keys():
     leader = working(2, 2, node("a"), node("b"))
     leader.hear(node("c"))
@@ -326,3 +324,61 @@ def test_back_before_it_heard_that_its_round_was_complete():
     other.join("b")
     other.complete()
     assert other.round.world == 2
+
+
+def test_who_is_kept_out_is_told_why():
+    leader = working(2, 4, node("a"), node("b"), node("c"))
+    leader.hear(node("d"))
+    (notice,) = leader.say("d", reached=1, unreachable="connection refused").notices
+    assert "host-d" in notice
+    assert "10.0.0.1 port 4000: connection refused" in notice
+    leader.join("a", "b")
+    assert "round 1 for 60 s" in leader.wait(60).assignments["c"].left_out
+    assert leader.assigned["c"].late_for == 1, "the next leader knows it, too"
+    leader = Leader(1, 2)
+    leader.hear(node("a"), node("b"))
+    assert "60 s" in leader.wait(60).assignments["a"].left_out
+    leader = Leader(1, 2, last_call=5)
+    assert "node rank 7" in leader.hear(node("b", 7)).assignments["b"].refused
+
+
+def again(leader: Leader, number: int) -> bool:
+    """An agent of machine b is started once more; whether it ends the round of node a, which is formed anew with it."""
+    leader.come(node(f"b{number}", machine="b", host="host-b"))
+    over = leader.round.state == "over"
+    if over:
+        leader.join("a")
+        leader.complete()
+    return over
+
+
+def lose_again(leader: Leader, number: int) -> bool:
+    """It is lost; whether that ends the round."""
+    leader.lose(f"b{number}")
+    over = leader.round.state == "over"
+    if over:
+        leader.join("a")
+        leader.complete()
+    return over
+
+
+@pytest.mark.parametrize(("stays", "times", "least", "most"), [(5, 120, 6, 12), (30, 10, 10, 10)])
+def test_node_that_comes_back_at_once_and_is_lost_again_has_to_wait_ever_longer(stays, times, least, most):
+    """One that has stayed for a while is as good as new."""
+    leader, overs = working(1, 2, node("a")), 0
+    for number in range(times):
+        again(leader, number)
+        leader.wait(stays)
+        overs += lose_again(leader, number)
+    assert least <= overs <= most
+
+
+def test_left_out_node_is_let_in_when_its_time_has_come():
+    leader = working(1, 2, node("a"))
+    for number in range(2):
+        assert again(leader, number)
+        lose_again(leader, number)
+    assert not again(leader, 2)
+    assert leader.machine.deadline() == leader.now + 2
+    leader.wait(2)
+    assert leader.round.cause == "came"

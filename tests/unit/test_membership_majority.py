@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from kits.unit.membership_steps import Leader, node
+from kits.unit.membership_steps import Leader, from_elsewhere, node, story
 from msgspec import structs
 from msgspec.structs import replace
 
 from rdzv_plugins.coordination import KeyValue
-from rdzv_plugins.elastic.keys import BEGUN, PLACE_ID, Assignment, Member, Round, Seat, decode, encode
+from rdzv_plugins.elastic.keys import BEGUN, PLACE_ID, Assignment, Member, Round, Seat
 from rdzv_plugins.elastic.leading.leader import Leader as RealLeader
 from rdzv_plugins.elastic.leading.membership import Membership, Rules
 from rdzv_plugins.elastic.leading.quorum import seats_reached
@@ -28,65 +26,41 @@ def leader_of(*names: str) -> Leader:
     return leader
 
 
-def from_elsewhere(name: str, rank: int, world: int, *reached: Seat, round_: int = 5, **fields: Any) -> Member:
-    return node(name, after=round_, known=round_, seats=(Seat(round_, rank, world, "x", True), *reached), **fields)
+THREE = "come a b c, complete, "
 
 
-def test_too_few_form_no_round_until_another_is_back():
+@pytest.mark.parametrize(
+    ("steps", "told", "rules"),
+    [
+        # too few form no round, as the others may go on elsewhere, until another one of it is back; a newcomer is none
+        (THREE + "lose b c, join a, wait 1000", "1 over lost", {}),
+        (THREE + "lose b c, join a, wait 1000, come d", "1 over lost", {}),
+        (THREE + "lose b c, join a, wait 1000, come d, back b, complete", "2 complete: a b d", {}),
+        # who is known to take part nowhere is no obstacle
+        (THREE + "leave b lost, leave c lost, join a, complete", "2 complete: a", {}),
+        (THREE + "lose b c, proved b c stranger, join a, complete", "2 complete: a", {}),
+        # of two halves the one with the highest rank goes on
+        ("come a b, complete, lose b, join a", "1 over lost", {}),
+        ("come a b, complete, lose a, join b", "1 over lost, 2 begun: b of 1", {}),
+        # nodes from elsewhere wait for each other, keep their ranks, and count on; rank 0 served what they have left
+        ("elsewhere c 2 3 0", "0 none", {"last_call": 30}),
+        ("elsewhere c 2 3 0, elsewhere b 1 3 0, complete", "6 complete: c b", {"last_call": 30}),
+        # else it may be on its way
+        ("elsewhere c 2 3, elsewhere b 1 3", "0 none", {"last_call": 30}),
+        ("elsewhere c 2 3, elsewhere b 1 3, wait 11, complete", "6 complete: c b", {"last_call": 30}),
+    ],
+)
+def test_what_a_leader_has_come_to(steps: str, told: str, rules: dict[str, int]):
+    assert story("1:5", steps, back=BACK_S, majority=True, **rules) == told
+
+
+def test_who_waits_is_told_for_whom_and_nothing_is_polled():
     leader = leader_of("a", "b", "c")
     leader.lose("b", "c")
     leader.join("a")
-    assert leader.state == (1, "over")
-    leader.wait(1000)
-    assert leader.number == 1, "one node would be enough, but two may go on elsewhere"
     assert "more than half of the nodes of round 1 have to be here" in leader.machine.facts()
     assert "1 of 3 are" in leader.machine.facts()
-    assert leader.machine.deadline() is None, "nothing is polled"
-    leader.hear(node("d"))
-    assert leader.number == 1, "a newcomer has no voice"
-    leader.hear(node("b", after=1))
-    leader.complete()
-    assert (leader.state, len(leader.ranks())) == ((2, "complete"), 3)
-
-
-@pytest.mark.parametrize("how", ["proved", "said"])
-def test_who_is_known_to_take_part_nowhere_is_no_obstacle(how: str):
-    leader = leader_of("a", "b", "c")
-    if how == "said":
-        leader.say("b", leaving="lost")
-        leader.say("c", leaving="lost")
-    else:
-        leader.lose("b", "c")
-        leader.machine.proved("b")
-        leader.machine.proved("c")
-        leader.machine.proved("a stranger")
-    leader.join("a")
-    leader.complete()
-    assert (leader.state, leader.ranks()) == ((2, "complete"), {"a": 0})
-
-
-def test_of_two_halves_the_one_with_the_highest_rank_goes_on():
-    for stays, goes in (("a", "b"), ("b", "a")):
-        leader = leader_of("a", "b")
-        leader.lose(goes)
-        leader.join(stays)
-        assert leader.number == (2 if leader_of("a", "b").ranks()[stays] == 1 else 1)
-
-
-def test_nodes_from_elsewhere_wait_for_each_other_keep_their_ranks_and_count_on():
-    leader = Leader(1, 5, last_call=30, back=BACK_S, majority=True)
-    leader.hear(from_elsewhere("c", 2, 3, server=0))
-    assert leader.assigned == {}
-    leader.hear(from_elsewhere("b", 1, 3, server=0))
-    leader.complete()
-    assert (leader.state, leader.ranks()) == ((6, "complete"), {"b": 1, "c": 0}), "rank 0 served what they have left"
-
-    leader = Leader(1, 5, last_call=30, back=BACK_S, majority=True)
-    leader.hear(from_elsewhere("c", 2, 3), from_elsewhere("b", 1, 3))
-    assert leader.assigned == {}, "rank 0 may be on its way"
-    leader.wait(BACK_S)
-    leader.complete()
-    assert leader.state == (6, "complete")
+    assert leader.machine.deadline() is None
 
 
 @pytest.mark.parametrize("first", ["b", "c"])
@@ -302,11 +276,3 @@ def test_more_than_half_of_a_round_that_may_not_have_been_complete_form_none_whe
     leader.hear(*others)
     leader.wait(1000)
     assert not leader.assigned
-
-
-def test_seats_are_told_and_strange_ones_refused():
-    member = from_elsewhere("a", 0, 3, Seat(7, 1, 5, "y"))
-    assert decode(Member, encode(member)) == member
-    for text in (b'{"seats": 1}', b'{"seats": [1]}', b'{"seats": [{"round": -1}]}', b'{"gone": "x"}'):
-        with pytest.raises(ValueError, match="not a"):
-            decode(Member, text)

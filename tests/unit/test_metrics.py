@@ -15,16 +15,13 @@ from typing import Literal
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from rdzv_launcher.run import agent_metrics
 from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.agent.decisions import Decisions
 from rdzv_launcher.run.agent.limits import Limits
-from rdzv_launcher.run.health.answers import Health, MetricsAlone
-from rdzv_launcher.run.health.pulse import Pulse
-from rdzv_launcher.run.metrics import agent as agent_metrics
-from rdzv_launcher.run.metrics.agent import AGENT, AgentFigures
-from rdzv_launcher.run.metrics.declared import reading
-from rdzv_launcher.run.metrics.page import MetricsPage
-from rdzv_launcher.run.metrics.store import STORE
+from rdzv_launcher.run.agent_metrics import AGENT, AgentFigures
+from rdzv_launcher.run.health import Health, MetricsAlone, Pulse
+from rdzv_launcher.run.metrics import STORE, MetricsPage, reading
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.interfaces import Failure, RoundEvent
 from rdzv_plugins.kvstore.native.server import Servers, StoreLimits, StoreServer

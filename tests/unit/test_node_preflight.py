@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
-from rdzv_plugins import NodeCheck
 from rdzv_plugins.assemble.node_preflight import NodePreflight
 from rdzv_plugins.assemble.plugin_handler import AdaptedHandler
 from rdzv_plugins.errors import PreflightFailed, UsageError
@@ -66,19 +63,3 @@ def test_a_broken_node_ends_where_nobody_else_decides(tmp_path):
     with pytest.raises(PreflightFailed, match="this node is broken: disk of") as caught:
         node.before(AdaptedHandler(None))
     assert caught.value.exit_code == 83
-
-
-def test_who_decides_together_is_told(tmp_path):
-    class Together(AdaptedHandler):
-        told: list[NodeCheck] | None = None
-
-        def check_by(self, checks):
-            self.told = checks()
-            return True
-
-    (tmp_path / "file").touch()
-    handler = Together(None)
-    NodePreflight(PluginHost([]), request("disk"), [str(tmp_path / "file")]).before(handler)
-    assert handler.told is not None
-    assert handler.told[0].verdict == "broken"
-    assert os.path.isfile(tmp_path / "file")

@@ -266,3 +266,12 @@ def test_what_was_left_of_an_outage_when_the_session_ended_is_all_there_is(ago: 
     there.lose(None if ago is None else there.seconds - ago, silent=True)
     assert there.seconds == pytest.approx(1001.0, abs=1.0)
     assert "another program" in str(there.link.problem)
+
+
+def test_with_several_places_an_outage_lasts_until_one_may_be_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Node, "leaves_within", 14.0, raising=False)
+    monkeypatch.setattr(Node, "at", 0, raising=False)
+    there = Node()
+    there.refusal, there.well = REFUSALS[1], 9999.0
+    there.lose()
+    assert there.seconds == pytest.approx(1074.0, abs=1.0)

@@ -7,7 +7,6 @@ texts of the help (``help``, ``metavar``), and the defaults of ``UNSET_UNLESS_GI
 from __future__ import annotations
 
 import dataclasses
-import itertools
 
 import pytest
 from kits.messages import check_message
@@ -19,14 +18,11 @@ from rdzv_launcher.call.config import LaunchConfig
 from rdzv_launcher.run.command_line.options import Switch, Value
 from rdzv_launcher.run.command_line.parser import build_parser
 from rdzv_launcher.run.command_line.parsing import parse_arguments
-from rdzv_launcher.run.command_line.variables import variable_of
 from rdzv_plugins.errors import UsageError
 
 UNSET_UNLESS_GIVEN = {"master_addr", "node_rank", "rdzv_backend", "rdzv_id"}
 """Here None means "not given": the launcher has to tell a default from a choice."""
 
-LATER = {"log_line_prefix_template", "print_completion"}
-"""Options of torch 2.14: with an older one ours alone. The second prints and ends."""
 
 FACTS = ("dest", "nargs", "const", "choices", "required")
 
@@ -113,12 +109,6 @@ def test_positional_arguments_are_torchs():
         assert differences(theirs, own) == []
 
 
-def test_defaults_are_torchs_but_for_those_that_are_unset_unless_given():
-    torchs, ours = parsed_by_both(["train.py"])
-    assert {dest for dest in torchs if ours[dest] != torchs[dest]} == UNSET_UNLESS_GIVEN
-    assert {dest for dest in UNSET_UNLESS_GIVEN if ours[dest] is not None} == set()
-
-
 @pytest.mark.parametrize(("spelling", "dest"), SPELLINGS, ids=[spelling for spelling, _ in SPELLINGS])
 def test_given_value_is_read_as_torch_reads_it(spelling, dest):
     action = action_of(dest)
@@ -147,13 +137,6 @@ def test_variable_is_read_as_torch_reads_it_and_a_flag_wins_over_it(dest, monkey
         torchs, ours = parsed_by_both(argv)
         assert ours[dest] == torchs[dest]
         assert dest in (args := parse_arguments(argv)).given - args.by_variable
-
-
-@pytest.mark.parametrize("dest", sorted({action.dest for action in OPTIONS} - set(FROM_ENVIRONMENT)))
-def test_variable_that_torch_does_not_have_is_none_here(dest, monkeypatch):
-    monkeypatch.setenv(variable_of(dest), "node")
-    torchs, ours = parsed_by_both(["train.py"])
-    assert ours[dest] is torchs[dest] is None
 
 
 @pytest.mark.parametrize("dest", [action.dest for action in OPTIONS if action.type in WRONG])
@@ -204,35 +187,6 @@ def test_whatever_follows_the_script_is_the_scripts(flags):
         args = parse_arguments([*flags, "s.py", word, "7"])
         assert (args.training_script, args.training_script_args) == ("s.py", [word, "7"])
         assert not args.given & {"preload", "tee", "verbose", "check", "node_rank"}, word
-
-
-@pytest.mark.parametrize("dest", [action.dest for action in OPTIONS if action.choices])
-def test_value_out_of_torchs_choices_is_refused(dest, capsys):
-    flag = action_of(dest).option_strings[0]
-    with pytest.raises(SystemExit) as end:
-        parse_arguments([f"{flag}=teleport", "train.py"])
-    assert end.value.code == 2
-    assert flag in capsys.readouterr().err
-
-
-OWN = """leave-background log-prefix log-timestamps no-fold ranks-filter check version exit-barrier-timeout
-hang-timeout health-port enable-tiered-parallel-tcpstore preflight preload timeline preempt-grace notice-signals
-worker-notice-signal rdzv-no-plugin rdzv-strict verbose"""
-
-
-def test_our_own_options_take_no_spelling_of_torchs_and_there_is_no_other():
-    torchs = {spelling for spelling, _ in SPELLINGS}
-    ours = optional(build_parser())
-    ours = set(itertools.chain(*(each.option_strings for each in ours if each.dest not in LATER))) - torchs
-    assert ours == {"-v"} | {f"--{each}" for name in OWN.split() for each in (name, name.replace("-", "_"))}
-
-
-def test_both_spellings_of_our_own_options_work_and_one_that_may_be_repeated_has_all_its_values():
-    dashed = ["--rdzv-no-plugin=a", "--rdzv-strict", "--exit-barrier-timeout=5", "--rdzv-no-plugin=b", "t.py"]
-    scored = ["--rdzv_no_plugin", "a", "--rdzv_strict", "--exit_barrier_timeout", "5", "--rdzv_no_plugin", "b", "t.py"]
-    args = parse_arguments(dashed)
-    assert args == parse_arguments(scored)
-    assert (args.rdzv_no_plugin, args.rdzv_strict, args.exit_barrier_timeout) == (["a", "b"], True, 5.0)
 
 
 @pytest.mark.parametrize("of_torch", ["7.5", "long", None])
@@ -293,9 +247,3 @@ def test_a_flag_that_may_go_without_a_value_does_not_take_the_script_for_one(arg
         return
     args = parse_arguments(argv)
     assert (args.preflight, [args.training_script, *args.training_script_args]) == (expected, script)
-
-
-@pytest.mark.parametrize(("text", "expected"), [("1", "on"), ("0", ""), ("network:gloo", "network:gloo")])
-def test_its_variable_may_be_a_number_as_that_of_a_switch(text, expected, monkeypatch) -> None:
-    monkeypatch.setenv("RDZV_PREFLIGHT", text)
-    assert parse_arguments(["train.py"]).preflight == expected

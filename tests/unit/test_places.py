@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import itertools
-import logging
 import queue
 import socket
 import struct
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from types import SimpleNamespace
@@ -21,15 +15,13 @@ from typing import Any
 import pytest
 from kits.eventually import eventually
 
-from rdzv_plugins.assemble.border import CheckedCoordination
 from rdzv_plugins.clock import now
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.endpoint_options import EndpointOptions, meeting_places, validate
 from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.joining import Joining
-from rdzv_plugins.elastic.keys import BEGUN, BORN, Assignment, Member, Round, encode
+from rdzv_plugins.elastic.keys import BORN, Assignment, Member, Round, encode
 from rdzv_plugins.elastic.leading.quorum import seat_of
-from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.places import outlook, places
@@ -37,7 +29,6 @@ from rdzv_plugins.elastic.places.carrying import Carrying
 from rdzv_plugins.elastic.places.outlook import Outlook, read_born, say_born
 from rdzv_plugins.elastic.places.places import Places
 from rdzv_plugins.elastic.places.sight import Sight, choose, is_better
-from rdzv_plugins.elastic.view import View
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import (
     AccessRefused,
@@ -53,9 +44,8 @@ from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.sockets import reach
-from rdzv_plugins.runtime import SYSTEM
+from rdzv_plugins.runtime import SYSTEM, Runtime
 from rdzv_plugins.testing.harness import free_port
-from rdzv_plugins.testing.parts import stop
 
 TTL_S = 60.0
 """No session ends because its node, or the server, did not get to run for a while."""
@@ -178,65 +168,6 @@ def knows(places: Places) -> Places:
     return places
 
 
-def test_another_place_serves_when_one_has_ended(servers: list[StoreServer]):
-    with closing(knows(places_of(servers))) as one, closing(knows(places_of(servers))) as other:
-        lost = queue.SimpleQueue[ConnectionLost]()
-        for each in (one, other):
-            joined(each, lost)
-            assert each.at == 0
-        servers[0].close()
-        assert not any(lost.get(timeout=20).silent for _ in range(2))
-        for each in (one, other):
-            session = joined(each)
-            assert each.at == 1
-            assert each.left_gone, "its host refuses connections"
-            session.put({f"members/{id(each)}": b"{}"}, timeout=20)
-
-
-SERVES = """
-import sys
-from rdzv_plugins.kvstore.native.server import StoreServer
-server = StoreServer(host="127.0.0.1", port=0, run="r")
-print(server.port, flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.mark.parametrize("unread", [("session",), ("session", "outlook"), ("session", "outlook", "witness")])
-def test_process_that_is_killed_with_unread_bytes_is_known_to_be_gone(
-    servers: list[StoreServer], unread: tuple[str, ...]
-):
-    """Its kernel resets those connections. What proves its end is the one on which nothing was sent."""
-    with ExitStack() as stack:
-        child = stack.enter_context(
-            subprocess.Popen([sys.executable, "-c", SERVES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        )
-        stack.callback(child.kill)
-        assert child.stdout is not None
-        one = knows(places_of([SimpleNamespace(port=int(child.stdout.readline())), *servers[1:]]))
-        stack.callback(one.close)
-        lost = queue.SimpleQueue[ConnectionLost]()
-        session = joined(one, lost)
-        looking = one._outlooks[0]
-        stop(child.pid)
-        said: dict[str, Any] = {"session": session, "outlook": looking._session}
-        for name in unread:
-            if name == "witness":
-                assert looking._witness is not None
-                looking._witness.send(b"more")
-            else:
-                with contextlib.suppress(TimeoutError):
-                    said[name].list("members/", timeout=0.05)
-        child.kill()
-        lost.get(timeout=60)
-        if "witness" in unread:  # all that is left is a reset, which may be sent by anything on the way
-            eventually(lambda: looking.sight.refused)
-            assert not one._may_leave()
-            return
-        joined(one)
-        assert (one.at, one.left_gone) == (1, True)
-
-
 class Host:
     """The service of a place of which the test says what its host answers."""
 
@@ -322,22 +253,6 @@ def test_what_proves_that_the_process_that_serves_a_place_has_ended(ends: str, a
         assert looking.sight.gone is gone
 
 
-def test_newcomer_does_not_stay_where_a_round_is_over_and_newer_ones_are_elsewhere(
-    servers: list[StoreServer], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(places, "_ALONE_S", 0.05)
-    with ExitStack() as stack:
-        sides = [stack.enter_context(closing(by_itself(each))) for each in servers]
-        newcomer = stack.enter_context(closing(places_of(servers)))
-        sessions = [joined(side) for side in sides]
-        sessions[0].put({keys.ROUND: encode(Round(5, "over", 2))}, timeout=20)
-        lost = queue.SimpleQueue[ConnectionLost]()
-        joined(newcomer, lost)
-        assert newcomer.at == 0
-        sessions[2].put({keys.ROUND: encode(Round(6, "over", 2))}, timeout=20)
-        assert str(lost.get(timeout=30)).endswith(f"more nodes are at {newcomer._endpoints[2]}")
-
-
 def test_places_that_stand_by_need_the_token_too():
     mine, other = JobToken((b"m" * 32,)), JobToken((b"o" * 32,))
     with ExitStack() as stack:
@@ -414,16 +329,6 @@ def carrying_of(*rounds: Assignment) -> tuple[Carrying, Myself, Sessions, Simple
     carrying = Carrying(places, myself)  # type: ignore[arg-type]
     carrying.settled()
     return carrying, myself, link, places
-
-
-def test_what_a_node_knows_is_heard_of_behind_the_border_around_plugins():
-    inner = Places([], [], None, TTL_S, SYSTEM)
-    service: Any = CheckedCoordination(inner, SimpleNamespace())  # type: ignore[arg-type]
-    myself = Myself(Member("a", "a", "a", 1, "10.0.0.1", "", 1), Sessions(), SYSTEM)  # type: ignore[arg-type]
-    Carrying(service, myself)
-    assert not inner.knows()
-    myself.change(seats=(seat_of(PLACE, complete=True),))
-    assert inner.knows()
 
 
 PLACE = Assignment(6, 0, 3, "a", master_addr="10.0.0.2", master_port=4000, begun="here")
@@ -513,32 +418,28 @@ def joining_of(carrying: Carrying, myself: Myself) -> tuple[Joining, SimpleNames
     return joining, told
 
 
-class Faulty:
-    """The service of a place that lets nobody read, or ends each session as soon as it was opened."""
+def test_faulty_place_is_tried_with_growing_pauses():
+    pauses: queue.SimpleQueue[float | None] = queue.SimpleQueue()
 
-    def __init__(self, real: NativeCoordination, how: str) -> None:
-        self._real, self._how = real, how
-        self.look = real.look
-        self.opened: queue.SimpleQueue[float] = queue.SimpleQueue()
+    class Noting(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.put(timeout)
+            return super().wait(0.001)
 
-    def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Any:
-        self.opened.put(time.monotonic())
-        session: Any = self._real.open_session(ttl, on_lost=on_lost, timeout=timeout)
-        watched: list[str] = []
+    class Quick(Runtime):
+        Event = Noting
 
-        def refuse(*_: object, **__: object) -> None:
-            raise RdzvError("it is full")
+    def refuse(*_: object, **__: object) -> None:
+        raise RdzvError("it is full")
 
-        def ends_soon(prefix: str, *_: object, **__: object) -> None:
-            watched.append(prefix)
-            if len(watched) == 2:  # nothing more is asked of it when it is opened
-                session._connection.give_up("it ends at once")
-
-        if self._how == "refuses":
-            session.list = refuse
-        else:
-            session.watch = ends_soon
-        return session
+    with ExitStack() as steps:
+        host = Host(steps)
+        for _ in range(9):
+            host.answers.put(host.accepts)
+        host.open_session = refuse  # type: ignore[assignment,method-assign]
+        looking = Outlook(host.endpoint, host, TTL_S, lambda: None, [str(host.endpoint)], Quick())  # type: ignore[arg-type]
+        steps.callback(looking.close)
+        assert [pauses.get(timeout=60) for _ in range(7)] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
 
 
 def test_what_changes_at_a_place_is_told_at_once(servers: list[StoreServer]) -> None:
@@ -552,63 +453,6 @@ def test_what_changes_at_a_place_is_told_at_once(servers: list[StoreServer]) -> 
             session.put({keys.ROUND: encode(Round(5, "over", 2))}, timeout=20)
             while told.get(timeout=60) != 5:
                 pass
-
-
-@pytest.mark.parametrize("how", ["refuses", "ends"])
-def test_faulty_place_is_tried_with_growing_pauses(
-    servers: list[StoreServer], how: str, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(outlook, "_LASTS_S", 60.0)
-    endpoint = Endpoint("127.0.0.1", servers[0].port)
-    with closing(by_itself(endpoint)) as real:
-        service = Faulty(real, how)
-        looking = Outlook(endpoint, service, TTL_S, lambda: None, [str(endpoint)], SYSTEM)  # type: ignore[arg-type]
-        with closing(looking):
-            at = [service.opened.get(timeout=60) for _ in range(5)]
-    assert at[-1] - at[0] >= 0.1 + 0.2 + 0.4 + 0.8
-
-
-def test_place_that_cannot_be_reached_is_said_once(
-    servers: list[StoreServer], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(outlook, "_PATIENCE_S", 0.0)
-    servers[2].close()
-    with closing(places_of(servers)) as one:
-        joined(one)
-        gone, tried = one._outlooks[2], queue.SimpleQueue[None]()
-        missed = gone._missed
-        gone._missed = lambda **how: (missed(**how), tried.put(None))  # type: ignore[method-assign,assignment]
-        for _ in range(4):
-            tried.get(timeout=60)
-    [said] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert said.startswith(str(gone.endpoint))
-
-
-def test_place_that_remembers_nothing_stops_nobody(servers: list[StoreServer], caplog: pytest.LogCaptureFixture):
-    with closing(places_of(servers)) as one, closing(by_itself(servers[2])) as side:
-        told, asked = threading.Event(), set[str]()
-
-        def refused(key: str, value: str) -> str:
-            asked.add(key)
-            if asked == {BORN, BEGUN}:
-                told.set()
-            raise RdzvError(f"it refuses writing {key}: it is full")
-
-        one._outlooks = [
-            Outlook(endpoint, service, TTL_S, one._wake, one._names, SYSTEM)
-            for endpoint, service in zip(one._endpoints, one._services, strict=True)
-        ]
-        one._outlooks[0].remember = refused  # type: ignore[method-assign]
-        watching = threading.Thread(target=one._watch, daemon=True)
-        watching.start()
-        joined(one)
-        knows(one)._wake()
-        assert told.wait(20)
-        begun = threading.Event()
-        joined(side).watch(BEGUN, lambda _: begun.set(), timeout=20)
-        assert begun.wait(20), "this node knows of a round, though no place shows one"
-        assert watching.is_alive()
-        assert "does not remember it: it refuses writing place/born: it is full" in caplog.text
 
 
 def test_who_finds_no_place_says_what_is_wrong_with_each(servers: list[StoreServer]):
@@ -640,34 +484,3 @@ def test_place_is_left_when_it_counts_on_a_node_no_longer(servers: list[StoreSer
         session._connection.give_up("a relay has reset it")
         lost.get(timeout=20)
         assert until + TTL_S / 3 <= one._free_at <= now() + one.leaves_within
-
-
-@pytest.mark.parametrize("several", [True, False])
-def test_outage_lasts_until_a_place_may_be_left(several: bool):
-    opened: list[float] = []
-
-    def open_session(ttl: float, *, on_lost: object, timeout: float) -> Any:
-        opened.append(timeout)
-        raise EndpointUnreachable("nobody listens")
-
-    backend: Any = SimpleNamespace(hosts_service=False, open_session=open_session)
-    if several:  # else it is the service of a stranger's backend, which has two members
-        backend.leaves_within = 14.0
-    request = Request("parallel", "r", "a,b", min_nodes=2, max_nodes=2, nproc_per_node=1)
-    request = dataclasses.replace(request, target=meeting_places(request))
-    ignore: Any = lambda *_: None  # noqa: E731
-    link = Link(
-        backend,
-        request,
-        ElasticOptions(outage_timeout=2.0),
-        View(ignore, SYSTEM),
-        ignore,
-        me=Member("a", "a", "a", 1, "", "", 1),
-        settings={},
-        on_outage=ignore,
-        on_waits=ignore,
-        runtime=SYSTEM,
-    )
-    link._recover(ConnectionLost("reset"))
-    assert opened == [16.0 if several else 2.0]
-    assert link.problem is not None

@@ -8,10 +8,10 @@ import logging
 import pytest
 
 from rdzv_launcher import console
-from rdzv_launcher.run.summary import describe, failure_summary
-from rdzv_plugins.errors import PeerFailed, RendezvousFailed
+from rdzv_launcher.run.summary import failure_summary
+from rdzv_plugins.errors import RendezvousFailed
 from rdzv_plugins.interfaces import Failure, Outcome
-from rdzv_plugins.plain_text import name_of, printable, printable_data, printable_lines, some
+from rdzv_plugins.plain_text import name_of, printable, printable_lines, some
 from rdzv_plugins.rounds.ends import parse_failure, parse_outcome, to_json
 
 NASTY = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\u2028\x85\r\b\x7f\udcff"
@@ -43,12 +43,6 @@ def test_lines_after_the_first_are_indented():
     assert printable_lines("one\ntwo\n  three\n\nfour\x1b[2J") == "one\n  two\n  three\n\n  four\\x1b[2J"
 
 
-def test_data_is_copied_with_its_keys():
-    data = {"a\x1b": ["\n", 1, None, {"b": "\r"}]}
-    assert printable_data(data) == {r"a\x1b": [r"\n", 1, None, {"b": r"\r"}]}
-    assert "\x1b" in next(iter(data))
-
-
 def test_of_many_names_the_first_are_said():
     assert some([]) == ""
     assert some(f"h{n}" for n in range(8)) == "h0, h1, h2, h3, h4, h5, h6, h7"
@@ -56,26 +50,6 @@ def test_of_many_names_the_first_are_said():
     assert some([3, 1, 2], 2) == "3, 1 and 1 more"
     assert some(["a", "b"], 3, of=9) == "a, b and 7 more"
     assert some(["a", "b"], 1, of=2) == "a and 1 more"
-
-
-@pytest.fixture
-def logged(capfd):
-    """What the commands' log makes of a message."""
-
-    def log(*message: object) -> str:
-        console.setup_logging("rdzv-run", verbose=False)
-        logging.getLogger("rdzv_plugins.test").warning(*message)
-        return capfd.readouterr().err
-
-    with console.logging_given_back():
-        yield log
-
-
-def test_log_lines_of_the_commands(logged):
-    shown = logged("node %s was lost", f"{NASTY}\n12:00:00 rdzv-run: all is well")
-    first, second = shown.splitlines()
-    assert first.endswith(f"rdzv-run warning: node {ESCAPED} was lost".partition(" was")[0])
-    assert second == "  12:00:00 rdzv-run: all is well was lost"
 
 
 def test_errors_of_the_commands(capfd):
@@ -97,19 +71,6 @@ def test_failure_of_another_node_is_read_without_harm():
     assert text.count("\n  first failure: ") == 1
 
 
-def test_where_a_worker_hangs_is_told_and_shown_as_text():
-    hung = Failure(1, "h", 3, 0, 7, 80, cause="rank 3 is\x1b[2J stopped", hang="is stopped at\x1b[2J a.py:3")
-    told = parse_failure(to_json(hung))
-    assert told.hang.startswith("is stopped at")
-    assert "\x1b" not in describe(told)
-    text = failure_summary(told, (), node_rank=0, restarts="")
-    assert text.startswith(
-        "the job failed: it hung.\n  who is different: rank 3 (node 1 on h, local rank 0, pid 7) is st"
-    )
-    assert "ended with" not in text
-    assert "stderr" not in text
-
-
 def test_failure_that_is_none():
     numbers = [("exit_code", 256), ("exit_code", -500), ("exit_code", "9"), ("node_rank", -5), ("pid", None)]
     for name, value in (*numbers, ("stderr", "line"), ("stderr", None)):
@@ -121,10 +82,6 @@ def test_outcome_that_is_none():
     for text in ("3", "[]", "{}", '{"end": "won", "reason": ""}', "[" * 100000):
         with pytest.raises(ValueError, match=r"not an outcome: "):
             parse_outcome(text)
-
-
-def test_failed_job_is_no_success_whatever_was_written():
-    assert PeerFailed("", Failure(1, "h", 3, 0, 7, 0)).exit_code == 1
 
 
 def test_a_key_that_is_not_text_costs_one_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -24,12 +24,10 @@ from rdzv_launcher.call.order import Answer
 from rdzv_launcher.call.relayed_signals import RelayedSignals
 from rdzv_launcher.run.agent.stopping_signals import StoppingSignals
 from rdzv_launcher.run.keeper import keeper_process
-from rdzv_launcher.run.notice import board as board_module
-from rdzv_launcher.run.notice.agreement import Agreement
-from rdzv_launcher.run.notice.board import Board
-from rdzv_launcher.run.notice.node import NodeNotices
+from rdzv_launcher.run.notice import node as node_module
+from rdzv_launcher.run.notice.agreement import Agreement, Report, Word, report_of, word_of
+from rdzv_launcher.run.notice.node import Board, NodeNotices
 from rdzv_launcher.run.notice.settings import read_notice
-from rdzv_launcher.run.notice.wire import Report, Word, report_of, word_of
 from rdzv_launcher.run.own_options import OwnOptions
 from rdzv_launcher.run.run_directory import RunDirectory
 from rdzv_launcher.run.signals import given_back
@@ -122,7 +120,7 @@ def test_a_worker_that_could_not_see_a_proposal_yet_is_seen(board: Board, monkey
     notice(step=5)
     board.show(WORD)
     still = SimpleNamespace(sleep=lambda _: board._page.__setitem__(FIRST + AT, 6), monotonic=time.monotonic)
-    monkeypatch.setattr(board_module, "time", still)
+    monkeypatch.setattr(node_module, "time", still)
     assert not board.propose(6)
     assert not board.agree(6), "nor is it agreed to where the answer was lost"
 
@@ -148,7 +146,7 @@ def test_a_worker_goes_on_when_nothing_comes_of_a_proposal(
 
 
 def test_an_old_proposal_is_not_agreed_to(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(board_module, "VALID_S", 0.0)
+    monkeypatch.setattr(node_module, "VALID_S", 0.0)
     board.show(WORD)
     assert board.propose(3)
     assert not board.agree(3)
@@ -183,7 +181,7 @@ def test_who_has_saved(board: Board, does: list[Any], report: Report) -> None:
 
 
 def test_a_notice_after_one_whose_time_is_over_is_a_new_one(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(board_module, "_LATE_S", 30.0)
+    monkeypatch.setattr(node_module, "_LATE_S", 30.0)
     notice(step=2)
     board.show(replace(WORD, seconds=0.0))
     board.propose(3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kits.unit.membership_steps import Leader, node
+from kits.unit.membership_steps import Leader, node, story
 
 from rdzv_plugins.elastic.keys import Checked, Member
 from rdzv_plugins.elastic.leading.preflight_gate import judge
@@ -54,39 +54,20 @@ def test_a_broken_node_without_a_spare_ends_the_job() -> None:
     assert "host-a" not in leader.round.reason
 
 
-def test_who_was_left_out_is_welcome_once_the_round_is_over_and_it_is_well_again() -> None:
-    leader = Leader(2, 3, preflight_factor=3.0, last_call=0)
-    out = leader.hear(node("a"), node("b"), node("c", checks=(FIRE,)))
-    assert len(out.notices) == 1
-    leader.complete()
-    assert set(leader.ranks()) == {"a", "b"}
-    leader.say("c", reached=1, outside=True)
-    assert leader.state == (1, "complete"), "it ends no round"
-    leader.say("b", after=1, reason="a worker failed")
-    leader.say("a", after=1)
-    assert leader.state == (1, "over"), "c is waited for, as it tests itself again"
-    leader.say("c", checks=(), checked=1)
-    leader.complete()
-    assert set(leader.ranks()) == {"a", "b", "c"}
-
-
-def test_who_does_not_test_itself_again_is_waited_for_in_vain_for_a_limited_time() -> None:
-    leader = Leader(2, 3, preflight_factor=3.0, last_call=0)
-    leader.hear(node("a"), node("b"), node("c", checks=(FIRE,)))
-    leader.complete()
-    leader.say("b", after=1, reason="a worker failed")
-    leader.say("a", after=1)
-    leader.wait(leader.rules.rejoin)
-    leader.complete()
-    assert set(leader.ranks()) == {"a", "b"}
-
-
-def test_a_newcomer_that_is_broken_ends_no_round() -> None:
-    leader = Leader(1, 2, preflight_factor=3.0, last_call=0)
-    leader.hear(node("a"))
-    leader.complete()
-    leader.come(node("b", checks=(FIRE,)))
-    assert leader.state == (1, "complete")
+@pytest.mark.parametrize(
+    ("sizes", "steps", "told"),
+    [
+        ("2:3", "come a b c!, complete", "1 complete: a b"),
+        ("2:3", "come a b c!, complete, outside c", "1 complete: a b"),  # it ends no round
+        # it is waited for when the round is over, as it tests itself again, but not for ever
+        ("2:3", "come a b c!, complete, outside c, join b a", "1 over asked"),
+        ("2:3", "come a b c!, complete, outside c, join b a, healed c, complete", "2 complete: a b c"),
+        ("2:3", "come a b c!, complete, join b a, wait 60, complete", "2 complete: a b"),
+        ("1:2", "come a, complete, come b!, dial b", "1 complete: a"),
+    ],
+)
+def test_what_a_leader_has_come_to(sizes: str, steps: str, told: str) -> None:
+    assert story(sizes, steps, preflight_factor=3.0).partition(", ")[0] == told
 
 
 def test_the_rest_waits_if_no_round_can_be_formed_of_it() -> None:

@@ -101,25 +101,3 @@ def test_the_ledger_is_whole(tests: dict[str, bool]) -> None:
 def test_each_invariant_is_a_promise() -> None:
     promises = " ".join(promise for promise, *_ in table(LEDGER))
     assert {f"I{number}" for number in range(1, 14)} <= set(re.findall(r"\bI\d+\b", promises))
-
-
-TESTS = {"simulation/test_agent_x.py::test_s": True, "unit/test_a.py::test_a": True, "unit/test_b.py::test_b[1]": False}
-
-
-@pytest.mark.parametrize(
-    ("row", "what"),
-    [
-        ("| | `unit/test_a.py::test_a` | |", {"a gap: it waits"}),
-        ("| needs a kernel | | |", {"a gap: it waits"}),
-        ("| `test_t` | `unit/test_a.py::test_a` | |", {"no such scenario: test_t"}),
-        (
-            "| to come | `unit/test_b.py::test_b[1]` | `unit/test_c.py` |",
-            {"not in the gate: unit/test_b.py::test_b[1]", "no such test: unit/test_c.py"},
-        ),
-    ],
-)
-def test_what_is_missing_is_found(row: str, what: set[str]) -> None:
-    whole = "| it works | `test_s` | `unit/test_a.py::test_a` | |\n"
-    assert wrong(whole, TESTS, set()) == set()
-    assert wrong(f"{whole}| it waits {row}", TESTS, set()) == what
-    assert wrong("", TESTS, {"test_t"}) == {"without a promise: test_s", "no longer to come: test_t"}

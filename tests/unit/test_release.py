@@ -39,14 +39,6 @@ def test_pythons_are_those_of_the_metadata(release) -> None:
     assert tuple(declared) == release("platforms").PYTHONS
 
 
-def test_what_the_sdist_leaves_out_is_named(release) -> None:
-    left_out = release("sdist").left_out
-    tracked = ["pyproject.toml", "native/src/server.cpp", "docs/index.md"]
-    archive = ["p-1/PKG-INFO", "p-1/pyproject.toml", "p-1/docs/index.md"]
-    assert left_out(archive, tracked) == ["native/src/server.cpp"]
-    assert left_out([*archive, "p-1/native/src/server.cpp"], tracked) == []
-
-
 def test_changelog_of_a_release_opens_the_next(release) -> None:
     released = release("prepare").released
     old = "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- A thing.\n\n## [0.1.0] - 2026-01-01\n\n- The first.\n"
@@ -57,10 +49,3 @@ def test_changelog_of_a_release_opens_the_next(release) -> None:
     with pytest.raises(ValueError, match=r"has 0\.1\.0 already"):
         released(old, "0.1.0", "2026-03-04")
     assert "## [9.9.9] - 2026-03-04" in released((ROOT / "CHANGELOG.md").read_text(), "9.9.9", "2026-03-04")
-
-
-def test_versions_are_compared_as_numbers(release) -> None:
-    newer = release("prepare").newer
-    assert newer("0.10.0", "0.9.1")
-    assert newer("0.1.0", "0.1.0")
-    assert not newer("0.9.1", "0.10.0")

@@ -2,8 +2,7 @@
 
 import operator
 import os
-import subprocess
-import sys
+import types
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +13,14 @@ from rdzv_launcher.run.cli import main
 from rdzv_launcher.run.command_line.parsing import parse_arguments
 from rdzv_launcher.run.command_line.variables import blaming_variables
 from rdzv_launcher.run.request import build_request, check_meeting_point, flags_behind_script
+from rdzv_plugins import Backend, hookimpl
 from rdzv_plugins.assemble.create import prepare
 from rdzv_plugins.elastic.domain import domain_of
 from rdzv_plugins.endpoints import ALONE, Endpoint
 from rdzv_plugins.errors import MissingDependency, RunIdMissing, UsageError
 from rdzv_plugins.host import PluginHost
+from rdzv_plugins.host.discovery import PluginRecord
+from rdzv_plugins.host.validation import Validator
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +113,7 @@ REFUSED_BY_TIERED = [
     "store=torch,worker_transport=unix",
     "store=parallel,trunk_grace=1",
     "fanout=2,worker_transport=direct",
+    "answered_writes=true,worker_transport=direct",
     "fanout=2,worker_ports=29501",
     "fanout=-1",
     "trunk_grace=61",
@@ -250,15 +253,6 @@ def test_request_has_what_was_given(checked, host, argv, expected):
     assert found == expected
 
 
-def test_request_knows_what_was_given_and_what_not(checked, monkeypatch):
-    given = checked(*MEET, "--node-rank=1", "--rdzv-id=job").given
-    assert {"run_id", "endpoint", "node_rank"} <= given
-    assert "backend" not in given
-    assert checked("--standalone").run_id != checked("--standalone").run_id
-    monkeypatch.setenv("PET_MASTER_ADDR", "pod-0")  # of Kubeflow
-    assert checked("--standalone").target == ALONE
-
-
 def test_domain_is_said_by_option_before_variable_before_scheduler(checked, monkeypatch):
     def domain(*conf: str, scheduler: str = "") -> str:
         request = checked("--rdzv-backend=parallel", "--nnodes=2", "--rdzv-endpoint=h", *conf)
@@ -339,9 +333,57 @@ def test_flags_that_the_script_gets_by_mistake(checked):
     assert flags_behind_script(args) == ["--nproc-per-node=2", "--rdzv_id"]
 
 
-def test_process_of_the_command_ends_so():
-    command = [sys.executable, "-m", "rdzv_launcher.run.cli", "never.py"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert result.returncode == 2
-    assert result.stderr.startswith("rdzv-run: error: the script never.py cannot be run: there is no such file")
-    assert len(result.stderr.splitlines()) <= 2
+MASTERS = [{"PET_MASTER_ADDR": "h"}, {"PET_MASTER_PORT": "29511"}, {"PET_MASTER_ADDR": "h", "PET_MASTER_PORT": "29511"}]
+
+
+@pytest.fixture(params=MASTERS, ids=" ".join)
+def asked(request, monkeypatch):
+    """The request of rdzv-run where an operator has set the master's variables, and a site's plug-in fills in more."""
+    for name in os.environ:
+        if name.startswith(("PET_", "RDZV_")):
+            monkeypatch.delenv(name)
+    for name, value in request.param.items():
+        monkeypatch.setenv(name, value)
+
+    def ask(*argv, **filled_in):
+        site = types.ModuleType("site_plugin")
+        site.rdzv_register_backends = hookimpl(
+            lambda: [
+                Backend(name="service", summary="a stranger's", create=print, meets_at="service"),
+                Backend(name="static", summary="at a node", create=print, meets_at="node"),
+            ]
+        )
+        site.rdzv_resolve_request = hookimpl(lambda: filled_in)
+        record = PluginRecord("site", "site_plugin", "dist", "1", plugin=site)
+        Validator().validate(record)
+        assert not record.error
+        host = PluginHost([record])
+        return build_request(parse_arguments([*argv, "train.py"]), host.resolve_request, host.catalog.meets_at)
+
+    return ask
+
+
+SERVICE = "--rdzv-backend=service"
+
+
+@pytest.mark.parametrize(
+    ("argv", "filled_in", "endpoint"),
+    [
+        (["--rdzv-backend=Service", "--nnodes=2"], {}, ""),
+        ([SERVICE], {"endpoint": "site:6379"}, "site:6379"),
+        ([SERVICE, "--rdzv-endpoint=there:1"], {"endpoint": "site:6379"}, "there:1"),
+        (["--nnodes=2"], {"backend": "service"}, ""),
+        (["--nnodes=2"], {"backend": "service", "endpoint": "site:6379"}, "site:6379"),
+    ],
+    ids=["nowhere", "where a plug-in says", "where a flag says", "a plug-in chooses it", "and says where it is"],
+)
+def test_service_is_not_sought_at_the_master(asked, argv, filled_in, endpoint):
+    request = asked(*argv, **filled_in)
+    assert (request.backend.lower(), request.endpoint) == ("service", endpoint)
+    assert endpoint or "endpoint" not in request.given
+
+
+def test_nodes_meet_at_the_master_whatever_a_plug_in_knows(asked):
+    port = os.environ.get("PET_MASTER_PORT", "29500")
+    host = os.environ.get("PET_MASTER_ADDR", "first")
+    assert asked("--nnodes=2", endpoint="first:1").endpoint == f"{host}:{port}"

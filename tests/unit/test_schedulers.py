@@ -20,7 +20,7 @@ from rdzv_plugins.endpoints import parse_endpoint
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.schedulers import facts, flux, indexed_job, kubeflow, openmpi, processes, slurm
+from rdzv_plugins.schedulers import facts, flux, indexed_job, kubeflow, processes, slurm
 from rdzv_plugins.testing.processes import clean_environment
 
 LOCAL = {"max_nodes": 1, "node_rank": None, "nproc_per_node": 1, "idle": ""}
@@ -249,14 +249,6 @@ def test_the_first_task_is_the_agent_of_its_node(launch: Launch) -> None:
     assert "SLURM_LOCALID=1" in launch(of.SRUN_TASKS | {"SLURM_LOCALID": "1", "SLURM_PROCID": "5"}).idle
 
 
-def test_shares_of_a_node_are_warned_of(launch: Launch, caplog: pytest.LogCaptureFixture) -> None:
-    cpus = str(len(os.sched_getaffinity(0)))
-    launch(of.SRUN_TASKS | {"SLURM_CPUS_ON_NODE": cpus})
-    assert not caplog.records
-    launch(of.SRUN_TASKS | {"SLURM_CPUS_ON_NODE": cpus + "0"})
-    assert f"{cpus} of {cpus}0 CPUs" in caplog.text
-
-
 @pytest.mark.parametrize("readable", [True, False])
 def test_pbs_has_a_file_of_its_hosts(launch: Launch, tmp_path: Path, readable: bool) -> None:
     file = tmp_path / "nodes"
@@ -319,11 +311,6 @@ def test_what_cannot_be_right_is_refused_by_name(launch: Launch, case: str) -> N
     check_message(f"scheduler: {case}", refused.value)
 
 
-def test_fewer_nodes_make_spares_whose_ranks_nobody_knows(launch: Launch) -> None:
-    variables = of.SRUN_HET | {"SLURM_NODEID": "1"}
-    expect(launch(variables, "--nnodes=2", "--rdzv-backend=parallel"), {"node_rank": None, "endpoint": "cpu1:24711"})
-
-
 def test_a_pod_beyond_the_number_of_nodes_is_a_spare(launch: Launch) -> None:
     expect(launch(of.JOBSET, "--nnodes=2:3", "--rdzv-backend=parallel"), {"max_nodes": 3, "node_rank": None})
 
@@ -347,9 +334,9 @@ def test_an_inner_launcher_that_is_switched_off_gives_way_to_none(monkeypatch: p
     expect(Launch(PluginHost.load(disabled=["openmpi"]), monkeypatch)(of.SRUN | of.MPIRUN), LOCAL)
 
 
-def test_mpirun_on_the_first_node_is_the_first_host(launch: Launch) -> None:
-    """Of this machine: the process of rank 0 looks whether that is so."""
-    here = socket.gethostname().partition(".")[0]
-    variables = of.MPIRUN | {"OMPI_COMM_WORLD_RANK": "0", "PMIX_NAMESPACE": f"prterun-{here}-1@1"}
-    assert parse_endpoint(launch(variables).endpoint, None).host == here
-    assert openmpi._is_here("127.0.0.1")
+def test_shares_of_a_node_are_warned_of(launch: Launch, caplog: pytest.LogCaptureFixture) -> None:
+    cpus = str(len(os.sched_getaffinity(0)))
+    launch(of.SRUN_TASKS | {"SLURM_CPUS_ON_NODE": cpus})
+    assert not caplog.records
+    launch(of.SRUN_TASKS | {"SLURM_CPUS_ON_NODE": cpus + "0"})
+    assert f"{cpus} of {cpus}0 CPUs" in caplog.text

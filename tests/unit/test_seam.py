@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from kits import ROOT
 
 import rdzv_launcher
@@ -108,28 +107,6 @@ def wrong(tree: ast.Module) -> Iterator[str]:
             names = {(str(node.module).rpartition(".")[2], each.name) for each in node.names}
             if names & CALLED:
                 yield f"line {node.lineno}: {ast.unparse(node)}"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import os\nos.getpid()",
-        "from os import urandom",
-        "from rdzv_plugins.clock import now",
-        "for each in {1, 2}: pass",
-        "def f() -> None:\n    known: set[int] = set()\n    found = [each for each in list(known)]",
-        "def f(a: dict[int, int], b: dict[int, int]) -> None:\n    for each in a.keys() - b.keys(): pass",
-        "def f() -> set[int]: ...\nfound = {each: 0 for each in f()}",
-        "class A:\n    def f(self, some: set[str]) -> None:\n        ', '.join(some); g(*some)",
-    ],
-)
-def test_what_is_wrong_is_seen(text: str) -> None:
-    assert list(wrong(ast.parse(text)))
-
-
-def test_what_has_no_order_is_right() -> None:
-    text = "some = {1, 2}\nlen(some), sorted(some), any(each > 1 for each in some), {each + 1 for each in some}"
-    assert not list(wrong(ast.parse(text)))
 
 
 def test_nothing_but_the_seam_is_asked() -> None:

@@ -11,14 +11,10 @@ from typing import Any
 import pytest
 
 from rdzv_launcher.run.stacks import processes, reading
-from rdzv_launcher.run.stacks.answers import read
-from rdzv_launcher.run.stacks.frames import Frame, limited
 from rdzv_launcher.run.stacks.gathering import gather
-from rdzv_launcher.run.stacks.grouping import grouped
-from rdzv_launcher.run.stacks.node import NodeStacks
-from rdzv_launcher.run.stacks.reports import WorkerReport, workers_of
-from rdzv_launcher.run.stacks.text import Silent, report_text
-from rdzv_launcher.run.stacks.workers import Node, Worker
+from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
+from rdzv_launcher.run.stacks.reading import Frame, limited
+from rdzv_launcher.run.stacks.reports import Silent, WorkerReport, grouped, read, report_text, workers_of
 from rdzv_plugins.questions import NodeAnswer, Question, UnknownKind
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
@@ -150,7 +146,7 @@ def sleeper():
 
 
 def test_where_nothing_can_be_written_the_log_has_it(sleeper: int, tmp_path: Path, caplog) -> None:
-    stacks = NodeStacks(lambda: Node("host-a", 1, workers=(Worker(0, 0, sleeper),)), str(tmp_path))
+    stacks = NodeStacks(lambda: Node("host-a", 1, workers=(Worker(0, 0, sleeper),)), str(tmp_path), on_request=False)
     (tmp_path / "file").touch()
     stacks.log_to(str(tmp_path / "file" / "below"))
     with caplog.at_level(logging.WARNING, "rdzv_launcher"):
@@ -161,7 +157,7 @@ def test_where_nothing_can_be_written_the_log_has_it(sleeper: int, tmp_path: Pat
 
 
 def test_other_questions_are_none_for_it(tmp_path: Path) -> None:
-    stacks = NodeStacks(lambda: Node("host-a", 1), str(tmp_path))
+    stacks = NodeStacks(lambda: Node("host-a", 1), str(tmp_path), on_request=False)
     with pytest.raises(UnknownKind):
         stacks.answer(Question("0" * 32, "other", {}))
     for within in (0, -1, 1e9, "x", None, [1]):
@@ -176,7 +172,7 @@ def test_without_py_spy_it_is_said_what_was_tried(sleeper: int, monkeypatch) -> 
     (worker,) = workers_of(gather(node, within=60))
     assert worker.process.how == ""
     assert "pip install 'rdzv-plugins[diagnose]'" in worker.process.tried[0]
-    assert "RDZV_STACKS is not set" in worker.process.tried[1]
+    assert "--worker-stacks" in worker.process.tried[1]
     assert worker.process.state == "S"
 
 

@@ -49,13 +49,6 @@ def test_a_service_that_does_not_answer_is_torchs_error(ask):
         ask(TorchStateBackend(Failing(type("StaleHandle", (OSError,), {})("gone"))))
 
 
-def test_torchs_own_errors_and_faults_of_the_plugin_pass_as_they_are():
-    for error in (api.RendezvousConnectionError("torch's"), ValueError("a fault"), KeyboardInterrupt()):
-        with pytest.raises(type(error)) as caught:
-            TorchStateBackend(Failing(error)).get_state()
-        assert caught.value is error
-
-
 def test_a_fault_that_torchs_thread_has_met_reaches_the_agent():
     """torch's thread ends with it, and nobody looks there."""
     backend = Failing(BrokenPlugin("plug-in 'toy' raised KeyError in get_state()"))
@@ -128,12 +121,6 @@ def test_who_was_forestalled_waits_before_it_writes_again():
     assert waited == [0, 1]
 
 
-@pytest.mark.parametrize("value", ["-1", "nan", "inf", "soon"])
-def test_a_time_to_wait_that_is_none_is_refused(value):
-    with pytest.raises(UsageError, match="cas_backoff_max_seconds"):
-        parse_options(C10dOptions, {"cas_backoff_max_seconds": value}, "backend c10d")
-
-
 def test_keys_of_c10d_mean_what_they_mean_in_torch(caplog):
     """torch's c10d does not look at ``timeout``, with which static waits."""
     options = parse_options(
@@ -150,3 +137,16 @@ def test_keys_of_c10d_mean_what_they_mean_in_torch(caplog):
     caplog.clear()
     c10d.validate(dataclasses.replace(request, options=C10dOptions()))
     assert caplog.text == ""
+
+
+def test_torchs_own_errors_and_faults_of_the_plugin_pass_as_they_are():
+    for error in (api.RendezvousConnectionError("torch's"), ValueError("a fault"), KeyboardInterrupt()):
+        with pytest.raises(type(error)) as caught:
+            TorchStateBackend(Failing(error)).get_state()
+        assert caught.value is error
+
+
+@pytest.mark.parametrize("value", ["-1", "nan", "inf", "soon"])
+def test_a_time_to_wait_that_is_none_is_refused(value):
+    with pytest.raises(UsageError, match="cas_backoff_max_seconds"):
+        parse_options(C10dOptions, {"cas_backoff_max_seconds": value}, "backend c10d")

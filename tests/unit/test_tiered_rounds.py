@@ -1,364 +1,178 @@
-"""``store=tiered`` in the rounds of an elastic job: who connects to whom, and what a lost connection leads to."""
+"""``store=tiered`` in a round: who connects to whom, and what workers are told. What follows from a lost connection:
+``simulation/test_scenarios_tiers.py``."""
 
 from __future__ import annotations
 
-import logging
-import threading
+import queue
+from collections.abc import Iterator
+from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kits.eventually import eventually
-from kits.unit.elastic_nodes import PATIENCE_S, Job, Node, asked_at_rest, done, in_round
-from kits.unit.fake_proxy import FakeProxy, proxies
 
-from rdzv_plugins import errors
+from rdzv_plugins.elastic.cut_off import CutOff
 from rdzv_plugins.elastic.keys import Assignment
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.interfaces import RendezvousInfo
+from rdzv_plugins.errors import EndpointUnreachable, StoreLost
 from rdzv_plugins.kvstore.native.framing import ask_statistics
 from rdzv_plugins.options import PortRange
 from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.testing.harness import free_port
 
-__all__ = ["proxies"]
-
-Proxies = type[FakeProxy]
-
-
-def of(proxies: Proxies, rank: int) -> FakeProxy:
-    """The newest proxy of the node of that rank."""
-    return next(each for each in reversed(proxies.made) if each.name.startswith(f"node {rank} "))
+PATIENCE_S = 60.0
+HERE = "127.0.0.1"
 
 
-def joined(nodes: list[Node]) -> list[RendezvousInfo]:
-    """They are in one round."""
-    infos = [future.result(PATIENCE_S) for future in [node.join() for node in nodes]]
-    assert sorted(info.rank for info in infos) == list(range(len(nodes)))
-    assert len({node.handler.worker_env()["RDZV_ROOT_PORT"] for node in nodes}) == 1
-    return infos
+class Round:
+    """Nodes of one round after the other, each with what the engine has for its stores; they have reached it."""
+
+    def __init__(self, count: int, **options: Any) -> None:
+        settings = {"store": "tiered", "reach_timeout": PATIENCE_S} | options
+        self.lost: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+        self.stores = [RoundStore(ElasticOptions(**settings), self._of(rank), SYSTEM) for rank in range(count)]
+        self.root = Endpoint(HERE, 0)
+        self.number = 0
+
+    def _of(self, rank: int) -> Any:
+        return lambda number, reason: self.lost.put((rank, reason))
+
+    def begin(self) -> list[Assignment]:
+        for store in self.stores:
+            store.leave()
+        self.number += 1
+        count = len(self.stores)
+        _, _, port = self.stores[0].serve(Assignment(self.number, 0, count), HERE)
+        self.root = Endpoint(HERE, port)
+        places = [Assignment(self.number, rank, count, master_addr=HERE, master_port=port) for rank in range(count)]
+        for store, place in zip(self.stores, places, strict=True):
+            eventually(lambda store=store, place=place: store.reach(place) == "")  # type: ignore[misc]
+        return places
+
+    def open(self) -> list[Endpoint]:
+        """Where the workers of each find their store."""
+        return [store.open(place, None) for store, place in zip(self.stores, self.begin(), strict=True)]
+
+    def at_root(self) -> list[str]:
+        """The nodes whose proxies are connected to the store itself."""
+        (space,) = ask_statistics(self.root, PATIENCE_S)["keyspaces"]
+        return sorted(trunk["name"].partition(" on ")[0] for trunk in space["trunks"])
 
 
-def start(job: Job, count: int) -> list[Node]:
-    """The nodes of a round, in the order of their ranks."""
-    nodes = [job.node(node_rank=rank) for rank in range(count)]
-    for future in [node.join() for node in nodes]:
-        future.result(PATIENCE_S)
-    return nodes
+@pytest.fixture
+def rounds() -> Iterator[Any]:
+    with ExitStack() as held:
+
+        def make(count: int, **options: Any) -> Round:
+            made = Round(count, **options)
+            for store in made.stores:
+                held.callback(store.shutdown)
+            return made
+
+        yield make
 
 
-def test_each_node_has_a_proxy_in_front_of_the_one_store(proxies: Proxies) -> None:
-    with Job("2", store="tiered") as job:
-        nodes = [job.node(node_rank=rank) for rank in range(2)]
-        infos = joined(nodes)
-        near = [(info.bootstrap_store_info.master_addr, info.bootstrap_store_info.master_port) for info in infos]
-        assert near == [("127.0.0.1", of(proxies, rank).ports[0]) for rank in range(2)]
-        root = of(proxies, 0).root
-        for node, (_, port) in zip(nodes, near, strict=True):
-            assert node.handler.worker_env() == {
-                "RDZV_ROUND": "1",
-                "RDZV_ROOT_ADDR": root.host,
-                "RDZV_ROOT_PORT": str(root.port),
-                "RDZV_STORE_PORT": str(port),
-            }
-        assert of(proxies, 1).root == root
-        assert all(each.leaf and each.grace == 5 for each in proxies.made)
-        infos[0].store.set("from", "rank")
-        assert infos[1].store.get("from") == b"rank"
-        of(proxies, 1).close()
-        with pytest.raises(errors.StoreLost, match=r"lost the store|broken"):
-            infos[1].store.check(["from"])  # that was its way there
+def test_each_node_has_a_proxy_in_front_of_the_one_store_and_another_one_in_each_round(rounds: Any) -> None:
+    job = rounds(2)
+    seen = set()
+    for _ in range(2):
+        near = job.open()
+        root = {"RDZV_ROOT_ADDR": HERE, "RDZV_ROOT_PORT": str(job.root.port)}
+        assert [each.environment for each in job.stores] == [root, root]
+        seen |= {job.root.port, *(each.port for each in near)}
+        first, second = (each.agents for each in job.stores)
+        assert not second.check(["from"])
+        first.set("from", "rank")
+        assert second.get("from") == b"rank"
+        assert job.at_root() == ["node 0", "node 1"]
+        assert not any(each.is_cut_off() or each.is_parent for each in job.stores)
+    assert len(seen) == 6
+    job.stores[0].close(job.number)
+    assert {job.lost.get(timeout=PATIENCE_S)[0] for _ in range(2)} == {0, 1}
+    with pytest.raises(StoreLost):
+        second.get("from")
 
 
-def test_workers_may_be_told_a_unix_socket(proxies: Proxies) -> None:
-    with Job("1", store="tiered", worker_transport="unix") as job:
-        (node,) = start(job, 1)
-        (made,) = proxies.made
-        told = node.handler.worker_env()
-        assert [told["RDZV_STORE_SOCKET"]] == made.paths
-        assert [int(told["RDZV_STORE_PORT"])] == made.ports
-        first = made.paths
-        node.join().result(PATIENCE_S)
-        assert proxies.made[1].paths != first
-        assert proxies.made[0].closed
+def test_workers_may_be_told_that_their_writes_are_to_be_answered(rounds: Any) -> None:
+    job = rounds(1, answered_writes=True)
+    (near,) = job.open()
+    told = job.stores[0].environment
+    assert (told["RDZV_STORE_ANSWERED"], told["RDZV_STORE_PORT"]) == ("1", str(near.port))
 
 
-@pytest.mark.parametrize("options", [{"store": "tiered", "worker_transport": "direct"}, {}], ids=["direct", "other"])
-def test_direct_workers_and_other_stores_need_no_proxy(proxies: Proxies, options: dict[str, str]) -> None:
-    with Job("2", **options) as job:
-        nodes = [job.node(), job.node()]
-        where = in_round(nodes)[0].bootstrap_store_info
-        root = {"RDZV_ROOT_ADDR": where.master_addr, "RDZV_ROOT_PORT": str(where.master_port)} if options else {}
-        assert nodes[1].handler.worker_env() == {"RDZV_ROUND": "1"} | root
-        assert proxies.made == []
+def test_workers_may_be_told_a_unix_socket(rounds: Any) -> None:
+    job = rounds(1, worker_transport="unix")
+    sockets = []
+    for _ in range(2):
+        job.open()
+        sockets.append(job.stores[0].environment["RDZV_STORE_SOCKET"])
+    assert len(set(sockets)) == 2
 
 
-def test_second_tier_connects_to_the_first_by_rank(proxies: Proxies) -> None:
-    with Job("5", store="tiered", fanout=2) as job:
-        start(job, 5)
-        root = of(proxies, 0).root
-        assert of(proxies, 1).root == root
-        assert [each.leaf for each in (of(proxies, rank) for rank in range(5))] == [False, False, True, True, True]
-        for child, parent in ((2, 0), (3, 1), (4, 0)):
-            above = of(proxies, parent)
-            assert of(proxies, child).root.port in above.ports, "not that of the store"
-            assert len(above.ports) == 2, "one for the workers, one for the proxies below"
+@pytest.mark.parametrize("options", [{"worker_transport": "direct"}, {"store": "parallel"}], ids=["direct", "other"])
+def test_direct_workers_and_other_stores_need_no_proxy(rounds: Any, options: dict[str, str]) -> None:
+    job = rounds(1, **options)
+    assert job.open() == [job.root]
+    root = {"RDZV_ROOT_ADDR": HERE, "RDZV_ROOT_PORT": str(job.root.port)} if "store" not in options else {}
+    assert job.stores[0].environment == root
 
 
-def test_first_tier_without_a_second_has_nobody_below_and_all_nodes_share_the_fanout(proxies: Proxies) -> None:
-    with Job("2", store="tiered", fanout=4) as job:
-        start(job, 2)
-        assert all(each.leaf and len(each.ports) == 1 for each in proxies.made)
-        with pytest.raises(errors.SettingsDiffer, match="--rdzv-conf fanout: here 2, there 4"):
-            job.node(options={"fanout": 2}).handler.next_rendezvous()
+def test_second_tier_connects_to_the_first_by_rank_and_is_lost_with_its_parent(rounds: Any) -> None:
+    job = rounds(5, fanout=2)
+    job.open()
+    assert job.at_root() == ["node 0", "node 1"]
+    assert [each.is_parent for each in job.stores] == [True, True, False, False, False]
+    for rank, store in enumerate(job.stores):
+        store.agents.set(f"of {rank}", "it")
+    for rank in range(5):
+        assert job.stores[3].agents.get(f"of {rank}") == b"it"
+    job.stores[1].leave()
+    assert job.lost.get(timeout=PATIENCE_S)[0] == 3
+    assert job.stores[3].is_cut_off()
+    assert not any(job.stores[rank].is_cut_off() for rank in (0, 2, 4))
 
 
-def test_each_round_has_proxies_of_its_own(proxies: Proxies, caplog: pytest.LogCaptureFixture) -> None:
-    with Job("2", store="tiered") as job, caplog.at_level(logging.DEBUG):
-        nodes = start(job, 2)
-        old = list(proxies.made)
-        joined(nodes)
-        assert [each.closed for each in proxies.made] == [True, True, False, False]
-        assert not set(old) & set(proxies.made[2:])
-    assert "round 1: this node's proxy has taken 8 requests, and sent 3 up to the store" in caplog.text
-
-
-def test_lost_store_is_a_new_round_for_all_and_nobodys_failure(
-    proxies: Proxies, caplog: pytest.LogCaptureFixture
-) -> None:
-    with Job("3", store="tiered") as job, caplog.at_level(logging.INFO):
-        nodes = start(job, 3)
-        early: list[int] = []
-        key = f"members/{nodes[1].id}"
-        job.service.on("put", key, "before", lambda _: early.append(nodes[1].handler.num_nodes_waiting()))
-        of(proxies, 1).lose("no answer for 5 s")
-        assert early == [1], "whether the service answers or not"
-        assert nodes[1].handler.peer_lost() is True
-        for node in (nodes[0], nodes[2]):
-            eventually(node.handler.num_nodes_waiting, lambda: "the others hear of it")
-            assert node.handler.peer_lost() is True, "whose workers fail with those of the cut off node"
-        assert job.round.reason.endswith("is cut off from the workers' store: no answer for 5 s")
-        assert job.round.cause == "lost"
-        line = "this node is cut off from the workers' store of round 1: no answer for 5 s; its workers"
-        eventually(lambda: line in caplog.text, lambda: "its log says so")
-        joined(nodes)
-        assert job.round.number == 2
-        assert [node.handler.num_nodes_waiting() for node in nodes] == [0, 0, 0]
-        again = nodes[1].join()  # asked for, and not for the reason of the round before
-        eventually(nodes[0].handler.must_rejoin, lambda: "it hears of it")
-        assert job.round.reason.endswith("asked for a new round")
-        assert nodes[0].handler.peer_lost() is False
-        rest = [nodes[0].join(), nodes[2].join()]
-        assert {future.result(PATIENCE_S).world_size for future in (again, *rest)} == {3}
-    assert caplog.text.count("this node is cut off") == 1
-
-
-def test_worker_that_fails_before_its_node_has_heard_that_it_is_cut_off(proxies: Proxies) -> None:
-    with Job("2", store="tiered") as job:
-        nodes = start(job, 2)
-        assert job.pool.submit(nodes[1].handler.peer_lost).result(PATIENCE_S) is False
-        of(proxies, 1).cut_off = True
-        assert job.pool.submit(nodes[1].handler.peer_lost).result(PATIENCE_S) is True
-        assert job.pool.submit(nodes[0].handler.peer_lost).result(PATIENCE_S) is False
-
-
-def test_who_is_cut_off_since_the_round_is_over_says_nothing(
-    proxies: Proxies, caplog: pytest.LogCaptureFixture
-) -> None:
-    with Job("2", store="tiered") as job, caplog.at_level(logging.INFO):
-        nodes = start(job, 2)
-        again = nodes[0].join()
-        eventually(nodes[1].handler.must_rejoin, lambda: "the other hears of it")
-        asked = asked_at_rest(nodes)  # it may lead, and then has something to do with that
-        of(proxies, 1).lose("connection refused")
-        assert nodes[1].asked == asked[nodes[1].id]
-        assert nodes[1].handler.peer_lost() is False, "as with any other store"
-        assert {nodes[1].join().result(PATIENCE_S).world_size, again.result(PATIENCE_S).world_size} == {2}
-        proxies.made[1].lose("too late")
-        assert nodes[1].handler.must_rejoin() is False
-    assert "this node is cut off" not in caplog.text
-
-
-def test_who_closes_the_store_has_said_before_that_it_wants_a_new_round(proxies: Proxies) -> None:
-    """So that nobody takes it for a lost connection."""
-    with Job("2", store="tiered") as job:
-        nodes = start(job, 2)
-        seen = []
-        mine = of(proxies, 0)
-        close, key = mine.close, f"members/{nodes[0].id}"
-        mine.close = lambda: (seen.append(job.service.value(key)), close())  # type: ignore[method-assign]
-        again = nodes[0].join()
-        eventually(lambda: seen, lambda: "it has left its round")
-        assert b'"after":1' in (seen[0] or b"")
-        nodes[1].join().result(PATIENCE_S)
-        again.result(PATIENCE_S)
-
-
-def test_node_that_is_done_needs_no_new_round(proxies: Proxies) -> None:
-    with Job("2", store="tiered") as job:
-        nodes = start(job, 2)
-        nodes[1].handler.note_done()
-        of(proxies, 1).cut_off = True
-        of(proxies, 1).lose("no answer for 5 s")
-        assert [node.handler.must_rejoin() for node in nodes] == [False, False]
-        assert job.pool.submit(nodes[1].handler.peer_lost).result(PATIENCE_S) is False
-        assert job.round.state == "complete"
-
-
-def test_store_that_ends_with_a_node_that_is_done_needs_no_new_round(proxies: Proxies) -> None:
-    with Job("2", store="tiered", linger=0) as job:
-        nodes = start(job, 2)
-        nodes[0].handler.note_done()
-        nodes[0].leave(done())
-        eventually(lambda: nodes[1].handler._view.finishing.round == 1, lambda: "the other hears of it")
-        of(proxies, 1).cut_off = True
-        of(proxies, 1).lose("connection refused")
-        assert nodes[1].handler.must_rejoin() is False
-        assert job.pool.submit(nodes[1].handler.peer_lost).result(PATIENCE_S) is False
-
-
-def test_rank_0_leaves_after_the_node_that_serves_the_endpoint_is_done(proxies: Proxies) -> None:
-    """That one may still ask in the store whether all are done; it waits in turn until all have gone."""
-    with Job("2", store="tiered", linger=9 * PATIENCE_S) as job:
-        nodes = [job.node(node_rank=0), job.node(node_rank=1, hosts_service=True)]
-        joined(nodes)
-        first = job.pool.submit(nodes[0].leave, done())
-        key = f"members/{nodes[0].id}"
-        eventually(lambda: b'"leaving":"done"' in (job.service.value(key) or b""), lambda: "it wants to go")
-        assert not first.done()
-        other = job.pool.submit(nodes[1].leave, done())
-        first.result(PATIENCE_S)
-        other.result(PATIENCE_S)
-
-
-def test_parent_that_is_done_waits_for_those_below(proxies: Proxies) -> None:
-    with Job("4", store="tiered", fanout=2, linger=9 * PATIENCE_S) as job:
-        nodes = start(job, 4)
-        leaving = [job.pool.submit(node.leave, done()) for node in nodes[:2]]
-        for node in nodes[:2]:
-            key = f"members/{node.id}"
-            eventually(lambda key=key: b'"leaving":"done"' in (job.service.value(key) or b""), lambda: "it wants to go")
-        assert not any(each.done() for each in leaving)
-        for node in nodes[2:]:
-            node.leave(done())
-        for each in leaving:
-            each.result(PATIENCE_S)  # and not for each other
-
-
-def test_child_whose_parent_is_lost_before_it_has_said_where_it_is_joins_again(
-    proxies: Proxies, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Job("3:4", store="tiered", fanout=2, ttl=1) as job:
-        nodes = [job.node(node_rank=rank) for rank in range(4)]
-
-        over = threading.Event()
-
-        def hangs(*_: object) -> None:
-            over.wait(PATIENCE_S)
-            raise errors.EndpointUnreachable("it is dead")
-
-        monkeypatch.setattr(nodes[1].handler._store._proxy, "open", hangs)
-        futures = [node.join() for node in nodes]
-        assert [futures[rank].result(PATIENCE_S).world_size for rank in (0, 2)] == [4, 4]
-        nodes[1].die()
-        again = [nodes[0].join(), nodes[2].join(), futures[3]]
-        assert sorted(future.result(PATIENCE_S).rank for future in again) == [0, 1, 2]
-        over.set()
-        assert job.round.number == 2
-
-
-def test_round_that_is_over_before_the_proxy_is_connected_is_followed_by_another(
-    proxies: Proxies, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Job("2", store="tiered") as job:
-        nodes = [job.node(node_rank=rank) for rank in range(2)]
-        handler = nodes[1].handler
-        opens = handler._store._proxy.open
-
-        def late(*arguments: Any) -> Endpoint:
-            if handler._joining.round == 1:
-                eventually(handler.must_rejoin, lambda: "the other asks for a new round")
-                raise errors.EndpointUnreachable("connection refused")
-            return opens(*arguments)
-
-        monkeypatch.setattr(handler._store._proxy, "open", late)
-        futures = [node.join() for node in nodes]
-        assert futures[0].result(PATIENCE_S).world_size == 2
-        again = nodes[0].join()
-        assert [again.result(PATIENCE_S).rank, futures[1].result(PATIENCE_S).rank] == [0, 1]
-        assert job.round.number == 2
-
-
-def test_refusal_of_a_living_store_ends_this_node_with_the_reason(
-    proxies: Proxies, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Job("1", store="tiered") as job:
-        node = job.node()
-        monkeypatch.setattr(node.handler._store._proxy, "_patience", 0.5)  # the store itself is reached, however late
-        proxies.refusals[:] = ["what accepts connections there is not a native store"] * 10**6
-        with pytest.raises(errors.EndpointUnreachable, match=r"run 'job': .*not a native store"):
-            node.handler.next_rendezvous()
-
-
-def test_refusal_that_passes_is_ridden_out(proxies: Proxies) -> None:
-    with Job("1", store="tiered") as job:
-        proxies.refusals[:] = ["connection refused"] * 3
-        start(job, 1)
-
-
-def test_real_proxies_of_two_tiers_and_the_loss_of_a_parent() -> None:
-    with Job("4", store="tiered", fanout=2) as job:
-        nodes = start(job, 4)
-        infos = [node.handler.worker_env() for node in nodes]
-        root = Endpoint(infos[0]["RDZV_ROOT_ADDR"], int(infos[0]["RDZV_ROOT_PORT"]))
-
-        def connected() -> tuple[list[str], int]:
-            (store,) = ask_statistics(root, PATIENCE_S)["keyspaces"]
-            return sorted(trunk["name"].partition(" on ")[0] for trunk in store["trunks"]), store["connections"]
-
-        expected = ["node 0", "node 1"], 3
-        eventually(lambda: connected() == expected, lambda: f"{expected}: their connections and that of the question")
-        for node in nodes:
-            node.handler._store.agents.set(f"of {node.id}", "it")
-        for node in nodes:
-            assert nodes[3].handler._store.agents.get(f"of {node.id}") == b"it"
-        parent = nodes[1].handler._store._proxy._proxy
-        parent.close()  # as with its process; its node is not told
-        eventually(nodes[3].handler.must_rejoin, lambda: "its child is cut off")
-        assert nodes[3].handler.peer_lost() is True
-        for node in nodes:
-            eventually(node.handler.num_nodes_waiting, lambda: "all hear of it")
-        assert job.round.cause == "lost"
-        assert {info.world_size for info in joined(nodes)} == {4}
+def test_a_store_that_takes_no_proxies_ends_the_wait_for_it(rounds: Any) -> None:
+    """It is reached, and is no native store; that is tried again for as long as a lost node may take to be known."""
+    job = rounds(1, store="torch")
+    place = job.begin()[0]
+    (late,) = rounds(1, reach_timeout=0.1, ttl=0.5).stores
+    eventually(lambda: late.reach(place) == "")
+    with pytest.raises(EndpointUnreachable, match="torch"):
+        late.open(place, None)
 
 
 @pytest.mark.parametrize(
     "port",
     [pytest.param(free_port(), id="the same port again"), pytest.param(0, id="any", marks=pytest.mark.thorough)],
 )
-def test_late_node_does_not_take_the_store_of_the_next_round_for_its_own(
-    proxies: Proxies, port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_node_does_not_take_the_store_of_the_next_round_for_its_own(rounds: Any, port: int) -> None:
     """It was stopped between reaching the store of its round and connecting its proxy."""
-    monkeypatch.setattr("rdzv_plugins.elastic.round_store._ATTEMPT_S", 60.0)
-    options = ElasticOptions(store="tiered", worker_ports=PortRange(port, port), reach_timeout=0.1, ttl=0.5)
-    first, late = RoundStore(options, lambda *_: None, SYSTEM), RoundStore(options, lambda *_: None, SYSTEM)
+    job = rounds(2, worker_ports=PortRange(port, port), reach_timeout=2.0, ttl=0.5)
+    late = job.stores[1]
+    _, one = job.begin()
+    job.stores = job.stores[:1]
+    job.begin()
+    with pytest.raises(EndpointUnreachable, match="is that of round 2, not of round 1" if port else None):
+        late.open(one, None)
+    two = Assignment(2, 1, 2, master_addr=HERE, master_port=job.root.port)
+    eventually(lambda: late.reach(two) == "")
+    late.open(two, None)
 
-    def begin(round_: int) -> Assignment:
-        _, address, served = first.serve(Assignment(round_, 0, 2), "127.0.0.1")
-        return Assignment(round_, 1, 2, master_addr=address, master_port=served)
 
-    try:
-        one = begin(1)
-        assert late.reach(one) == ""
-        two = begin(2)
-        with pytest.raises(errors.EndpointUnreachable, match="is that of round 2, not of round 1" if port else None):
-            late.open(one, None)
-        if port:
-            assert proxies.made[-1].closed
-        assert late.reach(two) == ""
-        late.open(two, None)
-    finally:
-        late.shutdown()
-        first.shutdown()
+@pytest.mark.parametrize("done", ["leaving", "done", "finishing", "ended"])
+def test_a_round_of_which_somebody_is_done_needs_no_store(done: str) -> None:
+    """Who is done may have served it."""
+    me, finishing = SimpleNamespace(leaving="", done=0), SimpleNamespace(round=0)
+    view = SimpleNamespace(finishing=finishing, ended=None)
+    store: Any = SimpleNamespace(is_cut_off=lambda: True)
+    lost = CutOff(view, SimpleNamespace(round=1), SimpleNamespace(me=me), store, print, SYSTEM)  # type: ignore[arg-type]
+    assert lost.holds
+    if done == "finishing":
+        finishing.round = 1
+    else:
+        setattr(view if done == "ended" else me, done, {"leaving": "done", "done": 1, "ended": "failed"}[done])
+    assert not lost.holds

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from kits.unit.timelines import Node, together
 
-from rdzv_launcher.run.timeline.span_export import make_provider, spans_wanted
-from rdzv_launcher.run.timeline.spans import Spans
+from rdzv_launcher.run.timeline_spans import Spans, make_provider, spans_wanted
 from rdzv_plugins.errors import MissingDependency, UsageError
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra otel")
@@ -139,11 +138,12 @@ def test_what_cannot_be_is_one_sentence(
 def test_without_the_sdk_there_is_a_sentence_and_without_the_wish_no_import() -> None:
     script = """
 import sys
-from rdzv_launcher.run.timeline import recorder, spans
+import rdzv_launcher.run.timeline
+from rdzv_launcher.run import timeline_spans
 assert not [each for each in sys.modules if each.startswith("opentelemetry")]
 sys.modules["opentelemetry.sdk"] = None
 try:
-    spans.make_provider({"OTEL_TRACES_EXPORTER": "otlp"})
+    timeline_spans.make_provider({"OTEL_TRACES_EXPORTER": "otlp"})
 except Exception as error:
     assert "OTEL_TRACES_EXPORTER asks for spans, and OpenTelemetry's SDK cannot be imported" in str(error), error
     assert "rdzv-plugins[otel]" in error.remedy

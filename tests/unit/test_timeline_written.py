@@ -17,9 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.timeline.file import TimelineFile
-from rdzv_launcher.run.timeline.record import BASE, Record, parse
-from rdzv_launcher.run.timeline.recorder import Recorder
+from rdzv_launcher.run.timeline import BASE, Record, Recorder, TimelineFile, parse
 from rdzv_launcher.run.workers.output.first_lines import FirstLines
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.interfaces import Outcome, RoundEvent

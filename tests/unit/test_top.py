@@ -6,20 +6,19 @@ import argparse
 import asyncio
 import os
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rdzv_launcher.run.log_tails import LogTails
-from rdzv_launcher.run.stacks.workers import Node, Worker
+from rdzv_launcher.run.stacks.node import Node, Worker
 from rdzv_launcher.tools.top.asked import log_lines
 from rdzv_launcher.tools.top.command import run
-from rdzv_launcher.tools.top.happenings import happening, last_end
+from rdzv_launcher.tools.top.happenings import happening
 from rdzv_launcher.tools.top.nodes import nodes_of
 from rdzv_launcher.tools.top.screen import Screen
-from rdzv_launcher.tools.top.text import COLUMNS, as_text, node_cells, table
+from rdzv_launcher.tools.top.text import as_text
 from rdzv_launcher.tools.top.vitals import cpu_percent, parse_vitals
 from rdzv_launcher.tools.top.watching import is_well, waits_of
 from rdzv_plugins.coordination import Event, KeyValue
@@ -27,7 +26,6 @@ from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Assignment, Member, NodeNotice, Round, encode
 from rdzv_plugins.errors import MissingDependency
 from rdzv_plugins.interfaces import Failure, Request, RunStatus
-from rdzv_plugins.plain_text import printable_data
 from rdzv_plugins.rounds.ends import to_json
 
 COMPLETE = RunStatus(number=2, state="complete", members=2)
@@ -113,7 +111,7 @@ def test_use_of_processors_is_between_two_answers_of_the_same_worker() -> None:
     ],
 )
 def test_what_is_no_answer_is_refused(answer: Any) -> None:
-    with pytest.raises(ValueError, match=r"not the vitals|could not convert|invalid literal"):
+    with pytest.raises(ValueError, match=r"\$|Vitals"):
         parse_vitals(answer)
 
 
@@ -144,12 +142,6 @@ def test_what_happens_is_a_sentence(key: str, value: bytes | None, before: bytes
     assert told.isprintable()
 
 
-def test_the_last_end_is_that_of_the_newest_round() -> None:
-    held = [KeyValue(f"{keys.FAILURES}{each}", to_json(FAILURE).encode(), 1) for each in ("9", "10", "x")]
-    assert last_end(held).startswith("round 10: rank 3 (node 1 on a")
-    assert last_end([]) == last_end([KeyValue(keys.FAILURES + "1", b"?", 1)]) == ""
-
-
 def job(**over: Any) -> dict[str, Any]:
     node = {"rank": 0, "host": "a", "pid": 7, "state": "works", "round": 1, "heard_s": 3599.0, "restarts": 0,
             "stage": "working", "problem": "", "workers": []}  # fmt: skip
@@ -173,14 +165,6 @@ def test_what_is_not_well() -> None:
     ill: list[dict[str, Any]] = [{"nodes": [{**job()["nodes"][0], "state": state}]} for state in states]
     ill += [{"problem": "out of sight"}, {"round": None}, {"round": {**job()["round"], "state": "over"}}]
     assert not any(is_well(job(**each)) for each in ill)
-
-
-def test_a_node_takes_one_line_of_80_columns_whatever_it_calls_itself() -> None:
-    worker = {**VITALS["workers"][0], "cpu_percent": 6400.0, "memory_bytes": 900 * 2**30}
-    wide = {**job()["nodes"][0], "rank": 12345, "host": "h\x1b[31m" * 100, "state": "left out", "round": 1000,
-            "restarts": 100, "workers": [worker] * 16}  # fmt: skip
-    lines = table(COLUMNS, [node_cells(printable_data(wide))])
-    assert all(len(line) <= 80 and line.isprintable() for line in lines)
 
 
 class Example:
@@ -230,47 +214,6 @@ def test_the_screen_takes_what_strangers_write_as_text_and_keeps_the_chosen_node
             await pilot.press("q")
 
     asyncio.run(drive())
-
-
-def test_the_log_of_each_worker_of_a_node_is_a_key_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a key is held down the next question comes when this one has its answer."""
-    asked: list[tuple[str, int]] = []
-    slow = threading.Event()
-
-    def answer(request: Request, node: Any, rank: int) -> str:
-        asked.append((request.run_id, rank))
-        number = len(asked)
-        if number == 4:
-            slow.wait(60)
-        return f"answer {number}"
-
-    monkeypatch.setattr("rdzv_launcher.tools.top.screen.log_text", answer)
-    workers = [{**VITALS["workers"][0], "rank": rank, "cpu_percent": 1.0} for rank in (3, 4)]
-    watch = Example(job(run="b", nodes=[{**job()["nodes"][0], "workers": workers}]))
-
-    async def drive() -> None:
-        screen = Screen(watch, REQUEST, 1.0)  # type: ignore[arg-type]
-        async with screen.run_test(size=(80, 24)) as pilot:
-            for number, (key, rank) in enumerate((("l", 3), ("n", 4), ("p", 3)), 1):
-                await pilot.press(key)
-                while not shown(screen, f"of rank {rank} (", f"answer {number}"):
-                    await pilot.pause(0.01)
-            await pilot.press("n")
-            while len(asked) < 4:
-                await pilot.pause(0.01)
-            await pilot.press(*"nnnnn")
-            slow.set()
-            while not shown(screen, "of rank 3 (", "answer 5"):
-                await pilot.pause(0.01)
-            watch.jobs = [job()]
-            await pilot.press("q")
-            screen.show()
-            await pilot.press("l")
-            while not shown(screen, "no workers here"):
-                await pilot.pause(0.01)
-
-    asyncio.run(asyncio.wait_for(drive(), 60))
-    assert asked == [("b", rank) for rank in (3, 4, 3, 4, 3)]
 
 
 def test_without_the_extra_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

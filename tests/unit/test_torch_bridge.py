@@ -97,12 +97,6 @@ def test_default_run_id_counts_as_not_chosen():
         bridge.create(nameless)
 
 
-def test_bare_prefix_is_refused_with_the_form():
-    with pytest.raises(UnknownBackend) as caught:
-        bridge.create(parameters("rdzv-plugins"))
-    assert "--rdzv-backend=rdzv-plugins.NAME" in caught.value.remedy
-
-
 class Left:
     """What a handler is told at the end."""
 

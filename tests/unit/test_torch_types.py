@@ -10,7 +10,7 @@ import pytest
 from torch.distributed import DistNetworkError, DistStoreError, FileStore, HashStore, PrefixStore, Store, TCPStore
 from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
 
-from rdzv_plugins import RoundInfo, StoreInfo, errors
+from rdzv_plugins import errors
 from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.interfaces import Request
@@ -50,17 +50,6 @@ def test_store_of_torch_has_all_that_the_contract_asks_and_our_errors(torchs: St
         store.wait(["none"], SOON)
     store.set_timeout(timedelta(seconds=30))
     assert store.timeout == timedelta(seconds=30)
-
-
-def test_error_of_a_wait_that_comes_at_once_is_no_time_out() -> None:
-    def fails(*_: object) -> None:
-        raise RuntimeError("the server objects")
-
-    inner = SimpleNamespace(wait=fails, get=fails, multi_get=fails, timeout=timedelta(seconds=60))
-    store = OfTorch(inner)
-    for call in (lambda: store.wait(["a"]), lambda: store.get("a"), lambda: store.multi_get(["a"])):
-        with pytest.raises(RuntimeError, match="the server objects"):
-            call()
 
 
 def served() -> TCPStore:
@@ -114,6 +103,12 @@ def test_round_of_a_strangers_handler_is_as_one_of_ours() -> None:
         info.store.wait(["none"], SOON)
 
 
-def test_round_of_ours_is_handed_on_as_it_is() -> None:
-    info = RoundInfo(object(), 0, 1, StoreInfo("h", 29500))
-    assert joined(info) is info
+def test_error_of_a_wait_that_comes_at_once_is_no_time_out() -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("the server objects")
+
+    inner = SimpleNamespace(wait=fails, get=fails, multi_get=fails, timeout=timedelta(seconds=60))
+    store = OfTorch(inner)
+    for call in (lambda: store.wait(["a"]), lambda: store.get("a"), lambda: store.multi_get(["a"])):
+        with pytest.raises(RuntimeError, match="the server objects"):
+            call()

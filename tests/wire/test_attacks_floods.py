@@ -5,7 +5,6 @@ See also ``native/tests/server_limits_test.cpp``, and ``server_descriptors_test.
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 from kits.eventually import eventually
 from kits.wire import wire_client as wire
-from kits.wire.attack_kit import MIB, Bystanders, Crowd, ServerProcess, repeated, standing
+from kits.wire.attack_kit import MIB, Bystanders, Crowd, ServerProcess, standing
 from kits.wire.wire_client import Raw, op, text, u64
 
 pytestmark = pytest.mark.thorough
@@ -29,23 +28,6 @@ def connections(server: ServerProcess) -> dict[str, Any]:
 
 def cpu_seconds(server: ServerProcess) -> float:
     return float(sum(loop["cpu_s"] for loop in server.stats()["loops"]))
-
-
-def silent(port: int, count: int) -> Crowd:
-    return standing(port, b"", validated=False, count=count)
-
-
-def test_nobody_waits_for_a_storm_of_connections(threads: int) -> None:
-    def storm() -> None:
-        with silent(server.port, 50):
-            pass
-
-    with ServerProcess(threads=threads) as server, Bystanders(server.port) as bystanders:
-        with repeated(storm) as done:
-            while done() < 10:
-                bystanders.advance(10)
-        eventually(lambda: connections(server)["open"] == BYSTANDERS, lambda: connections(server))
-        assert server.stats()["refused"] == {}
 
 
 def test_not_even_a_descriptor_to_shed_with(threads: int) -> None:
@@ -96,50 +78,6 @@ def test_half_sent_values_are_limited_in_all(threads: int) -> None:
         bystanders.advance(5)
 
 
-def test_many_replies_with_one_value_share_it(threads: int) -> None:
-    """60 clients do not read 8 MiB each: that is 480 MiB, or once 8."""
-    value = bytes(8 * MIB)
-    with ServerProcess(threads=threads) as server, Bystanders(server.port) as bystanders, Raw(server.port) as client:
-        client.do(wire.set_(b"/shared", value))
-        with standing(server.port, wire.get(b"/shared"), count=60) as held:
-            eventually(lambda: server.stats()["requests"]["get"] >= 60, server.stats)
-            bystanders.advance(50)
-            assert server.growth() < 64 * MIB
-            for reader in held[:5]:
-                assert reader.receive(8 + len(value)) == text(value)
-
-
-def asked_or_closed(server: ServerProcess) -> int:
-    stats = server.stats()
-    return int(stats["requests"]["get"] + sum(stats["refused"].values()))
-
-
-def ask_and_do_not_read(server: ServerProcess, keys: list[bytes]) -> Crowd:
-    """One client after the other stores 8 MiB under its key and asks for them."""
-    crowd = Crowd()
-    for number, key in enumerate(keys):
-        crowd += standing(server.port, wire.set_(key, bytes([number]) * (8 * MIB)) + wire.get(key))
-        eventually(lambda done=number + 1: asked_or_closed(server) >= done, server.stats)
-    return crowd
-
-
-def test_unread_values_that_nobody_else_has_are_limited(threads: int) -> None:
-    """Values that the store forgets before they are read."""
-    limit = 16 * MIB
-    keys = [b"/replaced/%d" % number for number in range(20)]
-    with (
-        ServerProcess(threads=threads, buffered_bytes=limit) as server,
-        ask_and_do_not_read(server, keys),
-        Bystanders(server.port) as bystanders,
-        Raw(server.port) as client,
-    ):
-        assert server.stats()["refused"] == {}
-        client.do(wire.multi_set((key, b"") for key in keys))
-        eventually(lambda: server.refused("buffers full") > 10, server.stats)
-        eventually(lambda: server.stats()["bytes"]["buffered"] <= limit, server.stats)
-        bystanders.advance(10)
-
-
 def one_that_asks_for_a_gib(port: int) -> Crowd:
     return standing(port, wire.set_(b"/k", bytes(8000)) + wire.keyed(wire.MULTI_GET, [b"/k"] * 131072))
 
@@ -186,29 +124,3 @@ def test_one_request_beyond_a_limit(
         assert server.peak_growth() < most
         with Raw(server.port) as client:
             assert client.ask(wire.get(b"/sum/0"), 8) == u64(0), "a part of it was stored"
-
-
-def test_nobody_waits_for_requests_that_are_much_work(threads: int) -> None:
-    """Many at once, from several clients, with many keys in the store."""
-    with ServerProcess(threads=threads) as server, standing(server.port, b"", count=4) as counting:
-        watching = standing(server.port, b"\xf7RDZV" + struct.pack("<I", 1), validated=False, count=4)
-        counting[0].do(wire.multi_set((b"/key/%d" % number, b"") for number in range(100_000)))
-        for client in watching:
-            client.receive(8)
-
-        def attack() -> None:
-            for client in counting:
-                client.send(bytes([wire.NUM_KEYS]) * 5000)
-            for client in watching:
-                client.send(struct.pack("<IIB", 5, 7, 1) * 400)
-            for client in counting:
-                client.receive(8 * 5000)
-            for client in watching:
-                for _ in range(400):
-                    size, number, status = struct.unpack("<IIB", client.receive(9))
-                    assert (number, status) == (7, 0)
-                    client.receive(size - 5)
-
-        with watching, Bystanders(server.port) as bystanders, repeated(attack) as done:
-            bystanders.advance(100)  # within our patience: one after the other, the attack's would take much longer
-            eventually(done, lambda: "the attack was not completed once")

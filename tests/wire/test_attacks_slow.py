@@ -8,10 +8,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from kits.eventually import eventually
 from kits.wire import wire_client as wire
 from kits.wire.attack_kit import MIB, Bystanders, Crowd, ServerProcess, standing
-from kits.wire.wire_client import Raw, op, text, u64
+from kits.wire.wire_client import op, text, u64
 
 pytestmark = pytest.mark.thorough
 
@@ -85,22 +84,6 @@ def test_half_of_something_is_closed(
         bystanders.advance(10)
 
 
-def test_a_handshake_byte_by_byte_gains_no_time(impatient: ServerProcess) -> None:
-    """Nine bytes at intervals shorter than the limit: it counts from the connection, not from the last byte."""
-    with Raw(impatient.port, validated=False) as client:
-        client.socket.settimeout(0.4 * IMPATIENCE)
-        answer = None
-        for byte in HELLO:
-            client.send(bytes([byte]))
-            try:
-                answer = client.until_close()
-                break
-            except TimeoutError:
-                continue
-    assert answer == b"", "it was let in"
-    impatient.expect_refused("no handshake", 1)
-
-
 # copied into the replies, shared by the replies: 200 MB and 20 GB are asked for
 SIZES = pytest.mark.parametrize(("size", "requests"), [(4000, 50_000), (MIB, 20_000)], ids=["small", "large"])
 
@@ -115,58 +98,10 @@ def ask_and_do_not_read(port: int, size: int, requests: int) -> Crowd:
 
 
 @SIZES
-def test_nobody_waits_for_a_client_that_does_not_read(server: ServerProcess, size: int, requests: int) -> None:
-    with Bystanders(server.port) as bystanders, ask_and_do_not_read(server.port, size, requests):
-        bystanders.advance(200)
-        assert server.stats()["connections"]["open"] == 8 + 4, "the attack was over too soon"
-        assert server.growth() < 64 * MIB
-
-
-@SIZES
 def test_a_client_that_does_not_read_is_closed(impatient: ServerProcess, size: int, requests: int) -> None:
     with Bystanders(impatient.port) as bystanders, ask_and_do_not_read(impatient.port, size, requests):
         impatient.expect_refused("does not read", 4)
         assert impatient.stats()["connections"]["open"] == 8
-        bystanders.advance(10)
-
-
-def full(server: ServerProcess) -> bool:
-    """All that is on the way holds no more: what is not sent yet does not become less."""
-    before: int = server.stats()["bytes"]["buffered"]
-    if before:
-        time.sleep(0.1)
-    return 0 < before <= server.stats()["bytes"]["buffered"]
-
-
-def test_who_goes_on_asking_and_does_not_read_is_closed(impatient: ServerProcess) -> None:
-    """Requests are no progress while replies lie here unread, although there is room for more of them."""
-    asked = wire.get(b"/asked") * 20
-    with Bystanders(impatient.port), standing(impatient.port, wire.set_(b"/asked", b"v" * 4000)) as (client,):
-        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        while not (full(impatient) or impatient.refused("does not read")):
-            client.send(asked)
-
-        def ask_more() -> object:
-            lies_here = impatient.stats()["bytes"]["buffered"]  # not if the system made room after all
-            client.send(wire.ping(1) if lies_here else asked)
-            return impatient.refused("does not read")
-
-        eventually(ask_more, impatient.stats)
-        impatient.expect_refused("does not read", 1)
-
-
-@pytest.mark.parametrize("request_", ["multi_get", "list_keys"])
-def test_too_many_unread_replies_are_closed_at_once(threads: int, request_: str) -> None:
-    """One request whose answer exceeds the limit, beyond what the sockets hold."""
-    with ServerProcess(threads=threads, output_bytes=MIB) as server, Bystanders(server.port) as bystanders:
-        keys = [b"/reply/%d/" % number + b"k" * 3000 for number in range(5000)]
-        with Raw(server.port) as client:
-            client.send(wire.multi_set((key, bytes(4000)) for key in keys))
-            assert client.ask(wire.keyed(wire.MULTI_GET, keys[:200]), 200 * 4008) == text(bytes(4000)) * 200
-        with Raw(server.port) as client:
-            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            client.send(wire.keyed(wire.MULTI_GET, keys) if request_ == "multi_get" else op(wire.LIST_KEYS))
-            server.expect_refused("unread replies", 1)
         bystanders.advance(10)
 
 

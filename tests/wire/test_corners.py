@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from kits.wire import wire_client as wire
-from kits.wire.store_servers import Server
 from kits.wire.wire_client import op, text, u64
 
 A = b"/a"
@@ -99,13 +98,6 @@ def test_the_most_keys(ours):  # torch's server needs many seconds
     assert [connection.receive_text() for _ in names] == [b"%d" % number for number in range(MOST)]
 
 
-def test_no_keys_at_all(server):
-    connection = server.connect()
-    assert connection.ask(wire.keyed(wire.CHECK, []), 1) == b"\0"
-    assert connection.ask(wire.keyed(wire.WAIT, []), 1) == wire.STOP_WAITING
-    connection.do(wire.keyed(wire.MULTI_GET, []) + wire.multi_set([]))
-
-
 def test_add_reads_numbers_as_stoll_does(server):
     connection, other = server.connect(), server.connect()
     for value, expected in ADDED.items():
@@ -123,14 +115,3 @@ def test_counting_on_from_what_is_no_number_closes(server, counting):
             connection.send(counting)
             assert connection.until_close() == b"", value
         assert other.get(A) == value
-
-
-def test_a_woken_client_that_does_not_take_the_item_passes_nothing_on(server: Server):
-    """As torch does: the next push is for the next in line, and the item stays."""
-    first, second, other = [server.connect() for _ in range(3)]
-    for waiting in (first, second):
-        waiting.do(wire.keyed(wire.WAIT, [A]))
-    for number, told in (b"1", (wire.STOP_WAITING, b"")), (b"2", (b"", wire.STOP_WAITING)):
-        other.do(wire.queue_push(A, number))
-        assert (first.fence(), second.fence()) == told
-    assert other.ask(wire.queue_len(A), 8) == wire.i64(2)

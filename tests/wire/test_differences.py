@@ -6,12 +6,9 @@ torch's still does otherwise. Where it no longer does, the difference can go.
 
 from __future__ import annotations
 
-import time
-
 import pytest
-from kits.eventually import eventually
 from kits.wire import wire_client as wire
-from kits.wire.store_servers import KINDS, Server, running
+from kits.wire.store_servers import KINDS, running
 
 pytestmark = pytest.mark.thorough
 
@@ -138,96 +135,3 @@ def test_difference(server, steps):
     clients = [server.connect() for _ in range(4)]
     for number, (client, request, ours, torchs) in enumerate(steps):
         assert does(clients[client], request) == (torchs if server.ours is None else ours), number
-
-
-def closed(connection: wire.Raw) -> bool:
-    try:
-        connection.fence()
-    except wire.Closed:
-        return True
-    return False
-
-
-def test_tcp_may_cut_anywhere_and_torchs_server_closes_a_client_whose_validate_comes_in_two_packets(server):
-    other = server.connect()  # answered after the server has looked at what came before: packets stay apart
-
-    def in_two(cut: int) -> wire.Raw:
-        connection = server.connect(validated=False)
-        connection.send(wire.validate()[:cut])
-        other.fence()
-        other.fence()
-        connection.send(wire.validate()[cut:])
-        return connection
-
-    for cut in range(1, 5):
-        if server.ours is not None:
-            assert does(in_two(cut), wire.set_(A, b"1"), wire.get(A)) == wire.text(b"1")
-        else:  # a busy machine may accept the connection only when both packets are there
-            assert any(closed(in_two(cut)) for _ in range(10))
-
-
-def test_torchs_server_runs_what_a_stranger_sent_first_as_soon_as_a_second_packet_comes(server):
-    other = server.connect()
-    for first in (wire.set_(A, b"1"), wire.ping(1), b"GET / HTTP/1.1\r\n\r\n", wire.validate(1) + wire.set_(A, b"1")):
-        with server.connect(validated=False) as stranger:
-            stranger.send(first)
-            if server.ours is not None:
-                assert stranger.until_close() == b""
-            other.fence()
-            other.fence()
-            assert other.ask(wire.op(wire.NUM_KEYS), 8) == wire.i64(0), "not run at once"
-
-    def answered() -> bool:
-        with server.connect(validated=False) as stranger:
-            stranger.send(wire.set_(A, b"1"))
-            other.fence()
-            other.fence()
-            stranger.socket.settimeout(3)
-            try:
-                return stranger.fence() == b""
-            except TimeoutError:  # a busy machine may read both packets as one, which it then waits behind
-                return False
-
-    if server.ours is None:
-        assert any(answered() for _ in range(10)), "answered like one that has shown what it is"
-        assert other.ask(wire.op(wire.NUM_KEYS), 8) == wire.i64(1)
-
-
-def test_torchs_server_reads_a_request_of_many_keys_from_its_first_byte_again_with_every_4_kib(server):
-    """By the CPU time of this process, where the server runs too, compared with itself at another size."""
-    connection = server.connect()
-
-    def cpu(keys: int) -> float:
-        request = wire.keyed(wire.MULTI_GET, [b"/key%05d" % number for number in range(keys)])
-        begin = time.process_time()
-        assert len(connection.ask(request, 8 * keys)) == 8 * keys
-        return time.process_time() - begin
-
-    few, many = (min(cpu(keys) for _ in range(3)) / keys for keys in (2_000, 32_000))
-    assert many / few < 4 if server.ours is not None else many / few > 4, (few, many)
-
-
-def test_torchs_server_writes_what_has_come_of_a_multi_set_and_again_with_every_4_kib(server: Server):
-    ours = server.ours is not None
-    slow, other, waiting = (server.connect() for _ in range(3))
-    assert does(waiting, wait(A)) == NOTHING
-
-    def has(value: bytes) -> bool:
-        return does(other, wire.get(A)) == wire.text(value)
-
-    def expect(value: bytes) -> None:
-        """A has it: on torch's server a moment later, as its packets come; on ours at all times."""
-        other.fence()
-        assert has(value) if ours else eventually(lambda: has(value))
-
-    slow.send(wire.op(wire.MULTI_SET, wire.u64(2), wire.text(A), wire.text(b"1"), wire.text(B)))
-    expect(b"" if ours else b"1")
-    assert waiting.fence() == (NOTHING if ours else RELEASED)
-    assert does(other, wire.set_(A, b"others")) == b""
-    assert does(slow, wire.text(b"2")) == b""
-    assert does(other, wire.get(A), wire.get(B)) == wire.text(b"1") + wire.text(b"2"), "in both: the last write counts"
-    slow.send(wire.op(wire.MULTI_SET, wire.u64(2), wire.text(A), wire.text(b"3"), wire.text(B)))
-    expect(b"1" if ours else b"3")
-    assert does(other, wire.set_(A, b"others")) == b""
-    slow.send(wire.u64(1))
-    expect(b"others" if ours else b"3")

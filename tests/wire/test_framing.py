@@ -66,14 +66,6 @@ def test_a_keyspace_is_entered_by_name(server: StoreServer) -> None:
         assert client.ask(wire.get(b"/k"), 8) == bytes(8)
 
 
-def test_closing_breaks_who_entered_by_name_and_not_who_came_in_at_its_port(server: StoreServer) -> None:
-    other = server.open_keyspace("other")
-    with entered(server.port, "other") as inside, entered(other.port, "default") as guest:
-        other.close()
-        assert inside.until_close() == b""
-        assert guest.fence() == b""
-
-
 def test_an_unknown_name_or_operation_is_an_answer(server: StoreServer) -> None:
     server.open_keyspace("other")
     with framed(server.port) as client:

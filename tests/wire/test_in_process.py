@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import signal
@@ -14,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 import pytest
 from kits.eventually import eventually
@@ -77,24 +75,6 @@ def test_the_interpreter_ends_while_clients_wait(end: str) -> None:
         if waiting:
             assert waiting.until_close() == b""
             waiting.close()
-
-
-def test_interrupt_reaches_the_program_and_ends_the_server() -> None:
-    source = """
-import threading
-with StoreServer('127.0.0.1', threads=4) as server:
-    print(server.port, flush=True)
-    threading.Event().wait()
-"""
-    with running(source) as process:
-        port = int(read_line(process))
-        waiting = Raw(port)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=PATIENCE)
-        assert process.returncode == -signal.SIGINT
-        assert errors.rstrip().endswith("KeyboardInterrupt")
-        assert waiting.until_close() == b""
-        waiting.close()
 
 
 def test_loop_threads_leave_signals_to_the_program() -> None:
@@ -174,22 +154,6 @@ def test_forked_children_leave_the_server_alone_and_keep_nothing_open() -> None:
         assert re.fullmatch(r".*: unknown request\n", errors)
 
 
-def test_without_the_native_part_the_remedy_is_said() -> None:
-    source = """
-import sys
-from rdzv_plugins.errors import MissingDependency
-sys.modules['rdzv_plugins.kvstore._native'] = None
-try:
-    StoreServer('127.0.0.1')
-except MissingDependency as error:
-    print(error, '|', error.remedy)
-"""
-    message, _, remedy = finished(source).partition("|")
-    assert "native store" in message
-    assert "pip install" in remedy
-    assert "rdzv backends" in remedy
-
-
 @contextmanager
 def python_that_only_runs_when_it_is_let() -> Iterator[Callable[[], int]]:
     """A thread that counts as often as it gets the GIL; nobody has to give it up to it while running Python."""
@@ -238,24 +202,3 @@ def test_calls_that_may_block_release_the_gil(call: str) -> None:
                 if call != "open_keyspace":
                     os.close(bound)
     assert moved
-
-
-def test_log_lines_come_from_a_thread_of_python(caplog: pytest.LogCaptureFixture) -> None:
-    with (
-        caplog.at_level(logging.WARNING, logger=LOGGER),
-        StoreServer("127.0.0.1", threads=2, name="log") as server,
-        Raw(server.port, validated=False) as client,
-    ):
-        address = "{}:{}".format(*client.socket.getsockname())
-        client.send(b"GET / HTTP/1.1\r\n\r\n")
-        assert client.until_close() == b""
-
-        def logged() -> list[logging.LogRecord]:
-            """Without what servers of earlier tests may still have to say."""
-            return [each for each in caplog.records if "'log'" in each.getMessage()]
-
-        eventually(logged, server.stats)
-        (record,) = logged()
-    assert (record.name, record.levelname, record.threadName) == (LOGGER, "WARNING", "rdzv-store-log")
-    assert record.getMessage() == f"keyspace 'log': closed a connection from {address}: not a store client"
-    assert Path(record.pathname).name == "server.py"

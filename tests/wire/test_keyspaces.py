@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,42 +46,6 @@ def is_free(port: int) -> bool:
 
 def keyspaces(server: StoreServer) -> dict[str, dict[str, Any]]:
     return {each["name"]: each for each in server.stats()["keyspaces"]}
-
-
-def test_close_breaks_its_clients_and_frees_the_port_at_once(server: StoreServer) -> None:
-    other = server.open_keyspace("other")
-    third = server.open_keyspace("third")
-    for closing, port in ((other, other.port), (server.first, server.port)):  # the first is one like any other
-        with (
-            blocked(port, b"/k") as waiting,
-            Raw(port) as idle,
-            Raw(port, validated=False) as silent,
-            blocked(third.port, b"/k") as bystander,
-        ):
-            closing.close()
-            assert refused(port)
-            assert is_free(port)
-            for client in (waiting, idle, silent):
-                assert client.until_close() == b""
-            assert bystander.fence() == b""
-    assert list(keyspaces(server)) == ["third"]
-
-
-def test_wipe_forgets_keys_and_keeps_who_waits(server: StoreServer) -> None:
-    other = server.open_keyspace("other")
-    with blocked(server.port, b"/a", b"/b") as waiting, Raw(server.port) as client, Raw(other.port) as bystander:
-        client.do(wire.set_(b"/a", b"old") + wire.set_(b"/c", b"old") + wire.queue_push(b"/q", b"old"))
-        bystander.do(wire.set_(b"/a", b"kept"))
-        server.first.wipe()
-        assert client.ask(wire.op(wire.NUM_KEYS), 8) == wire.u64(0)
-        assert client.ask(wire.get(b"/a"), 8) == wire.u64(0)
-        assert client.ask(wire.queue_len(b"/q"), 8) == wire.u64(0)
-        now = keyspaces(server)["first"]
-        assert (now["keys"], now["queues"], now["bytes"]) == (0, 0, 0)
-        assert [each["key"] for each in now["waited"]] == ["/b"]
-        client.send(wire.set_(b"/b", b"new"))
-        assert waiting.receive(1) == wire.STOP_WAITING
-        assert bystander.ask(wire.get(b"/a"), 12) == wire.text(b"kept")
 
 
 def test_the_others_go_on_while_keyspaces_come_and_go(server: StoreServer) -> None:
@@ -158,22 +121,3 @@ def test_a_keyspace_may_have_an_address_and_a_socket_of_its_own(server: StoreSer
     assert adopted.port == port
     with Raw(port) as client:
         assert client.fence() == b""
-
-
-def resident() -> int:
-    return int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]) // 1024
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("forget", ["wipe", "close"])
-def test_wiping_and_closing_give_memory_back(server: StoreServer, forget: str) -> None:
-    """200 MiB. glibc may keep the last 64 MiB of a thread's heap."""
-    empty = resident()
-    keyspace = server.open_keyspace("big")
-    with Raw(keyspace.port) as client:
-        for number in range(200):
-            client.send(wire.set_(b"/%d" % number, bytes(2**20)))
-        client.fence()
-    assert resident() - empty > 100
-    getattr(keyspace, forget)()
-    assert resident() - empty < 100

@@ -1,80 +1,16 @@
-"""What clients see at the same time, one thread could have told them: recorded histories, and their checker."""
+"""What clients see at the same time, one thread could have told them: recorded histories."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import math
-import random
-import threading
-import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from kits.wire import linearizability, processes
-from kits.wire.linearizability import Operation, linearizable, violations
-from kits.wire.stock_client import connect
+from kits.wire import processes
+from kits.wire.linearizability import Operation, violations
 from kits.wire.store_servers import PROXIED, Server, running
-
-
-def brute_force(history: list[Operation]) -> bool:
-    """By the definition: any order that respects time and clients, and gives the results; some may not have been."""
-    lasting = [operation for operation in history if operation.end == math.inf]
-    for count in range(len(lasting) + 1):
-        for left_out in itertools.combinations(lasting, count):
-            happened = [operation for operation in history if operation not in left_out]
-            if any(explains(order) for order in itertools.permutations(happened)):
-                return True
-    return False
-
-
-def explains(order: Sequence[Operation]) -> bool:
-    for earlier, later in itertools.combinations(order, 2):
-        if later.end < earlier.begin or (later.client == earlier.client and later.begin < earlier.begin):
-            return False
-    state = None
-    try:
-        for operation in order:
-            state = linearizability.apply(state, operation)
-    except linearizability.Impossible:
-        return False
-    return True
-
-
-def test_the_checker_agrees_with_the_definition():
-    dice = random.Random(7)
-    verdicts = []
-    for _ in range(600):
-        history = []
-        for number in range(dice.randint(1, 4)):
-            begin = dice.uniform(0, 10) + number / 100
-            value = dice.choice([b"1", b"2"])
-            name, arguments, result = dice.choice(
-                [
-                    ("set", (value,), None),
-                    ("append", (value,), None),
-                    ("get", (), dice.choice([b"", b"1", b"2"])),
-                    ("check", (), dice.choice([0, 1])),
-                    ("delete", (), dice.choice([0, 1])),
-                    ("add", (1,), dice.choice([1, 2, 3])),
-                    ("compare_set", (value, b"3"), dice.choice([b"3", value, b"1"])),
-                ]
-            )
-            lasts = result is None and dice.random() < 0.3
-            end = math.inf if lasts else begin + dice.uniform(0, 6)
-            history.append(Operation(name, arguments, result, begin, end, client=number))
-        verdicts.append(linearizable(history))
-        assert verdicts[-1] == brute_force(history), history
-    assert 100 < sum(verdicts) < 500, "both verdicts are common"
-
-
-def test_the_checker_keeps_the_order_of_one_client():
-    first, second = (Operation("set", (value,), None, 0, 9, client=1) for value in (b"a", b"b"))
-    seen = Operation("get", (), b"b", 10, 11, client=2)
-    assert linearizable([first, second, seen])
-    assert not linearizable([second, first, seen])
 
 
 def overlaps(history: list[Operation]) -> int:
@@ -124,42 +60,6 @@ def as_bytes(part: Any) -> Any:
     return part.encode() if isinstance(part, str) else part
 
 
-def by_threads(server: Server, clients: int, count: int, keys: int) -> list[Operation]:
-    """Threads with torch's own client."""
-    clones = [connect(server) for _ in range(clients)]
-    start = threading.Barrier(clients)
-
-    def work(client: int) -> list[Operation]:
-        dice, mine = random.Random(client), []
-        start.wait(30)
-        for turn in range(count):
-            key = f"key{dice.randrange(keys)}"
-            value, delta = b"%d" % (1000 * client + turn), dice.randint(-3, 3)
-            name = dice.choice(["set", "add", "add", "compare_set"])
-            begin = time.monotonic_ns()
-            result: bytes | int
-            if name == "set":  # its answer is that of the add behind it
-                clones[client].set(key, value)
-                mine.append(Operation("set", (value,), None, begin, key=key.encode(), client=client))
-                begin = time.monotonic_ns()
-                result, arguments = clones[client].add(key, 0), (0,)
-                name = "add"
-            elif name == "add":
-                result, arguments = clones[client].add(key, delta), (delta,)
-            else:
-                expected = b"%d" % dice.randrange(-5, 5)
-                result = clones[client].compare_set(key, expected.decode(), value.decode())
-                arguments = (expected, value)
-            end = time.monotonic_ns()
-            if mine and mine[-1].name == "set":
-                mine[-1] = Operation("set", mine[-1].arguments, None, mine[-1].begin, end, key.encode(), client)
-            mine.append(Operation(name, arguments, result, begin, end, key.encode(), client))
-        return mine
-
-    with ThreadPoolExecutor(clients) as pool:
-        return list(itertools.chain.from_iterable(pool.map(work, range(clients))))
-
-
 THOROUGH = pytest.mark.thorough
 
 
@@ -172,7 +72,7 @@ THOROUGH = pytest.mark.thorough
         *[
             pytest.param(kind, record, 3000, marks=THOROUGH)
             for kind in ("threads=4", "torch", *PROXIED)
-            for record in (one_by_one, in_batches, by_threads)
+            for record in (one_by_one, in_batches)
         ],
     ],
 )

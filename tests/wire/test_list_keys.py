@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 from kits.wire.proxy_kit import crowd, silent
-from kits.wire.trunk_peer import FORWARD, OK, attached, frame
 from kits.wire.wire_client import LIST_KEYS, Raw, delete, multi_set, op, set_
 
 from rdzv_plugins.kvstore.native.server import StoreServer
@@ -63,26 +62,3 @@ def test_others_have_their_turns(full: StoreServer) -> None:
         assert turns(full) - before > TURNS
         for each in listers * 2:
             check(listed(each))
-
-
-def test_those_of_proxies_too(full: StoreServer) -> None:
-    with attached(full.port, 5, grace_ms=60_000) as trunk:
-        before = turns(full)
-        trunk.send(frame(9, FORWARD, op(LIST_KEYS)))
-        change_until_listed(full, trunk)
-        assert turns(full) - before > TURNS
-        _, number, status = struct.unpack("<IIB", trunk.receive(9))
-        assert (number, status, trunk.receive(1)) == (9, OK, b"\0")
-        check(listed(trunk))
-
-
-def test_who_leaves_meanwhile_and_who_wipes(full: StoreServer) -> None:
-    with StoreServer("127.0.0.1", threads=1) as server, crowd(server.port, 2) as (lister, leaver):
-        lister.do(multi_set([(b"/%d" % number, b"") for number in range(100_000)]))
-        for each in (lister, leaver):
-            each.send(op(LIST_KEYS))
-        leaver.close()
-        server.first.wipe()
-        assert len(listed(lister)) <= 100_000
-        lister.send(op(LIST_KEYS))
-        assert listed(lister) == []

@@ -9,14 +9,11 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from kits.eventually import eventually
 from kits.wire import wire_client as wire
-from kits.wire.attack_kit import Bystanders, expect_no_more_files, open_files, standing
+from kits.wire.attack_kit import expect_no_more_files, open_files
 from kits.wire.wire_client import PATIENCE, Raw
 
 from rdzv_plugins.endpoints import Endpoint
@@ -69,16 +66,6 @@ def test_it_listens_where_it_is_told_until_it_is_closed(host: str, addresses: se
             assert server.port == port
             assert reachable(port) == addresses
         assert reachable(port) == set()
-
-
-def test_a_name_is_as_good_as_an_address_and_none_is_all() -> None:
-    with StoreServer("localhost", free_port(), threads=1) as server:
-        assert reachable(server.port) in ({"127.0.0.1"}, {"::1"}, {"127.0.0.1", "::1"})
-    with StoreServer(threads=1) as one, StoreServer(threads=1) as two:
-        assert one.port != two.port
-        assert reachable(one.port) == set(ADDRESSES)
-        name = socket.gethostbyname(socket.gethostname())
-        socket.create_connection((name, one.port), timeout=PATIENCE).close()
 
 
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.2"), (socket.AF_INET6, "::1")])
@@ -148,55 +135,10 @@ def test_an_address_that_is_not_ours_is_refused(host: str) -> None:
     expect_no_more_files(before)
 
 
-def loop_threads() -> set[str]:
-    """The event loops of this process, as the kernel numbers threads."""
-    found = set()
-    for task in Path("/proc/self/task").iterdir():
-        try:
-            name = (task / "comm").read_text()
-        except OSError:  # it has just ended
-            continue
-        if re.match(r"rdzv-store-\d", name):
-            found.add(task.name)
-    return found
-
-
-@pytest.mark.parametrize(("asked", "given"), [(1, {1}), (3, {3}), (0, set(range(1, 9)))])
-def test_threads_are_as_many_as_asked_for(asked: int, given: set[int]) -> None:
-    before = loop_threads()
-    with StoreServer("127.0.0.1", threads=asked) as server:
-        assert server.threads in given
-        assert len(server.stats()["loops"]) == server.stats()["server"]["threads"] == server.threads
-        assert len(loop_threads() - before) == server.threads
-    eventually(lambda: loop_threads() <= before)  # one that was joined may be listed for a moment more
-    with pytest.raises(ValueError, match="threads=-1"):
-        StoreServer("127.0.0.1", threads=-1)
-
-
 @pytest.fixture(params=[1, 4], ids=["1 thread", "4 threads"])
 def server(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
     with StoreServer("127.0.0.1", threads=request.param) as server:
         yield server
-
-
-def test_close_ends_those_who_wait_from_any_thread_and_once(server: StoreServer) -> None:
-    with standing(server.port, wire.keyed(wire.WAIT, [b"/never"]), count=40) as clients:
-        for client in clients:
-            assert client.fence() == b""
-        counts = [loop["connections"] for loop in server.stats()["loops"]]
-        assert sum(counts) == 40
-        assert max(counts) - min(counts) <= 4, "they are spread over the loops"
-        threads = [threading.Thread(target=server.close) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE)
-            assert not thread.is_alive()
-        server.close()
-        for client in clients:
-            assert client.until_close() == b""
-    assert server.stats()["connections"]["open"] == 0
-    assert reachable(server.port) == set()
 
 
 @pytest.mark.parametrize("keyspace_outlives_it", [False, True])
@@ -211,25 +153,6 @@ def test_a_server_that_is_dropped_is_closed(keyspace_outlives_it: bool) -> None:
     assert reachable(port) == set()
     if keyspace:
         keyspace.close()
-
-
-def test_nothing_is_left_of_a_closed_server() -> None:
-    files, loops = open_files(), loop_threads()
-    for _ in range(10):
-        with StoreServer("127.0.0.1", threads=4) as server, Bystanders(server.port, clients=4) as bystanders:
-            bystanders.advance(1)
-        eventually(lambda: loop_threads() <= loops)
-    del server
-    expect_no_more_files(files)
-
-
-def test_no_name_server_can_be_asked() -> None:
-    """torch's server asks one about every client, on its only thread: ours has no function for that."""
-    import rdzv_plugins.kvstore._native as native
-
-    code = Path(native.__file__).read_bytes()
-    assert b"getpeername" in code
-    assert not [name for name in (b"getnameinfo", b"gethostbyaddr", b"getaddrinfo", b"gethostbyname") if name in code]
 
 
 class RefusedOnce(socket.socket):

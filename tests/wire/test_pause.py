@@ -12,7 +12,7 @@ import pytest
 from kits.eventually import eventually
 from kits.wire.attack_kit import ServerProcess
 from kits.wire.proxy_kit import silent
-from kits.wire.standstill import stand_still, stopped
+from kits.wire.standstill import stopped
 from kits.wire.wire_client import PATIENCE, STOP_WAITING, WAIT, Raw, get, keyed, set_
 from torch.distributed import TCPStore
 
@@ -91,21 +91,6 @@ def test_nobody_is_served_until_it_resumes(apart: ServerProcess, stack: ExitStac
     assert not space(apart)["paused"]
     stock.set("new", "step")
     assert waiting.get("new") == b"step"
-
-
-def test_a_stall_while_it_pauses_is_another_pause(apart: ServerProcess, stack: ExitStack) -> None:
-    client = stack.enter_context(closing(Raw(apart.port)))
-    stand_still([apart.pid], STAND_S)
-    expect_pause(apart, 1)
-    stand_still([apart.pid], STAND_S)
-    expect_pause(apart, 2)
-    assert apart.ask("resume 1") is False
-    client.send(get(b"/key"))
-    expect_pause(apart, 2)
-    assert silent([client])
-    assert apart.ask("close") is True
-    assert client.until_close() == b""
-    assert apart.ask("resume 2") is False
 
 
 def test_what_cannot_pause() -> None:

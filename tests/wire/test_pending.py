@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 import pytest
 from kits.eventually import eventually
 from kits.wire import proof_kit as proofs
-from kits.wire.attack_kit import Bystanders, Crowd, ServerProcess, standing
+from kits.wire.attack_kit import Bystanders, ServerProcess, standing
 from kits.wire.proof_kit import MINE, RUN, Client
 from kits.wire.standstill import stopped
 from kits.wire.wire_client import PATIENCE, Raw, validate
@@ -78,23 +78,6 @@ def test_one_address_does_not_take_the_room_of_another(threads: int) -> None:
         assert all(map(is_open, others))
         assert sum(map(is_open, crowd)) == 10
         bystanders.advance(5)
-
-
-def test_they_leave_half_of_the_connections_and_make_room_for_who_comes() -> None:
-    with ServerProcess(threads=1, connections=40) as server, ExitStack() as held:
-        crowd = [held.enter_context(each) for each in silent(server.port, 30)]
-        opened(server, 20)
-        assert server.stats()["limits"]["pending_connections"] == 20
-        speaking = Crowd(Raw(server.port) for _ in range(40))
-        with speaking:
-            for client in speaking:
-                assert client.fence() == b""
-            eventually(lambda: not any(map(is_open, crowd)), server.stats)
-            counts = server.stats()["connections"]
-            assert (counts["open"], counts["peak"], counts["pending"]) == (40, 40, 0)
-            with Raw(server.port, validated=False) as late:  # nobody is left who would make room
-                assert late.until_close() == b""
-        assert server.stats()["refused"] == {REASON: 30, "too many connections": 1}
 
 
 def test_who_has_spoken_is_none_of_them_though_it_was_not_heard_yet(threads: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -25,8 +25,6 @@ from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.kvstore.tcpstore.torch_store import serve
 from rdzv_plugins.options import PortRange
 from rdzv_plugins.store import Prefixed
-
-Connect = Callable[[], PlainClient]
 
 
 @contextmanager
@@ -85,17 +83,6 @@ def test_what_one_client_writes_torchs_client_reads_under_the_prefix(port: int) 
     assert [ours.delete_key("a"), ours.delete_key("a")] == [True, False]
     assert not theirs.check(["a"])
     assert ours.num_keys() == theirs.num_keys()
-
-
-def test_get_waits_for_another_client(port: int) -> None:
-    reader, writer = connect(port), connect(port)
-    got: list[list[bytes]] = []
-    thread = threading.Thread(target=lambda: got.append(reader.multi_get(["x", "y"])))
-    thread.start()
-    writer.set("x", "1")
-    writer.set("y", "2")
-    thread.join(60)
-    assert got == [[b"1", b"2"]]
 
 
 def test_a_wait_ends_after_its_timeout_and_the_connection_goes_on(port: int) -> None:
@@ -223,16 +210,6 @@ def test_interruption_ends_connecting_to_what_does_not_answer() -> None:
     interrupt = lambda connection: (connection.recv(1), interruption.interrupt("round 7 is over"))  # noqa: E731
     with answering(interrupt) as port, pytest.raises(EndpointUnreachable, match="round 7 is over"):
         reach(Endpoint("127.0.0.1", port), 300, "it", greet_store, interruption=interruption)
-
-
-def test_no_name_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> Any:
-        raise AssertionError("a look-up")
-
-    with native() as port:
-        for name in ("gethostbyaddr", "getnameinfo", "getfqdn"):
-            monkeypatch.setattr(socket, name, refuse)
-        assert connect(port).add("k", 1) == 1
 
 
 def test_a_part_of_a_store_has_its_own_keys(port: int) -> None:

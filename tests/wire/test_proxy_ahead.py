@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kits.eventually import eventually
 from kits.wire import wire_client as wire
-from kits.wire.proxy_kit import CLIENTS, Node, crowd, expect_requests, operations, trunks
+from kits.wire.proxy_kit import Node, crowd, operations, trunks
 
 from rdzv_plugins.kvstore.native.server import StoreServer
 
@@ -41,32 +41,6 @@ def test_keys_that_are_numbered_are_read_ahead(root: StoreServer, node: Node, cl
     for client in clients[1:3]:
         assert gloo(client, keys) == [b"address of " + key for key in keys]
     assert operations(root) == before, "the next readers cost the root nothing"
-
-
-def test_numbered_keys_that_come_late_and_those_that_never_come(
-    root: StoreServer, node: Node, clients: list[wire.Raw]
-) -> None:
-    keys = [b"/late/%d" % rank for rank in range(40)]
-    with wire.Raw(root.port) as other:
-        other.send(b"".join(wire.set_(key, b"early") for key in keys[:5]))
-        assert gloo(clients[0], keys[:5]) == [b"early"] * 5
-        for client in clients:
-            client.send(wire.keyed(wire.WAIT, keys[5:]))
-        expect_requests(node, "wait", 10 + CLIENTS)
-        assert clients[0].fence() == b""
-        for key in keys[:4:-1]:  # against the order
-            other.send(wire.set_(key, key))
-        for client in clients:
-            assert client.receive(1) == wire.STOP_WAITING
-            client.send(wire.keyed(wire.MULTI_GET, keys[5:]))
-            assert [client.receive_text() for _ in keys[5:]] == keys[5:]
-        # what has been asked for ahead of anybody is nobody's wait
-        assert node.proxy.stats()["keyspaces"][0]["waited"] == []
-        # and it may still be set, and be deleted, by anybody
-        other.do(wire.set_(b"/late/40", b"x"))
-        assert clients[1].get(b"/late/40") == b"x"
-        assert other.ask(wire.delete(b"/late/40"), 8) == wire.i64(1)
-        assert clients[1].get(b"/late/40") == b""
 
 
 def test_the_report_of_a_proxy_comes_to_its_root(root: StoreServer) -> None:

@@ -12,15 +12,10 @@ from kits.eventually import eventually
 from kits.wire import trunk_peer as trunk
 from kits.wire import wire_client as wire
 from kits.wire.attack_kit import MIB, PROXY, Bystanders, ServerProcess
-from kits.wire.proxy_kit import Node, advance, crowd, trunks
+from kits.wire.proxy_kit import advance, crowd, trunks
 from kits.wire.relay import Relay
-from kits.wire.session_peers import answering, says
-from kits.wire.store_servers import running
+from kits.wire.session_peers import answering
 from kits.wire.trunk_peer import ERROR, FORWARD, OK, answer, attach, attached, frame, framed, text
-
-from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import EndpointUnreachable
-from rdzv_plugins.kvstore.native.proxy import StoreProxy
 
 pytestmark = pytest.mark.thorough
 
@@ -90,29 +85,6 @@ def test_a_root_refuses_an_attach_that_is_wrong_and_operations_without_one(
     assert [name for name in names(root) if name != "by hand"] == ["other"]
 
 
-def test_random_frames_of_a_proxy_hurt_nobody(root: ServerProcess, others: list[Bystanders]) -> None:
-    dice = random.Random(4)
-    good = [
-        frame(2, FORWARD, wire.get(KEY)),
-        frame(3, FORWARD, wire.set_(b"/random", b"v" * 50)),
-        frame(4, trunk.FOLLOW, text(b"/never") + b"\1"),
-        frame(5, trunk.ARRIVE, text(b"/barrier") + struct.pack("<qq", 9, 1)),
-        frame(6, trunk.GIVE_BACK, text(b"/queue")),
-        frame(7, trunk.REPORT, b'{"name": "liar", "workers": -1}'),
-        frame(8, trunk.REPORT, dice.randbytes(200)),
-    ]
-    for token in range(100, 200):
-        with attached(root.port, token) as client:
-            for _ in range(20):
-                data = bytearray(dice.choice(good))
-                if dice.random() < 0.3:
-                    data[dice.randrange(4, len(data))] ^= 1 << dice.randrange(8)
-                client.send(bytes(data))
-        if token % 10 == 0:
-            advance(others)
-    assert isinstance(root.stats(), dict), "still JSON, whatever was reported"
-
-
 def test_who_takes_over_a_trunk_ends_the_one_before(root: ServerProcess, others: list[Bystanders]) -> None:
     """As a proxy does that has noticed a break before its root; and a stranger would have to know the token."""
     with attached(root.port, 77, grace_ms=60_000) as first, framed(root.port) as second:
@@ -126,36 +98,6 @@ def test_who_takes_over_a_trunk_ends_the_one_before(root: ServerProcess, others:
         first.until_close()
         second.send(frame(4, FORWARD, wire.add(KEY, 0)))
         assert answer(second) == (4, OK, b"\0" + wire.i64(2))
-    advance(others)
-
-
-def unreachable(port: int, *words: str) -> None:
-    with pytest.raises(EndpointUnreachable) as caught:
-        StoreProxy(Endpoint("127.0.0.1", port), timeout=1.0)
-    assert all(word in str(caught.value) for word in (str(port), *words)), caught.value
-
-
-def test_what_is_no_root_is_told_apart() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        unreachable(port)  # accepts, and says nothing
-    unreachable(port, "refused")
-    with running("torch") as torchs:
-        unreachable(torchs.port, "torch")
-    for said in (b"HTTP/1.1 400 Bad Request\r\n\r\n", b"RDZV" + struct.pack("<I", 9)):
-        with answering(says(said)) as port:
-            unreachable(port)
-
-
-def test_a_leaf_takes_no_proxies(root: ServerProcess, others: list[Bystanders]) -> None:
-    with Node(root.port) as leaf, Bystanders(leaf.port, clients=3) as workers:
-        try:
-            with Node(leaf.port) as node:
-                node.expect_lost()
-        except EndpointUnreachable:
-            pass
-        workers.advance(3)
-        assert leaf.proxy.lost == ""
     advance(others)
 
 

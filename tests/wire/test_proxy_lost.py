@@ -13,9 +13,6 @@ from kits.wire.coordination_kit import stop
 from kits.wire.proxy_kit import FOREVER, Node, Workers, advance, assert_new_or_closed, crowd, expect_requests, trunks
 from kits.wire.relay import Relay
 
-from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import EndpointUnreachable
-from rdzv_plugins.kvstore.native.proxy import StoreProxy
 from rdzv_plugins.kvstore.native.server import StoreServer
 
 pytestmark = pytest.mark.thorough
@@ -82,54 +79,6 @@ def test_a_root_that_has_begun_anew_is_another(root: StoreServer, others: list[B
         advance(others)
 
 
-def test_root_gone() -> None:
-    """Below two tiers, which are all told."""
-    with (
-        ServerProcess(threads=2) as root,
-        Node(root.port, leaf=False) as top,
-        Node(top.port) as node,
-        crowd(node.port, 2) as (waiting, idle),
-        Workers(node.port) as workers,
-    ):
-        waiting.send(wire.keyed(wire.WAIT, [KEY]))
-        workers.advance(1)
-        root.kill()
-        workers.expect_closed()
-        for client in (waiting, idle):
-            expect_cut_off(node, client)
-        node.expect_lost()
-        top.expect_lost()
-
-
-def test_keyspace_closed(root: StoreServer, others: list[Bystanders]) -> None:
-    """As at the end of a round: its workers are cut off, those of another keyspace of the same server are not."""
-    space = root.open_keyspace("round 1")
-    with Node(space.port) as node, crowd(node.port, 2) as (waiting, idle), Workers(node.port) as workers:
-        waiting.send(wire.keyed(wire.WAIT, [KEY]))
-        workers.advance(1)
-        space.close()
-        workers.expect_closed()
-        for client in (waiting, idle):
-            expect_cut_off(node, client)
-        node.expect_lost()
-        advance(others)
-    with pytest.raises(EndpointUnreachable):
-        StoreProxy(Endpoint("127.0.0.1", space.port), timeout=0.3)
-
-
-def test_proxy_closed(root: StoreServer, others: list[Bystanders]) -> None:
-    """At once, its root knows; nobody is told that anything is lost."""
-    with Node(root.port, name="closed") as node:
-        with crowd(node.port, 1) as (client,):
-            client.do(wire.keyed(wire.WAIT, [KEY]))
-            node.proxy.close()
-            expect_cut_off(node, client)
-        assert node.proxy.lost == ""
-        assert node.losses.empty()
-        expect_forgotten(root)
-        advance(others)
-
-
 def served(root: StoreServer, **options: object) -> ServerProcess:
     return ServerProcess(threads=PROXY, root=root.port, proxy=options)
 
@@ -169,28 +118,6 @@ def test_proxy_killed(root: StoreServer, others: list[Bystanders]) -> None:
             next_.do(wire.keyed(wire.WAIT, [b"/queue"]))
             writer.send(wire.queue_push(b"/queue", b"x"))
             assert next_.receive(1) == wire.STOP_WAITING
-
-
-def test_leaf_and_then_middle_killed(root: StoreServer, others: list[Bystanders]) -> None:
-    """Who is above forgets the leaf after its grace; those below the middle have lost their root, at once."""
-    with served(root, leaf=False, grace=FOREVER, name="middle") as middle, Node(middle.port) as sibling:
-        with (
-            ServerProcess(threads=PROXY, root=middle.port, proxy={"grace": 8.0}) as leaf,
-            wire.Raw(root.port) as writer,
-        ):
-            held(leaf, writer, b"old")
-            with crowd(leaf.port, 1) as (client,), Workers(sibling.port) as workers:
-                client.do(wire.keyed(wire.WAIT, [b"/never"]))
-                leaf.kill()
-                assert client.until_close() == b""
-                writer.do(wire.set_(KEY, b"new"))
-                workers.advance(3)
-                eventually(lambda: len(trunks(middle.stats())) == 1, middle.stats)
-                eventually(lambda: awaited(root) == [], root.stats)
-                middle.kill()
-                workers.expect_closed()
-        sibling.expect_lost()
-        advance(others)
 
 
 @pytest.mark.parametrize("tiers", [1, 2])

@@ -57,21 +57,6 @@ def test_who_writes_and_then_reads_sees_the_other_write_or_is_seen(proxied, othe
     other.close()
 
 
-@pytest.mark.parametrize("order", [(0, 1), (2, 0), (0, 2)], ids=["proxies", "root to proxy", "proxy to root"])
-def test_who_sees_the_second_write_sees_the_first(proxied, order):
-    writer, reader = (anywhere(proxied, each) for each in order)
-    writer.send(b"".join(wire.set_(X, b"%d" % turn) + wire.set_(Y, b"%d" % turn) for turn in range(1, ROUNDS + 1)))
-    reader.send((wire.get(Y) + wire.get(X)) * ROUNDS * READS)
-    seen = values(reader, 2 * ROUNDS * READS)
-    for y, x in zip(seen[::2], seen[1::2], strict=True):
-        assert x >= y
-    assert writer.fence() == b""
-    reader.send(wire.get(X) + wire.get(Y))
-    assert values(reader, 2) == [ROUNDS, ROUNDS]
-    writer.close()
-    reader.close()
-
-
 def test_two_readers_agree_on_the_order_of_two_writes(proxied):
     """Reads of independent writes: if one has seen x and not yet y, the other cannot have seen y and not x."""
     writers = [anywhere(proxied, each) for each in (0, 2)]
@@ -89,20 +74,6 @@ def test_two_readers_agree_on_the_order_of_two_writes(proxied):
             assert not (c > b and d < a), (a, b, c, d)
     for client in writers + readers:
         client.close()
-
-
-def test_a_client_reads_what_it_has_written(proxied):
-    """Its own proxy keeps the value, others write it too, and its own write is never behind."""
-    other = anywhere(proxied, 1)
-    own = proxied.connect(0)
-    other.send(b"".join(wire.set_(X, b"other%d" % turn) + wire.get(X) for turn in range(ROUNDS)))
-    own.send(b"".join(wire.set_(X, b"own%d" % turn) + wire.get(X) * READS for turn in range(ROUNDS)))
-    for turn in range(ROUNDS):
-        seen = [own.receive_text() for _ in range(READS)]
-        while seen and seen[0] == b"own%d" % turn:
-            seen.pop(0)
-        assert all(value.startswith(b"other") for value in seen), (turn, seen)
-    other.close()
 
 
 WRITES: dict[str, tuple[Callable[[int], bytes], Callable[[int], bytes]]] = {
@@ -156,19 +127,3 @@ def test_what_is_wiped_is_gone_everywhere(proxied):
         for reader in readers:
             eventually(lambda reader=reader: reader.get(X) == b"")  # a moment later
             assert reader.ask(wire.keyed(wire.CHECK, [X]), 1) == b"\1"
-
-
-def test_a_wait_for_what_was_deleted_waits(proxied):
-    """A key that a proxy has kept, and that another has deleted since, is not there."""
-    reader, other = proxied.connect(0), proxied.connect(1)
-    for turn in range(1, 20):
-        other.do(wire.set_(X, b"%d" % turn))
-        assert reader.ask(wire.keyed(wire.WAIT, [X]) + wire.get(X) * 3, 1) == wire.STOP_WAITING
-        assert values(reader, 3) == [turn] * 3
-        other.send(wire.delete(X))
-        assert other.fence() == wire.i64(1)
-        reader.do(wire.keyed(wire.WAIT, [X]))
-        assert other.fence() == b""
-        other.send(wire.set_(X, b"77"))
-        assert reader.receive(1) == wire.STOP_WAITING
-        assert reader.get(X) == b"77"

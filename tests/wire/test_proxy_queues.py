@@ -71,25 +71,6 @@ def test_each_push_wakes_one(waiting: list[wire.Raw], nodes: list[Node], other: 
         assert pusher.ask(wire.queue_len(QUEUE), 8) == wire.i64(5)
 
 
-def test_those_who_wait_again_are_last(waiting: list[wire.Raw], other: wire.Raw) -> None:
-    for turn in range(12):
-        push(other)
-        assert told(waiting) == [number == turn % 4 for number in range(4)]
-        assert other.ask(wire.queue_pop(QUEUE), 17) == wire.i64(1) + wire.text(b"0")
-        waiting[turn % 4].send(WAIT)
-        assert waiting[turn % 4].fence() == b""
-
-
-def test_who_has_cancelled_is_not_woken_for_another(waiting: list[wire.Raw], other: wire.Raw) -> None:
-    for client in (waiting[0], waiting[3]):
-        client.send(wire.op(wire.CANCEL_WAIT))
-        assert client.fence() == wire.WAIT_CANCELED
-    for turn in range(3):
-        push(other)
-        assert sum(told(waiting[1:3])) == (1 if turn < 2 else 0)
-    assert told(waiting) == [False] * 4
-
-
 def test_who_is_gone_is_not_woken_for_another(root: StoreServer, nodes: list[Node], waiting: list[wire.Raw]) -> None:
     waiting[0].close()
     waiting[1].close()
@@ -154,35 +135,6 @@ def test_a_wake_that_comes_too_late_for_one_is_for_another(root: StoreServer, ot
             relay.mend()
         assert second.receive(1) == wire.STOP_WAITING
         assert second.ask(wire.queue_pop(QUEUE), 17) == wire.i64(1) + wire.text(b"0")
-
-
-def test_a_wake_that_comes_too_late_is_for_the_next_of_the_same_proxy(root: StoreServer, other: wire.Raw) -> None:
-    with Relay(root.port) as relay, Node(relay.port) as node, crowd(node.port, 3) as clients:
-        for client in clients:
-            client.send(WAIT + wire.queue_len(wire.NO_QUEUE))
-            assert client.receive(8) == wire.i64(0)
-        relay.stall()
-        push(other, 2)
-        clients[0].close()
-        eventually(lambda: node.proxy.stats()["connections"]["open"] == 2, node.proxy.stats)
-        relay.mend()
-        for client in clients[1:]:
-            assert client.receive(1) == wire.STOP_WAITING
-
-
-def test_a_key_that_is_waited_for_with_others(waiting: list[wire.Raw], nodes: list[Node], other: wire.Raw) -> None:
-    """Who misses another key too is not content with a push, which goes on to the next in line; it stays ticked off."""
-    with crowd(nodes[0].port, 1) as (both,), wire.Raw(nodes[1].port, through=True) as later:
-        both.send(wire.keyed(wire.WAIT, [b"/q2", b"/missing"]) + wire.queue_len(wire.NO_QUEUE))
-        assert both.receive(8) == wire.i64(0)
-        later.do(wire.keyed(wire.WAIT, [b"/q2"]))
-        other.send(wire.queue_push(b"/q2", b"x"))
-        assert later.receive(1) == wire.STOP_WAITING
-        assert other.fence() == b""
-        assert both.fence() == b""
-        other.send(wire.set_(b"/missing", b""))
-        assert both.receive(1) == wire.STOP_WAITING
-    assert told(waiting) == [False] * 4
 
 
 @pytest.mark.parametrize("kind", ["threads=4", "proxies", pytest.param("tiers", marks=pytest.mark.thorough)])

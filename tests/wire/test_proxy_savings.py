@@ -133,18 +133,6 @@ def test_adds_that_meet_go_up_as_one(root: StoreServer, deltas: list[int]) -> No
         )
 
 
-def test_adds_of_many_proxies_give_every_number_once(root: StoreServer) -> None:
-    turns = 400
-    with Node(root.port) as one, Node(root.port, leaf=False) as top, Node(top.port) as two:
-        with crowd(one.port, 4) as mine, crowd(two.port, 4) as theirs, crowd(root.port, 1) as direct:
-            clients = [*mine, *theirs, *direct]
-            for client in clients:
-                client.send(wire.add(KEY, 1) * turns)
-            numbers = [[client.receive_i64() for _ in range(turns)] for client in clients]
-        assert all(each == sorted(each) for each in numbers)
-        assert sorted(chain.from_iterable(numbers)) == list(range(1, len(clients) * turns + 1))
-
-
 def test_adds_of_those_who_are_gone_and_adds_to_a_word(root: StoreServer) -> None:
     """Who is gone has added all the same, or not at all; an add to a word closes only who has added."""
     with Relay(root.port) as relay, Node(relay.port) as node, crowd(node.port, 2 * CLIENTS + 1) as (other, *clients):
@@ -196,16 +184,3 @@ def test_arrivals_of_a_node_go_up_together(root: StoreServer) -> None:
                 assert raw.get(key) == b"%d" % (nodes * CLIENTS)
         saved = [proxy.stats()["proxy"]["saved"]["arrivals"] for proxy in (one, two)]
         assert sum(saved) == 5 * nodes * CLIENTS - root.stats()["requests"]["arrive"]
-
-
-def test_barriers_of_different_sizes(root: StoreServer, node: Node, clients: list[wire.Raw]) -> None:
-    """Each holds until as many as its own size have come, from wherever."""
-    for client, size in zip(clients, (3, 1, 5, 3, 8), strict=False):
-        client.send(wire.barrier(KEY, size))
-    for client in clients[:4]:
-        assert client.receive(1) == wire.STOP_WAITING
-    assert clients[4].fence() == b""
-    with wire.Raw(root.port) as other:
-        for client in (*clients[5:7], other):
-            assert client.ask(wire.barrier(KEY, 0), 1) == wire.STOP_WAITING
-    assert clients[4].receive(1) == wire.STOP_WAITING

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -161,32 +160,6 @@ def test_a_value_goes_whole_over_breaks(root: StoreServer, relay: Relay, node: N
             client.receive_i64()
             client.receive_text()
         broken.result()
-
-
-def test_breaks_while_nothing_is_asked(way: tuple[Relay, Node]) -> None:
-    """As in a job that trains for days: each break is mended, however many there are, and none is for nothing."""
-    relay, node = way
-    with crowd(node.port, 1) as (client,):
-        for _ in range(12):
-            before = relay.connections
-            relay.break_()
-            relay.mend()
-            eventually(lambda before=before: relay.connections > before, lambda: node.proxy.lost)
-            eventually(lambda: node.proxy.stats()["proxy"]["attached"], lambda: node.proxy.lost)
-        assert client.ask(wire.add(KEY, 1), 8) == wire.i64(1)
-
-
-@pytest.mark.thorough
-def test_grace_is_for_each_break(root: StoreServer) -> None:
-    """Many breaks, which together last longer than the grace of one."""
-    with Relay(root.port) as relay, Node(relay.port, grace=9.0) as node, Workers(node.port) as workers:
-        for _ in range(8):
-            workers.advance(1)
-            relay.break_()
-            threading.Event().wait(1.2)  # how long a break lasts is what is tested, not when something is ready
-            relay.mend()
-        workers.advance(1)
-        assert node.proxy.lost == ""
 
 
 def test_the_root_says_who_is_not_there(root: StoreServer, relay: Relay, node: Node) -> None:

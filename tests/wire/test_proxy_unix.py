@@ -12,9 +12,8 @@ from kits.eventually import eventually
 from kits.wire import wire_client as wire
 from kits.wire.attack_kit import Bystanders
 from kits.wire.other_user import NOBODY, asked
-from kits.wire.proxy_kit import FOREVER, Node, crowd
+from kits.wire.proxy_kit import Node
 
-from rdzv_plugins.errors import AddressInUse
 from rdzv_plugins.kvstore.native.server import StoreServer
 
 pytestmark = pytest.mark.thorough
@@ -80,30 +79,3 @@ def test_who_has_hung_up_is_nobody_that_is_known(root: StoreServer, path: str) -
         eventually(lambda: node.proxy.stats()["connections"]["closed"] == 2, node.proxy.stats)
         assert node.proxy.stats()["refused"] == {"foreign user": 2}
         assert node.requests("set") == 0
-
-
-def test_a_unix_socket_that_is_taken(root: StoreServer, path: str) -> None:
-    with Node(root.port) as one, Node(root.port) as two:
-        one.proxy.listen_unix(path)
-        with pytest.raises(AddressInUse, match="already in use"):
-            two.proxy.listen_unix(path)
-        assert asked(path) == wire.pong(7)
-    with Node(root.port, grace=FOREVER) as node, pytest.raises(AddressInUse):
-        node.proxy.listen_unix("/nowhere/at/all" if not path.startswith("@") else "@" + "x" * 200)
-
-
-def test_workers_of_all_sockets_have_one_store(root: StoreServer, path: str) -> None:
-    with Node(root.port) as node, crowd(node.port, 1) as (tcp,):
-        other = node.proxy.listen("127.0.0.2")
-        node.proxy.listen_unix(path)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-            client.settimeout(60)
-            client.connect("\0" + path[1:] if path.startswith("@") else path)
-            client.sendall(wire.validate() + wire.set_(KEY, b"value") + wire.ping(9))
-            assert client.recv(4, socket.MSG_WAITALL) == wire.pong(9)
-            assert tcp.get(KEY) == b"value"
-            with socket.create_connection(("127.0.0.2", other)) as third:
-                third.sendall(wire.validate() + wire.get(KEY))
-                assert third.recv(13, socket.MSG_WAITALL) == wire.text(b"value")
-            node.proxy.close()
-            assert client.recv(1) == b""

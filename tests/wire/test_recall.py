@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
@@ -13,7 +12,7 @@ import pytest
 from kits.eventually import eventually
 from kits.wire.attack_kit import Bystanders
 from kits.wire.proxy_kit import Node
-from kits.wire.trunk_peer import FORWARD, OK, RECALL, RECALLED, RECEIVED, TAKEN, answer, attached, frame
+from kits.wire.trunk_peer import FORWARD, OK, RECALL, RECEIVED, TAKEN, answer, attached, frame
 from kits.wire.wire_client import PATIENCE, Closed, Raw, get, set_
 
 from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
@@ -87,29 +86,6 @@ def test_one_that_stands_still_is_let_in_again(root: StoreServer) -> None:
         frozen.until_close()
         with closing(attached(root.port, 77, grace_ms=GRACE_MS)) as again:
             assert fetch(again, b"/key", 6) == (False, b"new")
-
-
-def test_one_that_takes_its_time_cannot_do_so_again_and_again(root: StoreServer) -> None:
-    def running() -> float:
-        """The root's time: if it stands still, all have longer."""
-        return time.monotonic() - max(loop["stalled_s"] for loop in root.stats()["loops"])
-
-    hold = 8.0
-    with closing(Raw(root.port)) as writer, closing(attached(root.port, 77, grace_ms=int(2000 * hold))) as slow:
-        writer.do(set_(b"/key", b"old"))
-        assert fetch(slow, b"/key") == (True, b"old")
-        writer.send(set_(b"/key", b"new") + get(b"/key"))
-        recall = answer(slow)
-        assert recall[1] == RECALL
-        begun = running()
-        while running() < begun + 0.55 * hold:  # of the time that it has
-            slow.send(BEAT)
-            assert answer(slow)[1] == TAKEN
-            time.sleep(0.05)
-        slow.send(frame(6, RECALLED, struct.pack("<I", recall[0])))
-        assert writer.receive_text() == b"new"
-        assert fetch(slow, b"/key", 7) == (False, b"new")
-        assert root.stats()["refused"] == {}
 
 
 def test_what_is_kept_for_who_waits_for_it_is_limited() -> None:

@@ -7,13 +7,12 @@ from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 from kits.wire import wire_client as wire
-from kits.wire.attack_kit import MIB, PROXY, Bystanders, ServerProcess
+from kits.wire.attack_kit import MIB
 from kits.wire.coordination_kit import Losses, Recorder, opened
 from kits.wire.proxy_kit import Node
 from kits.wire.session_peers import at
 from kits.wire.stock_client import LATE
-from kits.wire.trunk_peer import FORWARD, attached, frame
-from kits.wire.wire_client import PATIENCE, Closed, Raw
+from kits.wire.wire_client import PATIENCE, Raw
 from torch.distributed import DistError, TCPStore
 
 from rdzv_plugins.coordination import Event, Session
@@ -102,21 +101,6 @@ def test_what_one_session_is_sent_at_once() -> None:
         job.advance()
 
 
-def test_what_a_trunk_has_not_said_to_have_is_limited() -> None:
-    limits = StoreLimits(output_bytes=64 * 1024)
-    with (
-        StoreServer("127.0.0.1", limits=limits) as server,
-        Raw(server.port) as worker,
-        attached(server.port, 7) as trunk,
-    ):
-        worker.do(wire.set_(b"/key", bytes(10_000)))
-        for number in range(10):
-            trunk.send(frame(5 + number, FORWARD, wire.get(b"/key")))
-        trunk.until_close()
-        assert server.stats()["refused"] == {"unread replies": 1}
-        assert worker.fence() == b""
-
-
 def test_sessions_of_a_run_and_in_all() -> None:
     with limited(run_sessions=3, sessions=6) as (server, job), ExitStack() as held:
         for _ in range(3):
@@ -146,34 +130,6 @@ def test_watches_of_a_session_and_of_a_run() -> None:
         assert server.stats()["refused"] == {"too many watches": 2}
 
 
-def fill(client: Raw) -> None:
-    for number in range(1000):
-        client.send(wire.multi_set([(b"/%d/%d" % (number, each), b"") for each in range(50)]))
-        client.fence()
-
-
-@pytest.mark.thorough
-def test_keys_of_a_keyspace(threads: int) -> None:
-    """By writes and by waits, which need to know a key as well. Told in steps, so the number is about that."""
-    most = 4000
-    with ExitStack() as stack:
-        root = stack.enter_context(ServerProcess(threads=threads or 1, stored_keys=most))
-        server = stack.enter_context(ServerProcess(threads=PROXY, root=root.port)) if threads == PROXY else root
-        bystanders = stack.enter_context(Bystanders(server.port))
-        with Raw(server.port) as greedy, pytest.raises(Closed):
-            fill(greedy)
-        assert most - 1500 < root.stats()["keyspaces"][0]["keys"] < most + 1500
-        fresh = [b"/fresh/%d" % each for each in range(2000)]
-        for request in (wire.multi_set([(key, b"") for key in fresh]), wire.keyed(wire.WAIT, fresh)):
-            bystanders.advance(3)
-            with Raw(server.port) as greedy:
-                greedy.send(request)
-                greedy.until_close()
-        with Raw(server.port) as other:  # what is there may be waited for
-            assert other.ask(wire.keyed(wire.WAIT, [b"/0/%d" % each for each in range(50)]), 1) == b"\0"
-        server.expect_refused("too many stored keys", 3)
-
-
 def test_a_count_goes_on_in_a_full_keyspace() -> None:
     with StoreServer("127.0.0.1", limits=StoreLimits(stored_keys=3000)) as server, Raw(server.port) as client:
         assert client.ask(wire.add(b"/count", 1), 8) == wire.i64(1)
@@ -194,13 +150,6 @@ def fill_with_big(client: TCPStore) -> None:
     for number in range(64):
         client.set(f"big/{number}", "x" * MIB)
         client.get(f"big/{number}")
-
-
-def fill_with_little(client: TCPStore, way: str) -> None:
-    for number in range(200_000):
-        getattr(client, way)(f"{way}/{number}", "")
-        if number % 1000 == 0:
-            client.check(["any"])
 
 
 @pytest.mark.parametrize("through", ["direct", "proxy"])
@@ -224,19 +173,6 @@ def test_stock_clients_hear_of_a_full_store(through: str) -> None:
         assert other.delete_key("big/1")
         other.set("big/0", "y" * MIB)
         assert other.get("big/0") == b"y" * MIB
-
-
-@pytest.mark.thorough
-def test_small_values_and_queues_count_with_their_keys() -> None:
-    with StoreServer("127.0.0.1", threads=2, limits=StoreLimits(stored_bytes=8 * MIB)) as small:
-        for way in ("set", "queue_push"):
-            client = stock(small.port)
-            with pytest.raises((DistError, RuntimeError)):
-                fill_with_little(client, way)
-            assert small.stats()["keyspaces"][0]["keys"] < 100_000
-            small.first.wipe()
-        assert small.stats()["refused"] == {"store full": 2}
-        stock(small.port).set("works", "again")
 
 
 def test_by_default_it_is_a_share_of_the_memory() -> None:

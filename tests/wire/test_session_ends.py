@@ -7,9 +7,7 @@ import re
 import select
 import signal
 import socket
-import subprocess
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -220,22 +218,6 @@ def test_a_fork_amid_a_call_back_does_not_stop_the_child(apart: ServerProcess) -
     session.list("", timeout=T)
 
 
-def inherited() -> Counter[str]:
-    """What leads out of a program that is started, or to one of the kernel's own."""
-    command = ["sh", "-c", "ls -l /proc/self/fd"]
-    listed = subprocess.run(command, close_fds=False, capture_output=True, text=True, check=True).stdout
-    names = [line.rpartition("-> ")[2] for line in listed.splitlines()]
-    return Counter(name for name in names if any(kind in name for kind in ("socket:", "eventpoll", "eventfd")))
-
-
-def test_a_program_that_is_started_inherits_no_descriptor() -> None:
-    before = inherited()  # of other tests, whose sockets torch may have made
-    with StoreServer("127.0.0.1") as server:
-        session = session_at(server.port)
-        assert not inherited() - before
-        session.close()
-
-
 def test_the_backend_of_the_hosting_process_closes_the_server() -> None:
     server = StoreServer("127.0.0.1", run="run")
     hosting, guest, losses = at(server.port, server=server), at(server.port), Losses()
@@ -271,12 +253,3 @@ def test_ending_a_watch_waits_for_the_call_that_runs(server: StoreServer, how: s
             leave(process)
 
     check_that_an_end_waits_for_the_call(session_at(server.port), how, change)
-
-
-def test_each_item_has_a_revision_of_its_own(server: StoreServer) -> None:
-    recorder = Recorder()
-    session = session_at(server.port)
-    session.watch("", recorder, timeout=T)
-    session.put({"a": b"", "b": b"", "c": b""}, timeout=T)
-    recorder.take(3)
-    assert len({each.revision for each in recorder.events}) == 3

@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 from kits.eventually import eventually
-from kits.wire.attack_kit import Bystanders, ServerProcess
+from kits.wire.attack_kit import ServerProcess
 from kits.wire.relay import Relay
 from kits.wire.standstill import KEEP_ALIVE, keep_alive, session, stopped
 from kits.wire.trunk_peer import RECEIVED, TAKEN, answer, attached, frame
@@ -66,12 +66,3 @@ def test_who_was_cut_off_is_given_up_and_hears_of_it() -> None:
         relay.mend()
         client.send(frame(7, KEEP_ALIVE))
         assert client.until_close() == b""
-
-
-def test_a_loop_that_is_busy_is_no_excuse() -> None:
-    """Whoever is silent is given up though others keep the server at work all the time."""
-    with StoreServer("127.0.0.1", threads=1) as server, ExitStack() as stack:
-        silent = stack.enter_context(closing(session(server.port, 0.5)))
-        stack.enter_context(Bystanders(server.port, clients=3))
-        assert silent.until_close() == b""
-        assert server.stats()["refused"] == {"session expired": 1}

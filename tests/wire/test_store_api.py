@@ -8,7 +8,7 @@ import pytest
 from kits.wire import wire_client as wire
 from kits.wire.stock_client import LATE, SOON, assert_works, connect
 from kits.wire.store_servers import Server
-from torch.distributed import DistError, DistNetworkError, DistStoreError, PrefixStore, QueueEmptyError, TCPStore
+from torch.distributed import DistError, DistNetworkError, DistStoreError, QueueEmptyError, TCPStore
 
 BINARY = bytes(range(256)) * 3
 MIB = 2**20
@@ -153,30 +153,6 @@ def test_an_offence_closes_that_client_only(server, store, key, value, call):
 def in_turn_raising(store: TCPStore, *calls: tuple[Any, ...]) -> None:
     for name, *arguments in calls:
         getattr(store, name)(*arguments)
-
-
-def test_prefix_store(store):
-    inner = PrefixStore("in", store)
-    nested = PrefixStore("deep", inner)
-    in_turn(inner, [("set", "key", b"1", None), ("add", "n", 3, 3), ("queue_push", "q", b"item", None)])
-    nested.set("key", b"2")
-    in_turn(store, [("get", "in/key", b"1"), ("get", "in/deep/key", b"2"), ("queue_pop", "in/q", b"item")])
-    calls: Calls = [
-        *(("get", "deep/key", b"2"), ("compare_set", "key", "1", "one", b"one"), ("append", "key", b"!", None)),
-        *(("multi_set", ["x", "y"], ["8", "9"], None), ("multi_get", ["key", "x", "y"], [b"one!", b"8", b"9"])),
-        *(("list_keys", ["deep/key", "key", "n", "x", "y"]), ("num_keys", 5), ("delete_key", "x", True)),
-        ("wait", ["x"], SOON, DistError),
-    ]
-    in_turn(inner, calls)
-    assert nested.check(["key"])
-    assert_works(store)
-
-
-def test_barrier_of_a_prefix_store_is_an_add_and_a_wait(store):
-    calls: Calls = [("barrier", "one", 1, LATE, None), ("barrier", "two", 2, SOON, DistError)]
-    in_turn(PrefixStore("p", store), [*calls, ("barrier", "two", 2, LATE, None)])
-    made = [f"p/{key}/{part}" for key in ("one", "two") for part in ("last_member", "num_members")]
-    assert sorted(store.list_keys()) == made
 
 
 def test_wait_for_workers_counts_each_client_and_no_clone_under_init(server, store):

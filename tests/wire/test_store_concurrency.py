@@ -172,37 +172,6 @@ def test_waiters_are_released_by_the_last_key_of_another_client(ours, pool):
     assert ours.waiters("/c") == 0
 
 
-def test_a_blocked_get_returns_the_value_that_is_set(ours, pool):
-    store = connect(ours)
-    jobs = [pool.submit(another(ours, store).get, "key") for _ in range(THREADS)]
-    until_waiting(ours, "/key", THREADS, jobs)
-    store.set("key", b"value")
-    assert [job.result(60) for job in jobs] == [b"value"] * THREADS
-
-
-def test_each_push_wakes_one_consumer_in_the_order_they_came(ours, pool):
-    store = connect(ours)
-    jobs = []
-    for count in range(1, THREADS + 1):
-        jobs.append(pool.submit(another(ours, store).queue_pop, "q"))
-        until_waiting(ours, "/q", count, jobs)
-    for turn, job in enumerate(jobs):
-        store.queue_push("q", b"%d" % turn)
-        assert job.result(60) == b"%d" % turn
-    assert store.queue_len("q") == 0
-
-
-def test_a_clone_works_while_the_original_waits(ours, pool):
-    store = connect(ours)
-    clone = store.clone()
-    job = pool.submit(store.wait, ["key"])
-    until_waiting(ours, "/key", 1, [job])
-    clone.set("other", b"1")
-    assert clone.get("other") == b"1"
-    clone.set("key", b"1")
-    job.result(60)
-
-
 def test_who_is_gone_or_has_given_up_waits_no_longer(ours):
     store = connect(ours)
     with ours.connect() as raw:

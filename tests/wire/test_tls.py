@@ -26,7 +26,7 @@ from kits.wire.tls_kit import Issued
 from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.coordination import Event
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import AccessRefused, ConnectionLost, EndpointUnreachable
+from rdzv_plugins.errors import AccessRefused, ConnectionLost
 from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.kvstore.native.framing import ask_statistics, frame
@@ -248,38 +248,6 @@ def test_bytes_that_are_changed_on_the_way_end_the_connection(server: StoreServe
             assert held.value == b"before"
 
 
-def test_a_trunk_whose_bytes_are_changed_is_made_again(server: StoreServer, ours: Issued) -> None:
-    with Relay(server.port) as relay, Node(relay.port, tls=ours.files) as node, Workers(node.port) as workers:
-        for round_ in range(4):
-            workers.advance(1)
-            once = iter([flipped])
-            relay.spoil(lambda data, once=once: next(once, bytes)(data))
-            eventually(lambda r=round_: node.proxy.stats()["proxy"]["reconnects"] > r, node.proxy.stats)
-        workers.advance(2)  # each answer of which was checked
-        assert node.proxy.lost == ""
-
-
-def test_a_connection_that_is_cut_anywhere_ends_in_a_sentence(server: StoreServer, ours: Issued) -> None:
-    def talk(port: int, undo: ExitStack, timeout: float = 0.2) -> None:
-        there = NativeCoordination(Endpoint("127.0.0.1", port), RUN, name="parallel", who="the store", tls=ours.files)
-        undo.callback(there.close)
-        session = there.open_session(LONG_S, on_lost=lambda _: None, timeout=timeout)
-        session.put({"key": bytes(4096)}, timeout=LONG_S)
-        session.list("", timeout=LONG_S)
-
-    with Relay(server.port) as relay:
-        for upward in (True, False):
-            for size in (1, 5, 100, 400, 900):
-                relay.break_after(size, upward=upward)
-                with ExitStack() as undo, pytest.raises((EndpointUnreachable, ConnectionLost)) as error:
-                    talk(relay.port, undo)
-                assert "127.0.0.1" in str(error.value)
-                relay.break_()  # should the time have been up sooner
-                relay.mend()
-        with ExitStack() as undo:
-            talk(relay.port, undo, LONG_S)
-
-
 @pytest.mark.parametrize("heard", [False, True])
 def test_a_connection_that_is_reset_at_once_is_one_that_hangs_up(ours: Issued, heard: bool) -> None:
     """As the kernel of a server that dies does with the queue of its listener."""
@@ -320,17 +288,6 @@ def test_who_dawdles_in_the_handshake_is_closed_and_holds_up_nobody(ours: Issued
             eventually(lambda: server.stats()["refused"] == {"no handshake": begun + 80}, server.stats)
         workers.advance(1)
         assert node.proxy.lost == ""
-
-
-def test_half_a_handshake_counts_as_half_a_request_does(ours: Issued) -> None:
-    with (
-        StoreServer("127.0.0.1", threads=1, limits=StoreLimits(buffered_bytes=MIB), tls=ours.files) as server,
-        standing(server.port, hello(), validated=False, count=40),
-        ExitStack() as undo,
-    ):
-        eventually(lambda: server.stats()["refused"].get("buffers full", 0) > 0, server.stats)
-        eventually(lambda: server.stats()["bytes"]["buffered"] <= MIB, server.stats)
-        session_at(server.port, ours.files, undo).put({"key": b"value"}, timeout=LONG_S)
 
 
 def shown_by(server: StoreServer, ours: Issued) -> bytes:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import itertools
 import os
 import socket
 import struct
@@ -30,7 +28,7 @@ from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.framing import ask_statistics, frame
 from rdzv_plugins.kvstore.native.proving import greet_guarded
 from rdzv_plugins.kvstore.native.proxy import StoreProxy
-from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
+from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.sockets.reach import try_connect
 from rdzv_plugins.runtime import SYSTEM
 
@@ -83,79 +81,6 @@ def test_whoever_has_not_proved_a_token_is_served_no_operation(guarded: StoreSer
     for name in ("validate", "open_session", "set", "add", "list_keys"):
         assert after["requests"][name] == before["requests"][name]
     assert after["runs"] == []
-
-
-ATTEMPTS: dict[str, Callable[[Client, bytes], bytes]] = {
-    "nothing": lambda client, theirs: b"\1" + bytes(32),
-    "another token": lambda client, theirs: b"\1" + client.proof(theirs, key=b"x" * 32),
-    "two others": lambda client, theirs: (
-        b"\2" + client.proof(theirs, key=b"x" * 32) + client.proof(theirs, key=b"y" * 32)
-    ),
-    "the challenge sent back": lambda client, theirs: b"\1" + theirs,
-    "the server's own proof": lambda client, theirs: b"\1" + client.proof(theirs, proofs.SERVER),
-    "of another purpose": lambda client, theirs: b"\1" + Client(proofs.TRUNK, RUN, client.nonce).proof(theirs),
-    "of another run": lambda client, theirs: b"\1" + Client(proofs.STORE, "other", client.nonce).proof(theirs),
-    "of another nonce": lambda client, theirs: b"\1" + Client().proof(theirs),
-    "of another challenge": lambda client, theirs: b"\1" + client.proof(bytes(32)),
-    "none at all": lambda client, theirs: b"\0",
-    "too many": lambda client, theirs: b"\3" + 3 * client.proof(theirs),
-}
-
-
-def test_no_operation_is_run_behind_a_handshake_that_fails(guarded: StoreServer) -> None:
-    """Each operation of both protocols behind a wrong proof and behind half an introduction, byte by byte."""
-    operations = [wire.validate() + wire.op(number) for number in range(25)]
-    operations += [FRAMED + frame(1, number, RUN.encode()) for number in range(25)]
-    turn = itertools.cycle(ATTEMPTS.items())
-    client, recorded = Client(), []
-    with closing(client.admitted(guarded.port, lambda _, theirs: recorded.append(theirs) or b"\0")) as first:  # type: ignore[func-returns-value]
-        first.until_close()
-    replayed = client.proof(recorded[0])
-    with Node(guarded.port, token=MINE, run_id=RUN) as node, Workers(node.port) as workers:
-        workers.advance(1)
-        before = guarded.stats()["requests"]
-        for number, operation in enumerate(operations):
-            name, answer = next(turn)
-            said = lambda client, theirs, answer=answer, then=operation: answer(client, theirs) + then  # noqa: E731
-            with closing(Client().admitted(guarded.port, said)) as raw:
-                assert raw.until_close() in (proofs.REFUSED, b""), name
-            with closing(client.admitted(guarded.port, lambda *_, then=operation: b"\1" + replayed + then)) as raw:
-                assert raw.until_close() in (proofs.REFUSED, b"")
-            with closing(wire.Raw(guarded.port, validated=False)) as raw:
-                for byte in client.introduction[: number % len(client.introduction)] + operation:
-                    raw.send(bytes([byte]))
-                with contextlib.suppress(OSError):  # it was closed before
-                    raw.socket.shutdown(socket.SHUT_WR)
-                raw.until_close()
-        workers.advance(1)
-        after = guarded.stats()
-        assert node.proxy.lost == ""
-    assert after["refused"]["wrong token"] > 2 * len(operations)
-    names = set(after["requests"]) - {"framed", "forward", "follow", "unfollow", "recalled", "arrive", "give_back"}
-    assert {name: after["requests"][name] for name in names} == {name: before[name] for name in names}
-    assert after["runs"] == []
-
-
-def test_who_does_not_go_on_is_closed_and_holds_up_nobody() -> None:
-    limits = StoreLimits(handshake_seconds=0.2)
-    with StoreServer("127.0.0.1", threads=1, limits=limits, tokens=MINE.accepted(RUN)) as server:
-
-        def is_closed(said: Callable[[Client, bytes], bytes]) -> bytes:
-            """After that was said to the challenge. On a busy machine all the time may be over before it comes."""
-            client = Client()
-            with closing(wire.Raw(server.port, validated=False)) as raw:
-                try:
-                    raw.send(said(client, raw.ask(client.introduction, 40)[8:]))
-                except wire.Closed:
-                    return b""
-                return proofs.GO_ON + raw.until_close()
-
-        eventually(lambda: is_closed(lambda client, theirs: b"") == proofs.GO_ON, server.stats)
-        # it has proved a token, and not greeted: one limit is for both
-        proved = lambda client, theirs: b"\1" + client.proof(theirs)  # noqa: E731
-        eventually(lambda: len(is_closed(proved)) == 8 + 41, server.stats)
-        opened(server, MINE)
-        assert server.stats()["refused"].keys() == {"no handshake"}
 
 
 def test_a_connection_is_for_what_the_token_was_proved_for(guarded: StoreServer) -> None:

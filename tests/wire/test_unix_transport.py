@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from kits.eventually import eventually
 from kits.wire.attack_kit import Files, expect_no_more_files, open_files
-from kits.wire.stock_client import LATE, assert_works
+from kits.wire.stock_client import assert_works
 from kits.wire.store_servers import lifeline
 from kits.wire.unix_kit import Reached, by_tcp, listening, moved, reached, unused
 from torch.distributed import DistNetworkError, PrefixStore, TCPStore
@@ -71,16 +68,6 @@ def test_the_client_leaves_tcp_and_no_descriptor_behind(server: Reached) -> None
     expect_no_more_files(before)
 
 
-def test_a_file_as_the_socket(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    with reached(str(path)) as server:
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        store = moved(server)
-        assert settled(server, tcp=0, unix=1)
-        assert_works(store)
-    assert not path.exists()
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
 def test_another_user_is_sent_away_by_the_store(server: Reached) -> None:
     pid = os.fork()
@@ -108,29 +95,10 @@ def test_a_clone_connects_by_tcp_and_both_go_on(server: Reached, store: TCPStore
     assert_works(clone_of_it)
 
 
-def test_a_wait_is_woken(server: Reached, store: TCPStore) -> None:
-    other = moved(server)
-    assert settled(server, tcp=0, unix=2)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(store.wait, ["late"], LATE)
-        eventually(lambda: server.waiters("/late"), server.stats)
-        other.set("late", "now")
-        waiting.result(60)
-    assert_works(store)
-
-
 def test_a_store_that_ends_is_the_error_that_torch_makes_of_it(server: Reached, store: TCPStore) -> None:
     server.close()
     with pytest.raises(DistNetworkError):
         store.get("key")
-
-
-def test_a_child_by_fork_does_not_close_it(server: Reached, store: TCPStore) -> None:
-    pid = os.fork()
-    if not pid:
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
-    assert_works(store)
 
 
 def assert_not_moved(server: Reached, path: str, why: str) -> None:

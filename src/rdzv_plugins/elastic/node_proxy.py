@@ -101,12 +101,15 @@ class NodeProxy:
                 agents.set(_trunk(place.rank), str(Endpoint(address, port)))
             workers: Admit = "anyone" if self._token is None and self._tls is None else "user"
             near = Endpoint(_LOOPBACK, proxy.listen(_LOOPBACK, PortRange(), admit=workers))
-            # the workers of a launcher started by a worker have another store
-            self._environment["RDZV_STORE_PORT"] = str(near.port)
             if self._options.worker_transport == "unix":
                 path = f"@rdzv-store-{self._runtime.uuid4().hex}"
                 proxy.listen_unix(path, admit=workers)
                 self._environment["RDZV_STORE_SOCKET"] = path
+            if self._options.answered_writes:
+                self._environment["RDZV_STORE_ANSWERED"] = "1"
+            if self._options.answered_writes or self._options.worker_transport == "unix":
+                # something is arranged in workers, and those of a launcher started by a worker have another store
+                self._environment["RDZV_STORE_PORT"] = str(near.port)
         except BaseException:
             proxy.close()
             raise

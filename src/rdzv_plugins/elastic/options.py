@@ -14,7 +14,7 @@ from rdzv_plugins.job_token import MOST_RUN_ID, token_of
 from rdzv_plugins.options import WorkerStoreOptions, option
 from rdzv_plugins.rounds.settings_check import wanted
 
-_OF_TIERED = ("worker_transport", "trunk_grace", "fanout")
+_OF_TIERED = ("worker_transport", "answered_writes", "trunk_grace", "fanout")
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,11 @@ class ElasticOptions(WorkerStoreOptions):
     worker_transport: Literal["loopback", "unix", "direct"] = option(
         "loopback",
         help="store=tiered: workers reach their node's proxy by loopback or a Unix socket; direct: they need none.",
+    )
+    answered_writes: bool = option(
+        False,
+        help="store=tiered: set, append, multi_set and queue_push of torch's Store return in workers when the store "
+        "has what they write, and no longer when it is sent.",
     )
     trunk_grace: float = option(
         5,
@@ -202,13 +207,14 @@ def _validate_tiers(options: ElasticOptions) -> None:
                     f"{options.store}",
                     remedy="Write --rdzv-conf store=tiered, or leave it out.",
                 )
+    for name, asked in (("answered_writes", options.answered_writes), ("fanout", options.fanout)):
+        if asked and options.worker_transport == "direct":
+            raise UsageError(
+                f"--rdzv-conf: {name}={asked} contradicts worker_transport=direct: there are no proxies then",
+                remedy="Keep one of them.",
+            )
     if not options.fanout:
         return
-    if options.worker_transport == "direct":
-        raise UsageError(
-            f"--rdzv-conf: fanout={options.fanout} contradicts worker_transport=direct: there are no proxies then",
-            remedy="Keep one of them.",
-        )
     if options.worker_ports.first == options.worker_ports.last != 0:
         raise UsageError(
             f"--rdzv-conf: fanout={options.fanout} needs more ports than worker_ports={options.worker_ports}: rank 0's "

@@ -1,11 +1,10 @@
-"""What scripts get without knowing it if their env:// store is the agent's proxy.
+"""What unmodified scripts get if their job asks for it and their env:// store is the agent's proxy.
 
-Writes return when they are done, and with ``worker_transport=unix`` the agent's Unix socket is used.
-
-torch calls ``install`` in every process that imports torch (entry points of group ``torch.backends``). Without
-``RDZV_STORE_PORT`` that is one look at the environment, and nothing is changed. Whatever goes wrong here must neither
-keep torch from being imported nor a job from being started: the store is then reached by MASTER_ADDR and MASTER_PORT,
-as without this module, and one line on stderr says so.
+With ``worker_transport=unix`` the agent's Unix socket is used, with ``answered_writes=true`` writes return when they
+are done. The launcher calls ``install`` in workers of these jobs alone (``run/keeper/in_worker.py``), before their
+program runs and imports torch. Whatever goes wrong here must neither keep torch from being imported nor a job from
+being started: the store is then reached by MASTER_ADDR and MASTER_PORT, as without this module, and one line on stderr
+says so.
 """
 
 from __future__ import annotations
@@ -13,10 +12,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 from typing import Any
-
-from rdzv_plugins.stacks_on_request import register
 
 SOCKET = "RDZV_STORE_SOCKET"
 """Where the store of this worker's round listens: a path, or ``@`` and the name of an abstract socket."""
@@ -25,20 +25,52 @@ PORT = "RDZV_STORE_PORT"
 
 Another launcher started by a worker passes our variables on to workers with a different store; theirs is none of ours.
 """
+ANSWERED = "RDZV_STORE_ANSWERED"
+"""Set if writes are to return when they are done."""
+_RENDEZVOUS = "torch.distributed.rendezvous"
 
 Rendezvous = Iterator[tuple[Any, int, int]]
 Handler = Callable[..., Rendezvous]
 
 
 def install() -> None:
-    """Arrange the store of env://, if the agent has a proxy. Called by torch; never raises an ``Exception``."""
-    register()
+    """Arrange the store of env://, if the agent has a proxy: now, or when torch is imported."""
     if not os.environ.get(PORT):
         return
-    try:
-        from torch.distributed.rendezvous import _rendezvous_handlers as handlers
+    imported = sys.modules.get(_RENDEZVOUS)
+    if imported is None:
+        sys.meta_path.insert(0, _OnImport())
+    else:
+        _replace_handler(imported)
 
-        handlers["env"] = _by_the_proxy(handlers["env"])
+
+class _OnImport(MetaPathFinder):
+    """Finds torch's module as everybody does, once, and has the handler replaced after it was run."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != _RENDEZVOUS:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.loader is None:
+            return None
+        run = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            _replace_handler(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _replace_handler(rendezvous: ModuleType) -> None:
+    try:
+        handlers = rendezvous._rendezvous_handlers
+        if handlers["env"].__module__ != __name__:
+            handlers["env"] = _by_the_proxy(handlers["env"])
     except Exception as error:
         _say(f"this torch is not prepared for it ({type(error).__name__}: {error})")
 
@@ -70,7 +102,8 @@ def _arrange(store: Any, path: str, before: frozenset[str] | None) -> None:
     from rdzv_plugins.torch_bridge.answered_writes import answer_writes
 
     try:
-        answer_writes(store.port)
+        if os.environ.get(ANSWERED):
+            answer_writes(store.port)
         if before is not None:
             move(store, path, before)
     except NotMoved as error:

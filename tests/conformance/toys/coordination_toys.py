@@ -4,6 +4,7 @@ import ctypes
 import dataclasses
 import json
 import os
+import signal
 import threading
 import time
 
@@ -100,6 +101,17 @@ class Deaf(Session):
         lock = ctypes.CDLL(None).pthread_mutex_lock
         lock(mutex)
         lock(mutex)  # nobody unlocks it
+
+
+@toy("coordination-dies")
+class Dying(Session):
+    """Ends the process that uses it, as a faulty extension module does: by a signal, or without a word (TOY_DIES)."""
+
+    def put(self, items, *, ephemeral=False, guard=None, timeout):
+        how = os.environ["TOY_DIES"]
+        if how == "exit":
+            os._exit(0)
+        os.kill(os.getpid(), getattr(signal, how))
 
 
 @toy("coordination-is-slow")
@@ -291,12 +303,33 @@ class LeavesDescriptor(Service):
         return super().open_session(ttl, on_lost=on_lost, timeout=timeout)
 
 
+@toy("coordination-leaves-thread")
+class LeavesThread(Service):
+    """A thread of each session outlives it."""
+
+    def open_session(self, ttl, *, on_lost, timeout):
+        threading.Thread(target=threading.Event().wait, name="toy-leak", daemon=True).start()
+        return super().open_session(ttl, on_lost=on_lost, timeout=timeout)
+
+
 @toy("coordination-loses-silently")
 class Silent(Service):
     """Nobody is told that a session was lost."""
 
     def open_session(self, ttl, *, on_lost, timeout):
         return super().open_session(ttl, on_lost=lambda error: None, timeout=timeout)
+
+
+@toy("coordination-loses-twice")
+class Insistent(Service):
+    """A node is told twice that its session was lost."""
+
+    def open_session(self, ttl, *, on_lost, timeout):
+        def twice(error):
+            on_lost(error)
+            on_lost(error)
+
+        return super().open_session(ttl, on_lost=twice, timeout=timeout)
 
 
 class Rising(Session):

@@ -1,10 +1,11 @@
 """The harnesses of the toys: their names come from the entry point. No test of the suite needs more."""
 
+import subprocess
 import threading
 from pathlib import Path
 from types import MappingProxyType
 
-from rdzv_plugins.testing import Harness, ServerProcess, free_port
+from rdzv_plugins.testing import Harness
 
 ELASTIC = MappingProxyType(
     {"ttl": "4", "timeout": "120", "last_call_timeout": "2", "linger": "2", "allow_same_host": "true"}
@@ -52,17 +53,15 @@ class CoordinationHarness(Harness):
 
 
 class ServedHarness(CoordinationHarness):
-    """The same, with a server beside it; it leaves its pid in a file ``server``."""
+    """The same, with a server beside it, in a session of its own; it leaves its pid in a file ``server``."""
 
     def start(self):
-        self.server = ServerProcess(
-            ["sleep", "600"], free_port(), log=Path("log"), keeps_data=False, ready=lambda: True
-        )
-        self.server.start()
-        Path("server").write_text(str(self.server.pids[0]))
+        self.server = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        Path("server").write_text(str(self.server.pid))
 
     def close(self):
         self.server.kill()
+        self.server.wait()
 
 
 class HandlerHarness(Harness):

@@ -10,14 +10,37 @@ from typing import Any
 
 from msgspec import structs
 
-from rdzv_plugins.elastic.keys import Assignment, Member, Round
+from rdzv_plugins.elastic.keys import Assignment, Checked, Member, Round, Seat
 from rdzv_plugins.elastic.leading.membership import Decisions, Membership, Rules
-from rdzv_plugins.elastic.leading.quorum import seats_reached
+from rdzv_plugins.elastic.leading.quorum import seat_of, seats_reached
 
 
 def node(name: str, rank: int | None = None, **fields: Any) -> Member:
     known: dict[str, Any] = {"machine": name, "pid": 7, "address": "10.0.0.1", "public": "10.0.0.1", "nproc": 1}
     return Member(**{**known, "node_id": name, "host": f"host-{name}", "node_rank": rank, **fields})
+
+
+def from_elsewhere(name: str, rank: int, world: int, *reached: Seat, round_: int = 5, **fields: Any) -> Member:
+    """It was in a round of another endpoint, and has reached some since."""
+    return node(name, after=round_, known=round_, seats=(Seat(round_, rank, world, "x", True), *reached), **fields)
+
+
+KEPT = {
+    name: Assignment(5, rank, 2, name, f"host-{name}", name, 7, "10.0.0.1", 1, master_addr="10.0.0.1", master_port=9)
+    for rank, name in enumerate("ab")
+}
+"""The places of round 5, of which the service has lost its memory."""
+
+
+def keeper(name: str, **changes: Any) -> Member:
+    """It is still in round 5."""
+    place = structs.replace(KEPT[name], **changes)
+    return node(name, after=4, reached=5, known=5, keeps=place, seats=(seat_of(place, complete=True),))
+
+
+def leaver(name: str, **changes: Any) -> Member:
+    """It was in round 5, and has left it."""
+    return node(name, after=5, known=5, seats=(seat_of(KEPT[name], complete=True),), **changes)
 
 
 class Leader:
@@ -54,15 +77,20 @@ class Leader:
         return {name: a.rank for name, a in self.assigned.items() if a.round == newest and a.is_place}
 
     def told(self) -> str:
-        """The declared round, and who has which place in the newest one that was begun."""
+        """The declared round, who has which place in the newest one that was begun, and who is kept out."""
         state, ranks = f"{self.round.number} {self.round.state}", sorted(self.ranks().items(), key=lambda each: each[1])
         names = " ".join(name for name, _ in ranks)
         begun = max((a.round for a in self.assigned.values()), default=0)
         if self.round.state == "over":
             state += f" {self.round.cause}"
-        if begun > self.round.number:
-            return f"{state}, {begun} begun: {names} of {self.assigned[ranks[0][0]].world}"
-        return f"{state}: {names}" if self.round.state == "complete" else state
+        if ranks and begun > self.round.number:
+            state += f", {begun} begun: {names} of {self.assigned[ranks[0][0]].world}"
+        elif self.round.state == "complete":
+            state += f": {names}"
+        apart = {
+            name: "refused" if a.refused else "out" for name, a in self.assigned.items() if a.refused or a.left_out
+        }
+        return ", ".join([state, *(f"{name} {how}" for name, how in sorted(apart.items()))])
 
     def hear(self, *members: Member) -> Decisions:
         """These were written, and heard of at once."""
@@ -121,8 +149,8 @@ class Leader:
         assert self.round.state == "complete"
 
     def join(self, *names: str) -> None:
-        """These begin again after the newest round."""
-        for name in names:
+        """These, or all, begin again after the newest round."""
+        for name in names or [*self.members]:
             self.say(name, after=self.round.number, store=None, reached=0, done=0)
 
     def successor(self, *, without: tuple[str, ...] = (), finishing: bool = False, gone: str = "") -> Leader:
@@ -153,12 +181,17 @@ class Leader:
 
 
 def story(sizes: str, steps: str, **rules: Any) -> str:
-    """What a leader has come to after these steps, for "MIN:MAX" nodes: ``2 complete: a b``, by ranks.
+    """What a leader has come to after these steps, for "MIN:MAX" nodes: ``2 complete: a b``, by ranks; ``c out``.
 
-    Steps: ``come a b@1`` (a node, and one with node rank 1), ``complete``, ``serve``, ``reach``, ``lose a``,
-    ``join a``, ``dial c`` and ``wall c`` (it reaches the store of the round that works, or does not), ``reached a 1``,
-    ``back a`` (with a new session), ``done a``, ``leave a how``, ``wait 5``, ``wait`` (for the deadline),
-    ``succeed`` (another leader), ``succeed without a``, ``succeed gone a``, ``succeed finishing without a``.
+    Steps: ``come a b@1 c!`` (a node, one with node rank 1, a broken one), ``complete``, ``serve``, ``reach``,
+    ``lose a``, ``join a``, ``dial c`` (it reaches the store of the round that works), ``wall c`` (not that of the
+    newest), ``reached a 1``, ``back a`` (with a new session), ``done a``, ``leave a how``, ``wait 5``, ``wait``
+    (for the deadline), ``succeed`` (another leader), ``succeed without a``, ``succeed gone a``, ``succeed finishing
+    without a``; ``elsewhere c 2 3 0`` (it had rank 2 of 3 in round 5 of another endpoint, which the node of rank 0
+    served), ``proved a`` (its process is gone). Where a service has lost its memory of round 5 of a and b: ``keeps
+    a rank=1``, ``left a server=0``, ``again a`` (it joins again), ``knows c 5`` (it has heard of that round),
+    ``serves d``, ``says a server=0``, ``join`` (all do). ``healed c``: it has tested itself again after this round
+    and is well; ``outside c``: it has dialled its store, and waits outside.
     A domain is a name's first letter.
     """
     low, high = map(int, sizes.split(":"))
@@ -179,6 +212,16 @@ def _succeed(leader: Leader, *how: str) -> Leader:
     return leader.successor(without=(who,) if who else (), finishing="finishing" in how)
 
 
+def _numbers(changes: Iterable[str]) -> dict[str, int]:
+    return {name: int(number) for name, _, number in (each.partition("=") for each in changes)}
+
+
+def _newcomer(rules: Rules, name: str, rank: str = "", *, broken: bool) -> Member:
+    checks = (Checked("my device", "broken", "it is on fire"),) * broken
+    domain = name[0] if rules.min_per_domain > 1 else ""
+    return node(name, int(rank) if rank else None, domain=domain, checks=checks)
+
+
 class _Steps:
     """Of a ``story``."""
 
@@ -186,9 +229,48 @@ class _Steps:
 
     @staticmethod
     def come(leader: Leader, *names: str) -> None:
-        domains = leader.rules.min_per_domain > 1
-        parts = [name.partition("@") for name in names]
-        leader.hear(*(node(n, int(rank) if rank else None, domain=n[0] * domains) for n, _, rank in parts))
+        leader.hear(*(_newcomer(leader.rules, *name.rstrip("!").split("@"), broken=name[-1] == "!") for name in names))
+
+    @staticmethod
+    def elsewhere(leader: Leader, name: str, rank: str, world: str, server: str = "-1") -> None:
+        leader.hear(from_elsewhere(name, int(rank), int(world), server=int(server)))
+
+    @staticmethod
+    def keeps(leader: Leader, name: str, *changes: str) -> None:
+        leader.hear(keeper(name, **_numbers(changes)))
+
+    @staticmethod
+    def left(leader: Leader, name: str, *changes: str) -> None:
+        leader.hear(leaver(name, **_numbers(changes)))
+
+    @staticmethod
+    def knows(leader: Leader, name: str, number: str) -> None:
+        leader.hear(node(name, known=int(number)))
+
+    @staticmethod
+    def serves(leader: Leader, name: str) -> None:
+        leader.hear(node(name, serves=True))
+
+    @staticmethod
+    def says(leader: Leader, name: str, *changes: str) -> None:
+        leader.say(name, **_numbers(changes))
+
+    @staticmethod
+    def again(leader: Leader, name: str) -> None:
+        leader.say(name, keeps=None, after=5)
+
+    @staticmethod
+    def proved(leader: Leader, *names: str) -> None:
+        for name in names:
+            leader.machine.proved(name)
+
+    @staticmethod
+    def healed(leader: Leader, name: str) -> None:
+        leader.say(name, checks=(), checked=leader.round.number)
+
+    @staticmethod
+    def outside(leader: Leader, name: str) -> None:
+        leader.say(name, reached=leader.round.number, outside=True)
 
     @staticmethod
     def back(leader: Leader, name: str) -> None:
@@ -200,7 +282,7 @@ class _Steps:
 
     @staticmethod
     def wall(leader: Leader, name: str) -> None:
-        leader.say(name, reached=leader.round.number, unreachable="connection refused")
+        leader.say(name, reached=leader.number, unreachable="connection refused")
 
     @staticmethod
     def reached(leader: Leader, name: str, number: str) -> None:

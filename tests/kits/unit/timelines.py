@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rdzv_launcher.run.timeline.record import PHASES, Record
+from rdzv_launcher.run.timeline import PHASES, Record
 
 
 @dataclass

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import struct
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,12 +27,6 @@ def stopped(pids: Sequence[int]) -> Iterator[None]:
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
-
-
-def stand_still(pids: Sequence[int], seconds: float) -> None:
-    """It is the time that is tested: nothing happens in it."""
-    with stopped(pids):
-        time.sleep(seconds)
 
 
 def _stands(pid: int) -> bool:

@@ -1,105 +1,19 @@
-"""``rdzv bench``: its sub-commands. The code of a benchmark is imported when it runs."""
+"""``rdzv bench``: its sub-commands and their flags. The code of a benchmark is imported when it runs."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import shlex
 import signal
+import subprocess
 import sys
-from dataclasses import dataclass
-from types import ModuleType
-from typing import Any
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
 
-from rdzv_launcher.bench import all as all_benchmarks
-from rdzv_launcher.bench import backends
-from rdzv_launcher.bench.faults.settings import FaultsSettings
-from rdzv_launcher.bench.launch.settings import LaunchSettings
-from rdzv_launcher.bench.method import settings
-from rdzv_launcher.bench.rendezvous.settings import RendezvousSettings
-from rdzv_launcher.bench.report import output, page
-from rdzv_launcher.bench.store.settings import StoreSettings
-from rdzv_launcher.bench.tiered.settings import TieredSettings
-from rdzv_launcher.bench.transport.settings import TransportSettings
-from rdzv_plugins.errors import UsageError
-
-
-@dataclass(frozen=True)
-class Benchmark:
-    """A sub-command that measures, by ``run(settings, args)`` in the module ``bench`` of its folder."""
-
-    name: str
-    settings: type
-    help: str
-    quick: str
-    """What ``--quick`` does."""
-    description: str | None = None
-    any_backends: bool = False
-    """It measures installed backends, by their names."""
-
-    def configure(self, what: Any) -> None:
-        """Add the sub-command's parser."""
-        parser = what.add_parser(self.name, help=self.help, description=self.description)
-        if self.any_backends:
-            backends.add_flags(parser)
-        settings.add_flags(parser, self.settings, self.quick, {"native": backends.Names(backends.at_native_store)})
-        output.add_flags(parser)
-
-    def run(self, args: argparse.Namespace) -> int:
-        """Run the benchmark; returns the exit code. Raises ``UsageError`` for invalid settings, and its own errors."""
-        asked: Any = settings.read(self.settings, args)
-        code: int = importlib.import_module(f"rdzv_launcher.bench.{self.name}.bench").run(asked, args)
-        return code
-
-
-_BENCHMARKS = (
-    Benchmark(
-        "launch",
-        LaunchSettings,
-        "from the command to the workers' first line and their first collective, beside torchrun",
-        "one run of each",
-        any_backends=True,
-    ),
-    Benchmark(
-        "rendezvous",
-        RendezvousSettings,
-        "how long nodes take to join, and again after a loss, over any backends, beside torch's own",
-        "4 and 16 nodes and one run",
-        any_backends=True,
-    ),
-    Benchmark(
-        "faults",
-        FaultsSettings,
-        "how long a job needs to go on after a worker, an agent or the store's host was lost",
-        "one run of each",
-        any_backends=True,
-    ),
-    Benchmark(
-        "store",
-        StoreSettings,
-        "what a request costs the store server, beside torch's servers",
-        "few clients and one run",
-        "What a request costs our store server, torch's two, and a bare epoll loop, in the same run.",
-    ),
-    Benchmark(
-        "tiered",
-        TieredSettings,
-        "what a job's start asks of the workers' store, with proxies and without",
-        "few nodes and one run",
-        "What the start of a job asks of the workers' store, through the proxies of its nodes and without them.",
-    ),
-    Benchmark(
-        "transport",
-        TransportSettings,
-        "what a request costs a worker: by loopback, and by a Unix socket",
-        "few workers and one run",
-        "What a request costs a worker: by loopback, by a Unix socket, and with a client in Python.",
-    ),
-)
-_COMMANDS: dict[str, Benchmark | ModuleType] = {
-    **{each.name: each for each in _BENCHMARKS},
-    "all": all_benchmarks,
-    "report": page,
-}
+from rdzv_plugins.errors import RdzvError, UsageError
 
 _DESCRIPTION = """\
 How long, how much and at what cost: each benchmark measures in turns what is to be compared, torch's own beside it, and
@@ -113,7 +27,53 @@ examples:
   rdzv bench report results                     several results side by side, as one page
 
 `rdzv bench WHAT --help` has the flags of each."""
+_BENCHMARKS = {
+    "rendezvous": "how long nodes take to join, and again after a loss, over any backends, beside torch's own",
+    "launch": "from the command to the workers' first line and their first collective, beside torchrun",
+    "faults": "how long a job needs to go on after a worker, an agent or the store's host was lost",
+    "store": "what a request costs the store server, beside torch's servers, and what proxies and transports save",
+}
+_GONE = {
+    "tiered": "It is a workload now: rdzv bench store --workloads=init --job=16x8.",
+    "transport": "It is a workload now: rdzv bench store --workloads=worker.",
+}
+"""Sub-commands that there were, and what to do instead."""
 _INTERRUPTED = 128 + signal.SIGINT
+_REFERENCES = ("torch-c10d", "torch-static")
+_WAYS = ("token", "tls", "token+tls")
+_FAULTS = ("worker", "agent", "frozen", "host", "place", "place-frozen")
+_WORKLOADS = ("storm", "barrier", "mesh", "one_key", "multi_get", "hold", "init", "worker")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Also for sub-commands and flags that are gone: these are refused by name, and what to do instead is said."""
+
+    def __init__(self, *args: Any, gone: str = "", **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._gone = gone
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As usual, unless this is gone."""
+        if self._gone:
+            self.error(f"there is no {self.prog} any more. {self._gone}")
+        return super().parse_known_args(args, namespace)
+
+
+class _Gone(argparse.Action):
+    """A flag that there was; its ``const`` says what to do instead."""
+
+    def __call__(self, parser: argparse.ArgumentParser, args: Any, values: Any, option: str | None = None) -> NoReturn:
+        parser.error(f"{option} is no longer a flag of {parser.prog}. {self.const}")
+
+
+class _Quick(argparse.Action):
+    """Sets what no flag before it has set; flags after it win."""
+
+    def __call__(self, parser: argparse.ArgumentParser, args: Any, values: Any, option: str | None = None) -> None:
+        args.quick = True
+        for name, value in self.const.items():
+            if getattr(args, name) == parser.get_default(name):
+                setattr(args, name, value)
 
 
 def configure(commands: Any) -> None:
@@ -126,9 +86,22 @@ def configure(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     bench.set_defaults(bench_help=bench.format_help)
-    what = bench.add_subparsers(dest="what", metavar="WHAT", title="what to measure")
-    for command in _COMMANDS.values():
-        command.configure(what)
+    what = bench.add_subparsers(dest="what", metavar="WHAT", title="what to measure", parser_class=_Parser)
+    for name, add_flags in (("rendezvous", _rendezvous), ("launch", _launch), ("faults", _faults), ("store", _store)):
+        parser = what.add_parser(name, help=_BENCHMARKS[name], description=_BENCHMARKS[name])
+        quick = add_flags(parser)
+        parser.add_argument(
+            "--quick", action=_Quick, nargs=0, const=quick, default=False, help="few and small runs: to see that it "
+            "works, not for figures. Flags after it win",
+        )  # fmt: skip
+        parser.add_argument("--json", action="store_true", help="print JSON lines: manifest, points, ratios, end")
+        parser.add_argument("--out", metavar="DIR", help="also write the JSON lines and charts into this directory")
+    _all(what.add_parser("all", help="all benchmarks one after the other, and a report of them"))
+    report = what.add_parser("report", help="several results side by side, as one HTML page that needs nothing else")
+    report.add_argument("directory", metavar="DIR", help="where rdzv bench wrote the results, with --out=DIR")
+    report.add_argument("--to", metavar="FILE", help="the page (default DIR/report.html)")
+    for name, instead in _GONE.items():
+        what.add_parser(name, gone=instead)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -136,9 +109,269 @@ def run(args: argparse.Namespace) -> int:
     if args.what is None:
         print(args.bench_help(), end="", file=sys.stderr)
         return UsageError.exit_code
+    del args.bench_help
     try:
-        code: int = _COMMANDS[args.what].run(args)
+        return _run(args)
     except KeyboardInterrupt:
         print(f"rdzv bench {args.what}: interrupted; what was measured so far is kept", file=sys.stderr)
         return _INTERRUPTED
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.what == "report":
+        from rdzv_launcher.bench.page import write_report
+
+        directory = Path(args.directory)
+        print(f"wrote {write_report(directory, Path(args.to or directory / 'report.html'))}", flush=True)
+        return 0
+    if not getattr(args, "rdzv_endpoint", ()):  # whose host may have a name
+        from rdzv_launcher.bench.children import names_apart
+
+        names_apart()
+    if args.what == "all":
+        return run_all(_steps(args), Path(args.out))
+    code: int = importlib.import_module(f"rdzv_launcher.bench.{args.what}").run(args)
     return code
+
+
+# how values are read
+
+
+def _number(kind: type[int] | type[float], least: float = 1, most: float = 2**62) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = kind("-1")
+        if not least <= value <= most:
+            limits = f"{least:g} or more" if most == 2**62 else f"{least:g} to {most:g}"
+            words = "whole number" if kind is int else "number"
+            raise argparse.ArgumentTypeError(f"'{text}': a {words}, {limits}, is needed")
+        return value
+
+    return read
+
+
+def _each(one: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    """A,B: each once."""
+    return lambda text: tuple(dict.fromkeys(one(part) for part in text.split(",")))
+
+
+def _word(*known: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if (known and text not in known) or not text:
+            raise argparse.ArgumentTypeError(f"'{text}' is none of {', '.join(known)}" if known else "a name is empty")
+        return text
+
+    return read
+
+
+def _references(text: str) -> tuple[str, ...]:
+    return () if text == "none" else _each(_word(*_REFERENCES))(text)
+
+
+def _job(text: str) -> tuple[int, int]:
+    nodes, _, each = text.partition("x")
+    return _number(int, 1, 4096)(nodes), _number(int, 1, 4096)(each)
+
+
+def _flag(parser: argparse.ArgumentParser, name: str, default: Any, read: Any, metavar: str, text: str) -> None:
+    """Add one flag. The help ends with the default, unless that is nothing or said otherwise."""
+    if default not in (None, "", ()) and "default" not in text:
+        words = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+        text = f"{text} (default {words})"
+    parser.add_argument(name, default=default, type=read, metavar=metavar, help=text)
+
+
+def _gone(parser: argparse.ArgumentParser, name: str, instead: str) -> None:
+    parser.add_argument(name, action=_Gone, const=instead, help=argparse.SUPPRESS)
+
+
+def _backends(parser: argparse.ArgumentParser) -> None:
+    _flag(parser, "--backends", None, _each(_word()), "A,B", "any installed backends, compared with torch's own "
+        "(default: those of rdzv-plugins that are installed)")  # fmt: skip
+    parser.add_argument("--rdzv-endpoint", "--rdzv_endpoint", action="append", default=[], metavar="BACKEND=WHERE",
+        help="where a backend's service already runs; without it, its own harness starts one. Repeatable")  # fmt: skip
+    parser.add_argument("--rdzv-conf", "--rdzv_conf", action="append", default=[], metavar="BACKEND=K=V,...",
+        help="options of a backend; may be repeated")  # fmt: skip
+    _flag(parser, "--references", _REFERENCES, _references, "A,B", "torch's own to compare with, or none")
+
+
+# the flags of each benchmark; each function returns what --quick sets
+
+
+def _rendezvous(parser: argparse.ArgumentParser) -> Mapping[str, Any]:
+    _backends(parser)
+    _flag(parser, "--nodes", (4, 16, 64), _each(_number(int, 4)), "N,N", "numbers of nodes, each at least 4: one of "
+        "them is lost")  # fmt: skip
+    parser.add_argument("--simulate", nargs="?", const="threads", type=_word("threads"), metavar="threads",
+        help="thousands of nodes, as threads of few processes; without it each node is a process")  # fmt: skip
+    _flag(parser, "--processes", 0, _number(int), "P", "with --simulate: how many hold the nodes, beside those of "
+        "nodes that may be lost (default: one for each core)")  # fmt: skip
+    _flag(parser, "--delay", 0.0, _number(float, 0, 1000), "MS", "a relay holds up what goes between a node and the "
+        "endpoint: a round trip takes so much longer")  # fmt: skip
+    _flag(parser, "--closed", (), _each(_word(*_WAYS)), "A,B", "backends at the native store once more, closed to "
+        "strangers: token, tls, token+tls (default: not; tls needs the command openssl)")  # fmt: skip
+    _flag(parser, "--etcd-data", "", str, "DIR", "where etcd keeps its data while it is measured, which it writes to "
+        "disk at each change (default: the system's directory for temporary files)")  # fmt: skip
+    _flag(parser, "--ttl", 10.0, _number(float, 2, 3600), "SECONDS", "of a session, where a backend has any")
+    _flag(parser, "--repeats", 3, _number(int), "N", "runs of each target, after one that does not count")
+    _flag(parser, "--limit", 60.0, _number(float, 1, 3600), "SECONDS", "of one round; a target that needs longer is "
+        "not asked for more nodes")  # fmt: skip
+    _gone(parser, "--hosts", "All nodes are on loopback.")
+    _gone(parser, "--server", "Start `rdzv serve`, and say where: --rdzv-endpoint=BACKEND=HOST:PORT.")
+    return {"nodes": (4, 16), "repeats": 1}
+
+
+def _launch(parser: argparse.ArgumentParser) -> Mapping[str, Any]:
+    _backends(parser)
+    cases = ("one-node", "nodes", "preload")
+    _flag(parser, "--cases", cases, _each(_word(*cases)), "A,B", "some of one-node (the launchers without a flag of a "
+        "rendezvous), nodes (every backend) and preload (one node whose workers import torch, with --preload=torch and "
+        "without)")  # fmt: skip
+    _flag(parser, "--nodes", 2, _number(int, 2), "N", "agents of a job, all on this machine")
+    _flag(parser, "--workers", 1, _number(int), "N", "workers of each of these nodes")
+    _flag(parser, "--full-node", 8, _number(int, 2), "N", "workers of the larger node of preload; the smaller has 2")
+    _flag(parser, "--repeats", 5, _number(int), "N", "runs of each target, after one that does not count")
+    _flag(parser, "--collectives", 3, _number(int, 0), "N", "further runs with workers that import torch, up to their "
+        "first collective; 0: none")  # fmt: skip
+    _flag(parser, "--limit", 120.0, _number(float, 1, 3600), "SECONDS", "of one start, and of one end; beyond is a "
+        "result too")  # fmt: skip
+    return {"full_node": 4, "repeats": 1, "collectives": 1}
+
+
+def _faults(parser: argparse.ArgumentParser) -> Mapping[str, Any]:
+    _backends(parser)
+    _flag(parser, "--faults", _FAULTS, _each(_word(*_FAULTS, "host-again")), "A,B", "some of these, and host-again")
+    _flag(parser, "--nodes", 3, _number(int, 3), "N", "agents of a job, all on this machine, of one worker each; one "
+        "serves, one is lost, and one is neither")  # fmt: skip
+    _flag(parser, "--preload", "", str, "MODULE", "measure each backend also with rdzv-run --preload=MODULE, beside "
+        "itself without (torch, for example)")  # fmt: skip
+    _flag(parser, "--repeats", 3, _number(int), "N", "runs of each target")
+    _flag(parser, "--ttl", 3, _number(int), "SECONDS", "after which a silent node is lost, with backends that can "
+        "tell and with torch's c10d")  # fmt: skip
+    _flag(parser, "--collective-timeout", 20.0, _number(float, 1, 3600), "SECONDS", "gloo's, after which a worker "
+        "gives a silent peer up by itself")  # fmt: skip
+    _flag(parser, "--limit", 60.0, _number(float, 1, 3600), "SECONDS", "from the fault on; a job that needs longer, or "
+        "ends, is a result too")  # fmt: skip
+    return {"repeats": 1}
+
+
+def _store(parser: argparse.ArgumentParser) -> Mapping[str, Any]:
+    count, counts = _number(int), _each(_number(int))
+    _flag(parser, "--workloads", _WORKLOADS, _each(_word(*_WORKLOADS)), "A,B", "some of them")
+    _flag(parser, "--targets", ("ours", "libuv", "legacy", "echo"), _each(_word()), "A,B", "servers, also ours:THREADS")
+    _flag(parser, "--connections", (1000, 4000), counts, "N,N", "clients of barrier, mesh, one_key and multi_get")
+    _flag(parser, "--storm", 8000, count, "N", "clients that connect at once")
+    _flag(parser, "--hold", 16000, count, "N", "idle clients")
+    _flag(parser, "--rounds", 10, count, "N", "how often a client repeats a workload")
+    _flag(parser, "--gets", 8, count, "K", "mesh: peers whose blob a client gets")
+    _flag(parser, "--job", ((4, 8), (16, 8)), _each(_job), "MxN,MxN", "init: ranks on M nodes, N on each (default "
+        "4x8,16x8)")  # fmt: skip
+    _flag(parser, "--delay", 2.0, _number(float, 0, 1000), "MS", "init: of a round trip between a node and the root; "
+        "measured with it and without; 0: only without")  # fmt: skip
+    _flag(parser, "--fanout", 0, _number(int, 0), "K", "init: also with K proxies at the root, which the others dial")
+    _flag(parser, "--workers", (1, 8), counts, "N,N", "worker: processes at once")
+    _flag(parser, "--sizes", (1024, 8192), counts, "N,N", "worker: bytes of a value")
+    _flag(parser, "--worker-rounds", 400, count, "N", "worker: of 26 requests of each worker in a run")
+    _flag(parser, "--repeats", 5, count, "N", "turns of all servers, after one that does not count")
+    _flag(parser, "--limit", 60.0, _number(float, 0.001, 3600), "SECONDS", "of one run; beyond is a result too")
+    _gone(parser, "--threads", "Name them in --targets: ours,ours:2.")
+    _gone(parser, "--closed", "What a token and TLS cost is in `rdzv bench rendezvous --closed=token,tls`.")
+    _gone(parser, "--many", "One process holds all clients: --hold=N.")
+    return {
+        "connections": (100,), "storm": 200, "hold": 200, "repeats": 1,
+        "rounds": 2, "job": ((2, 4),), "workers": (2,), "sizes": (1024,), "worker_rounds": 10,
+    }  # fmt: skip
+
+
+# all of them, and a report
+
+
+def _all(parser: argparse.ArgumentParser) -> None:
+    names = ", ".join(_BENCHMARKS)
+    parser.description = (
+        f"{names}: one after the other, each in a process of its own. If one fails the others still run. Writes their "
+        "results, charts, and a page that shows all of it (report.html) into one directory."
+    )
+    _flag(parser, "--out", "rdzv-bench", str, "DIR", "where to; results that are there are in the report")
+    _flag(parser, "--only", tuple(_BENCHMARKS), _each(_word(*_BENCHMARKS)), "A,B", "some of them")
+    parser.add_argument("--quick", action="store_true", help="few and small runs: to see that it works")
+
+
+def _steps(args: argparse.Namespace) -> list[tuple[str, ...]]:
+    return [
+        step for step in ([(name, "--quick") for name in _BENCHMARKS] if args.quick else full()) if step[0] in args.only
+    ]
+
+
+def full() -> list[tuple[str, ...]]:
+    """Every benchmark with its arguments, in sizes that two cores finish in about 20 minutes together.
+
+    torch's own rendezvous is measured beside the backends in any case, so those built on it are left out, as are those
+    whose service is not there. A job is started, and disturbed, over one of the backends that meet at the native store:
+    the others do the same there.
+    """
+    from rdzv_launcher.bench.backends import shipped
+    from rdzv_plugins.testing.find import find_harness
+
+    def there(harness: Any) -> bool:
+        try:
+            harness.require()
+        except RdzvError:
+            return False
+        return bool(harness.kind != "state")
+
+    own = [each for each in map(find_harness, shipped()) if there(each)]
+    native = [each for each in own if each.native]
+    jobs = [each for each in own if each not in native[1:]]
+    elastic = [each for each in jobs if each.kind == "coordination"]
+    all_of, of_jobs, of_elastic = (
+        f"--backends={','.join(each.backend for each in some)}" for some in (own, jobs, elastic)
+    )
+    return [
+        ("rendezvous", all_of, "--simulate", "--nodes=8,64,256,1024", "--ttl=5", "--limit=20", "--repeats=2"),
+        ("launch", of_jobs, "--repeats=3", "--collectives=2"),
+        ("faults", of_elastic, "--repeats=2", "--limit=25", "--preload=torch"),
+        ("store", "--connections=1000", "--storm=4000", "--hold=8000", "--repeats=3"),
+    ]
+
+
+def run_all(steps: Sequence[tuple[str, ...]], out: Path) -> int:
+    """Run the steps and write ``out/report.html``; returns the exit code.
+
+    Raises ``UsageError`` if ``out`` cannot be written to or holds results that cannot be read, before anything runs;
+    ``MissingDependency``; and ``RdzvError`` at the end if a benchmark has failed: the others have run, and the report
+    contains what there is.
+    """
+    from rdzv_launcher.bench.children import die_with_me, ended_by
+    from rdzv_launcher.bench.page import require_libraries, write_report
+    from rdzv_launcher.bench.results import SUFFIX, read_results, require_writable
+
+    require_libraries()
+    require_writable(out)
+    if any(out.glob(f"*{SUFFIX}")):
+        read_results(out)  # what cannot be part of the report is better reported now than after a quarter of an hour
+    failed = []
+    for number, step in enumerate(steps, start=1):
+        words = ["bench", *step, f"--out={out}"]
+        print(f"[{number} of {len(steps)}] {shlex.join(['rdzv', *words])}\n", flush=True)
+        began, command = time.monotonic(), [sys.executable, "-m", "rdzv_launcher.tools", *words]
+        # what a benchmark has started ends with it, so it need not tidy up
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=die_with_me(signal.SIGTERM)) as process:
+            try:
+                code = process.wait()
+            except KeyboardInterrupt:  # it got that too, and tidies up
+                process.wait()
+                raise
+        end = f"it {ended_by(code)}" if code else "done"
+        failed += [f"{step[0]} ({end})"] if code else []
+        print(f"\n[{number} of {len(steps)}] {step[0]}: {end}, {time.monotonic() - began:.0f} s\n", flush=True)
+    if any(file.stat().st_size for file in out.glob(f"*{SUFFIX}")):
+        print(f"wrote {write_report(out, out / 'report.html')}", flush=True)
+    if failed:
+        raise RdzvError(
+            f"{len(failed)} of {len(steps)} benchmarks failed: {', '.join(failed)}",
+            remedy="What each of them has said stands above; run one again alone, with the same arguments.",
+        )
+    return 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from importlib.metadata import entry_points
 from types import MappingProxyType
@@ -65,48 +65,19 @@ def shipped() -> tuple[str, ...]:
     return tuple(each.name for each in ours)
 
 
-def at_native_store() -> tuple[str, ...]:
-    """The names of shipped backends whose nodes meet at the native store, which ``rdzv serve`` can serve, too."""
-    return tuple(name for name in shipped() if find_harness(name).native)
-
-
-class Names:
-    """Names for a help text, which are looked up only when the text is asked for."""
-
-    def __init__(self, names: Callable[[], Sequence[str]], separator: str = " and ") -> None:
-        self._names, self._separator = names, separator
-
-    def __str__(self) -> str:
-        return self._separator.join(self._names())
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add ``--backends``, ``--rdzv-endpoint`` and ``--rdzv-conf``."""
-    add = parser.add_argument
-    named = add("--backends", metavar="A,B", help="any installed backends, compared with torch's own (default those "
-        "of %(shipped)s that are installed)")  # fmt: skip
-    vars(named)["shipped"] = Names(shipped, ",")
-    add("--rdzv-endpoint", "--rdzv_endpoint", action="append", default=[], metavar="BACKEND=WHERE", help="where a "
-        "backend's service already runs; without it, its own harness starts one. May be repeated")  # fmt: skip
-    add("--rdzv-conf", "--rdzv_conf", action="append", default=[], metavar="BACKEND=K=V,...", help="options of a "
-        "backend; may be repeated")  # fmt: skip
-
-
 def candidates(
     args: argparse.Namespace, wanted: Mapping[str, str] = _NOTHING, *, own_times: bool = False
 ) -> list[Candidate]:
-    """The backends that ``add_flags`` has read, or those that come with rdzv-plugins.
+    """The backends that ``--backends`` names, or those that come with rdzv-plugins.
 
     ``wanted``: options that the benchmark sets if a backend has them and the user has not set them. ``own_times``:
     time-outs are the backend's own defaults, whatever its harness sets to make tests quick. Raises what the host raises
     for a name, ``UsageError``, and ``OptionError`` for an option that a backend does not have.
     """
-    if args.backends is not None and not all(args.backends.split(",")):
-        raise UsageError(f"--backends={args.backends}: a name is empty", remedy="Leave it out to measure the default.")
     endpoints = _by_backend("--rdzv-endpoint", args.rdzv_endpoint)
     confs = {name: parse_conf(text) for name, text in _by_backend("--rdzv-conf", args.rdzv_conf).items()}
     found: list[Candidate] = []
-    for name in args.backends.split(",") if args.backends else shipped():
+    for name in args.backends or shipped():
         known = entry(name)
         if any(known.backend.name == other.name for other in found):
             continue  # named twice, perhaps by an alias
@@ -124,15 +95,6 @@ def candidates(
         if strangers := set(by_name) - names:
             raise UsageError(f"{flag}={min(strangers)}=...: it is not measured", remedy="Name it in --backends.")
     return found
-
-
-def reference_names(names: str) -> list[str]:
-    """The ``REFERENCES`` that ``--references`` names; none of them for ``none``. Raises ``UsageError``."""
-    asked = [] if names == "none" else [*dict.fromkeys(names.split(","))]
-    for name in asked:
-        if name not in REFERENCES:
-            raise UsageError(f"--references: '{name}' is none of {', '.join(REFERENCES)}, and not 'none'")
-    return asked
 
 
 def start(found: list[Candidate], running: ExitStack, *, asked_for: bool) -> dict[str, str]:

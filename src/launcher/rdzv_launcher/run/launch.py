@@ -25,11 +25,9 @@ from rdzv_launcher.run.agent_events import AgentEvents
 from rdzv_launcher.run.caller import Caller, Ending
 from rdzv_launcher.run.fence.fence import Fence
 from rdzv_launcher.run.hangs.node import NodeHangs
-from rdzv_launcher.run.hangs.place import Place
-from rdzv_launcher.run.health.answers import Health
-from rdzv_launcher.run.health.pulse import Pulse
-from rdzv_launcher.run.health.readiness import readiness
+from rdzv_launcher.run.health import Health, Pulse, readiness
 from rdzv_launcher.run.importing import importing_torch
+from rdzv_launcher.run.keeper.in_worker import asked
 from rdzv_launcher.run.keeper.keeper import Keeper
 from rdzv_launcher.run.keeper.marked import Marked, mark_children
 from rdzv_launcher.run.keeper.messages import Belongings, Start
@@ -38,8 +36,7 @@ from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.notice.node import NodeNotices
 from rdzv_launcher.run.preparation import Preparation
 from rdzv_launcher.run.run_directory import RunDirectory
-from rdzv_launcher.run.stacks.node import NodeStacks
-from rdzv_launcher.run.stacks.workers import Node, Worker, workers_in
+from rdzv_launcher.run.stacks.node import Node, NodeStacks, Place, Worker, workers_in
 from rdzv_launcher.run.summary import describe, failure_summary
 from rdzv_launcher.run.vitals import vitals
 from rdzv_launcher.run.workers.environment import ERROR_FILE, Addition
@@ -62,8 +59,8 @@ from rdzv_plugins.round_page import RoundPage
 from rdzv_plugins.runtime import SYSTEM
 
 if TYPE_CHECKING:
-    from rdzv_launcher.run.metrics.agent import AgentFigures
-    from rdzv_launcher.run.timeline.recorder import Recorder
+    from rdzv_launcher.run.agent_metrics import AgentFigures
+    from rdzv_launcher.run.timeline import Recorder
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +101,7 @@ def launch(start: Preparation, caller: Caller | None = None) -> int:
         pulse = Pulse(runtime)
         health = Health(pulse, start.own.health_timeout)
         if start.own.health_port:
-            from rdzv_launcher.run.health.server import HealthServer
+            from rdzv_launcher.run.health_server import HealthServer
 
             if (server := HealthServer.open(health, start.own.health_port)) is not None:
                 at_end.callback(server.close)
@@ -178,7 +175,8 @@ class Launch:
         on_first = None if self._timeline is None else self._wrote
         self._output = Output(spec, layout, monitor.attach, on_first, directory.ensure)
         self._barrier = {BARRIER: f"{directory.path}/barrier"} if spec.program.kind is Kind.PATH else {}
-        self._stacks = NodeStacks(self._node, directory.path)
+        on_request = start.own.worker_stacks or start.own.hang_timeout > 0
+        self._stacks = NodeStacks(self._node, directory.path, on_request=on_request)
         self._stacks.log_to(self._output.root)
         self._tails = LogTails(self._node, self._output.files, monitor.kept)
         mark_children(mark)
@@ -307,6 +305,7 @@ class Launch:
             lambda group, worker, own: self._barrier,
             lambda group, worker, own: self._hangs.environment(worker.global_rank),
             lambda group, worker, own: self._notices.environment(group, worker.local_rank, own),
+            lambda group, worker, own: asked(own),  # the last: it goes by what the others have asked for
         )
         use_agent_store = self._rendezvous.handler.use_agent_store
         return prepare_starts(self._spec, group, self._output, use_agent_store, additions)
@@ -392,7 +391,7 @@ def _timeline(start: Preparation) -> Recorder | None:
     """Open the timeline, if there is one. This comes after the keeper, a fork that must not have threads."""
     if not start.own.timeline:
         return None
-    from rdzv_launcher.run.timeline.recorder import Recorder  # most launches do not need it
+    from rdzv_launcher.run.timeline import Recorder  # most launches do not need it
 
     return Recorder.open(start.own.timeline, start.request.run_id, start.request.backend)
 
@@ -403,7 +402,7 @@ def _tell_all(observers: Sequence[Recorder | AgentFigures], event: RoundEvent) -
 
 
 def _figures(start: Preparation) -> AgentFigures:
-    from rdzv_launcher.run.metrics.agent import AgentFigures  # most launches do not need it
+    from rdzv_launcher.run.agent_metrics import AgentFigures  # most launches do not need it
 
     request = start.request
     return AgentFigures(request.max_nodes, start.spec.max_restarts, run=request.run_id, backend=request.backend)

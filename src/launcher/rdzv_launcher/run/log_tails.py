@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rdzv_launcher.run.stacks.workers import Node
+from rdzv_launcher.run.stacks.node import Node
 from rdzv_launcher.run.workers.output.rotated import last_lines
 
 MOST_LINES = 500

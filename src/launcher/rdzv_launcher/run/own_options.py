@@ -50,6 +50,7 @@ class OwnOptions:
     )
     preempt_grace: float = option(0.0, help="The same as --preempt-grace.", unit="s", minimum=0, maximum=86400)
     leave_background: bool = option(False, help="The same as --leave-background.")
+    worker_stacks: bool = option(False, help="The same as --worker-stacks.")
     preflight: str = option("", help="The same as --preflight, with colons between the checks.")
     timeline: str = option("", help="The same as --timeline.")
     notice_signals: str = option("SIGTERM", help="The same as --notice-signals, with colons between the names.")
@@ -89,6 +90,7 @@ def read_own(args: argparse.Namespace) -> OwnOptions:
         health_port=args.health_port if "health_port" in args.given else own.health_port,
         hang_timeout=hang_timeout,
         leave_background=args.leave_background or own.leave_background,
+        worker_stacks=args.worker_stacks or own.worker_stacks,
         preempt_grace=args.preempt_grace if "preempt_grace" in args.given else own.preempt_grace,
         notice_signals=args.notice_signals or own.notice_signals.replace(":", ","),
         worker_notice_signal=args.worker_notice_signal or own.worker_notice_signal,

@@ -9,7 +9,7 @@ from typing import Any
 
 from rdzv_launcher.run.agent.decisions import Decisions
 from rdzv_launcher.run.stacks import processes
-from rdzv_launcher.run.stacks.workers import Node, Worker
+from rdzv_launcher.run.stacks.node import Node, Worker
 from rdzv_plugins.linux.children import children_now
 from rdzv_plugins.linux.process_stat import ProcessStat, read_stat
 

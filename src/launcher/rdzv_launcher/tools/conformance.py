@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
-import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.errors import MissingDependency, RdzvError, UsageError
 from rdzv_plugins.options import parse_conf, parse_options
 from rdzv_plugins.testing import THEMES
+
+if TYPE_CHECKING:
+    from rdzv_plugins.testing.apart import Journal
 
 _PATIENCE = "RDZV_CONFORMANCE_PATIENCE"
 
@@ -57,6 +59,13 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.json:
         _check_writable(args.json)
+    from rdzv_plugins.testing.apart import apart
+
+    return apart(lambda journal: _tests(args, conf, themes, journal), args.json)
+
+
+def _tests(args: argparse.Namespace, conf: Mapping[str, str], themes: Sequence[str], journal: Journal) -> int:
+    """Run the tests, and print and write their report."""
     import pytest
 
     from rdzv_plugins.assemble.create import NoOptions
@@ -64,15 +73,13 @@ def run(args: argparse.Namespace) -> int:
     from rdzv_plugins.testing.harness import entry
 
     found = entry(args.backend)
-    every: Mapping[str, str] = conf
+    every = conf
     if args.rdzv_endpoint is None:
         every = find_harness(args.backend, conf=conf).conf  # if there is none, this says so in a line or two
     if conf:  # otherwise its harness may still add to them
         parse_options(found.backend.options or NoOptions, every, f"backend {found.backend.name!r}")
-    code = _exit_code(int(pytest.main(_arguments(args, found.backend.name, themes))), args.select)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # a thread that a backend has left behind would keep it for ever
+    code = pytest.main(_arguments(args, found.backend.name, themes), plugins=[journal])
+    return _exit_code(int(code), args.select)
 
 
 def _exit_code(code: int, select: str) -> int:

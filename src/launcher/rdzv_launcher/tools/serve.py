@@ -135,10 +135,9 @@ def _listen_for_scrapes(host: str, port: int) -> Callable[[StoreServer], context
     """Prepare to serve the metrics of a server. Raises ``AddressInUse``, ``UsageError`` or ``MissingDependency``."""
     if not port:
         return lambda server: contextlib.nullcontext()
-    from rdzv_launcher.run.health.answers import MetricsAlone
-    from rdzv_launcher.run.health.server import HealthServer
-    from rdzv_launcher.run.metrics.page import MetricsPage, check_installed
-    from rdzv_launcher.run.metrics.store import STORE, read_stores
+    from rdzv_launcher.run.health import MetricsAlone
+    from rdzv_launcher.run.health_server import HealthServer
+    from rdzv_launcher.run.metrics import STORE, MetricsPage, check_installed, read_stores
 
     check_installed()
     listener = bind_exactly(host, PortRange(port, port), f"--metrics-port={port}")

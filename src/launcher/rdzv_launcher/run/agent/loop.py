@@ -29,7 +29,7 @@ from rdzv_launcher.run.agent.round_store import is_graceful_exit, is_lost, is_ti
 from rdzv_launcher.run.agent.steps import Step
 from rdzv_launcher.run.agent.stopping_signals import StoppingSignals
 from rdzv_launcher.run.agent.stuck_workers import StuckWorkers, process_state
-from rdzv_launcher.run.health.pulse import Pulse
+from rdzv_launcher.run.health import Pulse
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.errors import RendezvousFailed, is_signal

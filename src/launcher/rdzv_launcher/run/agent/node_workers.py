@@ -80,7 +80,7 @@ class NodeWorkers:
         self._storing: Timer | None = None
         self._store_at = 0.0
         self._starts = starts
-        self._timer = FileTimer(spec.run_id, os.environ, str(stacks.own.parent), on_timer)
+        self._timer = FileTimer(spec.run_id, os.environ, stacks.directory, on_timer)
         self._kills = kills or MemoryKills()
         self._lock = runtime.RLock()
         """Protects the keeper, which is for one thread, and the attributes that follow."""

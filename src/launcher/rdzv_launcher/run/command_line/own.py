@@ -106,6 +106,14 @@ def add_our_own(parser: argparse.ArgumentParser) -> None:
     )
     _output(ours)
     ours.add_argument(
+        "--worker-stacks",
+        "--worker_stacks",
+        action=Switch,
+        help="have workers write their stacks when rdzv stacks asks, for where no debugger may look, and let the agent "
+        "read them under Yama: code of ours in the workers, as with --hang-timeout (also RDZV_WORKER_STACKS, or "
+        "--rdzv-conf worker_stacks=true)",
+    )
+    ours.add_argument(
         "--timeline",
         action=Value,
         type=str,

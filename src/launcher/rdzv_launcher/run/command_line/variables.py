@@ -21,6 +21,7 @@ _ALSO = {
     "preload": "RDZV_PRELOAD",
     "timeline": "RDZV_TIMELINE",
     "worker_notice_signal": "RDZV_WORKER_NOTICE_SIGNAL",
+    "worker_stacks": "RDZV_WORKER_STACKS",
 }
 """Other variables, including torch's, that mean the same as a flag. The flag's own variable wins."""
 

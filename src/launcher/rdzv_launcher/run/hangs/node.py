@@ -6,8 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rdzv_launcher.run.hangs.place import Place
-from rdzv_launcher.run.stacks.node import NodeStacks
+from rdzv_launcher.run.stacks.node import NodeStacks, Place
 from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.progress_page import ProgressPage
 from rdzv_plugins.questions import STANDSTILL, Question, Questions, UnknownKind

@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rdzv_launcher.run.hangs.samples import Native, Sample
-from rdzv_launcher.run.hangs.signs import Signs
+from rdzv_launcher.run.hangs.signs import Native, Sample, Signs
 
 Kind = Literal["moves", "waits", "spins", "loops", "stopped", "stuck", "done"]
 """``spins``: it waits for others, and uses a processor; ``loops``: in Python, without anything new."""

@@ -1,4 +1,4 @@
-"""Does the job hang? Judged from what its nodes say about their workers, which is checked. No I/O, no clock.
+"""Does the job hang, and which worker is different? Judged from what its nodes say, which is checked. No I/O, no clock.
 
 It hangs if all nodes of the round have answered and none of their workers has made progress for the time-out. A node
 that says otherwise, or cannot tell, prevents this verdict: a needless restart is worse than a late one. Only a node
@@ -12,11 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rdzv_launcher.run.hangs.standstill import Kind, Standing
-from rdzv_plugins.plain_text import printable
-from rdzv_plugins.questions import NodeAnswer
+from msgspec import Struct
 
-_KINDS: tuple[Kind, ...] = ("moves", "waits", "spins", "loops", "stopped", "stuck", "done")
+from rdzv_launcher.run.hangs.standstill import Kind, Standing
+from rdzv_launcher.run.stacks.reports import Group, Silent, WorkerReport, doing, grouped, headline
+from rdzv_plugins.errors import JobHung
+from rdzv_plugins.interfaces import Failure
+from rdzv_plugins.plain_text import printable
+from rdzv_plugins.questions import NodeAnswer, checked
+
 _MOST_WORKERS = 4096
 SUSPECTED = 0.5
 """After this part of the time-out a hang is suspected, and what can only be known from samples becomes known."""
@@ -41,20 +45,21 @@ class NodeStanding:
         return {"node_rank": self.node_rank, "works": self.works, "watches": self.watches, "workers": workers}
 
 
+class _Said(Struct):
+    node_rank: int
+    works: bool
+    watches: bool
+    workers: list[tuple[int, Kind, float]]
+
+
 def standing_of(answer: Any) -> NodeStanding:
     """The reverse of ``data``, from JSON that others have sent. Raises ``ValueError``."""
-    try:
-        node_rank, works, watches = answer["node_rank"], answer["works"], answer["watches"]
-        if type(node_rank) is not int or type(works) is not bool or type(watches) is not bool:
-            raise ValueError("its rank, or what it does")
-        workers = {}
-        for rank, kind, seconds in answer["workers"][:_MOST_WORKERS]:
-            if type(rank) is not int or kind not in _KINDS or type(seconds) not in (int, float):
-                raise ValueError("a worker's standing")
-            workers[rank] = Standing(kind, float(seconds) if math.isfinite(seconds) else 0.0)
-        return NodeStanding(node_rank, works, watches, workers)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from None
+    said = checked(answer, _Said)
+    workers = {
+        rank: Standing(kind, seconds if math.isfinite(seconds) else 0.0)
+        for rank, kind, seconds in said.workers[:_MOST_WORKERS]
+    }
+    return NodeStanding(said.node_rank, said.works, said.watches, workers)
 
 
 @dataclass(frozen=True)
@@ -124,3 +129,62 @@ def _read(answer: NodeAnswer, rank: int) -> tuple[NodeStanding | None, str]:
     if not standing.watches:
         return None, "was started without --hang-timeout"
     return (standing, "") if standing.node_rank == rank or not standing.works else (None, "")
+
+
+_FIRST = ("stopped", "stuck", "running")
+"""States that by themselves single out a worker."""
+
+
+@dataclass(frozen=True)
+class Hang:
+    """A job that hangs, and because of which worker."""
+
+    failure: Failure
+    """The worker that is different, in place of one that has failed."""
+    headline: str
+    """Where all the workers are, in one sentence."""
+
+
+def find(
+    workers: Sequence[WorkerReport],
+    silent: Sequence[NodeAnswer],
+    unread: Sequence[Silent],
+    standings: Mapping[int, Standing],
+    timeout: float,
+) -> Hang:
+    """The odd one of a job without progress for ``timeout`` seconds; ``workers`` or ``silent`` is not empty.
+
+    ``silent`` are nodes that count as standing still; ``unread`` those whose stacks did not arrive. ``standings`` are
+    by global rank.
+    """
+    groups = grouped(workers)
+    text = headline(groups, unread)
+    since = f"no worker of the job has made progress for {timeout:g} s"
+    code = JobHung.exit_code
+    if silent or not groups:
+        node = silent[0]
+        what = f"{'does not answer' if node.is_silent else 'answers nonsense'}, and {since}"
+        rank = -1 if node.node_rank is None else node.node_rank
+        return Hang(Failure(rank, node.host, -1, -1, node.pid, code, cause=text, hang=what), text)
+    group = min(groups, key=lambda each: _oddness(each, standings))
+    worker = group.workers[0]
+    alone = Group(group.kind, (worker,))
+    failure = Failure(
+        -1 if worker.node_rank is None else worker.node_rank,
+        worker.host,
+        worker.rank,
+        worker.local_rank,
+        worker.process.pid,
+        code,
+        cause=text,
+        hang=f"{doing(alone)}, and {since}",
+    )
+    return Hang(failure, text)
+
+
+def _oddness(group: Group, standings: Mapping[int, Standing]) -> tuple[int, int, bool, int]:
+    """A sort key, least for the odd one: state, then the smaller group, then one that does not wait for the others."""
+    loops = any(standings.get(rank, Standing("waits")).kind == "loops" for rank in group.ranks)
+    kind = "running" if loops else group.kind
+    first = _FIRST.index(kind) if kind in _FIRST and (loops or kind != "running") else len(_FIRST)
+    return first, len(group.workers), group.meets, group.ranks[0]

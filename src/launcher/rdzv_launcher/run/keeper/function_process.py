@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Collection, Mapping
 
 from rdzv_launcher.run.keeper.forked import close_all_but
+from rdzv_launcher.run.keeper.in_worker import arrange
 from rdzv_launcher.run.keeper.worker_process import RESTORED
 from rdzv_plugins.linux import prctl
 
@@ -24,6 +25,7 @@ def run(function: Callable[[], int], environment: Mapping[str, str], kept: Colle
         prctl.set_name(name)
         os.environ.clear()
         os.environ.update(environment)
+        arrange()
         gc.enable()  # existing objects stay frozen: it is for others to clean them up
         code = function()
     except BaseException:  # an error of ours: those of the function end in its exit code

@@ -21,6 +21,7 @@ from rdzv_launcher.run.keeper.channel import Channel, Gone, Message
 from rdzv_launcher.run.keeper.descendants import Process, descendants, kill, send
 from rdzv_launcher.run.keeper.forked import close_all_but, let_go_of_handlers
 from rdzv_launcher.run.keeper.frozen_agent import FrozenAgent
+from rdzv_launcher.run.keeper.in_worker import hooked
 from rdzv_launcher.run.keeper.loop import Loop
 from rdzv_launcher.run.keeper.messages import NAME, Belongings, Inherited
 from rdzv_launcher.run.keeper.remains import clear
@@ -216,7 +217,7 @@ class KeeperProcess:
         try:
             pid, fd = spawn(
                 asked.command,
-                asked.environment,
+                hooked(asked.environment),
                 self._defaults,
                 lambda: redirect(asked.stdout, asked.stderr),
                 self._instead(asked),

@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 from rdzv_launcher.run.keeper.channel import Channel, Gone
+from rdzv_launcher.run.keeper.in_worker import arrange
 from rdzv_launcher.run.keeper.worker_process import NotArranged, redirect
 from rdzv_plugins.linux import prctl
 
@@ -214,9 +215,7 @@ def _be_like_new(command: tuple[str, ...], program: int, environment: dict[str, 
     if processes is not None:
         own = processes.current_process()._config
         own["authkey"] = processes.AuthenticationString(os.urandom(32))
-    transport = sys.modules.get("rdzv_plugins.torch_bridge.worker_transport")
-    if transport is not None:  # torch called it when it was imported, with another environment
-        transport.install()
+    arrange()
 
 
 def _streams() -> None:

@@ -13,12 +13,11 @@ from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
 from rdzv_launcher.run.keeper.channel import Channel, Gone
+from rdzv_launcher.run.keeper.in_worker import HOOK
 from rdzv_launcher.run.keeper.loop import Loop
 from rdzv_launcher.run.keeper.program import differing, program_of
 from rdzv_launcher.run.keeper.worker_process import outcome, spawn
 from rdzv_launcher.run.roots import ROOTS
-
-HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hook")
 
 _ANSWER_S = 10.0
 """Longer than a fork takes on a machine that swaps."""
@@ -103,8 +102,6 @@ class TemplateProcess:
                 os.dup2(1, 2)
 
         environment = {**self._environment, "PYTHONPATH": path, "RDZV_TEMPLATE": settings}
-        # from a round that is over, if present: torch, when imported, would set up the worker's store by it
-        environment.pop("RDZV_STORE_PORT", None)
         try:
             self._pid, report = spawn(command, environment, self._defaults, arrange)
         except OSError as error:

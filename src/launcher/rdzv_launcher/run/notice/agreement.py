@@ -3,21 +3,91 @@
 It asks where the workers are, and then proposes a step beyond that. A node accepts it unless one of its workers has
 passed it; workers that reach the step wait. When all nodes that answer have accepted, the step is agreed on; otherwise
 a later one is proposed, at least twice as far ahead each time, since steps may be faster than questions. Nothing is
-agreed on while no node says that it leaves. See ``rdzv_plugins.notice_page``.
+agreed on while no node says that it leaves. See ``rdzv_plugins.notice_page``. What nodes tell and ask each other are
+arguments of questions and answers, JSON that is checked.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
 
-from msgspec.structs import replace
+from msgspec import Meta, Struct
+from msgspec.structs import asdict, replace
 
-from rdzv_launcher.run.notice.wire import Report, Word
 from rdzv_plugins.notice_page import MOST_STEPS
+from rdzv_plugins.plain_text import printable
+from rdzv_plugins.questions import checked
 
 logger = logging.getLogger(__name__)
+
+Do = Literal["tell", "propose", "agree", "drop", "over"]
+LONGEST_GRACE_S = 24 * 3600.0
+_REASON = 500
+_MOST = 2**31 - 1
+_Step = Annotated[int, Meta(ge=-1, lt=MOST_STEPS)]
+_Count = Annotated[int, Meta(ge=-1, le=_MOST)]
+
+
+class Word(Struct, frozen=True, forbid_unknown_fields=True):
+    """One question. Each carries the whole notice, so it does not matter which one a node hears first."""
+
+    round: Annotated[int, Meta(ge=0, le=_MOST)]
+    """The asker's round: in another round the question changes nothing."""
+    node: Annotated[int, Meta(ge=0, le=_MOST)]
+    """The rank of the node that leaves."""
+    reason: str
+    seconds: Annotated[float, Meta(ge=0, le=LONGEST_GRACE_S)]
+    """How long workers have to save, counted from now, as clocks of nodes need not agree."""
+    do: Do = "tell"
+    step: Annotated[int, Meta(ge=0, lt=MOST_STEPS)] = 0
+    """The step that is proposed or agreed on."""
+    go_on: bool = True
+    """With ``over``: enough nodes are left without those that leave."""
+    saved: bool = False
+    """With ``over``: all workers that wanted to save have done so."""
+
+    def pack(self) -> dict[str, Any]:
+        """The arguments of the question."""
+        return asdict(self)
+
+
+class Report(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a node answers when asked about a notice."""
+
+    round: Annotated[int, Meta(ge=-1, le=_MOST)]
+    at: _Step
+    """The most steps that one of its workers has done; -1 if none has reported any."""
+    agreed: _Step
+    """The step on which it knows that all have agreed; 0: none."""
+    waiting: _Count
+    """The number of workers that want to save, and have not yet."""
+    saved: _Count
+    """The number of workers that have saved."""
+    leaving: bool
+    """Whether the node that answers is one that leaves."""
+    accepts: bool
+    """None of its workers has passed the proposed step."""
+
+    def pack(self) -> dict[str, Any]:
+        """The answer."""
+        return asdict(self)
+
+
+def word_of(arguments: Mapping[str, Any]) -> Word:
+    """Read a word from a question's arguments. Raises ``ValueError``."""
+    word = checked(dict(arguments), Word)
+    if word.do in ("propose", "agree") and word.step < 1:
+        raise ValueError(f"not a Word: to {word.do} step={word.step}")
+    return replace(word, reason=printable(word.reason)[:_REASON])
+
+
+def report_of(answer: Any) -> Report:
+    """Read a report from a node's answer. Raises ``ValueError``."""
+    return checked(answer, Report)
+
 
 Ask = Callable[[Word, float], tuple[list[Report], int]]
 

@@ -1,4 +1,4 @@
-"""The stacks of this node's workers, for those who ask the agent, and for a file before they are killed.
+"""Who works on a node, and where: for those who ask the agent, and for a file before the workers are killed.
 
 The modules that read, group and show stacks are imported when stacks are wanted: most launches do not need them.
 """
@@ -12,18 +12,58 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from rdzv_launcher.run import file_names
-from rdzv_launcher.run.stacks.workers import Node
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.questions import STACKS, Question, Questions, UnknownKind
 from rdzv_plugins.stacks_on_request import VARIABLE
 from rdzv_plugins.threads import OwnThread
 
 if TYPE_CHECKING:
-    from rdzv_launcher.run.stacks.reports import WorkerReport
-    from rdzv_launcher.run.stacks.text import Silent
+    from rdzv_launcher.run.stacks.reports import Silent, WorkerReport
 
 logger = logging.getLogger(__name__)
+
+
+class Worker(Struct, frozen=True):
+    """A worker of this node, and its ranks."""
+
+    rank: int
+    local_rank: int
+    pid: int
+
+
+class Node(Struct, frozen=True):
+    """This node, as its agent knows it."""
+
+    host: str
+    agent: int
+    """The process id of the agent."""
+    run_id: str = ""
+    node_rank: int | None = None
+    workers: tuple[Worker, ...] = ()
+    own_stacks: Path | None = None
+    """The directory into which its workers write their stacks on request, if they have been told of one."""
+
+
+def workers_in(pids: Mapping[int, int], ranks: Mapping[int, int]) -> tuple[Worker, ...]:
+    """The workers in the order of their local ranks; ``pids`` and ``ranks`` say what the agent started, and as whom."""
+    return tuple(Worker(ranks[local], local, pid) for local, pid in sorted(pids.items()) if ranks.get(local, -1) >= 0)
+
+
+class Place(Struct, frozen=True):
+    """Where this node is now. Usable from any thread."""
+
+    node_rank: int = -1
+    nodes: int = 0
+    """The number of nodes in the round."""
+    generation: int = 0
+    """Counts the starts of workers on this node."""
+    works: bool = False
+    """Its workers are running, or have finished and wait for those of other nodes."""
+    workers: tuple[Worker, ...] = ()
+
 
 _LEAST_S, _MOST_S = 0.5, 120.0
 _WITHIN_S = 10.0
@@ -37,11 +77,16 @@ class NodeStacks:
     Thread-safe: it is asked on separate threads, whatever the agent's main thread is doing.
     """
 
-    def __init__(self, node: Callable[[], Node], directory: str) -> None:
-        """``node`` says who works here now; ``directory`` is the agent's own, for what workers write."""
+    def __init__(self, node: Callable[[], Node], directory: str, *, on_request: bool) -> None:
+        """``node`` says who works here now; ``directory`` is the agent's own, for what workers write.
+
+        ``on_request``: workers are told to write their stacks themselves when they are asked.
+        """
         self._node = node
-        self.own = Path(directory, "stacks")
-        """The directory where workers write their stacks on request."""
+        self.directory = directory
+        """The agent's own directory."""
+        self.own = Path(directory, "stacks") if on_request else None
+        """The directory where workers write their stacks on request, if they do."""
         self._logs = directory
         self.debugging = threading.Lock()
         """Held while a worker is being read: a process can have only one debugger at a time."""
@@ -49,6 +94,8 @@ class NodeStacks:
         self._make_own()
 
     def _make_own(self) -> None:
+        if self.own is None:
+            return
         try:
             os.makedirs(self.own, mode=0o700, exist_ok=True)
             os.chmod(self.own, 0o700)  # whatever the umask takes away
@@ -64,7 +111,7 @@ class NodeStacks:
     def environment(self) -> Mapping[str, str]:
         """Variables for the workers that are being started."""
         self._make_own()  # a cleaner of temporary files may have removed it
-        return {VARIABLE: f"{self.own},{os.getpid()}"}
+        return {} if self.own is None else {VARIABLE: f"{self.own},{os.getpid()}"}
 
     def answer(self, question: Question) -> Any:
         """Like ``questions.Answer``: for ``stacks``, with the arguments ``within`` (s), ``children`` and ``native``."""
@@ -115,14 +162,14 @@ class NodeStacks:
         except (RdzvError, TimeoutError) as error:
             logger.debug("the other nodes could not be asked for their stacks: %s", error)
             return
-        from rdzv_launcher.run.stacks.answers import read
+        from rdzv_launcher.run.stacks.reports import read
 
         workers, silent = read(answers)
         self.store_reports([each for each in workers if each.process.state != "ended"], silent, why)
 
     def store_reports(self, workers: Iterable[WorkerReport], silent: Iterable[Silent], why: str) -> None:
         """Store what was gathered, and log in one line where, and why."""
-        from rdzv_launcher.run.stacks.text import report_text
+        from rdzv_launcher.run.stacks.reports import report_text
 
         text = report_text(list(workers), list(silent), threads=True)
         self._stored += 1

@@ -1,6 +1,7 @@
 """Reads a process's stacks from outside: through py-spy, or from what the process writes itself.
 
-Both ways raise ``NoStacks`` with the reason, and leave the process as it was.
+Both ways raise ``NoStacks`` with the reason, and leave the process as it was. A place in the code is made of frames,
+the innermost first, which have a form in JSON.
 """
 
 from __future__ import annotations
@@ -14,12 +15,58 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rdzv_launcher.run.stacks import processes
-from rdzv_launcher.run.stacks.frames import Frame, Thread, limited
 from rdzv_plugins.stacks_on_request import SIGNAL
+
+_LONGEST_TEXT = 300
+_MOST_FRAMES = 160
+_OUTERMOST = 40
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One call on a thread's stack."""
+
+    function: str
+    file: str
+    line: int
+    """The line number; 0 if it is not known, as for native code."""
+
+    @property
+    def short(self) -> str:
+        """The file's name and the line, for messages."""
+        name = os.path.basename(self.file) or "?"
+        return f"{name}:{self.line}" if self.line else name
+
+
+@dataclass(frozen=True)
+class Thread:
+    """One thread of a process."""
+
+    name: str
+    is_main: bool
+    frames: tuple[Frame, ...]
+    is_active: bool | None = None
+    """Whether it was on a processor when it was read; None if that is not known."""
+
+
+def limited(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """No more frames than fit into a message: of an endless recursion, the innermost and the outermost."""
+    if len(frames) <= _MOST_FRAMES:
+        return tuple(frames)
+    left = len(frames) - _MOST_FRAMES
+    gap = Frame(f"... {left} more calls ...", "", 0)
+    return (*frames[: _MOST_FRAMES - _OUTERMOST], gap, *frames[-_OUTERMOST:])
+
+
+def frame_data(frame: Frame) -> list[Any]:
+    """A frame in its JSON form."""
+    return [frame.function[:_LONGEST_TEXT], frame.file[:_LONGEST_TEXT], frame.line]
+
 
 INSTALL = "pip install 'rdzv-plugins[diagnose]'"
 
@@ -29,7 +76,7 @@ _QUIET_S, _LONG_QUIET_S = 0.06, 1.0
 """What a process writes after one signal has no end mark: it is over when nothing more comes. The main thread comes
 last, so after its outermost call that is soon; elsewhere the process may have had to wait for a processor.
 """
-_OUTERMOST = (" in <module>", " in _run_module_as_main")
+_OUTERMOST_CALLS = (" in <module>", " in _run_module_as_main")
 _MOST_WRITTEN = 100
 """How many threads ``faulthandler`` writes about: if there are more, the main one may not be among them."""
 _MOST_OUTPUT = 8 * 2**20
@@ -101,10 +148,13 @@ def _something_else(error: Exception) -> NoStacks:
 def by_request(process: processes.Process, directory: Path | None, *, timeout: float) -> list[Thread]:
     """What a process that has registered for it writes to a file in ``directory``: see ``stacks_on_request``."""
     if directory is None:
-        raise NoStacks("it was not told where to write its stacks itself: RDZV_STACKS is not set")
+        raise NoStacks("it does not write its stacks itself: its job has neither --worker-stacks nor --hang-timeout")
     path = directory / str(process.pid)
     if not path.exists() or not processes.catches(process.pid, SIGNAL):
-        raise NoStacks("it does not write its stacks itself: it has imported neither torch nor rdzv_plugins.worker")
+        raise NoStacks(
+            "it does not write its stacks itself, despite --worker-stacks or --hang-timeout: it is no Python that "
+            "reads PYTHONPATH, or its program has taken the signal"
+        )
     if process.state in "TtD":
         raise NoStacks("it cannot write its stacks itself as long as it stands still")
     before = path.stat().st_size
@@ -120,7 +170,7 @@ def by_request(process: processes.Process, directory: Path | None, *, timeout: f
         while time.monotonic() < deadline and len(text) < _MOST_OUTPUT:
             if more := file.read(_MOST_OUTPUT).decode(errors="replace"):
                 text, since = text + more, time.monotonic()
-            quiet = _QUIET_S if text.rstrip("\n").endswith(_OUTERMOST) else _LONG_QUIET_S
+            quiet = _QUIET_S if text.rstrip("\n").endswith(_OUTERMOST_CALLS) else _LONG_QUIET_S
             if text and time.monotonic() - since > quiet:
                 break
             time.sleep(_LOOK_S)

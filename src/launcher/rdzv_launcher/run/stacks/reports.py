@@ -1,15 +1,29 @@
-"""What nodes have answered, as typed values: whoever can reach the service can answer, so everything is checked."""
+"""What nodes have answered about their workers: as typed values, grouped by place, and as text for people.
+
+Whoever can reach the service can answer, so everything is checked. Two workers are at the same place if their main
+threads have equal stacks and their processes are in similar states. A worker that runs changes its place all the time,
+so the line of its innermost call does not count.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import os
+import sysconfig
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
-from rdzv_launcher.run.stacks.frames import Frame, Thread, frame_of
+from msgspec import Meta, Struct
+
+from rdzv_launcher.run.rank_names import compressed, named
+from rdzv_launcher.run.stacks.reading import Frame, Thread
+from rdzv_plugins.plain_text import printable, some
+from rdzv_plugins.questions import NodeAnswer, checked
 
 _MOST_WORKERS = 4096
 _MOST_TEXTS = 32
+_TEXT = 1000
+_Index = Annotated[int, Meta(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -59,57 +73,359 @@ class WorkerReport:
     process: ProcessReport
 
 
+class _Thread(Struct):
+    name: str
+    main: bool
+    stack: _Index
+    active: bool | None = None
+
+
+class _Process(Struct):
+    """What is said of a process; a worker may have some below it, and these have none."""
+
+    pid: _Index
+    state: str
+    wait_channel: str = ""
+    command: str = ""
+    python: bool | None = None
+    how: str = ""
+    tried: list[str] = []
+    threads: list[_Thread] = []
+    native: _Index | None = None
+    kernel: list[str] = []
+
+
+class _Worker(_Process, kw_only=True):
+    rank: _Index
+    local_rank: _Index
+    children: list[_Process] = []
+    below: list[_Process] = []
+
+
+class _Node(Struct):
+    """A node's answer: see ``gathering``."""
+
+    node_rank: int | None
+    host: str
+    workers: list[_Worker]
+    stacks: list[list[tuple[str, str, int]]]
+
+
 def workers_of(answer: Any) -> list[WorkerReport]:
     """The workers of one node, from its answer. Raises ``ValueError`` if it is not a valid answer."""
+    node = checked(answer, _Node)
+    stacks = [tuple(Frame(name[:_TEXT], file[:_TEXT], line) for name, file, line in each) for each in node.stacks]
     try:
-        stacks = [tuple(map(frame_of, _list(stack))) for stack in _list(answer["stacks"])]
-        node_rank, host = answer["node_rank"], _text(answer["host"])
-        if node_rank is not None and type(node_rank) is not int:
-            raise ValueError("its rank")
         return [
-            WorkerReport(_number(each["rank"]), _number(each["local_rank"]), node_rank, host, _process(each, stacks))
-            for each in _list(answer["workers"])[:_MOST_WORKERS]
+            WorkerReport(each.rank, each.local_rank, node.node_rank, node.host[:_TEXT], _worker(each, stacks))
+            for each in node.workers[:_MOST_WORKERS]
         ]
-    except (KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from None
+    except IndexError:
+        raise ValueError("it has not all of the stacks to which it refers") from None
 
 
-def _process(data: Mapping[str, Any], stacks: Sequence[tuple[Frame, ...]], depth: int = 0) -> ProcessReport:
-    native = data.get("native")
-    deeper = () if depth else tuple(_process(each, stacks, 1) for each in _list(data.get("below", [])))
-    children = () if depth else tuple(_process(each, (), 1) for each in _list(data.get("children", [])))
+def _worker(said: _Worker, stacks: Sequence[tuple[Frame, ...]]) -> ProcessReport:
+    report = _process(said, stacks)
+    children = tuple(_process(each, ()) for each in said.children)
+    return replace(report, children=children, below=tuple(_process(each, stacks) for each in said.below))
+
+
+def _process(said: _Process, stacks: Sequence[tuple[Frame, ...]]) -> ProcessReport:
     return ProcessReport(
-        pid=_number(data["pid"]),
-        state=_text(data["state"]),
-        wait_channel=_text(data.get("wait_channel", "")),
-        command=_text(data.get("command", "")),
-        is_python=data.get("python") if isinstance(data.get("python"), bool) else None,
-        how=_text(data.get("how", "")),
-        tried=tuple(map(_text, _list(data.get("tried", []))[:_MOST_TEXTS])),
-        threads=tuple(
-            Thread(_text(each["name"]), bool(each["main"]), stacks[_number(each["stack"])], each.get("active"))
-            for each in _list(data.get("threads", []))
-        ),
-        native=stacks[_number(native)] if native is not None else (),
-        kernel=tuple(map(_text, _list(data.get("kernel", []))[:_MOST_TEXTS])),
-        children=children,
-        below=deeper,
+        pid=said.pid,
+        state=said.state[:_TEXT],
+        wait_channel=said.wait_channel[:_TEXT],
+        command=said.command[:_TEXT],
+        is_python=said.python,
+        how=said.how[:_TEXT],
+        tried=tuple(each[:_TEXT] for each in said.tried[:_MOST_TEXTS]),
+        threads=tuple(Thread(each.name[:_TEXT], each.main, stacks[each.stack], each.active) for each in said.threads),
+        native=stacks[said.native] if said.native is not None else (),
+        kernel=tuple(each[:_TEXT] for each in said.kernel[:_MOST_TEXTS]),
     )
 
 
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError("not a list")
-    return value
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3")
+_AROUND = ("wrapper", "wrapped", "inner", "decorate_context", "_fn", "<lambda>")
+"""Functions that wrap the one that was called, and say nothing about it."""
+_STILL = {"T": "stopped", "t": "stopped", "D": "stuck", "Z": "ended", "X": "ended", "ended": "ended"}
+_MEETINGS = (
+    ("distributed/distributed_c10d.py", ""),
+    ("distributed/c10d_logger.py", ""),
+    ("distributed/_functional_collectives.py", ""),
+    ("distributed/rendezvous.py", ""),
+    ("cuda/__init__.py", "synchronize"),
+    ("cuda/streams.py", "synchronize"),
+    ("npu/utils.py", "synchronize"),
+)
+"""Files, and functions in them, in which a worker waits for others or for its device."""
+_KINDS = ("stopped", "stuck", "ended", "unknown", "waiting", "running")
 
 
-def _number(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError("not a number")
-    return value
+@dataclass(frozen=True)
+class Group:
+    """Workers at one place, in the order of their ranks."""
+
+    kind: str
+    """``stopped``, ``stuck`` (in the kernel), ``ended``, ``unknown`` (no stack), ``running`` or ``waiting``."""
+    workers: tuple[WorkerReport, ...]
+
+    @property
+    def ranks(self) -> list[int]:
+        return [worker.rank for worker in self.workers]
+
+    @property
+    def shown(self) -> WorkerReport:
+        """The worker whose stack is shown: one with native frames, if any were read."""
+        return next((each for each in self.workers if each.process.reader.native), self.workers[0])
+
+    @property
+    def where(self) -> str:
+        """The place in a few words; empty if it is not known."""
+        return where(self.shown.process.frames)
+
+    @property
+    def meets(self) -> bool:
+        """Whether they wait for other workers, or for the device."""
+        frames = self.shown.process.frames
+        return bool(frames) and is_meeting(frames[0].file, frames[0].function)
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("not a text")
-    return value[:1000]
+def grouped(workers: Iterable[WorkerReport]) -> list[Group]:
+    """The groups, the odd ones first: what stands still, the smaller ones, those that wait for nobody, then by rank."""
+    every = sorted(workers, key=lambda each: (each.rank, each.process.pid))
+    waiting = {each.process.frames for each in every if _kind(each) == "waiting"}
+    found: dict[object, list[WorkerReport]] = {}
+    for worker in every:
+        found.setdefault(_place(worker, waiting), []).append(worker)
+    groups = [Group(min(map(_kind, each), key=_KINDS.index), tuple(each)) for each in found.values()]
+    return sorted(
+        groups, key=lambda each: (each.kind not in _STILL.values(), len(each.workers), each.meets, each.ranks)
+    )
+
+
+def is_meeting(file: str, function: str) -> bool:
+    """Whether a call of this function waits for other workers, or for the device."""
+    return any(
+        f"/torch/{name}" in file or f"/torch_npu/{name}" in file for name, only in _MEETINGS if only in ("", function)
+    )
+
+
+def where(frames: Sequence[Frame]) -> str:
+    """The innermost line of the user's own code, and what it calls: ``in all_reduce, called at a.py:3 in step``."""
+    known = [frame for frame in frames if frame.file]
+    if not known:
+        return ""
+    own = next((at for at, frame in enumerate(known) if not _is_library(frame.file)), None)
+    if own is None:
+        return f"in {known[0].function} ({known[0].short})"
+    line = f"at {known[own].short} in {known[own].function}"
+    called = [frame for frame in known[:own] if frame.function.rpartition(".")[2] not in _AROUND]
+    return f"in {called[-1].function}, called {line}" if called else line
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith("<frozen") or any(each in file for each in _places())
+
+
+def _places() -> tuple[str, ...]:
+    return (*_LIBRARIES, os.path.join(sysconfig.get_paths()["stdlib"], ""))
+
+
+def _kind(worker: WorkerReport) -> str:
+    process = worker.process
+    if process.state in _STILL:
+        return _STILL[process.state]
+    reader = process.reader
+    if reader.state in _STILL and reader.state not in "ZX":
+        return _STILL[reader.state]
+    if not process.frames:
+        return "unknown"
+    active = reader.threads[0].is_active
+    return "running" if (reader.state == "R" if active is None else active) else "waiting"
+
+
+def _place(worker: WorkerReport, waiting: Set[tuple[Frame, ...]]) -> object:
+    """A key that is equal for two workers of a group. ``waiting``: the places where others wait."""
+    kind, frames = _kind(worker), worker.process.frames
+    if not frames:
+        return kind, worker.process.tried, worker.process.wait_channel
+    innermost = frames[0]
+    if kind == "running" and frames not in waiting:
+        innermost = Frame(innermost.function, innermost.file, 0)
+    return kind if kind in ("stopped", "stuck") else "", innermost, frames[1:]
+
+
+_HEADLINE_GROUPS = 4
+_PIDS_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Silent:
+    """A node or an agent about which something other than its workers' places has to be said."""
+
+    name: str
+    problem: str
+    kind: Literal["silent", "agent", "idle"] = "silent"
+    """``silent``: it has not answered. ``agent``: something is wrong with its agent, while its workers are known.
+
+    ``idle``: it has no workers.
+    """
+
+
+def report_text(workers: Sequence[WorkerReport], silent: Sequence[Silent] = (), *, threads: bool = False) -> str:
+    """All that is known, in lines. ``threads``: for all threads, not only the main ones."""
+    groups = grouped(workers)
+    lines = [headline(groups, silent)]
+    for group in groups:
+        lines += ["", *_group(group, threads)]
+    for each in silent:
+        lines += ["", f"{printable(each.name)} {printable(each.problem)}"]
+    return "\n".join(lines)
+
+
+def headline(groups: Sequence[Group], silent: Sequence[Silent] = ()) -> str:
+    """One sentence: who is where, the odd ones first."""
+    workers = [worker for group in groups for worker in group.workers]
+    nodes = {(worker.node_rank, worker.host) for worker in workers}
+    counts = f"{_many(len(workers), 'worker')} on {_many(len(nodes), 'node')}" if workers else "no worker"
+    odd, most = groups[:-1], groups[-1:]
+    parts = [_part(group) for group in odd[:_HEADLINE_GROUPS]]
+    if left := odd[_HEADLINE_GROUPS:]:
+        place = "another place" if len(left) == 1 else f"{len(left)} other places"
+        parts.append(f"{sum(len(group.workers) for group in left)} more at {place}")
+    parts += [_most(group, odd) for group in most]
+    if count := sum(each.kind == "silent" for each in silent):
+        parts.append(f"{_many(count, 'node')} without an answer")
+    return f"{counts}: {'; '.join(parts)}" if parts else counts
+
+
+def _part(group: Group) -> str:
+    return f"{named(group.ranks)} ({_where_from(group)}) {doing(group)}"
+
+
+def _most(group: Group, odd: Sequence[Group]) -> str:
+    if len(group.workers) == 1:
+        return _part(group)
+    return f"{f'the other {len(group.workers)}' if odd else 'all'} {doing(group)}"
+
+
+def doing(group: Group) -> str:
+    """What its workers do, with a verb: ``is stopped at a.py:3 in step``."""
+    place = f" {printable(group.where, 200)}" if group.where else ""
+    one = len(group.workers) == 1
+    be = "is" if one else "are"
+    if group.kind == "stopped":
+        return f"{be} stopped{place}"
+    if group.kind == "stuck":
+        channel = printable(group.workers[0].process.wait_channel, 60)
+        return f"{be} stuck in the kernel{f' ({channel})' if channel else ''}{place}"
+    if group.kind == "ended":
+        return "has ended" if one else "have ended"
+    if group.kind == "unknown":
+        return f"{be} at a place that cannot be read"
+    return f"{'runs' if one else 'run'}{place}" if group.kind == "running" else f"{be}{place}"
+
+
+def _where_from(group: Group) -> str:
+    nodes = sorted({worker.node_rank for worker in group.workers if worker.node_rank is not None})
+    hosts = sorted({worker.host for worker in group.workers})
+    text = f"node{'' if len(nodes) == 1 else 's'} {compressed(nodes)}" if nodes else ""
+    if len(hosts) == 1:
+        text = f"{text} on {printable(hosts[0], 80)}" if text else printable(hosts[0], 80)
+    return text or "no node"
+
+
+def _group(group: Group, threads: bool) -> Iterator[str]:
+    pids = [worker.process.pid for worker in group.workers]
+    pids_text = f"pid{'' if len(pids) == 1 else 's'} {some(pids, _PIDS_NAMED)}"
+    name = named(group.ranks)
+    yield f"{name[0].upper()}{name[1:]} ({_where_from(group)}, {pids_text}): {_state(group)}"
+    worker = group.shown
+    yield from _stacks(worker.process, threads)
+    odd = [each for each in group.workers if each is not worker and each.process.children]
+    for each in (worker, *odd):
+        yield from _children(each, group)
+
+
+def _state(group: Group) -> str:
+    process = group.workers[0].process
+    channel = f" in {printable(process.wait_channel, 60)}" if process.wait_channel else ""
+    if group.kind == "stopped" and process.state == "t":
+        return "stopped by a debugger"
+    if group.kind == "stopped":
+        pids = " ".join(str(worker.process.pid) for worker in group.workers[:_PIDS_NAMED])
+        return f"STOPPED by a signal; kill -CONT {pids} lets {'it' if len(group.workers) == 1 else 'them'} go on"
+    if group.kind == "stuck":
+        return f"stuck in the kernel, in D state{channel}: mostly a device, a driver or a file system"
+    if group.kind == "unknown":
+        return f"in state {printable(process.state, 10)}{channel}; its stack cannot be read"
+    return {"running": "running", "waiting": f"waiting{channel}", "ended": "ended"}[group.kind]
+
+
+def _stacks(process: ProcessReport, threads: bool) -> Iterator[str]:
+    reader = process.reader
+    if reader is not process:
+        yield f"  no Python program; that of pid {reader.pid}, which it has started ({printable(reader.command, 120)}):"
+    if not reader.threads:
+        yield from (f"  {printable(reason)}" for reason in process.tried)
+    else:
+        main = reader.threads[0]
+        yield from _frames(reader.native or main.frames)
+        if reader.how == "faulthandler":
+            yield f"  (written by the worker itself: {printable(reader.tried[0] if reader.tried else '')})"
+        if threads:
+            for thread in reader.threads[1:]:
+                yield from _thread(thread)
+    if reader.kernel:
+        yield "  in the kernel:"
+        yield from (f"    {printable(each, 120)}" for each in reader.kernel)
+
+
+def _thread(thread: Thread) -> Iterator[str]:
+    yield f"  thread {printable(thread.name, 80) or 'without a name'}:"
+    yield from _frames(thread.frames)
+
+
+def _frames(frames: Sequence[Frame]) -> Iterator[str]:
+    for frame in frames:
+        place = f"{frame.file}:{frame.line}" if frame.line else frame.short
+        yield f"    {printable(frame.function, 120)}{f' ({printable(place, 240)})' if frame.file else ''}"
+
+
+def _children(worker: WorkerReport, group: Group) -> Iterator[str]:
+    process = worker.process
+    of = f" of rank {worker.rank}" if len(group.workers) > 1 else ""
+    read = {each.pid: each for each in process.below}
+    for child in process.children:
+        if process.reader.pid == child.pid:
+            continue
+        channel = f" in {printable(child.wait_channel, 60)}" if child.wait_channel else ""
+        command = printable(child.command, 120)
+        yield f"  child{of}: pid {child.pid}, state {printable(child.state, 10)}{channel}: {command}"
+        if child.pid in read and read[child.pid].threads:
+            yield from _frames(read[child.pid].threads[0].frames)
+
+
+def _many(count: int, one: str) -> str:
+    return f"{count} {one if count == 1 else one + 's'}"
+
+
+def read(answers: Iterable[NodeAnswer]) -> tuple[list[WorkerReport], list[Silent]]:
+    """The workers of all nodes, and the nodes that have said nothing about theirs."""
+    workers, silent = [], []
+    for each in answers:
+        problem = each.problem
+        rank = "a node" if each.node_rank is None else f"node {each.node_rank}"
+        name = f"{rank} on {each.host} (pid {each.pid})"
+        if not problem:
+            try:
+                found = workers_of(each.answer)
+                workers += found
+                if not found:
+                    silent.append(Silent(name, "has no workers now: it is a spare, or waits for other nodes", "idle"))
+                continue
+            except ValueError as error:
+                problem = f"has answered with something that cannot be read: {error}"
+        silent.append(Silent(name, problem))
+    return workers, silent

@@ -12,11 +12,8 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from rdzv_launcher.run.stacks.answers import read
 from rdzv_launcher.run.stacks.gathering import NATIVE_S
-from rdzv_launcher.run.stacks.grouping import grouped
-from rdzv_launcher.run.stacks.reports import WorkerReport
-from rdzv_launcher.run.stacks.text import Silent, headline, report_text
+from rdzv_launcher.run.stacks.reports import Silent, WorkerReport, grouped, headline, read, report_text
 from rdzv_launcher.tools.asking import ask_job
 from rdzv_launcher.tools.job import add_job_flags, request_of
 from rdzv_launcher.tools.stacks.local import idle_agents, local_jobs, read_job

@@ -16,10 +16,9 @@ from pathlib import Path
 from rdzv_launcher.run.keeper.messages import NAME as KEEPER
 from rdzv_launcher.run.stacks import processes
 from rdzv_launcher.run.stacks.gathering import gather
+from rdzv_launcher.run.stacks.node import Node, Worker
 from rdzv_launcher.run.stacks.processes import Process
-from rdzv_launcher.run.stacks.reports import WorkerReport, workers_of
-from rdzv_launcher.run.stacks.text import Silent
-from rdzv_launcher.run.stacks.workers import Node, Worker
+from rdzv_launcher.run.stacks.reports import Silent, WorkerReport, workers_of
 from rdzv_plugins.linux.children import all_pids
 from rdzv_plugins.stacks_on_request import VARIABLE
 

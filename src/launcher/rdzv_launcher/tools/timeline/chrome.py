@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rdzv_launcher.run.timeline.record import PHASES
+from rdzv_launcher.run.timeline import PHASES
 from rdzv_launcher.tools.timeline.interruptions import Interruption
 from rdzv_launcher.tools.timeline.job import JobTimeline, TimelineEvent
 from rdzv_plugins.plain_text import printable_data

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from rdzv_launcher.run.timeline.record import INTERRUPTING
+from rdzv_launcher.run.timeline import INTERRUPTING
 from rdzv_launcher.tools.timeline.job import JobTimeline, Round, TimelineEvent
 
 _CAUSES = ("lost", "hung", "leaving", "failed", "over")

@@ -6,7 +6,7 @@ import collections
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rdzv_launcher.run.timeline.record import Record
+from rdzv_launcher.run.timeline import Record
 from rdzv_launcher.tools.timeline.clocks import Exchange, Offset, estimate
 from rdzv_launcher.tools.timeline.reading import Agent
 from rdzv_plugins.errors import UsageError

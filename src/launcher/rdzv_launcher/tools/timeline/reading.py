@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from rdzv_launcher.run.timeline.record import SUFFIX, Record, parse
+from rdzv_launcher.run.timeline import SUFFIX, Record, parse
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.plain_text import some
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rdzv_launcher.run.stacks.answers import read
-from rdzv_launcher.run.stacks.text import report_text
+from rdzv_launcher.run.stacks.reports import read, report_text
 from rdzv_launcher.tools.asking import ask_job
 from rdzv_launcher.tools.stacks.command import HERE
 from rdzv_plugins.errors import RdzvError

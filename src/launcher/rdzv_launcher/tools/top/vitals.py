@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from rdzv_plugins.plain_text import printable
+from rdzv_plugins.questions import checked
 
-_MOST_WORKERS = 4096
 
-
-@dataclass(frozen=True)
-class WorkerVitals:
+class WorkerVitals(Struct, frozen=True):
     """A worker, including everything that it has started."""
 
     rank: int
@@ -23,41 +23,21 @@ class WorkerVitals:
     memory_bytes: int
 
 
-@dataclass(frozen=True)
-class Vitals:
+class Vitals(Struct, frozen=True):
     """A node's answer."""
 
     stage: str
     restarts: int
     at: float
     """The node's own clock, in seconds."""
-    workers: tuple[WorkerVitals, ...]
+    workers: Annotated[tuple[WorkerVitals, ...], Meta(max_length=4096)]
 
 
 def parse_vitals(answer: Any) -> Vitals:
     """Read a node's answer. Raises ``ValueError`` for anything else."""
-    try:
-        workers = answer["workers"]
-        if not isinstance(workers, list) or len(workers) > _MOST_WORKERS:
-            raise TypeError("its workers are no list, or too many")
-        return Vitals(
-            printable(str(answer["stage"]), 20),
-            int(answer["restarts"]),
-            float(answer["at"]),
-            tuple(
-                WorkerVitals(
-                    int(each["rank"]),
-                    int(each["local_rank"]),
-                    int(each["pid"]),
-                    printable(str(each["state"]), 1),
-                    float(each["cpu_s"]),
-                    int(each["memory_bytes"]),
-                )
-                for each in workers
-            ),
-        )
-    except (TypeError, KeyError, IndexError, OverflowError) as error:
-        raise ValueError(f"not the vitals of a node: {error!r}") from None
+    said = checked(answer, Vitals)
+    workers = tuple(replace(each, state=printable(each.state, 1)) for each in said.workers)
+    return replace(said, stage=printable(said.stage, 20), workers=workers)
 
 
 def cpu_percent(now: Vitals, before: Vitals | None, worker: WorkerVitals) -> float | None:

@@ -1,0 +1,326 @@
+"""What a benchmark runs besides itself: its child processes, the guard that ends all of them, and names by a file.
+
+A child is a fresh interpreter (``multiprocessing``, spawn) with a connection, and ends when that is closed. Whatever
+else is started carries the guard's mark in its environment and is killed when the benchmark ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, TypeVar
+
+from rdzv_launcher.bench.points import DidNotFinish
+from rdzv_launcher.bench.readings import exact_cpu_seconds
+from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.linux import prctl
+from rdzv_plugins.testing.processes import MARK, clean_environment, kill
+from rdzv_plugins.testing.processes import marked as carrying
+
+C = TypeVar("C", bound="Child")
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+_LAST_LINES = 12
+_START_LIMIT_S = 120.0
+_END_LIMIT_S = 60.0
+_SPAWN = multiprocessing.get_context("spawn")
+_CTRL_C = {signal.SIGINT}
+
+
+class Child:
+    """A process that runs ``run(connection, *arguments)``. A context manager: at its end the process has ended."""
+
+    def __init__(
+        self,
+        what: str,
+        run: Callable[..., None],
+        *arguments: Any,
+        environment: Mapping[str, str] = _NOTHING,
+        end_limit_s: float = 0.5,
+    ) -> None:
+        """Returns at once. ``what`` is its name in messages. It is killed if it does not end by itself in its limit."""
+        self._what, self._end_limit_s = what, end_limit_s
+        # thousands of nodes may warn: no pipe holds that
+        stderr, path = tempfile.mkstemp(prefix="rdzv-bench-")
+        self._stderr = os.fdopen(stderr, "rb")
+        self._connection, theirs = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(target=_begin, args=(run, theirs, path, dict(environment), arguments))
+        resource_tracker.ensure_running()  # which unblocks the signal when it begins
+        signal.pthread_sigmask(signal.SIG_BLOCK, _CTRL_C)  # for the child, until it has a session of its own
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _CTRL_C)
+        theirs.close()
+
+    def __enter__(self: C) -> C:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    @property
+    def pid(self) -> int:
+        pid = self._process.pid
+        assert pid is not None, "it was started"
+        return pid
+
+    def tell(self, message: Any) -> None:
+        """Send it something. If it has ended, ``answer`` will say so."""
+        with contextlib.suppress(OSError):
+            self._connection.send(message)
+
+    def answer(self, limit_s: float = _START_LIMIT_S) -> Any:
+        """What it says next. Raises an exception that it has sent, and ``RdzvError`` if it is silent or has ended."""
+        try:
+            if not self._connection.poll(limit_s):
+                raise RdzvError(f"{self._what} has not answered within {limit_s:g} s")
+            answer = self._connection.recv()
+        except (EOFError, ConnectionError):
+            raise self._ended() from None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def ask(self, message: Any, limit_s: float = _START_LIMIT_S) -> Any:
+        """``tell``, and the ``answer``."""
+        self.tell(message)
+        return self.answer(limit_s)
+
+    def cpu_seconds(self) -> float:
+        """Its CPU time so far, user and system. Raises ``RdzvError`` with its last words if it has ended."""
+        try:
+            return exact_cpu_seconds(self.pid)
+        except OSError:
+            raise self._ended() from None
+
+    def end(self) -> None:
+        """End it, if it has not ended: by closing its connection, or by SIGKILL."""
+        self._connection.close()
+        self._process.join(self._end_limit_s)
+        self._process.kill()
+        self._process.join()
+        self._stderr.close()
+
+    def _ended(self) -> RdzvError:
+        self._process.join(_END_LIMIT_S if self._end_limit_s else 5.0)
+        code = self._process.exitcode
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
+        words = "".join(f"\n  | {line}" for line in lines)
+        return RdzvError(f"{self._what} {'does not end' if code is None else ended_by(code)}{words}")
+
+
+def _begin(
+    run: Callable[..., None],
+    connection: Connection,
+    stderr: str,
+    environment: Mapping[str, str],
+    arguments: tuple[Any, ...],
+) -> None:
+    """A child's beginning and its end."""
+    os.setsid()  # Ctrl-C is for the benchmark, which then ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that came before that is forgotten
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _CTRL_C)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    file = os.open(stderr, os.O_WRONLY | os.O_APPEND)
+    os.unlink(stderr)
+    os.dup2(file, 2)
+    os.environ.update(environment)
+    code = 1
+    try:
+        run(connection, *arguments)
+        code = 0
+    except (EOFError, ConnectionError):  # the benchmark has ended
+        code = 0
+    except RdzvError as error:
+        print(error, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)  # no tidying up of thousands of connections
+
+
+def serve(connection: Connection, answer: Callable[..., Any]) -> None:
+    """Answer what comes as arguments by name, until the connection is closed; what did not finish is an answer too."""
+    while True:
+        question: dict[str, Any] = connection.recv()
+        try:
+            connection.send(answer(**question))
+        except DidNotFinish as error:
+            connection.send(error)
+
+
+def ended_by(code: int) -> str:
+    """How a process ended, in words: by its exit code or, if that is negative, by a signal."""
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def die_with_me(number: int = signal.SIGKILL) -> Callable[[], None]:
+    """Called by the parent; it returns a function for the child, to use as ``preexec_fn`` or after a fork.
+
+    The child then gets that signal when the thread that started it ends. The arrangement outlives an exec.
+    """
+    parent = os.getpid()
+
+    def arrange() -> None:
+        prctl.die_with_parent(number)
+        if os.getppid() != parent:  # too late for the signal
+            os._exit(1)
+
+    return arrange
+
+
+# nothing of a benchmark outlives it, even if it is killed
+
+
+class Guard:
+    """A context manager: while it is open, all that this process starts is the guard's, services of backends included.
+
+    The guard is a child that, when this process ends, kills every process that carries the mark, frozen ones too, and
+    deletes the directories. Marks of parts begin with that of the whole: ``MARK-1`` is part of ``MARK``.
+    """
+
+    def __init__(self, data: Path | None = None) -> None:
+        """``data``: where another directory is to be created, ``below``."""
+        self.mark = uuid.uuid4().hex
+        self.directory = self.below = Path()
+        """For all files, and for those that must be on the disk of ``data``; both are deleted with the guard."""
+        self._data, self._jobs = data, 0
+
+    def new_job(self) -> tuple[str, Path]:
+        """A mark for one job, and an empty directory."""
+        self._jobs += 1
+        made = self.directory / f"job-{self._jobs}"
+        made.mkdir()
+        return f"{self.mark}-{self._jobs}", made
+
+    def __enter__(self) -> Guard:
+        self._before = os.environ.get(MARK)
+        who = "the process that ends all others with the benchmark"
+        self._process = Child(who, _guard, self.mark, self._data, end_limit_s=_END_LIMIT_S)
+        try:
+            self.directory, self.below = self._process.answer()
+        except BaseException:
+            self._process.end()
+            raise
+        os.environ[MARK] = self.mark
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._before is None:
+            os.environ.pop(MARK, None)
+        else:
+            os.environ[MARK] = self._before
+        self._process.end()
+
+
+def _guard(connection: Connection, mark: str, data: Path | None) -> None:
+    with ExitStack() as made:
+        directories = [
+            Path(
+                made.enter_context(
+                    tempfile.TemporaryDirectory(prefix="rdzv-bench-", dir=where, ignore_cleanup_errors=True)
+                )
+            )
+            for where in (None, *([data] if data is not None else []))
+        ]
+        connection.send((directories[0], directories[-1]))
+        with contextlib.suppress(EOFError, ConnectionError):
+            connection.recv()
+        end_all(mark)
+
+
+def environment(mark: str) -> dict[str, str]:
+    """The variables for an agent: those of this process without a launcher's, and the mark."""
+    return clean_environment() | {MARK: mark}
+
+
+def marked(mark: str) -> list[int]:
+    """The live processes that carry the mark, or that of a part of it, in the order of their ids."""
+    return sorted(carrying(mark, parts=True))
+
+
+def end_all(mark: str) -> None:
+    """Kill what carries the mark; returns when it is gone. Raises ``RdzvError`` if it does not go."""
+    deadline = time.monotonic() + _END_LIMIT_S / 2
+    while left := marked(mark):  # an agent that is killed may have just started a worker
+        for pid in left:
+            kill(pid)
+        if time.monotonic() > deadline:
+            raise RdzvError(f"processes {left} do not end by SIGKILL")
+        time.sleep(0.02)
+
+
+# reverse DNS is kept out of the comparison
+
+_NAMES = "RDZV_BENCH_NAMES"
+_FILES = {
+    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+    "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n::ffff:127.0.0.1 localhost\n",
+}
+_PROBE = "import socket, sys; sys.exit(socket.getnameinfo(('::ffff:127.0.0.1', 1, 0, 0), 0)[0] != 'localhost')"
+_WAYS = (["unshare", "--mount"], ["unshare", "--map-root-user", "--mount"])
+NAMES_APART = "All of them, torch's too, see names from a hosts file alone: what slow DNS costs does not show here."
+NAMES_OF_THE_SYSTEM = """\
+Names come from the system, as no mount namespace was allowed (it needs `unshare --mount`: root, or user namespaces):
+torch's store looks up the name of each client, and that may cost those seconds who use it."""
+
+
+def names_apart() -> None:
+    """Start this command again, in its own mount namespace in which names come only from a hosts file, if allowed.
+
+    torch's servers look up the name of every peer that they accept, on their only thread. They listen on ``[::]``, so a
+    client from 127.0.0.1 is ``::ffff:127.0.0.1`` to them, which the usual hosts file does not have: every connection
+    costs a question to the name server, and a lost answer five seconds of standstill.
+    """
+    if _NAMES in os.environ or sys.argv[1:2] != ["bench"]:  # it is again, or called by another program
+        return
+    os.environ[_NAMES] = "system"
+    directory = tempfile.mkdtemp(prefix="rdzv-bench-")
+    try:
+        mounts = []
+        for target, text in _FILES.items():
+            source = Path(directory, Path(target).name)
+            source.write_text(text)
+            mounts.append(f"mount --bind '{source}' {target}")
+        # a mounted file stays when its directory is deleted
+        begin = " && ".join([*mounts, f"rm -r '{directory}'", 'exec "$@"'])
+        probe = " && ".join([*mounts, 'exec "$@"'])
+        for way in _WAYS:
+            try:
+                command = [*way, "sh", "-c", probe, "sh", sys.executable, "-c", _PROBE]
+                allowed = subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 0
+            except (OSError, subprocess.TimeoutExpired):
+                continue
+            if allowed:
+                os.environ[_NAMES] = "file"
+                again = [sys.executable, "-m", "rdzv_launcher.tools", *sys.argv[1:]]
+                os.execvp(way[0], [*way, "sh", "-c", begin, "sh", *again])
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def names_remark() -> str:
+    """What a reader of figures should know about names."""
+    return NAMES_APART if os.environ.get(_NAMES) == "file" else NAMES_OF_THE_SYSTEM

@@ -1,1 +1,0 @@
-"""``rdzv bench launch``: how long until the workers speak, and what the agents cost."""

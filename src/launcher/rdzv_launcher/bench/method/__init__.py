@@ -1,1 +1,0 @@
-"""How a benchmark measures: settings, turns, readings, points with their ratios, manifest and results."""

@@ -1,1 +1,0 @@
-"""``rdzv bench store``: what a request costs a store server."""

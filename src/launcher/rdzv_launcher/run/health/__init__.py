@@ -1,1 +1,0 @@
-"""Tells over HTTP whether this agent lives and its workers work, for those who watch processes (kubelet, say)."""

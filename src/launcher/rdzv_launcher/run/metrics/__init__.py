@@ -1,1 +1,0 @@
-"""What agents and stores tell Prometheus: each figure is declared here once, and read when somebody asks."""

@@ -1,0 +1,397 @@
+"""What an agent hears and does, and what the rendezvous reports, as the events of a timeline, and its file.
+
+``Record`` is the form of a line, as written here and read by ``rdzv timeline``: a JSON object. ``BASE`` are the fields
+that every line has; an event may have further ones. Nobody waits for it: events go into a queue that drops what does
+not fit, and says how much was dropped.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rdzv_launcher.run import file_names
+from rdzv_launcher.run.agent import events, steps
+from rdzv_launcher.run.agent.collaborators import Observer
+from rdzv_launcher.run.agent.events import Event
+from rdzv_launcher.run.agent.steps import Step
+from rdzv_launcher.run.summary import describe, describe_exit
+from rdzv_launcher.run.timeline_spans import Spans, spans_wanted
+from rdzv_launcher.run.workers.worker_group import WorkerGroup
+from rdzv_plugins.background_queue import BackgroundQueue
+from rdzv_plugins.interfaces import RoundEvent
+from rdzv_plugins.plain_text import printable
+
+logger = logging.getLogger(__name__)
+
+VERSION = 1
+"""The form's version: grows when readers of the previous one would misread it, not with new events or fields."""
+SUFFIX = ".jsonl"
+BASE = ("v", "event", "mono", "wall", "run", "node", "host", "agent", "round", "phase", "cause")
+
+PHASES: Mapping[str, str] = {
+    "opened": "opening",
+    "joined": "joining",
+    "placed": "connecting",
+    "reached": "completing",
+    "complete": "starting",
+    "started": "working",
+    "failed": "ending",
+    "hung": "ending",
+    "lost": "ending",
+    "over": "ending",
+    "stopping": "stopping",
+    "stopped": "deciding",
+    "asked": "deciding",
+    "delayed": "delaying",
+    "done": "waiting",
+    "staying": "waiting",
+    "leaving": "leaving",
+    "left": "leaving",
+    "ended": "ended",
+}
+"""The phase that a node is in after an event; after any other event the phase is unchanged."""
+INTERRUPTING = frozenset({"failed", "hung", "lost", "asked", "over", "stopping", "leaving"})
+"""The events that show that a round does not go on."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One event. Times are in seconds."""
+
+    event: str
+    mono: float
+    """The time by the monotonic clock, which all agents of one machine share."""
+    wall: float
+    """The time since the epoch, by the machine's clock, which may be wrong, and may be set meanwhile."""
+    run: str
+    node: int | None
+    """The node's rank, once it has one."""
+    host: str
+    agent: str
+    """Unique to one agent process."""
+    round: int
+    """The newest round that the node had heard of; 0 before the first."""
+    phase: str
+    """What the node does from now on."""
+    cause: str = ""
+    """Why, in a sentence; empty if there is nothing to say."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What else is known about this event."""
+
+    def line(self) -> bytes:
+        """The event as a line, including the line end."""
+        fields = {"v": VERSION, **{name: getattr(self, name) for name in BASE[1:]}}
+        fields |= {"mono": round(self.mono, 6), "wall": round(self.wall, 6), **self.facts}
+        return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "event": (str,),
+    "mono": (int, float),
+    "wall": (int, float),
+    "run": (str,),
+    "node": (int, type(None)),
+    "host": (str,),
+    "agent": (str,),
+    "round": (int,),
+    "phase": (str,),
+    "cause": (str,),
+}
+_MOST_S = 1e12
+
+
+def parse(line: bytes) -> Record:
+    """Read an event from a line. Raises ``ValueError``, saying what is wrong."""
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError("it is not JSON") from None
+    if not isinstance(data, dict) or "v" not in data:
+        raise ValueError("it is no event of a timeline")
+    if data["v"] != VERSION:
+        raise ValueError(f"it is of version {str(data['v'])[:20]}, and this rdzv reads version {VERSION}")
+    for name, types in _TYPES.items():
+        value = data.get(name)
+        if type(value) not in types or (isinstance(value, int | float) and not -_MOST_S < value < _MOST_S):
+            raise ValueError(f"it has no {name!r} that is one")
+    facts = {name: value for name, value in data.items() if name not in BASE and _is_fact(name, value)}
+    return Record(**{name: data[name] for name in _TYPES}, facts=facts)
+
+
+def _is_fact(name: str, value: object) -> bool:
+    """Whether it is one value, or the workers' process ids by rank: nothing else is written."""
+    if name == "workers" and isinstance(value, dict):
+        return all(type(pid) is int for pid in value.values())
+    return value is None or isinstance(value, str | int | float)
+
+
+class Sink(Protocol):
+    """Takes events in order, on a separate thread. It may block there; exceptions that it raises are ignored."""
+
+    def take(self, record: Record) -> None:
+        """Take one event."""
+        ...
+
+    def close(self) -> None:
+        """The agent ends: nothing comes after this."""
+        ...
+
+
+class TimelineFile:
+    """A ``Sink``. Each line is one write, so a reader sees whole lines, and an agent that is killed loses none.
+
+    The first event that cannot be written is reported, and the job goes on; when there is room again, writing resumes.
+    """
+
+    def __init__(self, directory: str, run: str, host: str, agent: str) -> None:
+        """Nothing is created before the first event: a file system may keep one waiting."""
+        self.path = os.path.join(directory, f"{file_names.word(run)}-{file_names.word(host)}-{agent}{SUFFIX}")
+        self._directory = directory
+        self._fd = -1
+        self._torn = False
+        """The last line is incomplete."""
+        self._lost = 0
+        """The number of events since the last that was written."""
+
+    def take(self, record: Record) -> None:
+        """Write the event, or report once that this is not possible."""
+        try:
+            if self._fd < 0:
+                self._open()
+            self._write(record.line())
+        except OSError as error:
+            self._lost += 1
+            if self._lost == 1:
+                logger.warning(
+                    "the timeline cannot be written to %s: %s; the job goes on without it",
+                    self.path,
+                    (error.strerror or str(error)).lower(),
+                )
+            return
+        if self._lost:
+            logger.warning("the timeline is written again; %d events are missing in %s", self._lost, self.path)
+            self._lost = 0
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._lost > 1:
+            logger.warning("%d events are missing in the timeline %s", self._lost, self.path)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _open(self) -> None:
+        os.makedirs(self._directory, exist_ok=True)
+        # its name belongs to this agent alone: an existing file is not followed, and not written to
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        self._fd = os.open(self.path, flags, 0o644)
+
+    def _write(self, line: bytes) -> None:
+        left = memoryview(b"\n" + line if self._torn else line)
+        while left:
+            written = os.write(self._fd, left)
+            self._torn = written < len(left)
+            left = left[written:]
+
+
+_MOST = 10_000
+"""The most events that are kept for sinks that do not take them: a round has about ten."""
+_CLOSE_S = 2.0
+"""How long the end of an agent waits for what is not written yet."""
+
+
+class Recorder(Observer):
+    """Writes the timeline of an agent. One per agent. Thread-safe. It never keeps its caller waiting."""
+
+    def __init__(
+        self, run: str, sinks: Sequence[Sink], *, backend: str = "", agent: str = "", host: str = "", most: int = _MOST
+    ) -> None:
+        """At most ``most`` events are kept. ``agent`` and ``host`` are the names used in the timeline."""
+        self._run, self._sinks = run, sinks
+        self._host, self._agent = host or socket.gethostname(), agent or new_agent()
+        self._lock = threading.Lock()
+        self._node: int | None = None
+        self._round = self._engines = 0
+        """The newest round, and the newest round that the rendezvous has reported complete."""
+        self._phase = ""
+        self._over = 0
+        self._generation = self._written = 0
+        """The generation of workers that was started last, and the newest one that has written something."""
+        self._running = False
+        self._queue: BackgroundQueue[Record] = BackgroundQueue("rdzv-timeline", self._deliver, _say_dropped, limit=most)
+        self._note("opened", pid=os.getpid(), clock=clock_id(), backend=backend)
+
+    @staticmethod
+    def open(directory: str, run: str, backend: str) -> Recorder:
+        """Open a recorder, as ``--timeline`` asks for it."""
+        host, agent = socket.gethostname(), new_agent()
+        sinks: list[Sink] = [TimelineFile(directory, run, host, agent)]
+        if spans_wanted(os.environ):
+            sinks.append(Spans())
+        return Recorder(run, sinks, backend=backend, agent=agent, host=host)
+
+    def heard(self, event: Event, group: WorkerGroup | None) -> None:
+        """See ``Observer``."""
+        match event:
+            case events.Joined(node_rank) if group is not None:
+                self._joined(node_rank, group.group_world_size)
+            case events.StartFailed(error) | events.Failed(error):
+                self._note("error", cause=_sentence(error))
+            case events.GroupEnded(generation) if generation == self._generation and self._running:
+                self._running = False
+                self._note("stopped")
+            case events.Fenced():
+                self._note("lost", cause="this node's session has ended: its workers are killed")
+            case events.Stuck(local_rank, pid, seconds):
+                who = _worker(group, local_rank)
+                self._note("failed", cause=f"{who} (pid {pid}) has been in uninterruptible sleep for {seconds:.0f} s")
+            case events.NodesWait() | events.MustRunAgain():
+                if self._over < self._round:
+                    self._note_over(self._round, "nodes have come, or another node restarts its workers")
+            case events.PeersAnswered(lost):
+                self._note("answered", lost=lost)
+            case events.RestartAllowed(delay) if delay > 0:
+                self._note("delayed", seconds=delay)
+            case events.SignalArrived(number):
+                self._note("signal", cause=f"the agent got {number.name}")
+
+    def takes(self, step: Step, group: WorkerGroup | None) -> None:
+        """See ``Observer``."""
+        match step:
+            case steps.Join():
+                self._note("joined")
+            case steps.Report(local_rank, exit_code):
+                cause = f"{_worker(group, local_rank)} ended with {describe_exit(exit_code)}"
+                self._note("failed", cause=cause, exit_code=exit_code)
+            case steps.ReportHang(failure):
+                self._note("hung", cause=describe(failure))
+            case steps.Stop() | steps.Kill() if self._running and self._phase != "stopping":
+                self._note("stopping")
+            case steps.AskPeers():
+                self._note("asked")
+            case steps.WaitAtBarrier():
+                self._note("done")
+            case steps.Stay():
+                self._note("staying")
+            case steps.GiveNotice(reason) | steps.NoteLeaving(reason):
+                self._note("notice" if isinstance(step, steps.GiveNotice) else "leaving", cause=reason)
+            case steps.Leave(outcome):
+                self._note("left", cause=outcome.reason, outcome=outcome.end)
+            case steps.End(exit_code):
+                self._note("ended", exit_code=exit_code)
+
+    def started(self, group: WorkerGroup) -> None:
+        """See ``Observer``."""
+        self._generation, self._running = group.generation, True
+        ranks = {each.global_rank: group.pids.get(each.local_rank, 0) for each in group.workers}
+        self._note("started", workers=ranks, restarts=group.restarts_used)
+
+    def wrote(self, local_rank: int, group: WorkerGroup | None) -> None:
+        """See ``Observer``. Only the first call of each generation counts."""
+        if group is not None and self._written < group.generation:
+            self._written = group.generation
+            self._note("line", cause=f"{_worker(group, local_rank)} wrote")
+
+    def saw(self, event: RoundEvent) -> None:
+        """Take an event from the rendezvous; see ``TellEvent``."""
+        if event.kind == "over":
+            if event.cause == "lost":
+                self._note("lost", cause=event.reason, over=event.round)
+            self._note_over(event.round, event.reason, event.cause)
+            return
+        if event.kind == "complete":
+            self._engines = event.round
+        self._round, self._node = event.round, event.rank if event.rank is not None else self._node
+        self._note(event.kind, numbered=True, world=event.world)
+
+    def close(self) -> None:
+        """Wait a moment for what is not written yet; after that, the end of the process no longer waits for it."""
+        self._queue.flush(_CLOSE_S)
+        atexit.unregister(self._queue.flush)
+
+    def _joined(self, node_rank: int, world: int) -> None:
+        self._node = node_rank
+        if self._engines == 0:  # the rendezvous reports nothing: rounds are counted here
+            self._round += 1
+            self._note("complete", numbered=False, world=world)
+
+    def _note_over(self, round_: int, reason: str, why: str = "") -> None:
+        self._over = round_
+        self._note("over", cause=reason, over=round_, **({"why": why} if why else {}))
+
+    def _note(self, event: str, *, cause: str = "", **facts: Any) -> None:
+        with self._lock:
+            if self._phase == "ended":  # what other threads still hear no longer belongs to this agent
+                return
+            mono, wall = time.monotonic(), time.time()
+            phase = PHASES.get(event, self._phase)
+            if phase == "ending" and self._phase != "working":  # the event is a sign only for workers that run
+                phase = self._phase
+            self._phase = phase
+            self._queue.put(
+                Record(
+                    event,
+                    mono,
+                    wall,
+                    self._run,
+                    self._node,
+                    self._host,
+                    self._agent,
+                    self._round,
+                    phase,
+                    printable(cause),
+                    facts,
+                )
+            )
+
+    def _deliver(self, record: Record) -> None:
+        for sink in self._sinks:
+            _try(lambda sink=sink: sink.take(record))  # type: ignore[misc]
+            if record.event == "ended":
+                _try(sink.close)
+
+
+def new_agent() -> str:
+    """A name that no other process has."""
+    return os.urandom(5).hex()
+
+
+def clock_id() -> str:
+    """Identifies a monotonic clock, which processes with the same id share: a machine's start, and a time namespace."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/time')}"
+    except OSError:  # not Linux, or an old one
+        return f"{socket.gethostname()} {os.getpid()}"
+
+
+def _try(call: Callable[[], None]) -> None:
+    try:
+        call()
+    except Exception as error:
+        logger.debug("a sink of the timeline met an error: %r", error)
+
+
+def _say_dropped(count: int) -> None:
+    logger.warning("%d events of the timeline were dropped: they could not be written in time", count)
+
+
+def _worker(group: WorkerGroup | None, local_rank: int) -> str:
+    if group is None:
+        return f"local rank {local_rank}"
+    rank = next((each.global_rank for each in group.workers if each.local_rank == local_rank), -1)
+    return f"rank {rank} (node {group.group_rank}, local rank {local_rank}, pid {group.pids.get(local_rank, 0)})"
+
+
+def _sentence(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -1,0 +1,227 @@
+"""Why a worker has ended: tracebacks by the interpreter itself, and the kernel's counts of out-of-memory kills."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rdzv_launcher.run.stderr_pipes import KEEP_LINES, last_lines
+from rdzv_launcher.run.workers.causes import cause_of
+from rdzv_launcher.run.workers.memory_kills import MemoryKills
+from rdzv_launcher.run.workers.tracebacks import LastTraceback, read_traceback
+
+FILES = {
+    "missing.py": "import os\nimport nothing_of_the_kind\n",
+    "deep.py": "import missing\n",
+    "calls.py": "def load():\n    raise OSError('libcudart.so.12: not found')\n\n\nload()\n",
+    "library.py": "from calls import load\n",
+    "broken.py": "def main(:\n    pass\n",
+    "of_broken.py": "import broken\n",
+    "lazy.py": "def main():\n    import nothing_of_the_kind\n\n\nmain()\n",
+    "value.py": "def main():\n    raise ValueError('two\\nlines')\n\n\nmain()\n",
+    "name.py": "def main():\n    step()\n\n\nmain()\n",
+    "chained.py": "try:\n    import nothing_of_the_kind\nexcept ImportError as no:\n    raise ValueError from no\n",
+    "noisy.py": "import sys\n\n\nsys.stderr.write('Error: nothing to do with it\\n')\nsys.exit(3)\n",
+    "own.py": "class Bad(Exception):\n    pass\n\n\nraise Bad\n",
+}
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("programs")
+    for name, text in FILES.items():
+        (directory / name).write_text(text)
+    (directory / "nest0.py").write_text("import nothing_of_the_kind\n")
+    for number in range(1, 15):
+        (directory / f"nest{number}.py").write_text(f"import nest{number - 1}\n")
+    return directory
+
+
+def stderr_of(programs: Path, *arguments: str) -> tuple[str, ...]:
+    ended = subprocess.run([sys.executable, *arguments], cwd=programs, capture_output=True, check=False)
+    assert ended.returncode > 0
+    return last_lines(ended.stderr)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exception", "place", "importing", "of_the_text"),
+    [
+        ("missing.py", "ModuleNotFoundError", "missing.py:2", True, True),
+        ("deep.py", "ModuleNotFoundError", "missing.py:2", True, True),
+        ("library.py", "OSError", "calls.py:2", True, False),
+        ("broken.py", "SyntaxError", "broken.py:1", True, True),
+        ("of_broken.py", "SyntaxError", "broken.py:1", True, True),
+        ("-m of_broken", "SyntaxError", "broken.py:1", True, True),
+        ("-m library", "OSError", "calls.py:2", True, False),
+        ("nest14.py", "ModuleNotFoundError", "nest0.py:1", True, True),
+        ("lazy.py", "ModuleNotFoundError", "lazy.py:2", False, True),
+        ("value.py", "ValueError", "value.py:2", False, False),
+        ("-m value", "ValueError", "value.py:2", False, False),
+        ("name.py", "NameError", "name.py:2", False, True),
+        ("chained.py", "ValueError", "chained.py:4", False, False),
+        ("own.py", "Bad", "own.py:5", False, False),
+    ],
+)
+def test_a_real_traceback(
+    programs: Path, arguments: str, exception: str, place: str, importing: bool, of_the_text: bool
+) -> None:
+    lines = stderr_of(programs, *arguments.split())
+    found = read_traceback(lines)
+    assert found is not None
+    assert found.exception.rpartition(".")[2] == exception
+    assert found.place.endswith(f"/{place}")
+    assert (found.importing, found.is_of_the_text) == (importing, of_the_text)
+    said = cause_of(1, lines, MemoryKills())
+    assert said == (
+        f"It failed while it imported its modules: {found.exception} at {found.place}." if importing else ""
+    )
+
+
+def test_the_deepest_of_them_is_longer_than_what_is_kept(programs: Path) -> None:
+    lines = stderr_of(programs, "nest14.py")
+    assert len(lines) == KEEP_LINES
+    assert "Traceback" not in lines[0]
+
+
+@pytest.mark.parametrize("arguments", ["nothing.py", "-m nothing_of_the_kind", "."])
+def test_no_program_at_all(programs: Path, arguments: str) -> None:
+    assert read_traceback(stderr_of(programs, *arguments.split())) == LastTraceback("", "", importing=True)
+
+
+def test_what_is_no_traceback_is_none(programs: Path) -> None:
+    assert read_traceback(stderr_of(programs, "noisy.py")) is None
+    for lines in ((), ("",), ("Traceback (most recent call last):",), ('  File "a.py", line 3, in <module>',)):
+        assert read_traceback(lines) is None
+
+
+KILL = -int(signal.SIGKILL)
+V2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+V1 = "35 31 0:32 {shown} /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
+EVENTS = "low 0\nhigh 0\nmax 12\noom 1\noom_kill {}\noom_group_kill 0\n"
+CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"
+
+
+def system(root: Path, mounts: str, cgroup: str, files: dict[str, str]) -> MemoryKills:
+    for name, text in {"proc/self/mountinfo": mounts, "proc/self/cgroup": cgroup, **files}.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return MemoryKills(root)
+
+
+def test_cgroup_v2_with_the_limit_of_a_cgroup_around(tmp_path: Path) -> None:
+    own = "sys/fs/cgroup/job/step"
+    kills = system(
+        tmp_path,
+        V2,
+        "0::/job/step\n",
+        {
+            f"{own}/memory.events": EVENTS.format(2),
+            f"{own}/memory.max": "max\n",
+            "sys/fs/cgroup/job/memory.max": str(64 << 20),
+        },
+    )
+    assert kills.describe(1) == ""
+    assert kills.describe(KILL).startswith("Not by the kernel's out-of-memory killer")
+    (tmp_path / own / "memory.events").write_text(EVENTS.format(3))
+    assert kills.describe(KILL) == (
+        "The kernel's out-of-memory killer has killed it: cgroup /job/step, whose limit is 64 MiB, had no memory left."
+    )
+    assert "has killed 1 process(es) of cgroup /job/step" in kills.describe(1), "a data loader, say"
+    (tmp_path / own / "memory.events").write_text(EVENTS.format(5))
+    assert "has killed 3 process(es) of cgroup /job/step" in kills.describe(KILL)
+    kills.begin()
+    assert kills.describe(1) == "", "those of an earlier generation"
+
+
+@pytest.mark.parametrize(
+    ("shown", "path", "directory"),
+    [
+        ("/", "/docker/7", "sys/fs/cgroup/memory/docker/7"),
+        ("/docker/7", "/docker/7", "sys/fs/cgroup/memory"),
+        ("/docker/7", "/docker/7/job", "sys/fs/cgroup/memory/job"),
+        ("/", "/docker/7", "sys/fs/cgroup/memory"),  # the mount hides what is around a container
+        ("/docker/7", "/other", "sys/fs/cgroup/memory"),
+    ],
+)
+def test_cgroup_v1_as_containers_see_it(tmp_path: Path, shown: str, path: str, directory: str) -> None:
+    kills = system(
+        tmp_path,
+        V2 + V1.format(shown=shown),
+        f"7:pids:/\n4:memory:{path}\n0::/\n",
+        {f"{directory}/memory.oom_control": CONTROL.format(0), f"{directory}/memory.limit_in_bytes": str(2**63 - 4096)},
+    )
+    (tmp_path / directory / "memory.oom_control").write_text(CONTROL.format(1))
+    assert kills.describe(KILL).startswith("The kernel's out-of-memory killer has killed it: cgroup /")
+    assert "limit" not in kills.describe(KILL), "there is none"
+
+
+def test_without_cgroups_the_count_of_the_machine_has_to_do(tmp_path: Path) -> None:
+    kills = system(tmp_path, "", "", {"proc/vmstat": "nr_free_pages 7\noom_kill 4\n"})
+    assert kills.describe(KILL) == "", "nobody can say whom it would have killed"
+    (tmp_path / "proc/vmstat").write_text("nr_free_pages 7\noom_kill 5\n")
+    assert "has killed 1 process(es) of this machine since the workers were started" in kills.describe(KILL)
+
+
+@pytest.mark.parametrize("text", ["", "no mounts at all\n", " - \n", "1 2 3 / /x rw - cgroup2\n"])
+def test_a_system_that_tells_nothing_is_borne(tmp_path: Path, text: str) -> None:
+    assert system(tmp_path, text, text, {}).describe(KILL) == ""
+    assert MemoryKills(tmp_path / "nowhere").describe(KILL) == ""
+
+
+def enter(cgroup: Path) -> None:
+    (cgroup / "cgroup.procs").write_text(str(os.getpid()))
+
+
+@pytest.fixture
+def small_cgroup() -> Iterator[Callable[[], None]]:
+    """Moves the process that calls it into a cgroup with 32 MiB of memory, where one can be made."""
+    for mount, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        directory = Path(mount, f"rdzv-test-{uuid.uuid4().hex[:8]}")
+        try:
+            directory.mkdir()
+        except OSError:
+            continue
+        try:
+            (directory / limit).write_text(str(32 << 20))
+        except OSError:  # no controller for memory here
+            directory.rmdir()
+            continue
+        yield functools.partial(enter, directory)
+        directory.rmdir()
+        return
+    pytest.skip("no cgroup with a limit can be made here: that needs root, and a hierarchy that may be written to")
+
+
+WATCHES = """
+import subprocess, sys
+from rdzv_launcher.run.workers.memory_kills import MemoryKills
+kills = MemoryKills()
+other = subprocess.run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
+sys.stdout.write(kills.describe(other.returncode) + "\\n")
+greedy = subprocess.run([sys.executable, "-c", "hold = bytearray(256 << 20)"])
+sys.stdout.write(kills.describe(greedy.returncode) + "\\n")
+"""
+
+
+def test_a_real_kill_for_want_of_memory_is_told_from_any_other(small_cgroup: Callable[[], None]) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", WATCHES],
+        preexec_fn=small_cgroup,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    other, greedy = told.stdout.splitlines()
+    assert other.startswith("Not by the kernel's out-of-memory killer")
+    assert greedy.startswith("The kernel's out-of-memory killer has killed it: cgroup /")
+    assert "whose limit is 32 MiB" in greedy

@@ -1,0 +1,222 @@
+"""Options of etcd: its members, its keys in few transactions, TLS and passwords; no server is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from rdzv_plugins.backends.etcd import EtcdOptions, validate
+from rdzv_plugins.backends.etcd.members import parse_members
+from rdzv_plugins.backends.etcd.security import ACCOUNT, PASSWORD, USER, EtcdSecurity
+from rdzv_plugins.backends.etcd.space import MOST_BYTES, MOST_OPERATIONS, Space
+from rdzv_plugins.endpoints import Endpoint, is_only_local
+from rdzv_plugins.errors import UsageError
+from rdzv_plugins.interfaces import Request
+
+
+@pytest.mark.parametrize(
+    ("text", "members", "scheme"),
+    [
+        ("h1", [("h1", 2379)], ""),
+        ("h1:1, h2:2,h3", [("h1", 1), ("h2", 2), ("h3", 2379)], ""),
+        ("https://h1:1/,https://[::1]:2", [("h1", 1), ("::1", 2)], "https"),
+        ("http://h1,h2", [("h1", 2379), ("h2", 2379)], "http"),
+        ("h1:1,h1:1,", [("h1", 1)], ""),
+    ],
+)
+def test_members_are_parsed(text, members, scheme):
+    assert parse_members(text) == (tuple(Endpoint(*each) for each in members), scheme)
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("", "needs to know where etcd is"),
+        (" , ", "needs to know where etcd is"),
+        ("h1:1,h2:x", "port x is out of range"),
+        ("h1:1,::1", "ambiguous"),
+        ("h1,h2:0", "'h2:0' has port 0"),
+        ("unix:///tmp/s", "neither http:// nor https://"),
+        ("http://h1,https://h2", "mixes"),
+        ("h1:1/path", "no valid host"),
+    ],
+)
+def test_what_is_no_list_of_members_is_refused(text, match):
+    with pytest.raises(UsageError, match=match) as caught:
+        parse_members(text)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "local"),
+    [
+        ("localhost:1,http://127.0.0.1:2,[::1]:3", True),
+        ("localhost:1,h2:1", False),
+        ("", False),
+        ("/a/file", False),
+        ("unix:///tmp/s", False),
+    ],
+)
+def test_endpoints_that_only_this_machine_can_reach(text, local):
+    assert is_only_local(text) is local
+
+
+def sizes(items: dict[str, bytes]) -> list[int]:
+    return [len(operations) for _, operations in Space("/p", "run").puts(items, 1)]
+
+
+@pytest.mark.parametrize(
+    ("items", "parts"),
+    [
+        ({}, [0]),
+        ({str(n): b"" for n in range(MOST_OPERATIONS)}, [MOST_OPERATIONS]),
+        ({str(n): b"" for n in range(2 * MOST_OPERATIONS + 1)}, [MOST_OPERATIONS, MOST_OPERATIONS, 1]),
+        ({str(n): b"x" * (MOST_BYTES // 3) for n in range(5)}, [2, 2, 1]),
+        ({"big": b"x" * 2 * MOST_BYTES, "small": b""}, [1, 1]),  # what is too big for etcd is for etcd to say
+    ],
+)
+def test_writes_are_split_into_as_few_transactions_as_the_limits_allow_in_order(items, parts):
+    assert sizes(items) == parts
+    names = [name for names, _ in Space("/p", "run").puts(items, 1) for name in names]
+    assert names == list(items)
+
+
+def test_deletes_are_split_and_name_each_key_once():
+    space = Space("/p", "run")
+    keys = [str(n) for n in range(MOST_OPERATIONS + 1)]
+    assert [len(part) for part in space.deletes([*keys, *keys])] == [MOST_OPERATIONS, 1]
+    assert [len(part) for part in space.deletes([])] == [0]
+
+
+def test_runs_whose_names_begin_alike_share_nothing():
+    paths = [Space("/p/", run).path for run in ("a", "a/k", "a/", "a%2F", "ab", "")]
+    assert paths[:2] == ["/p/a/", "/p/a%2Fk/"]
+    for one in paths:
+        assert [other for other in paths if other.startswith(one)] == [one]
+    leases = {Space("/p", "a").run_lease, Space("/p", "b").run_lease, Space("/q", "a").run_lease}
+    assert len(leases) == 3
+    assert all(0 < lease < 1 << 63 for lease in leases)
+
+
+def request(endpoint: str = "h1", **options: object) -> Request:
+    return Request("etcd", "run", endpoint, min_nodes=1, max_nodes=2, nproc_per_node=1, options=EtcdOptions(**options))
+
+
+def security_of(given: Request) -> EtcdSecurity:
+    return validate(given)[1]
+
+
+@pytest.fixture(autouse=True)
+def nobody(monkeypatch):
+    monkeypatch.delenv(USER, raising=False)
+    monkeypatch.delenv(PASSWORD, raising=False)
+
+
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory) -> str:
+    """An authority's certificate, and in the same file a certificate with its key."""
+    authority = trustme.CA()
+    path: Path = tmp_path_factory.mktemp("pem") / "some.pem"
+    own = authority.issue_cert("localhost")
+    path.write_bytes(b"".join(blob.bytes() for blob in (own.private_key_pem, *own.cert_chain_pems, authority.cert_pem)))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "options", "tls"),
+    [
+        ("h1", {}, False),
+        ("https://h1", {}, True),
+        ("h1", {"protocol": "https"}, True),
+        ("h1", {"cacert": "PEM"}, True),
+        ("h1", {"cert": "PEM", "key": "PEM"}, True),
+    ],
+)
+def test_plain_unless_tls_is_asked_for(pem, endpoint, options, tls):
+    given = {name: pem if value == "PEM" else value for name, value in options.items()}
+    assert security_of(request(endpoint, **given)).tls is tls
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "options", "match"),
+    [
+        ("https://h1", {"protocol": "http"}, "contradicts"),
+        ("http://h1", {"cacert": "PEM"}, "http was asked for"),
+        ("h1", {"cert": "PEM"}, "only one"),
+        ("h1", {"key": "PEM"}, "only one"),
+        ("h1", {"cacert": "/no/such/file"}, "cacert=/no/such/file cannot be read: no such file"),
+        ("h1", {"cacert": __file__}, f"cacert={__file__} holds no certificate"),
+        ("h1", {"cert": "PEM", "key": __file__}, f"key={__file__} are not a certificate and its key"),
+        ("h1", {"cert": "PEM", "key": "LOCKED"}, "are not a certificate and its key"),  # instead of asking for it
+    ],
+)
+def test_contradictions_and_what_is_no_such_file_are_refused(pem, tmp_path, endpoint, options, match):
+    locked = tmp_path / "key"
+    plain = load_pem_private_key(Path(pem).read_bytes(), None)
+    locked.write_bytes(plain.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))
+    files = {"PEM": pem, "LOCKED": str(locked)}
+    with pytest.raises(UsageError, match=match) as caught:
+        security_of(request(endpoint, **{name: files.get(value, value) for name, value in options.items()}))
+    assert caught.value.remedy
+
+
+def test_credentials_come_from_a_file_or_from_the_environment(tmp_path, monkeypatch):
+    assert ACCOUNT.read(None) == ("", "")
+    monkeypatch.setenv(USER, "ann")
+    with pytest.raises(UsageError, match=f"only {USER} is set"):
+        ACCOUNT.read(None)
+    monkeypatch.setenv(PASSWORD, "secret")
+    assert ACCOUNT.read(None) == ("ann", "secret")
+    file = tmp_path / "etcd"
+    file.write_text("bob:with:colon\n")
+    assert ACCOUNT.read(str(file)) == ("bob", "with:colon")
+
+
+@pytest.mark.parametrize("text", ["", "bob", "bob:", ":secret", "bob:secret\nann:secret\n"])
+def test_a_file_without_user_and_password_is_refused_without_telling_what_it_holds(tmp_path, text):
+    file = tmp_path / "etcd"
+    file.write_text(text)
+    with pytest.raises(UsageError, match="one line of the form user:password") as caught:
+        ACCOUNT.read(str(file))
+    assert "secret" not in f"{caught.value} {caught.value.remedy}"
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, False), (0o644, True), (0o604, True)])
+def test_secrets_that_others_can_read_are_spoken_of_once(pem, tmp_path, caplog, mode, warned):
+    file, key = tmp_path / "etcd", tmp_path / "key"
+    file.write_text("bob:secret")
+    key.write_bytes(Path(pem).read_bytes())
+    for each in (file, key):
+        each.chmod(mode)
+    for _ in range(2):
+        assert ACCOUNT.read(str(file)) == ("bob", "secret")
+        EtcdSecurity(tls=True, cacert=pem, cert=pem, key=str(key))
+    said = [record.getMessage() for record in caplog.records]
+    assert [text.partition(" can be read by every user")[0] for text in said] == (
+        [f"--rdzv-conf credentials={file}", f"--rdzv-conf key={key}"] if warned else []
+    )
+    assert all(f"chmod 600 {path}" in text for path, text in zip((file, key), said, strict=False))
+    assert "bob:secret" not in caplog.text
+
+
+def test_credentials_are_read_again_and_kept_while_the_file_is_being_written(tmp_path):
+    file = tmp_path / "etcd"
+    login = EtcdSecurity(user="bob", password="old", credentials=str(file))
+    for text, known in (("bob:new\n", ("bob", "new")), ("bo", ("bob", "old"))):
+        file.write_text(text)
+        assert login.login() == known
+    file.unlink()
+    assert login.login() == ("bob", "old")
+    assert EtcdSecurity(user="ann", password="x").login() == ("ann", "x")
+
+
+def test_the_password_is_in_no_text_of_it():
+    assert "secret" not in repr(EtcdSecurity(user="ann", password="secret"))
