@@ -1,4 +1,9 @@
-"""From the sdist to the wheels, with zig as the compiler."""
+"""From the sdist to the wheels, with zig as the compiler.
+
+zig is clang with the headers of every glibc and of musl, for every processor, and a C++ library that is linked in. So
+one machine builds for all: cibuildwheel would need a container runtime, and an emulator for aarch64; the g++ of the
+oldest system is too old for C++20. That library is hidden, so it never meets torch's.
+"""
 
 from __future__ import annotations
 

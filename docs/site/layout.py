@@ -1,5 +1,7 @@
 """The site has the layout of the repository, so that a link leads to the same place on a git host and in the site.
 
+MkDocs, as Markdown stays Markdown: with Sphinx a git host would show its directives as text.
+
 A hook of MkDocs. Pages are the Markdown files of the repository, in docs/ or not. A file or folder that a page links to
 and that is no page becomes one which shows it.
 """

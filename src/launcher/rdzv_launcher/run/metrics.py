@@ -3,6 +3,9 @@
 What a metric is, is declared here once: the reference page and the answer to a scrape are made from that.
 docs/reference/store-statistics.md says what each figure of a store is. An agent may serve two stores: the one where the
 nodes meet, and the workers' store. ``rdzv serve`` serves one.
+
+No label contains what a stranger can choose, except for the run in ``rdzv_agent_info``, which is the agent's own: a
+server at which anybody may open runs would grow Prometheus without end. So nothing is by run or by key.
 """
 
 from __future__ import annotations

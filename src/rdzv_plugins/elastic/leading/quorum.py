@@ -1,13 +1,46 @@
 """May these nodes form a round? If several endpoints can serve, others may be forming one elsewhere.
 
-More than half of the nodes of the last complete round decide (dynamic voting); if there are exactly half, the half with
-the highest rank decides. A node is a member at one endpoint at a time. It brings along its place in its last complete
-round and in those that it has reached since, which may have been complete: no node reaches a round before it carries
-that round. So of two rounds formed from the same one, the later has a node that knows of the earlier, and needs more
-than half of that one as well.
+The rounds are the votes (dynamic voting). A node is a member at one endpoint at a time, and carries its *seats*: its
+place in the last round that it knows to have been complete, and in each that it has reached since, which may have been
+complete. It carries a round's seat before it says that it has reached it.
 
-A node that, as a member here, has said that it is leaving or is proved gone no longer takes part anywhere else: its
-voice stays here. The argument is in docs/decisions/0049-several-endpoints.md. No clock, no sockets.
+**The rule.** A leader forms a round of the nodes S only if, for the newest complete round that any of its members
+knows, and for each that may have been complete since, S has more than half of its nodes; or exactly half, and among
+them the one with the highest rank. The new number is higher than all of these. More than the number tells which round a
+seat belongs to: its size, its store, and a name of the leader that began it. A node takes a round for complete only
+when that very round is declared complete; the seat in one that is over stays as it was. It goes on in no round after
+which it has reached another: it has been elsewhere and come back, and keeps the seat of the other one, too.
+
+The rule is applied to what the nodes of S carry when the round is begun, and has to hold until it is complete: the
+leader gives it up when one of them turns out to have reached a round of another leader since, and counts as reached
+only rounds whose seat the node carries. Rounds that were begun here (``place/id`` is part of the leader's name) and not
+declared do not bind: nobody else can declare them. Nor do those of which the node that began them elsewhere says that
+it has not declared them (``Member.led``). The last one that was declared here always binds, even if all its places were
+overwritten by those of a round that came to nothing. Where there was a round, nodes that know of none form none:
+newcomers may be all that is left on one side of a cut.
+
+**Why there are never two worlds.** Let A be a complete round, and let B and C be formed from it at two places, both by
+the rule. They have a node x in common that was in A: two parts of one set overlap if each is more than half, or half
+with the highest rank. A round is complete only when all its nodes have reached it, so x has reached both, say B first.
+Either x carried the seat of B when C was begun: then C has more than half of B, too. Or C was begun with it earlier, x
+went to where B was formed, and came back: then it brings the seat of B at the latest when it says that it has reached
+C, and C is given up. (That works even if nobody has heard that its old session ended: the new one writes the same key.)
+So complete rounds form one chain, whatever is late, lost or repeated, and whatever clocks say: so many nodes have left
+any round but the newest that the rest can form nothing. B can still be *declared* by a leader that has not heard that x
+left; but x no longer works in it, its collectives cannot complete, and it is over as soon as the end of x's session is
+heard. tests/unit/test_quorum_model.py tries every order of such steps for few nodes.
+
+**Who is gone for good.** A node that has said here that it leaves, or that is proved gone while it was a member here,
+takes part nowhere else any more: its voice stays here, and counts. So that there can only be a proof against a node
+that has stayed, one that goes to another place first says a last word to all that watch it, opens another port, and
+answers there by another name, as the port's number may be reused; and a node that watches it forgets what it has seen
+when it goes elsewhere itself, and a proof under way then counts nowhere. A node that has said at a place that it leaves
+says nothing more if it comes to another: its voice would count at both. Other dead nodes count as absent. Leaving them
+out of the count is not safe: they may have formed a newer round before they died. If three of four are lost without a
+trace, the last one does not go on; if they are lost one after the other, each round is the measure for the next.
+
+Why it is done this way: docs/decisions/0049-several-endpoints.md. Moving between places, the first round, and what is
+assumed: docs/explanation/elastic-rendezvous.md. No clock, no sockets.
 """
 
 from __future__ import annotations

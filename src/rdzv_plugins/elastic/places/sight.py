@@ -33,7 +33,7 @@ class Sight:
     begun: bool = False
     """Whether it is remembered here that there was a round."""
     gone: bool = False
-    """Whether the process that served here is proved gone: see docs/decisions/0048."""
+    """Whether the process that served here is proved gone: see ``elastic.liveness``."""
 
 
 @dataclass(frozen=True)

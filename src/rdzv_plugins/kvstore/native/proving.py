@@ -1,6 +1,6 @@
 """A client's side of the handshake with a server that requires the job's token: each proves that it knows it.
 
-See native/PROTOCOL.md for what is sent, and decision 0054 for the reasons.
+See native/PROTOCOL.md for what is sent and why that is enough, and decision 0054 for what was chosen.
 """
 
 from __future__ import annotations

@@ -2,8 +2,12 @@
 
 torch's client connects by TCP only, but once it has greeted it does nothing but send, receive and poll on one
 descriptor. So a greeted connection over the Unix socket takes the place of that descriptor: what torch's client is,
-does and raises stays torch's, even for callers in C++. docs/decisions/0018-worker-transport.md explains why it is not a
-``Store`` in Python. Linux only, as it reads /proc/self/fd.
+does and raises stays torch's, even for callers in C++. Linux only, as it reads /proc/self/fd.
+
+It is not a ``Store`` in Python: torch passes only part of the interface on to such a class (behind a ``PrefixStore``,
+``delete_key``, ``num_keys``, ``list_keys`` and the queues do not reach it), the object in C++ outlives the one in
+Python, and each request would need the GIL, even from torch's threads that watch whether a process hangs. A subclass in
+C++ would need a wheel for each torch version.
 """
 
 from __future__ import annotations

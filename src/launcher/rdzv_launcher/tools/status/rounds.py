@@ -1,6 +1,6 @@
 """What the runs at an endpoint are doing, read from their keys: the newest round, its nodes, its workers' store.
 
-The workers' store is another server on another port in every round (decision 0014): the keys say where.
+The workers' store is another server on another port in every round (decision 0003): the keys say where.
 """
 
 from __future__ import annotations
