@@ -89,7 +89,7 @@ class Unmarked:
 class Quiet:
     """Stands in for output, monitor and stacks."""
 
-    own = Path("/nowhere/agent")
+    directory = Path("/nowhere/agent")
 
     def opened(self) -> None: ...
 
