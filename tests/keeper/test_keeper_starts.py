@@ -190,5 +190,11 @@ def test_an_interpreter_without_site_finds_the_keeper() -> None:
         [sys.executable, "-I", "-S", "-c", statement, ROOTS], capture_output=True, text=True, check=True
     )
     others = {name for name in found.stdout.split() if name.startswith("rdzv_plugins.")}
-    assert {name.split(".")[1] for name in others} == {"clock", "linux", "round_page", "shared_numbers", "stacks_on_request"}
+    assert {name.split(".")[1] for name in others} == {
+        "clock",
+        "linux",
+        "round_page",
+        "shared_numbers",
+        "stacks_on_request",
+    }
     assert not {"logging", "pathlib", "subprocess", "tempfile"} & {*found.stdout.split()}
