@@ -20,6 +20,7 @@ _SELDOM = {
     *((kind, "gathering") for kind in ("part", "part one way")),  # there is nobody yet from whom to part
     *((kind, "gathering") for kind in ("leave", "notice")),  # needs more than MIN, who begin at once
     ("service without memory", "ending"),  # in half of the jobs that have a service, and few faults meet an end
+    ("late watch", "over"),  # of one node alone, in a moment; of all ("late watches") it is met
     ("settings", "gathering"),  # the first to come would be the job
     *((kind, "ending") for kind in ("kill", "crash", "replace", "settings")),  # needs more than one who still lives
 }
