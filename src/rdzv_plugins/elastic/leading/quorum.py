@@ -16,8 +16,11 @@ leader gives it up when one of them turns out to have reached a round of another
 only rounds whose seat the node carries. Rounds that were begun here (``place/id`` is part of the leader's name) and not
 declared do not bind: nobody else can declare them. Nor do those of which the node that began them elsewhere says that
 it has not declared them (``Member.led``). The last one that was declared here always binds, even if all its places were
-overwritten by those of a round that came to nothing. Where there was a round, nodes that know of none form none:
-newcomers may be all that is left on one side of a cut.
+overwritten by those of a round that came to nothing.
+
+Nodes that know of no complete round form none where there was one: newcomers may be all that is left on one side of a
+cut. Before there was one they begin it only at the place where the first is claimed (``place/born``), also if they have
+reached a round: it may have been given up, and others may be complete in another, of which none of them has heard.
 
 **Why there are never two worlds.** Let A be a complete round, and let B and C be formed from it at two places, both by
 the rule. They have a node x in common that was in A: two parts of one set overlap if each is more than half, or half
