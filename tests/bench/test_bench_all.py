@@ -6,7 +6,7 @@ import os
 import signal
 
 import pytest
-from kits.bench.bench_kit import bench, started
+from kits.bench.bench_kit import started
 from kits.eventually import eventually
 
 from rdzv_launcher.bench.arguments import full, run_all
@@ -74,14 +74,6 @@ def test_benchmark_that_is_ended_takes_all_with_it(words, processes, number, tmp
     assert (result.bench, result.end) == ("store", None)
     assert number == signal.SIGKILL or process.returncode == 128 + number
     assert "Traceback" not in err
-
-
-@pytest.mark.thorough
-def test_command_measures_what_is_asked_for(tmp_path) -> None:
-    done = bench("all", "--quick", "--only=faults", "--out=here", directory=tmp_path)
-    assert "[1 of 1] rdzv bench faults --quick --out=here\n" in done.stdout
-    assert [result.bench for result in read_results(tmp_path / "here")] == ["faults"]
-    assert (tmp_path / "here" / "report.html").exists()
 
 
 def test_of_backends_those_are_compared_that_are_there(monkeypatch, tmp_path) -> None:

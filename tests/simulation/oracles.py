@@ -254,7 +254,7 @@ class Oracles:
         if not node.places and any(each.faults.refuses for each in world.services):  # it waits that out later only
             return
         self.judged["I13"] += 1
-        there = [each for each in world.living if not each.process.frozen]
+        there = [each for each in world.living if not each.process.frozen and not each.is_to_leave]
         failed = any(each.end == "failed" for each in world.nodes)
         done = any(each.end == "done" for each in world.nodes)
         alone = (node.end in _ALONE and len(there) + 1 < world.low) or (node.end == "NotNeeded" and done)

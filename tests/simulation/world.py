@@ -104,6 +104,11 @@ class Node:
     def place(self) -> Place | None:
         return self.places[-1] if self.places else None
 
+    @property
+    def is_to_leave(self) -> bool:
+        """Whether it was told to: it does so when it is in no call of its handler."""
+        return self._leave is not None
+
     def leave(self, outcome: Outcome) -> None:
         """Have it leave the job, as by a signal."""
         self._leave = outcome
