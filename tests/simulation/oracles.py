@@ -269,14 +269,16 @@ class Oracles:
     def _can_go_on(self) -> bool:
         """Whether a place is served, and more than half of the last round are there; before it, half of the places.
 
-        Where the first round is begun that place has to come back: see 0049.
+        Where the first round is begun that place has to come back, until somebody who is there has heard that it was
+        complete: see ``quorum``.
         """
         world = self._world
         fit = [each for each in world.nodes if each.lives and not each.hindered and not each.held_up]
         served = [each for each in world.services if any(node.process is each.process for node in fit)]
-        if self._last is None:
+        told = [each.handler._self.me for each in fit if each.handler is not None]
+        if self._last is None or not any(seat.complete for me in told for seat in me.seats):
             born = {each.store.keys[BORN][0].value for each in world.services if BORN in each.store.keys}
             lacking = any(json.loads(value)["at"] not in [f"{each.host}:{PORT}" for each in served] for value in born)
             return 2 * len(served) > len(world.services) and not lacking
         _, size, members = self._last
-        return bool(served) and 2 * sum(node.handler._self.me.node_id in members for node in fit) > size
+        return bool(served) and 2 * sum(me.node_id in members for me in told) > size

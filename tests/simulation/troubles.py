@@ -274,7 +274,14 @@ def replace(world: World, node: Node) -> None:
     """It is killed, and started again on its host."""
     if node.lives:
         kill(world, node)
-    world.add(rank=node.request.node_rank, host=node.process.host)
+    _again(world, node, node.process.host)
+
+
+def _again(world: World, node: Node, host: str) -> None:
+    """Another one in its place: it may end as it likes if that one was started by mistake."""
+    rank = node.request.node_rank
+    twice = rank is not None and any(each.lives and each.request.node_rank == rank for each in world.nodes)
+    world.add(rank=rank, host=host).hindered = twice
 
 
 def _its_round_breaks(world: World, node: Node) -> None:
@@ -307,7 +314,7 @@ def _lost(how: ToNode) -> Kind:
 def _replaced(world: World, node: Node, rng: Random, seconds: float) -> None:
     kill(world, node)
     world.scheduler.sleep(rng.random() * 8)
-    world.add(host=rng.choice(("", node.process.host)), rank=node.request.node_rank)
+    _again(world, node, rng.choice(("", node.process.host)))
 
 
 def _cut(world: World, node: Node, rng: Random, seconds: float) -> None:
