@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _AGAIN_S, _LONGEST_PAUSE_S = 0.5, 2.0
+_ONE_REQUEST_S = 30.0
+"""A session that is being opened waits no longer for one answer, which may be lost: it is opened anew then."""
 
 
 class Link:
@@ -251,7 +253,7 @@ class Link:
         deadline = self._runtime.now() + timeout
 
         def left() -> float:
-            return max(LEAST_S, deadline - self._runtime.now())
+            return max(LEAST_S, min(_ONE_REQUEST_S, deadline - self._runtime.now()))
 
         lost: list[ConnectionLost] = []  # before it is ours
         session = self._backend.open_session(
