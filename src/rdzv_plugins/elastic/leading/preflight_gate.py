@@ -41,7 +41,7 @@ class _Fault(NamedTuple):
 
 def is_broken(member: Member) -> bool:
     """Whether it says so."""
-    return any(check.verdict == "broken" for check in member.checks)
+    return bool(_broken([member]))
 
 
 def judge(members: Sequence[Member], factor: float, spares: int) -> Judgement:
