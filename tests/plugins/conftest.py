@@ -4,13 +4,16 @@ import os
 import shutil
 import subprocess
 import sysconfig
-import time
 import venv
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from kits.warm.agents import Program
+
+from rdzv_plugins.testing.launched import Agents, cold
+from rdzv_plugins.testing.processes import MARK
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 200
@@ -153,49 +156,13 @@ def toy_env(tmp_path_factory):
 
 
 @pytest.fixture
-def agents(toy_env, tmp_path):
-    """Starts agents side by side in ``toy_env``; ``finish`` waits for all. None outlives the test."""
-    fleet = Fleet(toy_env, tmp_path)
-    yield fleet
-    fleet.stop()
+def start(toy_env, tmp_path):
+    """Starts ``python ARGUMENTS`` in ``toy_env``, side by side with others. None outlives the test."""
+    with closing(Agents(tmp_path)) as agents:
 
+        def start(*arguments, **variables):
+            env = toy_env.variables(**{MARK: agents.mark}, **variables)
+            output = agents.next_output()
+            return agents.add(cold([toy_env.python, *map(str, arguments)], output, env), output)
 
-class Fleet:
-    def __init__(self, env, directory):
-        self._env = env
-        self._directory = directory
-        self._processes = []
-
-    def start(self, *arguments, **variables):
-        """``python ARGUMENTS``, in the test's directory."""
-        stderr = self._directory / f"agent{len(self._processes)}.stderr"
-        with open(stderr, "w") as file:
-            process = subprocess.Popen(
-                [self._env.python, *map(str, arguments)],
-                cwd=self._directory,
-                env=self._env.variables(**variables),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=file,
-            )
-        self._processes.append((process, stderr))
-
-    def finish(self):
-        """(exit code, stderr) of each, in the order of their start; the code is None if it has not ended in time."""
-        deadline = time.monotonic() + TIMEOUT_S
-        for process, _ in self._processes:
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                break
-        return [(process.poll(), stderr.read_text()) for process, stderr in self._processes]
-
-    def stop(self):
-        for process, _ in self._processes:
-            process.terminate()  # an agent stops its workers
-        for process, _ in self._processes:
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        yield start
