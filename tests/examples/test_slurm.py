@@ -51,12 +51,6 @@ class Started:
         return file.read_text() if file.exists() else ""
 
 
-def test_without_sbatch_it_says_so() -> None:
-    done = subprocess.run(["bash", SCRIPT, "x.py"], capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
-    assert done.returncode == 1
-    assert "start this script with sbatch" in done.stderr
-
-
 def test_nodes_meet_at_the_first_of_them(tmp_path: Path) -> None:
     job = Started(tmp_path)
     assert job.code == 0, job.error

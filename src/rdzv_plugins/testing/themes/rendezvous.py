@@ -18,7 +18,7 @@ from rdzv_plugins.testing.nodes import (
 )
 from rdzv_plugins.testing.parts import PATIENCE, SLACK, wait_until
 
-_LAST_CALL_S, _JOIN_S = 10, 5
+_LAST_CALL_S, _JOIN_S = 5, 5
 _NOT_TOLD = "its handler has no leave() of its own: how a node ends is not told to the others"
 
 
@@ -82,16 +82,6 @@ class Rounds(NodeTheme):
             in_round(nodes)  # each joins once: a round of one that the other ends is not one of two
             assert [node.num_nodes_waiting() for node in nodes] == [0, 0], "they are to restart, though nobody waits"
         return None
-
-    @needs(NodeTheme.elastic, "elastic is not declared: a round begins with all nodes, so there is never room")
-    def test_late_node_enters_where_there_is_room(self) -> None:
-        """I2: a node that comes later ends the round in which there is room for it, and is in the next one."""
-        with self.nodes("1:2", conf=self.conf(last_call_timeout=1)) as job:
-            (first,) = job.start(1)
-            late = job.node()
-            entering = late.join()
-            assert first.await_change(), f"{first} is not told that {late} waits"
-            together([first, late], [first.join(), entering])
 
     def test_surplus_node_is_a_spare_and_takes_the_place_of_a_lost_one(self) -> None:
         """I2, I4: a node too many disturbs nobody, and enters when another is lost."""
