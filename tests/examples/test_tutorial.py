@@ -21,18 +21,15 @@ PARTS = [(example, part) for example, page in PAGES.items() for part in dict.fro
 @pytest.fixture(scope="module")
 def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Shell, Path]]]:
     """Of each page a shell in an environment where this project is installed, and the directory in which it began."""
-    made, found = [], {}
+    found = {}
     for example in PAGES:
         env = environment(tmp_path_factory.mktemp(example) / "env")
         begin = env.root.parent / "reader"
         begin.mkdir()
-        made.append(env)
         found[example] = Shell(env.root, begin).__enter__(), begin
     yield found
     for shell, _ in found.values():
         shell.__exit__(None, None, None)
-    for env in made:
-        env.close()
 
 
 @pytest.mark.parametrize("example", PAGES)

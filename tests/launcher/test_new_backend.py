@@ -37,7 +37,6 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     env = environment(made / "env")
     with Shell(env.root, made) as shell:
         yield shell
-    env.close()
 
 
 def installed(shell: Shell, arguments: str) -> None:

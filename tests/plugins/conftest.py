@@ -7,10 +7,8 @@ import sysconfig
 import venv
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from kits.warm.agents import Program
 
 from rdzv_plugins.testing.launched import Agents, cold
 from rdzv_plugins.testing.processes import MARK
@@ -67,19 +65,12 @@ def create(request):
 """Every kind of bad plug-in: the module of each."""
 
 
-class Result(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
 class Environment:
     """A virtual environment that also sees the packages of the one that runs the tests."""
 
     def __init__(self, root):
         self.root = root
         self.python = str(root / "bin" / "python")
-        self._forks = None
         venv.create(root, with_pip=False, symlinks=True)
         self.site = Path(sysconfig.get_path("purelib", vars={"base": str(root), "platbase": str(root)}))
         beside = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
@@ -121,19 +112,8 @@ class Environment:
         )
 
     def rdzv_run(self, *arguments, **variables):
-        """``rdzv-run ARGUMENTS`` to its end, in a fork of a process that has imported torch already."""
-        if self._forks is None:
-            self._forks = Program("torch", self.variables(), self.python)
-        stdout, stderr = files = [self.root / "stdout", self.root / "stderr"]
-        for file in files:
-            file.write_text("")
-        agent = self._forks.start("rdzv-run", [*map(str, arguments)], self.variables(**variables), stdout, stderr)
-        code = agent.wait(TIMEOUT_S)
-        return Result(code, *(file.read_text() for file in files))
-
-    def close(self):
-        if self._forks is not None:
-            self._forks.close()
+        """``rdzv-run ARGUMENTS`` to its end."""
+        return self.run("-m", "rdzv_launcher.run.cli", *arguments, cwd=self.root, **variables)
 
 
 @pytest.fixture(scope="session")
@@ -142,8 +122,7 @@ def bad_env(tmp_path_factory):
     env = Environment(tmp_path_factory.mktemp("bad") / "env")
     for kind, module in BAD.items():
         env.add(kind, module)
-    yield env
-    env.close()
+    return env
 
 
 @pytest.fixture(scope="session")
@@ -151,8 +130,7 @@ def toy_env(tmp_path_factory):
     """Two well-made third-party plug-ins."""
     env = Environment(tmp_path_factory.mktemp("toy") / "env")
     env.install(HERE / "toy", HERE / "toy_hooks")
-    yield env
-    env.close()
+    return env
 
 
 @pytest.fixture

@@ -51,10 +51,6 @@ class ContractJob:
         """A time to live, in seconds, whose end a test can wait for: the harness's, as parsed by the backend."""
         return min(float(getattr(self.prepared().options, "ttl", _TTL_S)), 2 * _TTL_S)
 
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        return entry(self.harness.backend).backend.capabilities
-
     def prepared(self, endpoint: str | None = None, **fields: Any) -> Request:
         """A request of one of its nodes, checked and with its options. ``fields`` are those of ``Request``."""
         given = {"run_id": self.run_id, "max_nodes": 8} | fields
