@@ -29,6 +29,7 @@ sys.exit(0 if marker.exists() else marker.write_text("") or 3)
 """
 RDZV_RUN = ("-m", "rdzv_launcher.run.cli")
 TORCHRUN = ("-m", "torch.distributed.run")
+LIMIT_S = 300
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def log(path):
 
 def ended_well(agents):
     for agent in agents:
-        assert agent.wait() == 0, agent.text
+        assert agent.wait(LIMIT_S) == 0, agent.text
 
 
 def test_backend_is_listed_with_all_that_it_declares(toy_env):
