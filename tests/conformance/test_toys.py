@@ -27,7 +27,7 @@ class Fault:
     """Another one than all toys of its kind have."""
 
 
-PATIENCE = {"plugin": "10", "backend": "10", "rendezvous": "20", "failure": "20"}
+PATIENCE = {"plugin": "10", "backend": "10", "rendezvous": "60", "failure": "20"}
 """Seconds by theme: what never happens is waited for, but not for a minute. In others real launchers start."""
 BREAK = "connections_that_break"
 LEFT = "nothing_is_left_of_a_service nothing_is_left_of_sessions"

@@ -6,14 +6,16 @@ derived from those of ``rdzv_plugins.testing``.
 
 from __future__ import annotations
 
-from rdzv_plugins.testing import BackendTheme as TestBackend
-from rdzv_plugins.testing import FailureTheme as TestFailure
-from rdzv_plugins.testing import LaunchTheme as TestLaunch
-from rdzv_plugins.testing import MovesTheme as TestMoves
-from rdzv_plugins.testing import PluginTheme as TestPlugin
-from rdzv_plugins.testing import RendezvousTheme as TestRendezvous
-from rdzv_plugins.testing import ScaleTheme as TestScale
-from rdzv_plugins.testing import StoreTheme as TestStore
+from rdzv_plugins.testing import (
+    BackendTheme,
+    FailureTheme,
+    LaunchTheme,
+    MovesTheme,
+    PluginTheme,
+    RendezvousTheme,
+    ScaleTheme,
+    StoreTheme,
+)
 
 __all__ = [  # in the order of the tests: what the others build on comes first
     "TestPlugin",
@@ -25,3 +27,35 @@ __all__ = [  # in the order of the tests: what the others build on comes first
     "TestLaunch",
     "TestScale",
 ]
+
+
+class TestPlugin(PluginTheme):
+    """Runs the theme ``plugin``: see ``PluginTheme``."""
+
+
+class TestBackend(BackendTheme):
+    """Runs the theme ``backend``: see ``BackendTheme``."""
+
+
+class TestRendezvous(RendezvousTheme):
+    """Runs the theme ``rendezvous``: see ``RendezvousTheme``."""
+
+
+class TestStore(StoreTheme):
+    """Runs the theme ``store``: see ``StoreTheme``."""
+
+
+class TestFailure(FailureTheme):
+    """Runs the theme ``failure``: see ``FailureTheme``."""
+
+
+class TestMoves(MovesTheme):
+    """Runs the theme ``moves``: see ``MovesTheme``."""
+
+
+class TestLaunch(LaunchTheme):
+    """Runs the theme ``launch``: see ``LaunchTheme``."""
+
+
+class TestScale(ScaleTheme):
+    """Runs the theme ``scale``: see ``ScaleTheme``."""
