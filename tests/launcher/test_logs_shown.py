@@ -16,14 +16,12 @@ from kits.eventually import eventually
 from kits.launcher.harness import BIN, WORKERS, Cluster
 from kits.launcher.starts_workers import round_of, spec_of
 
-from rdzv_launcher.run.workers.output import fold
-from rdzv_launcher.run.workers.output.allowance import Allowance
-from rdzv_launcher.run.workers.output.console import Console
+from rdzv_launcher.run.workers.output import console
+from rdzv_launcher.run.workers.output.console import Console, Plain, without_time
+from rdzv_launcher.run.workers.output.growing_file import all_of
 from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.output.output import Output
-from rdzv_launcher.run.workers.output.rotated import all_of
-from rdzv_launcher.run.workers.output.tail import Tail
-from rdzv_launcher.run.workers.output.view import Plain, without_time
+from rdzv_launcher.run.workers.output.shown import Allowance, Tail
 
 STAMP = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z "
 SCRIPT = WORKERS / "says_odd_things.py"
@@ -85,7 +83,7 @@ def test_files_are_those_of_a_plain_run_whatever_is_shown(cluster: Cluster) -> N
 def test_what_workers_print_alike_is_shown_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(fold, "WINDOW_S", 600.0)  # however busy the machine is
+    monkeypatch.setattr(console, "WINDOW_S", 600.0)  # however busy the machine is
     monkeypatch.setattr("socket.gethostname", lambda: "host")
     for name, option in (("plain", "--redirects=3"), ("folded", "--log-prefix")):
         spec = spec_of([option, "--nproc-per-node=4", f"--log-dir={tmp_path / name}", str(SCRIPT)])

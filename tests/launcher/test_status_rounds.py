@@ -13,9 +13,8 @@ import pytest
 from kits.eventually import eventually
 from torch.distributed import TCPStore
 
-from rdzv_launcher.tools.job import request_of
-from rdzv_launcher.tools.meeting import Meeting
-from rdzv_launcher.tools.status import command as status
+from rdzv_launcher.tools import status
+from rdzv_launcher.tools.job import Meeting, request_of
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Assignment, Member, Round, encode
 from rdzv_plugins.elastic.observing import observe

@@ -14,13 +14,10 @@ from kits.launcher.harness import WORKERS
 from kits.launcher.starts_workers import parsed, round_of, spec_of
 
 from rdzv_launcher.run.monitor import WorkerMonitor
-from rdzv_launcher.run.workers.output.console import Console
-from rdzv_launcher.run.workers.output.filtered import FilteredFile
-from rdzv_launcher.run.workers.output.lines import LONGEST, Lines
+from rdzv_launcher.run.workers.output.console import LONGEST, Console, Folded, Lines, Plain
 from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.output.output import Output
-from rdzv_launcher.run.workers.output.tail import Tail
-from rdzv_launcher.run.workers.output.view import Folded, Plain
+from rdzv_launcher.run.workers.output.shown import FilteredFile, Tail
 from rdzv_plugins.testing.processes import clean_environment
 
 RUNNER = KITS / "launcher" / "starts_workers.py"

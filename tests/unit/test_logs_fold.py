@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rdzv_launcher.run.workers.output.allowance import AT_ONCE, Allowance
-from rdzv_launcher.run.workers.output.fold import WINDOW_S, Fold
+from rdzv_launcher.run.workers.output.console import WINDOW_S, Fold
+from rdzv_launcher.run.workers.output.shown import AT_ONCE, Allowance
 
 
 class Screen:

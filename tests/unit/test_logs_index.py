@@ -15,10 +15,9 @@ from msgspec.structs import replace
 
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
 from rdzv_launcher.run.keeper.messages import Ended, Lost
+from rdzv_launcher.run.workers.output.growing_file import last_lines
 from rdzv_launcher.run.workers.output.index import NAME, Index, WorkerRecord
-from rdzv_launcher.run.workers.output.rotated import last_lines
-from rdzv_launcher.tools.logs.indexes import find_nodes, newest_job, read_node
-from rdzv_launcher.tools.logs.text import last_words, listing
+from rdzv_launcher.tools.logs import find_nodes, last_words, listing, newest_job, read_node
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.runtime import SYSTEM
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from kits.messages import check_message
 
-from rdzv_launcher.tools.status.command import as_text, run
-from rdzv_launcher.tools.status.tree import only_ahead, proxy, tree
+from rdzv_launcher.tools.status import as_text, only_ahead, proxy, run, tree
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.kvstore.native.statistics import parse_statistics

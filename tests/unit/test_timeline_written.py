@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.timeline import BASE, Record, Recorder, TimelineFile, parse
-from rdzv_launcher.run.workers.output.first_lines import FirstLines
+from rdzv_launcher.run.workers.output.output import FirstLines
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.interfaces import Outcome, RoundEvent
 

@@ -11,16 +11,12 @@ from typing import Any
 
 import pytest
 
-from rdzv_launcher.run.log_tails import LogTails
 from rdzv_launcher.run.stacks.node import Node, Worker
-from rdzv_launcher.tools.top.asked import log_lines
+from rdzv_launcher.run.vitals import LogTails
 from rdzv_launcher.tools.top.command import run
-from rdzv_launcher.tools.top.happenings import happening
-from rdzv_launcher.tools.top.nodes import nodes_of
-from rdzv_launcher.tools.top.screen import Screen
+from rdzv_launcher.tools.top.screen import Screen, log_lines
 from rdzv_launcher.tools.top.text import as_text
-from rdzv_launcher.tools.top.vitals import cpu_percent, parse_vitals
-from rdzv_launcher.tools.top.watching import is_well, waits_of
+from rdzv_launcher.tools.top.watching import cpu_percent, happening, is_well, nodes_of, parse_vitals, waits_of
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Assignment, Member, NodeNotice, Round, encode

@@ -1,15 +1,20 @@
-"""What a node's agent does and what its workers use, for those who watch the job: read only when somebody asks."""
+"""What those who watch a job are told of a node: its agent's stage, what its workers use, and what they printed last.
+
+Read only when somebody asks.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rdzv_launcher.run.agent.decisions import Decisions
 from rdzv_launcher.run.stacks import processes
 from rdzv_launcher.run.stacks.node import Node, Worker
+from rdzv_launcher.run.workers.output.growing_file import last_lines
 from rdzv_plugins.linux.children import children_now
 from rdzv_plugins.linux.process_stat import ProcessStat, read_stat
 
@@ -58,3 +63,67 @@ def _cpu_s(stat: ProcessStat) -> float:
 def _memory(pid: int) -> int:
     fields = processes.read(pid, "statm").split()
     return int(fields[1]) * _PAGE if len(fields) > 1 else 0
+
+
+MOST_LINES = 500
+_LINES = 100
+_LONGEST = 2000
+"""The most characters of a line."""
+_TURN_S = 1.0
+_TO_SCREEN = "goes to the screen of its node alone: --log-prefix, --tee or --redirects keeps it in a file"
+_NOWHERE = "goes nowhere: a filter of ranks leaves it out"
+
+
+class LogTails:
+    """Answers with the last lines of a worker's log. One per agent. Thread-safe: it is asked on separate threads."""
+
+    def __init__(
+        self,
+        node: Callable[[], Node],
+        files: Callable[[int], Mapping[str, str]],
+        stderr: Callable[[int], Sequence[str]],
+    ) -> None:
+        """``node`` says who works here now. ``files`` and ``stderr`` take a local rank: ``files`` returns where its
+        streams go, empty for the screen, ``os.devnull`` for nowhere; ``stderr`` the end of a stream that goes to no
+        file.
+        """
+        self._node, self._files, self._stderr = node, files, stderr
+        self._reading = threading.Lock()
+
+    def answer(self, arguments: Mapping[str, Any]) -> Any:
+        """Answer ``log``, with the arguments ``rank`` and ``lines``, the most for each stream. Raises ``ValueError``
+        for other arguments, and ``TimeoutError`` while another look has not ended.
+        """
+        rank, count = arguments.get("rank"), arguments.get("lines", _LINES)
+        if not isinstance(count, int) or not 1 <= count <= MOST_LINES:
+            raise ValueError(f"lines={count!r} is not from 1 to {MOST_LINES}")
+        worker = next((each for each in self._node().workers if each.rank == rank), None)
+        if worker is None:
+            raise ValueError(f"no worker of rank {rank!r} runs here now")
+        if not self._reading.acquire(timeout=_TURN_S):
+            raise TimeoutError("a file that was looked at before has not been read yet: does its file system hang?")
+        try:
+            return {
+                "streams": [
+                    {"stream": stream, "path": path, **self._end_of(stream, path, worker.local_rank, count)}
+                    for stream, path in self._files(worker.local_rank).items()
+                ]
+            }
+        finally:
+            self._reading.release()
+
+    def _end_of(self, stream: str, path: str, local_rank: int, count: int) -> dict[str, Any]:
+        lines: Sequence[str] = ()
+        problem = ""
+        if path not in ("", os.devnull):
+            try:
+                lines = last_lines(path, count)
+            except OSError as error:
+                problem = f"cannot be read: {error.strerror or error}"
+        elif stream == "stderr":
+            lines = self._stderr(local_rank)[-count:]
+        else:
+            problem = _NOWHERE if path else _TO_SCREEN
+        # of a line that was overwritten, what it showed last
+        shown = [line.rstrip("\r").rpartition("\r")[2][:_LONGEST] for line in lines]
+        return {"lines": shown, "problem": problem}

@@ -1,11 +1,13 @@
-"""What this machine, and the container around this process, allow."""
+"""What this machine, and the container around this process, allow; its clock; workers whose launcher is gone. Linux."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import shutil
 import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,9 @@ from rdzv_launcher.run.directories import require_temporary, write_a_page
 from rdzv_launcher.tools.doctor.findings import Finding
 from rdzv_plugins.elastic.endpoint_options import DEFAULT_PORT
 from rdzv_plugins.linux.cgroups import cpu_quotas, directories_of, memory_of_groups
+from rdzv_plugins.linux.children import all_pids
+from rdzv_plugins.linux.process_stat import read_stat
+from rdzv_plugins.plain_text import some
 
 _MIB = 2**20
 _FILES = 4096
@@ -184,3 +189,92 @@ def _numbers(controller: str, *names: str) -> list[int]:
                 except (OSError, ValueError):
                     continue
     return found
+
+
+_MAXERROR_AT, _STATUS_AT, _SIZE = 24, 40, 256
+"""Offsets in ``struct timex`` with 8-byte longs; the size is larger than the struct."""
+_UNSYNCHRONISED = 0x40
+
+
+def clock() -> Iterator[Finding]:
+    """What the kernel says about the clock. Source: adjtimex(2)."""
+    state = ctypes.create_string_buffer(_SIZE)
+    if ctypes.sizeof(ctypes.c_long) != 8 or ctypes.CDLL(None).adjtimex(state) < 0:
+        yield Finding("skipped", "clock", "the kernel does not tell")
+        return
+    (status,) = struct.unpack_from("i", state, _STATUS_AT)
+    if status & _UNSYNCHRONISED:
+        yield Finding(
+            "warning",
+            "clock",
+            "the kernel says that nothing keeps it in step: times in logs of several nodes will not match, though "
+            "rdzv-run itself relies on no clock of another node",
+            "Start chrony or systemd-timesyncd, on the host if this is a container.",
+        )
+        return
+    (microseconds,) = struct.unpack_from("l", state, _MAXERROR_AT)
+    yield Finding("ok", "clock", f"kept in step, to {microseconds / 1000:.0f} ms at worst")
+
+
+_MARK = b"TORCHELASTIC_RUN_ID="
+_TAKES_ORPHANS = ("systemd", "init", "tini", "dumb-init", "docker-init", "catatonit")
+"""Names of the first process if it is not a launcher itself, as it may be in a container."""
+_SHOWN = 10
+
+
+def leftovers() -> Iterator[Finding]:
+    """Workers of any launcher that sets torchrun's variables: the jobs here, and the workers that nobody waits for."""
+    workers = {pid: run for pid in all_pids() if (run := _run_of(pid)) is not None}
+    left = {pid: run for pid, run in workers.items() if _is_left(pid, workers)}
+    runs = sorted({run for pid, run in workers.items() if pid not in left})
+    left = {pid: run for pid, run in left.items() if run not in runs}  # otherwise a worker may have started it to stay
+    said = f"workers of run {', '.join(runs)} are at work" if runs else "none is at work here"
+    yield Finding("ok", "jobs", said)
+    if not left:
+        yield Finding("ok", "leftover processes", "none")
+        return
+    shown = some((f"{pid} (run {run})" for pid, run in sorted(left.items())), _SHOWN)
+    yield Finding(
+        "wrong",
+        "leftover processes",
+        f"{len(left)} of jobs whose launcher has gone: {shown}: they hold memory, devices and ports",
+        f"Look at them, and end them: kill {' '.join(map(str, sorted(left)[:_SHOWN]))}",
+    )
+
+
+def _run_of(pid: int) -> str | None:
+    """The run whose worker it is, or whose worker started it; None if there is none."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            variables = file.read().split(b"\0")
+    except OSError:  # it has ended, or belongs to another user
+        return None
+    runs = [each.removeprefix(_MARK) for each in variables if each.startswith(_MARK)]
+    stat = read_stat(pid)
+    return runs[0].decode(errors="replace") if runs and stat is not None and stat.lives else None
+
+
+def _is_left(pid: int, workers: dict[int, str]) -> bool:
+    """Whether the process above it and its siblings is the one that takes in orphans, and did not start it."""
+    while (stat := read_stat(pid)) is not None:
+        parent = stat.parent
+        if parent not in workers:
+            return _takes_orphans(parent)
+        pid = parent
+    return False
+
+
+def _takes_orphans(pid: int) -> bool:
+    """Whether processes below it may have lost their own parent; False for an unknown first process."""
+    if pid == 1:
+        return _name(pid) in _TAKES_ORPHANS
+    stat = read_stat(pid)
+    return stat is not None and _name(pid) == "systemd" and stat.session == pid
+
+
+def _name(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm") as file:
+            return os.path.basename(file.read().strip())
+    except OSError:
+        return ""
