@@ -14,7 +14,7 @@ from kits.launcher.harness import WORKERS
 from kits.launcher.starts_workers import parsed, round_of, spec_of
 
 from rdzv_launcher.run.monitor import WorkerMonitor
-from rdzv_launcher.run.workers.output.console import LONGEST, Console, Folded, Lines, Plain
+from rdzv_launcher.run.workers.output.console import LONGEST, Console, Lines, View
 from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.output.shown import FilteredFile, Tail
@@ -40,13 +40,11 @@ def test_line_without_an_end_takes_no_memory_without_end() -> None:
     assert max(map(len, found)) <= LONGEST + len(block) + 1
 
 
-@pytest.mark.parametrize("kind", [Plain, Folded])
-def test_prompt_is_shown_while_its_worker_waits(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: type[Plain | Folded]
-) -> None:
+@pytest.mark.parametrize("fold", [False, True], ids=["plain", "folded"])
+def test_prompt_is_shown_while_its_worker_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str], fold: bool) -> None:
     now, path, other = 0.0, tmp_path / "0", tmp_path / "1"
     collected = FilteredFile(str(tmp_path / "collected"), ("?",))
-    view = kind(Console("stdout"), {0: "a ", 1: "b "}, lambda lines: [("", line) for line in lines])
+    view = View(Console("stdout"), {0: "a ", 1: "b "}, fold=fold)
     tails = [
         Tail(str(path), 0, view, clock=lambda: now, filtered=collected, prefix="a "),
         Tail(str(other), 1, view, clock=lambda: now),
@@ -152,9 +150,7 @@ def test_file_is_shown_to_where_it_was_when_the_worker_had_ended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "stdout.log"
-    tail = Tail(
-        str(path), 0, Plain(Console("stdout"), {0: "[default0]:"}, lambda lines: [("", each) for each in lines])
-    )
+    tail = Tail(str(path), 0, View(Console("stdout"), {0: "[default0]:"}))
     path.write_text("mine\n")
     tail.stop_here()
     with path.open("a") as file:
@@ -166,14 +162,6 @@ def test_file_is_shown_to_where_it_was_when_the_worker_had_ended(
     assert tail.is_done
     tail.close()
     assert capsys.readouterr().out == "[default0]:mine\n"
-
-
-def test_reader_that_has_gone_costs_nothing(worker: Path) -> None:
-    shell = "set -o pipefail; {} | head -c1"
-    ended = runner(worker.parent, "--tee=1", "--log-dir=logs", worker, "flood", shell=shell)
-    assert ended.returncode == 0, ended.stderr
-    (log,) = worker.parent.glob("logs/*/attempt_0/0/stdout.log")
-    assert log.read_bytes().endswith(b"out 49999\nno end")
 
 
 @pytest.mark.thorough

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rdzv_launcher.run.workers.output.console import WINDOW_S, Fold
-from rdzv_launcher.run.workers.output.shown import AT_ONCE, Allowance
 
 
 class Screen:
@@ -24,7 +23,7 @@ class Screen:
         self.text += text
 
     def take(self, rank: int, *lines: str) -> None:
-        self.fold.take(rank, [("", f"{line}\n") for line in lines])
+        self.fold.take(rank, [f"{line}\n" for line in lines])
 
     def shown(self, *, final: bool = False) -> list[str]:
         """What is shown by now, and was not before."""
@@ -86,7 +85,7 @@ def test_ranks_that_a_plugin_has_given_twice_are_text_and_nothing_else() -> None
     shown = list[str]()
     fold = Fold({0: "a ", 1: "b ", 2: "c "}, shown.append, ranks={0: 7, 1: 7, 2: 9})
     for local_rank in range(3):
-        fold.take(local_rank, [("", "alike\n"), ("", f"{local_rank}\n")])
+        fold.take(local_rank, ["alike\n", f"{local_rank}\n"])
     fold.show(final=True)
     assert "".join(shown) == "[ranks 7, 9] alike\na 0\nb 1\nc 2\n"
 
@@ -118,17 +117,3 @@ def test_a_crowd_of_lines_waits_for_nobody() -> None:
     screen = Screen(2)
     screen.take(0, *map(str, range(30_000)))
     assert len(screen.shown()) == 30_000
-
-
-def test_allowance_comes_back_with_time() -> None:
-    now = 0.0
-    allowance = Allowance(lambda: now)
-    whole = allowance.left()
-    allowance.take(whole)
-    assert allowance.left() == 0
-    now += 2
-    assert AT_ONCE <= allowance.left() < whole
-    now += 1000
-    assert allowance.left() == whole
-    allowance.take(whole + 1000)
-    assert allowance.left() == -1000, "what was too much is owed"

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
-from rdzv_launcher.run.keeper.messages import Ended, Lost
+from rdzv_launcher.run.keeper.messages import Ended
 from rdzv_launcher.run.workers.output.growing_file import last_lines
 from rdzv_launcher.run.workers.output.index import NAME, Index, WorkerRecord
 from rdzv_launcher.tools.logs import find_nodes, last_words, listing, newest_job, read_node
@@ -83,23 +83,6 @@ def test_who_was_killed_for_others_has_not_failed(how: str) -> None:
     assert ended == {0: False, 1: True}
 
 
-def test_workers_that_end_with_their_keeper_are_not_said_to_be_killed_by_somebody_else() -> None:
-    told: list[Lost] = [Lost("the keeper was ended by SIGKILL")]
-    with ExitStack() as steps:
-        silent = os.eventfd(0)
-        steps.callback(os.close, silent)
-        keeper = MagicMock(fileno=lambda: silent, events=lambda: [told.pop() for _ in told[:]])
-        keeper.close.return_value = []
-        others = [MagicMock(close=list) for _ in range(6)]
-        workers = NodeWorkers(MagicMock(run_id="job"), keeper, MagicMock(), *others, SYSTEM)
-        steps.callback(workers.close)
-        assert "keeper" not in workers.cause(0, -9)
-        with workers._lock:
-            workers._running, workers._lives = {0}, True
-            workers._take()
-        assert "keeper" in workers.cause(0, -9)
-
-
 def test_files_are_found_where_they_were_moved(tmp_path: Path) -> None:
     write(tmp_path, WORKER)
     write(tmp_path, replace(WORKER, round=2), moved=("attempt_0", "attempt_0.round_1"))
@@ -127,23 +110,14 @@ def test_disk_that_takes_nothing_is_said_once_and_harms_nobody(tmp_path: Path, c
 def test_lines_of_others_are_left_out_and_lead_nowhere(tmp_path: Path) -> None:
     write(tmp_path, WORKER)
     good = json.loads((tmp_path / NAME).read_text())
-    bad = [
-        b"\xff\x00",
-        b"[" * 100_000,
-        b"7",
-        json.dumps(good | {"time": "soon"}).encode(),
-        json.dumps(good | {"time": float("nan")}).encode(),
-        json.dumps(good | {"time": 1e300}).encode(),
-        json.dumps(good | {"stdout": "\ud800"}).encode(),
-        json.dumps(good | {"stdout": "a\0b"}).encode(),
-        json.dumps(good | {"rank": None}).encode(),
-        json.dumps(good | {"rank": 1e999}).encode(),
-        json.dumps(good | {"stdout": "/etc/passwd"}).encode(),
-        json.dumps(good | {"stdout": "../../secret"}).encode(),
-        json.dumps(good | {"stdout": 7}).encode(),
-        json.dumps({"event": "moved", "time": 1, "from": "attempt_0", "to": "../elsewhere"}).encode(),
-        json.dumps({key: value for key, value in good.items() if key != "pid"}).encode(),
+    wrong = [
+        *({"time": each} for each in ("soon", float("nan"), 1e300)),
+        *({"stdout": each} for each in ("\ud800", "a\0b", "/etc/passwd", "../../secret", 7)),
+        *({"rank": each} for each in (None, 1e999)),
+        {"event": "moved", "from": "attempt_0", "to": "../elsewhere"},
     ]
+    bad = [b"\xff\x00", b"[" * 100_000, b"7", *(json.dumps(good | each).encode() for each in wrong)]
+    bad.append(json.dumps({key: value for key, value in good.items() if key != "pid"}).encode())
     host = json.dumps(good | {"pid": 7, "host": "\x1b[2Jhost"}).encode()
     with (tmp_path / NAME).open("ab") as file:
         file.write(b"\n".join([*bad, host, b'{"event": "started", "ti']))
@@ -153,9 +127,14 @@ def test_lines_of_others_are_left_out_and_lead_nowhere(tmp_path: Path) -> None:
     assert node.entries[0].worker.stdout == "attempt_0/0/stdout.log"
 
 
-def test_nodes_of_a_job_are_found_by_their_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(time=count(1000).__next__)
-    monkeypatch.setattr("rdzv_launcher.run.workers.output.index.time", clock)
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second goes by with every line of an index."""
+    monkeypatch.setattr("rdzv_launcher.run.workers.output.index.time", SimpleNamespace(time=count(1000).__next__))
+
+
+@pytest.mark.usefixtures("clock")
+def test_nodes_of_a_job_are_found_by_their_rounds(tmp_path: Path) -> None:
     write(tmp_path / "a", WORKER, replace(WORKER, rank=1, local_rank=1))
     write(tmp_path / "another job", replace(WORKER, store_port=29502))
     write(tmp_path / "b", replace(WORKER, rank=2))
@@ -166,9 +145,8 @@ def test_nodes_of_a_job_are_found_by_their_rounds(tmp_path: Path, monkeypatch: p
     assert sorted(Path(node.directory).name for node in newest_job(nodes)) == ["a", "b", "c"]
 
 
-def test_another_launch_with_the_same_rounds_is_another_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(time=count(1000).__next__)
-    monkeypatch.setattr("rdzv_launcher.run.workers.output.index.time", clock)
+@pytest.mark.usefixtures("clock")
+def test_another_launch_with_the_same_rounds_is_another_job(tmp_path: Path) -> None:
     for name, rank in (("a", 0), ("b", 1), ("a again", 0), ("b again", 1)):
         write(tmp_path / name, replace(WORKER, rank=rank))
     job = newest_job(find_nodes(str(tmp_path)))

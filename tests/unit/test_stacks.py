@@ -105,21 +105,16 @@ def test_what_nodes_wrote_steers_no_terminal() -> None:
     "garbage",
     [
         None,
-        [],
-        {},
         {"stacks": [], "workers": [], "host": 3, "node_rank": 0},
-        answer(0, (0, REDUCE, {"pid": "x"})),
         answer(0, (0, REDUCE, {"threads": [{"name": "", "main": True, "stack": 7}]})),
         answer(0, (0, REDUCE, {"threads": [{"name": "", "main": True, "stack": -1}]})),
         answer(0, (0, [["f", "g"]], {})),
-        answer(0, (0, [[1, 2, 3]], {})),
         answer(0, (0, REDUCE, {"below": [{"below": 5}]})),
     ],
 )
 def test_an_answer_that_is_none_is_a_node_without_one(garbage: Any) -> None:
     workers, (silent,) = read([NodeAnswer(3, "host-3", 12, garbage)])
-    assert workers == []
-    assert silent.name == "node 3 on host-3 (pid 12)"
+    assert (workers, silent.name) == ([], "node 3 on host-3 (pid 12)")
     assert silent.problem.startswith("has answered with something that cannot be read")
 
 
@@ -174,11 +169,3 @@ def test_without_py_spy_it_is_said_what_was_tried(sleeper: int, monkeypatch) -> 
     assert "pip install 'rdzv-plugins[diagnose]'" in worker.process.tried[0]
     assert "--worker-stacks" in worker.process.tried[1]
     assert worker.process.state == "S"
-
-
-def test_a_worker_that_has_ended_is_said_to_have(tmp_path: Path) -> None:
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    (worker,) = workers_of(gather(Node("host-a", 1, workers=(Worker(7, 0, ended.pid),)), within=60))
-    assert worker.process.state == "ended"
-    assert report_text([worker]).startswith("1 worker on 1 node: rank 7 (host-a) has ended")

@@ -18,28 +18,14 @@ from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.kvstore.native.statistics import parse_statistics
 
 HERE = Endpoint("10.0.0.7", 29500)
+WORKERS = {"name": "workers-2", "port": 29501, "connections": 3, "keys": 7, "queues": 1, "queued": 2, "bytes": 100}
 IDLE: dict[str, Any] = {
     "server": {"version": "0.1.0", "pid": 812, "threads": 4, "uptime_s": 131.4},
     "connections": {"open": 3, "peak": 5, "accepted": 9, "closed": 6, "limit": 19936},
     "requests": {"validate": 9, "set": 12, "get": 0, "framed": 1},
     "refused": {},
     "bytes": {"received": 1023, "sent": 1024, "buffered": 5 * 2**20, "stored": 3 * 2**30, "stored_limit": 2**33},
-    "pushes": 0,
-    "events": 0,
-    "loops": [],
-    "keyspaces": [
-        {
-            "name": "workers-2",
-            "port": 29501,
-            "connections": 3,
-            "keys": 7,
-            "queues": 1,
-            "queued": 2,
-            "bytes": 100,
-            "waited_keys": 0,
-            "waited": [],
-        }
-    ],
+    "keyspaces": [WORKERS | {"waited_keys": 0, "waited": []}],
     "runs": [],
 }
 
@@ -94,16 +80,7 @@ def test_every_figure_has_its_place(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [
-        b"{}",
-        b"[]",
-        b'"text"',
-        json.dumps(IDLE | {"server": {}}).encode(),
-        json.dumps(IDLE | {"connections": None}).encode(),
-        json.dumps(IDLE | {"requests": []}).encode(),
-        json.dumps(IDLE | {"bytes": dict.fromkeys(IDLE["bytes"], "x")}).encode(),
-    ],
+    "answer", [b"{}", b"[]", *(json.dumps(IDLE | each).encode() for each in ({"connections": None}, {"requests": []}))]
 )
 def test_a_peer_with_our_hello_and_other_statistics_is_an_endpoint_that_cannot_be_used(answer: bytes):
     def serve() -> None:

@@ -91,24 +91,10 @@ def test_use_of_processors_is_between_two_answers_of_the_same_worker() -> None:
     assert cpu_percent(now, other, now.workers[0]) is None
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        None,
-        [],
-        "text",
-        {},
-        VITALS | {"workers": "all"},
-        VITALS | {"workers": [None]},
-        VITALS | {"workers": [{}] * 5000},
-        VITALS | {"at": None},
-        VITALS | {"restarts": "many"},
-        VITALS | {"restarts": float("inf")},
-    ],
-)
-def test_what_is_no_answer_is_refused(answer: Any) -> None:
+@pytest.mark.parametrize("change", [{"workers": [{}] * 5000}, {"at": None}, {"restarts": float("inf")}])
+def test_what_is_no_answer_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"\$|Vitals"):
-        parse_vitals(answer)
+        parse_vitals(VITALS | change)
 
 
 FAILURE = Failure(1, "a", 3, 1, 12, -9)
@@ -142,17 +128,8 @@ def job(**over: Any) -> dict[str, Any]:
     node = {"rank": 0, "host": "a", "pid": 7, "state": "works", "round": 1, "heard_s": 3599.0, "restarts": 0,
             "stage": "working", "problem": "", "workers": []}  # fmt: skip
     found = {"number": 1, "state": "complete", "reason": "", "progress": "", "members": 1, "leader": "a (pid 7)"}
-    return {
-        "run": "a",
-        "problem": "",
-        "round": found,
-        "last_end": "",
-        "nodes": [node],
-        "waits": [],
-        "waits_problem": "",
-        "events": [],
-        "events_ever": 0,
-    } | over
+    nothing = {"problem": "", "last_end": "", "waits": [], "waits_problem": "", "events": [], "events_ever": 0}
+    return {"run": "a", "round": found, "nodes": [node], **nothing} | over
 
 
 def test_what_is_not_well() -> None:

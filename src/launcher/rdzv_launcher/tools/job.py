@@ -12,46 +12,34 @@ from typing import Any
 
 from rdzv_plugins.assemble.looking import coordination_of
 from rdzv_plugins.assemble.recognition import Found, recognise
-from rdzv_plugins.certificates import NodeCertificates, certificates_of
+from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, RdzvError, UsageError
 from rdzv_plugins.host import PluginHost
-from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import DEFAULT_RUN_ID, Request, RunStatus
-from rdzv_plugins.job_token import JobToken, token_of
+from rdzv_plugins.job_token import token_of
 from rdzv_plugins.options import did_you_mean, parse_conf
 from rdzv_plugins.plain_text import printable, some
 from rdzv_plugins.questions import NodeAnswer
 
 
-def add_job_flags(parser: argparse.ArgumentParser, *, endpoint_help: str, endpoint_required: bool) -> None:
-    """Add the flags by which ``request_of`` identifies the job."""
-    parser.add_argument(
-        "--rdzv-endpoint",
-        "--rdzv_endpoint",
-        required=endpoint_required,
-        default="",
-        metavar="HOST:PORT",
-        help=endpoint_help,
-    )
-    parser.add_argument(
-        "--rdzv-backend",
-        "--rdzv_backend",
-        default="",
-        metavar="NAME",
-        help="the job's backend; if unset, the endpoint is asked",
-    )
-    parser.add_argument(
-        "--rdzv-id", "--rdzv_id", default="", metavar="ID", help="the job's id, if other jobs meet there, too"
-    )
-    parser.add_argument(
-        "--rdzv-conf",
-        "--rdzv_conf",
-        default="",
-        metavar="K=V,...",
-        help="the job's options, as needed to reach where its nodes meet",
-    )
+def add_job_flags(
+    parser: argparse.ArgumentParser, *, endpoint_help: str, endpoint_required: bool, timeout: float = 0
+) -> None:
+    """Add the flags by which ``request_of`` identifies the job; and --timeout, if that has a default (seconds)."""
+    for name, metavar, text in (
+        ("endpoint", "HOST:PORT", endpoint_help),
+        ("backend", "NAME", "the job's backend; if unset, the endpoint is asked"),
+        ("id", "ID", "the job's id, if other jobs meet there, too"),
+        ("conf", "K=V,...", "the job's options, as needed to reach where its nodes meet"),
+    ):
+        required = endpoint_required and name == "endpoint"
+        flags = f"--rdzv-{name}", f"--rdzv_{name}"
+        parser.add_argument(*flags, required=required, default="", metavar=metavar, help=text)
+    if timeout:
+        text = f"how long to wait for each answer (default {timeout:g})"
+        parser.add_argument("--timeout", type=float, default=timeout, metavar="SECONDS", help=text)
 
 
 def request_of(args: argparse.Namespace) -> Request:
@@ -121,25 +109,46 @@ def statistics_of(endpoint: Endpoint, timeout: float, whose: Whose) -> dict[str,
     return statistics
 
 
+def runs_at(host: PluginHost, request: Request, place: Endpoint, timeout: float) -> list[str]:
+    """The jobs now at a native store. Raises ``EndpointUnreachable``."""
+    whose = Whose(host, dataclasses.replace(request, endpoint=str(place)))
+    return [str(each["name"]) for each in statistics_of(place, timeout, whose).get("runs", ())]
+
+
+def service_at(place: Endpoint, run: str, name: str, request: Request) -> CoordinationBackend:
+    """The service of a run at a native store, for ``name``, who asks with the token and the certificates of a job."""
+    from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
+
+    token, tls = token_of(request), certificates_of(request)
+    return NativeCoordination(place, run, name=name, who="the store", token=token, tls=tls)
+
+
 def serving_place(host: PluginHost, request: Request, timeout: float) -> tuple[Endpoint, str]:
     """Of several endpoints in ``request``, the one of the job that is meant, and the job's id. All are asked at once.
 
-    ``timeout`` (seconds) applies to each step. Prints on stderr which endpoint it is, and which do not answer. Raises
-    ``UsageError`` for a list that nodes would refuse, or if several jobs are there, and ``EndpointUnreachable``.
+    Like the job's nodes, it takes the one with the job's newest round. ``timeout`` (seconds) applies to each step.
+    Prints on stderr which endpoint it is, and which do not answer. Raises ``UsageError`` for a list that nodes would
+    refuse, or if several jobs are there, and ``EndpointUnreachable``.
     """
     from rdzv_plugins.elastic.endpoint_options import parse_places
+    from rdzv_plugins.elastic.observing import observe
 
     places = parse_places(request.endpoint)
 
-    def runs_at(place: Endpoint) -> list[str] | RdzvError:
-        whose = Whose(host, dataclasses.replace(request, endpoint=str(place)))
+    def asked(place: Endpoint) -> list[str] | RdzvError:
         try:
-            return [str(each["name"]) for each in statistics_of(place, timeout, whose).get("runs", ())]
+            return runs_at(host, request, place, timeout)
         except RdzvError as error:
             return error
 
+    def look(place: Endpoint) -> RunStatus | Exception:
+        try:
+            return observe(service_at(place, run, "rdzv", request), timeout)
+        except (RdzvError, TimeoutError, ValueError) as error:
+            return error
+
     with ThreadPoolExecutor(len(places)) as pool:
-        found = dict(zip(places, pool.map(runs_at, places), strict=True))
+        found = dict(zip(places, pool.map(asked, places), strict=True))
         silent = {place: each for place, each in found.items() if isinstance(each, RdzvError)}
         runs = {place: each for place, each in found.items() if not isinstance(each, RdzvError)}
         if not runs:
@@ -151,23 +160,9 @@ def serving_place(host: PluginHost, request: Request, timeout: float) -> tuple[E
             print(f"{place} cannot be asked: {printable(str(error))}", file=sys.stderr, flush=True)
         run = run_of(request, request.endpoint, sorted({each for names in runs.values() for each in names}))
         there = [place for place in places if run in runs.get(place, ())]
-        token, tls = token_of(request), certificates_of(request)
-        seen = list(pool.map(lambda place: _look(place, run, timeout, token, tls), there))
-    serving = _newest(there, seen)
+        serving = _newest(there, list(pool.map(look, there)))
     print(f"run {run!r} is served at {serving}", file=sys.stderr, flush=True)
     return serving, run
-
-
-def _look(
-    place: Endpoint, run: str, timeout: float, token: JobToken | None, tls: NodeCertificates | None
-) -> RunStatus | RdzvError | TimeoutError | ValueError:
-    from rdzv_plugins.elastic.observing import observe
-    from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
-
-    try:
-        return observe(NativeCoordination(place, run, name="rdzv", who="the store", token=token, tls=tls), timeout)
-    except (RdzvError, TimeoutError, ValueError) as error:
-        return error
 
 
 def _newest(there: Sequence[Endpoint], seen: Sequence[RunStatus | Exception]) -> Endpoint:
@@ -202,9 +197,7 @@ class Meeting:
     def services(self) -> Endpoint | tuple[CoordinationBackend, str]:
         """The native store at which any number of jobs meet; elsewhere, the service of the job that is meant.
 
-        If there are several endpoints, it is the one that serves the job now.
-
-        Raises ``RdzvError``.
+        If there are several endpoints, it is the one that serves the job now. Raises ``RdzvError``.
         """
         request = self._request
         entry = self._host.catalog.find(request.backend) if request.backend else None
@@ -224,29 +217,21 @@ class Meeting:
             raise
         except EndpointUnreachable as error:
             found = entry or (whose.found.entry if whose.found is not None else None)
-            if found is None:
+            if found is None or whose.found is None:
                 raise self._with_remedy(error) from error
-            if entry is None and found.backend.meets_at == "service" and whose.found is not None:
+            if entry is None and found.backend.meets_at == "service":
                 print(f"{request.endpoint} is {whose.found.what}", file=sys.stderr, flush=True)
                 return coordination_of(found, request), request.run_id
-            if whose.found is None:
-                raise self._with_remedy(error) from error
-            raise self._cannot(found, whose.found.what) from error
+            said = f"{whose.found.what}: nodes that meet by {found.backend.name} cannot be asked"
+            raise UsageError(said, remedy=self._otherwise) from error
 
     def runs(self, endpoint: Endpoint) -> list[str]:
         """The jobs now at a native store. Raises ``EndpointUnreachable``."""
-        stats = statistics_of(endpoint, self._timeout, Whose(self._host, self._request))
-        return [str(each["name"]) for each in stats.get("runs", ())]
+        return runs_at(self._host, self._request, endpoint, self._timeout)
 
     def at(self, endpoint: Endpoint, run: str) -> tuple[CoordinationBackend, str]:
         """The service of one of the jobs at a native store."""
-        from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
-
-        token, tls = token_of(self._request), certificates_of(self._request)
-        return NativeCoordination(endpoint, run, name=self._who, who="the store", token=token, tls=tls), run
-
-    def _cannot(self, entry: Entry, what: str) -> UsageError:
-        return UsageError(f"{what}: nodes that meet by {entry.backend.name} cannot be asked", remedy=self._otherwise)
+        return service_at(endpoint, run, self._who, self._request), run
 
     def _with_remedy(self, error: RdzvError) -> EndpointUnreachable:
         remedy = f"{error.remedy} Or: {self._otherwise}" if error.remedy else f"Or: {self._otherwise}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import glob
 import json
-import math
 import os
 import re
 import shutil
@@ -16,9 +15,10 @@ import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Literal
 
-from msgspec import Struct, to_builtins
+from msgspec import DecodeError, Meta, Struct, field, to_builtins
+from msgspec.json import decode
 from msgspec.structs import replace
 
 from rdzv_launcher.run.rank_names import compressed, named
@@ -26,7 +26,7 @@ from rdzv_launcher.run.summary import describe_exit
 from rdzv_launcher.run.workers.output.growing_file import all_of, last_lines
 from rdzv_launcher.run.workers.output.index import NAME, WorkerRecord
 from rdzv_plugins.errors import UsageError
-from rdzv_plugins.plain_text import printable
+from rdzv_plugins.plain_text import many, printable
 
 
 def size_of(path: str) -> int:
@@ -156,42 +156,33 @@ def read_node(directory: str) -> Node:
         if not line:
             continue
         try:
-            data = json.loads(line)
-            when = float(data["time"])
-            if not (math.isfinite(when) and abs(when) < _MOST_S):
-                raise ValueError(when)
-            if data["event"] == "moved":
-                found = {key: _moved(each, str(data["from"]), str(data["to"])) for key, each in found.items()}
+            said = decode(line, type=_Line)
+            if said.event == "moved":
+                found = {key: _moved(each, said.before, said.after) for key, each in found.items()}
                 continue
-            worker = _worker(data)
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            worker = _checked(decode(line, type=WorkerRecord))
+        except (DecodeError, ValueError, RecursionError):
             unreadable += 1
             continue
         key = (worker.round, worker.local_rank, worker.pid)
-        if data["event"] == "ended":
-            began = found[key].began if key in found else when
-            found[key] = Entry(worker, directory, began, when)
-        else:
-            found[key] = Entry(worker, directory, when, None)
+        began = found[key].began if said.event == "ended" and key in found else said.time
+        found[key] = Entry(worker, directory, began, said.time if said.event == "ended" else None)
     return Node(directory, tuple(found.values()), unreadable)
 
 
-def _worker(data: dict[str, Any]) -> WorkerRecord:
-    """Read a worker. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for data that an agent does not write."""
-    code, stdout, stderr = data["exit_code"], data["stdout"], data["stderr"]
-    return WorkerRecord(
-        run=printable(str(data["run"])),
-        round=int(data["round"]),
-        store_port=int(data["store_port"]),
-        rank=int(data["rank"]),
-        local_rank=int(data["local_rank"]),
-        host=printable(str(data["host"])),
-        pid=int(data["pid"]),
-        stdout=None if stdout is None else _inside(stdout),
-        stderr=None if stderr is None else _inside(stderr),
-        exit_code=None if code is None else int(code),
-        stopped=bool(data["stopped"]),
-    )
+class _Line(Struct):
+    """What every line says; most also say what is in ``WorkerRecord``."""
+
+    event: Literal["started", "ended", "moved"]
+    time: Annotated[float, Meta(gt=-_MOST_S, lt=_MOST_S)]
+    before: str = field(default="", name="from")
+    after: str = field(default="", name="to")
+
+
+def _checked(worker: WorkerRecord) -> WorkerRecord:
+    """The worker, if its paths lead nowhere else. Raises ``ValueError``."""
+    paths = {name: None if (said := getattr(worker, name)) is None else _inside(said) for name in ("stdout", "stderr")}
+    return replace(worker, run=printable(worker.run), host=printable(worker.host), **paths)
 
 
 def _inside(path: str) -> str:
@@ -231,7 +222,7 @@ def listing(entries: Sequence[Entry]) -> Iterator[str]:
 def headline(number: int, entries: Sequence[Entry]) -> str:
     """One line about a round: how many workers, since when, and who has failed."""
     hosts, began = {each.worker.host for each in entries}, min(each.began for each in entries)
-    workers = f"{len(entries)} worker{'' if len(entries) == 1 else 's'}"
+    workers = many(len(entries), "worker")
     where = next(iter(hosts)) if len(hosts) == 1 else f"{len(hosts)} hosts"
     failed = sorted((each for each in entries if each.failed), key=lambda each: each.ended or 0.0)
     end = ""

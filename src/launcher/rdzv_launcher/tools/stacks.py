@@ -135,6 +135,7 @@ def configure(commands: Any) -> None:
         endpoint_help="the job's endpoint, one or several: all of its nodes are asked; if unset, show the "
         "workers of this machine, of any backend",
         endpoint_required=False,
+        timeout=20.0,
     )
     parser.add_argument(
         "--children", action="store_true", help="also processes that the workers have started (data loaders)"
@@ -146,13 +147,6 @@ def configure(commands: Any) -> None:
     )
     parser.add_argument("--threads", action="store_true", help="all threads of the workers, not only the main ones")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=20.0,
-        metavar="SECONDS",
-        help="how long to wait for the nodes' answers (default 20)",
-    )
 
 
 def run(args: argparse.Namespace) -> int:

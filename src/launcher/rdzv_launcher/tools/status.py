@@ -12,33 +12,28 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from rdzv_launcher.tools.job import Whose, add_job_flags, request_of, serving_place, statistics_of
+from rdzv_launcher.tools.job import Whose, add_job_flags, request_of, service_at, serving_place, statistics_of
 from rdzv_plugins.assemble.create import with_options
 from rdzv_plugins.assemble.looking import can_look, look
-from rdzv_plugins.certificates import NodeCertificates, certificates_of
+from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.elastic.leading.choosing import in_words
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, parse_endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RdzvError, UsageError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Request, RunStatus
-from rdzv_plugins.job_token import JobToken, token_of
-from rdzv_plugins.plain_text import printable_data, some
+from rdzv_plugins.job_token import token_of
+from rdzv_plugins.plain_text import many, printable_data, some
 
 
 def counts(named: Mapping[str, int]) -> str:
     """The counts that are not 0, each with its name, or ``none``."""
     return ", ".join(f"{name} {count}" for name, count in named.items() if count) or "none"
-
-
-def many(count: int, one: str, more: str = "") -> str:
-    """A number with its noun: ``1 worker``, ``2 workers``."""
-    return f"{count} {one if count == 1 else more or one + 's'}"
 
 
 def duration(seconds: float) -> str:
@@ -257,21 +252,18 @@ NODES_SHOWN = 16
 """How many nodes are named one by one."""
 
 
-def add_rounds(
-    endpoint: Endpoint,
-    runs: Iterable[dict[str, Any]],
-    timeout: float,
-    token: JobToken | None = None,
-    tls: NodeCertificates | None = None,
-) -> None:
+def add_rounds(endpoint: Endpoint, runs: Iterable[dict[str, Any]], timeout: float, request: Request) -> None:
     """Add what is known about its round to each of the ``runs`` of a server's statistics, as ``round``.
 
     ``timeout`` (seconds) applies to each step. What cannot be asked is noted there, under ``problem``; raises nothing.
     """
 
+    from rdzv_plugins.elastic.observing import observe
+
     def add(run: dict[str, Any]) -> None:
         try:
-            run["round"] = _read(endpoint, str(run["name"]), timeout, token, tls)
+            seen = observe(service_at(endpoint, str(run["name"]), "status", request), timeout)
+            run["round"] = round_data(seen, timeout, request)
         except (RdzvError, TimeoutError, ValueError) as error:
             run["round"] = {"problem": str(error)}
 
@@ -279,8 +271,8 @@ def add_rounds(
         list(pool.map(add, runs))
 
 
-def round_text(found: Mapping[str, Any], show: Callable[[Endpoint, Mapping[str, Any]], str]) -> list[str]:
-    """Lines for people about what ``add_rounds`` has found; ``show`` formats the workers' store's statistics."""
+def round_text(found: Mapping[str, Any]) -> list[str]:
+    """Lines for people about what ``add_rounds`` has found."""
     if found.get("problem"):
         return [f"  its round is not known: {found['problem']}"]
     nodes, state = found["nodes"], found["state"]
@@ -301,7 +293,7 @@ def round_text(found: Mapping[str, Any], show: Callable[[Endpoint, Mapping[str, 
         lines.append(f"  the workers' store at {store['endpoint']} cannot be asked: {store['problem']}")
     elif store is not None:
         try:
-            text = show(parse_endpoint(store["endpoint"], None), store["statistics"])
+            text = as_text(parse_endpoint(store["endpoint"], None), store["statistics"])
         except (KeyError, AttributeError, TypeError, ValueError) as error:  # from another version
             text = f"it answers with something else than statistics: {error!r}"
         lines += ["  the workers' store:", textwrap.indent(text, "    ")]
@@ -329,30 +321,18 @@ def _of(node: Mapping[str, Any], with_domain: bool) -> str:
     return f"{who}, {in_words(node['domain'])}" if with_domain else who
 
 
-def _read(
-    endpoint: Endpoint, run: str, timeout: float, token: JobToken | None, tls: NodeCertificates | None
-) -> dict[str, Any]:
-    """The round of a run at a native store. Raises ``RdzvError``, ``TimeoutError`` or ``ValueError``."""
-    from rdzv_plugins.elastic.observing import observe
-    from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
+def round_data(found: RunStatus, timeout: float, request: Request | None = None) -> dict[str, Any]:
+    """A round in its JSON form, with what the workers' store says within ``timeout`` seconds for each step.
 
-    service = NativeCoordination(endpoint, run, name="status", who="the store", token=token, tls=tls)
-    return round_data(observe(service, timeout), timeout, token, tls)
-
-
-def round_data(
-    found: RunStatus, timeout: float, token: JobToken | None = None, tls: NodeCertificates | None = None
-) -> dict[str, Any]:
-    """A round in its JSON form, with what the workers' store says within ``timeout`` seconds for each step."""
+    ``request`` has the token and the certificates with which it is asked.
+    """
     data = asdict(found)
     store, here, kind = (data.pop(name) for name in ("store", "store_is_here", "store_kind"))
-    data["store"] = _store(parse_endpoint(store, None), kind, here, timeout, token, tls) if store else None
+    data["store"] = _store(parse_endpoint(store, None), kind, here, timeout, request) if store else None
     return data | {"problem": ""}
 
 
-def _store(
-    endpoint: Endpoint, kind: str, own: bool, timeout: float, token: JobToken | None, tls: NodeCertificates | None
-) -> dict[str, Any]:
+def _store(endpoint: Endpoint, kind: str, own: bool, timeout: float, request: Request | None) -> dict[str, Any]:
     from rdzv_plugins.kvstore.native.framing import ask_statistics
 
     found: dict[str, Any] = {"endpoint": str(endpoint), "statistics": None, "problem": ""}
@@ -362,6 +342,7 @@ def _store(
         found["problem"] = "that is an address of the job's machine alone: ask there"
     else:
         try:
+            token, tls = (token_of(request), certificates_of(request)) if request else (None, None)
             found["statistics"] = ask_statistics(endpoint, timeout, token=token, tls=tls)
         except RdzvError as error:
             found["problem"] = str(error)
@@ -376,17 +357,17 @@ def run_data(entry: Entry, request: Request, timeout: float) -> dict[str, Any]:
         "run": request.run_id if request.is_named else "",
         "backend": entry.backend.name,
         "endpoint": request.endpoint,
-        "round": round_data(found, timeout, token_of(asked), certificates_of(asked)),
+        "round": round_data(found, timeout, asked),
     }
 
 
-def run_text(data: Mapping[str, Any], show: Callable[[Endpoint, Mapping[str, Any]], str]) -> str:
-    """The run described for people; ``show`` formats the workers' store's statistics."""
+def run_text(data: Mapping[str, Any]) -> str:
+    """The run described for people."""
     found = data["round"]
     run = f"run {data['run']!r}" if data["run"] else "the run"
     members = "" if found["members"] is None else f": {many(found['members'], 'node')} there"
     leader = f", led by {found['leader']}" if found["leader"] else ""
-    return "\n".join([f"{run} at {data['endpoint']} by {data['backend']}{members}{leader}", *round_text(found, show)])
+    return "\n".join([f"{run} at {data['endpoint']} by {data['backend']}{members}{leader}", *round_text(found)])
 
 
 def configure(commands: Any) -> None:
@@ -397,13 +378,11 @@ def configure(commands: Any) -> None:
     add_job_flags(
         parser,
         endpoint_required=True,
+        timeout=10.0,
         endpoint_help="the endpoint of a job (of several, the one that serves now is found), of rdzv serve, or "
         "of a workers' store (its first node prints it; MASTER_ADDR:MASTER_PORT)",
     )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    parser.add_argument(
-        "--timeout", type=float, default=10.0, metavar="SECONDS", help="how long to wait for an answer (default 10)"
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -420,7 +399,7 @@ def run(args: argparse.Namespace) -> int:
             request = dataclasses.replace(request, endpoint=str(serving_place(host, request, args.timeout)[0]))
         whose = Whose(host, request)
         try:
-            text = _of_native_store(parse_endpoint(request.endpoint, None), args, whose)
+            text = _of_native_store(parse_endpoint(request.endpoint, None), args, whose, request)
         except EndpointUnreachable:
             if entry is not None or whose.found is None or not can_look(whose.found.entry.backend):
                 raise
@@ -432,15 +411,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _of_run(entry: Entry, request: Request, args: argparse.Namespace) -> str:
     data = run_data(entry, request, args.timeout)
-    return json.dumps(data, indent=2) if args.json else run_text(printable_data(data), as_text)
+    return json.dumps(data, indent=2) if args.json else run_text(printable_data(data))
 
 
-def _of_native_store(endpoint: Endpoint, args: argparse.Namespace, whose: Whose) -> str:
+def _of_native_store(endpoint: Endpoint, args: argparse.Namespace, whose: Whose, request: Request) -> str:
     from rdzv_plugins.kvstore.native.framing import not_statistics
 
     stats = statistics_of(endpoint, args.timeout, whose)
     try:
-        add_rounds(endpoint, stats.get("runs", ()), args.timeout, whose.token, whose.tls)
+        add_rounds(endpoint, stats.get("runs", ()), args.timeout, request)
         return json.dumps(stats, indent=2) if args.json else as_text(endpoint, printable_data(stats))
     except KeyError as error:
         raise not_statistics(endpoint, f"there is no {error}") from None
@@ -448,28 +427,20 @@ def _of_native_store(endpoint: Endpoint, args: argparse.Namespace, whose: Whose)
         raise not_statistics(endpoint, str(error)) from None
 
 
-def _most(volume: Mapping[str, Any]) -> str:
-    limit = volume.get("stored_limit", 0)  # missing in the first version, and in a proxy
-    return f" (a keyspace at most {size(limit)})" if limit else ""
-
-
-def _pending(connections: Mapping[str, Any]) -> str:
-    """The connections that have sent no valid request yet; they are only mentioned when they are many."""
-    pending = connections.get("pending", 0)  # missing in the first version
-    return f", {pending} of which have sent no valid request yet" if pending else ""
-
-
 def as_text(endpoint: Endpoint, stats: Mapping[str, Any]) -> str:
     """A store's statistics as text for people."""
     server, connections, volume = stats["server"], stats["connections"], stats["bytes"]
+    limit, pending = volume.get("stored_limit", 0), connections.get("pending", 0)  # a proxy has none
+    most = f" (a keyspace at most {size(limit)})" if limit else ""
+    silent = f", {pending} of which have sent no valid request yet" if pending else ""
     lines = [
         f"store at {endpoint}: rdzv-plugins {server['version']}, pid {server['pid']}, {server['threads']} thread(s), "
         f"up {duration(server['uptime_s'])}",
-        f"connections: {connections['open']} open{_pending(connections)} (peak {connections['peak']}, "
+        f"connections: {connections['open']} open{silent} (peak {connections['peak']}, "
         f"limit {connections['limit']}), {connections['accepted']} accepted, {connections['closed']} closed",
         "requests: " + counts(stats["requests"]),
         f"bytes: {size(volume['received'])} received, {size(volume['sent'])} sent, "
-        f"{size(volume['stored'])} stored{_most(volume)}, "
+        f"{size(volume['stored'])} stored{most}, "
         f"{size(volume['buffered'])} in half-sent requests and unread replies",
         "refused: " + counts(stats["refused"]),
         *proxy(stats),
@@ -487,7 +458,7 @@ def as_text(endpoint: Endpoint, stats: Mapping[str, Any]) -> str:
             f"revision {run['revision']}, {size(run['bytes'])}"
         )
         if "round" in run:
-            lines += round_text(run["round"], as_text)
+            lines += round_text(run["round"])
     if stats.get("runs_forgotten"):
         lines.append(f"runs that have ended since the start, and their keys with them: {stats['runs_forgotten']}")
     return "\n".join(lines)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rdzv_launcher.run.directories import require_temporary, write_a_page
-from rdzv_launcher.tools.doctor.findings import Finding
+from rdzv_launcher.tools.doctor.findings import Finding, judged
 from rdzv_plugins.elastic.endpoint_options import DEFAULT_PORT
 from rdzv_plugins.linux.cgroups import cpu_quotas, directories_of, memory_of_groups
 from rdzv_plugins.linux.children import all_pids
@@ -32,56 +32,50 @@ def files() -> Iterator[Finding]:
     """How many files and connections a process may have open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = "any number" if hard == resource.RLIM_INFINITY else str(hard)
-    if hard != resource.RLIM_INFINITY and hard < _FILES:
-        yield Finding(
-            "warning",
-            "open files",
-            f"a process may open {allowed}: a server of some thousand nodes or ranks needs one for each",
-            "nofile in /etc/security/limits.conf, LimitNOFILE= of a systemd unit, --ulimit of a container.",
-        )
-    else:
-        yield Finding("ok", "open files", f"{allowed} a process ({soft} until it asks for more, as rdzv-run does)")
+    few = hard != resource.RLIM_INFINITY and hard < _FILES
+    yield judged(
+        "open files",
+        f"{allowed} a process ({soft} until it asks for more, as rdzv-run does)",
+        few and f"a process may open {allowed}: a server of some thousand nodes or ranks needs one for each",
+        "nofile in /etc/security/limits.conf, LimitNOFILE= of a systemd unit, --ulimit of a container.",
+    )
 
 
 def backlog() -> Iterator[Finding]:
     """How many connections may wait to be accepted."""
     somaxconn = int(Path("/proc/sys/net/core/somaxconn").read_text())
-    if somaxconn < _BACKLOG:
-        yield Finding(
-            "warning",
-            "somaxconn",
-            f"only {somaxconn} connections may wait to be taken: nodes that come by the thousand try again",
-            "sysctl -w net.core.somaxconn=4096 on the machine that serves the endpoint.",
-        )
-    else:
-        yield Finding("ok", "somaxconn", f"{somaxconn} connections may wait to be taken")
+    few = somaxconn < _BACKLOG
+    yield judged(
+        "somaxconn",
+        f"{somaxconn} connections may wait to be taken",
+        few and f"only {somaxconn} connections may wait to be taken: nodes that come by the thousand try again",
+        "sysctl -w net.core.somaxconn=4096 on the machine that serves the endpoint.",
+    )
 
 
 def ports() -> Iterator[Finding]:
     """Whether the default port is free, and stays free."""
+    taken = ""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", DEFAULT_PORT))
         except OSError as error:
-            yield Finding(
-                "warning",
-                "default port",
-                f"{DEFAULT_PORT}, where nodes meet unless a port is given, is taken here ({error.strerror})",
-                "Only the machine of the endpoint needs it: give another port there, the same on all nodes.",
-            )
-        else:
-            yield Finding("ok", "default port", f"{DEFAULT_PORT} is free here")
+            taken = f"{DEFAULT_PORT}, where nodes meet unless a port is given, is taken here ({error.strerror})"
+    yield judged(
+        "default port",
+        f"{DEFAULT_PORT} is free here",
+        taken,
+        "Only the machine of the endpoint needs it: give another port there, the same on all nodes.",
+    )
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    if first <= DEFAULT_PORT <= last:
-        yield Finding(
-            "warning",
-            "ports of connections",
-            f"{first} to {last} hold the default port {DEFAULT_PORT}, which any outgoing connection may take",
-            f"sysctl -w net.ipv4.ip_local_reserved_ports={DEFAULT_PORT}, or an endpoint with another port.",
-        )
-    else:
-        yield Finding("ok", "ports of connections", f"{first} to {last}")
+    holds = f"{first} to {last} hold the default port {DEFAULT_PORT}, which any outgoing connection may take"
+    yield judged(
+        "ports of connections",
+        f"{first} to {last}",
+        first <= DEFAULT_PORT <= last and holds,
+        f"sysctl -w net.ipv4.ip_local_reserved_ports={DEFAULT_PORT}, or an endpoint with another port.",
+    )
 
 
 def memory() -> Iterator[Finding]:
@@ -94,15 +88,10 @@ def memory() -> Iterator[Finding]:
         if limit < total:
             free = min(free, max(0, limit - used))
             said += f"; a control group of this process may use {limit / _MIB:.0f} MiB and uses {used / _MIB:.0f}"
-    if free < _LITTLE_MEMORY:
-        yield Finding(
-            "warning",
-            "memory",
-            f"{said}: a worker that imports torch needs about 250 MiB before it does anything",
-            "Ask the scheduler for more, or end what uses it.",
-        )
-    else:
-        yield Finding("ok", "memory", said)
+    little = (
+        free < _LITTLE_MEMORY and f"{said}: a worker that imports torch needs about 250 MiB before it does anything"
+    )
+    yield judged("memory", said, little, "Ask the scheduler for more, or end what uses it.")
 
 
 def shared_memory() -> Iterator[Finding]:
@@ -118,15 +107,13 @@ def shared_memory() -> Iterator[Finding]:
         )
         return
     said = f"{usage.free / _MIB:.0f} of {usage.total / _MIB:.0f} MiB are free"
-    if usage.free <= _LITTLE_SHARED:
-        yield Finding(
-            "warning",
-            "/dev/shm",
-            f"{said}: data loaders with several processes end with a bus error when it is full",
-            "Of a container: --shm-size=8g, or an emptyDir of medium Memory; else see what lies there.",
-        )
-    else:
-        yield Finding("ok", "/dev/shm", said)
+    yield judged(
+        "/dev/shm",
+        said,
+        usage.free <= _LITTLE_SHARED
+        and f"{said}: data loaders with several processes end with a bus error when it is full",
+        "Of a container: --shm-size=8g, or an emptyDir of medium Memory; else see what lies there.",
+    )
 
 
 def processors() -> Iterator[Finding]:
@@ -134,16 +121,13 @@ def processors() -> Iterator[Finding]:
     allowed, there = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     said = f"{allowed} of {there} may be used"
     quotas = [quota for quota in cpu_quotas() if quota < allowed]
-    if quotas:
-        yield Finding(
-            "warning",
-            "processors",
-            f"{said}, but the control group allows the time of {min(quotas):g}: programs that start a thread for "
-            "each are slowed down",
-            "Set OMP_NUM_THREADS (rdzv-run: 1 for each of several workers), or ask the scheduler for more.",
-        )
-    else:
-        yield Finding("ok", "processors", said)
+    slow = "programs that start a thread for each are slowed down"
+    yield judged(
+        "processors",
+        said,
+        bool(quotas) and f"{said}, but the control group allows the time of {min(quotas):g}: {slow}",
+        "Set OMP_NUM_THREADS (rdzv-run: 1 for each of several workers), or ask the scheduler for more.",
+    )
 
 
 def processes() -> Iterator[Finding]:
@@ -151,15 +135,14 @@ def processes() -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
     allowed = [each for each in (soft, hard) if each != resource.RLIM_INFINITY and os.getuid() != 0]
     allowed += _numbers("pids", "pids.max")
-    if allowed and min(allowed) < _TASKS:
-        yield Finding(
-            "warning",
-            "processes",
-            f"{min(allowed)} processes and threads are allowed: a worker with a process group of gloo has four or more",
-            "nproc in /etc/security/limits.conf, TasksMax= of a systemd unit, --pids-limit of a container.",
-        )
-    else:
-        yield Finding("ok", "processes", f"{min(allowed) if allowed else 'any number'} of processes and threads")
+    most = min(allowed, default=None)
+    few = most is not None and most < _TASKS
+    yield judged(
+        "processes",
+        f"{'any number' if most is None else most} of processes and threads",
+        few and f"{most} processes and threads are allowed: a worker with a process group of gloo has four or more",
+        "nproc in /etc/security/limits.conf, TasksMax= of a systemd unit, --pids-limit of a container.",
+    )
 
 
 def temporary() -> Iterator[Finding]:
@@ -167,15 +150,9 @@ def temporary() -> Iterator[Finding]:
     path = require_temporary()
     write_a_page(path)
     free = shutil.disk_usage(path).free
-    if free < _LITTLE_DISK:
-        yield Finding(
-            "warning",
-            "temporary files",
-            f"only {free / _MIB:.0f} MiB are free in {path}",
-            "Free some, or set TMPDIR to a directory with more.",
-        )
-    else:
-        yield Finding("ok", "temporary files", f"{path}, {free / _MIB:.0f} MiB free")
+    little = free < _LITTLE_DISK and f"only {free / _MIB:.0f} MiB are free in {path}"
+    fine = f"{path}, {free / _MIB:.0f} MiB free"
+    yield judged("temporary files", fine, little, "Free some, or set TMPDIR to a directory with more.")
 
 
 def _numbers(controller: str, *names: str) -> list[int]:

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from rdzv_launcher.tools.doctor.findings import Finding, findings_of, within
+from rdzv_launcher.tools.doctor.findings import Finding, findings_of, judged, within
 from rdzv_launcher.tools.job import Whose, statistics_of
 from rdzv_plugins.assemble.create import health, preflight, prepare
 from rdzv_plugins.assemble.recognition import recognise
@@ -37,35 +37,22 @@ _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HCCL_SOCKET
 def host_name() -> Iterator[Finding]:
     """Whether this machine's name resolves, and to what."""
     name = socket.gethostname()
+    tells = "rdzv-run tells other nodes addresses and not this name"
+    fine = problem = ""
     try:
         found = within(_LIMIT_S, lambda: sorted({str(each[4][0]) for each in resolve(name, 0)}))
     except TimeoutError:
-        yield Finding(
-            "warning",
-            "host name",
-            f"the look-up of {name} takes more than {_LIMIT_S:g} s",
-            "Enter the name in /etc/hosts, or mend the name servers in /etc/resolv.conf.",
-        )
-        return
+        problem = f"the look-up of {name} takes more than {_LIMIT_S:g} s"
+        remedy = "Enter the name in /etc/hosts, or mend the name servers in /etc/resolv.conf."
     except OSError as error:
-        yield Finding(
-            "warning",
-            "host name",
-            f"{name} does not resolve here ({error.strerror})",
-            "rdzv-run tells other nodes addresses and not this name; what asks for the name, as torch's own "
-            "rendezvous, needs it in /etc/hosts.",
-        )
-        return
-    if all(map(is_loopback_address, found)):
-        yield Finding(
-            "warning",
-            "host name",
-            f"{name} is {', '.join(found)} here, which other nodes cannot reach",
-            "rdzv-run tells other nodes addresses and not this name; for programs that ask for the name, enter the "
-            "address of the network in /etc/hosts.",
-        )
-        return
-    yield Finding("ok", "host name", f"{name} is {', '.join(found)}")
+        problem = f"{name} does not resolve here ({error.strerror})"
+        remedy = f"{tells}; what asks for the name, as torch's own rendezvous, needs it in /etc/hosts."
+    else:
+        fine = f"{name} is {', '.join(found)}"
+        if all(map(is_loopback_address, found)):
+            problem = f"{fine} here, which other nodes cannot reach"
+        remedy = f"{tells}; for programs that ask for the name, enter the address of the network in /etc/hosts."
+    yield judged("host name", fine, problem, remedy)
 
 
 def reverse_look_up() -> Iterator[Finding]:
@@ -95,7 +82,10 @@ def reverse_look_up() -> Iterator[Finding]:
 def interfaces() -> Iterator[Finding]:
     """The addresses of this machine, and which of them other nodes are told."""
     seen, found = default_address(), {**_ipv4(), **_ipv6()}
-    shown = [f"{name} {', '.join(addresses)}" for name, addresses in sorted(_by_name(found).items())]
+    by_name: dict[str, list[str]] = {}
+    for address, name in found.items():
+        by_name.setdefault(name, []).append(address)
+    shown = [f"{name} {', '.join(addresses)}" for name, addresses in sorted(by_name.items())]
     if is_loopback_address(seen):
         yield Finding(
             "warning",
@@ -131,13 +121,6 @@ def _named_by(variable: str, there: set[str]) -> Iterator[Finding]:
         )
     else:
         yield Finding("ok", variable, f"{text} is here")
-
-
-def _by_name(found: dict[str, str]) -> dict[str, list[str]]:
-    by_name: dict[str, list[str]] = {}
-    for address, name in found.items():
-        by_name.setdefault(name, []).append(address)
-    return by_name
 
 
 def _ipv4() -> dict[str, str]:
@@ -205,11 +188,8 @@ def way(endpoint: Endpoint) -> Iterator[Finding]:
         connection.close()
         times.append(time.monotonic() - began)
     took = f"{endpoint} takes a connection in {statistics.median(times) * 1000:.1f} ms"
-    if max(times) > _SLOW_S:
-        slow = f"{took}, but one took {max(times) * 1000:.0f} ms"
-        yield Finding("warning", "connection", slow, "Packets are lost, or the machine is busy.")
-    else:
-        yield Finding("ok", "connection", took)
+    slow = max(times) > _SLOW_S and f"{took}, but one took {max(times) * 1000:.0f} ms"
+    yield judged("connection", took, slow, "Packets are lost, or the machine is busy.")
 
 
 def who_answers(host: PluginHost, request: Request) -> Iterator[Finding]:
@@ -258,15 +238,9 @@ def _native(host: PluginHost, request: Request, endpoint: Endpoint) -> Iterator[
     whose = Whose(host, dataclasses.replace(request, endpoint=str(endpoint)))
     with contextlib.suppress(EndpointUnreachable):
         server = statistics_of(endpoint, _ANSWER_S, whose)["server"]
-        if server["version"] == version():
-            yield Finding("ok", "service", f"rdzv-plugins {server['version']} serves at {endpoint}, as here")
-        else:
-            yield Finding(
-                "warning",
-                "service",
-                f"rdzv-plugins {server['version']} serves at {endpoint}, and here is {version()}",
-                "Install the same version on all nodes.",
-            )
+        serves = f"rdzv-plugins {server['version']} serves at {endpoint}"
+        other = server["version"] != version() and f"{serves}, and here is {version()}"
+        yield judged("service", f"{serves}, as here", other, "Install the same version on all nodes.")
 
 
 def endpoints_of(text: str) -> list[Endpoint]:

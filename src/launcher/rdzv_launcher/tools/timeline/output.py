@@ -14,7 +14,7 @@ from typing import Any
 from rdzv_launcher.run.timeline import PHASES
 from rdzv_launcher.tools.timeline.interruptions import Interruption
 from rdzv_launcher.tools.timeline.job import JobTimeline, TimelineEvent
-from rdzv_plugins.plain_text import printable_data
+from rdzv_plugins.plain_text import many, printable_data
 
 
 def as_data(job: JobTimeline, found: list[Interruption], complaints: list[str]) -> dict[str, Any]:
@@ -108,7 +108,7 @@ _SAME_S = 0.01
 def as_text(data: Mapping[str, Any]) -> str:
     """Who was there, how far apart clocks are, and what each interruption has cost, phase by phase."""
     lines = [
-        f"run {data['run']}: {_count(len(data['agents']), 'agent')}, {_count(len(data['rounds']), 'round')}, "
+        f"run {data['run']}: {many(len(data['agents']), 'agent')}, {many(len(data['rounds']), 'round')}, "
         f"{data['seconds']:.3f} s from {_moment(data['begin'])} on, by the clock of {data['clock']}",
         *_clocks(data),
         *_missing(data),
@@ -118,10 +118,6 @@ def as_text(data: Mapping[str, Any]) -> str:
     share = 100 * data["without_round"] / data["seconds"] if data["seconds"] else 0.0
     lines += ["", f"without a complete round: {data['without_round']:.3f} s of {data['seconds']:.3f} s ({share:.1f} %)"]
     return "\n".join(lines)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _moment(seconds: float) -> str:
@@ -143,7 +139,7 @@ def _clocks(data: Mapping[str, Any]) -> Iterator[str]:
             side = "ahead of" if clock["ahead"] >= 0 else "behind"
             yield (
                 f"clock of {agent['host']}: {abs(clock['ahead']):.4f} s {side} that of {data['clock']}, to within "
-                f"{clock['uncertainty'] * 1000:.2f} ms, by {_count(clock['exchanges'], 'exchange')}"
+                f"{clock['uncertainty'] * 1000:.2f} ms, by {many(clock['exchanges'], 'exchange')}"
             )
 
 

@@ -26,7 +26,7 @@ from rdzv_plugins.elastic.keys import NODES, Assignment, Member, readable
 from rdzv_plugins.elastic.observing import Observer
 from rdzv_plugins.errors import ConnectionLost, RdzvError
 from rdzv_plugins.interfaces import RunStatus
-from rdzv_plugins.plain_text import printable
+from rdzv_plugins.plain_text import many, printable
 from rdzv_plugins.questions import VITALS, NodeAnswer, checked
 from rdzv_plugins.rounds.ends import parse_failure, parse_outcome
 from rdzv_plugins.threads import OwnThread
@@ -162,8 +162,8 @@ def _sentence(key: str, value: bytes | None, before: bytes | None) -> str:
         return "nobody leads" if key == keys.LEADER else ""
     if key == keys.ROUND:
         found = keys.decode(keys.Round, value)
-        nodes = f"{found.world} node{'s' if found.world != 1 else ''}"
-        return f"round {found.number} is {found.state}: {found.reason or nodes}" if found.state != "none" else ""
+        said = found.reason or many(found.world, "node")
+        return f"round {found.number} is {found.state}: {said}" if found.state != "none" else ""
     if key == keys.NOTICE:
         return keys.decode(keys.NodeNotice, value).text
     if key == keys.END:

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Protocol
 
 from rdzv_launcher import queued_stderr
 from rdzv_launcher.run.rank_names import named
@@ -179,10 +178,10 @@ class Fold:
         self._open = OpenLine()
         self._waiting: dict[int, deque[_Line]] = {each: deque() for each in sorted(prefixes)}
 
-    def take(self, local_rank: int, lines: Iterable[tuple[str, str]]) -> None:
-        """Take lines of one worker, each as what precedes everything else, and its text including its line end."""
+    def take(self, local_rank: int, lines: Iterable[str], stamp: str = "") -> None:
+        """Take lines of one worker, each including its line end. ``stamp`` precedes everything else."""
         now = self._clock()
-        self._waiting[local_rank].extend([(text, now, stamp) for stamp, text in lines])
+        self._waiting[local_rank].extend([(text, now, stamp) for text in lines])
 
     def show(self, *, final: bool = False) -> float | None:
         """Write what has waited long enough (``final``: all); seconds until the next is due, None if none waits."""
@@ -228,66 +227,44 @@ def _when(line: _Line) -> float:
     return line[1]
 
 
-class View(Protocol):
-    """One of our streams, for all workers of a round that are shown there. For one thread."""
+class View:
+    """One of our streams, for all workers of a round that are shown there: each line at once, or folded.
 
-    @property
-    def console(self) -> Console: ...
+    For one thread.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        prefixes: Mapping[int, str],
+        ranks: Mapping[int, int] | None = None,
+        *,
+        fold: bool = False,
+        timestamps: bool = False,
+    ) -> None:
+        """``prefixes``, and the global ``ranks`` that precede lines of several workers, are by local rank.
+
+        ``fold``: lines that several workers print alike are shown once. ``timestamps``: each line begins with the time.
+        """
+        self.console, self._prefixes, self._timestamps = console, prefixes, timestamps
+        self._open = OpenLine()
+        self._fold = Fold(prefixes, console.write, ranks=ranks) if fold else None
 
     def take(self, local_rank: int, lines: Sequence[str]) -> None:
         """Take lines of the worker with this local rank, as they are in its file; the last may lack its end so far."""
+        stamp = _now() if self._timestamps else ""
+        if self._fold is not None:
+            self._fold.take(local_rank, lines, stamp)
+        elif lines:
+            head, then = stamp + self._prefixes[local_rank], self._open.then
+            self.console.write("".join([then((local_rank,), head, line) for line in lines]))
 
     def show(self, *, final: bool = False) -> float | None:
         """Show what is due (``final``: all there is); seconds until the next is due, None if nothing waits."""
+        return None if self._fold is None else self._fold.show(final=final)
 
 
-class Plain:
-    """Shows each line by itself, at once."""
-
-    def __init__(
-        self, console: Console, prefixes: Mapping[int, str], stamped: Stamped, ranks: Mapping[int, int] | None = None
-    ) -> None:
-        """``prefixes`` are by local rank; ``ranks`` are not used, since each line is of one worker."""
-        self.console, self._prefixes, self._stamped = console, prefixes, stamped
-        self._open = OpenLine()
-
-    def take(self, local_rank: int, lines: Sequence[str]) -> None:
-        prefix, then, ranks = self._prefixes[local_rank], self._open.then, (local_rank,)
-        if lines:
-            self.console.write("".join([then(ranks, stamp + prefix, line) for stamp, line in self._stamped(lines)]))
-
-    def show(self, *, final: bool = False) -> float | None:
-        return None
-
-
-class Folded:
-    """Shows lines that several workers print alike once."""
-
-    def __init__(
-        self, console: Console, prefixes: Mapping[int, str], stamped: Stamped, ranks: Mapping[int, int] | None = None
-    ) -> None:
-        """``prefixes``, and the global ``ranks`` that precede lines of several workers, are by local rank."""
-        self.console, self._stamped = console, stamped
-        self._fold = Fold(prefixes, console.write, ranks=ranks)
-
-    def take(self, local_rank: int, lines: Sequence[str]) -> None:
-        self._fold.take(local_rank, self._stamped(lines))
-
-    def show(self, *, final: bool = False) -> float | None:
-        return self._fold.show(final=final)
-
-
-Stamped = Callable[[Sequence[str]], Sequence[tuple[str, str]]]
-"""Gives, for each line of a file, what is shown in front of everything else, and the line itself."""
-
-
-def with_time(lines: Sequence[str]) -> Sequence[tuple[str, str]]:
+def _now() -> str:
     """The time in UTC, so that the lines of many nodes can be sorted: ``2026-01-31T12:00:00.000Z``."""
     seconds = time.time()
-    now = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{int(seconds % 1 * 1000):03d}Z "
-    return [(now, line) for line in lines]
-
-
-def without_time(lines: Sequence[str]) -> Sequence[tuple[str, str]]:
-    """Nothing in front."""
-    return [("", line) for line in lines]
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{int(seconds % 1 * 1000):03d}Z "

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from rdzv_launcher.run.workers.output.console import Console, Folded, Lines, Plain, View, with_time, without_time
+from rdzv_launcher.run.workers.output.console import Console, Lines, View
 from rdzv_launcher.run.workers.output.growing_file import GrowingFile
 from rdzv_launcher.run.workers.output.log_files import Destinations
 from rdzv_launcher.run.workers.spec import WorkersSpec
@@ -277,7 +277,6 @@ def show(
     ``variables`` are those of the workers and ``ranks`` their global ranks, both by local rank.
     """
     logs, host = spec.logs, socket.gethostname()
-    stamped = with_time if logs.timestamps else without_time
     tails, filtered, views = list[Tail](), list[FilteredFile](), list[View]()
     for stream, paths, needles, path in (
         ("stdout", found.teed_stdouts, spec.stdout_filters, found.filtered_stdout),
@@ -287,8 +286,8 @@ def show(
         if collected is not None:
             filtered.append(collected)
         prefixes = {each: _prefix(spec, host, each, variables[each]) if each in variables else "" for each in paths}
-        kind = Folded if logs.fold and len(paths) > 1 else Plain
-        views.append(view := kind(Console(stream), prefixes, stamped, ranks))
+        fold = logs.fold and len(paths) > 1
+        views.append(view := View(Console(stream), prefixes, ranks, fold=fold, timestamps=logs.timestamps))
         for each, file in paths.items():
             try:
                 tails.append(
