@@ -153,12 +153,11 @@ def test_those_who_ask_and_do_not_read_cost_nobody_else_the_answer() -> None:
     """A long answer, which no socket takes at once, asked for by more than there are places."""
     text = "a" * 2**22
 
-    class Long:
-        def answer(self, path: str) -> Answer:
-            return Answer(200, text if path == "/long" else "short")
+    def answer(path: str) -> Answer:
+        return Answer(200, text if path == "/long" else "short")
 
     with contextlib.ExitStack() as stack:
-        opened = HealthServer(Long(), socket.create_server(("127.0.0.1", 0)))
+        opened = HealthServer(answer, socket.create_server(("127.0.0.1", 0)))
         stack.callback(opened.close)
         for _ in range(server_module._MOST * 2):
             each = stack.enter_context(socket.create_connection(("127.0.0.1", opened.port), timeout=20))

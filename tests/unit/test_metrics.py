@@ -19,7 +19,7 @@ from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.agent.decisions import Decisions
 from rdzv_launcher.run.agent.limits import Limits
 from rdzv_launcher.run.agent_metrics import AGENT, AgentFigures
-from rdzv_launcher.run.health import Health, MetricsAlone, Pulse
+from rdzv_launcher.run.health import Health, Pulse, metrics_alone
 from rdzv_launcher.run.metrics import STORE, MetricsPage
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.interfaces import Failure, RoundEvent
@@ -91,7 +91,7 @@ def test_a_flood_reads_the_figures_once_a_second(monkeypatch: pytest.MonkeyPatch
 
 def test_without_the_extra_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)  # type: ignore[arg-type]
-    answer = MetricsAlone(MetricsPage((), tuple)).answer("/metrics")
+    answer = metrics_alone(MetricsPage((), tuple))("/metrics")
     assert answer.status == 501
     assert "pip install 'rdzv-plugins[metrics]'" in answer.text
 
@@ -100,10 +100,10 @@ def test_figures_that_cannot_be_read_cost_this_answer_alone() -> None:
     def fail() -> tuple[()]:
         raise KeyError("loops")
 
-    pages = MetricsAlone(MetricsPage(STORE, fail))
-    assert pages.answer("/metrics").status == 500
-    assert "the metrics cannot be told: KeyError: 'loops'" in pages.answer("/metrics?x=1").text
-    assert pages.answer("/healthz").status == 404
+    answer = metrics_alone(MetricsPage(STORE, fail))
+    assert answer("/metrics").status == 500
+    assert "the metrics cannot be told: KeyError: 'loops'" in answer("/metrics?x=1").text
+    assert answer("/healthz").status == 404
 
 
 FAILURE = Failure(0, "a", 0, 0, 1, 1)

@@ -202,7 +202,7 @@ def _listen_for_scrapes(host: str, port: int) -> Callable[[StoreServer], context
     """Prepare to serve the metrics of a server. Raises ``AddressInUse``, ``UsageError`` or ``MissingDependency``."""
     if not port:
         return lambda server: contextlib.nullcontext()
-    from rdzv_launcher.run.health import MetricsAlone
+    from rdzv_launcher.run.health import metrics_alone
     from rdzv_launcher.run.health_server import HealthServer
     from rdzv_launcher.run.metrics import STORE, MetricsPage, check_installed, read_stores
 
@@ -211,7 +211,7 @@ def _listen_for_scrapes(host: str, port: int) -> Callable[[StoreServer], context
 
     def serve(server: StoreServer) -> contextlib.AbstractContextManager[object]:
         page = MetricsPage(STORE, lambda: read_stores([("serve", server.stats())]))
-        return contextlib.closing(HealthServer(MetricsAlone(page), listener))
+        return contextlib.closing(HealthServer(metrics_alone(page), listener))
 
     return serve
 
