@@ -91,14 +91,6 @@ def test_who_waits_and_who_makes_progress(worker: Told, told: list[tuple[int, An
     assert [worker.seconds(count, **more) for count, more in told][-1] == standing
 
 
-def test_time_in_which_nobody_looked_does_not_count(worker: Told) -> None:
-    """The machine stood still, and the workers with it."""
-    worker.seconds(5)
-    worker.signs = replace(worker.signs, at=worker.signs.at + 3600)
-    worker.judge.look(worker.signs)
-    assert worker.judge.standing() == waits(5.0 + CREDIT)
-
-
 ONE_LINE = [1] * 9
 
 
@@ -137,16 +129,18 @@ def test_who_loops_spins_or_computes(
     assert [each.kind if isinstance(kind, str) else each for each, kind in wanted] == standings
 
 
-def test_what_was_sampled_long_ago_proves_nothing(worker: Told) -> None:
-    assert worker.burns([1, 2] * 9).kind == "loops"
-    assert worker.seconds(30, main_s=0.9) == MOVES
-
-
-def test_once_a_script_says_that_it_lives_only_that_counts(worker: Told) -> None:
-    worker.judge.tell(1)
-    assert worker.seconds(9, main_s=0.9) == waits(9.0)
-    worker.judge.tell(2)
-    assert worker.seconds(1) == waits(1.0)
+def test_what_counts_when_nobody_looked_or_the_script_says_that_it_lives() -> None:
+    stood_still, sampled, tells = Told(), Told(), Told()
+    stood_still.seconds(5)
+    stood_still.signs = replace(stood_still.signs, at=stood_still.signs.at + 3600)  # the machine, and its workers
+    stood_still.judge.look(stood_still.signs)
+    assert stood_still.judge.standing() == waits(5.0 + CREDIT)
+    assert sampled.burns([1, 2] * 9).kind == "loops"
+    assert sampled.seconds(30, main_s=0.9) == MOVES, "that was long ago"
+    tells.judge.tell(1)
+    assert tells.seconds(9, main_s=0.9) == waits(9.0), "only what it says counts"
+    tells.judge.tell(2)
+    assert tells.seconds(1) == waits(1.0)
 
 
 @pytest.mark.parametrize(
@@ -208,20 +202,14 @@ def test_a_job_hangs_if_none_of_the_round_makes_progress(answers: list[NodeAnswe
 
 @pytest.mark.parametrize("answer", [SILENT, NONSENSE])
 def test_a_node_of_which_nothing_comes_holds_nobody_up_for_ever(answer: NodeAnswer) -> None:
-    judge = Judge(60.0, 2)
-    assert judge.judge([says(0, STILL), answer], now=5.0).in_s == 120.0
-    assert not judge.judge([says(0, STILL), answer], now=100.0).hangs
-    verdict = judge.judge([says(0, STILL), answer], now=125.0)
-    assert verdict.hangs
-    assert verdict.silent == (answer,)
+    judge, of_both = Judge(60.0, 2), [says(0, STILL), answer]
+    assert judge.judge(of_both, now=5.0).in_s == 120.0
+    assert not judge.judge(of_both, now=100.0).hangs
+    verdict = judge.judge(of_both, now=125.0)
+    assert (verdict.hangs, verdict.silent) == (True, (answer,))
     assert not judge.judge([says(0, MOVES), answer], now=500.0).hangs, "as long as others make progress"
-
-
-def test_a_node_that_has_answered_again_begins_anew() -> None:
-    judge = Judge(60.0, 2)
-    judge.judge([says(0, STILL), SILENT], now=5.0)
-    assert not judge.judge([says(0, STILL), says(1, MOVES)], now=100.0).hangs
-    assert judge.judge([says(0, STILL), SILENT], now=130.0).in_s == 120.0
+    judge.judge([says(0, STILL), says(1, MOVES)], now=510.0)
+    assert judge.judge(of_both, now=520.0).in_s == 120.0, "it has answered meanwhile"
 
 
 @pytest.mark.parametrize(

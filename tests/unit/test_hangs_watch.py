@@ -192,3 +192,10 @@ def test_progress_is_a_number_that_the_agent_reads(monkeypatch: pytest.MonkeyPat
     assert page.environment(5) == told
     assert page.said_at(5) == 0, "those of the next start have said nothing"
     page.close()
+
+
+@pytest.mark.parametrize("told", ["", "/nowhere,0", "/dev/null,0", "nonsense"])
+def test_without_an_agent_nothing_comes_of_it(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+    monkeypatch.setenv(VARIABLE, told)
+    progress_page.progress()
+    progress_page.progress()

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
-from rdzv_launcher.run.keeper.messages import Ended
+from rdzv_launcher.run.keeper.messages import Ended, Lost
 from rdzv_launcher.run.workers.output.growing_file import last_lines
 from rdzv_launcher.run.workers.output.index import NAME, Index, WorkerRecord
 from rdzv_launcher.tools.logs import find_nodes, last_words, listing, newest_job, read_node
@@ -81,6 +81,23 @@ def test_who_was_killed_for_others_has_not_failed(how: str) -> None:
                 kill_all()
                 workers._take()
     assert ended == {0: False, 1: True}
+
+
+def test_workers_that_end_with_their_keeper_are_not_said_to_be_killed_by_somebody_else() -> None:
+    told: list[Lost] = [Lost("the keeper was ended by SIGKILL")]
+    with ExitStack() as steps:
+        silent = os.eventfd(0)
+        steps.callback(os.close, silent)
+        keeper = MagicMock(fileno=lambda: silent, events=lambda: [told.pop() for _ in told[:]])
+        keeper.close.return_value = []
+        others = [MagicMock(close=list) for _ in range(6)]
+        workers = NodeWorkers(MagicMock(run_id="job"), keeper, MagicMock(), *others, SYSTEM)
+        steps.callback(workers.close)
+        assert "keeper" not in workers.cause(0, -9)
+        with workers._lock:
+            workers._running, workers._lives = {0}, True
+            workers._take()
+        assert "keeper" in workers.cause(0, -9)
 
 
 def test_files_are_found_where_they_were_moved(tmp_path: Path) -> None:

@@ -72,9 +72,10 @@ def test_the_sentence_names_the_oddest_and_counts_the_others() -> None:
 
 def test_what_stands_still_comes_before_what_waits() -> None:
     places = [(0, REDUCE, {}), (1, REDUCE, {}), (2, LOAD, {}), (3, REDUCE, {"state": "T"}), (4, REDUCE, {"state": "D"})]
+    places.append((5, [], {"state": "ended"}))
     groups = grouped(job(answer(0, *places)))
     found = [(each.kind, each.ranks) for each in groups]
-    assert found == [("stopped", [3]), ("stuck", [4]), ("waiting", [2]), ("waiting", [0, 1])]
+    assert found == [("stopped", [3]), ("stuck", [4]), ("ended", [5]), ("waiting", [2]), ("waiting", [0, 1])]
     assert [each.ranks for each in grouped(job(answer(0, (0, REDUCE, {}), (1, LOAD, {}))))] == [[1], [0]]
 
 

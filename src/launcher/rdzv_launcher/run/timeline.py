@@ -19,7 +19,7 @@ from typing import Annotated, Any, Protocol
 
 from msgspec import Meta, Struct, ValidationError, convert
 
-from rdzv_launcher.run import file_names
+from rdzv_launcher.run import names
 from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.agent.collaborators import Observer
 from rdzv_launcher.run.agent.events import Event
@@ -141,7 +141,7 @@ class TimelineFile:
 
     def __init__(self, directory: str, run: str, host: str, agent: str) -> None:
         """Nothing is created before the first event: a file system may keep one waiting."""
-        self.path = os.path.join(directory, f"{file_names.word(run)}-{file_names.word(host)}-{agent}{SUFFIX}")
+        self.path = os.path.join(directory, f"{names.word(run)}-{names.word(host)}-{agent}{SUFFIX}")
         self._directory = directory
         self._fd = -1
         self._torn = False

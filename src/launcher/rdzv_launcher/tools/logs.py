@@ -21,7 +21,7 @@ from msgspec import DecodeError, Meta, Struct, field, to_builtins
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from rdzv_launcher.run.rank_names import compressed, named
+from rdzv_launcher.run.names import compressed, named
 from rdzv_launcher.run.summary import describe_exit
 from rdzv_launcher.run.workers.output.growing_file import all_of, last_lines
 from rdzv_launcher.run.workers.output.index import NAME, WorkerRecord

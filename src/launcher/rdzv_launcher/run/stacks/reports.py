@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from rdzv_launcher.run.rank_names import compressed, named
+from rdzv_launcher.run.names import compressed, named
 from rdzv_launcher.run.stacks.reading import Frame, Thread
 from rdzv_plugins.plain_text import many, printable, some
 from rdzv_plugins.questions import NodeAnswer, checked

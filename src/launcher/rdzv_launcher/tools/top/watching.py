@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -73,8 +72,7 @@ WELL = ("works", "done", "spare")
 """The states of a node that need nobody's attention."""
 
 
-@dataclass(frozen=True)
-class NodeSeen:
+class NodeSeen(Struct, frozen=True):
     """A node, as the others are told about it."""
 
     node_id: str
@@ -261,16 +259,9 @@ class JobWatch:
             ever = self._events_ever
         if problem:
             problem = f"out of sight for {now - since:.0f} s: {problem}"
-        found: dict[str, Any] = {
-            "run": self.run,
-            "problem": problem,
-            "round": None,
-            "last_end": "",
-            "nodes": [],
-            "waits": [],
-            "waits_problem": "",
-        }
-        return found | self._last | {"problem": problem, "events": events, "events_ever": ever}
+        nothing: dict[str, Any] = {"run": self.run, "problem": "", "round": None, "last_end": "", "nodes": []}
+        told = {"problem": problem, "events": events, "events_ever": ever}
+        return nothing | {"waits": [], "waits_problem": ""} | self._last | told
 
     def _run(self) -> None:
         while not self._closed:
@@ -376,13 +367,10 @@ class JobWatch:
         vitals, before = self._vitals.get((node.host, node.pid), (None, None))
         heard = max(self._heard.get(node.node_id, 0.0), self._heard.get((node.host, node.pid), 0.0))
         silent = answer is not None and answer.is_silent
-        return {
-            "rank": node.rank,
-            "host": node.host,
-            "pid": node.pid,
+        seen = asdict(node)
+        del seen["node_id"]
+        return seen | {
             "state": "silent" if silent and node.state != "gone" else node.state,
-            "round": node.round,
-            "domain": node.domain,
             "heard_s": round(now - heard, 1) if heard else None,
             "restarts": None if vitals is None else vitals.restarts,
             "stage": "" if vitals is None else vitals.stage,

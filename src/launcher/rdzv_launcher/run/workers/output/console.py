@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from rdzv_launcher import queued_stderr
-from rdzv_launcher.run.rank_names import named
+from rdzv_launcher.run.names import named
 
 _PIECE = 32 << 10
 """How many characters are written at once: if a piece is not taken as a whole, all of it is dropped."""
