@@ -33,6 +33,13 @@ def write(directory: Path, *workers: WorkerRecord, moved: tuple[str, str] | None
     return directory
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second goes by with every line of an index."""
+    monkeypatch.setattr("rdzv_launcher.run.workers.output.index.time", SimpleNamespace(time=count(1000).__next__))
+
+
+@pytest.mark.usefixtures("clock")
 def test_a_worker_is_there_from_its_start_and_its_end_is_known_later(tmp_path: Path) -> None:
     index = Index()
     index.begin(str(tmp_path / NAME), [WORKER, replace(WORKER, rank=1, local_rank=1)], None)
@@ -46,6 +53,7 @@ def test_a_worker_is_there_from_its_start_and_its_end_is_known_later(tmp_path: P
     first, second = read_node(str(tmp_path)).entries
     assert (first.worker.pid, first.worker.exit_code, first.failed) == (100, -15, False)
     assert (second.worker.pid, second.worker.exit_code, second.failed) == (101, -9, True)
+    assert first.began < (first.ended or 0)
     assert first.path("stdout") == str(tmp_path / "attempt_0/0/stdout.log")
     assert first.path("stderr") == ""
 
@@ -142,12 +150,6 @@ def test_lines_of_others_are_left_out_and_lead_nowhere(tmp_path: Path) -> None:
     assert (len(node.entries), node.unreadable) == (2, len(bad))
     assert "\x1b" not in node.entries[1].worker.host
     assert node.entries[0].worker.stdout == "attempt_0/0/stdout.log"
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second goes by with every line of an index."""
-    monkeypatch.setattr("rdzv_launcher.run.workers.output.index.time", SimpleNamespace(time=count(1000).__next__))
 
 
 @pytest.mark.usefixtures("clock")

@@ -75,7 +75,7 @@ def test_what_stands_still_comes_before_what_waits() -> None:
     places.append((5, [], {"state": "ended"}))
     groups = grouped(job(answer(0, *places)))
     found = [(each.kind, each.ranks) for each in groups]
-    assert found == [("stopped", [3]), ("stuck", [4]), ("ended", [5]), ("waiting", [2]), ("waiting", [0, 1])]
+    assert found == [("ended", [5]), ("stopped", [3]), ("stuck", [4]), ("waiting", [2]), ("waiting", [0, 1])]
     assert [each.ranks for each in grouped(job(answer(0, (0, REDUCE, {}), (1, LOAD, {}))))] == [[1], [0]]
 
 
