@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rdzv_launcher.run.stacks.node import Node, Worker
-from rdzv_launcher.run.vitals import LogTails
+from rdzv_launcher.run.vitals import LogAnswer, LogStream, LogTails
 from rdzv_launcher.tools.top.command import run
 from rdzv_launcher.tools.top.screen import Screen, log_lines
 from rdzv_launcher.tools.top.text import as_text
@@ -236,8 +236,7 @@ def test_the_last_lines_of_a_worker_are_read_where_they_are(tmp_path: Path) -> N
 
 def test_an_answer_with_lines_is_shown_as_text_whatever_it_holds() -> None:
     lines = ["[red]a[/x]\x1b[2J", "b" * 9000]
-    answer = {"streams": [{"stream": "stderr", "path": "/x\n", "lines": lines, "problem": ""}]}
-    text = [*log_lines(answer)]
+    text = [*log_lines(LogAnswer([LogStream("stderr", "/x\n", lines, "")]))]
     assert text[:2] == ["stderr (/x\\n):", "  [red]a[/x]\\x1b[2J"]
     assert all(each.isprintable() and len(each) < 5000 for each in text)
 

@@ -18,6 +18,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, RichLog, Static
 
 from rdzv_launcher.run.stacks.reports import read, report_text
+from rdzv_launcher.run.vitals import LogAnswer
 from rdzv_launcher.tools.job import ask_job
 from rdzv_launcher.tools.stacks import HERE
 from rdzv_launcher.tools.top.endpoint import EndpointWatch
@@ -25,7 +26,7 @@ from rdzv_launcher.tools.top.text import COLUMNS, JOB_COLUMNS, events, headline,
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.plain_text import printable, printable_data, printable_lines
-from rdzv_plugins.questions import LOG, STACKS, NodeAnswer
+from rdzv_plugins.questions import LOG, STACKS, NodeAnswer, checked
 from rdzv_plugins.threads import OwnThread
 
 _WITHIN_S = 15.0
@@ -52,8 +53,8 @@ def log_text(request: Request, node: Mapping[str, Any], rank: int) -> str:
     if answer.problem:
         return f"{answer.host} (pid {answer.pid}): {answer.problem}"
     try:
-        return "\n".join(log_lines(answer.answer))
-    except (TypeError, KeyError, AttributeError, RecursionError):
+        return "\n".join(log_lines(checked(answer.answer, LogAnswer)))
+    except ValueError:
         return f"{answer.host} (pid {answer.pid}) has answered with something that cannot be read"
 
 
@@ -65,16 +66,16 @@ def _ask(
     return [each for each in answers if [each.host, each.pid] == of][:1]
 
 
-def log_lines(answer: Mapping[str, Any]) -> Iterator[str]:
-    """The lines of a node's answer to ``log``. Raises ``KeyError``, ``TypeError`` or ``AttributeError`` for others."""
-    for each in answer["streams"]:
-        name, path = printable(str(each["stream"])), printable(str(each["path"]))
-        if each["problem"]:
-            yield f"{name} {printable(str(each['problem']))}"
+def log_lines(answer: LogAnswer) -> Iterator[str]:
+    """The lines of a node's answer to ``log``."""
+    for each in answer.streams:
+        name, path = printable(each.stream), printable(each.path)
+        if each.problem:
+            yield f"{name} {printable(each.problem)}"
             continue
         where = f" ({path})" if path else ""
-        yield f"{name}{where}:" if each["lines"] else f"{name}{where}: nothing yet"
-        yield from (f"  {printable(str(line).expandtabs(4), _LONGEST)}" for line in each["lines"])
+        yield f"{name}{where}:" if each.lines else f"{name}{where}: nothing yet"
+        yield from (f"  {printable(line.expandtabs(4), _LONGEST)}" for line in each.lines)
 
 
 class Page(ModalScreen[None]):

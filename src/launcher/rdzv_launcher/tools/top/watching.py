@@ -11,12 +11,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any
+from typing import Any
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from rdzv_launcher.run.summary import describe
+from rdzv_launcher.run.vitals import Vitals, WorkerVitals
 from rdzv_launcher.tools.status import round_data, waited_lines
 from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue
 from rdzv_plugins.elastic import keys
@@ -29,28 +30,6 @@ from rdzv_plugins.plain_text import many, printable
 from rdzv_plugins.questions import VITALS, NodeAnswer, checked
 from rdzv_plugins.rounds.ends import parse_failure, parse_outcome
 from rdzv_plugins.threads import OwnThread
-
-
-class WorkerVitals(Struct, frozen=True):
-    """A worker, including everything that it has started."""
-
-    rank: int
-    local_rank: int
-    pid: int
-    state: str
-    """One letter, as in /proc/PID/stat."""
-    cpu_s: float
-    memory_bytes: int
-
-
-class Vitals(Struct, frozen=True):
-    """A node's answer."""
-
-    stage: str
-    restarts: int
-    at: float
-    """The node's own clock, in seconds."""
-    workers: Annotated[tuple[WorkerVitals, ...], Meta(max_length=4096)]
 
 
 def parse_vitals(answer: Any) -> Vitals:
