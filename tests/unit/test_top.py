@@ -163,7 +163,9 @@ def test_the_screen_takes_what_strangers_write_as_text_and_keeps_the_chosen_node
     monkeypatch.setenv("NO_COLOR", "1")
     node = job()["nodes"][0]
     evil = "[red]a[/x]\x1b[2J"
-    nodes = [{**node, "rank": each, "host": evil, "pid": each} for each in range(100)]
+    worker = {"rank": 3, "local_rank": 1, "pid": 9, "state": "S", "cpu_percent": None, "memory_bytes": 2**20}
+    told = {**node, "host": evil, "workers": [worker]}
+    nodes = [{**told, "rank": each, "pid": each} for each in range(100)]
     event = {"at": 0.0, "text": evil}
     watch = Example(job(nodes=nodes, last_end=evil, waits=[evil], events=[event], events_ever=1))
 
@@ -180,6 +182,11 @@ def test_the_screen_takes_what_strangers_write_as_text_and_keeps_the_chosen_node
             assert screen.node["rank"] == 2
             assert shown(screen, "[red]a[/x")
             await pilot.press("r", "escape", "w", "escape")
+            for key in ("s", "l"):  # nodes that cannot be asked are a sentence, too
+                await pilot.press(key)
+                while not shown(screen, "has no port"):
+                    await pilot.pause(0.05)
+                await pilot.press("escape")
             watch.jobs = []
             screen.show()
             await pilot.pause()
