@@ -241,7 +241,7 @@ DEFECTS = (
     Defect(
         "nobody has had a rank before",
         "drawn 2",
-        _LEADING + "ranks.py",
+        _LEADING + "placement.py",
         "if node_id not in self._by_id:",
         "if False:",
         "test_a_node_that_stood_still_returns_with_its_rank",
@@ -272,7 +272,7 @@ DEFECTS = (
     Defect(
         "sessions are ended where that is not possible",
         "drawn 9",
-        _LEADING + "session_ends.py",
+        _LEADING + "member_watch.py",
         "if not isinstance(self._session, EndsSessions):",
         "if False:",
         "test_who_follows_a_killed_leader_leaves_it_alone",
@@ -383,7 +383,7 @@ DEFECTS = (
     Defect(
         "a node is dialled by no name",
         "drawn 24",
-        "rdzv_plugins/elastic/liveness/dial.py",
+        "rdzv_plugins/elastic/liveness/watching.py",
         "self._name = peer.name or peer.node_id",
         "self._name = peer.name and peer.node_id",
         "test_a_killed_node_is_lost_at_once_whatever_the_service_makes_of_its_session",

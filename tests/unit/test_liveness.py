@@ -23,10 +23,9 @@ from kits.unit.membership_steps import node
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic.keys import Leading, encode
 from rdzv_plugins.elastic.liveness import watching
-from rdzv_plugins.elastic.liveness.greeting import BYE, WAITS, answer, hello
 from rdzv_plugins.elastic.liveness.leader_watch import LeaderWatch
 from rdzv_plugins.elastic.liveness.listener import Listener
-from rdzv_plugins.elastic.liveness.peer import Peer, peer_of
+from rdzv_plugins.elastic.liveness.peer import BYE, WAITS, Peer, answer, hello, peer_of
 from rdzv_plugins.elastic.liveness.watching import PeerWatch
 from rdzv_plugins.runtime import SYSTEM, Runtime
 from rdzv_plugins.testing.parts import stop

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from kits.eventually import eventually
 
-from rdzv_plugins.elastic.cut_off import CutOff
 from rdzv_plugins.elastic.keys import Assignment
+from rdzv_plugins.elastic.losses import CutOff
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.endpoints import Endpoint

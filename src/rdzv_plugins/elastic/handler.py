@@ -13,27 +13,23 @@ from collections.abc import Callable, Mapping, Sequence
 from rdzv_plugins import errors
 from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.coordination import CoordinationBackend, KeyValue
-from rdzv_plugins.elastic import farewell, keys
-from rdzv_plugins.elastic.background import Background
-from rdzv_plugins.elastic.cut_off import CutOff
-from rdzv_plugins.elastic.ended import raise_if_ended
+from rdzv_plugins.elastic import keys, leaving
+from rdzv_plugins.elastic.asking import ElasticQuestions
 from rdzv_plugins.elastic.holding import RoundHolding
-from rdzv_plugins.elastic.insisting import patience
+from rdzv_plugins.elastic.insisting import Background, patience
 from rdzv_plugins.elastic.joining import Joining
 from rdzv_plugins.elastic.keeping import Keeping
-from rdzv_plugins.elastic.leading.ranks import Order
+from rdzv_plugins.elastic.leading.placement import Order
 from rdzv_plugins.elastic.leaving import Leaving
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.liveness.leader_watch import WATCHERS, LeaderWatch
-from rdzv_plugins.elastic.losses import Losses
-from rdzv_plugins.elastic.milestones import Milestones
+from rdzv_plugins.elastic.losses import CutOff, Losses
 from rdzv_plugins.elastic.myself import Myself, new_member
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.questions import ElasticQuestions
 from rdzv_plugins.elastic.reports import what_is_waited_for
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.settings import settings_of
-from rdzv_plugins.elastic.view import View
+from rdzv_plugins.elastic.view import Milestones, View, raise_if_ended
 from rdzv_plugins.interfaces import (
     Failure,
     NodeCheck,
@@ -205,13 +201,13 @@ class ElasticHandler(RendezvousHandler):
         if not self._joining.round:
             return ()
         try:
-            there = farewell.others(session, self._self.me.node_id) if session is not None else None
+            there = leaving.others(session, self._self.me.node_id) if session is not None else None
         except (TimeoutError, errors.RdzvError) as error:
             logger.debug("could not ask who works: %s", error)
             there = None
         if there is None:  # an outage says nothing of the others, and ends by itself
             return ["nodes that nobody can ask for now"]
-        return [each.name for each in there if each.reached == self._joining.round and farewell.works(each)]
+        return [each.name for each in there if each.reached == self._joining.round and leaving.works(each)]
 
     # a round that has lost a node is over: peer_lost tells it, and lost_peers has nothing to add
 

@@ -1,25 +1,30 @@
-"""How a node leaves the job: what it tells the others, and whom it stays for."""
+"""How a node leaves the job: what it tells the others, and whom it stays for.
+
+A node that serves something others use leaves last: it waits until they no longer need it.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 
 from rdzv_plugins import errors
-from rdzv_plugins.coordination import Session
-from rdzv_plugins.elastic import farewell, keys
-from rdzv_plugins.elastic.ended import raise_if_ended
+from rdzv_plugins.coordination import Event, KeyValue, Session
+from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.insisting import patience
 from rdzv_plugins.elastic.joining import Joining
-from rdzv_plugins.elastic.keys import Finishing, Member, encode
+from rdzv_plugins.elastic.keys import Finishing, Member, encode, readable
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.round_store import RoundStore
-from rdzv_plugins.elastic.view import View
+from rdzv_plugins.elastic.view import View, raise_if_ended
 from rdzv_plugins.interfaces import Outcome, Request
 from rdzv_plugins.rounds.ends import to_json
+from rdzv_plugins.rounds.staying import stay_while
 from rdzv_plugins.runtime import Runtime
 
 logger = logging.getLogger(__name__)
+
 
 _BEFORE_WORKERS_S = 2.0
 """How much of the time in which workers have to end may be spent on telling the others, in seconds."""
@@ -63,9 +68,7 @@ class Leaving:
         try:
             while (session := self._link.wait_session()) is not None:
                 self._say(session, Outcome("done"))
-                farewell.stay(
-                    session, self._self.me.node_id, self._needed_by, lambda: self._goes_on(session), self._runtime
-                )
+                stay(session, self._self.me.node_id, self._needed_by, lambda: self._goes_on(session), self._runtime)
                 if session is self._link.session:
                     return
         except (errors.ConnectionLost, TimeoutError) as error:
@@ -85,7 +88,7 @@ class Leaving:
                 self._wait_declared()
             done = outcome.end == "done"
             if (self._link.hosts_service and (done or ends_all)) or (done and self._serves_others()):
-                farewell.wait_until_alone(session, self._self.me, self._linger, self._runtime)
+                wait_until_alone(session, self._self.me, self._linger, self._runtime)
         except (errors.ConnectionLost, TimeoutError) as error:
             logger.debug("could not tell the other nodes how this one ended: %s", error)
 
@@ -117,7 +120,7 @@ class Leaving:
 
     def _needed_by(self, other: Member) -> bool:
         """Whether ``other`` needs this node: the endpoint is needed by all, a round's store by that round's nodes."""
-        return farewell.works(other) and (self._link.hosts_service or other.reached == self._joining.round)
+        return works(other) and (self._link.hosts_service or other.reached == self._joining.round)
 
     def _goes_on(self, session: Session | None) -> bool:
         """Whether this node stays: it is of use while its session lives. Raises the reason if the job has failed."""
@@ -129,3 +132,79 @@ class Leaving:
         """Whether this node serves others: the workers' store, or the proxies of other nodes."""
         place = self._joining.place
         return place is not None and place.world > 1 and (place.rank == 0 or self._store.is_parent)
+
+
+Holds = Callable[[Member], bool]
+
+
+def works(member: Member) -> bool:
+    """Whether a member is not known to be done: it has workers, or is about to have some."""
+    return not member.leaving and not member.outside and (member.done == 0 or member.done != member.reached)
+
+
+def others(session: Session, node_id: str) -> list[Member]:
+    """The other living members. Makes one request."""
+    held, _ = session.list(keys.MEMBERS, timeout=patience(session))
+    return [member for member in readable(Member, held) if member.node_id != node_id]
+
+
+class Others:
+    """A context manager: which other members ``holds`` is true of, according to the watch. Thread-safe."""
+
+    def __init__(self, session: Session, node_id: str, holds: Holds, runtime: Runtime) -> None:
+        self._session, self._node_id, self._holds = session, node_id, holds
+        self._held: dict[str, str] = {}
+        self._none = runtime.Event()
+
+    def __enter__(self) -> Others:
+        timeout = patience(self._session)
+        self._watch = keys.list_and_watch(
+            self._session, keys.MEMBERS, self._begin, self._seen, lambda request: request(timeout)
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watch.cancel()
+
+    @property
+    def names(self) -> list[str]:
+        """The names of these members, for messages."""
+        return sorted(self._held.copy().values())
+
+    def wait_gone(self, timeout: float) -> bool:
+        """Wait until there are none left, at most ``timeout`` seconds; True if so."""
+        return self._none.wait(timeout)
+
+    def _begin(self, held: Sequence[KeyValue]) -> None:
+        self._held.clear()
+        self._seen([Event(kv.key, kv.value, kv.revision) for kv in held])
+
+    def _seen(self, events: Sequence[Event]) -> None:
+        for event in events:
+            node = event.key.removeprefix(keys.MEMBERS)
+            held = [] if event.value is None else [KeyValue(event.key, event.value, event.revision)]
+            other = next(readable(Member, held), None)
+            if node != self._node_id and other is not None and self._holds(other):
+                self._held[node] = other.name
+            else:
+                self._held.pop(node, None)
+        (self._none.clear if self._held else self._none.set)()
+
+
+def stay(session: Session, node_id: str, holds: Holds, go_on: Callable[[], bool], runtime: Runtime) -> None:
+    """Wait until ``holds`` is true of no other member or ``go_on`` returns false. Logs who is waited for.
+
+    ``go_on`` is called every second, on the calling thread; an exception from it ends the wait.
+    """
+    with Others(session, node_id, holds, runtime) as left:
+        stay_while(go_on, lambda: left.names, runtime, every=0.0, gone=left.wait_gone)
+
+
+def wait_until_alone(session: Session, me: Member, linger: float, runtime: Runtime) -> bool:
+    """Wait for the other members to leave, at most ``linger`` seconds; True once they have.
+
+    The node that serves the endpoint waits until all have gone. Any other waits until all have said that they are
+    leaving, which they do before they wait themselves: they no longer need a store.
+    """
+    with Others(session, me.node_id, lambda other: me.serves or not other.leaving, runtime) as left:
+        return left.wait_gone(linger)

@@ -13,10 +13,9 @@ from rdzv_plugins.coordination import CoordinationBackend, KeyValue, Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.insisting import LEAST_S, Outage
 from rdzv_plugins.elastic.keys import Leading, Member, NodeNotice, encode
-from rdzv_plugins.elastic.leading.leader import Leader
+from rdzv_plugins.elastic.leading.leader import Leader, Neighbours
 from rdzv_plugins.elastic.leading.membership import Rules
-from rdzv_plugins.elastic.leading.neighbours import Neighbours
-from rdzv_plugins.elastic.leading.ranks import Order
+from rdzv_plugins.elastic.leading.placement import Order
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.view import View
 from rdzv_plugins.errors import ConnectionLost, EndpointLost, PluginError, RdzvError, SettingsDiffer

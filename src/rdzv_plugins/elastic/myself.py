@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.domain import domain_of
 from rdzv_plugins.elastic.keys import Assignment, Member, encode
 from rdzv_plugins.elastic.link import Link
+from rdzv_plugins.elastic.options import domain_of
 from rdzv_plugins.errors import ConnectionLost, RdzvError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.runtime import Runtime

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from rdzv_plugins.elastic.keys import Assignment, Member
-from rdzv_plugins.elastic.leading.choosing import Shape, in_words
-from rdzv_plugins.elastic.leading.claims import Claims
+from rdzv_plugins.elastic.leading.placement import Shape, in_words
+from rdzv_plugins.elastic.leading.roster import Claims
 from rdzv_plugins.plain_text import some
 from rdzv_plugins.rounds.settings_check import wanted
 

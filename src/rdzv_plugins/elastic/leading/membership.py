@@ -40,11 +40,10 @@ from msgspec.structs import replace
 
 from rdzv_plugins.elastic.keys import Assignment, Member, Round
 from rdzv_plugins.elastic.leading import facts
-from rdzv_plugins.elastic.leading.choosing import Shape, choose, size_of, why_spare
 from rdzv_plugins.elastic.leading.kept_round import KeptRound
+from rdzv_plugins.elastic.leading.placement import Former, Order, Shape, choose, other_address, plan, size_of, why_spare
 from rdzv_plugins.elastic.leading.preflight_gate import Judgement, is_broken, judge
 from rdzv_plugins.elastic.leading.quorum import Quorum, begun_at
-from rdzv_plugins.elastic.leading.ranks import Former, Order, other_address, plan
 from rdzv_plugins.elastic.leading.roster import Roster
 
 

@@ -8,7 +8,7 @@ import itertools
 import logging
 from typing import TYPE_CHECKING
 
-from rdzv_plugins.elastic.liveness.greeting import BYE, MOST_BYTES, WAITS, answer, hello
+from rdzv_plugins.elastic.liveness.peer import BYE, MOST_BYTES, WAITS, answer, hello
 from rdzv_plugins.kvstore.coordination.reactor import close_in_children, reactor
 from rdzv_plugins.kvstore.sockets.listening import bind
 from rdzv_plugins.options import PortRange

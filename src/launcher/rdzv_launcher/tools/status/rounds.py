@@ -13,7 +13,7 @@ from typing import Any
 
 from rdzv_launcher.tools.status.figures import many
 from rdzv_plugins.certificates import NodeCertificates
-from rdzv_plugins.elastic.leading.choosing import in_words
+from rdzv_plugins.elastic.leading.placement import in_words
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, parse_endpoint
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import RunStatus
