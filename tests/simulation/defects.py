@@ -58,7 +58,7 @@ DEFECTS = (
     Defect(
         "static: a host that is gone is waited for",
         "40b25c4",
-        "rdzv_plugins/rounds/presence.py",
+        "rdzv_plugins/backends/static/presence.py",
         "reason in (REFUSED, NO_ANSWER)",
         "reason == REFUSED",
         "test_a_host_of_node_rank_0_that_is_gone_is_noticed_in_every_stage",

@@ -9,9 +9,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rdzv_plugins.assemble.border import blaming, checked, misfit
-from rdzv_plugins.assemble.local_endpoint import meets_locally, refuse_on_several_machines
 from rdzv_plugins.assemble.recognition import whose
-from rdzv_plugins.assemble.rendezvous import Rendezvous
+from rdzv_plugins.assemble.rendezvous import NodePreflight, Rendezvous, meets_locally, refuse_on_several_machines
 from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.elastic.options import ElasticOptions, with_token
 from rdzv_plugins.endpoints import is_only_local, require_name
@@ -137,11 +136,7 @@ def create_rendezvous(host: PluginHost, entry: Entry, request: Request, director
     request = _with_neighbours(host, entry, request)
     handler = _handler(created_by(entry, request), entry, request, host)
     local = meets_locally(request, entry.backend.meets_at)
-    preflight = None
-    if request.preflight:
-        from rdzv_plugins.assemble.node_preflight import NodePreflight  # most launches do not need it
-
-        preflight = NodePreflight(host, request, directories)
+    preflight = NodePreflight(host, request, directories) if request.preflight else None
     return Rendezvous(handler, host, request, local, preflight)
 
 

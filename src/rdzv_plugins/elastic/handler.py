@@ -30,6 +30,7 @@ from rdzv_plugins.elastic.reports import what_is_waited_for
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.settings import settings_of
 from rdzv_plugins.elastic.view import Milestones, View, raise_if_ended
+from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.interfaces import (
     Failure,
     NodeCheck,
@@ -42,7 +43,6 @@ from rdzv_plugins.interfaces import (
 )
 from rdzv_plugins.job_token import token_of
 from rdzv_plugins.rounds.ends import parse_failure, to_json
-from rdzv_plugins.rounds.joining_again import must_join_again
 from rdzv_plugins.runtime import SYSTEM, Runtime
 
 logger = logging.getLogger(__name__)

@@ -19,8 +19,7 @@ from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.view import View, raise_if_ended
 from rdzv_plugins.interfaces import Outcome, Request
-from rdzv_plugins.rounds.ends import to_json
-from rdzv_plugins.rounds.staying import stay_while
+from rdzv_plugins.rounds.ends import stay_while, to_json
 from rdzv_plugins.runtime import Runtime
 
 logger = logging.getLogger(__name__)
