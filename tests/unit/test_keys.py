@@ -149,7 +149,7 @@ def test_keys_of_strangers_cost_no_more_than_a_line(caplog: pytest.LogCaptureFix
 
 
 def test_why_a_round_is_over_is_known_though_the_next_begins_in_the_same_batch():
-    view = View(lambda: None, SYSTEM)
+    view = View(lambda: None, lambda _: None, SYSTEM)
     over = Round(number=2, state="over", reason="node 1 was lost")
     news = [over, Round(number=3, state="complete")]
     view.begin()([Event(keys.ROUND, encode(each), revision) for revision, each in enumerate(news, 1)])
@@ -158,7 +158,7 @@ def test_why_a_round_is_over_is_known_though_the_next_begins_in_the_same_batch()
 
 
 def test_what_an_earlier_sessions_watches_tell_late_is_left_out():
-    view = View(lambda: None, SYSTEM)
+    view = View(lambda: None, lambda _: None, SYSTEM)
     earlier, over = view.begin(), Round(number=2, state="over", reason="node 1 was lost")
     view.begin()([Event(keys.ROUND, encode(over), 2)])
     seen = view.version

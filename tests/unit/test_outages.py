@@ -10,10 +10,13 @@ import pytest
 from kits.unit.membership_steps import node
 
 from rdzv_plugins.coordination import Event, KeyValue
+from rdzv_plugins.elastic.contact import Contact
 from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.keys import ALL, JOB, ROUND, Round, encode
 from rdzv_plugins.elastic.link import Link
+from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.elastic.own_round import Keeping, OwnRound
 from rdzv_plugins.elastic.view import View
 from rdzv_plugins.errors import (
     AccessRefused,
@@ -161,7 +164,7 @@ def test_what_asking_again_does_not_change_is_raised(service: Service, answer: R
 
 
 class Node(Alone):
-    """The link of a node to a service that opens a session, or not, as ``opens`` says."""
+    """The contact of a node to a service that opens a session, or not, as ``opens`` says."""
 
     hosts_service = False
 
@@ -173,19 +176,24 @@ class Node(Alone):
         request = Request("any", "run", "here:1", min_nodes=1, max_nodes=1, nproc_per_node=1)
         options = ElasticOptions(outage_timeout=60.0)
         ignore: Any = lambda *_: None  # noqa: E731
-        self.link = Link(
+        view = View(lambda: None, ignore, self)
+        self.contact = contact = Contact(request, options.outage_timeout, view, ignore, self)
+        myself = Myself(node("a"), contact, self)
+        keeping = Keeping(view, OwnRound(view, contact, myself), myself, self)
+        self._link = Link(
             self,  # type: ignore[arg-type]
             request,
             options,
-            View(lambda: None, self),
+            view,
+            contact,
+            myself,
+            keeping,
             ignore,
-            me=node("a"),
             settings={},
-            on_outage=ignore,
             on_waits=ignore,
             runtime=self,
         )
-        self.link.open(10.0)
+        self._link.open(10.0)
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Any:
         if self.refusal is not None and self.seconds < self.well:
@@ -220,11 +228,11 @@ def test_a_refusal_is_waited_out_for_one_outage_where_the_job_has_begun(
     there.lose()
     final = not begun and isinstance(refusal, RdzvError)  # anything else is a fault of the plug-in
     if seconds < 60 and not final:
-        assert there.link.problem is None
-        assert (there.link.session is not None, there.link.opened) == (True, 2)
-        assert not there.link.outage.lasts
+        assert there.contact.problem is None
+        assert (there.contact.session is not None, there.contact.opened) == (True, 2)
+        assert not there.contact.outage.lasts
         return
-    problem = there.link.problem
+    problem = there.contact.problem
     assert isinstance(problem, EndpointLost)
     assert str(refusal) in str(problem)
     assert "here:1" in str(problem)
@@ -242,10 +250,10 @@ def test_a_service_that_opens_sessions_and_keeps_none_alive_is_given_up(lives: f
     for _ in range(100):
         opened = there.seconds
         there.seconds += lives + 1
-        if there.link.problem is None:
+        if there.contact.problem is None:
             there.lose(opened)
-    assert isinstance(there.link.problem, EndpointLost)
-    assert "it makes no sense" in str(there.link.problem)
+    assert isinstance(there.contact.problem, EndpointLost)
+    assert "it makes no sense" in str(there.contact.problem)
     assert there.seconds - began >= 60
 
 
@@ -255,7 +263,7 @@ def test_one_that_was_heard_again_in_between_begins_another_outage() -> None:
         there.lose(there.seconds)
         there.seconds += 50
         there.lose(there.seconds - 5)
-        assert there.link.problem is None
+        assert there.contact.problem is None
 
 
 @pytest.mark.parametrize("ago", [59.0, None])
@@ -265,13 +273,4 @@ def test_what_was_left_of_an_outage_when_the_session_ended_is_all_there_is(ago: 
     there.refusal, there.well = REFUSALS[1], 9999.0
     there.lose(None if ago is None else there.seconds - ago, silent=True)
     assert there.seconds == pytest.approx(1001.0, abs=1.0)
-    assert "another program" in str(there.link.problem)
-
-
-def test_with_several_places_an_outage_lasts_until_one_may_be_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Node, "leaves_within", 14.0, raising=False)
-    monkeypatch.setattr(Node, "at", 0, raising=False)
-    there = Node()
-    there.refusal, there.well = REFUSALS[1], 9999.0
-    there.lose()
-    assert there.seconds == pytest.approx(1074.0, abs=1.0)
+    assert "another program" in str(there.contact.problem)

@@ -22,8 +22,10 @@ from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.joining import Joining
 from rdzv_plugins.elastic.keys import BORN, Assignment, Member, Round, encode
 from rdzv_plugins.elastic.leading.quorum import seat_of
+from rdzv_plugins.elastic.liveness.listener import OwnPort
 from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.elastic.own_round import OwnRound
 from rdzv_plugins.elastic.places import outlook, places
 from rdzv_plugins.elastic.places.carrying import Carrying
 from rdzv_plugins.elastic.places.outlook import Outlook, read_born, say_born
@@ -326,7 +328,7 @@ def carrying_of(*rounds: Assignment) -> tuple[Carrying, Myself, Sessions, Simple
     places, link = SimpleNamespace(at=0, left_gone=False, carried_by=lambda _: None), Sessions()
     seats = tuple(seat_of(place, complete=False) for place in rounds)
     myself = Myself(Member("a", "a", "a", 1, "10.0.0.1", "", 1, seats=seats), link, SYSTEM)  # type: ignore[arg-type]
-    carrying = Carrying(places, myself)  # type: ignore[arg-type]
+    carrying = Carrying(places, myself, OwnPort(None, SYSTEM))  # type: ignore[arg-type]
     carrying.settled()
     return carrying, myself, link, places
 
@@ -347,14 +349,14 @@ PLACE = Assignment(6, 0, 3, "a", master_addr="10.0.0.2", master_port=4000, begun
 def test_round_was_complete_only_if_that_one_was_declared(declared: Round, mine: bool):
     before = Assignment(5, 0, 5, "a", master_addr="10.0.0.2", master_port=4000, begun="once")
     carrying, myself, _, _ = carrying_of(before, PLACE)
-    joining, told = joining_of(carrying, myself)
+    joining, own, told = joining_of(carrying, myself)
     told.assignment, told.round = PLACE, declared
     myself.change(reached=6)
     place = joining._step(told)
     seats = [(seat.round, seat.complete) for seat in myself.me.seats]
     assert seats == ([(6, True)] if mine else [(5, False), (6, False)]), "undecided ones bind"
     assert (place == PLACE) is mine
-    assert joining.round == (0 if declared.state == "complete" and not mine else 6)
+    assert own.number == (0 if declared.state == "complete" and not mine else 6)
 
 
 @pytest.mark.parametrize("came_back", [False, True])
@@ -362,7 +364,7 @@ def test_node_that_has_reached_another_round_since_does_not_go_on_in_the_one_bef
     """It has come back before anybody has heard that it went; the other one may have been complete."""
     since = Assignment(7, 1, 2, "a", master_addr="10.0.0.3", master_port=4000, begun="there")
     carrying, myself, link, _ = carrying_of(PLACE, *[since] * came_back)
-    joining, told = joining_of(carrying, myself)
+    joining, _, told = joining_of(carrying, myself)
     told.assignment, told.round = PLACE, Round(6, "complete", 3, "", "", "10.0.0.2", 4000, "here")
     myself.change(reached=6)
     assert joining._step(told) == (None if came_back else PLACE)
@@ -407,15 +409,28 @@ def test_nothing_of_a_round_is_said_in_another_session():
     assert len(link.said) == 1
 
 
-def joining_of(carrying: Carrying, myself: Myself) -> tuple[Joining, SimpleNamespace]:
+def joining_of(carrying: Carrying, myself: Myself) -> tuple[Joining, OwnRound, SimpleNamespace]:
     """A node's way into a round, and what it is told."""
     told = SimpleNamespace(assignment=None, round=Round(), has_leader=True, newest=0, list=lambda *_, **__: ([], 0))
-    link = SimpleNamespace(session=told, opened=0)
+    contact: Any = SimpleNamespace(session=told, opened=0)
+    own = OwnRound(told, contact, myself)  # type: ignore[arg-type]
     request = Request("parallel", "r", "a,b", min_nodes=1, max_nodes=5, nproc_per_node=1)
     store = SimpleNamespace(patience=5.0, close=lambda _: None, attempt=None)
-    joining = Joining(request, ElasticOptions(), told, link, myself, store, None, SYSTEM)  # type: ignore[arg-type]
-    joining.carry(carrying, lambda: None)
-    return joining, told
+    joining = Joining(
+        request,
+        ElasticOptions(),
+        told,
+        None,
+        contact,
+        myself,
+        own,
+        None,
+        store,
+        None,
+        SYSTEM,
+        carrying,  # type: ignore[arg-type]
+    )
+    return joining, own, told
 
 
 def test_faulty_place_is_tried_with_growing_pauses():

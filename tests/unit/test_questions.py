@@ -16,7 +16,7 @@ from rdzv_plugins.elastic import asking, keys
 from rdzv_plugins.elastic.asking import (
     MOST_PARTS,
     PART_BYTES,
-    Answering,
+    ElasticQuestions,
     _Answers,
     ask,
     is_part,
@@ -70,10 +70,13 @@ class Node:
         place = Assignment(3, rank, 2, self.id, member.host, "m", member.pid, "127.0.0.1", 1, None, "127.0.0.1", 1)
         self.session.put({keys.NODES + self.id: encode(place)}, timeout=PATIENCE_S)
         self.session.put({keys.MEMBERS + self.id: encode(member)}, ephemeral=True, timeout=PATIENCE_S)
-        self.answering = Answering(lambda: self.session, self.id, SYSTEM)
+        self.answering = ElasticQuestions(self, self.id, SYSTEM)  # type: ignore[arg-type]
         if answer is not None:
             self.answering.answer_with(answer)
         self.session.watch(keys.ALL, self._hear, timeout=PATIENCE_S)
+
+    def wait_session(self) -> NativeSession:
+        return self.session
 
     def _hear(self, events: Sequence[Event]) -> None:
         for event in events:

@@ -13,7 +13,7 @@ import pytest
 from kits.eventually import eventually
 
 from rdzv_plugins.elastic.keys import Assignment
-from rdzv_plugins.elastic.losses import CutOff
+from rdzv_plugins.elastic.losses import Losses
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.endpoints import Endpoint
@@ -169,10 +169,11 @@ def test_a_round_of_which_somebody_is_done_needs_no_store(done: str) -> None:
     me, finishing = SimpleNamespace(leaving="", done=0), SimpleNamespace(round=0)
     view = SimpleNamespace(finishing=finishing, ended=None)
     store: Any = SimpleNamespace(is_cut_off=lambda: True)
-    lost = CutOff(view, SimpleNamespace(round=1), SimpleNamespace(me=me), store, print, SYSTEM)  # type: ignore[arg-type]
-    assert lost.holds
+    own: Any = SimpleNamespace(number=1)
+    lost = Losses(None, 1.0, view, None, SimpleNamespace(me=me), own, store, print, SYSTEM)  # type: ignore[arg-type]
+    assert lost.is_cut_off
     if done == "finishing":
         finishing.round = 1
     else:
         setattr(view if done == "ended" else me, done, {"leaving": "done", "done": 1, "ended": "failed"}[done])
-    assert not lost.holds
+    assert not lost.is_cut_off

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.contact import Contact
 from rdzv_plugins.elastic.insisting import patience
 from rdzv_plugins.elastic.keys import Assignment, Member, readable
-from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.plain_text import printable
 from rdzv_plugins.questions import Answer, NodeAnswer, Question, UnknownKind
@@ -197,14 +197,11 @@ class _Asked:
     written: list[str] = field(default_factory=list)
 
 
-class Answering:
-    """Hears and answers questions. Thread-safe.
+class ElasticQuestions:
+    """Implements ``Questions``, asked and answered in the session that the node has. Thread-safe."""
 
-    ``session`` returns the node's session, and may wait for it; it returns None when there will be none.
-    """
-
-    def __init__(self, session: Callable[[], Session | None], node_id: str, runtime: Runtime) -> None:
-        self._session, self._node_id, self._runtime = session, node_id, runtime
+    def __init__(self, contact: Contact, node_id: str, runtime: Runtime) -> None:
+        self._contact, self._node_id, self._runtime = contact, node_id, runtime
         self._answer: Answer | None = None
         self._lock = self._runtime.Lock()
         self._asked: dict[str, _Asked] = {}
@@ -213,8 +210,13 @@ class Answering:
         self._left: list[str] = []
         """Keys of answers to questions that have gone; they are to be deleted."""
 
+    def ask(self, kind: str, arguments: Mapping[str, Any], timeout: float) -> list[NodeAnswer]:
+        session = self._contact.session
+        if session is None:
+            raise ConnectionLost("there is no session with the rendezvous now")
+        return ask(session, kind, arguments, timeout, self._runtime)
+
     def answer_with(self, answer: Answer) -> None:
-        """See ``Questions.answer_with``."""
         self._answer = answer
 
     def hear(self, event: Event) -> None:
@@ -281,7 +283,7 @@ class Answering:
         if asked.gone.is_set():
             return
         parts = self._parts(asked.question)
-        session = self._session()
+        session = self._contact.wait_session()
         if session is None:
             return
         prefix = f"{keys.ANSWERS}{asked.question.id}/{self._node_id}/"
@@ -327,7 +329,7 @@ class Answering:
     def _clean(self) -> None:
         with self._lock:
             left, self._left = self._left, []
-        session = self._session() if left else None
+        session = self._contact.wait_session() if left else None
         if session is not None:
             with contextlib.suppress(ConnectionLost, TimeoutError):  # they disappear with the session
                 session.delete(left, timeout=patience(session))
@@ -421,20 +423,3 @@ def _parse(value: bytes) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ValueError("it is no JSON object")
     return data
-
-
-class ElasticQuestions:
-    """Implements ``Questions``. Thread-safe. The view passes each question on to ``answering``."""
-
-    def __init__(self, link: Link, node_id: str, runtime: Runtime) -> None:
-        self._link, self._runtime = link, runtime
-        self.answering = Answering(link.wait_session, node_id, runtime)
-
-    def ask(self, kind: str, arguments: Mapping[str, Any], timeout: float) -> list[NodeAnswer]:
-        session = self._link.session
-        if session is None:
-            raise ConnectionLost("there is no session with the rendezvous now")
-        return ask(session, kind, arguments, timeout, self._runtime)
-
-    def answer_with(self, answer: Answer) -> None:
-        self.answering.answer_with(answer)

@@ -37,6 +37,11 @@ def patience(session: Session) -> float:
     return min(session.ttl, _LONGEST_S)
 
 
+def known_until(session: Session, unknown: float) -> float:
+    """``Session.known_until``, or ``unknown`` of a session that cannot tell."""
+    return float(getattr(session, "known_until", unknown))
+
+
 class Outage:
     """Counts for how long the service has not done what this node needs, whatever is wrong. Thread-safe.
 

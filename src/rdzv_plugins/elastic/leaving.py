@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from rdzv_plugins import errors
 from rdzv_plugins.coordination import Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.contact import Contact
 from rdzv_plugins.elastic.insisting import patience
-from rdzv_plugins.elastic.joining import Joining
 from rdzv_plugins.elastic.keys import Finishing, Member, encode, readable
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.myself import Myself
+from rdzv_plugins.elastic.own_round import OwnRound
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.view import View, raise_if_ended
 from rdzv_plugins.interfaces import Outcome, Request
@@ -38,18 +39,19 @@ class Leaving:
         linger: float,
         view: View,
         link: Link,
+        contact: Contact,
         myself: Myself,
-        joining: Joining,
+        own: OwnRound,
         store: RoundStore,
         runtime: Runtime,
     ) -> None:
         self._runtime = runtime
         self._request, self._linger, self._view, self._link = request, linger, view, link
-        self._self, self._joining, self._store = myself, joining, store
+        self._contact, self._self, self._round, self._store = contact, myself, own, store
 
     def end(self, outcome: Outcome) -> None:
         """End the job for all nodes, unless it has ended already."""
-        session = self._link.session
+        session = self._contact.session
         if session is not None:
             session.create(keys.END, to_json(outcome).encode(), timeout=patience(session))
 
@@ -65,18 +67,32 @@ class Leaving:
         if not (self._link.hosts_service or self._serves_others()):
             return
         try:
-            while (session := self._link.wait_session()) is not None:
+            while (session := self._contact.wait_session()) is not None:
                 self._say(session, Outcome("done"))
                 stay(session, self._self.me.node_id, self._needed_by, lambda: self._goes_on(session), self._runtime)
-                if session is self._link.session:
+                if session is self._contact.session:
                     return
         except (errors.ConnectionLost, TimeoutError) as error:
             logger.debug("could not wait for the other nodes: %s", error)
 
+    def working_peers(self) -> Sequence[str]:
+        """See ``RendezvousHandler``."""
+        session = self._contact.session
+        if not self._round.number:
+            return ()
+        try:
+            there = others(session, self._self.me.node_id) if session is not None else None
+        except (TimeoutError, errors.RdzvError) as error:
+            logger.debug("could not ask who works: %s", error)
+            there = None
+        if there is None:  # an outage says nothing of the others, and ends by itself
+            return ["nodes that nobody can ask for now"]
+        return [each.name for each in there if each.reached == self._round.number and works(each)]
+
     def leave(self, outcome: Outcome) -> None:
         """Tell the others. A node that serves something stays until they have left, at most ``linger`` seconds."""
-        session = self._link.session
-        if session is None or self._link.problem is not None:  # it would not be heard
+        session = self._contact.session
+        if session is None or self._contact.problem is not None:  # it would not be heard
             return
         try:
             ends_all = self._link.hosts_service and self._link.places is None  # else another place serves from now on
@@ -94,8 +110,8 @@ class Leaving:
     def _say(self, session: Session, outcome: Outcome) -> None:
         if self._self.me.leaving == outcome.end:
             return  # already said
-        if outcome.end == "done" and self._joining.round:
-            finishing = Finishing(self._joining.round, self._self.me.name)
+        if outcome.end == "done" and self._round.number:
+            finishing = Finishing(self._round.number, self._self.me.name)
             try:
                 session.put({keys.FINISHING: encode(finishing)}, timeout=patience(session))
             except (TimeoutError, errors.RdzvError) as error:  # it is done all the same
@@ -113,23 +129,23 @@ class Leaving:
         deadline = self._runtime.monotonic() + _BEFORE_WORKERS_S
         while self._link.leads and self._runtime.monotonic() < deadline:
             seen, declared = self._view.version, self._view.round
-            if declared.number != self._joining.round or declared.state == "over":
+            if declared.number != self._round.number or declared.state == "over":
                 return
             self._view.wait(seen, deadline - self._runtime.monotonic())
 
     def _needed_by(self, other: Member) -> bool:
         """Whether ``other`` needs this node: the endpoint is needed by all, a round's store by that round's nodes."""
-        return works(other) and (self._link.hosts_service or other.reached == self._joining.round)
+        return works(other) and (self._link.hosts_service or other.reached == self._round.number)
 
     def _goes_on(self, session: Session | None) -> bool:
         """Whether this node stays: it is of use while its session lives. Raises the reason if the job has failed."""
         raise_if_ended(self._view, None, self._request)
-        over = self._view.round.number > self._joining.round  # then only the endpoint is needed
-        return session is not None and session is self._link.session and (self._link.hosts_service or not over)
+        over = self._view.round.number > self._round.number  # then only the endpoint is needed
+        return session is not None and session is self._contact.session and (self._link.hosts_service or not over)
 
     def _serves_others(self) -> bool:
         """Whether this node serves others: the workers' store, or the proxies of other nodes."""
-        place = self._joining.place
+        place = self._round.place
         return place is not None and place.world > 1 and (place.rank == 0 or self._store.is_parent)
 
 

@@ -60,6 +60,7 @@ class RoundStore:
         on_lost: OnLost,
         runtime: Runtime,
         *,
+        session_lives: Callable[[], bool] = lambda: True,
         token: JobToken | None = None,
         run_id: str = "",
         several: bool = False,
@@ -67,12 +68,13 @@ class RoundStore:
     ) -> None:
         """``on_lost`` is called when this node's proxy has lost the store; ``token`` is that of the job ``run_id``.
 
+        ``session_lives`` waits until it is known whether the session lives.
         ``several``: the job has more nodes than this one. ``tls``: the certificates used between its nodes.
         """
         # otherwise there is one node: see ``options.validate``
         guarded, self._tls = (token, tls) if options.store == "tiered" else (None, None)
         self._greet: Greeting = functools.partial(greet_guarded, token=guarded, run_id=run_id)
-        self._options, self._runtime = options, runtime
+        self._options, self._runtime, self._session_lives = options, runtime, session_lives
         ports = PortTurns(options.worker_ports)
         self._stores = WorkerStores(
             options,
@@ -94,8 +96,6 @@ class RoundStore:
         self._reaching, self._give_up_at, self._retry_at = 0, 0.0, math.inf
         self._served = 0  # the round whose store is served here
         self._local_addr = ""  # on the way to the store
-        self.session_lives: Callable[[], bool] = lambda: True
-        """Waits until it is known whether the session lives; set before a store is served."""
         self.agents: PlainClient | None = None
         """The agents' client of the store of the round that was reached last."""
 
@@ -107,7 +107,7 @@ class RoundStore:
         with self._lock:
             store = self._stores.open(address, f"the workers' store of round {place.round}", first=place.round == 1)
             self._served = place.round
-            if hasattr(store, "pause_after"):  # only the native one has it
+            if self._options.is_native:  # torch's does not notice
                 store.pause_after(self._options.ttl * _STILL, functools.partial(self._on_pause, store))
         near = Endpoint(address if is_loopback_address(address) else "127.0.0.1", store.port)
         mine = Interruption()  # never interrupted: it is a store of this process
@@ -126,7 +126,7 @@ class RoundStore:
 
         It goes on if this node's session lives. Otherwise it stays stopped until the node joins again, which closes it.
         """
-        if self.session_lives():
+        if self._session_lives():
             store.resume(pause)
 
     @property

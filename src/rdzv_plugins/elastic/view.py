@@ -31,10 +31,9 @@ class View:
     once.
     """
 
-    def __init__(self, on_change: Callable[[], None], runtime: Runtime) -> None:
-        self._on_change = on_change
-        self.on_asked: Callable[[Event], None] = lambda _: None
-        """Called with question events (``answering``), on the thread that brings the news; returns at once."""
+    def __init__(self, on_change: Callable[[], None], on_asked: Callable[[Event], None], runtime: Runtime) -> None:
+        """``on_asked`` is called with each event of a question (``asking``), on that thread, and returns at once."""
+        self._on_change, self._on_asked = on_change, on_asked
         self._changed = runtime.Condition()
         self._version = 0
         self._session = 0
@@ -105,7 +104,7 @@ class View:
     def _take(self, event: Event) -> None:
         key, value = event.key, event.value
         if key.startswith(keys.ASKED):
-            self.on_asked(event)
+            self._on_asked(event)
         elif key == keys.LEADER:
             self.leader = None if value is None else KeyValue(key, value, event.revision)
         elif value is None:  # nothing else is ever deleted
