@@ -11,8 +11,7 @@ from kits.unit.membership_steps import largest as by_trying
 from kits.unit.membership_steps import node
 
 from rdzv_plugins.elastic.keys import Assignment, Member
-from rdzv_plugins.elastic.leading.membership import Rules
-from rdzv_plugins.elastic.leading.placement import Former, Shape, assign_ranks, choose, size_of
+from rdzv_plugins.elastic.leading.placement import Former, Rules, Shape, assign_ranks, choose, size_of
 
 NEW = Former({})
 

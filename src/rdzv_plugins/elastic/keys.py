@@ -257,6 +257,11 @@ class Member(Record, frozen=True):
         return None if self.rank_moves else self.node_rank
 
     @property
+    def newest(self) -> int:
+        """The newest round in which it has done anything."""
+        return max(self.after, self.reached, self.store[0] if self.store else 0)
+
+    @property
     def kept(self) -> Assignment | None:
         """The place that it keeps until it has left that round."""
         return self.keeps if self.keeps is not None and self.after < self.keeps.round else None

@@ -15,8 +15,7 @@ from rdzv_plugins.elastic.contact import Contact
 from rdzv_plugins.elastic.insisting import LEAST_S
 from rdzv_plugins.elastic.keys import Leading, NodeNotice, encode
 from rdzv_plugins.elastic.leading.leader import Leader, Neighbours
-from rdzv_plugins.elastic.leading.membership import Rules
-from rdzv_plugins.elastic.leading.placement import Order
+from rdzv_plugins.elastic.leading.placement import Order, Rules
 from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.own_round import Keeping

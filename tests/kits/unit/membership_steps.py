@@ -11,7 +11,8 @@ from typing import Any
 from msgspec import structs
 
 from rdzv_plugins.elastic.keys import Assignment, Checked, Member, Round, Seat
-from rdzv_plugins.elastic.leading.membership import Decisions, Membership, Rules
+from rdzv_plugins.elastic.leading.membership import Decisions, Membership
+from rdzv_plugins.elastic.leading.placement import Rules
 from rdzv_plugins.elastic.leading.quorum import seat_of, seats_reached
 
 

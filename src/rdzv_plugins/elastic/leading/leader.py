@@ -19,8 +19,8 @@ from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, NodeNotice, Probe, Round, encode, readable
 from rdzv_plugins.elastic.leading.member_watch import MemberWatch, Probing
-from rdzv_plugins.elastic.leading.membership import Decisions, Membership, Rules
-from rdzv_plugins.elastic.leading.placement import Order
+from rdzv_plugins.elastic.leading.membership import Decisions, Membership
+from rdzv_plugins.elastic.leading.placement import Order, Rules
 from rdzv_plugins.errors import ConnectionLost, RdzvError
 from rdzv_plugins.interfaces import Outcome
 from rdzv_plugins.rounds.ends import to_json

@@ -42,6 +42,35 @@ class Shape:
         return self.unit == self.per_domain == 1
 
 
+@dataclass(frozen=True)
+class Rules:
+    """What the job asks for. Times are in seconds."""
+
+    min_nodes: int
+    max_nodes: int
+    last_call: float = 30.0
+    """How much longer a first round waits for more nodes once the minimum has joined."""
+    duplicate: float = 11.0
+    """How long two nodes may claim the same given rank: one of them may be lost without that being known yet."""
+    rejoin: float = 60.0
+    """How long the others wait for a living node that does not join again or act on its place."""
+    back: float = 11.0
+    """How long the nodes of a round that the service has forgotten wait for each other. By then a lost one is known."""
+    majority: bool = False
+    """Several endpoints: a round needs more than half of the nodes of the last one (``quorum``)."""
+    node_unit: int = 1
+    """A round has a multiple of this many nodes; ``min_nodes`` and ``max_nodes`` are multiples, too."""
+    min_per_domain: int = 1
+    """A round has no node of a domain, or at least this many."""
+    preflight_factor: float | None = None
+    """With --preflight: a node is slow if it is worse than usual by more than this factor."""
+
+    @property
+    def shape(self) -> Shape:
+        """What a round may look like."""
+        return Shape(self.max_nodes, self.node_unit, self.min_per_domain)
+
+
 def largest(domains: Iterable[int], shape: Shape) -> int:
     """The size of the largest round that domains with these numbers of nodes can form; 0 if there is none."""
     sizes = sorted((size for size in domains if size >= shape.per_domain), reverse=True)
@@ -189,6 +218,15 @@ class Former:
                 self._by_place.setdefault(place_of(each), []).append(each.rank)
         for ranks in self._by_place.values():
             ranks.sort()
+
+    @classmethod
+    def before(cls, places: Mapping[str, Assignment], given: Mapping[str, Assignment]) -> Former:
+        """Those of the ``places`` in the newest complete round, and of all that were ``given``.
+
+        A node that had no place there has one from a round begun after it, if that rank was nobody else's.
+        """
+        taken = {place.rank for place in places.values()}
+        return cls({n: a for n, a in given.items() if a.rank not in taken} | dict(places))
 
     def own(self, member: Member) -> int | None:
         """The rank that this very process had."""
