@@ -6,7 +6,6 @@ import itertools
 import queue
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from types import SimpleNamespace
@@ -16,16 +15,15 @@ import pytest
 from kits.eventually import eventually
 
 from rdzv_plugins.clock import now
-from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.endpoint_options import EndpointOptions, meeting_places, validate
 from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.joining import Joining
-from rdzv_plugins.elastic.keys import BORN, Assignment, Member, Round, encode
+from rdzv_plugins.elastic.keys import BORN, Assignment, Member, Round
 from rdzv_plugins.elastic.leading.quorum import seat_of
 from rdzv_plugins.elastic.liveness.listener import OwnPort
 from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.own_round import OwnRound
+from rdzv_plugins.elastic.own_round import NodeContext, OwnRound
 from rdzv_plugins.elastic.places import outlook, places
 from rdzv_plugins.elastic.places.carrying import Carrying
 from rdzv_plugins.elastic.places.outlook import Outlook, read_born, say_born
@@ -33,10 +31,8 @@ from rdzv_plugins.elastic.places.places import Places
 from rdzv_plugins.elastic.places.sight import Sight, choose, is_better
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import (
-    AccessRefused,
     ConnectionLost,
     EndpointUnreachable,
-    RdzvError,
     RunIdMismatch,
     SettingsDiffer,
     UsageError,
@@ -46,7 +42,7 @@ from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.sockets import reach
-from rdzv_plugins.runtime import SYSTEM, Runtime
+from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.testing.harness import free_port
 
 TTL_S = 60.0
@@ -255,27 +251,6 @@ def test_what_proves_that_the_process_that_serves_a_place_has_ended(ends: str, a
         assert looking.sight.gone is gone
 
 
-def test_places_that_stand_by_need_the_token_too():
-    mine, other = JobToken((b"m" * 32,)), JobToken((b"o" * 32,))
-    with ExitStack() as stack:
-        held = [
-            stack.enter_context(StoreServer("127.0.0.1", free_port(), run="r", tokens=mine.accepted("r")))
-            for _ in range(2)
-        ]
-        one = stack.enter_context(closing(knows(places_of(held, token=mine))))
-        lost = queue.SimpleQueue[ConnectionLost]()
-        joined(one, lost)
-        held[0].close()
-        lost.get(timeout=20)
-        joined(one)
-        assert one.at == 1
-        stranger = stack.enter_context(closing(places_of(held[1:], token=other)))
-        with pytest.raises(AccessRefused, match="does not accept this node's token"):
-            joined(stranger)
-        # the server counts a refusal once it has told it
-        eventually(lambda: held[1].stats()["refused"].keys() == {"wrong token"}, lambda: held[1].stats())
-
-
 def test_first_round_is_remembered_and_other_runs_and_lists_are_refused(servers: list[StoreServer]):
     with ExitStack() as stack:
         one = stack.enter_context(closing(places_of(servers)))
@@ -416,58 +391,9 @@ def joining_of(carrying: Carrying, myself: Myself) -> tuple[Joining, OwnRound, S
     own = OwnRound(told, contact, myself)  # type: ignore[arg-type]
     request = Request("parallel", "r", "a,b", min_nodes=1, max_nodes=5, nproc_per_node=1)
     store = SimpleNamespace(patience=5.0, close=lambda _: None, attempt=None)
-    joining = Joining(
-        request,
-        ElasticOptions(),
-        told,
-        None,
-        contact,
-        myself,
-        own,
-        None,
-        store,
-        None,
-        SYSTEM,
-        carrying,  # type: ignore[arg-type]
-    )
+    node = NodeContext(request, ElasticOptions(), told, contact, myself, own, store, SYSTEM)  # type: ignore[arg-type]
+    joining = Joining(node, None, None, None, carrying)  # type: ignore[arg-type]
     return joining, own, told
-
-
-def test_faulty_place_is_tried_with_growing_pauses():
-    pauses: queue.SimpleQueue[float | None] = queue.SimpleQueue()
-
-    class Noting(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            pauses.put(timeout)
-            return super().wait(0.001)
-
-    class Quick(Runtime):
-        Event = Noting
-
-    def refuse(*_: object, **__: object) -> None:
-        raise RdzvError("it is full")
-
-    with ExitStack() as steps:
-        host = Host(steps)
-        for _ in range(9):
-            host.answers.put(host.accepts)
-        host.open_session = refuse  # type: ignore[assignment,method-assign]
-        looking = Outlook(host.endpoint, host, TTL_S, lambda: None, [str(host.endpoint)], Quick())  # type: ignore[arg-type]
-        steps.callback(looking.close)
-        assert [pauses.get(timeout=60) for _ in range(7)] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
-
-
-def test_what_changes_at_a_place_is_told_at_once(servers: list[StoreServer]) -> None:
-    told: queue.SimpleQueue[int] = queue.SimpleQueue()
-    with closing(by_itself(servers[0])) as service, closing(by_itself(servers[0])) as other:
-        there = Endpoint("127.0.0.1", servers[0].port)
-        looking = Outlook(there, service, TTL_S, lambda: told.put(looking.sight.round), [str(there)], SYSTEM)
-        with closing(looking):
-            eventually(lambda: looking.sight.answers)
-            session = other.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
-            session.put({keys.ROUND: encode(Round(5, "over", 2))}, timeout=20)
-            while told.get(timeout=60) != 5:
-                pass
 
 
 def test_who_finds_no_place_says_what_is_wrong_with_each(servers: list[StoreServer]):

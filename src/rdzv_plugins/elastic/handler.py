@@ -27,7 +27,7 @@ from rdzv_plugins.elastic.liveness.listener import OwnPort
 from rdzv_plugins.elastic.losses import Losses
 from rdzv_plugins.elastic.myself import Myself, new_member
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.own_round import Keeping, OwnRound, RoundHolding
+from rdzv_plugins.elastic.own_round import Keeping, NodeContext, OwnRound, RoundHolding
 from rdzv_plugins.elastic.reports import what_is_waited_for
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.settings import settings_of
@@ -114,14 +114,11 @@ class ElasticHandler(RendezvousHandler):
             tls=certificates_of(request),
         )
         self._milestones = Milestones(view, runtime)
-        self._joining = Joining(
-            request, options, view, link, contact, myself, own, port, self._store, self._milestones, runtime, carrying
-        )
         self._in_background = Background(request.run_id, runtime)
-        self._losses = Losses(
-            request, options.ttl, view, contact, myself, own, self._store, self._in_background, runtime
-        )
-        self._leaving = Leaving(request, options.linger, view, link, contact, myself, own, self._store, runtime)
+        node = NodeContext(request, options, view, contact, myself, own, self._store, runtime)
+        self._joining = Joining(node, link, port, self._milestones, carrying)
+        self._losses = Losses(node, self._in_background)
+        self._leaving = Leaving(node, link)
         self._restarts: dict[int, str] = {}
         self._working = False  # the agent has begun to ask about its workers
         self._saying = runtime.Lock()

@@ -15,15 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins import errors
 from rdzv_plugins.coordination import Session
-from rdzv_plugins.elastic.contact import Contact
 from rdzv_plugins.elastic.keys import MOST_CHECKS, Assignment, Checked, Round
 from rdzv_plugins.elastic.leading.quorum import seat_of
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.liveness.listener import OwnPort
 from rdzv_plugins.elastic.liveness.peer import name_of
-from rdzv_plugins.elastic.myself import Myself
-from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.own_round import OwnRound
+from rdzv_plugins.elastic.own_round import NodeContext
 from rdzv_plugins.elastic.reports import (
     Reports,
     kind_of_waiting,
@@ -31,46 +28,33 @@ from rdzv_plugins.elastic.reports import (
     remedy_for_timeout,
     what_is_waited_for,
 )
-from rdzv_plugins.elastic.round_store import RoundStore
-from rdzv_plugins.elastic.view import Milestones, View, is_finishing, raise_if_ended, raise_if_not_needed
+from rdzv_plugins.elastic.view import Milestones, is_finishing, raise_if_ended, raise_if_not_needed
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address
 from rdzv_plugins.errors import EndpointUnreachable
-from rdzv_plugins.interfaces import NodeCheck, Request, RoundEvent
+from rdzv_plugins.interfaces import NodeCheck, RoundEvent
 from rdzv_plugins.kvstore.sockets.reach import default_address
-from rdzv_plugins.runtime import Runtime
 
 if TYPE_CHECKING:
-    import socket
-
     from rdzv_plugins.elastic.places.carrying import Carrying
 
 logger = logging.getLogger(__name__)
+
+_ATTEMPT_S = 1.0
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 30.0
 
 
 class Joining:
     """Takes this node into a round. Called by one thread."""
 
     def __init__(
-        self,
-        request: Request,
-        options: ElasticOptions,
-        view: View,
-        link: Link,
-        contact: Contact,
-        myself: Myself,
-        own: OwnRound,
-        port: OwnPort,
-        store: RoundStore,
-        milestones: Milestones,
-        runtime: Runtime,
-        carrying: Carrying | None = None,
+        self, node: NodeContext, link: Link, port: OwnPort, milestones: Milestones, carrying: Carrying | None = None
     ) -> None:
         """``carrying``: there are several places, and this takes what binds the node from one to another."""
-        self._runtime = runtime
-        self._request, self._options, self._view, self._link = request, options, view, link
-        self._contact, self._self, self._round, self._port = contact, myself, own, port
-        self._store, self._milestones, self._carrying = store, milestones, carrying
-        self._knocking = Knocking(request, myself, store.patience, store.attempt, runtime)
+        self._request, self._options, self._view, self._runtime = node.request, node.options, node.view, node.runtime
+        self._contact, self._self, self._round, self._store = node.contact, node.myself, node.round, node.store
+        self._link, self._port, self._milestones, self._carrying = link, port, milestones, carrying
+        self._knocking = Knocking(node)
         self._checks: Callable[[], Sequence[NodeCheck]] | None = None
         self._checked = 0
         """The newest round that was over when this node tested itself."""
@@ -237,24 +221,11 @@ class Joining:
         self._self.say(**said)
 
 
-_ATTEMPT_S = 1.0
-_FIRST_PAUSE_S = 0.2
-_LONGEST_PAUSE_S = 30.0
-
-
-Attempt = Callable[[Endpoint, float], "tuple[socket.socket | None, str]"]
-"""Connects to a store within a time-out, like ``RoundStore.attempt``."""
-
-
 class Knocking:
-    """Dials the store of a round that this node wants to enter. Used by one thread.
+    """Dials the store of a round that this node wants to enter. Used by one thread."""
 
-    ``attempt`` connects to the store; failure to reach it is reported after ``patience`` s.
-    """
-
-    def __init__(self, request: Request, myself: Myself, patience: float, attempt: Attempt, runtime: Runtime) -> None:
-        self._request, self._self, self._patience, self._attempt = request, myself, patience, attempt
-        self._runtime = runtime
+    def __init__(self, node: NodeContext) -> None:
+        self._request, self._self, self._store, self._runtime = node.request, node.myself, node.store, node.runtime
         self._number = 0
         self._give_up_at = self._pause = self._next = 0.0
         self.retry_at = math.inf
@@ -274,7 +245,7 @@ class Knocking:
         """Dial the store once, and tell the others the result. Blocks for about a second at most."""
         now = self._runtime.monotonic()
         if declared.number != self._number:
-            self._number, self._give_up_at, self._pause = declared.number, now + self._patience, _FIRST_PAUSE_S
+            self._number, self._give_up_at, self._pause = declared.number, now + self._store.patience, _FIRST_PAUSE_S
             self._next = now
         if now < self._next:
             self.retry_at = self._next
@@ -293,7 +264,9 @@ class Knocking:
                 declared.master_port,
                 reason,
             )
-            self._self.say(reached=declared.number, outside=True, unreachable=f"{reason}, for {self._patience:g} s")
+            self._self.say(
+                reached=declared.number, outside=True, unreachable=f"{reason}, for {self._store.patience:g} s"
+            )
         if self._runtime.monotonic() >= self._give_up_at:
             self._pause = min(2 * max(1.0, self._pause), _LONGEST_PAUSE_S)
         self._next = self.retry_at = self._runtime.monotonic() + self._pause
@@ -304,7 +277,7 @@ class Knocking:
         if not declared.master_addr or (is_loopback_address(declared.master_addr) and not is_loopback_address(address)):
             return ""  # all its nodes are on one machine: with one from elsewhere, the next has a different address
         try:
-            connection, reason = self._attempt(Endpoint(declared.master_addr, declared.master_port), _ATTEMPT_S)
+            connection, reason = self._store.attempt(Endpoint(declared.master_addr, declared.master_port), _ATTEMPT_S)
         except EndpointUnreachable as error:  # something other than a store answers
             return str(error)
         if connection is not None:

@@ -11,15 +11,12 @@ from collections.abc import Callable, Sequence
 from rdzv_plugins import errors
 from rdzv_plugins.coordination import Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.contact import Contact
 from rdzv_plugins.elastic.insisting import patience
 from rdzv_plugins.elastic.keys import Finishing, Member, encode, readable
 from rdzv_plugins.elastic.link import Link
-from rdzv_plugins.elastic.myself import Myself
-from rdzv_plugins.elastic.own_round import OwnRound
-from rdzv_plugins.elastic.round_store import RoundStore
-from rdzv_plugins.elastic.view import View, raise_if_ended
-from rdzv_plugins.interfaces import Outcome, Request
+from rdzv_plugins.elastic.own_round import NodeContext
+from rdzv_plugins.elastic.view import raise_if_ended
+from rdzv_plugins.interfaces import Outcome
 from rdzv_plugins.rounds.ends import stay_while, to_json
 from rdzv_plugins.runtime import Runtime
 
@@ -33,21 +30,10 @@ _BEFORE_WORKERS_S = 2.0
 class Leaving:
     """Takes this node out of the job. Called by one thread; ``end`` by any."""
 
-    def __init__(
-        self,
-        request: Request,
-        linger: float,
-        view: View,
-        link: Link,
-        contact: Contact,
-        myself: Myself,
-        own: OwnRound,
-        store: RoundStore,
-        runtime: Runtime,
-    ) -> None:
-        self._runtime = runtime
-        self._request, self._linger, self._view, self._link = request, linger, view, link
-        self._contact, self._self, self._round, self._store = contact, myself, own, store
+    def __init__(self, node: NodeContext, link: Link) -> None:
+        self._request, self._linger, self._view, self._link = node.request, node.options.linger, node.view, link
+        self._contact, self._self, self._round, self._store = node.contact, node.myself, node.round, node.store
+        self._runtime = node.runtime
 
     def end(self, outcome: Outcome) -> None:
         """End the job for all nodes, unless it has ended already."""

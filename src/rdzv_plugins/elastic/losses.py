@@ -7,15 +7,10 @@ from __future__ import annotations
 
 import logging
 
-from rdzv_plugins.elastic.contact import Contact
 from rdzv_plugins.elastic.insisting import LEAST_S, Background
-from rdzv_plugins.elastic.myself import Myself
-from rdzv_plugins.elastic.own_round import OwnRound
-from rdzv_plugins.elastic.round_store import RoundStore
-from rdzv_plugins.elastic.view import View, raise_if_ended
+from rdzv_plugins.elastic.own_round import NodeContext
+from rdzv_plugins.elastic.view import raise_if_ended
 from rdzv_plugins.errors import ConnectionLost
-from rdzv_plugins.interfaces import Request
-from rdzv_plugins.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -27,21 +22,10 @@ _NEWS_S = 2.0
 class Losses:
     """``peer_lost`` is called by one thread, ``cut_off`` by any."""
 
-    def __init__(
-        self,
-        request: Request,
-        ttl: float,
-        view: View,
-        contact: Contact,
-        myself: Myself,
-        own: OwnRound,
-        store: RoundStore,
-        in_background: Background,
-        runtime: Runtime,
-    ) -> None:
-        self._request, self._ttl, self._view, self._contact = request, ttl, view, contact
-        self._self, self._round, self._store = myself, own, store
-        self._in_background, self._runtime = in_background, runtime
+    def __init__(self, node: NodeContext, in_background: Background) -> None:
+        self._request, self._ttl, self._view, self._contact = node.request, node.options.ttl, node.view, node.contact
+        self._self, self._round, self._store, self._runtime = node.myself, node.round, node.store, node.runtime
+        self._in_background = in_background
 
     def peer_lost(self) -> bool:
         """Wait for the answer, at most twice the time to live.

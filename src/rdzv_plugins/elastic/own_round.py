@@ -12,6 +12,8 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.elastic import keys
@@ -22,6 +24,11 @@ from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.view import View
 from rdzv_plugins.errors import ConnectionLost, RdzvError
 from rdzv_plugins.runtime import Runtime
+
+if TYPE_CHECKING:
+    from rdzv_plugins.elastic.options import ElasticOptions
+    from rdzv_plugins.elastic.round_store import RoundStore
+    from rdzv_plugins.interfaces import Request
 
 logger = logging.getLogger(__name__)
 
@@ -220,3 +227,17 @@ class RoundHolding:
         call = self._call
         if call is not None:
             call()
+
+
+@dataclass(frozen=True)
+class NodeContext:
+    """What the parts of a node's side work on. Made once, by the handler."""
+
+    request: Request
+    options: ElasticOptions
+    view: View
+    contact: Contact
+    myself: Myself
+    round: OwnRound
+    store: RoundStore
+    runtime: Runtime
