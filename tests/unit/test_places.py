@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 from kits.eventually import eventually
 
+from rdzv_plugins import Backend
+from rdzv_plugins.assemble.create import create_rendezvous
 from rdzv_plugins.clock import now
 from rdzv_plugins.elastic.endpoint_options import EndpointOptions, meeting_places, validate
 from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.joining import Joining
-from rdzv_plugins.elastic.keys import BORN, Assignment, Member, Round
+from rdzv_plugins.elastic.keys import BORN, PLACE_ID, Assignment, Member, Round
 from rdzv_plugins.elastic.leading.quorum import seat_of
 from rdzv_plugins.elastic.liveness.listener import OwnPort
 from rdzv_plugins.elastic.myself import Myself
@@ -37,6 +39,8 @@ from rdzv_plugins.errors import (
     SettingsDiffer,
     UsageError,
 )
+from rdzv_plugins.host import PluginHost, PluginRecord
+from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
@@ -266,6 +270,21 @@ def test_first_round_is_remembered_and_other_runs_and_lists_are_refused(servers:
         with pytest.raises(SettingsDiffer, match=f"--rdzv-endpoint: here {other}, there {one}"):
             joined(other)
         assert other.at is None
+
+
+def test_several_places_are_known_as_such_behind_the_border_to_plug_ins(servers: list[StoreServer]):
+    """Its leader marks the rounds that are begun at a place."""
+    created = places_of(servers)
+    places = tuple(Endpoint("127.0.0.1", server.port) for server in servers)
+    entry = Entry(Backend(name="toy", summary="", create=lambda _: created), PluginRecord("toy", "toy", "toy", "1"))
+    request = Request("toy", "r", str(created), 1, 1, 1, options=ElasticOptions(ttl=TTL_S), target=places)
+    rendezvous = create_rendezvous(PluginHost([]), entry, request)
+    try:
+        rendezvous.next_rendezvous()
+        with closing(by_itself(servers[0])) as service:
+            assert joined(service).list(PLACE_ID, timeout=20)[0]
+    finally:
+        rendezvous.shutdown()
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,7 @@ def domain_of(request: Request) -> str:
 
     Raises ``UsageError`` for a value that cannot be displayed or is too long.
     """
-    option = getattr(request.options, "domain", None)
+    option = request.options.domain if isinstance(request.options, ElasticOptions) else None
     said = {
         "--rdzv-conf domain": option or "",
         DOMAIN_VARIABLE: os.environ.get(DOMAIN_VARIABLE, ""),
