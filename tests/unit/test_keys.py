@@ -157,15 +157,6 @@ def test_why_a_round_is_over_is_known_though_the_next_begins_in_the_same_batch()
     assert view.over == over
 
 
-def test_what_an_earlier_sessions_watches_tell_late_is_left_out():
-    view = View(lambda: None, lambda _: None, SYSTEM)
-    earlier, over = view.begin(), Round(number=2, state="over", reason="node 1 was lost")
-    view.begin()([Event(keys.ROUND, encode(over), 2)])
-    seen = view.version
-    earlier([Event(keys.ROUND, encode(Round(number=2, state="complete")), 1)])
-    assert (view.round, view.version) == (over, seen)
-
-
 ROUND = 3
 
 
