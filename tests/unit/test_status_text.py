@@ -16,7 +16,7 @@ from rdzv_launcher.tools.status.command import as_text, run
 from rdzv_launcher.tools.status.tree import only_ahead, proxy, tree
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
-from rdzv_plugins.kvstore.native.statistics import parse_statistics
+from rdzv_plugins.kvstore.native.framing import parse_statistics
 
 HERE = Endpoint("10.0.0.7", 29500)
 IDLE: dict[str, Any] = {

@@ -18,9 +18,8 @@ from torch.distributed import PrefixStore, TCPStore
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, StoreLost, StoreTimeout
 from rdzv_plugins.kvstore.native.server import StoreServer
-from rdzv_plugins.kvstore.sockets.interruption import Interruption
-from rdzv_plugins.kvstore.sockets.reach import reach
-from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
+from rdzv_plugins.kvstore.sockets.reach import Interruption, reach
+from rdzv_plugins.kvstore.tcpstore.listener import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.kvstore.tcpstore.torch_store import serve
 from rdzv_plugins.options import PortRange

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rdzv_plugins.kvstore.sockets.port_turns import PortTurns
+from rdzv_plugins.kvstore.sockets.listening import PortTurns
 from rdzv_plugins.options import PortRange, WorkerStoreOptions
 from rdzv_plugins.rounds.worker_stores import WorkerStores
 from rdzv_plugins.testing.harness import free_port

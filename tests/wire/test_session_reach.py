@@ -18,8 +18,7 @@ from kits.wire.wire_client import PATIENCE
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RunIdMismatch, RunIdMissing
-from rdzv_plugins.kvstore.coordination.opening import Opening
-from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
+from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, Opening
 from rdzv_plugins.kvstore.native.server import StoreServer
 
 T = PATIENCE

@@ -31,8 +31,7 @@ from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.kvstore.native.framing import ask_statistics, frame
 from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
-from rdzv_plugins.kvstore.sockets.interruption import Interruption
-from rdzv_plugins.kvstore.sockets.reach import try_connect
+from rdzv_plugins.kvstore.sockets.reach import Interruption, try_connect
 from rdzv_plugins.kvstore.sockets.secured import secure
 
 LONG_S = 60.0

@@ -23,10 +23,9 @@ from kits.wire.session_peers import answering
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, RunIdMismatch
 from rdzv_plugins.job_token import AcceptedToken, JobToken
-from rdzv_plugins.kvstore.coordination.second_look import SecondLook
+from rdzv_plugins.kvstore.coordination.framed_connection import SecondLook
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
-from rdzv_plugins.kvstore.native.framing import ask_statistics, frame
-from rdzv_plugins.kvstore.native.proving import greet_guarded
+from rdzv_plugins.kvstore.native.framing import ask_statistics, frame, greet_guarded
 from rdzv_plugins.kvstore.native.proxy import StoreProxy
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.sockets.reach import try_connect

@@ -19,8 +19,7 @@ from wire import test_store_api
 from rdzv_plugins.kvstore.tcpstore import unix_transport
 from rdzv_plugins.kvstore.tcpstore.unix_transport import NotMoved, move, open_sockets
 
-# Every test of the Store API, with the client that is moved (what they call ``store``) beside clients by TCP.
-globals().update({name: test for name, test in vars(test_store_api).items() if name.startswith("test_")})
+test_calls = test_store_api.test_calls  # of the Store API, with the client that is moved
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,7 @@ from rdzv_plugins.errors import AccessRefused, RdzvError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import token_of
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
-from rdzv_plugins.kvstore.native.framing import ask_statistics
-from rdzv_plugins.kvstore.native.statistics import is_control_store
+from rdzv_plugins.kvstore.native.framing import ask_statistics, is_control_store
 from rdzv_plugins.plain_text import some
 
 _TTL_S = 10.0

@@ -19,8 +19,8 @@ from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.native.limits import StoreLimits, raise_file_limit
 from rdzv_plugins.kvstore.native.proxy import StoreProxy
 from rdzv_plugins.kvstore.native.server import Admit
-from rdzv_plugins.kvstore.sockets.interruption import Interruption
-from rdzv_plugins.kvstore.sockets.port_turns import PortTurns
+from rdzv_plugins.kvstore.sockets.listening import PortTurns
+from rdzv_plugins.kvstore.sockets.reach import Interruption
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.options import PortRange
 from rdzv_plugins.runtime import Runtime

@@ -108,7 +108,7 @@ class ServerProcess:
         except BaseException:
             self.__exit__()
             raise
-        self._before = self._memory("VmRSS")
+        self._before = self._memory()
 
     def _line(self) -> str:
         assert self._process.stdout
@@ -125,10 +125,6 @@ class ServerProcess:
     def stats(self) -> dict[str, Any]:
         statistics: dict[str, Any] = self.ask("stats")
         return statistics
-
-    def limit_files(self, count: int) -> None:
-        """Descriptors of its process: from now on it gets none that is ``count`` or higher."""
-        self.ask(f"files {count}")
 
     def log(self) -> str:
         """What its logger has printed."""
@@ -153,17 +149,12 @@ class ServerProcess:
         """A proxy: it has told its owner that the root is lost."""
         eventually(lambda: "served WARNING lost: " in self.log(), self.log)
 
-    def _memory(self, what: str) -> int:
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        return int(status.split(f"{what}:")[1].split()[0]) * 1024
+    def _memory(self) -> int:
+        return int(Path(f"/proc/{self.pid}/status").read_text().split("VmRSS:")[1].split()[0]) * 1024
 
     def growth(self) -> int:
         """Resident bytes more than when it was empty."""
-        return self._memory("VmRSS") - self._before
-
-    def peak_growth(self) -> int:
-        """The most that ``growth`` has been."""
-        return self._memory("VmHWM") - self._before
+        return self._memory() - self._before
 
     def kill(self) -> None:
         """As a power failure would."""

@@ -9,18 +9,12 @@ from torch.distributed import TCPStore
 
 from kits.wire.store_servers import Server
 
-SOON = timedelta(milliseconds=50)  # for what never comes
-LATE = timedelta(seconds=60)  # for what does
+LATE = timedelta(seconds=60)  # for what comes
 
 
 def connect(server: Server, **options: Any) -> TCPStore:
     options = {"wait_for_workers": False, "timeout": LATE} | options
     return TCPStore("127.0.0.1", server.next_port(), **options)
-
-
-def another(server: Server, store: TCPStore) -> TCPStore:
-    """A further client: a clone, or one that goes the other way if there are several."""
-    return store.clone() if len(server.ports) == 1 else connect(server)
 
 
 def assert_works(store: TCPStore) -> None:

@@ -20,15 +20,11 @@ from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AddressInUse
 from rdzv_plugins.job_token import JobToken
-from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion, hello
+from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion, Purpose, hello, parse_statistics
 from rdzv_plugins.kvstore.native.limits import StoreLimits
-from rdzv_plugins.kvstore.native.proving import Purpose
-from rdzv_plugins.kvstore.native.renewing import Renewing
-from rdzv_plugins.kvstore.native.server import Admit, native_part, not_fitting, version
-from rdzv_plugins.kvstore.native.statistics import parse_statistics
-from rdzv_plugins.kvstore.sockets.interruption import Interruption
+from rdzv_plugins.kvstore.native.server import Admit, Renewing, native_part, not_fitting, version
 from rdzv_plugins.kvstore.sockets.listening import Ports, bind_exactly
-from rdzv_plugins.kvstore.sockets.reach import reach
+from rdzv_plugins.kvstore.sockets.reach import Interruption, reach
 from rdzv_plugins.options import PortRange
 from rdzv_plugins.runtime import AF_UNIX, SOCK_STREAM, SYSTEM, Runtime
 

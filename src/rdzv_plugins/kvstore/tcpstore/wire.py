@@ -12,8 +12,11 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from rdzv_plugins.runtime import IPPROTO_TCP, SO_KEEPALIVE, SOL_SOCKET, TCP_KEEPCNT, TCP_KEEPIDLE, TCP_KEEPINTVL
+
 if TYPE_CHECKING:
     import socket
+
 
 VALIDATE, SET, COMPARE_SET, GET, ADD, CHECK, WAIT = 0, 1, 2, 3, 4, 5, 6
 NUM_KEYS, DELETE_KEY, MULTI_GET, MULTI_SET, CANCEL_WAIT, PING = 7, 8, 10, 11, 12, 13
@@ -78,3 +81,18 @@ def receive(connection: socket.socket, size: int) -> bytes:
             raise ConnectionError("the other side closed the connection")
         data += part
     return data
+
+
+_AFTER_S = 10
+_PROBES = 3
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Have an idle connection count as lost when its other end has not answered for about 40 s.
+
+    The kernel at that end answers, even if the process stands still.
+    """
+    connection.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
+    for option, value in ((TCP_KEEPIDLE, _AFTER_S), (TCP_KEEPINTVL, _AFTER_S), (TCP_KEEPCNT, _PROBES)):
+        if option:  # on Linux; elsewhere the system's own times apply
+            connection.setsockopt(IPPROTO_TCP, option, value)
