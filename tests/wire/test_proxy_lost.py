@@ -10,7 +10,7 @@ from kits.eventually import eventually
 from kits.wire import wire_client as wire
 from kits.wire.attack_kit import PROXY, Bystanders, ServerProcess
 from kits.wire.coordination_kit import stop
-from kits.wire.proxy_kit import FOREVER, Node, advance, assert_new_or_closed, crowd, expect_requests, trunks
+from kits.wire.proxy_kit import FOREVER, Node, advance, assert_new_or_closed, crowd, trunks
 from kits.wire.relay import Relay
 
 from rdzv_plugins.kvstore.native.server import StoreServer
@@ -138,14 +138,3 @@ def test_frozen_proxy(root: StoreServer, others: list[Bystanders], tiers: int) -
                 for reader in readers:
                     assert_new_or_closed(reader)
             advance(others)
-
-
-def test_a_worker_that_is_gone_leaves_nothing(root: StoreServer) -> None:
-    with Node(root.port) as node:
-        with crowd(node.port, 3) as clients:
-            for number, client in enumerate(clients):
-                client.do(wire.keyed(wire.WAIT, [KEY, b"/queue", b"/%d" % number]))
-            expect_requests(node, "wait", 3)
-            eventually(lambda: len(awaited(root)) == 2, root.stats)
-        eventually(lambda: awaited(root) == [], root.stats)
-        assert node.proxy.stats()["keyspaces"][0]["waited"] == []

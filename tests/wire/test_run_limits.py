@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 
 import pytest
 from kits.wire.attack_kit import MIB
-from kits.wire.coordination_kit import Losses, Recorder, opened
+from kits.wire.coordination_kit import opened
 from kits.wire.proxy_kit import Node
 from kits.wire.session_peers import at
 from kits.wire.stock_client import LATE
 from kits.wire.wire_client import PATIENCE
 from torch.distributed import DistError, TCPStore
 
-from rdzv_plugins.coordination import Event, Session
+from rdzv_plugins.coordination import Session
 from rdzv_plugins.errors import EndpointUnreachable, RdzvError
 from rdzv_plugins.kvstore.native.limits import StoreLimits, usable_memory
 from rdzv_plugins.kvstore.native.server import StoreServer
@@ -22,70 +21,13 @@ from rdzv_plugins.kvstore.native.server import StoreServer
 T = PATIENCE
 
 
-class Job:
-    """A run with a node that watches and writes, which must not notice what others do."""
-
-    def __init__(self, port: int) -> None:
-        self._heard: list[Event] = []
-        self._rounds = 0
-        self._session = session_of(port, "job")
-        self._session.watch("k", self._heard.extend, timeout=T)
-
-    def advance(self) -> None:
-        self._rounds += 1
-        self._session.put({"k": b"%d" % self._rounds}, timeout=T)
-        held, _ = self._session.list("k", timeout=T)
-        assert [each.value for each in held] == [b"%d" % self._rounds]
-
-    def close(self) -> None:
-        self.advance()
-        assert [each.value for each in self._heard] == [b"%d" % number for number in range(1, self._rounds + 1)]
-        self._session.close()
-
-
-def session_of(port: int, run: str = "greedy", losses: Losses | None = None) -> Session:
-    return opened(at(port, run), 600.0, losses)
-
-
-@contextmanager
-def limited(**limits: int) -> Iterator[tuple[StoreServer, Job]]:
-    with (
-        StoreServer("127.0.0.1", threads=2, limits=StoreLimits(**limits)) as server,
-        closing(Job(server.port)) as job,
-    ):
-        yield server, job
-
-
-Puts = Callable[[int], dict[str, bytes]]
-
-
-@pytest.mark.parametrize(
-    ("limit", "most", "put", "fits", "reason"),
-    [
-        ("run_bytes", 2 * MIB, lambda number: {f"big/{number}": bytes(100_000)}, 20, "run full"),
-        ("stored_bytes", 4 * MIB, lambda number: {f"big/{number}": bytes(MIB)}, 3, "store full"),
-    ],
-)
-def test_what_keys_may_take(limit: str, most: int, put: Puts, fits: int, reason: str) -> None:
-    with limited(**{limit: most}) as (server, job), closing(session_of(server.port)) as greedy:
-        for number in range(fits):
-            greedy.put(put(number), timeout=T)
-        with pytest.raises(RdzvError, match=f"{reason}.* {most} .*{limit}"):
-            greedy.put(put(fits), timeout=T)
-        job.advance()
-        greedy.put(dict.fromkeys(put(0), b"again"), timeout=T)  # what is there may be written
-        assert greedy.delete(list(put(1)), timeout=T)
-        greedy.put(put(fits), timeout=T)  # and there is room for what has gone
-        assert server.stats()["refused"] == {reason: 1}
-        assert server.stats()["limits"][limit] == most
-        greedy.close()
-        with closing(session_of(server.port, "another")) as another:  # a run that has gone gives back what it had
-            for number in range(fits):
-                another.put(put(number), timeout=T)
+def session_of(port: int, run: str = "greedy") -> Session:
+    return opened(at(port, run), 600.0)
 
 
 def test_sessions_of_a_run_and_in_all() -> None:
-    with limited(run_sessions=3, sessions=6) as (server, job), ExitStack() as held:
+    limits = StoreLimits(run_sessions=3, sessions=5)
+    with StoreServer("127.0.0.1", threads=2, limits=limits) as server, ExitStack() as held:
         for _ in range(3):
             held.enter_context(closing(session_of(server.port)))
         with pytest.raises(EndpointUnreachable, match=r"too many sessions.* 3 .*run_sessions") as refused:
@@ -93,24 +35,27 @@ def test_sessions_of_a_run_and_in_all() -> None:
         assert "--rdzv-conf" in refused.value.remedy
         for number in range(2):
             held.enter_context(closing(session_of(server.port, f"other-{number}")))
-        with pytest.raises(EndpointUnreachable, match=r"too many sessions.* 6 .*\(sessions"):
+        with pytest.raises(EndpointUnreachable, match=r"too many sessions.* 5 .*\(sessions"):
             session_of(server.port, "one more")
         assert server.stats()["refused"] == {"too many sessions": 2}
-        assert len(server.stats()["runs"]) == 4, "none that nobody is in"
-        job.advance()
+        assert len(server.stats()["runs"]) == 3, "none that nobody is in"
 
 
-def test_watches_of_a_session_and_of_a_run() -> None:
-    with limited(watches=3, run_watches=5) as (server, job), ExitStack() as held:
-        first, second = (held.enter_context(closing(session_of(server.port))) for _ in range(2))
-        for session, fits, words in ((first, 3, r" 3 .*\(watches"), (second, 2, r" 5 .*run_watches")):
-            for _ in range(fits):
-                session.watch("k", Recorder(), timeout=T)
-            with pytest.raises(RdzvError, match=f"too many watches.*{words}"):
-                session.watch("k", Recorder(), timeout=T)
-        first.put({"k": b"goes on"}, timeout=T)
-        job.advance()
-        assert server.stats()["refused"] == {"too many watches": 2}
+def test_a_full_run_says_which_limit_it_is() -> None:
+    limits = StoreLimits(run_keys=10, run_watches=1)
+    with (
+        StoreServer("127.0.0.1", threads=2, limits=limits) as server,
+        closing(session_of(server.port)) as greedy,
+        closing(session_of(server.port, "job")) as other,
+    ):
+        greedy.put({f"{number}": b"" for number in range(9)}, timeout=T)
+        with pytest.raises(RdzvError, match=r"run full.* 10 .*run_keys"):
+            greedy.put({"a": b"", "b": b""}, timeout=T)
+        other.watch("", lambda _: None, timeout=T)
+        with pytest.raises(RdzvError, match=r"too many watches.* 1 .*run_watches"):
+            other.watch("", lambda _: None, timeout=T)
+        other.put({"k": b"goes on"}, timeout=T)
+        greedy.put({"9": b""}, timeout=T)
 
 
 @pytest.mark.parametrize("through", ["direct", "proxy"])

@@ -153,14 +153,6 @@ class Keyspace:
         except IndexError:
             return False
 
-    @property
-    def paused(self) -> bool:
-        """Whether it is currently serving nobody because of a pause; False once it is closed."""
-        try:
-            return bool(self._native.paused(self._id))
-        except IndexError:
-            return False
-
     def close(self) -> None:
         """Close its connections, forget its keys and free its port; the other keyspaces are not affected.
 

@@ -59,7 +59,7 @@ class PlainClient:
         self._prefix = f"/{prefix}/".encode() if prefix else b"/"
         self._timeout = timedelta(seconds=timeout)
         self._answer, self._again = answer, again
-        self._lock, self._monotonic = runtime.Lock(), runtime.monotonic
+        self._lock = runtime.Lock()
         self._broken = ""
         self._half = False  # the connection is closed: half an answer was left in it
         self._interruption = interruption
@@ -125,9 +125,8 @@ class PlainClient:
 
     def _wait_byte(self, connection: socket.socket, limit: float) -> bool:
         """Whether a WAIT is answered; False if it is not within ``limit`` seconds."""
-        deadline = self._monotonic() + limit
         try:
-            connection.settimeout(max(0.001, deadline - self._monotonic()))
+            connection.settimeout(max(0.001, limit))
             wire.receive(connection, 1)
         except TimeoutError:
             return False
