@@ -8,9 +8,8 @@ from contextlib import ExitStack, closing
 import pytest
 from kits.eventually import eventually
 from kits.wire import proof_kit as proofs
-from kits.wire.attack_kit import Bystanders, ServerProcess, standing
+from kits.wire.attack_kit import Bystanders, ServerProcess, standing, stopped
 from kits.wire.proof_kit import MINE, RUN, Client
-from kits.wire.standstill import stopped
 from kits.wire.wire_client import PATIENCE, Raw, validate
 
 from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer

@@ -9,7 +9,7 @@ from kits.wire.attack_kit import MIB
 from kits.wire.coordination_kit import opened
 from kits.wire.proxy_kit import Node
 from kits.wire.session_peers import at
-from kits.wire.stock_client import LATE
+from kits.wire.store_servers import LATE
 from kits.wire.wire_client import PATIENCE
 from torch.distributed import DistError, TCPStore
 

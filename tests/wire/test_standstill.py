@@ -9,9 +9,8 @@ from contextlib import ExitStack, closing
 
 import pytest
 from kits.eventually import eventually
-from kits.wire.attack_kit import ServerProcess
+from kits.wire.attack_kit import ServerProcess, stopped
 from kits.wire.proxy_kit import crowd, silent
-from kits.wire.standstill import stopped
 from kits.wire.trunk_peer import OK, RECEIVED, TAKEN, answer, attached, frame, framed, text
 from kits.wire.wire_client import STOP_WAITING, WAIT, Raw, get, keyed, set_
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from kits.wire.golden_programs import CALLS
-from kits.wire.stock_client import assert_works, connect
-from kits.wire.store_servers import Server, running
+from kits.wire.store_servers import Server, assert_works, connect, running
 from torch.distributed import DistError, DistNetworkError, TCPStore
 
 MIB = 2**20
@@ -17,8 +16,35 @@ NAMES = ("", "a", "A", "ü/€ \n", LONGEST)
 KEYS = [f"key{n}" for n in range(1000)]
 MANY = [b"%d" % n * (n % 7) for n in range(1000)]
 
-# beside the programs of the golden transcripts
-LARGE: dict[str, list[tuple[Any, ...]]] = {
+SOON = timedelta(milliseconds=50)  # for what never comes
+PROGRAMS: dict[str, list[tuple[Any, ...]]] = {
+    "set_get": [
+        *(("set", "k", "v"), ("get", "k"), ("set", "", b""), ("get", "")),
+        *(("set", "bytes", bytes(range(0, 256, 15))), ("get", "bytes")),
+    ],
+    "add": [("add", "n", 5), ("add", "n", -7), ("get", "n"), ("add", "zero", 0)],
+    "check_wait": [  # a wait that times out is cancelled by the client
+        *(("set", "k", "v"), ("check", ["k"]), ("check", ["k", "zz"]), ("check", []), ("wait", ["k"])),
+        *(("wait", ["k", "nope"], SOON), ("check", ["k"])),
+    ],
+    "delete_num_keys": [
+        *(("set", "k", "v"), ("add", "n", 1), ("num_keys",)),
+        *(("delete_key", "k"), ("delete_key", "k"), ("num_keys",)),
+    ],
+    "compare_set": [
+        *(("compare_set", "cs", old, new) for old, new in (("", "A"), ("", "B"), ("X", "C"), ("A", "BB"))),
+        *(("compare_set", "miss", "X", "C"), ("check", ["miss"])),
+    ],
+    "append": [("append", "ap", "po"), ("append", "ap", "st"), ("get", "ap")],
+    "multi": [("multi_set", ["m1", "m2"], ["x", "yy"]), ("multi_get", ["m2", "m1"]), ("multi_get", [])],
+    "queue": [  # a pop waits first, unless it must not block; the length comes before the item
+        *(("queue_push", "q", "one"), ("queue_push", "q", ""), ("queue_len", "q")),
+        *(("queue_pop", "q"), ("queue_pop", "q", False), ("queue_pop", "q", False)),
+    ],
+    "list_keys": [("list_keys",), ("set", "only", "1"), ("queue_push", "q", "x"), ("list_keys",)],
+    "barrier": [  # alone, in vain, and once more: who gave up stays counted
+        *(("barrier", "b1", 1), ("barrier", "b2", 2, SOON), ("barrier", "b2", 2), ("get", "b2")),
+    ],
     "sizes": [step for size in (1440, 65536, 8 * MIB) for step in [("set", "key", b"x" * size), ("get", "key")]],
     "keys are bytes, and case matters": [
         *[("set", key, key) for key in NAMES],
@@ -32,7 +58,6 @@ LARGE: dict[str, list[tuple[Any, ...]]] = {
         *(("set", "q", b"value"), ("get", "q"), ("queue_pop", "q"), ("delete_key", "q"), ("check", ["q"])),
     ],
 }
-PROGRAMS = CALLS | LARGE
 
 
 @pytest.fixture
@@ -43,8 +68,7 @@ def store(ours: Server) -> TCPStore:
 def told(store: TCPStore, calls: list[tuple[Any, ...]]) -> list[object]:
     """What comes of each call: the value (of ``list_keys`` in order), or the class of the exception."""
     seen: list[object] = []
-    for call in calls:
-        name, *arguments = call if isinstance(call[0], str) else call[1:]
+    for name, *arguments in calls:
         try:
             result = getattr(store, name)(*arguments)
             seen.append(sorted(result) if name == "list_keys" else result)

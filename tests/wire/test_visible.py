@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from kits.wire import wire_client as wire
-from kits.wire.attack_kit import ServerProcess, standing
-from kits.wire.standstill import stopped
+from kits.wire.attack_kit import ServerProcess, standing, stopped
 from kits.wire.unix_kit import Reached, moved, reached
 from torch.distributed import PrefixStore, TCPStore
 

@@ -6,13 +6,14 @@ import gc
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -305,3 +306,21 @@ def standing(port: int, *data: bytes, validated: bool = True, count: int = 1) ->
         crowd.__exit__()
         raise
     return crowd
+
+
+@contextmanager
+def stopped(pids: Sequence[int]) -> Iterator[None]:
+    """All their threads, for the length of the block."""
+    try:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        eventually(lambda: all(_stands(pid) for pid in pids), lambda: pids)
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def _stands(pid: int) -> bool:
+    states = [stat.read_text().rpartition(")")[2].split()[0] for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(state in "Tt" for state in states)
