@@ -109,9 +109,13 @@ def assert_not_moved(server: Reached, path: str, why: str) -> None:
     expect_both_ends(files)
 
 
-def test_where_nothing_listens_it_stays_by_tcp(server: Reached) -> None:
-    for path, why in ((unused(), "Connection refused"), ("/nowhere/store", "No such file"), ("@" + "x" * 200, "long")):
-        assert_not_moved(server, path, why)
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [(unused(), "Connection refused"), ("/nowhere/store", "No such file"), ("@" + "x" * 200, "too long")],
+    ids=["nobody", "no directory", "long name"],
+)
+def test_where_nothing_listens_it_stays_by_tcp(server: Reached, path: str, why: str) -> None:
+    assert_not_moved(server, path, why)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,13 @@ built, ``StoreServer`` raises ``MissingDependency`` with the remedy.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import logging
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -208,8 +209,8 @@ class StoreServer:
         native = native_part(proves=bool(tokens), secures=tls is not None)
         fitting = tls.fitting() if tls is not None else None
         listener = self._listen(host, port, listen_fd, name)
-        reading, writing = os.pipe()
-        try:
+        with log_pipe() as (reading, writing), contextlib.ExitStack() as unless_made:
+            unless_made.callback(listener.close)
             self._native = native.Server(
                 threads=threads,
                 version=version(),
@@ -219,14 +220,7 @@ class StoreServer:
                 tokens=tokens,
                 tls=fitting.texts if fitting is not None else None,
             )
-        except ValueError as error:
-            os.close(reading)
-            listener.close()
-            raise not_fitting(error) from None
-        except BaseException:
-            os.close(reading)
-            listener.close()
-            raise
+            unless_made.pop_all()
         # a thread of Python's own, so that loop threads need not run Python; it ends when the server does
         runtime.Thread(target=_log, args=(reading,), name="rdzv-store-log").start()
         self._renewing = None
@@ -364,9 +358,21 @@ def _stop(native: Any, renewing: Renewing | None) -> None:
     native.stop()
 
 
-def not_fitting(error: ValueError) -> UsageError:
-    """What the native part says about certificates, as a usage error."""
-    return UsageError(f"--rdzv-conf: {error}", remedy="The files have to be PEM, and key that of cert.")
+@contextlib.contextmanager
+def log_pipe() -> Iterator[tuple[int, int]]:
+    """A pipe for the log of a native object that is made within: only then its reading end stays open.
+
+    Raises ``UsageError`` for what the native part says about certificates.
+    """
+    reading, writing = os.pipe()  # the native part owns the writing end
+    try:
+        yield reading, writing
+    except BaseException as error:
+        os.close(reading)
+        if isinstance(error, ValueError):
+            remedy = "The files have to be PEM, and key that of cert."
+            raise UsageError(f"--rdzv-conf: {error}", remedy=remedy) from None
+        raise
 
 
 def native_part(*, proves: bool = False, secures: bool = False) -> Any:
