@@ -20,7 +20,7 @@ from kits.wire.trunk_peer import FORWARD, OK, RECALL, RECEIVED, TAKEN, answer, a
 from kits.wire.wire_client import PATIENCE, Closed, Raw, get, set_
 from wire.test_linearizability import by_processes
 
-from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
 
 pytestmark = pytest.mark.thorough
 
@@ -162,3 +162,21 @@ def test_a_write_waits_no_longer_than_a_value_can_be_held(root: StoreServer) -> 
         for each in (neighbours, direct):
             each.advance(10)
         eventually(lambda: not node.proxy.lost, lambda: node.proxy.lost)
+
+
+def test_what_is_kept_for_who_waits_for_it_is_limited() -> None:
+    """A trunk whose write has to wait says more meanwhile than two requests may have."""
+    more = b"".join(frame(3 + number, FORWARD, get(b"/" + b"k" * 900)) for number in range(100))
+    limits = StoreLimits(request_bytes=2000)
+    with (
+        StoreServer("127.0.0.1", threads=2, limits=limits) as root,
+        Bystanders(root.port) as direct,
+        closing(Raw(root.port)) as first,
+        closing(attached(root.port, 77, grace_ms=20_000)) as holding,
+        closing(attached(root.port, 78, grace_ms=20_000)) as writer,
+    ):
+        first.do(set_(b"/key", b"old"))
+        assert fetch(holding, b"/key") == (True, b"old")
+        writer.send(frame(2, FORWARD, set_(b"/key", b"new")) + more)
+        eventually(lambda: root.stats()["refused"] == {"request too long": 1}, root.stats)
+        direct.advance(5)
