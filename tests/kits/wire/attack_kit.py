@@ -135,12 +135,6 @@ class ServerProcess:
         """How many clients were closed for that so far."""
         return int(self.stats()["refused"].get(reason, 0))
 
-    def expect_refused(self, reason: str, count: int) -> None:
-        """Exactly ``count`` clients are closed for that, and the log says so too."""
-        eventually(lambda: self.refused(reason) >= count, lambda: self.stats()["refused"])
-        assert self.refused(reason) == count, self.stats()["refused"]
-        self.expect_log(reason)
-
     def expect_log(self, reason: str) -> None:
         # lines come from a thread, and at most ten a second
         lines = [" WARNING ", ": closed a connection", f": {reason}"]
