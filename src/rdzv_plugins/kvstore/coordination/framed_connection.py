@@ -20,7 +20,6 @@ from rdzv_plugins.runtime import IPPROTO_TCP, MSG_NOSIGNAL, SHUT_RDWR, SYSTEM, T
 if TYPE_CHECKING:
     import socket
 
-
 logger = logging.getLogger(__name__)
 
 _CHUNK = 65536

@@ -25,7 +25,6 @@ from rdzv_plugins.runtime import EPOLLIN, EPOLLOUT, SYSTEM, Runtime
 if TYPE_CHECKING:
     import socket
 
-
 logger = logging.getLogger(__name__)
 
 _EVENTS = 256  # per look at the descriptors: latecomers wait for this many at most

@@ -29,7 +29,6 @@ from rdzv_plugins.runtime import SYSTEM, Runtime
 if TYPE_CHECKING:
     import socket
 
-
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 1.0

@@ -28,7 +28,6 @@ from rdzv_plugins.runtime import (
 if TYPE_CHECKING:
     import socket
 
-
 _LISTENING, _TIME_WAIT = "0A", "06"
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 

@@ -24,7 +24,6 @@ from rdzv_plugins.runtime import MSG_PEEK, SYSTEM, Runtime, gaierror
 if TYPE_CHECKING:
     import socket
 
-
 _AT_ONCE_S = 1.0
 """Seconds after which a client without an answer asks whom it has reached: most servers wait for more to read."""
 _WOKEN_S = 0.5

@@ -22,7 +22,6 @@ from rdzv_plugins.store import Text
 if TYPE_CHECKING:
     import socket
 
-
 _READY = 0
 _ANSWER_S = 60.0
 """The most seconds for an answer that need not wait for anybody."""

@@ -25,7 +25,6 @@ from rdzv_plugins.runtime import (
 if TYPE_CHECKING:
     import socket
 
-
 VALIDATE, SET, COMPARE_SET, GET, ADD, CHECK, WAIT = 0, 1, 2, 3, 4, 5, 6
 NUM_KEYS, DELETE_KEY, MULTI_GET, MULTI_SET, CANCEL_WAIT, PING = 7, 8, 10, 11, 12, 13
 _MAGIC = 0x3C85F7CE
