@@ -27,9 +27,8 @@ from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.native.framing import ask_statistics
 from rdzv_plugins.kvstore.native.server import StoreServer
-from rdzv_plugins.kvstore.sockets.interruption import Interruption
-from rdzv_plugins.kvstore.sockets.reach import reach
-from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
+from rdzv_plugins.kvstore.sockets.reach import Interruption, reach
+from rdzv_plugins.kvstore.tcpstore.listener import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.store import Prefixed

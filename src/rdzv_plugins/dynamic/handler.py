@@ -38,7 +38,7 @@ from rdzv_plugins.interfaces import (
     TellEvent,
 )
 from rdzv_plugins.kvstore.sockets.reach import default_address
-from rdzv_plugins.kvstore.tcpstore.watch import KeyWatch
+from rdzv_plugins.kvstore.tcpstore.plain_client import KeyWatch
 from rdzv_plugins.rounds import exit_barrier
 from rdzv_plugins.rounds.ends import JobRecord, ended_error, parse_outcome, stay_while
 from rdzv_plugins.rounds.settings_check import compare, refusal, signed, wanted

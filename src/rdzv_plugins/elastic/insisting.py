@@ -14,7 +14,7 @@ from rdzv_plugins import errors
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.errors import Compacted, ConnectionLost, RdzvError
 from rdzv_plugins.runtime import Runtime
-from rdzv_plugins.timing import EVERY_S
+from rdzv_plugins.timing import EVERY_S, growing
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class Outage:
         Raises ``ConnectionLost`` at the latest when the session ends or this node gives up; ``Compacted``; a refusal if
         the job has not begun; and the last error if it was not done ``until`` then (``clock.now``).
         """
-        first, pause = self._runtime.now(), _FIRST_PAUSE_S
+        first, pauses = self._runtime.now(), growing(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while True:
             asked, most = self._runtime.now(), patience(session)
             if until < math.inf:  # it is small: an outage is noticed the sooner
@@ -162,8 +162,7 @@ class Outage:
                 if self._runtime.now() >= until - _SLACK_S:
                     raise
                 if refused:
-                    self._runtime.sleep(min(pause, max(0.0, until - self._runtime.now())))
-                    pause = min(1.5 * pause, _LONGEST_PAUSE_S)
+                    self._runtime.sleep(min(next(pauses), max(0.0, until - self._runtime.now())))
             else:
                 self.over()
                 return answer

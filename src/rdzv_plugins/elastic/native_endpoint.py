@@ -23,9 +23,8 @@ from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import token_of
 from rdzv_plugins.kvstore.coordination.service import WHO, client_of, listen_for, open_service, serve_if_here
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
-from rdzv_plugins.kvstore.native.framing import ask_statistics
+from rdzv_plugins.kvstore.native.framing import ask_statistics, is_control_store
 from rdzv_plugins.kvstore.native.server import StoreServer
-from rdzv_plugins.kvstore.native.statistics import is_control_store
 from rdzv_plugins.kvstore.sockets.reach import look
 from rdzv_plugins.plain_text import some
 from rdzv_plugins.rounds.settings_check import compare

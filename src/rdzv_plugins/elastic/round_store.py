@@ -20,14 +20,13 @@ from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, parse_endpoint
 from rdzv_plugins.errors import AccessRefused, EndpointUnreachable
 from rdzv_plugins.job_token import JobToken
+from rdzv_plugins.kvstore.native.framing import greet_guarded
 from rdzv_plugins.kvstore.native.limits import StoreLimits, raise_file_limit
-from rdzv_plugins.kvstore.native.proving import greet_guarded
 from rdzv_plugins.kvstore.native.proxy import StoreProxy
 from rdzv_plugins.kvstore.native.server import Admit
-from rdzv_plugins.kvstore.sockets.interruption import Interruption
-from rdzv_plugins.kvstore.sockets.port_turns import PortTurns
-from rdzv_plugins.kvstore.sockets.reach import Greeting, try_connect
-from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
+from rdzv_plugins.kvstore.sockets.listening import PortTurns
+from rdzv_plugins.kvstore.sockets.reach import Greeting, Interruption, try_connect
+from rdzv_plugins.kvstore.tcpstore.listener import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.options import PortRange
 from rdzv_plugins.rounds.worker_stores import WorkerStores
