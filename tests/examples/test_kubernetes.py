@@ -24,8 +24,7 @@ from kits.examples.manifests import (
 )
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
-from rdzv_launcher.run.command_line.parser import build_parser
-from rdzv_launcher.run.command_line.parsing import parse_arguments
+from rdzv_launcher.run.parser import build_parser, parse_arguments
 from rdzv_plugins import errors
 from rdzv_plugins.schedulers.grace import GRACE
 
@@ -144,7 +143,7 @@ def test_a_job_has_a_pod_for_each_node(job: Manifest, monkeypatch: pytest.Monkey
 def test_a_job_meets_at_etcd(job: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = arguments_of(job, monkeypatch)
     assert (arguments.rdzv_backend, arguments.rdzv_endpoint) == ("etcd", ETCD)
-    assert {"rdzv_id", "node_rank", "nproc_per_node"} <= arguments.given
+    assert {"rdzv_id", "node_rank", "nproc_per_node"} <= arguments.given.keys()
 
 
 @pytest.mark.parametrize("job", JOBS, ids=name_of)
