@@ -8,10 +8,7 @@ import types
 from pathlib import Path
 
 from rdzv_launcher.bench import arguments as bench
-from rdzv_launcher.tools import conformance, new_backend, serve
-from rdzv_launcher.tools.logs import command as logs
-from rdzv_launcher.tools.stacks import command as stacks
-from rdzv_launcher.tools.status import command as status
+from rdzv_launcher.tools import conformance, logs, new_backend, serve, stacks, status
 from rdzv_launcher.tools.timeline import command as timeline
 from rdzv_launcher.tools.top import command as top
 from rdzv_plugins import coordination
