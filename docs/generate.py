@@ -2,8 +2,9 @@
 
 They are tables of what is declared: options of the built-in backends, exit codes of errors, capabilities, metrics. What
 docstrings say is put into the site by mkdocstrings, where a page has a line that begins with ``:::``. A page has two
-parts: what is above its marker is written by hand and kept. An option without its text stops the generator, which names
-all of them. Nothing here imports torch: the pages are those of any machine.
+parts: what is above its marker is written by hand and kept; of command-line.md it is what is between two markers that
+is written. An option without its text stops the generator, which names all of them. Nothing here imports torch: the
+pages are those of any machine.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from griffe import Docstring
 
 from rdzv_launcher.run.agent_metrics import AGENT
 from rdzv_launcher.run.metrics import STORE, Metric
+from rdzv_launcher.run.options import OPTIONS, RunOptions, flag_of, help_of
 from rdzv_plugins import errors
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.host.catalog import Entry
@@ -32,6 +34,10 @@ from rdzv_plugins.options import describe_options
 REFERENCE = Path(__file__).parent / "reference"
 COMMAND = "python docs/generate.py"
 MARKER = f"<!-- From here on written by `{COMMAND}`: change the docstrings, not this. -->\n"
+OPTIONS_BEGIN = f"<!-- From here on written by `{COMMAND}`: change src/launcher/rdzv_launcher/run/options.py. -->\n"
+OPTIONS_END = "<!-- Up to here. -->\n"
+FIRST_OWN = "exit_barrier_timeout"
+"""The first option of ``rdzv-run`` that torchrun does not have."""
 OURS = "rdzv-plugins"
 BASES = (WorkerStoreOptions, DynamicSettings, ElasticOptions, TlsOptions)
 """Options dataclasses from which plug-ins derive theirs."""
@@ -42,6 +48,9 @@ _FOR_SCHEDULERS = (
     "worker's own among them, are in [Command line](command-line.md#exit-codes)."
 )
 
+_CODE = re.compile(
+    r"--rdzv-conf \w+=[\w|:.\[\]-]+|--[a-z][a-z_-]*\w(=[\w|,.@]*\w)?|/?[A-Z]{3,}_[A-Z_]+(=[\w,.]*\w)?|/[a-z]+\b"
+)
 _WIDTH = 120
 _WHERE = (
     "A git host shows no docstrings here: they are in "
@@ -196,6 +205,23 @@ def metrics(declared: Sequence[tuple[str, Sequence[Metric]]]) -> str:
     return "\n\n".join(pages)
 
 
+def run_options() -> str:
+    """The table of the options of ``rdzv-run`` that torchrun does not have."""
+    rows = []
+    for info in describe_options(RunOptions)[list(OPTIONS).index(FIRST_OWN) :]:
+        metadata = OPTIONS[info.name].metadata
+        names = [f"`{each}`" for each in (metadata.get("short"), flag_of(info.name)) if each]
+        if "flag" not in metadata:
+            names = [f"`--rdzv-conf {info.name}=`"]
+        takes = (
+            metadata.get("metavar", info.type) if info.type == "text" or info.name == "rdzv_no_plugin" else info.type
+        )
+        takes = "" if metadata.get("flag") and info.type == "true or false" else takes
+        default = {"False": "off", "": "none", None: "none", "0.0": "0"}.get(info.default, info.default)
+        rows.append([", ".join(names), default or "", takes, _CODE.sub(r"`\g<0>`", help_of(info.name))])
+    return table(["option", "default", "takes", "does"], rows)
+
+
 def _complain(missing: Sequence[str]) -> None:
     if missing:
         raise Undocumented("\n".join(sorted(missing)))
@@ -218,7 +244,13 @@ def pages() -> dict[Path, str]:
         "capabilities.md": capabilities(Capability, backends),
         "metrics.md": metrics([("Of an agent", AGENT), ("Of a store", STORE)]),
     }
-    return {REFERENCE / name: _kept(REFERENCE / name) + "\n" + text + "\n" for name, text in written.items()}
+    found = {REFERENCE / name: _kept(REFERENCE / name) + "\n" + text + "\n" for name, text in written.items()}
+    path = REFERENCE / "command-line.md"
+    before, _, rest = path.read_text().partition(OPTIONS_BEGIN)
+    _, marker, after = rest.partition(OPTIONS_END)
+    if not marker:
+        raise ValueError(f"{path} has no lines {OPTIONS_BEGIN.strip()!r} and {OPTIONS_END.strip()!r}")
+    return found | {path: f"{before}{OPTIONS_BEGIN}\n{run_options()}\n\n{OPTIONS_END}{after}"}
 
 
 def _kept(path: Path) -> str:

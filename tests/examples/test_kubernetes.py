@@ -23,8 +23,7 @@ from kits.examples.manifests import (
 )
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
-from rdzv_launcher.run.command_line.parser import build_parser
-from rdzv_launcher.run.command_line.parsing import parse_arguments
+from rdzv_launcher.run.parser import build_parser, parse_arguments
 from rdzv_plugins import errors
 from rdzv_plugins.schedulers.grace import GRACE
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kits import ROOT
 
-from rdzv_launcher.run.command_line.parsing import parse_arguments
+from rdzv_launcher.run.parser import parse_arguments
 
 pytestmark = pytest.mark.thorough
 

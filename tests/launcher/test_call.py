@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import json
 import os
@@ -220,12 +219,3 @@ def test_logs_as_torchs_configuration_has_them(tmp_path: Path, capfd: pytest.Cap
         ("attempt_0", str(rank), f"{name}.log") for rank in (0, 1) for name in ("stderr", "stdout")
     ]
     assert files["attempt_0", "0", "stderr.log"].read_text() == "rank 0 says stderr\n"
-
-
-@pytest.mark.thorough
-def test_fields_of_the_configuration_are_torchs() -> None:
-    from torch.distributed.launcher.api import LaunchConfig as Torchs
-
-    theirs, ours = ({each.name: each for each in dataclasses.fields(config)} for config in (Torchs, LaunchConfig))
-    assert [(name, each.init) for name, each in ours.items()] == [(name, each.init) for name, each in theirs.items()]
-    assert {name for name in ours if ours[name].default != theirs[name].default} == {"rdzv_backend"}

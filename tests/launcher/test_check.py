@@ -15,7 +15,7 @@ from kits.etcd import etcd_kit
 from kits.eventually import eventually
 from kits.launcher.harness import Cluster, free_port, server
 
-from rdzv_launcher.run.checks import CHECKS
+from rdzv_launcher.run.check import CHECKS
 from rdzv_launcher.run.cli import main
 from rdzv_launcher.run.preparation import STEPS
 from rdzv_plugins.endpoints import Endpoint

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from kits.launcher.harness import BIN
 
-from rdzv_launcher.run.cli import main
 from rdzv_launcher.tools import cli as tools
 
 RUN, TOOLS = [str(BIN / "rdzv-run")], [str(BIN / "rdzv")]
@@ -67,44 +66,6 @@ def test_a_backend_of_torchs_imports_it(tmp_path: Path) -> None:
         assert text.endswith(f"logs at {level}")
     code, text = ended(command, tmp_path, watched=False)
     assert (code, "level unset\n" in text) == (0, True), text
-
-
-REFUSED: list[tuple[str, list[str], dict[str, str]]] = [
-    ("--preload", ["--preload=no-module"], {}),
-    ("--preload", ["--preload=csv", "--no-python", "/bin/true"], {}),
-    ("--hang-timeout", ["--hang-timeout=0.5"], {}),
-    ("RDZV_HANG_TIMEOUT", [], {"RDZV_HANG_TIMEOUT": "-1"}),
-    ("hang_timeout", ["--rdzv-conf=hang_timeout=0.1"], {}),
-    ("--health-port", ["--health-port=65536"], {}),
-    ("TORCHELASTIC_HEALTH_CHECK_PORT", [], {"TORCHELASTIC_HEALTH_CHECK_PORT": "http"}),
-    ("--preempt-grace", ["--preempt-grace=0.5"], {}),
-    ("--notice-signals", ["--notice-signals=USR1"], {}),
-    ("--notice-signals", ["--preempt-grace=9", "--notice-signals=ALRM"], {}),
-    ("NONE", ["--rdzv-conf=preempt_grace=9,notice_signals=TERM:NONE"], {}),
-    ("store", ["--rdzv-conf=store=native"], {}),
-    ("store_threads", ["--rdzv-conf=store=parallel,store_threads=65"], {}),
-    ("PET_MAX_RESTARTS", [], {"PET_MAX_RESTARTS": "x"}),
-    ("TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", [], {"TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT": "0"}),
-    ("--rdzv-id", ["--rdzv-backend=etcd", "--rdzv-endpoint=h:1"], {}),
-    ("RDZV_ETCD_PASSWORD", ["--rdzv-backend=etcd", "--rdzv-endpoint=h:1", "--rdzv-id=a"], {"RDZV_ETCD_USER": "u"}),
-]
-"""What is named, the flags, and the variables."""
-
-
-@pytest.mark.parametrize(("named", "flags", "variables"), REFUSED)
-def test_what_cannot_be_is_refused_by_name(
-    named: str,
-    flags: list[str],
-    variables: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    (tmp_path / "train.py").touch()
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert main([*flags, str(tmp_path / "train.py")]) == 2
-    assert named in capfd.readouterr().err.partition("rdzv-run: error: ")[2]
 
 
 @pytest.mark.parametrize("words", [[], ["statsu"]])

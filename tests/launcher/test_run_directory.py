@@ -17,7 +17,7 @@ from kits.launcher.starts_workers import spec_of
 from msgspec.structs import replace
 
 from rdzv_launcher.console import report
-from rdzv_launcher.run import limits, names
+from rdzv_launcher.run import machine, names
 from rdzv_launcher.run.run_directory import RunDirectory
 from rdzv_launcher.run.stacks.node import Node, NodeStacks
 from rdzv_launcher.run.workers.output.log_files import LogFiles
@@ -94,7 +94,7 @@ def test_what_the_system_refuses_is_never_an_internal_error(capsys: pytest.Captu
 def test_a_machine_without_proc_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "listdir", refusing(errno.ENOENT, "/proc/self/fd"))
     with pytest.raises(LimitTooLow, match="/proc"):
-        limits.require_files(1)
+        machine.require_files(1)
 
 
 def launched(directory: Path, program: str, *flags: str) -> subprocess.CompletedProcess[str]:

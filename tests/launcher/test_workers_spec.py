@@ -198,18 +198,16 @@ def test_spec_knows_all_that_torchs_worker_spec_does() -> None:
 
 
 def test_round_is_made_ready_without_torch(tmp_path: Path) -> None:
-    """From the flags, which somebody else has parsed, to what is started, and to what is read of its end."""
-    args = get_args_parser().parse_args(["--tee=3", f"--log-dir={tmp_path}", "train.py"])
-    args.preload = ""  # a flag of ours
-    args.log_line_prefix_template = ""  # and one that torch 2.13 does not have
+    """From the flags to what is started, and to what is read of its end."""
     program = f"""
-import argparse, os, sys
+import os, sys
+from rdzv_launcher.run.parser import parse_arguments
 from rdzv_launcher.run.workers import causes, event_log, failures, file_timer, logs_specs, spec, starts
 from rdzv_launcher.run.workers.output import log_files, output
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.interfaces import Failure, Request
 from rdzv_plugins.interfaces import StoreInfo
-args = argparse.Namespace(**{vars(args)!r})
+args = parse_arguments(['--tee=3', '--log-dir={tmp_path}', 'train.py'])
 request = Request(backend="static", run_id="job", endpoint="", min_nodes=1, max_nodes=1, nproc_per_node=1)
 spec = spec.read_spec(args, request)
 ours = output.Output(spec, log_files.LogFiles(spec, ""))

@@ -8,8 +8,7 @@ import subprocess
 import pytest
 
 from rdzv_launcher.completion import SHELLS
-from rdzv_launcher.run.command_line.parser import build_parser
-from rdzv_launcher.run.command_line.parsing import parse_arguments
+from rdzv_launcher.run.parser import build_parser, parse_arguments
 from rdzv_launcher.tools import cli
 
 

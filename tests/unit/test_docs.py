@@ -7,13 +7,7 @@ import sys
 import types
 from pathlib import Path
 
-import pytest
-
 from rdzv_launcher.bench import arguments as bench
-from rdzv_launcher.run.command_line.options import Switch, Value
-from rdzv_launcher.run.command_line.own import TITLE
-from rdzv_launcher.run.command_line.parser import build_parser
-from rdzv_launcher.run.own_options import OwnOptions
 from rdzv_launcher.tools import conformance, logs, new_backend, serve, stacks, status
 from rdzv_launcher.tools.timeline import command as timeline
 from rdzv_launcher.tools.top import command as top
@@ -27,7 +21,6 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 COMMAND_LINE = (DOCS / "reference/command-line.md").read_text()
 PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "native").glob("*.md")]
-OURS = next(group for group in build_parser()._action_groups if group.title == TITLE)._group_actions
 
 
 def section(text: str, heading: str) -> str:
@@ -38,24 +31,9 @@ def section(text: str, heading: str) -> str:
     return found[1]
 
 
-@pytest.mark.parametrize(
-    ("heading", "options", "none"), [("## rdzv serve", StoreLimits, ""), ("## Restarts", OwnOptions, "unset")]
-)
-def test_options_are_those_of_the_code(heading: str, options: type, none: str) -> None:
-    rows = [
-        f"| `{info.name}` | {info.default or none} | {info.type} | {info.help} |" for info in describe_options(options)
-    ]
-    assert re.findall(r"^\| `\w+` \|.*$", section(COMMAND_LINE, heading), re.MULTILINE) == rows
-
-
-def test_own_flags_and_their_variables_are_documented() -> None:
-    table, variables = (
-        section(COMMAND_LINE, heading) for heading in ("## Flags of rdzv-run", "## Environment variables")
-    )
-    for action in OURS:
-        row = ", ".join(f"`{flag}`" for flag in action.option_strings if "_" not in flag)
-        assert re.search(rf"^\| {re.escape(row)}[ |]", table, re.MULTILINE), row
-        assert (f"`PET_{action.dest.upper()}`" in variables) == isinstance(action, Value | Switch), row
+def test_limits_of_rdzv_serve_are_those_of_the_code() -> None:
+    rows = [f"| `{each.name}` | {each.default} | {each.type} | {each.help} |" for each in describe_options(StoreLimits)]
+    assert re.findall(r"^\| `\w+` \|.*$", section(COMMAND_LINE, "## rdzv serve"), re.MULTILINE) == rows
 
 
 TOOLS = {

@@ -7,7 +7,7 @@ import pytest
 
 from rdzv_plugins import option
 from rdzv_plugins.errors import OptionError, UsageError
-from rdzv_plugins.options import PortRange, WorkerStoreOptions, describe_options, parse_conf, parse_options
+from rdzv_plugins.options import PortRange, describe_options, parse_conf, parse_options
 
 
 @dataclass(frozen=True)
@@ -116,15 +116,6 @@ def test_class_that_checks_its_fields_itself_is_quoted():
 
     with pytest.raises(OptionError, match="backend 'toy': low=3 is not below 2"):
         parse_options(Picky, {"low": "3"}, "backend 'toy'")
-
-
-def test_workers_get_torchs_store_unless_told_otherwise():
-    assert parse_options(WorkerStoreOptions, {}, "backend 'toy'").store == "torch"
-    given = parse_options(WorkerStoreOptions, {"store": "parallel", "store_threads": "64"}, "backend 'toy'")
-    assert (given.store, given.store_threads) == ("parallel", 64)
-    for key, value in {"store": "paralel", "store_threads": "65"}.items():
-        with pytest.raises(OptionError, match=f"{key}={value} is not accepted"):
-            parse_options(WorkerStoreOptions, {key: value}, "backend 'toy'")
 
 
 def test_description_has_every_field_in_order_and_its_defaults_can_be_given_back():

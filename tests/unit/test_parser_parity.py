@@ -15,12 +15,13 @@ from torch.distributed.launcher.api import LaunchConfig as TorchsLaunchConfig
 from torch.distributed.run import get_args_parser
 
 from rdzv_launcher.call.config import LaunchConfig
-from rdzv_launcher.run.command_line.options import Switch, Value
-from rdzv_launcher.run.command_line.parser import build_parser
-from rdzv_launcher.run.command_line.parsing import parse_arguments
+from rdzv_launcher.run.options import KEYS, OPTIONS, kind_of, variables_of
+from rdzv_launcher.run.parser import build_parser, parse_arguments, read_keys
 from rdzv_plugins.errors import UsageError
 
-UNSET_UNLESS_GIVEN = {"master_addr", "node_rank", "rdzv_backend", "rdzv_id"}
+UNSET_UNLESS_GIVEN = {"master_addr", "node_rank", "rdzv_backend", "rdzv_id"} | {
+    f"duplicate_{name}_filters" for name in ("stdout", "stderr")
+}
 """Here None means "not given": the launcher has to tell a default from a choice."""
 
 
@@ -44,9 +45,9 @@ WRONG = {int: "3.5", float: "soon"}
 
 @pytest.fixture(autouse=True)
 def no_variables(monkeypatch):
-    for action in get_args_parser()._actions:
-        monkeypatch.delenv(f"PET_{action.dest.upper()}", raising=False)
-    monkeypatch.delenv("TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", raising=False)
+    for name in OPTIONS:
+        for variable in variables_of(name):
+            monkeypatch.delenv(variable, raising=False)
 
 
 def optional(parser):
@@ -62,7 +63,13 @@ def differences(torchs, ours):
     found = [(fact, getattr(torchs, fact), getattr(ours, fact)) for fact in FACTS]
     found.append(("type", *(getattr(each.type or str, "__name__", None) for each in (torchs, ours))))
     found.append(("spellings", set(torchs.option_strings), set(ours.option_strings)))
-    found.append(("reads a variable", isinstance(torchs, env | check_env), isinstance(ours, Value | Switch)))
+    found.append(
+        (
+            "reads a variable",
+            isinstance(torchs, env | check_env),
+            ours.dest in OPTIONS and variables_of(ours.dest) != [],
+        )
+    )
     if torchs.dest not in UNSET_UNLESS_GIVEN:
         found.append(("default", torchs.default, ours.default))
     return [f"{fact}: torchrun's is {theirs!r}, ours {own!r}" for fact, theirs, own in found if theirs != own]
@@ -71,27 +78,27 @@ def differences(torchs, ours):
 def parsed_by_both(argv):
     """torch's namespace, and ours less our own options."""
     torchs = vars(get_args_parser().parse_args(argv))
-    ours = vars(parse_arguments(argv))
-    return torchs, {dest: ours.get(dest, "missing") for dest in torchs}
+    ours = parse_arguments(argv)
+    return torchs, {dest: getattr(ours, dest) for dest in torchs}
 
 
-OPTIONS = optional(get_args_parser())
+TORCHS = optional(get_args_parser())
 ENDS = "print_completion"
-SPELLINGS = [(spelling, each.dest) for each in OPTIONS for spelling in each.option_strings if each.dest != ENDS]
-FROM_ENVIRONMENT = [action.dest for action in OPTIONS if isinstance(action, env | check_env)]
+SPELLINGS = [(spelling, each.dest) for each in TORCHS for spelling in each.option_strings if each.dest != ENDS]
+FROM_ENVIRONMENT = [action.dest for action in TORCHS if isinstance(action, env | check_env)]
 
 
 def action_of(dest):
-    (action,) = [action for action in OPTIONS if action.dest == dest]
+    (action,) = [action for action in TORCHS if action.dest == dest]
     return action
 
 
 def test_every_option_of_torchs_is_one_of_ours():
     ours = {action.dest: action for action in build_parser()._actions}
-    missing = [f"{'/'.join(action.option_strings)} is missing" for action in OPTIONS if action.dest not in ours]
+    missing = [f"{'/'.join(action.option_strings)} is missing" for action in TORCHS if action.dest not in ours]
     differ = [
         f"{'/'.join(action.option_strings)}: {difference}"
-        for action in OPTIONS
+        for action in TORCHS
         if action.dest in ours
         for difference in differences(action, ours[action.dest])
     ]
@@ -99,14 +106,9 @@ def test_every_option_of_torchs_is_one_of_ours():
 
 
 def test_every_field_of_torchs_launch_config_is_one_of_ours():
-    ours, theirs = ({each.name for each in dataclasses.fields(cls)} for cls in (LaunchConfig, TorchsLaunchConfig))
-    assert not theirs - ours, f"missing in LaunchConfig: {', '.join(sorted(theirs - ours))}"
-
-
-def test_positional_arguments_are_torchs():
-    torchs, ours = ([a for a in p._actions if not a.option_strings] for p in (get_args_parser(), build_parser()))
-    for theirs, own in zip(torchs, ours, strict=True):
-        assert differences(theirs, own) == []
+    theirs, ours = ({each.name: each for each in dataclasses.fields(cls)} for cls in (TorchsLaunchConfig, LaunchConfig))
+    assert [(name, each.init) for name, each in ours.items()] == [(name, each.init) for name, each in theirs.items()]
+    assert {name for name in ours if ours[name].default != theirs[name].default} == {"rdzv_backend"}
 
 
 @pytest.mark.parametrize(("spelling", "dest"), SPELLINGS, ids=[spelling for spelling, _ in SPELLINGS])
@@ -133,13 +135,13 @@ def test_variable_is_read_as_torch_reads_it_and_a_flag_wins_over_it(dest, monkey
         torchs, ours = parsed_by_both(["train.py"])
         assert ours[dest] == torchs[dest], text
         assert type(ours[dest]) is type(torchs[dest]), text
-        assert dest in (args := parse_arguments(["train.py"])).given & args.by_variable
+        assert parse_arguments(["train.py"]).given[dest] == f"PET_{dest.upper()}"
         torchs, ours = parsed_by_both(argv)
         assert ours[dest] == torchs[dest]
-        assert dest in (args := parse_arguments(argv)).given - args.by_variable
+        assert parse_arguments(argv).given[dest].startswith("--")
 
 
-@pytest.mark.parametrize("dest", [action.dest for action in OPTIONS if action.type in WRONG])
+@pytest.mark.parametrize("dest", [action.dest for action in TORCHS if action.type in WRONG])
 def test_value_of_a_wrong_type_is_refused_and_its_source_named(dest, monkeypatch, capsys):
     action = action_of(dest)
     wrong = WRONG[action.type]
@@ -186,23 +188,55 @@ def test_whatever_follows_the_script_is_the_scripts(flags):
     for word in [*OF_SCRIPTS.split(), "-h", "--help", "--version", "--check", "--bogus", "-1", "--preflight"]:
         args = parse_arguments([*flags, "s.py", word, "7"])
         assert (args.training_script, args.training_script_args) == ("s.py", [word, "7"])
-        assert not args.given & {"preload", "tee", "verbose", "check", "node_rank"}, word
+        assert not args.given.keys() & {"preload", "tee", "verbose", "check", "node_rank"}, word
 
 
-@pytest.mark.parametrize("of_torch", ["7.5", "long", None])
-@pytest.mark.parametrize("ours", ["6", "long", None])
-@pytest.mark.parametrize("flag", ["5", None])
-def test_torchs_variable_of_the_exit_barrier_is_the_last_to_be_asked(flag, ours, of_torch, monkeypatch):
-    for name, value in (("TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", of_torch), ("PET_EXIT_BARRIER_TIMEOUT", ours)):
-        if value:
-            monkeypatch.setenv(name, value)
-    argv = [*([f"--exit-barrier-timeout={flag}"] if flag else []), "t.py"]
-    if (counts := flag or ours or of_torch or "300") == "long":
-        name = "PET_EXIT_BARRIER_TIMEOUT" if ours else "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT"
-        with pytest.raises(UsageError, match=f"^{name}=long: not a valid float"):
-            parse_arguments(argv)
-    else:
-        assert parse_arguments(argv).exit_barrier_timeout == float(counts)
+VALUES = {bool: ("1", "0"), float: ("5.0", "6.0"), int: ("5", "6")}
+
+
+def texts_of(name):
+    kind, choices = kind_of(name)
+    return choices or VALUES.get(kind) or ("a", "b")
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIONS if len(variables_of(name)) > 1])
+def test_own_variable_wins_over_the_one_of_another_name(name, monkeypatch):
+    own, other = variables_of(name)
+    first, second = texts_of(name)
+    kind, _ = kind_of(name)
+    for variable, text in ((other, first), (own, second)):
+        monkeypatch.setenv(variable, text)
+        args = parse_arguments(["t.py"])
+        assert args.given[name] == variable
+        assert str(int(getattr(args, name)) if kind is bool else getattr(args, name)).strip() in (text, "on", "")
+    if kind in WRONG:
+        monkeypatch.setenv(own, WRONG[kind])
+        with pytest.raises(UsageError, match=f"^{own}={WRONG[kind]}: not a valid"):
+            parse_arguments(["t.py"])
+
+
+@pytest.mark.parametrize("name", sorted(KEYS))
+def test_key_counts_where_neither_flag_nor_variable_is_given(name, monkeypatch):
+    text = texts_of(name)[0]
+    args = parse_arguments([f"--rdzv-conf={name}={text}", "t.py"])
+    read_keys(args)
+    assert str(int(value) if isinstance(value := getattr(args, name), bool) else value) == text
+    assert args.given[name] == f"--rdzv-conf {name}"
+    if variables_of(name):
+        monkeypatch.setenv(variables_of(name)[0], text)
+        args = parse_arguments([f"--rdzv-conf={name}={texts_of(name)[1]}", "t.py"])
+        before = getattr(args, name)
+        read_keys(args)
+        assert (getattr(args, name), args.given[name]) == (before, variables_of(name)[0])
+    if OPTIONS[name].metadata["minimum"] is not None:
+        with pytest.raises(UsageError, match=f"{name}=-1 "):
+            read_keys(parse_arguments([f"--rdzv-conf={name}=-1", "t.py"]))
+
+
+def test_parts_of_a_list_are_separated_by_colons_in_a_key():
+    args = parse_arguments(["--rdzv-conf=ranks_filter=0:8-15,timeline=/a:b", "t.py"])
+    read_keys(args)
+    assert (args.ranks_filter, args.timeline) == ("0,8-15", "/a:b")
 
 
 @pytest.mark.parametrize(

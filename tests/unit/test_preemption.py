@@ -18,17 +18,17 @@ import pytest
 from msgspec.structs import replace
 
 from rdzv_launcher.call import launching
+from rdzv_launcher.call.agent import Answer
 from rdzv_launcher.call.config import LaunchConfig
-from rdzv_launcher.call.errors import LaunchStopped
-from rdzv_launcher.call.order import Answer
-from rdzv_launcher.call.relayed_signals import RelayedSignals
+from rdzv_launcher.call.launching import RelayedSignals
+from rdzv_launcher.call.results import LaunchStopped
 from rdzv_launcher.run.agent.stopping_signals import StoppingSignals
 from rdzv_launcher.run.keeper import keeper_process
 from rdzv_launcher.run.notice import node as node_module
 from rdzv_launcher.run.notice.agreement import Agreement, Report, Word, report_of, word_of
 from rdzv_launcher.run.notice.node import Board, NodeNotices
 from rdzv_launcher.run.notice.settings import read_notice
-from rdzv_launcher.run.own_options import OwnOptions
+from rdzv_launcher.run.options import RunOptions
 from rdzv_launcher.run.run_directory import RunDirectory
 from rdzv_launcher.run.signals import given_back
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
@@ -386,12 +386,12 @@ def test_a_node_tells_of_its_notice_until_node_rank_0_has_heard(
 @pytest.mark.parametrize("name", ["SIGRTMIN", "XCPU", "WINCH", "ALRM", "CHLD"])
 def test_what_would_kill_the_processes_beside_the_agent_is_no_notice(name: str) -> None:
     with pytest.raises(UsageError, match=f"SIG{name.removeprefix('SIG')} cannot be a notice"):
-        read_notice(OwnOptions(preempt_grace=60.0, notice_signals=f"TERM,{name}"))
-    told = read_notice(OwnOptions(preempt_grace=60.0, notice_signals="HUP,INT,QUIT,TERM,USR1,USR2")).signals
+        read_notice(RunOptions(preempt_grace=60.0, notice_signals=f"TERM,{name}"))
+    told = read_notice(RunOptions(preempt_grace=60.0, notice_signals="HUP,INT,QUIT,TERM,USR1,USR2")).signals
     assert {*told} <= {*keeper_process.DEAF_TO}, "all others ignore what is a notice"
-    read_notice(OwnOptions(), [signal.SIGALRM])
+    read_notice(RunOptions(), [signal.SIGALRM])
     with pytest.raises(UsageError, match="SIGALRM"):  # the alarm of the grace
-        read_notice(OwnOptions(preempt_grace=60.0), [signal.SIGALRM])
+        read_notice(RunOptions(preempt_grace=60.0), [signal.SIGALRM])
 
 
 @pytest.mark.parametrize(

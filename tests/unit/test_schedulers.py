@@ -13,8 +13,7 @@ import pytest
 from kits.messages import check_message
 from kits.unit import scheduler_variables as of
 
-from rdzv_launcher.run.command_line.parsing import parse_arguments
-from rdzv_launcher.run.command_line.variables import blaming_variables
+from rdzv_launcher.run.parser import blaming, parse_arguments
 from rdzv_launcher.run.request import build_request
 from rdzv_plugins.endpoints import parse_endpoint
 from rdzv_plugins.errors import UsageError
@@ -39,7 +38,7 @@ class Launch:
         for name, value in variables.items():
             self.monkeypatch.setenv(name, value)
         args = parse_arguments([*flags, "train.py"])
-        with blaming_variables(args):
+        with blaming(args):
             return build_request(args, self.host.resolve_request, self.host.catalog.meets_at)
 
 

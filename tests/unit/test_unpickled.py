@@ -13,8 +13,7 @@ CALLS = {"eval", "exec"}
 OF_THIS_MACHINE = {
     # a call from Python: files and pipes between processes of one user, in a directory with mode 0700
     "launcher/rdzv_launcher/call/agent.py": {"pickle"},
-    "launcher/rdzv_launcher/call/agent_process.py": {"pickle"},
-    "launcher/rdzv_launcher/call/function_file.py": {"pickle"},
+    "launcher/rdzv_launcher/call/function.py": {"pickle"},
     "launcher/rdzv_launcher/call/launching.py": {"pickle"},
     "launcher/rdzv_launcher/call/results.py": {"pickle"},
     "launcher/rdzv_launcher/call/spawned.py": {"pickle"},

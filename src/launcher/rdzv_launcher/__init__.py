@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from rdzv_launcher.call.config import DefaultLogsSpecs, LaunchConfig
-    from rdzv_launcher.call.errors import AgentLost, LaunchStopped, ResultLost, WorkersFailed, WorkerTraceback
     from rdzv_launcher.call.launching import elastic_launch
+    from rdzv_launcher.call.results import AgentLost, LaunchStopped, ResultLost, WorkersFailed, WorkerTraceback
     from rdzv_launcher.run.workers.failures import WorkerFailure
     from rdzv_launcher.run.workers.streams import Std
 
@@ -31,15 +31,15 @@ __all__ = [
 ]
 
 _PLACES = {
-    "AgentLost": "call.errors",
+    "AgentLost": "call.results",
     "DefaultLogsSpecs": "call.config",
     "LaunchConfig": "call.config",
-    "LaunchStopped": "call.errors",
-    "ResultLost": "call.errors",
+    "LaunchStopped": "call.results",
+    "ResultLost": "call.results",
     "Std": "run.workers.streams",
     "WorkerFailure": "run.workers.failures",
-    "WorkerTraceback": "call.errors",
-    "WorkersFailed": "call.errors",
+    "WorkerTraceback": "call.results",
+    "WorkersFailed": "call.results",
     "elastic_launch": "call.launching",
 }
 

@@ -6,7 +6,6 @@ does what an agent will do; its own stdout and stderr are what a user would see.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -21,7 +20,8 @@ from msgspec.structs import replace
 
 from rdzv_launcher import queued_stderr
 from rdzv_launcher.console import open_standard_streams, setup_logging
-from rdzv_launcher.run.own_options import read_logs, read_own
+from rdzv_launcher.run.options import RunOptions
+from rdzv_launcher.run.parser import parse_arguments, read_keys
 from rdzv_launcher.run.request import build_request
 from rdzv_launcher.run.workers.environment import ERROR_FILE
 from rdzv_launcher.run.workers.error_files import hand_to_scheduler
@@ -36,9 +36,7 @@ from rdzv_plugins.interfaces import StoreInfo
 
 def parsed(argv: list[str]) -> str:
     """A command line, as an argument of this program."""
-    from rdzv_launcher.run.command_line.parsing import parse_arguments
-
-    return json.dumps(vars(parse_arguments(argv)), default=sorted)
+    return json.dumps(vars(parse_arguments(argv)))
 
 
 def spec_of(argv: list[str]) -> WorkersSpec:
@@ -46,8 +44,9 @@ def spec_of(argv: list[str]) -> WorkersSpec:
 
 
 def _spec(text: str) -> WorkersSpec:
-    args = argparse.Namespace(**json.loads(text))
-    return read_spec(args, build_request(args), logs=read_logs(read_own(args)))
+    args = RunOptions(**json.loads(text))
+    read_keys(args)
+    return read_spec(args, build_request(args))
 
 
 def group_of(nproc: int, attempt: int = 0) -> WorkerGroup:

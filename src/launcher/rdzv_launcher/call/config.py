@@ -1,17 +1,23 @@
-"""The settings of a launch from Python. Names and defaults are those of torch's class, which is accepted, too."""
+"""The settings of a launch from Python, as torch's class has them, and the command line that says the same.
+
+Names and defaults are those of torch's class, which is accepted, too. Where an error names a flag, ``blaming_fields``
+names the field.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import os
+import re
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rdzv_launcher.run.command_line.torchrun import SIGNALS
+from rdzv_launcher.run.options import KEYS, OPTIONS, RunOptions, flag_of
 from rdzv_launcher.run.workers.streams import Std
-from rdzv_plugins.errors import UsageError
+from rdzv_plugins.errors import RdzvError, UsageError
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ class LaunchConfig:
     event_log_handler: str = "null"
     numa_options: Any = None
     """The NUMA binding of the workers, as torch's ``NumaOptions``."""
-    signals_to_handle: str = SIGNALS
+    signals_to_handle: str = RunOptions.signals_to_handle
     duplicate_stdout_filters: Sequence[str] | None = None
     duplicate_stderr_filters: Sequence[str] | None = None
     virtual_local_rank: bool = False
@@ -131,3 +137,134 @@ def as_ours(config: Any) -> LaunchConfig:
     if values["rdzv_configs"].get("timeout") == _TORCHS_TIMEOUT:
         del values["rdzv_configs"]["timeout"]
     return LaunchConfig(**values)
+
+
+_METHODS = ("spawn", "fork", "forkserver")
+_BARRIER = "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT"
+_RANK = "rank"
+"""torch's key in ``rdzv_configs`` for the node's rank."""
+_FIELDS = {
+    **{flag_of(name): f"rdzv_configs[{name!r}]" for name in KEYS},
+    **{flag_of(each.name): each.name for each in dataclasses.fields(LaunchConfig)},
+    "--nnodes": "min_nodes, max_nodes",
+    "--rdzv-conf": "rdzv_configs",
+    "--rdzv-id": "run_id",
+    "--node-rank": "rdzv_configs['rank']",
+    "--log-dir": "logs_specs.log_dir",
+    "--redirects": "logs_specs.redirects",
+    "--tee": "logs_specs.tee",
+    "--local-ranks-filter": "logs_specs.local_ranks_filter",
+    "--numa-binding": "numa_options",
+    "--exit-barrier-timeout": _BARRIER,
+}
+"""What an error says about a flag, it should say about this field."""
+_EVEN_EMPTY = ("event_log_handler", "signals_to_handle", "nproc_per_node")
+_NO_FLAGS = ("logs_specs", "log_line_prefix_template")
+"""Fields that have an option's name, and are handed over otherwise."""
+
+
+def flags_of(config: LaunchConfig, environ: Mapping[str, str] | None = None) -> list[str]:
+    """The flags; variables named PET_... do not count, as in torch. Raises ``UsageError`` that names the field.
+
+    ``environ`` is used instead of this process's environment.
+    """
+    for name in ("min_nodes", "max_nodes", "max_restarts"):
+        _require(config, name, isinstance(getattr(config, name), int), "a whole number")
+    _require(config, "monitor_interval", isinstance(config.monitor_interval, int | float), "a number of seconds")
+    _require(config, "shutdown_timeout", isinstance(config.shutdown_timeout, int | None), "a number of seconds")
+    _require(config, "start_method", config.start_method in _METHODS, f"one of {', '.join(_METHODS)}")
+    same = (each.name for each in dataclasses.fields(config) if each.name in OPTIONS and each.name not in _NO_FLAGS)
+    values = {name: getattr(config, name) for name in same} | {
+        "nnodes": f"{config.min_nodes}:{config.max_nodes}",
+        "rdzv_id": config.run_id or (uuid.uuid4().hex if config.max_nodes == 1 else ""),
+        "rdzv_conf": _conf(config),
+        "duplicate_stdout_filters": _listed(config.duplicate_stdout_filters),
+        "duplicate_stderr_filters": _listed(config.duplicate_stderr_filters),
+        "exit_barrier_timeout": _seconds((os.environ if environ is None else environ).get(_BARRIER, "")),
+        "numa_binding": _numa(config),
+        **_logs(config.logs_specs),
+    }
+    rank = str(config.rdzv_configs.get(_RANK, "-1"))
+    if rank != "-1":  # torch's own value for an unknown rank
+        _require(config, "rdzv_configs", rank.isdecimal(), "a rank with a number in 'rank'")
+        values["node_rank"] = rank
+    given = {name: value for name, value in values.items() if value not in (None, False, "") or name in _EVEN_EMPTY}
+    return [flag_of(name) if value is True else f"{flag_of(name)}={value}" for name, value in given.items()]
+
+
+def has_own_logs(specs: Any) -> bool:
+    """True for a third-party class of ``LogsSpecs``, whose decisions flags cannot express."""
+    return specs is not None and type(specs).__name__ != "DefaultLogsSpecs"
+
+
+def blaming_fields(error: RdzvError) -> RdzvError:
+    """The error, naming fields of ``LaunchConfig`` where it named flags."""
+
+    def named(found: re.Match[str]) -> str:
+        return _FIELDS.get(found[0].replace("_", "-"), found[0])
+
+    if error.args and isinstance(error.args[0], str):
+        error.args = (re.sub(r"--[a-z]+(?:[-_][a-z]+)*", named, error.args[0]), *error.args[1:])
+        error.remedy = re.sub(r"--[a-z]+(?:[-_][a-z]+)*", named, error.remedy)
+    return error
+
+
+def _require(config: LaunchConfig, name: str, fits: bool, what: str) -> None:
+    if not fits:
+        raise UsageError(f"LaunchConfig.{name}={getattr(config, name)!r} is not {what}")
+
+
+def _conf(config: LaunchConfig) -> str:
+    values = {key: value for key, value in config.rdzv_configs.items() if key != _RANK}
+    if config.rdzv_timeout != -1:
+        values["timeout"] = config.rdzv_timeout
+    for key, value in values.items():
+        if "," in f"{key}{value}" or "=" in str(key):
+            raise UsageError(f"LaunchConfig.rdzv_configs: {key!r}: {value!r} has a comma in it, or its key a '='")
+    return ",".join(f"{key}={value}" for key, value in values.items())
+
+
+def _listed(texts: Any) -> str:
+    return ",".join(text.replace(",", ",,") for text in texts or ())
+
+
+def _seconds(text: str) -> str:
+    try:
+        return str(float(text)) if text else ""
+    except ValueError:
+        raise UsageError(f"{_BARRIER}={text} is not a number of seconds") from None
+
+
+def _numa(config: LaunchConfig) -> str:
+    if config.numa_options is None:
+        return ""
+    if config.start_method == "fork":
+        raise UsageError(
+            "LaunchConfig.numa_options: what is forked is bound as its caller is",
+            remedy="Use start_method='spawn', or leave out numa_options.",
+        )
+    mode = getattr(config.numa_options, "affinity_mode", config.numa_options)
+    return str(getattr(mode, "value", mode))
+
+
+def _logs(specs: Any) -> dict[str, Any]:
+    """The settings from our class, or torch's class of the same name, which keeps the same under other names."""
+    if specs is None or has_own_logs(specs):
+        return {}
+
+    def of(name: str) -> Any:
+        private = {"log_dir": "_root_log_dir"}.get(name, f"_{name}")
+        return getattr(specs, name, None) if hasattr(specs, name) else getattr(specs, private, None)
+
+    return {
+        "log_dir": of("log_dir") or "",
+        "redirects": _streams(of("redirects")),
+        "tee": _streams(of("tee")),
+        "local_ranks_filter": ",".join(map(str, sorted(of("local_ranks_filter") or ()))),
+    }
+
+
+def _streams(streams: Any) -> str:
+    if isinstance(streams, Mapping):
+        return ",".join(f"{rank}:{int(each)}" for rank, each in sorted(streams.items()))
+    return str(int(streams or 0))

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
 import sys
+import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import forkserver
+from types import FrameType
 from typing import Any
 
 from msgspec.structs import replace
 
-from rdzv_launcher.call import errors
-from rdzv_launcher.call.agent import Agent, interpreter
-from rdzv_launcher.call.agent_process import Function
-from rdzv_launcher.call.config import LaunchConfig, as_ours
-from rdzv_launcher.call.flags import blaming_fields, flags_of, has_own_logs
-from rdzv_launcher.call.function_file import name_of, write_function
-from rdzv_launcher.call.function_worker import Call
-from rdzv_launcher.call.order import Answer, Order
-from rdzv_launcher.call.relayed_signals import RelayedSignals
-from rdzv_launcher.call.results import Results
+from rdzv_launcher.call.agent import Agent, Answer, Function, Order, interpreter
+from rdzv_launcher.call.config import LaunchConfig, as_ours, blaming_fields, flags_of, has_own_logs
+from rdzv_launcher.call.function import Call, name_of, write_function
+from rdzv_launcher.call.results import (
+    AgentLost,
+    ResultLost,
+    Results,
+    WorkersFailed,
+    WorkerTraceback,
+    launch_stopped,
+    workers_failed,
+)
 from rdzv_launcher.run.run_directory import RunDirectory
+from rdzv_launcher.run.signals import read
 from rdzv_plugins.errors import Preempted, RdzvError, UsageError
 
 _SPAWNED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "spawned.py")
@@ -70,7 +76,7 @@ class elastic_launch:  # torch's name
         directory = RunDirectory()
         try:
             return _Launch(as_ours(self._config), self._entrypoint, directory).run(arguments, keywords)
-        except errors.WorkersFailed as error:
+        except WorkersFailed as error:
             # it contains error files, which a caller decorated with torch's ``record`` hands on
             weakref.finalize(error, _remove, directory)
             directory = None  # type: ignore[assignment]
@@ -150,9 +156,9 @@ class _Launch:
         if number is signal.SIGINT:
             raise KeyboardInterrupt
         if number is not None:
-            raise errors.launch_stopped(number)
+            raise launch_stopped(number)
         if answer is None:
-            raise errors.AgentLost(f"the process of the launch (pid {agent.pid}) {agent.how_it_ended}")
+            raise AgentLost(f"the process of the launch (pid {agent.pid}) {agent.how_it_ended}")
         if answer.error is not None:
             raise answer.error
         if answer.first is not None:
@@ -167,15 +173,15 @@ class _Launch:
         also = "".join(f"; also rank {rank}" for rank in answer.failures if rank != answer.first)
         says = f": {first.summary}" if first.record is not None else ""
         text = f"{name_of(self._entrypoint)}: {answer.text}{says}{also}"
-        error = errors.workers_failed(text, name_of(self._entrypoint), answer.failures, answer.first)
+        error = workers_failed(text, name_of(self._entrypoint), answer.failures, answer.first)
         cause = self._results.raised(first.pid) if answer.first_here else None
         if cause is None and first.traceback:
-            cause = errors.WorkerTraceback(first.traceback)
+            cause = WorkerTraceback(first.traceback)
         raise error from cause
 
     def _returned(self, rank: int, pid: int) -> Any:
         if not self._results.has(pid):
-            raise errors.ResultLost(
+            raise ResultLost(
                 f"{name_of(self._entrypoint)}: rank {rank} (pid {pid}) ended with exit code 0 before the function "
                 "returned",
                 remedy="Do not call os._exit in it.",
@@ -183,7 +189,7 @@ class _Launch:
         try:
             return self._results.returned(pid)
         except Exception as error:
-            raise errors.ResultLost(
+            raise ResultLost(
                 f"{name_of(self._entrypoint)}: what rank {rank} has returned cannot be read here: "
                 f"{type(error).__name__}: {error}"
             ) from error
@@ -212,3 +218,48 @@ def _pickled_logs(specs: Any) -> bytes:
 
 def _remove(directory: RunDirectory) -> None:
     directory.__exit__()
+
+
+class RelayedSignals:
+    """Passes the caller's signals on to the launch. One per call.
+
+    In the main thread these are the caller's signals; in others there are none, as with torch.
+    """
+
+    def __init__(self, names: str, notices: str = "") -> None:
+        """``names``, and the signals that are a notice besides them: both comma-separated. Raises ``UsageError``."""
+        self._numbers = dict.fromkeys(read(names) + (read(notices, "--notice-signals") if notices else []))
+        self._pid = 0
+        self.arrived: signal.Signals | None = None
+        """The first signal that has arrived."""
+
+    @contextlib.contextmanager
+    def handled(self) -> Iterator[None]:
+        """Handle them within this context, except ignored ones; afterwards everything is as before."""
+        before: dict[signal.Signals, Any] = {}
+        try:
+            if threading.current_thread() is threading.main_thread():
+                for number in self._numbers:
+                    handler = signal.getsignal(number)
+                    if handler is not signal.SIG_IGN and handler is not None:  # None: a handler not set by Python
+                        before[number] = signal.signal(number, self._on_signal)
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def pass_on_to(self, pid: int) -> None:
+        """Pass them on to this process from now on; 0: to none. It also gets those that arrived before."""
+        self._pid = pid
+        if self.arrived is not None:
+            self._send(self.arrived)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.arrived is None:
+            self.arrived = signal.Signals(number)
+        self._send(number)
+
+    def _send(self, number: int) -> None:
+        if self._pid > 0:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, number)

@@ -26,13 +26,13 @@ def main() -> None:
         function, arguments, keywords = pickle.loads(call)
     except BaseException as error:
         sys.path[:] = preparation["sys_path"]
-        from rdzv_launcher.call.function_worker import not_loaded
+        from rdzv_launcher.call.function import not_loaded
 
         not_loaded(error, results)
         sys.exit(1)
     finally:
         del current_process()._inheriting  # type: ignore[attr-defined]
-    from rdzv_launcher.call.function_worker import Call
+    from rdzv_launcher.call.function import Call
 
     sys.exit(Call(function, arguments, keywords, results).run(local_rank))
 

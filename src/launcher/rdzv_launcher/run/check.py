@@ -1,23 +1,157 @@
-"""``rdzv-run --check``: what can be known before the start, one line for each finding, and how the launch would end."""
+"""``rdzv-run --check``: what can be known before the start, one line for each finding, and how the launch would end.
+
+A check is a function that says what it has found. It raises the ``RdzvError`` with which the launch would end; if it
+logs a warning, the check counts as one. So each step of a launch can be used as a check; further ones go into
+``CHECKS``.
+"""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from rdzv_launcher.console import of_the_system, warnings_collected
-from rdzv_launcher.run.checks import CHECKS, Check, NotKnown, Start
-from rdzv_plugins.errors import RdzvError
+from rdzv_launcher.run.devices import accelerators
+from rdzv_launcher.run.options import RunOptions
+from rdzv_launcher.run.preparation import Preparation
+from rdzv_launcher.version import version_line
+from rdzv_plugins.assemble.create import preflight
+from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.endpoints import is_only_local
+from rdzv_plugins.errors import AddressInUse, MissingDependency, RdzvError
+from rdzv_plugins.kvstore.native.server import native_part
+from rdzv_plugins.kvstore.sockets.listening import PortTurns, bind
+from rdzv_plugins.kvstore.sockets.reach import default_address, is_own_address
+from rdzv_plugins.options import WorkerStoreOptions
 from rdzv_plugins.plain_text import printable
+
+logger = logging.getLogger(__name__)
 
 _LONGEST = 4000
 
 
-def check(args: argparse.Namespace, checks: Sequence[Check] = CHECKS) -> int:
+class Start(Preparation):
+    """A launch as far as it is prepared, and what is held open until everything is checked."""
+
+    def __init__(self, args: RunOptions, held: contextlib.ExitStack) -> None:
+        super().__init__(args)
+        self.held = held
+
+
+class NotKnown(Exception):
+    """Nothing can be said about it here; the text says why."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """Makes one line. It is left out if one of the checks in ``after``, on which it builds, has failed."""
+
+    name: str
+    find: Callable[[Start], str]
+    after: tuple[str, ...] = ()
+
+
+def _versions(start: Start) -> str:
+    try:
+        native_part()
+    except MissingDependency:
+        logger.warning("%s", version_line())
+    return version_line()
+
+
+def _plugins(start: Start) -> str:
+    start.host.report_problems(start.args.rdzv_backend or "")
+    return "no plug-in is broken"
+
+
+def _devices(start: Start) -> str:
+    workers = start.request.nproc_per_node
+    count, kind = accelerators()
+    if not count:
+        return f"torch sees no accelerator; workers: {workers}"
+    if workers > count:
+        logger.warning("%d workers share %d %s device(s), but usually each needs its own", workers, count, kind)
+    return f"{count} {kind} device(s), workers: {workers}"
+
+
+def _address(start: Start) -> str:
+    request = start.request
+    if request.local_addr and not is_own_address(request.local_addr):
+        logger.warning(
+            "--local-addr=%s is not an address of this machine, which is right only behind address translation",
+            request.local_addr,
+        )
+    if request.max_nodes == 1:
+        return "there is no other node"
+    if is_only_local(request.endpoint):
+        logger.warning(
+            "nodes on other machines cannot reach --rdzv-endpoint=%s: give an address of this one, on all nodes",
+            request.endpoint,
+        )
+    return f"this node is {request.local_addr or default_address()} for others"
+
+
+def _endpoint(start: Start) -> str:
+    found = preflight(start.host, start.entry, start.request, start.held)
+    if found is None:
+        raise NotKnown(f"backend {start.entry.backend.name!r} does not say what it finds there")
+    return found
+
+
+def _worker_ports(start: Start) -> str:
+    """Find a port for the workers' store while the endpoint's is held: one port is not enough for both."""
+    request, options = start.request, start.request.options
+    if not isinstance(options, WorkerStoreOptions):
+        raise NotKnown(f"backend {start.entry.backend.name!r} has no option worker_ports")
+    ports = options.worker_ports
+    if ports.last == 0:
+        return "any free one is taken for the workers' store"
+    if request.node_rank:
+        raise NotKnown("node rank 0 serves the workers' store, not this node")
+    host = "127.0.0.1" if request.standalone or is_only_local(request.endpoint) else ""
+    needed = 2 if isinstance(options, ElasticOptions) and options.fanout else 1  # the store, and otherwise a proxy
+    try:
+        for _ in range(needed):
+            start.held.enter_context(bind(host, PortTurns(ports), "the workers' store"))
+    except AddressInUse as error:
+        if request.max_nodes == 1 or request.node_rank == 0:
+            raise
+        logger.warning("%s; that ends the job if this node gets rank 0", error)
+    return f"worker_ports={ports}: enough are free"
+
+
+def _health(start: Start) -> str:
+    start.host.before_join(start.request)
+    return "no plug-in keeps this node out"
+
+
+CHECKS = (
+    Check("versions", _versions),
+    Check("plug-ins", Start.load_plugins),
+    Check("arguments", Start.read_arguments, ("plug-ins",)),
+    Check("backend", Start.find_backend, ("arguments",)),
+    Check("limits", Start.require_limits, ("arguments",)),
+    Check("options", Start.check_backend, ("backend",)),
+    Check("script", Start.check_script),
+    Check("signals", Start.check_signals, ("arguments",)),
+    Check("directories", Start.check_directories),
+    Check("flags", Start.read_flags_of_workers, ("options", "signals", "directories")),
+    Check("other plug-ins", _plugins, ("plug-ins",)),
+    Check("devices", _devices, ("arguments",)),
+    Check("address", _address, ("arguments",)),
+    Check("endpoint", _endpoint, ("options",)),
+    Check("worker ports", _worker_ports, ("options",)),
+    Check("health", _health, ("options",)),
+)
+"""The first check that fails decides how the launch ends."""
+
+
+def check(args: RunOptions, checks: Sequence[Check] = CHECKS) -> int:
     """Make all ``checks`` and print what they find.
 
     Returns 0 if the job could start, otherwise the exit code with which its launch would end.

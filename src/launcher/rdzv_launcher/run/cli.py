@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from rdzv_launcher import queued_stderr
 from rdzv_launcher.console import logging_given_back, open_standard_streams, report, say, setup_logging
-from rdzv_launcher.run.command_line.parsing import parse_arguments
 from rdzv_launcher.run.importing import importing_torch
+from rdzv_launcher.run.parser import parse_arguments
 from rdzv_plugins.errors import RdzvError, debug_wanted
 
 logger = logging.getLogger(__name__)

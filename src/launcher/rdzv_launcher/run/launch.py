@@ -97,11 +97,11 @@ def launch(start: Preparation, caller: Caller | None = None) -> int:
         queued_stderr.rest()  # something may have been logged
         keeper = new_keeper()  # before anything has made a thread: then it is a fork, and not a new interpreter
         pulse = Pulse(runtime)
-        health = Health(pulse, start.own.health_timeout)
-        if start.own.health_port:
+        health = Health(pulse, start.args.health_timeout)
+        if start.args.health_port:
             from rdzv_launcher.run.health_server import HealthServer
 
-            if (server := HealthServer.open(health, start.own.health_port)) is not None:
+            if (server := HealthServer.open(health, start.args.health_port)) is not None:
                 at_end.callback(server.close)
         try:
             start.host.report_problems()
@@ -165,7 +165,7 @@ class Launch:
         self._farewell = ""
         self._own_logs = directory.logs
         self._timeline = _timeline(start)
-        figures = _figures(start) if start.own.health_port else None
+        figures = _figures(start) if start.args.health_port else None
         observers = [each for each in (self._timeline, figures) if each is not None]
         if observers:
             handler.tell_events(lambda event: _tell_all(observers, event))
@@ -173,7 +173,7 @@ class Launch:
         on_first = None if self._timeline is None else self._wrote
         self._output = Output(spec, layout, monitor.attach, on_first, directory.ensure)
         self._barrier = {BARRIER: f"{directory.path}/barrier"} if spec.program.kind is Kind.PATH else {}
-        on_request = start.own.worker_stacks or start.own.hang_timeout > 0
+        on_request = start.args.worker_stacks or start.args.hang_timeout > 0
         self._stacks = NodeStacks(self._node, directory.path, on_request=on_request)
         self._stacks.log_to(self._output.root)
         self._tails = LogTails(self._node, self._output.files, monitor.kept)
@@ -222,8 +222,8 @@ class Launch:
             monitor_interval=spec.monitor_interval_s,
             exit_barrier_timeout=start.args.exit_barrier_timeout,
             stuck_timeout=spec.stuck_timeout_s,
-            hang_timeout=start.own.hang_timeout,
-            retries=RetryLimits(start.own.job_restarts, start.own.crash_loop, start.own.restart_delay),
+            hang_timeout=start.args.hang_timeout,
+            retries=RetryLimits(start.args.job_restarts, start.args.crash_loop, start.args.restart_delay),
             identical=os.environ.get(_IDENTICAL) == "1",
         )
         self._events = AgentEvents(
@@ -246,7 +246,7 @@ class Launch:
         health.tell_by(lambda: readiness(self._loop.decisions.stage, self._loop.group, handler.waits_for()))
         self._run_id = start.request.run_id
         self._hangs = NodeHangs(
-            start.own.hang_timeout,
+            start.args.hang_timeout,
             spec.nproc,
             self._place,
             self._stacks,
@@ -387,11 +387,11 @@ class Launch:
 
 def _timeline(start: Preparation) -> Recorder | None:
     """Open the timeline, if there is one. This comes after the keeper, a fork that must not have threads."""
-    if not start.own.timeline:
+    if not start.args.timeline:
         return None
     from rdzv_launcher.run.timeline import Recorder  # most launches do not need it
 
-    return Recorder.open(start.own.timeline, start.request.run_id, start.request.backend)
+    return Recorder.open(start.args.timeline, start.request.run_id, start.request.backend)
 
 
 def _tell_all(observers: Sequence[Recorder | AgentFigures], event: RoundEvent) -> None:

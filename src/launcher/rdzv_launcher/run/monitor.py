@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rdzv_launcher import queued_stderr
 from rdzv_launcher.console import NO_SPACE
-from rdzv_launcher.run.directories import write_a_page
+from rdzv_launcher.run.machine import write_a_page
 from rdzv_launcher.run.workers.output.growing_file import all_of
 from rdzv_plugins.threads import OwnThread
 

@@ -6,24 +6,23 @@ import.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import logging
 import os
 from collections.abc import Callable
 
 from rdzv_launcher.run import signals
-from rdzv_launcher.run.command_line.variables import blaming_variables
-from rdzv_launcher.run.directories import require_log_dir, require_temporary
-from rdzv_launcher.run.limits import require_files, require_processes
+from rdzv_launcher.run.machine import require_files, require_log_dir, require_processes, require_temporary
 from rdzv_launcher.run.notice.settings import NoticeSettings, read_notice, warn_of_longer_grace
-from rdzv_launcher.run.own_options import OwnOptions, preflight_of, read_logs, read_own
+from rdzv_launcher.run.options import RunOptions
+from rdzv_launcher.run.parser import blaming, read_keys
 from rdzv_launcher.run.request import build_request, check_meeting_point, check_script, flags_behind_script
 from rdzv_launcher.run.workers.spec import WorkersSpec, read_spec
 from rdzv_plugins.assemble.create import prepare
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.preflight import checks
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +36,10 @@ class Preparation:
     host: PluginHost
     entry: Entry
     request: Request
-    own: OwnOptions
     notice: NoticeSettings
     spec: WorkersSpec
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: RunOptions) -> None:
         self.args = args
 
     def take_all_steps(self) -> None:
@@ -56,10 +54,10 @@ class Preparation:
 
     def read_arguments(self) -> str:
         """Read flags and variables, and what plug-ins add to them."""
-        with blaming_variables(self.args):
-            self.own = read_own(self.args)
+        with blaming(self.args):
+            read_keys(self.args)
             self.request = build_request(self.args, self.host.resolve_request, self.host.catalog.meets_at)
-            self.request = dataclasses.replace(self.request, preflight=preflight_of(self.args, self.own))
+            self.request = dataclasses.replace(self.request, preflight=checks.read(self.args.preflight))
         request = self.request
         nodes = str(request.max_nodes) if request.min_nodes == request.max_nodes else self.args.nnodes
         return (
@@ -69,9 +67,9 @@ class Preparation:
 
     def find_backend(self) -> str:
         """Find the backend by its name."""
-        with blaming_variables(self.args):
+        with blaming(self.args):
             self.entry = self.host.catalog.find(self.request.backend)
-            check_meeting_point(self.request, vars(self.args), self.entry.backend.meets_at)
+            check_meeting_point(self.request, self.args, self.entry.backend.meets_at)
         return f"{self.entry.backend.name}, from {self.entry.record.distribution} {self.entry.record.version}"
 
     def require_limits(self) -> str:
@@ -81,7 +79,7 @@ class Preparation:
 
     def check_backend(self) -> str:
         """Check the request as the backend sees it, including its options, and whether the backend can be used here."""
-        with blaming_variables(self.args):
+        with blaming(self.args):
             self.request = prepare(self.entry, self.request)
         given = ", ".join(f"{key}={value}" for key, value in self.request.conf.items())
         return f"--rdzv-conf {given}" if given else "none are given"
@@ -95,9 +93,9 @@ class Preparation:
 
     def check_signals(self) -> str:
         """Check that the signals exist, and that they can be handled."""
-        with blaming_variables(self.args):
+        with blaming(self.args):
             stopping = signals.read(self.args.signals_to_handle)
-            self.notice = read_notice(self.own, stopping)
+            self.notice = read_notice(self.args, stopping)
         warn_of_longer_grace(self.notice)
         told = "" if not self.notice.grace else f"; a notice: {', '.join(each.name for each in self.notice.signals)}"
         return f"{', '.join(number.name for number in stopping)}{told}"
@@ -116,15 +114,8 @@ class Preparation:
 
     def read_flags_of_workers(self) -> str:
         """Read what the flags say about the workers and their logs."""
-        with blaming_variables(self.args):
-            logs = read_logs(self.own)
-            self.spec = read_spec(
-                self.args,
-                self.request,
-                job_restarts=self.own.job_restarts,
-                leave_background=self.own.leave_background,
-                logs=logs,
-            )
+        with blaming(self.args):
+            self.spec = read_spec(self.args, self.request)
         return "those about workers and logs can be read"
 
 

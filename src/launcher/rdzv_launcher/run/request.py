@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import os
 import shutil
 import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import MappingProxyType
 
 from rdzv_launcher.run.devices import local_world_size
-from rdzv_launcher.run.own_options import NAMES
-from rdzv_plugins.endpoints import Endpoint, check_port, parse_endpoint, require_meeting_point
+from rdzv_launcher.run.options import KEYS, RunOptions
+from rdzv_plugins.endpoints import Endpoint, parse_endpoint, require_meeting_point
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.installed import normalise
 from rdzv_plugins.interfaces import DEFAULT_RUN_ID, Request
@@ -27,6 +26,8 @@ _TIERED = "tiered"
 _SAYS_THE_SAME = ("parallel", "parallel-epoll", "tiered", "tiered-proxy")
 _LONGEST_ID = 200
 """The most bytes in a run id, which becomes part of the name of a directory for the workers' logs."""
+_LEAST_HANG_S = 1.0
+"""The least time-out for hangs: with a shorter one, a hang cannot be told from a busy machine."""
 _GIVEN = {
     "nnodes": ("min_nodes", "max_nodes"),
     "nproc_per_node": ("nproc_per_node",),
@@ -46,7 +47,7 @@ _OURS_ALONE = ("nnodes", "nproc_per_node", "rdzv_backend", "rdzv_endpoint", "rdz
 
 
 def build_request(
-    args: argparse.Namespace,
+    args: RunOptions,
     resolve: Callable[[Request], Request] = lambda request: request,
     meets_at: Callable[[str], str] = lambda backend: "",
 ) -> Request:
@@ -57,20 +58,11 @@ def build_request(
     """
     given = frozenset(field for arg, fields in _GIVEN.items() if arg in args.given for field in fields) | {"entrypoint"}
     min_nodes, max_nodes = _node_range(args.nnodes)
-    conf = {key: value for key, value in parse_conf(args.rdzv_conf).items() if key not in NAMES}
-    if args.master_port is not None:
-        check_port(args.master_port, what="--master-port")
-    if args.max_restarts < 0:
-        raise UsageError(f"--max-restarts={args.max_restarts} is negative", remedy="0 means: never restart.")
-    if not args.monitor_interval > 0:
-        raise UsageError(f"--monitor-interval={args.monitor_interval:g} must be more than 0 seconds")
-    if not args.exit_barrier_timeout > 0:
-        raise UsageError(f"--exit-barrier-timeout={args.exit_barrier_timeout:g} must be more than 0 seconds")
+    conf = {key: value for key, value in parse_conf(args.rdzv_conf).items() if key not in KEYS}
+    _check_times(args)
     _check_run_id(args.rdzv_id or DEFAULT_RUN_ID)
     if args.no_python and args.module:
         raise UsageError("--no-python and --module exclude each other", remedy="Keep one of them.")
-    if args.node_rank is not None and args.node_rank < 0:
-        raise UsageError(f"--node-rank={args.node_rank} is negative")
     backend = _backend(args)
     endpoint = _endpoint(args, meets_at(backend))
     if endpoint and "master_addr" in args.given:  # it says nothing of where a service is
@@ -97,20 +89,20 @@ def build_request(
     return _standalone(request, forced=args.standalone)
 
 
-def check_meeting_point(request: Request, arguments: Mapping[str, object], meets_at: str) -> None:
+def check_meeting_point(request: Request, args: RunOptions, meets_at: str) -> None:
     """Refuse several nodes without a place to meet. Called after the plug-ins: Slurm may know the place."""
     if meets_at == "service":  # the backend itself says what it needs
         return
-    also = " (--master-port alone does not say on which machine)" if arguments.get("master_port") else ""
+    also = " (--master-port alone does not say on which machine)" if args.master_port else ""
     require_meeting_point(request.endpoint, request.max_nodes, also=also)
 
 
-def check_script(args: argparse.Namespace) -> None:
+def check_script(args: RunOptions) -> None:
     """Refuse a script that does not exist: all workers would fail, again with each restart. Raises ``UsageError``.
 
     The same goes for the interpreter, which one of torch's variables may name.
     """
-    script = str(args.training_script)
+    script = args.training_script
     python = os.environ.get("PYTHON_EXEC", sys.executable)
     if not args.no_python and not shutil.which(python):
         raise UsageError(
@@ -133,7 +125,7 @@ def check_script(args: argparse.Namespace) -> None:
         raise UsageError(f"the script {script} cannot be run: {why}", remedy=_instead_of(script, args))
 
 
-def _instead_of(script: str, args: argparse.Namespace) -> str:
+def _instead_of(script: str, args: RunOptions) -> str:
     """What to do about a script that cannot be run."""
     if args.no_python and script.endswith(".py") and os.path.isfile(script):
         return f"Leave --no-python out, or name the interpreter: --no-python python {script}"
@@ -142,11 +134,23 @@ def _instead_of(script: str, args: argparse.Namespace) -> str:
     return "" if os.path.isabs(script) else f"Its path is looked up from {os.getcwd()}, on every node."
 
 
-def flags_behind_script(args: argparse.Namespace) -> list[str]:
+def flags_behind_script(args: RunOptions) -> list[str]:
     """Arguments of the script that look as if they were meant for the launcher, which has not got them itself."""
     names = {word.partition("=")[0]: word for word in args.training_script_args if word.startswith("--")}
     dests = {name[2:].replace("-", "_"): word for name, word in names.items()}
     return [word for dest, word in dests.items() if dest in _OURS_ALONE and dest not in args.given]
+
+
+def _check_times(args: RunOptions) -> None:
+    if not args.monitor_interval > 0:
+        raise UsageError(f"--monitor-interval={args.monitor_interval:g} must be more than 0 seconds")
+    if not args.exit_barrier_timeout > 0:
+        raise UsageError(f"--exit-barrier-timeout={args.exit_barrier_timeout:g} must be more than 0 seconds")
+    if 0 < args.hang_timeout < _LEAST_HANG_S:
+        raise UsageError(
+            f"--hang-timeout={args.hang_timeout:g} cannot be the time-out for hangs",
+            remedy=f"{_LEAST_HANG_S:g} s or more; 0 for none. More than the longest time for which all ranks may wait.",
+        )
 
 
 def _check_run_id(run_id: str) -> None:
@@ -189,7 +193,7 @@ def _node_range(text: str) -> tuple[int, int]:
     return min_nodes, max_nodes
 
 
-def _backend(args: argparse.Namespace) -> str:
+def _backend(args: RunOptions) -> str:
     tiered = str(args.enable_tiered_parallel_tcpstore).strip().lower()
     if tiered not in ("true", "false", "1", "0"):
         raise UsageError(
@@ -207,20 +211,20 @@ def _backend(args: argparse.Namespace) -> str:
     return backend
 
 
-def _endpoint(args: argparse.Namespace, meets_at: str) -> str:
+def _endpoint(args: RunOptions, meets_at: str) -> str:
     """--rdzv-endpoint, or --master-addr and --master-port; both only if they say the same.
 
     If the endpoint is that of a service apart from the nodes, it says nothing about the master, which operators name to
     every program (Kubeflow Trainer sets PET_MASTER_ADDR and PET_MASTER_PORT).
     """
     if meets_at == "service" or (args.rdzv_endpoint and meets_at != "node"):
-        return str(args.rdzv_endpoint)
+        return args.rdzv_endpoint
     if "," in args.rdzv_endpoint:
         _refuse_master(args)
-        return str(args.rdzv_endpoint)
+        return args.rdzv_endpoint
     if not args.master_addr:
         if args.master_port is None:
-            return str(args.rdzv_endpoint)
+            return args.rdzv_endpoint
         if not args.rdzv_endpoint:
             return str(Endpoint("127.0.0.1", args.master_port)) if _node_range(args.nnodes)[1] == 1 else ""
         endpoint = parse_endpoint(args.rdzv_endpoint, args.master_port)
@@ -241,11 +245,11 @@ def _endpoint(args: argparse.Namespace, meets_at: str) -> str:
                 + (f" --master-port={args.master_port}" if args.master_port is not None else ""),
                 remedy="Give only one of them.",
             )
-        return str(args.rdzv_endpoint)
+        return args.rdzv_endpoint
     return str(master)
 
 
-def _refuse_master(args: argparse.Namespace) -> None:
+def _refuse_master(args: RunOptions) -> None:
     """Refuse --master-addr and --master-port with several endpoints: they name one machine, unless it is the first.
 
     Kubeflow Trainer sets the variables of both for all nodes, and offers no way to leave them out.
@@ -265,7 +269,7 @@ def _refuse_master(args: argparse.Namespace) -> None:
 
 
 def _resolved(
-    request: Request, args: argparse.Namespace, resolve: Callable[[Request], Request], meets_at: Callable[[str], str]
+    request: Request, args: RunOptions, resolve: Callable[[Request], Request], meets_at: Callable[[str], str]
 ) -> Request:
     """The request after the plug-ins, one of which may choose a backend that meets at a service.
 
@@ -289,7 +293,7 @@ def _bracketed(address: str) -> str:
     return f"[{address}]" if address.count(":") > 1 and not address.startswith("[") else address
 
 
-def _refuse_company(args: argparse.Namespace, meets_at: str) -> None:
+def _refuse_company(args: RunOptions, meets_at: str) -> None:
     """Refuse company: --standalone meets nobody. PET_MASTER_ADDR and node rank 0 may stay: operators set them."""
     named = args.master_addr if args.master_addr != os.environ.get("PET_MASTER_ADDR") else ""
     given = {"--rdzv-endpoint": args.rdzv_endpoint, "--master-addr": named, "--node-rank": args.node_rank}

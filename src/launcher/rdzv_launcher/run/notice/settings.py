@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from rdzv_launcher.run import signals
 from rdzv_launcher.run.keeper.keeper_process import DEAF_TO
-from rdzv_launcher.run.own_options import OwnOptions
+from rdzv_launcher.run.options import RunOptions
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.schedulers.grace import time_until_end, told_grace
 
@@ -38,14 +38,14 @@ class NoticeSettings(Struct, frozen=True):
         return frozenset(told - {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
 
 
-def read_notice(own: OwnOptions, stopping: Collection[signal.Signals] = ()) -> NoticeSettings:
+def read_notice(args: RunOptions, stopping: Collection[signal.Signals] = ()) -> NoticeSettings:
     """The settings; ``stopping`` are the signals of --signals-to-handle. Raises ``UsageError``."""
-    if own.preempt_grace and signal.SIGALRM in stopping:
+    if args.preempt_grace and signal.SIGALRM in stopping:
         raise UsageError(
             "--signals-to-handle: SIGALRM is what the agent measures the time of --preempt-grace by",
             remedy="Leave it out, or --preempt-grace.",
         )
-    found = tuple(dict.fromkeys(signals.read(own.notice_signals, "--notice-signals")))
+    found = tuple(dict.fromkeys(signals.read(args.notice_signals or RunOptions.notice_signals, "--notice-signals")))
     for number in found:
         if number not in DEAF_TO:
             raise UsageError(
@@ -54,15 +54,15 @@ def read_notice(own: OwnOptions, stopping: Collection[signal.Signals] = ()) -> N
                 remedy=f"Use one of {', '.join(each.name for each in sorted(DEAF_TO))}.",
             )
     to_workers = None
-    if own.worker_notice_signal:
-        to_workers, *more = signals.read(own.worker_notice_signal, "--worker-notice-signal")
+    if args.worker_notice_signal:
+        to_workers, *more = signals.read(args.worker_notice_signal, "--worker-notice-signal")
         if more:
-            raise UsageError(f"--worker-notice-signal={own.worker_notice_signal}: it is one signal")
-    if 0 < own.preempt_grace < _LEAST_S:
-        raise UsageError(f"--preempt-grace={own.preempt_grace:g} is less than a second")
-    if own.preempt_grace == 0 and own.notice_signals != OwnOptions.notice_signals:
+            raise UsageError(f"--worker-notice-signal={args.worker_notice_signal}: it is one signal")
+    if 0 < args.preempt_grace < _LEAST_S:
+        raise UsageError(f"--preempt-grace={args.preempt_grace:g} is less than a second")
+    if args.preempt_grace == 0 and args.notice_signals != RunOptions.notice_signals:
         raise UsageError("--notice-signals needs --preempt-grace", remedy="Say how many seconds the scheduler gives.")
-    return NoticeSettings(own.preempt_grace, found if own.preempt_grace else (), to_workers)
+    return NoticeSettings(args.preempt_grace, found if args.preempt_grace else (), to_workers)
 
 
 def warn_of_longer_grace(notice: NoticeSettings, environ: Mapping[str, str] = os.environ) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import enum
 import os
+import re
 import string
 import sys
 from pathlib import Path
 
 from msgspec import Struct
 
+from rdzv_launcher.run.options import RunOptions
 from rdzv_plugins.errors import UsageError
 
 RUNNER = str(Path(__file__).with_name("run_path.py"))
@@ -54,15 +55,30 @@ class Program(Struct, frozen=True):
         return (self.python, "-u", *how, *for_rank)
 
 
-def read_program(args: argparse.Namespace) -> Program:
-    """The program of a parsed command line; --run-path wins over the others, as in torchrun. Raises ``UsageError``."""
+def read_program(args: RunOptions) -> Program:
+    """The program of a parsed command line; --run-path wins over the others, as in torchrun."""
     python = os.environ.get("PYTHON_EXEC", sys.executable)
     if args.run_path:
         kind, python = Kind.PATH, sys.executable  # like a process that torch forks or spawns
     elif args.no_python:
-        if args.module:
-            raise UsageError("--no-python and --module exclude each other", remedy="Keep one of them.")
         kind = Kind.COMMAND
     else:
         kind = Kind.MODULE if args.module else Kind.SCRIPT
     return Program(kind, args.training_script, tuple(args.training_script_args), python)
+
+
+def read_preload(args: RunOptions, program: Program) -> tuple[str, ...]:
+    """--preload: the modules that are imported before workers are forked; empty for none. Raises ``UsageError``."""
+    modules = tuple(filter(None, (part.strip() for part in re.split("[,:]", args.preload))))
+    for module in modules:
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise UsageError(
+                f"--preload={args.preload}: {module!r} is no name of a module",
+                remedy="For example --preload=torch,torch.distributed",
+            )
+    if modules and program.kind is Kind.COMMAND:
+        raise UsageError(
+            f"--preload={args.preload}: with --no-python the workers are no Python programs of which that is known",
+            remedy="Leave one of them out.",
+        )
+    return modules

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
+import re
 import signal
 from collections.abc import Mapping
 
 from msgspec import Struct
 
+from rdzv_launcher.run.options import RunOptions
 from rdzv_launcher.run.signals import read
 from rdzv_launcher.run.workers.environment import devices_of
-from rdzv_launcher.run.workers.log_settings import LogSettings
 from rdzv_launcher.run.workers.numa import require_numactl
-from rdzv_launcher.run.workers.preloading import read_modules
-from rdzv_launcher.run.workers.program import Program, read_program
+from rdzv_launcher.run.workers.program import Program, read_preload, read_program
 from rdzv_launcher.run.workers.streams import Std, Streams, parse_streams
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
@@ -25,6 +24,24 @@ logger = logging.getLogger(__name__)
 _SHUTDOWN = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 _STUCK = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 _PREFIX = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
+_RANKS = r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*"
+
+
+class LogSettings(Struct, frozen=True):
+    """What is done with the workers' output, beyond what torchrun's flags say."""
+
+    prefix: bool = False
+    """--log-prefix: everything shown of the workers is preceded by its origin."""
+    fold: bool = False
+    """Lines that several workers print alike are shown once, and of a flood no more than can be read."""
+    ranks: tuple[range, ...] = ()
+    """--ranks-filter: the global ranks whose output is shown; empty: all."""
+    timestamps: bool = False
+    """--log-timestamps: everything shown of the workers is preceded by the time."""
+
+    def shows(self, global_rank: int) -> bool:
+        """False if --ranks-filter leaves the worker's output out."""
+        return not self.ranks or any(global_rank in each for each in self.ranks)
 
 
 class WorkersSpec(Struct, frozen=True):
@@ -72,28 +89,17 @@ class WorkersSpec(Struct, frozen=True):
         return not self.shown_ranks or local_rank in self.shown_ranks
 
 
-def read_spec(
-    args: argparse.Namespace,
-    request: Request,
-    environ: Mapping[str, str] | None = None,
-    *,
-    job_restarts: int | None = None,
-    leave_background: bool = False,
-    logs: LogSettings | None = None,
-) -> WorkersSpec:
+def read_spec(args: RunOptions, request: Request, environ: Mapping[str, str] | None = None) -> WorkersSpec:
     """The spec of a parsed command line. ``environ`` is used instead of this process's environment.
 
-    ``job_restarts``: how often workers may be restarted over all nodes; without --max-restarts, on this one, too. To be
-    called before signals are taken over. Raises ``UsageError`` that names the flag or the variable, and
+    To be called before signals are taken over. Raises ``UsageError`` that names the flag or the variable, and
     ``MissingDependency``.
     """
     environ = os.environ if environ is None else environ
-    if args.monitor_interval <= 0:
-        raise UsageError(f"--monitor-interval={args.monitor_interval:g} must be more than 0 seconds")
     require_numactl(args.numa_binding or "")
     if args.virtual_local_rank:
         devices_of(request.nproc_per_node - 1, environ)
-    program, logs = read_program(args), logs or LogSettings()
+    program, logs = read_program(args), read_logs(args)
     redirects, tee = parse_streams("--redirects", args.redirects), parse_streams("--tee", args.tee)
     if logs.prefix:  # everything that would be shown without a prefix
         nproc = request.nproc_per_node
@@ -101,11 +107,13 @@ def read_spec(
     _check_files(logs, args, redirects, tee, request.nproc_per_node)
     return WorkersSpec(
         program=program,
-        preload=read_modules(args, program),
+        preload=read_preload(args, program),
         nproc=request.nproc_per_node,
         run_id=request.run_id,
         role=request.role,
-        max_restarts=request.max_restarts if job_restarts is None or "max_restarts" in request.given else job_restarts,
+        max_restarts=request.max_restarts
+        if args.job_restarts is None or "max_restarts" in request.given
+        else args.job_restarts,
         start_method=args.start_method,
         redirects=redirects,
         tee=tee,
@@ -113,13 +121,13 @@ def read_spec(
         shown_ranks=_ranks(args.local_ranks_filter),
         stdout_filters=tuple(args.duplicate_stdout_filters or ()),
         stderr_filters=tuple(args.duplicate_stderr_filters or ()),
-        virtual_local_rank=bool(args.virtual_local_rank),
+        virtual_local_rank=args.virtual_local_rank,
         signals=_signals(args.signals_to_handle),
         shutdown_timeout_s=_shutdown_timeout(args.shutdown_timeout, environ),
-        leave_background=leave_background,
+        leave_background=args.leave_background,
         stuck_timeout_s=_stuck_timeout(environ),
         prefix_template=args.log_line_prefix_template or environ.get(_PREFIX, ""),
-        monitor_interval_s=float(args.monitor_interval),
+        monitor_interval_s=args.monitor_interval,
         numa_binding=args.numa_binding or "",
         logs_specs=args.logs_specs or "",
         event_log_handler=args.event_log_handler,
@@ -127,7 +135,21 @@ def read_spec(
     )
 
 
-def _check_files(logs: LogSettings, args: argparse.Namespace, redirects: Streams, tee: Streams, nproc: int) -> None:
+def read_logs(args: RunOptions) -> LogSettings:
+    """How the workers' output is shown and kept. Raises ``UsageError``."""
+    text = args.ranks_filter
+    pairs = [part.partition("-") for part in text.split(",")] if re.fullmatch(_RANKS, text) else []
+    ranks = tuple(range(int(first), int(last or first) + 1) for first, _, last in pairs)
+    if text and not (ranks and all(ranks)):
+        raise UsageError(
+            f"--ranks-filter={text} is not a list of ranks",
+            remedy="For example --ranks-filter=0 or --ranks-filter=0,8-15",
+        )
+    fold = args.log_prefix and args.fold and not args.no_fold
+    return LogSettings(args.log_prefix, fold, ranks, args.log_timestamps == "screen")
+
+
+def _check_files(logs: LogSettings, args: RunOptions, redirects: Streams, tee: Streams, nproc: int) -> None:
     """Warn of flags about log files where there are none. Raises ``UsageError`` if that leaves nothing to be shown."""
     if logs.prefix and args.log_dir == os.devnull and not args.logs_specs:
         raise UsageError(

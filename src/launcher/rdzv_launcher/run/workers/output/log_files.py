@@ -13,7 +13,7 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from rdzv_launcher.run.directories import write_a_page
+from rdzv_launcher.run.machine import write_a_page
 from rdzv_launcher.run.names import component
 from rdzv_launcher.run.workers.environment import ERROR_FILE
 from rdzv_launcher.run.workers.output.index import NAME as INDEX
