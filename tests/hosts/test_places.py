@@ -92,23 +92,6 @@ def test_under_tls_with_a_token_the_next_place_serves(fleet: Fleet, tmp_path: Pa
 
 
 @pytest.mark.thorough
-def test_serving_agent_stands_still_and_finds_itself_replaced(fleet: Fleet) -> None:
-    hosts = fleet.lan.add("alpha", "beta", "gamma")
-    job = Job(fleet, hosts, "2:3", backend="tiered")
-    first, second, third = agents = [job.node(host) for host in hosts]
-    before = in_one_round(*agents)
-    os.kill(first.pid, signal.SIGSTOP)
-    try:
-        smaller = in_one_round(second, third, after=before)
-    finally:
-        os.kill(first.pid, signal.SIGCONT)
-    in_one_round(*agents, after=smaller)
-    first.wait_for(rf"the rendezvous is served at {hosts[1].address}:{PORT} now", SOON)
-    fleet.finish(*agents)
-    assert no_restart(*agents)
-
-
-@pytest.mark.thorough
 def test_serving_host_is_cut_off(fleet: Fleet) -> None:
     hosts = fleet.lan.add("alpha", "beta", "gamma")
     job = Job(fleet, hosts, "1:3")

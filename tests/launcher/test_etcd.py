@@ -1,18 +1,16 @@
-"""Jobs at a real etcd: what its members do to them, what they leave there, variables, and what etcd refuses.
+"""Jobs at a real etcd: what they leave there, variables, and what etcd refuses.
 
 Sessions at an etcd are in tests/etcd, rendezvous and launches in the conformance suite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 from kits.etcd import etcd_kit
 from kits.etcd.etcd_kit import Tls, Users
-from kits.eventually import eventually
 from kits.launcher.elastic_kit import EtcdMeeting, Job, in_one_round, outputs, restarts, worlds
 from kits.launcher.harness import Agent, error_of
 
@@ -24,45 +22,6 @@ pytestmark = pytest.mark.thorough
 @pytest.fixture
 def backend() -> str:
     return "etcd"
-
-
-@pytest.fixture
-def three(tmp_path: Path) -> Iterator[EtcdMeeting]:
-    """At an etcd of three members."""
-    with ExitStack() as stack:
-        etcd = stack.enter_context(etcd_kit.etcd(tmp_path, members=3, heartbeat=50, election=500))
-        yield stack.enter_context(closing(EtcdMeeting(tmp_path, etcd)))
-
-
-def test_without_a_quorum_nodes_say_so_and_go_on_when_it_is_back(three: EtcdMeeting) -> None:
-    job, etcd = Job(three, 2, script="says.py"), three.etcd
-    nodes = [job.node(0), job.node(1)]
-    in_one_round(*nodes)
-    leader = etcd.leader
-    for member in (leader, next(each for each in etcd.members if each is not leader)):
-        member.kill()
-    for node in nodes:
-        node.wait_for("rdzv-run warning: etcd has not answered")
-    leader.restart()
-    etcd.wait_quorum()
-    for node in nodes:
-        node.wait_for("rdzv-run warning: etcd answers again")
-    before = etcd.count("LeaseKeepAlive")
-    eventually(lambda: etcd.count("LeaseKeepAlive") >= before + 8, lambda: "nobody keeps a lease alive")
-    job.finish(*nodes)
-    assert [worlds(node) for node in nodes] == [[2], [2]], "the workers were left alone"
-    assert restarts(*nodes) == {"0"}
-
-
-def test_a_job_starts_whatever_member_is_down(three: EtcdMeeting) -> None:
-    """A member that was stopped still accepts connections, and never answers."""
-    three.etcd.members[0].stop()
-    three.etcd.wait_quorum()
-    job = Job(three, 2, script="says.py")
-    nodes = [job.node(), job.node()]
-    in_one_round(*nodes)
-    job.finish(*nodes)
-    assert three.held(job.run_id) == {}
 
 
 def test_run_that_died_as_a_whole_is_started_again_at_once(meeting: EtcdMeeting) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from typing import Any
 
 import pytest
 from kits.eventually import eventually
-from kits.launcher.elastic_kit import Meeting, in_one_round, last_rank, observing, outputs, restarts, worlds
+from kits.launcher.elastic_kit import Meeting, in_one_round, outputs, restarts, worlds
 from kits.launcher.tiered_kit import reports, root_of, tiered, trunks, wait_clients
 from kits.wire.wire_client import WAIT, Raw, keyed
 
@@ -63,27 +61,3 @@ def test_agent_that_is_killed_takes_its_proxy_along_and_the_others_go_on(meeting
         Raw(int(before[lost]["MASTER_PORT"]))
     job.finish(other)
     meeting.check_gone(but="rdzv serve")
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("backend", ["tiered"], indirect=True)
-def test_store_that_is_silent_is_lost_and_all_meet_again_without_a_restart_used(meeting: Meeting) -> None:
-    """Rank 0's node stands still for longer than ``trunk_grace``, and not long enough to be lost."""
-    meeting.serve()
-    job = tiered(meeting, 2, script="meets.py", conf="ttl=60,trunk_grace=4")
-    with observing(meeting) as observer:
-        other = job.node(1)
-        observer.wait_members(other)  # it leads
-        first = job.node(0)
-        before = in_one_round(first, other)
-        os.kill(first.pid, signal.SIGSTOP)
-        root = rf"127\.0\.0\.1:{before[0]['RDZV_ROOT_PORT']}"
-        other.wait_for(f"{root} is lost")
-        eventually(lambda: observer.rounds[-1].state == "over", lambda: outputs([first, other]))
-        assert (observer.rounds[-1].number, observer.rounds[-1].cause) == (1, "lost")
-        os.kill(first.pid, signal.SIGCONT)
-        after = in_one_round(first, other, after=before)
-    assert len({report["MASTER_PORT"] for report in (*before, *after)}) == 4
-    job.finish(first, other)
-    assert restarts(first, other) == {"0"}
-    assert [last_rank(first), last_rank(other)] == [0, 1]

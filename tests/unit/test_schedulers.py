@@ -20,7 +20,7 @@ from rdzv_plugins.endpoints import parse_endpoint
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.schedulers import facts, flux, indexed_job, kubeflow, processes, slurm
+from rdzv_plugins.schedulers import facts, flux, indexed_job, kubeflow, slurm
 from rdzv_plugins.testing.processes import clean_environment
 
 LOCAL = {"max_nodes": 1, "node_rank": None, "nproc_per_node": 1, "idle": ""}
@@ -109,9 +109,7 @@ RESOLVED = {
     ),
     "a flag wins: nodes": (of.SRUN, "--nnodes=1:4", {"min_nodes": 1, "max_nodes": 4, "endpoint": "node002:24711"}),
     "a flag wins: workers": (of.SRUN, "--nproc-per-node=3", SLURM | {"nproc_per_node": 3}),
-    "a flag wins: id": (of.SRUN, "--rdzv-id=mine", SLURM | {"run_id": "mine"}),
     "a flag wins: port": (of.SRUN, "--master-port=1234", SLURM | {"endpoint": "node002:1234"}),
-    "a flag wins: endpoint": (of.SRUN, "--rdzv-endpoint=h:1", SLURM | {"endpoint": "h:1"}),
     "a flag wins: rank": (of.SRUN, "--node-rank=0", SLURM | {"node_rank": 0}),
     "a service has its own endpoint": (
         of.SRUN,
@@ -203,13 +201,10 @@ FOUR_POD_DOMAIN = "pytorch.default.svc.cluster.local"
 PLACES = {
     "elastic": (SLURM_THREE, "--nnodes=2:4", "node002:24711,node003:24711,node004:24711"),
     "spares": (SLURM_THREE, "--nnodes=3", "node002:24711,node003:24711,node004:24711"),
-    "tiered": (SLURM_THREE, "--nnodes=2:4 --rdzv-backend=tiered", "node002:24711,node003:24711,node004:24711"),
-    "a flag wins": (SLURM_THREE, "--nnodes=2:4 --rdzv-endpoint=h:1", "h:1"),
     "a flag wins: port": (SLURM_THREE, "--nnodes=2:4 --master-port=9", "node002:9,node003:9,node004:9"),
     "no node to spare": (SLURM_THREE, "", "node002:24711"),
     "more nodes than were started": (SLURM_THREE, "--nnodes=4:8", "node002:24711"),
     "two are no majority": (of.SRUN, "--nnodes=1:2", "node002:24711"),
-    "two with spares": (SLURM_THREE, "--nnodes=2", "node002:24711"),
     "another backend": (SLURM_THREE, "--nnodes=2:4 --rdzv-backend=c10d", "node002:24711"),
     "nodes share hosts": (SLURM_THREE | {"SLURM_STEP_NODELIST": "a,a,b,c"}, "--nnodes=2:4", "a:24711"),
     "flux": (of.FLUX | {"FLUX_JOB_SIZE": "3", "FLUX_JOB_NNODES": "3"}, "--nnodes=2:3", "fluke0,fluke1,fluke2"),
@@ -323,9 +318,9 @@ def test_a_pod_beyond_the_number_of_nodes_is_a_spare(launch: Launch) -> None:
 def test_what_kubectl_exec_has_started_is_not_of_the_container(
     monkeypatch: pytest.MonkeyPatch, parents: dict[int, int], of_the_container: bool
 ) -> None:
-    monkeypatch.setattr(processes, "os", SimpleNamespace(getpid=lambda: 7))
-    monkeypatch.setattr(processes, "read_stat", lambda pid: SimpleNamespace(parent=parents[pid]))
-    assert processes.is_of_the_container() == of_the_container
+    monkeypatch.setattr(facts, "os", SimpleNamespace(getpid=lambda: 7))
+    monkeypatch.setattr(facts, "read_stat", lambda pid: SimpleNamespace(parent=parents[pid]))
+    assert facts.is_of_the_container() == of_the_container
 
 
 def test_an_inner_launcher_that_is_switched_off_gives_way_to_none(monkeypatch: pytest.MonkeyPatch) -> None:

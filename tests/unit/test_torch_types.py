@@ -20,8 +20,8 @@ from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.kvstore.tcpstore.torch_store import serve
 from rdzv_plugins.options import PortRange
-from rdzv_plugins.torch_bridge.agent_store import AgentStore
-from rdzv_plugins.torch_types.stores import OfTorch
+from rdzv_plugins.torch_bridge.torchrun_handler import AgentStore
+from rdzv_plugins.torch_types import OfTorch
 
 SOON = timedelta(seconds=0.01)
 

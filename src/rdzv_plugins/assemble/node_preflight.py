@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from rdzv_plugins.errors import PreflightFailed
 from rdzv_plugins.host.manager import PluginHost
 from rdzv_plugins.interfaces import NodeCheck, RendezvousHandler, Request
-from rdzv_plugins.preflight.checks import PLUGINS
+from rdzv_plugins.preflight import PLUGINS
 
 logger = logging.getLogger(__name__)
 

@@ -97,6 +97,6 @@ def _in_contract(info: RendezvousInfo) -> RendezvousInfo:
     """The round as in the contract: a store of torch's, as c10d and plug-ins return, is made to raise our errors."""
     if "torch" not in sys.modules:  # then it is none of torch's
         return info
-    from rdzv_plugins.torch_types.stores import in_contract
+    from rdzv_plugins.torch_types import in_contract
 
     return in_contract(info)

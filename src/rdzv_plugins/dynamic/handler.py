@@ -22,12 +22,9 @@ from torch.distributed.elastic.rendezvous import api
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 
 from rdzv_plugins import errors
-from rdzv_plugins.dynamic.envelope import share_store
-from rdzv_plugins.dynamic.keys import SETTINGS, run_prefix
-from rdzv_plugins.dynamic.options import DynamicSettings
-from rdzv_plugins.dynamic.refusals import Refusals, note_refused
-from rdzv_plugins.dynamic.state_backend import TorchStateBackend
-from rdzv_plugins.dynamic.waiting import Waiting
+from rdzv_plugins.dynamic.options import SETTINGS, DynamicSettings, run_prefix
+from rdzv_plugins.dynamic.state_backend import TorchStateBackend, share_store
+from rdzv_plugins.dynamic.waiting import Refusals, Waiting, note_refused
 from rdzv_plugins.interfaces import (
     Failure,
     Outcome,
@@ -45,8 +42,7 @@ from rdzv_plugins.rounds.job_record import JobRecord
 from rdzv_plugins.rounds.settings_check import compare, refusal, signed, wanted
 from rdzv_plugins.rounds.staying import stay_while
 from rdzv_plugins.rounds.worker_stores import WorkerStores
-from rdzv_plugins.torch_types.errors import as_torch
-from rdzv_plugins.torch_types.stores import OfTorch
+from rdzv_plugins.torch_types import OfTorch, as_torch
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from typing import Literal
 
 from rdzv_launcher.run.workers.log_settings import LogSettings, read_log_settings
 from rdzv_launcher.run.workers.preloading import PRELOAD
+from rdzv_plugins import preflight
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.options import option, parse_conf, parse_options
-from rdzv_plugins.preflight import checks
 
 HANG_S = 1.0
 """The least time-out for hangs: with a shorter one, a hang cannot be told from a busy machine."""
@@ -105,7 +105,7 @@ def read_own(args: argparse.Namespace) -> OwnOptions:
 
 def preflight_of(args: argparse.Namespace, own: OwnOptions) -> tuple[str, ...]:
     """The checks before each round. Raises ``UsageError`` that names the option that asks for them."""
-    return checks.read(own.preflight, "--preflight" if "preflight" in args.given else "--rdzv-conf preflight")
+    return preflight.read(own.preflight, "--preflight" if "preflight" in args.given else "--rdzv-conf preflight")
 
 
 def read_logs(own: OwnOptions) -> LogSettings:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from typing import Any
 
 from rdzv_plugins.backends.etcd.api import grpc, rpc
 from rdzv_plugins.backends.etcd.cluster import Cluster
 from rdzv_plugins.backends.etcd.connection import LATE_S, TROUBLE, Connection, Dropped, Stream
 from rdzv_plugins.backends.etcd.refusals import Verdict, reason_of, verdict
 from rdzv_plugins.backends.etcd.space import RUN_LEASE_S
-from rdzv_plugins.errors import ConnectionLost
+from rdzv_plugins.errors import ConnectionLost, RendezvousFailed
 from rdzv_plugins.kit.loop import here
 from rdzv_plugins.timing import EVERY_S
 
@@ -43,28 +42,21 @@ def trouble(error: Exception) -> str:
 
 async def grant(cluster: Cluster, lease: int, ttl: int, deadline: float) -> int:
     """Grant a lease of that number; returns its time to live in seconds, which may be more than was requested."""
-
-    async def ask(connection: Connection, timeout: float) -> Any:
-        request = rpc.LeaseGrantRequest(TTL=ttl, ID=lease)
-        try:
-            return await connection.unary("Lease/LeaseGrant", request, timeout)
-        except grpc.aio.AioRpcError as error:
-            # by an attempt that got no answer, or by another node
-            if "lease already exists" in (error.details() or ""):
-                return rpc.LeaseGrantResponse(ID=lease, TTL=ttl)
-            raise
-
-    answer = await cluster.call("a lease", ask, deadline, writes=True)
+    request = rpc.LeaseGrantRequest(TTL=ttl, ID=lease)
+    try:
+        answer, _ = await cluster.call("a lease", "Lease/LeaseGrant", request, deadline, writes=True)
+    except RendezvousFailed as error:
+        if "lease already exists" in str(error):  # by an attempt that got no answer, or by another node
+            return ttl
+        raise
     return int(answer.TTL)
 
 
 async def ensure(cluster: Cluster, lease: int, ttl: int, deadline: float) -> None:
     """Ensure that there is a lease of that number. It may be about to end: refresh it soon."""
-
-    def ask(connection: Connection, timeout: float) -> Any:
-        return connection.unary("Lease/LeaseTimeToLive", rpc.LeaseTimeToLiveRequest(ID=lease), timeout)
-
-    if (await cluster.call("the lease of the run", ask, deadline)).TTL <= 0:
+    request = rpc.LeaseTimeToLiveRequest(ID=lease)
+    answer, _ = await cluster.call("the lease of the run", "Lease/LeaseTimeToLive", request, deadline)
+    if answer.TTL <= 0:
         await grant(cluster, lease, ttl, deadline)
 
 

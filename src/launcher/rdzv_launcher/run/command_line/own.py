@@ -6,7 +6,7 @@ import argparse
 
 from rdzv_launcher.run.command_line.options import Repeated, Switch, Value, ValueOrNone
 from rdzv_launcher.version import ShowVersion
-from rdzv_plugins.preflight.checks import NAMES, USUAL
+from rdzv_plugins.preflight import NAMES, USUAL
 
 TITLE = "rdzv-run options"
 
