@@ -75,32 +75,6 @@ def test_what_the_agent_needs_for_etcd_does_not_reach_the_workers(meeting: EtcdM
     assert told.keys() == static.keys() | own | given.keys()
 
 
-def test_everything_by_variables(meeting: EtcdMeeting) -> None:
-    """A job controller sets the address of its first node, too, which has nothing to do with etcd."""
-    meeting.warm = False
-    stop = meeting.directory / "stop"
-    variables = {
-        "PET_RDZV_ENDPOINT": meeting.endpoint,
-        "PET_RDZV_ID": meeting.run_id,
-        "PET_RDZV_CONF": "ttl=3,prefix=/by/variables",
-        "PET_NNODES": "2",
-        "PET_NPROC_PER_NODE": "1",
-        "PET_MASTER_ADDR": "job-node-0-0.job",
-        "PET_MASTER_PORT": "29500",
-    }
-    command = ["rdzv-run", meeting.script("says.py"), stop, 0]
-    nodes = [
-        meeting.start(command, **variables, PET_RDZV_BACKEND=backend, PET_NODE_RANK=str(rank))
-        for rank, backend in enumerate(["etcd", "rdzv-plugins.etcd"])  # the second name is plain torchrun's
-    ]
-    reports = in_one_round(*nodes)
-    assert {report["MASTER_ADDR"] for report in reports} == {"127.0.0.1"}
-    assert {report["TORCHELASTIC_RUN_ID"] for report in reports} == {meeting.run_id}
-    assert meeting.etcd.keys(f"/by/variables/{meeting.run_id}/")
-    stop.touch()
-    assert [node.wait() for node in nodes] == [0, 0], outputs(nodes)
-
-
 def test_tls_and_logins(tmp_path: Path) -> None:
     """Those that are right make a job; each that is wrong is refused by name, with the code of its class."""
     users = Users(prefix="/mine")

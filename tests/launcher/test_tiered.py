@@ -1,4 +1,4 @@
-"""``store=tiered`` with real agents, workers and stores: the workers' route, and how it is lost."""
+"""``store=tiered`` with real agents, workers and stores: the workers' route."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 from kits.eventually import eventually
-from kits.launcher.elastic_kit import Meeting, in_one_round, outputs, restarts, worlds
+from kits.launcher.elastic_kit import Meeting, outputs
 from kits.launcher.tiered_kit import reports, root_of, tiered, trunks, wait_clients
-from kits.wire.wire_client import WAIT, Raw, keyed
 
 
 @pytest.mark.parametrize("backend", ["tiered", pytest.param("etcd", marks=pytest.mark.thorough)], indirect=True)
@@ -37,27 +36,3 @@ def test_workers_train_over_gloo_by_their_nodes_proxy(meeting: Meeting) -> None:
     go_on.touch()
     assert [node.wait() for node in nodes] == [0, 0], outputs(nodes)
     assert meeting.processes() == {}
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("backend", ["tiered"], indirect=True)
-def test_agent_that_is_killed_takes_its_proxy_along_and_the_others_go_on(meeting: Meeting) -> None:
-    lost = 0  # with whom the store goes
-    meeting.serve()
-    job = tiered(meeting, "1:2", script="meets.py", conf="last_call_timeout=80")
-    nodes = [job.node(0), job.node(1)]
-    before = in_one_round(*nodes)
-    victim, other = nodes[lost], nodes[1 - lost]
-    with Raw(int(before[lost]["MASTER_PORT"])) as bystander:
-        bystander.send(keyed(WAIT, [b"/never"]))
-        meeting.kill(victim.pid)  # not its worker
-        assert bystander.until_close() == b""
-    victim.process.wait(30)
-    in_one_round(other, after=before)
-    assert worlds(other) == [2, 1]
-    assert restarts(other) == {"0"}, "its worker has lost its peer's store or not: that is not its fault"
-    eventually(lambda: before[lost]["PID"] not in meeting.processes(), lambda: "the worker without an agent stays")
-    with pytest.raises(ConnectionRefusedError):
-        Raw(int(before[lost]["MASTER_PORT"]))
-    job.finish(other)
-    meeting.check_gone(but="rdzv serve")

@@ -150,8 +150,8 @@ def is_of_the_container() -> bool:
 Environ = Mapping[str, str]
 
 # Nesting. With mpirun in a Slurm job, or Slurm within Kubernetes, a process inherits the variables of all of
-# them. Those of an outer launcher describe what has started the inner one, not this process: they are not used even if the
-# plug-in of the inner one is switched off.
+# them. Those of an outer launcher describe what has started the inner one, not this process: they are not used even if
+# the plug-in of the inner one is switched off.
 _RESERVED_STEPS = 0xFFFFFFF0
 """Numbers from here on are Slurm's own: the batch script, the shell of salloc (``use_interactive_step``)."""
 _WITHIN = "TORCHELASTIC_RUN_ID"
@@ -264,8 +264,8 @@ def _numbers(ranges: str) -> list[str]:
 
 
 # How long a scheduler waits between its signal and SIGKILL, as far as it tells a process. Kubernetes does not tell a
-# pod: what counts is ``terminationGracePeriodSeconds``, and a manifest that sets this variable to the same number passes
-# it on. Slurm ends a job by SIGTERM and, after KillWait, SIGKILL: that is in slurm.conf
+# pod: what counts is ``terminationGracePeriodSeconds``, and a manifest that sets this variable to the same number
+# passes it on. Slurm ends a job by SIGTERM and, after KillWait, SIGKILL: that is in slurm.conf
 # (https://slurm.schedmd.com/slurm.conf.html), which most nodes have as a file. slurmctld is not asked: thousands of
 # tasks would do so at once. The GraceTime of a partition and the time of ``--signal`` are not to be found anywhere.
 # When the job's time is up is in a variable, but not with Slurm 22.05 (https://slurm.schedmd.com/sbatch.html).
@@ -300,9 +300,7 @@ def _kill_wait(environ: Mapping[str, str]) -> Fact[int] | None:
                 text = lines.read()
         except OSError:
             continue
-        found = re.search(
-            rf"^\s*KillWait\s*=\s*([0-9]{{1,{_DIGITS}}})\b", text, re.MULTILINE | re.IGNORECASE
-        )
+        found = re.search(rf"^\s*KillWait\s*=\s*([0-9]{{1,{_DIGITS}}})\b", text, re.MULTILINE | re.IGNORECASE)
         return Fact(int(found[1]) if found else _KILL_WAIT_S, f"KillWait in {path}")
     return None
 
