@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from rdzv_plugins.backends.etcd.api import rpc
 from rdzv_plugins.backends.etcd.cluster import Cluster
 from rdzv_plugins.backends.etcd.connection import Dropped, Whose, nobody_knows
-from rdzv_plugins.backends.etcd.leases import KeepAlive, ensure, grant
+from rdzv_plugins.backends.etcd.leases import Leases, ensure, grant
 from rdzv_plugins.backends.etcd.refusals import LeaseGone
 from rdzv_plugins.backends.etcd.requests import Requests
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
@@ -21,7 +21,9 @@ from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError, RendezvousFailed
 from rdzv_plugins.kit.coordination import Coordination
+from rdzv_plugins.kit.keeping import Keeper
 from rdzv_plugins.kit.loop import here, hold_for_good
+from rdzv_plugins.kit.reasons import Reason
 from rdzv_plugins.kit.session import AsyncSession, Closed, KitSession
 from rdzv_plugins.kvstore.coordination.stoppable import StoppableCall
 
@@ -42,7 +44,7 @@ class EtcdSession(AsyncSession):
         self._cluster, self._space, self._outage = cluster, space, outage
         self._watches = Watches(cluster, space, self._watching_failed)
         self._new_lease()
-        self._keeping: KeepAlive | None = None
+        self._keeping: Keeper | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     def _new_lease(self) -> None:
@@ -89,14 +91,21 @@ class EtcdSession(AsyncSession):
                     await self._requests.leave(here().monotonic() + _GOOD_BYE_S)
             raise
         self._cluster.proven = True
-        self._keeping = keeping = KeepAlive(
-            self._cluster, self._lease, self.ttl, self._space.run_lease, self._outage, granted=asked
+        leases = Leases(self._cluster, self._lease, self.ttl, self._space.run_lease, lambda: keeper.over())
+        self._keeping = keeper = Keeper(
+            self.name, "etcd", leases.renew, self._what_is_wrong, self.ttl, self._outage, opened=asked
         )
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._keep(keeping)), loop.create_task(self._watches.run())]
+        self._tasks = [loop.create_task(self._keep(keeper, leases)), loop.create_task(self._watches.run())]
 
-    async def _keep(self, keeping: KeepAlive) -> None:
-        self.lose(await keeping.run())
+    async def _keep(self, keeper: Keeper, leases: Leases) -> None:
+        try:
+            self.lose(await keeper.run())
+        finally:
+            leases.close()
+
+    def _what_is_wrong(self) -> Reason:
+        return Reason(self._cluster.why(), self._cluster.remedy)
 
     def _watching_failed(self, error: BaseException) -> None:
         if isinstance(error, RdzvError):
@@ -111,7 +120,7 @@ class EtcdSession(AsyncSession):
         except Dropped:
             raise Closed from None
         except LeaseGone as error:
-            raise (self._keeping.gone() if self._keeping is not None else error) from None
+            raise (self._keeping.over() if self._keeping is not None else error) from None
 
     async def create(self, key: str, value: bytes, deadline: float, *, ephemeral: bool) -> tuple[bool, KeyValue]:
         with self._asking():
