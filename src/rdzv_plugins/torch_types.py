@@ -56,15 +56,15 @@ def store_errors_of_ours(limit: timedelta | None = None) -> Iterator[None]:
     try:
         yield
     except DistNetworkError as error:
-        raise errors.StoreLost(_text(error)) from error
+        raise errors.StoreLost(first_line(error)) from error
     except DistStoreError as error:
-        raise errors.StoreTimeout(_text(error)) from error
+        raise errors.StoreTimeout(first_line(error)) from error
     except DistError as error:
-        raise (errors.StoreTimeout if is_over() else errors.StoreError)(_text(error)) from error
+        raise (errors.StoreTimeout if is_over() else errors.StoreError)(first_line(error)) from error
     except RuntimeError as error:
         if type(error) is not RuntimeError or not is_over():
             raise
-        raise errors.StoreTimeout(_text(error)) from error
+        raise errors.StoreTimeout(first_line(error)) from error
 
 
 @contextlib.contextmanager
@@ -78,7 +78,8 @@ def store_errors_of_torch() -> Iterator[None]:
         raise DistStoreError(str(error)) from error
 
 
-def _text(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What the error says, without what torch adds below; its class if it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

@@ -18,7 +18,7 @@ from rdzv_plugins.errors import RdzvError, RendezvousFailed, debug_wanted, is_si
 from rdzv_plugins.interfaces import Failure, Outcome
 from rdzv_plugins.rounds.exit_barrier import ARRIVALS, node_key
 from rdzv_plugins.store import Text
-from rdzv_plugins.torch_types import as_torch, store_errors_of_torch
+from rdzv_plugins.torch_types import as_torch, first_line, store_errors_of_torch
 
 if TYPE_CHECKING:
     from rdzv_plugins.assemble.rendezvous import Rendezvous
@@ -179,7 +179,7 @@ class TorchrunHandler(RendezvousHandler):  # type: ignore[misc]
         who = f"the agent on {socket.gethostname()}"
         if error is None or error is self._earlier:
             return Outcome("lost", f"{who} has left before a round was complete")
-        return Outcome("lost", f"{who} {'was stopped' if is_signal(error) else 'ended'}: {_first_line(error)}")
+        return Outcome("lost", f"{who} {'was stopped' if is_signal(error) else 'ended'}: {first_line(error)}")
 
     def _failed(self, error: ChildFailedError) -> Outcome:
         rank, own = error.get_first_failure()
@@ -209,7 +209,3 @@ def in_full(error: RdzvError) -> RdzvError:
         return error
     error.__cause__, error.__suppress_context__ = None, True
     return error.with_traceback(None)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
