@@ -196,12 +196,12 @@ def test_that_a_job_is_open_is_said_once_and_only_where_others_can_reach_it(
 SERVING = """
 import signal, sys
 from types import SimpleNamespace
-from rdzv_launcher.tools import serve_tokens
+from rdzv_launcher.tools import serve
 
-serve_tokens._LOOK_S = 0.02
+serve._LOOK_S = 0.02
 endings = {signal.SIGTERM}
 signal.pthread_sigmask(signal.SIG_BLOCK, endings)
-accepted = serve_tokens.Accepted(sys.argv[1])
+accepted = serve.Accepted(sys.argv[1])
 print("serves", flush=True)
 server = SimpleNamespace(accept_tokens=lambda tokens: print("accepts", len(tokens), flush=True))
 print(accepted.keep_fresh(server, endings, set()).name, flush=True)
