@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from rdzv_plugins.backends.static.presence import Presence, ask
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import StoreLost, StoreTimeout
 from rdzv_plugins.kvstore.native.server import StoreServer
@@ -25,7 +26,6 @@ from rdzv_plugins.kvstore.tcpstore.keep_alive import keep_alive
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.kvstore.tcpstore.watch import KeyWatch
 from rdzv_plugins.options import PortRange
-from rdzv_plugins.rounds.presence import Presence, ask
 from simulation.kernel import Kernel
 from simulation.network import Network
 from simulation.processes import OwnProcess, Processes

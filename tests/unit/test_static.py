@@ -18,6 +18,7 @@ from torch.distributed import PrefixStore, TCPStore
 from rdzv_plugins import Outcome
 from rdzv_plugins.assemble.create import create_rendezvous, prepare
 from rdzv_plugins.assemble.rendezvous import Rendezvous
+from rdzv_plugins.backends.static.presence import Presence, ask
 from rdzv_plugins.backends.static.rounds import Arrival, Go, Missing, Over, Rounds, parse_over, this_agent
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointLost, EndpointUnreachable
@@ -29,7 +30,6 @@ from rdzv_plugins.kvstore.sockets.interruption import Interruption
 from rdzv_plugins.kvstore.sockets.reach import reach
 from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
-from rdzv_plugins.rounds.presence import Presence, ask
 from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.store import Prefixed
 from rdzv_plugins.testing.harness import free_port

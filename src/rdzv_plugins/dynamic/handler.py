@@ -37,10 +37,8 @@ from rdzv_plugins.interfaces import (
 from rdzv_plugins.kvstore.sockets.reach import default_address
 from rdzv_plugins.kvstore.tcpstore.watch import KeyWatch
 from rdzv_plugins.rounds import exit_barrier
-from rdzv_plugins.rounds.ends import ended_error, parse_outcome
-from rdzv_plugins.rounds.job_record import JobRecord
+from rdzv_plugins.rounds.ends import JobRecord, ended_error, parse_outcome, stay_while
 from rdzv_plugins.rounds.settings_check import compare, refusal, signed, wanted
-from rdzv_plugins.rounds.staying import stay_while
 from rdzv_plugins.rounds.worker_stores import WorkerStores
 from rdzv_plugins.torch_types import OfTorch, as_torch, first_line
 

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from rdzv_plugins.backends.static.presence import Presence, ask
 from rdzv_plugins.backends.static.rounds import Arrival
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.sockets.interruption import Interruption
@@ -20,9 +21,8 @@ from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
 from rdzv_plugins.kvstore.tcpstore.keep_alive import keep_alive
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.rounds import exit_barrier
-from rdzv_plugins.rounds.job_record import JobRecord
-from rdzv_plugins.rounds.looking import looked_once
-from rdzv_plugins.rounds.presence import Presence, ask
+from rdzv_plugins.rounds.ends import JobRecord
+from rdzv_plugins.rounds.exit_barrier import looked_once
 from rdzv_plugins.rounds.worker_stores import Serve
 from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.store import Prefixed, Store

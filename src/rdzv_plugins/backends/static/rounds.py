@@ -31,7 +31,7 @@ from rdzv_plugins.errors import StoreTimeout
 from rdzv_plugins.interfaces import Outcome
 from rdzv_plugins.plain_text import printable, some
 from rdzv_plugins.rounds.ends import parse_outcome
-from rdzv_plugins.rounds.looking import absent
+from rdzv_plugins.rounds.exit_barrier import absent
 from rdzv_plugins.runtime import SYSTEM, Runtime
 from rdzv_plugins.store import Store
 

@@ -18,7 +18,7 @@ from rdzv_plugins.kvstore.sockets.reach import NO_ANSWER, REFUSED, try_connect
 from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
 from rdzv_plugins.kvstore.tcpstore.keep_alive import keep_alive
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
-from rdzv_plugins.rounds.looking import absent
+from rdzv_plugins.rounds.exit_barrier import absent
 from rdzv_plugins.runtime import SYSTEM, Runtime
 from rdzv_plugins.store import Store
 
