@@ -1,6 +1,6 @@
 """The store of a round's agents, as engines, handlers and agents use it. Nothing here imports torch.
 
-The methods are those of ``torch.distributed.Store`` that a launcher needs; the errors are ours. ``torch_types.stores``
+The methods are those of ``torch.distributed.Store`` that a launcher needs; the errors are ours. ``torch_types``
 converts torch's stores.
 """
 

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kits.etcd.etcd_kit import Cluster, Member, Tls, Users, etcd
+from kits.etcd.etcd_kit import Cluster, Member, etcd
 from kits.eventually import eventually
 
 from rdzv_launcher.tools import cli
-from rdzv_plugins.backends.etcd.findings import checks_of
-from rdzv_plugins.backends.etcd.looks import look_at
+from rdzv_plugins.backends.etcd.looks import checks_of, look_at
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.interfaces import ServiceCheck
 
@@ -119,21 +118,3 @@ def test_members_that_have_no_vote_or_have_not_started(single: Cluster, tmp_path
         assert both[f"member {voter.endpoint}"].verdict == "ok"
     finally:
         learner.kill()
-
-
-@pytest.mark.thorough
-def test_a_cluster_of_users_with_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is told to anybody is told; that this user may not come in is said once, as a launch would."""
-    tls = Tls(tmp_path / "tls", client_auth=True)
-    with etcd(tmp_path, tls=tls, users=Users()) as cluster:
-        assert cluster.users is not None
-        (member,) = cluster.members
-        files = f"--rdzv-conf=cacert={tls.cacert},cert={tls.cert},key={tls.key}"
-        found = doctor(capsys, cluster.endpoint, "--rdzv-backend=etcd", files)
-        assert found[f"member {member.endpoint}"]["verdict"] == "ok"
-        assert found["who answers"]["verdict"] == "wrong"
-        credentials = tmp_path / "credentials"
-        credentials.touch(mode=0o600)
-        credentials.write_text(f"{cluster.users.user}:{cluster.users.password}")
-        found = doctor(capsys, cluster.endpoint, "--rdzv-backend=etcd", f"{files},credentials={credentials}")
-        assert found["backend"]["verdict"] == "ok"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,21 +30,20 @@ class TwoWays:
     used: HoldingRelay
     other: Session
 
-    def ask(self, call: Callable[[], Any], happened: Callable[[], object], meanwhile: Callable[[], object]) -> Any:
-        """The result of a call whose first answer is lost.
+    def ask(self, call: Callable[[], Any], meanwhile: Callable[[], object] = lambda: None) -> Any:
+        """The result of a call that writes ``k`` and whose first answer is lost.
 
-        ``happened``: true once etcd has done it; ``meanwhile`` is what somebody else does before it is asked again.
+        ``meanwhile`` is what somebody else does after etcd has done it, and before it is asked again.
         """
-        results: list[Any] = []
-        self.used.hold_answers()
-        thread = threading.Thread(target=lambda: results.append(call()))
-        thread.start()
-        eventually(happened, lambda: "it was never done")
-        meanwhile()
-        self.used.cut()
-        thread.join(T)
+        with ThreadPoolExecutor(1) as pool:
+            self.used.hold_answers()
+            asking = pool.submit(call)
+            eventually(lambda: self.now("k"), lambda: "it was never done")
+            meanwhile()
+            self.used.cut()
+            result = asking.result(T)
         assert self.losses.none
-        return results[0]
+        return result
 
     def now(self, key: str) -> list[KeyValue]:
         return list(self.other.list(key, timeout=T)[0])
@@ -65,14 +64,8 @@ def ways(single: Cluster) -> Iterator[TwoWays]:
         beside.close()
 
 
-def nothing() -> None:
-    """Nobody else does anything."""
-
-
 def test_create(ways: TwoWays) -> None:
-    done, held = ways.ask(
-        lambda: ways.session.create("k", b"mine", ephemeral=True, timeout=T), lambda: ways.now("k"), nothing
-    )
+    done, held = ways.ask(lambda: ways.session.create("k", b"mine", ephemeral=True, timeout=T))
     assert [held] == ways.now("k")
     assert done
 
@@ -82,17 +75,13 @@ def test_create(ways: TwoWays) -> None:
 def test_guarded_put(ways: TwoWays, among: bool) -> None:
     _, guard = ways.other.create("guard", b"", timeout=T)
     items = {"k": b"1", "guard": b"new"} if among else {"k": b"1"}
-    revision = ways.ask(lambda: ways.session.put(items, guard=guard, timeout=T), lambda: ways.now("k"), nothing)
+    revision = ways.ask(lambda: ways.session.put(items, guard=guard, timeout=T))
     assert revision == ways.now("k")[0].revision
 
 
 def test_a_put_that_is_asked_again_does_not_undo_what_came_between(ways: TwoWays) -> None:
     """What is asked again was done once: whoever writes after that has written last."""
-    ways.ask(
-        lambda: ways.session.put({"k": b"first"}, timeout=T),
-        lambda: ways.now("k"),
-        lambda: ways.other.put({"k": b"second"}, timeout=T),
-    )
+    ways.ask(lambda: ways.session.put({"k": b"first"}, timeout=T), lambda: ways.other.put({"k": b"second"}, timeout=T))
     assert [each.value for each in ways.now("k")] == [b"second"]
 
 

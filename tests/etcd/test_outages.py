@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from kits.etcd.etcd_kit import Cluster, Member, etcd
 from kits.etcd.failover_kit import Subject, home
+from kits.eventually import eventually
 from kits.wire.attack_kit import read_line
 from kits.wire.coordination_kit import LONG, Losses, Recorder, client_of, leave, opened, stop
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.coordination import Event
-from rdzv_plugins.errors import Compacted, ConnectionLost, EndpointUnreachable
+from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
 
 T = LONG
 
@@ -47,7 +48,7 @@ def test_no_quorum_for_too_long_ends_the_session_and_names_every_member_with_its
 
 
 @pytest.mark.thorough
-def test_a_cluster_that_stands_still_for_too_long_ends_the_session(three: Cluster) -> None:
+def test_no_quorum_at_the_start_and_members_that_stand_still(three: Cluster) -> None:
     subject = Subject(three, outage_timeout=4)
     for member in three.members:
         member.stop()
@@ -55,10 +56,7 @@ def test_a_cluster_that_stands_still_for_too_long_ends_the_session(three: Cluste
     assert error.silent
     assert all("answer" in each for each in named_with_reasons(str(error), three.members)), str(error)
     subject.close()
-
-
-@pytest.mark.thorough
-def test_a_session_is_not_opened_without_a_quorum(three: Cluster) -> None:
+    three.members[0].cont()
     for member in three.members[1:]:
         member.kill()
     three.wait_no_quorum()
@@ -73,13 +71,20 @@ def test_a_session_is_not_opened_without_a_quorum(three: Cluster) -> None:
 @pytest.mark.thorough
 def test_members_of_two_clusters_are_refused_by_name(tmp_path: Path) -> None:
     with etcd(tmp_path) as one, etcd(tmp_path) as other:
-        backend = EtcdCoordination([*one.endpoints, *other.endpoints], "run")
-        with pytest.raises(EndpointUnreachable, match=r"127\.0\.0\.1") as raised:
-            backend.open_session(5, on_lost=Losses(), timeout=T)
-        assert str(one.endpoint) in str(raised.value)
-        assert str(other.endpoint) in str(raised.value)
-        backend.close()
-        assert one.keys() == other.keys() == {}
+
+        def refused() -> EndpointUnreachable | None:  # a start waits half a second for it, which may not be enough
+            backend = EtcdCoordination([*one.endpoints, *other.endpoints], "run")
+            try:
+                backend.open_session(5, on_lost=Losses(), timeout=T)
+            except EndpointUnreachable as error:
+                return error
+            finally:
+                backend.close()
+            return None
+
+        text = str(eventually(refused, lambda: "it was never refused"))
+        assert str(one.endpoint) in text
+        assert str(other.endpoint) in text
 
 
 @pytest.mark.thorough
@@ -88,9 +93,9 @@ def test_a_lease_that_was_revoked_by_hand_ends_the_session(single: Cluster) -> N
     subject = Subject(single, ttl=600)
     single.etcdctl("lease", "revoke", f"{subject.lease:x}")
     error = subject.losses.next()
-    assert "revoked" in str(error)
+    assert "by hand" in str(error)
     assert not error.silent
-    with pytest.raises(ConnectionLost, match="revoked"):
+    with pytest.raises(ConnectionLost, match="by hand"):
         subject.session.list("", timeout=T)
     subject.close()
     assert subject.losses.none
@@ -149,20 +154,3 @@ def test_a_watch_that_resumes_behind_a_compaction_tells_the_last_state_and_what_
 
 def after_is_told(events: list[Event]) -> bool:
     return bool(events) and events[-1].key == "after"
-
-
-@pytest.mark.thorough
-def test_a_watch_from_a_forgotten_revision_is_refused(single: Cluster) -> None:
-    backend = EtcdCoordination(single.endpoints, "run")
-    session = opened(backend)
-    old = session.put({"a": b""}, timeout=T)
-    new = session.put({"b": b""}, timeout=T)
-    assert old
-    single.etcdctl("compact", str(new))
-    recorder = Recorder()
-    with pytest.raises(Compacted) as raised:
-        session.watch("", recorder, after=old - 1, timeout=T)
-    assert raised.value.remedy
-    session.watch("", recorder, after=0, timeout=T)
-    assert sorted(recorder.take(2)) == [("a", b""), ("b", b"")]
-    backend.close()

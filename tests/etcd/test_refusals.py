@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from kits.etcd.etcd_kit import Cluster, Users, etcd
 from kits.etcd.failover_kit import Subject
 from kits.eventually import eventually
-from kits.launcher.elastic_kit import EtcdMeeting, Job, in_one_round, worlds
 from kits.wire.coordination_kit import LONG, Losses, opened
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.backends.etcd.security import ACCOUNT, EtcdSecurity
-from rdzv_plugins.errors import AccessRefused, ConnectionLost, EndpointUnreachable
+from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
 
 
 def test_writes_wait_for_space_and_sessions_live_meanwhile(small: Cluster) -> None:
@@ -25,6 +23,8 @@ def test_writes_wait_for_space_and_sessions_live_meanwhile(small: Cluster) -> No
         subject.session.create("other", b"", timeout=0.5)
     with ThreadPoolExecutor() as pool:
         written = pool.submit(subject.session.put, {"k": b"v"}, timeout=LONG)
+        with pytest.raises(EndpointUnreachable, match="mvcc"):
+            EtcdCoordination(small.endpoints, "other").open_session(4, on_lost=Losses(), timeout=1)
         newcomer = EtcdCoordination(small.endpoints, "run", outage_timeout=LONG)
         comes = pool.submit(opened, newcomer, 4, Losses())
         with pytest.raises(TimeoutError, match="mvcc: database space exceeded"):
@@ -41,31 +41,6 @@ def test_writes_wait_for_space_and_sessions_live_meanwhile(small: Cluster) -> No
     subject.write()
     newcomer.close()
     subject.close()
-
-
-@pytest.mark.thorough
-def test_no_session_is_opened_without_space(small: Cluster) -> None:
-    small.fill()
-    newcomer = EtcdCoordination(small.endpoints, "other")
-    with pytest.raises(EndpointUnreachable, match="mvcc"):
-        newcomer.open_session(4, on_lost=Losses(), timeout=1)
-    newcomer.close()
-
-
-@pytest.mark.thorough
-def test_job_whose_worker_fails_while_there_is_no_space_goes_on(small: Cluster, tmp_path: Path) -> None:
-    with closing(EtcdMeeting(tmp_path, small)) as meeting:
-        job = Job(meeting, 2, script="says.py", restarts=1, conf="allow_same_host=true,ttl=2")
-        nodes = [job.node(rank) for rank in (0, 1)]
-        before = in_one_round(*nodes)
-        small.fill()
-        (worker,) = job.workers(nodes[0])
-        meeting.kill(worker)
-        nodes[0].wait_for("etcd takes no more writes")
-        small.make_room()
-        in_one_round(*nodes, after=before)
-        job.finish(*nodes)
-        assert [worlds(node) for node in nodes] == [[2, 2], [2, 2]]
 
 
 @pytest.mark.thorough
@@ -96,17 +71,3 @@ def test_password_is_read_again_when_it_is_refused(tmp_path: Path) -> None:
         assert subject.losses.none
         for each in (subject, constant):
             each.close()
-
-
-@pytest.mark.thorough
-def test_wrong_password_at_the_start_is_not_waited_for(tmp_path: Path) -> None:
-    file = tmp_path / "credentials"
-    file.touch(mode=0o600)
-    with etcd(tmp_path, users=Users()) as cluster:
-        file.write_text("node:wrong")
-        backend = EtcdCoordination(
-            cluster.endpoints, "run", security=EtcdSecurity(user="node", password="wrong", credentials=str(file))
-        )
-        with pytest.raises(AccessRefused, match="'node'"):
-            backend.open_session(4, on_lost=Losses(), timeout=LONG)
-        backend.close()

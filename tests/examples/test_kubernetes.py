@@ -25,7 +25,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 
 from rdzv_launcher.run.parser import build_parser, parse_arguments
 from rdzv_plugins import errors
-from rdzv_plugins.schedulers.grace import GRACE
+from rdzv_plugins.schedulers.facts import GRACE
 
 pytestmark = pytest.mark.thorough
 

@@ -1,4 +1,4 @@
-"""A link goes down: packets are lost, and nobody is told. Who notices, who goes on, and who says what."""
+"""Packets are lost, or a process is, and nobody is told. Who notices, who goes on, and who says what."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from kits.hosts.fleet import PORT, TTL, Fleet, in_one_round, outputs, said
 from kits.hosts.hosts import Host
 from kits.launcher.harness import Agent
 
+STORE = 29600
 SOON = TTL + 60
 """Seconds: the time to live, one for a last question, and a margin for busy processors."""
 
@@ -62,17 +63,37 @@ def test_host_of_the_endpoint_is_cut_off(fleet: Fleet) -> None:
     fleet.finish(first, again)
 
 
-def test_worker_that_fails_because_its_peer_was_cut_off_uses_up_no_restart(fleet: Fleet) -> None:
-    """--max-restarts=0: the first failure of its own would end the job."""
-    alpha, beta = fleet.lan.add("alpha", "beta")
-    endpoint = f"{alpha.address}:{PORT}"
-    first = fleet.node(alpha, endpoint, "1:2", script="trains.py", rank=0, ttl=TTL)
-    second = fleet.node(beta, endpoint, "1:2", script="trains.py", rank=1, ttl=TTL)
-    before = in_one_round(first, second)
-    (worker,) = fleet.cluster.workers(first, "trains.py")
-    fleet.lan.cut(beta)
-    fleet.cluster.kill(worker)  # as NCCL's watchdog does when a peer is silent, sooner than the time to live
-    alone = in_one_round(first, after=before)
-    assert alone[0]["TORCHELASTIC_RESTART_COUNT"] == "0"
-    assert second.wait(SOON) == 68
-    fleet.finish(first)
+@pytest.mark.parametrize("kind", ["drops", pytest.param("refuses", marks=pytest.mark.thorough)])
+def test_workers_store_that_one_host_cannot_reach(fleet: Fleet, kind: str) -> None:
+    """The round fails on all nodes, saying who cannot reach whom."""
+    alpha, beta, gamma = fleet.lan.add("alpha", "beta", "gamma")
+    if kind == "refuses":
+        gamma.ip(f"rule add to {alpha.address} ipproto tcp dport {STORE} prohibit")
+    else:  # the answers are lost
+        alpha.ip(f"rule add to {gamma.address} ipproto tcp sport {STORE} blackhole")
+    conf = f"worker_ports={STORE},reach_timeout=2"
+    agents = [
+        fleet.node(host, f"{alpha.address}:{PORT}", 3, rank=rank, conf=conf, ttl=10)
+        for rank, host in enumerate((alpha, beta, gamma))
+    ]
+    assert [agent.wait() for agent in agents] == [76, 76, 76], outputs(agents)
+    for agent in agents:
+        said(agent, rf"gamma \(node rank 2, pid {agents[2].pid}\) .* alpha \(node 0\) at {alpha.address} port {STORE}")
+        assert agent.reports() == []
+    fleet.check_gone()
+
+
+def test_killed_agent_on_another_host_is_known_to_be_gone(fleet: Fleet) -> None:
+    """Long before its lease at an etcd ends."""
+    hub, alpha, beta, gamma = fleet.lan.add("hub", "alpha", "beta", "gamma")
+    fleet.serve_etcd(hub)
+    command = ["rdzv-run", "--nnodes=2:3", "--nproc-per-node=1", "--rdzv-backend=etcd", "--rdzv-id=gone"]
+    command += [f"--rdzv-endpoint={hub.address}", "--rdzv-conf=ttl=600,last_call_timeout=80", "--max-restarts=0"]
+    script = [fleet.cluster.script("says.py"), fleet.cluster.directory / "stop", 0]
+    agents = [fleet.start(host, [*command, *script]) for host in (alpha, beta, gamma)]
+    before = in_one_round(*agents)
+    first, second, killed = agents
+    fleet.cluster.kill(killed.pid)
+    in_one_round(first, second, after=before)
+    fleet.stop()
+    assert [agent.wait() for agent in (first, second)] == [0, 0]

@@ -19,30 +19,15 @@ OUTAGE = 120
 TOKEN = "0123456789abcdef-of-places"
 
 
-class Job:
-    """Nodes on hosts, which meet at places."""
-
-    def __init__(
-        self, fleet: Fleet, places: list[Host], nnodes: str, backend: str = "parallel", *, closed: bool = False
-    ) -> None:
-        self.fleet, self._nnodes, self._flags = fleet, nnodes, [f"--rdzv-backend={backend}"]
-        self._conf = "last_call_timeout=60" + (",worker_transport=direct" if backend == "tiered" and not closed else "")
-        self.endpoint = ",".join(f"{host.address}:{PORT}" for host in places)
-
-    def node(
-        self, host: Host, ttl: float = TTL, rank: int | None = None, endpoint: str = "", conf: str = "", **env: str
-    ) -> Agent:
-        return self.fleet.node(
-            host,
-            endpoint or self.endpoint,
-            self._nnodes,
-            ttl=ttl,
-            outage=OUTAGE,
-            conf=f"{self._conf},{conf}" if conf else self._conf,
-            rank=rank,
-            flags=self._flags,
-            **env,
-        )
+def node(
+    fleet: Fleet, places: list[Host], nnodes: str, host: Host, ttl: float = TTL, rank: int | None = None, **more: str
+) -> Agent:
+    """An agent on ``host`` of a job that meets at ``places``; ``more``: its ``conf`` and ``backend``, and variables."""
+    conf, backend = more.pop("conf", ""), more.pop("backend", "parallel")
+    endpoint = ",".join(f"{place.address}:{PORT}" for place in places)
+    conf = f"last_call_timeout=60{conf}"
+    flags = [f"--rdzv-backend={backend}"]
+    return fleet.node(host, endpoint, nnodes, ttl=ttl, outage=OUTAGE, conf=conf, rank=rank, flags=flags, **more)
 
 
 def no_restart(*agents: Agent) -> bool:
@@ -51,15 +36,14 @@ def no_restart(*agents: Agent) -> bool:
 
 def test_serving_agent_is_killed_and_its_host_comes_back(fleet: Fleet) -> None:
     hosts = fleet.lan.add("alpha", "beta", "gamma")
-    job = Job(fleet, hosts, "2:3")
-    first, second, third = agents = [job.node(host, 60, rank) for rank, host in enumerate(hosts)]
+    first, second, third = agents = [node(fleet, hosts, "2:3", host, 60, rank) for rank, host in enumerate(hosts)]
     before = in_one_round(*agents)
     os.kill(first.pid, signal.SIGKILL)
     smaller = in_one_round(second, third, after=before)  # long before the time to live: its host refuses connections
     assert [len(agent.reports()) for agent in (second, third)] == [2, 2], outputs(agents)
     assert no_restart(second, third)
 
-    late = job.node(hosts[0], 60, 0)  # dials its own place first, which stands by now
+    late = node(fleet, hosts, "2:3", hosts[0], 60, 0)  # dials its own place first, which stands by now
     in_one_round(late, second, third, after=smaller)
     fleet.finish(late, second, third)
     assert no_restart(late, second, third)
@@ -69,9 +53,12 @@ def test_serving_agent_is_killed_and_its_host_comes_back(fleet: Fleet) -> None:
 def test_under_tls_with_a_token_the_next_place_serves(fleet: Fleet, tmp_path: Path) -> None:
     hosts = fleet.lan.add("alpha", "beta", "gamma")
     own = {host: Issued(tmp_path / host.name, hosts=(host.address,)) for host in hosts}  # no other host's place
-    job = Job(fleet, hosts, "2:3", "tiered", closed=True)
+
+    def tiered(host: Host, rank: int, conf: str, **env: str) -> Agent:
+        return node(fleet, hosts, "2:3", host, 60, rank, conf=f",{conf}", backend="tiered", **env)
+
     first, second, third = agents = [
-        job.node(host, 60, rank, conf=own[host].conf, RDZV_TOKEN=TOKEN) for rank, host in enumerate(hosts)
+        tiered(host, rank, own[host].conf, RDZV_TOKEN=TOKEN) for rank, host in enumerate(hosts)
     ]
     before = in_one_round(*agents)
     os.kill(first.pid, signal.SIGKILL)
@@ -82,37 +69,19 @@ def test_under_tls_with_a_token_the_next_place_serves(fleet: Fleet, tmp_path: Pa
     theirs = Issued(tmp_path / "theirs", by="theirs", hosts=(hosts[0].address,))
     token = {"RDZV_TOKEN": TOKEN}
     for conf, env in (("", token), (f",{theirs.conf}", token), (f",{own[hosts[0]].conf}", {})):
-        stranger = job.node(hosts[0], 60, 0, conf=f"is_host=false{conf}", **env)
+        stranger = tiered(hosts[0], 0, f"is_host=false{conf}", **env)
         assert stranger.wait(SOON) == AccessRefused.exit_code, stranger.text
 
-    late = job.node(hosts[0], 60, 0, conf=own[hosts[0]].conf, RDZV_TOKEN=TOKEN)
+    late = tiered(hosts[0], 0, own[hosts[0]].conf, RDZV_TOKEN=TOKEN)
     in_one_round(late, second, third, after=smaller)
     fleet.finish(late, second, third)
     assert no_restart(late, second, third)
 
 
 @pytest.mark.thorough
-def test_serving_agent_stands_still_and_finds_itself_replaced(fleet: Fleet) -> None:
-    hosts = fleet.lan.add("alpha", "beta", "gamma")
-    job = Job(fleet, hosts, "2:3", backend="tiered")
-    first, second, third = agents = [job.node(host) for host in hosts]
-    before = in_one_round(*agents)
-    os.kill(first.pid, signal.SIGSTOP)
-    try:
-        smaller = in_one_round(second, third, after=before)
-    finally:
-        os.kill(first.pid, signal.SIGCONT)
-    in_one_round(*agents, after=smaller)
-    first.wait_for(rf"the rendezvous is served at {hosts[1].address}:{PORT} now", SOON)
-    fleet.finish(*agents)
-    assert no_restart(*agents)
-
-
-@pytest.mark.thorough
 def test_serving_host_is_cut_off(fleet: Fleet) -> None:
     hosts = fleet.lan.add("alpha", "beta", "gamma")
-    job = Job(fleet, hosts, "1:3")
-    first, *others = agents = [job.node(host) for host in hosts]
+    first, *others = agents = [node(fleet, hosts, "1:3", host) for host in hosts]
     before = in_one_round(*agents)
     fleet.lan.cut(hosts[0])
     smaller = in_one_round(*others, after=before)
@@ -133,8 +102,7 @@ def test_places_that_no_node_serves(fleet: Fleet) -> None:
     for host in hubs:
         served[host] = fleet.start(host, ["rdzv", "serve", f"--rdzv-endpoint={host.address}:{PORT}"])
         served[host].wait_for("serving a store at")
-    job = Job(fleet, hubs, "2")
-    agents = [job.node(host, 60) for host in nodes]
+    agents = [node(fleet, hubs, "2", host, 60) for host in nodes]
     in_one_round(*agents)
     os.kill(served[hubs[0]].pid, signal.SIGKILL)
     for agent in agents:

@@ -28,14 +28,6 @@ class Row(NamedTuple):
     workers: str
 
 
-class Listener(NamedTuple):
-    """A port on which a process of a host listens."""
-
-    address: str
-    port: int
-    pid: int
-
-
 TABLE = {found[0]: Row(int(found[1]), *map(str.strip, found[2:])) for found in ROW.findall(PAGE.read_text())}
 
 
@@ -47,18 +39,10 @@ def sockets(host: Host, flags: str) -> list[tuple[list[str], int]]:
     return [(line.split()[1:], int(pid[1]) if pid else 0) for line, pid in zip(shown.splitlines(), owners, strict=True)]
 
 
-def listeners(host: Host) -> set[Listener]:
-    """All on this host."""
-    found = set()
-    for columns, pid in sockets(host, "-Hltnp"):
-        address, _, port = columns[2].rpartition(":")
-        found.add(Listener(address, int(port), pid))
-    return found
-
-
-def connections(host: Host) -> set[tuple[int, int]]:
-    """Of all on this host: the port at the other end, and the process."""
-    return {(int(columns[3].rpartition(":")[2]), pid) for columns, pid in sockets(host, "-Htnp")}
+def listeners(host: Host) -> set[tuple[str, int, int]]:
+    """All on this host: address, port, process."""
+    ends = [(columns[2].rpartition(":"), pid) for columns, pid in sockets(host, "-Hltnp")]
+    return {(address, int(port), pid) for (address, _, port), pid in ends}
 
 
 @pytest.mark.parametrize(
@@ -87,16 +71,15 @@ def test_what_listens_where(fleet: Fleet, backend: str) -> None:
     for host, agent in agents.items():
         found = listeners(host)
         worker = agent.reports()[0]["PID"]
-        assert {each.pid for each in found} - {agent.pid} == {worker}, (host.name, found)
-        own = {each for each in found if each.pid == worker}
+        assert {pid for _, _, pid in found} - {agent.pid} == {worker}, (host.name, found)
         assert said.workers == "every node"
-        assert {each.address for each in own} == {host.address}
-        loopback = {each for each in found if each.address == "127.0.0.1"}
+        assert {address for address, _, pid in found if pid == worker} == {host.address}
+        loopback = [port for address, port, _ in found if address == "127.0.0.1"]
         assert len(loopback) == (backend == "tiered")
-        agents_ports = {each.port for each in found - own - loopback}
+        agents_ports = {port for _, port, pid in found if pid == agent.pid} - {*loopback}
         inside = {port for port in agents_ports if FIRST <= port <= LAST}
         assert len(inside) == (host is first) * (2 if backend == "tiered" else 1)
-        dialled = {port for port, pid in connections(host) if pid == worker}
+        dialled = {int(columns[3].rpartition(":")[2]) for columns, pid in sockets(host, "-Htnp") if pid == worker}
         assert bool(dialled & set(range(FIRST, LAST + 1))) == (backend != "tiered"), "with proxies the agents only"
         outside = {port for port in agents_ports - inside if port != said.port}
         assert len(outside) == {"none": 0, "every node": 1}[said.agents], "its own, by which others see it live"
@@ -104,7 +87,7 @@ def test_what_listens_where(fleet: Fleet, backend: str) -> None:
     at = {"static": "node rank 0", "etcd": "the members of etcd"}.get(backend, "the node that has its address")
     assert said.endpoint.startswith(at)
     assert serving == (set() if backend == "etcd" else {("alpha", said.port)})
-    assert {each.pid for each in listeners(gamma)} == set(elsewhere)
+    assert {pid for _, _, pid in listeners(gamma)} == set(elsewhere)
     assert said.store == "node of rank 0"
     assert ("K nodes" in said.proxies) == (backend == "tiered")
     fleet.stop()

@@ -1,17 +1,15 @@
-"""What ``c10d`` does that no simulation has: settings compared, a host that is lost, shared files, torchrun's nodes."""
+"""What ``c10d`` alone does: settings compared, shared files, torchrun's nodes. The rest: the conformance suite."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 
 import pytest
 from kits.eventually import eventually
 from kits.launcher.harness import Agent, Cluster, error_of
 
 from rdzv_plugins.assemble.create import with_options
-from rdzv_plugins.errors import EndpointUnreachable, RdzvError, RendezvousClosed, RendezvousFailed, SettingsDiffer
+from rdzv_plugins.errors import RdzvError, RendezvousFailed, SettingsDiffer
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request, RunStatus
 
@@ -46,30 +44,6 @@ def test_another_number_of_nodes_is_refused_by_name_and_the_others_go_on(cluster
     assert another_run.wait() == 0, another_run.text
     second = node(cluster, 2)
     assert [first.wait(), second.wait()] == [0, 0], first.text + second.text
-
-
-def running_pair(cluster: Cluster) -> tuple[Agent, Agent]:
-    """Two nodes whose workers run: the one that serves the endpoint, and the other."""
-    agents = cluster.pair("plain.py", "sleep", backend="c10d")
-    for agent in agents:
-        agent.wait_for("ready")
-    host = next(agent for agent in agents if cluster.listens(agent))
-    return host, next(agent for agent in agents if agent is not host)
-
-
-def test_loss_of_the_node_that_serves_names_the_endpoint(cluster: Cluster) -> None:
-    host, other = running_pair(cluster)
-    for pid in (host.pid, *cluster.workers(host, "plain.py")):
-        cluster.kill(pid)
-    assert cluster.endpoint in error_of(other, EndpointUnreachable.exit_code)
-    cluster.check_gone()
-
-
-def test_node_that_serves_and_is_stopped_is_named(cluster: Cluster) -> None:
-    host, other = running_pair(cluster)
-    os.kill(host.pid, signal.SIGTERM)
-    assert host.wait() == 143
-    assert f"(pid {host.pid}, node " in error_of(other, RendezvousClosed.exit_code)
 
 
 def test_two_nodes_meet_in_a_shared_file(cluster: Cluster) -> None:

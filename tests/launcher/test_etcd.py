@@ -1,18 +1,16 @@
-"""Jobs at a real etcd: what its members do to them, what they leave there, variables, and what etcd refuses.
+"""Jobs at a real etcd: what they leave there, variables, and what etcd refuses.
 
 Sessions at an etcd are in tests/etcd, rendezvous and launches in the conformance suite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 from kits.etcd import etcd_kit
 from kits.etcd.etcd_kit import Tls, Users
-from kits.eventually import eventually
 from kits.launcher.elastic_kit import EtcdMeeting, Job, in_one_round, outputs, restarts, worlds
 from kits.launcher.harness import Agent, error_of
 
@@ -24,45 +22,6 @@ pytestmark = pytest.mark.thorough
 @pytest.fixture
 def backend() -> str:
     return "etcd"
-
-
-@pytest.fixture
-def three(tmp_path: Path) -> Iterator[EtcdMeeting]:
-    """At an etcd of three members."""
-    with ExitStack() as stack:
-        etcd = stack.enter_context(etcd_kit.etcd(tmp_path, members=3, heartbeat=50, election=500))
-        yield stack.enter_context(closing(EtcdMeeting(tmp_path, etcd)))
-
-
-def test_without_a_quorum_nodes_say_so_and_go_on_when_it_is_back(three: EtcdMeeting) -> None:
-    job, etcd = Job(three, 2, script="says.py"), three.etcd
-    nodes = [job.node(0), job.node(1)]
-    in_one_round(*nodes)
-    leader = etcd.leader
-    for member in (leader, next(each for each in etcd.members if each is not leader)):
-        member.kill()
-    for node in nodes:
-        node.wait_for("rdzv-run warning: etcd has not answered")
-    leader.restart()
-    etcd.wait_quorum()
-    for node in nodes:
-        node.wait_for("rdzv-run warning: etcd answers again")
-    before = etcd.count("LeaseKeepAlive")
-    eventually(lambda: etcd.count("LeaseKeepAlive") >= before + 8, lambda: "nobody keeps a lease alive")
-    job.finish(*nodes)
-    assert [worlds(node) for node in nodes] == [[2], [2]], "the workers were left alone"
-    assert restarts(*nodes) == {"0"}
-
-
-def test_a_job_starts_whatever_member_is_down(three: EtcdMeeting) -> None:
-    """A member that was stopped still accepts connections, and never answers."""
-    three.etcd.members[0].stop()
-    three.etcd.wait_quorum()
-    job = Job(three, 2, script="says.py")
-    nodes = [job.node(), job.node()]
-    in_one_round(*nodes)
-    job.finish(*nodes)
-    assert three.held(job.run_id) == {}
 
 
 def test_run_that_died_as_a_whole_is_started_again_at_once(meeting: EtcdMeeting) -> None:
@@ -114,32 +73,6 @@ def test_what_the_agent_needs_for_etcd_does_not_reach_the_workers(meeting: EtcdM
     told = environment(job.node(**given, RDZV_ETCD_USER="node", RDZV_ETCD_PASSWORD="a secret"))
     assert {name: told[name] for name in given} == given
     assert told.keys() == static.keys() | own | given.keys()
-
-
-def test_everything_by_variables(meeting: EtcdMeeting) -> None:
-    """A job controller sets the address of its first node, too, which has nothing to do with etcd."""
-    meeting.warm = False
-    stop = meeting.directory / "stop"
-    variables = {
-        "PET_RDZV_ENDPOINT": meeting.endpoint,
-        "PET_RDZV_ID": meeting.run_id,
-        "PET_RDZV_CONF": "ttl=3,prefix=/by/variables",
-        "PET_NNODES": "2",
-        "PET_NPROC_PER_NODE": "1",
-        "PET_MASTER_ADDR": "job-node-0-0.job",
-        "PET_MASTER_PORT": "29500",
-    }
-    command = ["rdzv-run", meeting.script("says.py"), stop, 0]
-    nodes = [
-        meeting.start(command, **variables, PET_RDZV_BACKEND=backend, PET_NODE_RANK=str(rank))
-        for rank, backend in enumerate(["etcd", "rdzv-plugins.etcd"])  # the second name is plain torchrun's
-    ]
-    reports = in_one_round(*nodes)
-    assert {report["MASTER_ADDR"] for report in reports} == {"127.0.0.1"}
-    assert {report["TORCHELASTIC_RUN_ID"] for report in reports} == {meeting.run_id}
-    assert meeting.etcd.keys(f"/by/variables/{meeting.run_id}/")
-    stop.touch()
-    assert [node.wait() for node in nodes] == [0, 0], outputs(nodes)
 
 
 def test_tls_and_logins(tmp_path: Path) -> None:

@@ -1,16 +1,13 @@
-"""``store=tiered`` with real agents, workers and stores: the workers' route, and how it is lost."""
+"""``store=tiered`` with real agents, workers and stores: the workers' route."""
 
 from __future__ import annotations
 
-import os
-import signal
 from typing import Any
 
 import pytest
 from kits.eventually import eventually
-from kits.launcher.elastic_kit import Meeting, in_one_round, last_rank, observing, outputs, restarts, worlds
+from kits.launcher.elastic_kit import Meeting, outputs
 from kits.launcher.tiered_kit import reports, root_of, tiered, trunks, wait_clients
-from kits.wire.wire_client import WAIT, Raw, keyed
 
 
 @pytest.mark.parametrize("backend", ["tiered", pytest.param("etcd", marks=pytest.mark.thorough)], indirect=True)
@@ -39,51 +36,3 @@ def test_workers_train_over_gloo_by_their_nodes_proxy(meeting: Meeting) -> None:
     go_on.touch()
     assert [node.wait() for node in nodes] == [0, 0], outputs(nodes)
     assert meeting.processes() == {}
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("backend", ["tiered"], indirect=True)
-def test_agent_that_is_killed_takes_its_proxy_along_and_the_others_go_on(meeting: Meeting) -> None:
-    lost = 0  # with whom the store goes
-    meeting.serve()
-    job = tiered(meeting, "1:2", script="meets.py", conf="last_call_timeout=80")
-    nodes = [job.node(0), job.node(1)]
-    before = in_one_round(*nodes)
-    victim, other = nodes[lost], nodes[1 - lost]
-    with Raw(int(before[lost]["MASTER_PORT"])) as bystander:
-        bystander.send(keyed(WAIT, [b"/never"]))
-        meeting.kill(victim.pid)  # not its worker
-        assert bystander.until_close() == b""
-    victim.process.wait(30)
-    in_one_round(other, after=before)
-    assert worlds(other) == [2, 1]
-    assert restarts(other) == {"0"}, "its worker has lost its peer's store or not: that is not its fault"
-    eventually(lambda: before[lost]["PID"] not in meeting.processes(), lambda: "the worker without an agent stays")
-    with pytest.raises(ConnectionRefusedError):
-        Raw(int(before[lost]["MASTER_PORT"]))
-    job.finish(other)
-    meeting.check_gone(but="rdzv serve")
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("backend", ["tiered"], indirect=True)
-def test_store_that_is_silent_is_lost_and_all_meet_again_without_a_restart_used(meeting: Meeting) -> None:
-    """Rank 0's node stands still for longer than ``trunk_grace``, and not long enough to be lost."""
-    meeting.serve()
-    job = tiered(meeting, 2, script="meets.py", conf="ttl=60,trunk_grace=4")
-    with observing(meeting) as observer:
-        other = job.node(1)
-        observer.wait_members(other)  # it leads
-        first = job.node(0)
-        before = in_one_round(first, other)
-        os.kill(first.pid, signal.SIGSTOP)
-        root = rf"127\.0\.0\.1:{before[0]['RDZV_ROOT_PORT']}"
-        other.wait_for(f"{root} is lost")
-        eventually(lambda: observer.rounds[-1].state == "over", lambda: outputs([first, other]))
-        assert (observer.rounds[-1].number, observer.rounds[-1].cause) == (1, "lost")
-        os.kill(first.pid, signal.SIGCONT)
-        after = in_one_round(first, other, after=before)
-    assert len({report["MASTER_PORT"] for report in (*before, *after)}) == 4
-    job.finish(first, other)
-    assert restarts(first, other) == {"0"}
-    assert [last_rank(first), last_rank(other)] == [0, 1]

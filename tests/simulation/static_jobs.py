@@ -15,9 +15,8 @@ from msgspec import Struct
 
 from rdzv_launcher.run.agent.events import Hung, SignalArrived, StartFailed, Stuck
 from rdzv_launcher.run.agent.steps import AskPeers, CountRestart, FindCause, Join, Leave
-from rdzv_plugins.backends.static import StaticOptions
+from rdzv_plugins.backends.static import StaticOptions, run_prefix
 from rdzv_plugins.backends.static.handler import StaticHandler
-from rdzv_plugins.backends.static.keys import run_prefix
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointLost, NodeLost
 from rdzv_plugins.interfaces import Outcome, Request, RoundEvent, RoundInfo

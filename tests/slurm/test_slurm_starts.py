@@ -32,20 +32,14 @@ def test_srun_alone_is_a_whole_job(user: User) -> None:
         assert said in step.text
 
 
-def test_workers_train_over_gloo_with_any_backend(user: User) -> None:
-    step = user.srun("--nodes=2", "rdzv-run", "--rdzv-backend=parallel", "--nproc-per-node=2", user.script("report.py"))
-    assert step.wait() == 0, step.text
-    assert sorted((each["RANK"], each["WORLD_SIZE"], each["SUM"]) for each in step.reports()) == [
-        (str(rank), "4", 6.0) for rank in range(4)
-    ]
-
-
 def test_the_exit_code_is_that_of_the_script(user: User) -> None:
-    step = user.srun("--nodes=2", "rdzv-run", user.script("says.py"), user.stop, 7)
+    """And KillWait is 5 s here, which --preempt-grace is compared with."""
+    step = user.srun("--nodes=2", "rdzv-run", "--preempt-grace=60", user.script("says.py"), user.stop, 7)
     step.wait_for(r"(?s)(\{.*){2}")  # or the first to end would stop the other before it has said anything
     user.end_workers()
     assert step.wait() == 7, step.text
     assert len(step.reports()) == 2
+    assert re.search(r"--preempt-grace=60 .*\(KillWait in \S+=5\)", step.text)
 
 
 def test_of_many_tasks_on_a_node_one_is_the_agent(user: User) -> None:
@@ -69,19 +63,6 @@ def test_a_domain_is_the_switch_of_the_node(user: User) -> None:
     ]
     for leaf, of_it in SWITCHES.items():
         assert step.text.count(f"--rdzv-conf domain={leaf} from SLURM_TOPOLOGY_ADDR (plug-in slurm)") == len(of_it)
-
-
-def test_a_contradiction_is_refused_by_name(user: User) -> None:
-    step = user.srun("--nodes=2", "rdzv-run", "--node-rank=5", user.script("asked.py"))
-    assert step.wait() == 2, step.text
-    assert "error: --node-rank=5 contradicts SLURM_STEP_NUM_NODES=2: node ranks go from 0 to 1" in step.text
-
-
-def test_a_grace_that_slurm_does_not_give_gets_a_warning(user: User) -> None:
-    """KillWait is 5 s here."""
-    step = user.srun("--nodes=1", "rdzv-run", "--preempt-grace=60", user.script("asked.py"))
-    assert step.wait() == 0, step.text
-    assert re.search(r"--preempt-grace=60 is longer than what the scheduler gives \(KillWait in \S+=5\)", step.text)
 
 
 def test_in_the_script_of_a_job_a_launch_stays_on_its_machine(user: User) -> None:

@@ -51,28 +51,11 @@ def refused(conf: Mapping[str, str], words: str) -> UsageError:
     ("given", "words"),
     [
         (["cacert", "key"], "key is given, and cert is not"),
-        (["cacert", "cert"], "cert is given, and key is not"),
         (["cacert"], "cacert is given, and cert and key is not"),
     ],
 )
 def test_a_node_needs_a_certificate_and_its_key(ours: Issued, given: list[str], words: str) -> None:
     assert refused(conf_of(ours, *given), words).remedy
-
-
-@pytest.mark.parametrize("name", ["cacert", "cert", "key"])
-def test_files_that_cannot_be_read_or_hold_something_else(ours: Issued, tmp_path: Path, name: str) -> None:
-    refused(conf_of(ours) | {name: f"{tmp_path}/none"}, f"{name}={tmp_path}/none cannot be read: no such file")
-    (tmp_path / "text").write_text("no certificate")
-    none = "holds no certificate" if name == "cacert" else "are not a certificate and its key"
-    refused(conf_of(ours) | {name: f"{tmp_path}/text"}, none)
-
-
-def test_a_key_that_others_may_read(ours: Issued, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    key = tmp_path / "key.pem"
-    key.write_bytes(ours.key.read_bytes())
-    key.chmod(0o644)
-    checked(conf_of(ours) | {"key": str(key)})
-    assert f"key={key} can be read by every user of this machine (mode 0644)" in caplog.text
 
 
 def test_with_tls_workers_have_proxies(ours: Issued) -> None:

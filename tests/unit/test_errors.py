@@ -4,7 +4,7 @@ import pytest
 from torch.distributed.elastic.rendezvous import api
 
 from rdzv_plugins import Failure, errors
-from rdzv_plugins.torch_types.errors import as_torch
+from rdzv_plugins.torch_types import as_torch
 
 
 def subclasses(base):

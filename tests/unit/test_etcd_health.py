@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from rdzv_plugins.backends.etcd.findings import checks_of
-from rdzv_plugins.backends.etcd.looks import Listed, Look
+from rdzv_plugins.backends.etcd.looks import Listed, Look, checks_of
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.interfaces import ServiceCheck
 from rdzv_plugins.kit.reasons import Reason
@@ -57,6 +56,7 @@ def test_all_is_well() -> None:
         ("member h:1", {"read_problem": "request timed out"}, "wrong", "have to agree to: request timed out"),
         ("member h:1", {"version": "", "refusal": "permission denied"}, "skipped", "not say how it is: permission"),
         ("member h:1", {"trouble": Reason("it hangs up")}, "wrong", "it hangs up"),
+        ("member h:1", {"is_learner": True}, "wrong", "a learner"),
         ("alarms", {"version": "3.3.27"}, "skipped", "etcd 3.3.27 does not tell"),
         ("alarm NEW", {"errors": ("memberID:255 alarm:NEW ",)}, "wrong", "raised at member ff"),
         ("alarm NOSPACE", {"errors": ("memberID:1  alarm:NOSPACE",)}, "wrong", "raised at h:1: etcd takes no more"),

@@ -20,7 +20,7 @@ from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.rounds import exit_barrier as keys
 from rdzv_plugins.runtime import SYSTEM
-from rdzv_plugins.torch_types.stores import OfTorch
+from rdzv_plugins.torch_types import OfTorch
 
 
 class Others:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rdzv_plugins.schedulers.host_list import expand
+from rdzv_plugins.schedulers.facts import expand
 
 
 @pytest.mark.parametrize(

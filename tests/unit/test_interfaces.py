@@ -14,8 +14,8 @@ from rdzv_plugins import Backend, Failure, Outcome, RendezvousBackend, Rendezvou
 from rdzv_plugins.assemble.border import checked
 from rdzv_plugins.assemble.plugin_handler import AdaptedHandler
 from rdzv_plugins.backends.static.handler import StaticHandler
-from rdzv_plugins.dynamic.envelope import EnvelopeBackend
 from rdzv_plugins.dynamic.handler import FreshDynamicHandler
+from rdzv_plugins.dynamic.state_backend import EnvelopeBackend
 from rdzv_plugins.elastic.handler import ElasticHandler
 from rdzv_plugins.host import PluginRecord
 from rdzv_plugins.host.catalog import Entry

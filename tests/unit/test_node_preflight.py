@@ -9,7 +9,7 @@ from rdzv_plugins.assemble.rendezvous import NodePreflight
 from rdzv_plugins.errors import PreflightFailed, UsageError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.preflight.checks import NAMES, read
+from rdzv_plugins.preflight import NAMES, read
 from rdzv_plugins.preflight.own_node import checks_of
 
 

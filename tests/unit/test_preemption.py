@@ -38,7 +38,7 @@ from rdzv_plugins.notice_page import AT, FIRST
 from rdzv_plugins.preemption import notice, saved
 from rdzv_plugins.questions import NOTICE, NodeAnswer, Question
 from rdzv_plugins.runtime import SYSTEM
-from rdzv_plugins.schedulers.grace import time_until_end, told_grace
+from rdzv_plugins.schedulers.facts import time_until_end, told_grace
 
 WORD = Word(round=1, node=2, reason="it goes", seconds=60.0)
 

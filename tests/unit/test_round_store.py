@@ -14,7 +14,7 @@ from rdzv_launcher.run.agent.round_store import appear, is_graceful_exit, is_los
 from rdzv_plugins import errors
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.runtime import SYSTEM, Runtime
-from rdzv_plugins.torch_types.errors import as_torch
+from rdzv_plugins.torch_types import as_torch
 
 
 def raised(wait: Callable[[], object]) -> Exception:

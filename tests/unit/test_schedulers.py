@@ -19,7 +19,7 @@ from rdzv_plugins.endpoints import parse_endpoint
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.schedulers import facts, flux, indexed_job, kubeflow, processes, slurm
+from rdzv_plugins.schedulers import facts, flux, indexed_job, kubeflow, slurm
 from rdzv_plugins.testing.processes import clean_environment
 
 LOCAL = {"max_nodes": 1, "node_rank": None, "nproc_per_node": 1, "idle": ""}
@@ -57,6 +57,12 @@ def launch(host: PluginHost, monkeypatch: pytest.MonkeyPatch) -> Launch:
 
 
 def expect(request: Request, wanted: dict[str, Any]) -> None:
+    """``at`` is the host of the endpoint, where its port is one of the job."""
+    wanted = dict(wanted)
+    if at := wanted.pop("at", ""):
+        endpoint = parse_endpoint(request.endpoint, None)
+        assert endpoint.host == at
+        assert facts.FIRST_PORT <= endpoint.port < facts.FIRST_PORT + facts.PORTS
     assert {name: getattr(request, name) for name in wanted} == wanted
 
 
@@ -79,23 +85,15 @@ RESOLVED = {
     ),
     "slurm": (of.SRUN, "", SLURM | {"min_nodes": 2, "idle": ""}),
     "no GPUs": (of.SRUN | {"SLURM_GPUS_ON_NODE": "0"}, "", SLURM | {"nproc_per_node": 1}),
-    "a later step has another port": (
-        of.SRUN | {"SLURM_STEP_ID": "1"},
-        "",
-        {"run_id": "big-4711.1-0", "endpoint": "node002:29714"},
-    ),
-    "an array job that was requeued": (
-        of.SBATCH_ARRAY,
-        "",
-        {"run_id": "big-4713.0-1", "endpoint": "node002:24713", "node_rank": 1},
-    ),
+    "a later step has another port": (of.SRUN | {"SLURM_STEP_ID": "1"}, "", place(2, 1, endpoint="node002:29714")),
+    "a requeued array job": (of.SBATCH_ARRAY, "", place(2, 1, run_id="big-4713.0-1", endpoint="node002:24713")),
     "a heterogeneous job": (of.SRUN_HET, "", place(3, 2, endpoint="cpu1:24711")),
     "a heterogeneous job whose components are in another order": (
         of.SRUN_HET | {"SLURM_JOB_NODELIST_PACK_GROUP_0": "gpu[07-08]", "SLURM_JOB_NODELIST_PACK_GROUP_1": "cpu1"},
         "",
         place(3, 2, endpoint="gpu07:24711"),
     ),
-    "a heterogeneous job, and a step of some of its nodes": (
+    "a step of some of a heterogeneous job's nodes": (
         of.SRUN_HET | {"SLURM_JOB_NODELIST_HET_GROUP_0": "gpu[05-08]", "SLURM_JOB_NODELIST_HET_GROUP_1": "cpu[1-9]"},
         "",
         place(3, 2, endpoint="gpu07:24711"),
@@ -108,29 +106,23 @@ RESOLVED = {
     ),
     "a flag wins: nodes": (of.SRUN, "--nnodes=1:4", {"min_nodes": 1, "max_nodes": 4, "endpoint": "node002:24711"}),
     "a flag wins: workers": (of.SRUN, "--nproc-per-node=3", SLURM | {"nproc_per_node": 3}),
-    "a flag wins: id": (of.SRUN, "--rdzv-id=mine", SLURM | {"run_id": "mine"}),
     "a flag wins: port": (of.SRUN, "--master-port=1234", SLURM | {"endpoint": "node002:1234"}),
-    "a flag wins: endpoint": (of.SRUN, "--rdzv-endpoint=h:1", SLURM | {"endpoint": "h:1"}),
     "a flag wins: rank": (of.SRUN, "--node-rank=0", SLURM | {"node_rank": 0}),
-    "a service has its own endpoint": (
-        of.SRUN,
-        "--rdzv-backend=etcd",
-        {"endpoint": "", "run_id": "big-4711.0-0", "node_rank": 1, "max_nodes": 2},
-    ),
+    "a service has its own endpoint": (of.SRUN, "--rdzv-backend=etcd", place(2, 1, endpoint="", run_id="big-4711.0-0")),
     "a backend that assigns the ranks": (of.SRUN, "--rdzv-backend=c10d", SLURM | {"node_rank": None}),
-    "one node by a flag": (
-        of.SRUN,
-        "--nnodes=1 --rdzv-backend=parallel",
-        {"max_nodes": 1, "node_rank": None, "run_id": "none"},
-    ),
-    "mpirun": (of.MPIRUN, "", place(2, 1, run_id="mpirun-head-node-12345", nproc_per_node=1)),
-    "mpirun of Open MPI 4": (of.MPIRUN_4, "", place(2, 1, run_id="mpirun-613089280-10.96.0.1")),
+    "one node by a flag": (of.SRUN, "--nnodes=1 --rdzv-backend=parallel", LOCAL | {"run_id": "none"}),
+    "mpirun": (of.MPIRUN, "", place(2, 1, at="head-node", run_id="mpirun-head-node-12345", nproc_per_node=1)),
+    "mpirun of Open MPI 4": (of.MPIRUN_4, "", place(2, 1, at="10.96.0.1", run_id="mpirun-613089280-10.96.0.1")),
     "prterun": (of.PRTERUN, "--nnodes=2", {"node_rank": 1, "run_id": "mpirun-head-node-12345"}),
     "prterun does not say how many": (of.PRTERUN, "", LOCAL),
-    "mpirun within Slurm": (of.SRUN | of.MPIRUN, "", {"max_nodes": 2, "run_id": "mpirun-head-node-12345"}),
+    "mpirun within Slurm": (of.SRUN | of.MPIRUN, "", place(2, 1, at="node001", run_id="mpirun-head-node-12345")),
     "srun --mpi=pmix": (of.SRUN | {"PMIX_NAMESPACE": "slurm.pmix.4711.0", "PMIX_RANK": "1"}, "", SLURM),
-    "flux": (of.FLUX, "", place(2, 1, run_id="flux-f2FyQT3T", nproc_per_node=4)),
-    "sagemaker": (of.SAGEMAKER, "", place(2, 1, nproc_per_node=8, run_id="preprod-2018-05-31-06-27-15-511")),
+    "flux": (of.FLUX, "", place(2, 1, at="fluke0", run_id="flux-f2FyQT3T", nproc_per_node=4)),
+    "sagemaker": (
+        of.SAGEMAKER,
+        "",
+        place(2, 1, at="algo-1", nproc_per_node=8),
+    ),
     "a PyTorchJob": (of.PYTORCHJOB, "", place(3, 1, endpoint="bert-master-0:23456", run_id="bert")),
     "its name may come again": (of.PYTORCHJOB, "--rdzv-backend=etcd", place(3, 1, endpoint="", run_id="none")),
     "Kubeflow Trainer": (
@@ -138,9 +130,19 @@ RESOLVED = {
         "",
         place(2, 1, endpoint="bert-node-0-0.bert:29500", run_id="none", nproc_per_node=4),
     ),
-    "a JobSet": (of.JOBSET, "--nnodes=4", {"node_rank": 3, "run_id": "pytorch-workers-0", "max_nodes": 4}),
+    "a JobSet": (
+        of.JOBSET,
+        "--nnodes=4",
+        place(4, 3, at="pytorch-workers-0-0.pytorch.default.svc.cluster.local", run_id="pytorch-workers-0"),
+    ),
     "Indexed Jobs are not one training": (of.JOBSET, "", LOCAL),
-    "torchx": (of.TORCHX, "--nnodes=2", {"node_rank": 1, "run_id": "trainer-x7k2p", "max_nodes": 2}),
+    "torchx": (of.TORCHX, "--nnodes=2", place(2, 1, at="10.1.2.3", run_id="trainer-x7k2p")),
+    "torchx, the first": (of.TORCHX | {"TORCHX_RANK0_HOST": "localhost"}, "--nnodes=2", {"at": socket.gethostname()}),
+    "torchx on one machine": (
+        of.TORCHX | {"TORCHX_RANK0_HOST": "localhost", "TORCHX_JOB_ID": "local_cwd://torchx/app"},
+        "--nnodes=2",
+        {"at": "localhost"},
+    ),
     "torchx on Slurm": (of.SRUN | of.TORCHX, "", SLURM),
     "the script of sbatch": (of.SBATCH_SCRIPT, "", LOCAL),
     "the shell of salloc": (of.SALLOC_SHELL, "", LOCAL),
@@ -167,31 +169,6 @@ def test_launch_is_what_the_scheduler_says(launch: Launch, case: str) -> None:
     expect(launch(variables, *flags.split()), wanted)
 
 
-HOSTS = {
-    "openmpi": (of.MPIRUN, "head-node"),
-    "openmpi 4": (of.MPIRUN_4, "10.96.0.1"),
-    "openmpi within Slurm": (of.SRUN | of.MPIRUN, "node001"),
-    "flux": (of.FLUX, "fluke0"),
-    "sagemaker": (of.SAGEMAKER, "algo-1"),
-    "jobset": (of.JOBSET, "pytorch-workers-0-0.pytorch.default.svc.cluster.local"),
-    "torchx": (of.TORCHX, "10.1.2.3"),
-    "torchx, the first": (of.TORCHX | {"TORCHX_RANK0_HOST": "localhost"}, socket.gethostname()),
-    "torchx on one machine": (
-        of.TORCHX | {"TORCHX_RANK0_HOST": "localhost", "TORCHX_JOB_ID": "local_cwd://torchx/app"},
-        "localhost",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", HOSTS)
-def test_nodes_meet_at_the_first_host_with_a_port_of_the_job(launch: Launch, case: str) -> None:
-    variables, wanted = HOSTS[case]
-    asks = ("jobset", "torchx")  # nothing tells how many there are
-    endpoint = parse_endpoint(launch(variables, *["--nnodes=4"] * case.startswith(asks)).endpoint, None)
-    assert endpoint.host == wanted
-    assert facts.FIRST_PORT <= endpoint.port < facts.FIRST_PORT + facts.PORTS
-
-
 SLURM_THREE = of.SRUN | {
     "SLURM_STEP_NUM_NODES": "4",
     "SLURM_STEP_NUM_TASKS": "4",
@@ -202,13 +179,10 @@ FOUR_POD_DOMAIN = "pytorch.default.svc.cluster.local"
 PLACES = {
     "elastic": (SLURM_THREE, "--nnodes=2:4", "node002:24711,node003:24711,node004:24711"),
     "spares": (SLURM_THREE, "--nnodes=3", "node002:24711,node003:24711,node004:24711"),
-    "tiered": (SLURM_THREE, "--nnodes=2:4 --rdzv-backend=tiered", "node002:24711,node003:24711,node004:24711"),
-    "a flag wins": (SLURM_THREE, "--nnodes=2:4 --rdzv-endpoint=h:1", "h:1"),
     "a flag wins: port": (SLURM_THREE, "--nnodes=2:4 --master-port=9", "node002:9,node003:9,node004:9"),
     "no node to spare": (SLURM_THREE, "", "node002:24711"),
     "more nodes than were started": (SLURM_THREE, "--nnodes=4:8", "node002:24711"),
     "two are no majority": (of.SRUN, "--nnodes=1:2", "node002:24711"),
-    "two with spares": (SLURM_THREE, "--nnodes=2", "node002:24711"),
     "another backend": (SLURM_THREE, "--nnodes=2:4 --rdzv-backend=c10d", "node002:24711"),
     "nodes share hosts": (SLURM_THREE | {"SLURM_STEP_NODELIST": "a,a,b,c"}, "--nnodes=2:4", "a:24711"),
     "flux": (of.FLUX | {"FLUX_JOB_SIZE": "3", "FLUX_JOB_NNODES": "3"}, "--nnodes=2:3", "fluke0,fluke1,fluke2"),
@@ -322,9 +296,9 @@ def test_a_pod_beyond_the_number_of_nodes_is_a_spare(launch: Launch) -> None:
 def test_what_kubectl_exec_has_started_is_not_of_the_container(
     monkeypatch: pytest.MonkeyPatch, parents: dict[int, int], of_the_container: bool
 ) -> None:
-    monkeypatch.setattr(processes, "os", SimpleNamespace(getpid=lambda: 7))
-    monkeypatch.setattr(processes, "read_stat", lambda pid: SimpleNamespace(parent=parents[pid]))
-    assert processes.is_of_the_container() == of_the_container
+    monkeypatch.setattr(facts, "os", SimpleNamespace(getpid=lambda: 7))
+    monkeypatch.setattr(facts, "read_stat", lambda pid: SimpleNamespace(parent=parents[pid]))
+    assert facts.is_of_the_container() == of_the_container
 
 
 def test_an_inner_launcher_that_is_switched_off_gives_way_to_none(monkeypatch: pytest.MonkeyPatch) -> None:

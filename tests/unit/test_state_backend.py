@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from types import SimpleNamespace
 
 import pytest
 from torch.distributed import FileStore
@@ -12,10 +13,9 @@ from torch.distributed.elastic.rendezvous import api
 from rdzv_plugins.assemble.create import prepare
 from rdzv_plugins.backends import c10d
 from rdzv_plugins.backends.c10d import C10dOptions
-from rdzv_plugins.dynamic.envelope import share_store
 from rdzv_plugins.dynamic.handler import dynamic_handler
 from rdzv_plugins.dynamic.options import DynamicSettings
-from rdzv_plugins.dynamic.state_backend import TorchStateBackend
+from rdzv_plugins.dynamic.state_backend import TorchStateBackend, share_store
 from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, RendezvousFailed, UsageError
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.host.discovery import PluginRecord
@@ -73,17 +73,9 @@ def test_without_elastic_all_nodes_are_waited_for(capability, caplog):
         assert "backend 'toy' is not elastic: it waits for all 3 nodes of --nnodes=1:3" in caplog.text
 
 
-class Held:
-    name = "held"
-
-    def __init__(self, state: bytes) -> None:
-        self.state = state
-
-    def get_state(self):
-        return self.state, 1
-
-    def set_state(self, state, token=None):
-        return self.state, 1, False
+def held(state: bytes, **more):
+    """The backend of a service that has this state, whoever has written it."""
+    return SimpleNamespace(name="held", get_state=lambda: (state, 1), set_state=lambda *_: (state, 1, False), **more)
 
 
 @pytest.mark.parametrize(
@@ -92,14 +84,13 @@ class Held:
 def test_a_state_of_another_program_is_torchs_error_of_state(state):
     """A state backend that has no store: the address of one travels in an envelope around torch's state."""
     with pytest.raises(api.RendezvousStateError, match="corrupt, or not of this project") as caught:
-        share_store(TorchStateBackend(Held(state)), Request("held", "run", "", 1, 2, 1), DynamicSettings())
+        share_store(TorchStateBackend(held(state)), Request("held", "run", "", 1, 2, 1), DynamicSettings())
     assert isinstance(caught.value, RendezvousFailed)
 
 
 @pytest.mark.parametrize("state", [b"", b"garbage", b"\x80\x04", b"cnowhere\nnothing\n."])
 def test_a_state_that_torch_cannot_read_is_one_too(state, tmp_path):
-    backend = Held(state)
-    backend.store, backend.local_addr = FileStore(str(tmp_path / "store")), "127.0.0.1"
+    backend = held(state, store=FileStore(str(tmp_path / "store")), local_addr="127.0.0.1")
     handler = dynamic_handler(backend, Request("held", "run", "", 1, 1, 1), DynamicSettings())
     with pytest.raises(api.RendezvousStateError) as caught:
         handler.next_rendezvous()
@@ -108,15 +99,8 @@ def test_a_state_that_torch_cannot_read_is_one_too(state, tmp_path):
 
 def test_who_was_forestalled_waits_before_it_writes_again():
     waited, answers = [], [True, False, None, False]
-
-    class Forestalled:
-        name = "forestalled"
-
-        def set_state(self, state, token=None):
-            has_set = answers.pop(0)
-            return None if has_set is None else (state, 1, has_set)
-
-    backend = TorchStateBackend(Forestalled(), lambda: waited.append(len(waited)))
+    inner = SimpleNamespace(set_state=lambda *_: None if (done := answers.pop(0)) is None else (b"x", 1, done))
+    backend = TorchStateBackend(inner, lambda: waited.append(len(waited)))
     assert [backend.set_state(b"x") for _ in range(4)] == [(b"x", 1, True), (b"x", 1, False), None, (b"x", 1, False)]
     assert waited == [0, 1]
 

@@ -97,28 +97,29 @@ def test_each_node_has_a_proxy_in_front_of_the_one_store_and_another_one_in_each
         second.get("from")
 
 
-def test_workers_may_be_told_that_their_writes_are_to_be_answered(rounds: Any) -> None:
-    job = rounds(1, answered_writes=True)
-    (near,) = job.open()
-    told = job.stores[0].environment
-    assert (told["RDZV_STORE_ANSWERED"], told["RDZV_STORE_PORT"]) == ("1", str(near.port))
-
-
-def test_workers_may_be_told_a_unix_socket(rounds: Any) -> None:
-    job = rounds(1, worker_transport="unix")
+@pytest.mark.parametrize(
+    ("options", "proxy", "told"),
+    [
+        ({"answered_writes": True}, True, {"RDZV_STORE_ANSWERED", "RDZV_STORE_PORT"}),
+        ({"worker_transport": "unix"}, True, {"RDZV_STORE_SOCKET", "RDZV_STORE_PORT"}),
+        ({"worker_transport": "direct"}, False, set()),
+        ({"store": "parallel"}, False, set()),
+    ],
+    ids=["answered", "unix", "direct", "other"],
+)
+def test_what_workers_are_told_of_their_store(rounds: Any, options: Any, proxy: bool, told: set[str]) -> None:
+    """Direct workers, and those of other stores, need no proxy."""
+    job = rounds(1, **options)
+    root = set() if "store" in options else {"RDZV_ROOT_ADDR", "RDZV_ROOT_PORT"}
     sockets = []
     for _ in range(2):
-        job.open()
-        sockets.append(job.stores[0].environment["RDZV_STORE_SOCKET"])
-    assert len(set(sockets)) == 2
-
-
-@pytest.mark.parametrize("options", [{"worker_transport": "direct"}, {"store": "parallel"}], ids=["direct", "other"])
-def test_direct_workers_and_other_stores_need_no_proxy(rounds: Any, options: dict[str, str]) -> None:
-    job = rounds(1, **options)
-    assert job.open() == [job.root]
-    root = {"RDZV_ROOT_ADDR": HERE, "RDZV_ROOT_PORT": str(job.root.port)} if "store" not in options else {}
-    assert job.stores[0].environment == root
+        (near,) = job.open()
+        environment = job.stores[0].environment
+        assert environment.keys() == told | root
+        assert environment.get("RDZV_STORE_PORT", str(near.port)) == str(near.port)
+        assert (near == job.root) is not proxy
+        sockets.append(environment.get("RDZV_STORE_SOCKET"))
+    assert sockets == [None, None] or sockets[0] != sockets[1]
 
 
 def test_second_tier_connects_to_the_first_by_rank_and_is_lost_with_its_parent(rounds: Any) -> None:

@@ -6,13 +6,12 @@ import signal
 import time
 from contextlib import nullcontext, suppress
 from datetime import timedelta
-from importlib.metadata import entry_points
 
 import pytest
 from torch.distributed import HashStore
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.elastic.rendezvous import RendezvousInfo
-from torch.distributed.elastic.rendezvous.api import RendezvousParameters, rendezvous_handler_registry
+from torch.distributed.elastic.rendezvous.api import RendezvousParameters
 from torch.distributed.elastic.utils.store import barrier
 
 from rdzv_plugins.assemble.rendezvous import Rendezvous
@@ -67,16 +66,6 @@ def test_reports_are_shown_unless_somebody_has_chosen_otherwise(given, root, own
     assert len(logger.handlers) == 1
 
 
-def test_torch_has_registered_every_backend_beside_its_own():
-    import torch.distributed.elastic.rendezvous.registry  # noqa: F401  (registers torch's own too)
-
-    known = rendezvous_handler_registry._registry
-    assert all(known[bridge.PREFIX + name] is bridge.create for name in ("", ".static", ".c10d"))
-    assert known["c10d"] is not bridge.create
-    (entry,) = [e for e in entry_points(group="torchrun.handlers") if e.value.startswith("rdzv_plugins.")]
-    assert entry.name == bridge.PREFIX
-
-
 def test_request_has_what_torch_passes_on(monkeypatch):
     request = bridge.request_from(parameters(key="value", timeout="900"))
     assert (request.backend, request.endpoint, request.run_id) == ("rdzv-plugins.static", "h:1", "run")
@@ -122,6 +111,10 @@ class Left:
         return True
 
 
+def of_torchrun(left):
+    return TorchrunHandler("rdzv-plugins.toy", Rendezvous(left, PluginHost([]), Request("toy", "run", "h:1", 2, 2, 0)))
+
+
 def ends(handler, error=None):
     """As torch's agent ends: in a ``finally``, with an error under way or without one."""
     try:
@@ -131,25 +124,33 @@ def ends(handler, error=None):
         handler.shutdown()
 
 
-def of_torchrun(left):
-    rendezvous = Rendezvous(left, PluginHost([]), Request("toy", "run", "h:1", 2, 2, 0))
-    return TorchrunHandler("rdzv-plugins.toy", rendezvous)
-
-
-def ended(left, error=None):
-    handler = of_torchrun(left)
-    handler.next_rendezvous()
-    ends(handler, error)
-
-
 def failed(code):
     return ChildFailedError("train.py", {3: ProcessFailure(1, 812, code, "<N/A>")})
 
 
-def test_a_node_that_leaves_a_round_without_an_error_is_done():
+@pytest.mark.parametrize(
+    ("joined", "error", "said", "reason"),
+    [
+        (True, None, ["stay", "done"], ""),
+        (True, failed(7), ["failed"], "rank 3 (local rank 1, pid 812) ended with exit code 7"),
+        (True, failed(-9), ["failed"], "rank 3 (local rank 1, pid 812) ended with signal 9"),
+        (False, None, ["lost"], "before a round was complete"),
+        (False, ValueError("a fault"), ["lost"], "a fault"),
+    ],
+    ids=["done", "exit code", "signal", "never in a round", "an error"],
+)
+def test_how_a_node_ends_is_told_from_the_error_under_way(joined, error, said, reason):
     left = Left()
-    ended(left)
-    assert left.said == ["stay", "done"]
+    handler = of_torchrun(left)
+    if joined:
+        handler.next_rendezvous()
+    with pytest.raises(type(error)) if error else nullcontext():
+        ends(handler, error)
+    assert left.said == said
+    assert reason in left.outcome.reason
+    if said == ["failed"]:
+        assert left.outcome.failure.node_rank == 1
+        assert left.outcome.failure.exit_code == error.failures[3].exitcode
 
 
 def test_a_node_that_was_in_the_exit_barrier_is_done_whatever_comes_after():
@@ -163,36 +164,21 @@ def test_a_node_that_was_in_the_exit_barrier_is_done_whatever_comes_after():
     assert store.timeout != timedelta(seconds=0.2)
 
 
-@pytest.mark.parametrize(("code", "how"), [(7, "exit code 7"), (-9, "signal 9")])
-def test_used_up_restarts_end_the_job(code, how):
-    left = Left()
-    with pytest.raises(ChildFailedError):
-        ended(left, failed(code))
-    assert left.said == ["failed"]
-    assert left.outcome.reason == f"rank 3 (local rank 1, pid 812) ended with {how}"
-    assert (left.outcome.failure.node_rank, left.outcome.failure.exit_code) == (1, code)
-
-
-@pytest.mark.parametrize("error", [None, ValueError("a fault")])
-def test_a_node_that_never_was_in_a_round_is_lost(error):
-    left = Left()
-    with pytest.raises(ValueError, match="a fault") if error else nullcontext():
-        ends(of_torchrun(left), error)
-    assert left.said == ["lost"]
-    assert ("a fault" if error else "before a round was complete") in left.outcome.reason
-
-
 def test_an_error_that_is_handled_while_the_job_runs_is_not_the_jobs():
     left = Left()
     try:
         raise failed(1)
     except ChildFailedError:  # the job before: this one is another attempt
-        ended(left)
+        handler = of_torchrun(left)
+        handler.next_rendezvous()
+        ends(handler)
     assert left.said == ["stay", "done"]
 
 
 def test_a_signal_while_it_stays_makes_it_a_lost_one():
     left = Left(stay=lambda: os.kill(os.getpid(), signal.SIGINT) or time.sleep(60))
+    handler = of_torchrun(left)
+    handler.next_rendezvous()
     with pytest.raises(KeyboardInterrupt):
-        ended(left)
+        ends(handler)
     assert left.said == ["lost"]

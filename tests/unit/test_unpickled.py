@@ -21,7 +21,7 @@ OF_THIS_MACHINE = {
     "launcher/rdzv_launcher/run/keeper/channel.py": {"marshal"},
     "launcher/rdzv_launcher/run/keeper/worker_process.py": {"marshal"},
     # torch's state, which comes from a network: by an unpickler that makes nothing but a state
-    "rdzv_plugins/backends/c10d/torch_state.py": {"pickle"},
+    "rdzv_plugins/backends/c10d/look.py": {"pickle"},
 }
 """Which module may use what, and why that is safe."""
 

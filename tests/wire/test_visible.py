@@ -15,7 +15,7 @@ from kits.wire.attack_kit import ServerProcess, standing, stopped
 from kits.wire.unix_kit import Reached, moved, reached
 from torch.distributed import PrefixStore, TCPStore
 
-from rdzv_plugins.torch_bridge.answered_writes import answer_writes
+from rdzv_plugins.torch_bridge.worker_transport import answer_writes
 
 CLIENTS = 9
 KEYS = [b"/key %d" % number for number in range(CLIENTS)]

@@ -19,7 +19,7 @@ from rdzv_plugins.endpoints import Endpoint, is_only_local
 from rdzv_plugins.errors import PreflightFailed, UsageError
 from rdzv_plugins.host.manager import PluginHost
 from rdzv_plugins.interfaces import NodeCheck, Outcome, RendezvousHandler, RendezvousInfo, Request
-from rdzv_plugins.preflight.checks import PLUGINS
+from rdzv_plugins.preflight import PLUGINS
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ def _in_contract(info: RendezvousInfo) -> RendezvousInfo:
     """The round as in the contract: a store of torch's, as c10d and plug-ins return, is made to raise our errors."""
     if "torch" not in sys.modules:  # then it is none of torch's
         return info
-    from rdzv_plugins.torch_types.stores import in_contract
+    from rdzv_plugins.torch_types import in_contract
 
     return in_contract(info)
 

@@ -22,12 +22,9 @@ from torch.distributed.elastic.rendezvous import api
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 
 from rdzv_plugins import errors
-from rdzv_plugins.dynamic.envelope import share_store
-from rdzv_plugins.dynamic.keys import SETTINGS, run_prefix
-from rdzv_plugins.dynamic.options import DynamicSettings
-from rdzv_plugins.dynamic.refusals import Refusals, note_refused
-from rdzv_plugins.dynamic.state_backend import TorchStateBackend
-from rdzv_plugins.dynamic.waiting import Waiting
+from rdzv_plugins.dynamic.options import SETTINGS, DynamicSettings, run_prefix
+from rdzv_plugins.dynamic.state_backend import TorchStateBackend, share_store
+from rdzv_plugins.dynamic.waiting import Refusals, Waiting, note_refused
 from rdzv_plugins.interfaces import (
     Failure,
     Outcome,
@@ -43,8 +40,7 @@ from rdzv_plugins.rounds import exit_barrier
 from rdzv_plugins.rounds.ends import JobRecord, ended_error, parse_outcome, stay_while
 from rdzv_plugins.rounds.settings_check import compare, refusal, signed, wanted
 from rdzv_plugins.rounds.worker_stores import WorkerStores
-from rdzv_plugins.torch_types.errors import as_torch
-from rdzv_plugins.torch_types.stores import OfTorch
+from rdzv_plugins.torch_types import OfTorch, as_torch, first_line
 
 logger = logging.getLogger(__name__)
 
@@ -266,7 +262,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler, RendezvousHandler):  # type:
     def _lost(self, error: BaseException) -> errors.EndpointLost:
         where = self._request.endpoint or "the shared control store"
         return errors.EndpointLost(
-            f"lost the rendezvous of run {self._request.run_id!r} at {where}: {_first_line(error)}",
+            f"lost the rendezvous of run {self._request.run_id!r} at {where}: {first_line(error)}",
             remedy="The agent that hosts it has ended, or its machine cannot be reached. Its own output says why.",
         )
 
@@ -320,7 +316,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler, RendezvousHandler):  # type:
         if isinstance(error, api.RendezvousStateError):
             return as_torch(
                 errors.RendezvousFailed(
-                    f"run {run!r}: {_first_line(error)}",
+                    f"run {run!r}: {first_line(error)}",
                     remedy="Another program, or another version of torch, has written it. Use another --rdzv-id.",
                 )
             )
@@ -330,13 +326,9 @@ class FreshDynamicHandler(DynamicRendezvousHandler, RendezvousHandler):  # type:
             return as_torch(
                 errors.RendezvousFailed(
                     f"run {run!r}: rank 0 published no worker store within {self._options.read_timeout:g} s "
-                    f"({_first_line(error)}); {facts}",
+                    f"({first_line(error)}); {facts}",
                     remedy="If rank 0 is a plain torchrun node: it publishes only once, so a mixed job cannot be "
                     "restarted. Start every node with rdzv-run.",
                 )
             )
         return error
-
-
-def _first_line(error: BaseException) -> Any:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,4 +1,4 @@
-"""Options of every backend that runs on torch's dynamic rendezvous; importable without torch."""
+"""Options of every backend that runs on torch's dynamic rendezvous, and its keys; importable without torch."""
 
 from __future__ import annotations
 
@@ -40,3 +40,12 @@ class DynamicSettings(WorkerStoreOptions):
     def join_seconds(self) -> float:
         """The join time-out that applies, in seconds."""
         return self.join_timeout or self.timeout or 600.0
+
+
+SETTINGS = "settings"
+"""The key, under the run's prefix, of the first node's settings; the others compare theirs with them."""
+
+
+def run_prefix(run_id: str) -> str:
+    """The prefix of all our keys."""
+    return f"rdzv_plugins.{run_id}"

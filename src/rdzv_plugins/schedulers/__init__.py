@@ -3,5 +3,5 @@
 Each module is a plug-in of its own, with the name of its entry point, and is found and switched off like any other. It
 reads variables, and only those if they suffice; what to do with them is decided in one place, ``resolve``.
 
-``slurm`` shows what such a plug-in is; ``facts`` and ``variables`` are what they are made of.
+``slurm`` shows what such a plug-in is; it is made of ``facts``.
 """

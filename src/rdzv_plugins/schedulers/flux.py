@@ -8,23 +8,13 @@ ENVIRONMENT*; the shell of ``flux alloc`` has none of these variables. They do n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from rdzv_plugins.hookspecs import hookimpl
-from rdzv_plugins.interfaces import Backend, Request
-from rdzv_plugins.schedulers.facts import Fact, Facts
-from rdzv_plugins.schedulers.resolve import resolve
-from rdzv_plugins.schedulers.variables import Variables
+from rdzv_plugins.schedulers.facts import Fact, Facts, Variables
+from rdzv_plugins.schedulers.resolve import hook_of
 
 NAME = "flux"
 _HOSTS = ("flux", "hostlist", "--expand", "local")
 _TIMEOUT_S = 60
-
-
-@hookimpl(trylast=True)
-def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
-    """What Flux says about its job."""
-    return resolve(NAME, read, request, backend)
 
 
 def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
@@ -70,3 +60,6 @@ def _hosts(variables: Variables, count: int) -> Fact[tuple[str, ...]]:
     if why:
         raise variables.refused(f"`{' '.join(_HOSTS)}` does not tell the hosts of this job: {why}")
     return Fact(hosts[:count], "`flux hostlist`")
+
+
+rdzv_resolve_request = hook_of(NAME, read)

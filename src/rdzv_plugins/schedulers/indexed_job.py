@@ -10,22 +10,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
-from typing import Any
 
-from rdzv_plugins.hookspecs import hookimpl
-from rdzv_plugins.interfaces import Backend, Request
-from rdzv_plugins.schedulers.facts import Fact, Facts
-from rdzv_plugins.schedulers.resolve import resolve
-from rdzv_plugins.schedulers.variables import Variables
+from rdzv_plugins.schedulers.facts import Fact, Facts, Variables
+from rdzv_plugins.schedulers.resolve import hook_of
 
 NAME = "indexed-job"
 _HOSTS = "/etc/hosts"
-
-
-@hookimpl(trylast=True)
-def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
-    """What Kubernetes says about the pod of an Indexed Job."""
-    return resolve(NAME, read, request, backend)
 
 
 def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
@@ -58,3 +48,6 @@ def _hosts(host: str, stem: str, count: int) -> Fact[tuple[str, ...]] | None:
     domain = next((name.partition(".")[2] for name in names if name.startswith(f"{host}.")), "")
     hosts = tuple(f"{stem}-{index}.{domain}" for index in range(count))
     return Fact(hosts, f"the name of the pod in {_HOSTS}") if domain else None
+
+
+rdzv_resolve_request = hook_of(NAME, read)

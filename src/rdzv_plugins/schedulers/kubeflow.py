@@ -12,24 +12,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
 
-from rdzv_plugins.hookspecs import hookimpl
-from rdzv_plugins.interfaces import Backend, Request
-from rdzv_plugins.schedulers.facts import Fact, Facts
-from rdzv_plugins.schedulers.processes import is_of_the_container
-from rdzv_plugins.schedulers.resolve import resolve
-from rdzv_plugins.schedulers.variables import Variables
+from rdzv_plugins.schedulers.facts import Fact, Facts, Variables, is_of_the_container
+from rdzv_plugins.schedulers.resolve import hook_of
 
 logger = logging.getLogger(__name__)
 
 NAME = "kubeflow"
-
-
-@hookimpl(trylast=True)
-def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
-    """What the operator says about its PyTorchJob."""
-    return resolve(NAME, read, request, backend)
 
 
 def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
@@ -50,3 +39,6 @@ def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
         port=variables.needed_number("MASTER_PORT", 1),
         run_id=Fact(job, "HOSTNAME"),
     )
+
+
+rdzv_resolve_request = hook_of(NAME, read)

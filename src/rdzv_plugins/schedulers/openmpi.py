@@ -12,24 +12,13 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Mapping
-from typing import Any
 
-from rdzv_plugins.hookspecs import hookimpl
-from rdzv_plugins.interfaces import Backend, Request
-from rdzv_plugins.schedulers.facts import Fact, Facts
-from rdzv_plugins.schedulers.host_list import expand
-from rdzv_plugins.schedulers.resolve import resolve
-from rdzv_plugins.schedulers.variables import Variables
+from rdzv_plugins.schedulers.facts import Fact, Facts, Variables, expand
+from rdzv_plugins.schedulers.resolve import hook_of
 
 NAME = "openmpi"
 _NAMESPACE = r"(?:prterun|prte)-(?P<host>[\w.-]+)-(?P<pid>[0-9]+)@[0-9]+"
 _URI = r"(?P<job>[0-9]+)\.[0-9]+;tcp://(?P<address>[0-9.]+)"
-
-
-@hookimpl(trylast=True)
-def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
-    """What mpirun says about its job."""
-    return resolve(NAME, read, request, backend)
 
 
 def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
@@ -107,3 +96,6 @@ def _is_here(host: str) -> bool:
         except OSError:
             return False
     return True
+
+
+rdzv_resolve_request = hook_of(NAME, read)

@@ -9,22 +9,12 @@ its own machine. PBS_NODEFILE can be read on all nodes with some installations, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from rdzv_plugins.hookspecs import hookimpl
-from rdzv_plugins.interfaces import Backend, Request
-from rdzv_plugins.schedulers.facts import Fact, Facts, derived_port
-from rdzv_plugins.schedulers.resolve import resolve
-from rdzv_plugins.schedulers.variables import Variables
+from rdzv_plugins.schedulers.facts import Fact, Facts, Variables, derived_port
+from rdzv_plugins.schedulers.resolve import hook_of
 
 NAME = "pbs"
 _FILE = "PBS_NODEFILE"
-
-
-@hookimpl(trylast=True)
-def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
-    """What PBS says about its job."""
-    return resolve(NAME, read, request, backend)
 
 
 def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
@@ -60,3 +50,6 @@ def _hosts(path: str) -> list[str]:
             return list(dict.fromkeys(line.strip() for line in lines if line.strip()))
     except (OSError, UnicodeDecodeError):
         return []
+
+
+rdzv_resolve_request = hook_of(NAME, read)

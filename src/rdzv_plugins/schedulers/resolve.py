@@ -1,6 +1,6 @@
 """From what a scheduler says to fields of a ``Request``: which are missing, and which contradict each other.
 
-Every plug-in of this package hands its reader to ``resolve``. A flag wins over a scheduler. A launch whose flags say
+Every plug-in of this package hands its reader to ``hook_of``. A flag wins over a scheduler. A launch whose flags say
 how many nodes there are and where they meet has described itself, and nothing is read.
 """
 
@@ -13,9 +13,9 @@ from typing import Any
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import UsageError
+from rdzv_plugins.hookspecs import hookimpl
 from rdzv_plugins.interfaces import Backend, Capability, Request
-from rdzv_plugins.schedulers.facts import Fact, Facts, port_of_name
-from rdzv_plugins.schedulers.nesting import launchers
+from rdzv_plugins.schedulers.facts import Fact, Facts, launchers, port_of_name
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,17 @@ Returns None if this process is on its own. Raises ``UsageError`` for a variable
 """
 
 
-def resolve(plugin: str, read: Reader, request: Request, backend: Backend | None) -> dict[str, Any] | None:
+def hook_of(plugin: str, read: Reader) -> Callable[..., dict[str, Any] | None]:
+    """The hook ``rdzv_resolve_request`` of the plug-in of that name."""
+
+    @hookimpl(trylast=True)
+    def rdzv_resolve_request(request: Request, backend: Backend | None) -> dict[str, Any] | None:
+        return _resolve(plugin, read, request, backend)
+
+    return rdzv_resolve_request
+
+
+def _resolve(plugin: str, read: Reader, request: Request, backend: Backend | None) -> dict[str, Any] | None:
     """The fields of ``request`` that the scheduler of ``plugin`` knows and no flag has set. Raises ``UsageError``."""
     found = launchers(os.environ)
     meets_at = "" if backend is None else backend.meets_at

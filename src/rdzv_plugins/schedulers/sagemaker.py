@@ -8,21 +8,11 @@ have the variables of those.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from rdzv_plugins.hookspecs import hookimpl
-from rdzv_plugins.interfaces import Backend, Request
-from rdzv_plugins.schedulers.facts import Fact, Facts
-from rdzv_plugins.schedulers.resolve import resolve
-from rdzv_plugins.schedulers.variables import Variables
+from rdzv_plugins.schedulers.facts import Fact, Facts, Variables
+from rdzv_plugins.schedulers.resolve import hook_of
 
 NAME = "sagemaker"
-
-
-@hookimpl(trylast=True)
-def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
-    """What SageMaker says about its training job."""
-    return resolve(NAME, read, request, backend)
 
 
 def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
@@ -69,3 +59,6 @@ def _job(variables: Variables) -> Fact[str] | None:
     except (ValueError, AttributeError) as error:
         raise variables.wrong("SM_TRAINING_ENV", f"is not a JSON object: {error}") from error
     return Fact(found, "SM_TRAINING_ENV") if isinstance(found, str) and found else None
+
+
+rdzv_resolve_request = hook_of(NAME, read)

@@ -3,6 +3,7 @@
 Only srun's tasks count: in the script of sbatch, and in the shell of salloc or ``srun --pty``, a launch remains a job
 on its own machine. Sources of the variables: https://slurm.schedmd.com/srun.html, *OUTPUT ENVIRONMENT VARIABLES*;
 https://slurm.schedmd.com/sbatch.html for SLURM_RESTART_COUNT and SLURM_CLUSTER_NAME;
+https://slurm.schedmd.com/topology.html for blocks (and the comment on the form in Slurm's topology/block plug-in);
 https://slurm.schedmd.com/heterogeneous_jobs.html. In a step over several components of a heterogeneous job,
 SLURM_NODEID and SLURM_STEP_* count over all of them, one component after the other, and SLURM_JOB_ID is that of the
 first. SLURM_STEP_NODELIST is sorted nevertheless: the order is in the lists of the components (seen with 22.05).
@@ -14,28 +15,17 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
-from rdzv_plugins.hookspecs import hookimpl
-from rdzv_plugins.interfaces import Backend, Request
-from rdzv_plugins.schedulers.facts import Fact, Facts, derived_port
-from rdzv_plugins.schedulers.host_list import expand
-from rdzv_plugins.schedulers.processes import has_terminal
-from rdzv_plugins.schedulers.resolve import resolve
-from rdzv_plugins.schedulers.topology import leaf_of
-from rdzv_plugins.schedulers.variables import Variables
+from rdzv_plugins.schedulers.facts import Fact, Facts, Variables, derived_port, expand, has_terminal
+from rdzv_plugins.schedulers.resolve import hook_of
 
 logger = logging.getLogger(__name__)
 
 NAME = "slurm"
+_ADDRESS, _PATTERN = "SLURM_TOPOLOGY_ADDR", "SLURM_TOPOLOGY_ADDR_PATTERN"
+_SHARED = ("switch", "block")
 _STEPS_APART = 5003
 """The distance between the ports of two steps of one job: more than that of jobs running on a node at one time."""
-
-
-@hookimpl(trylast=True)
-def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
-    """What srun says about its step."""
-    return resolve(NAME, read, request, backend)
 
 
 def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
@@ -70,7 +60,7 @@ def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
             f"{cluster}-{job.value}.{step.value}-{restarts.value}", "SLURM_JOB_ID, SLURM_STEP_ID, SLURM_RESTART_COUNT"
         ),
         run_id_lasts=True,
-        domain=leaf_of(variables),
+        domain=_leaf_of(variables),
         workers=tasks if tasks.value > 1 else gpus if gpus is not None and gpus.value else None,
         idle=f"the agent of this node is the task with SLURM_LOCALID=0, and this is {local}" if local.value else "",
     )
@@ -138,3 +128,23 @@ def _warn_of_shares(environ: Mapping[str, str], tasks: Fact[int]) -> None:
             f", {here} of {node} CPUs" if bound else " (SLURM_GPUS_PER_TASK)",
             tasks.value,
         )
+
+
+def _leaf_of(variables: Variables) -> Fact[str] | None:
+    """The leaf switch or the block of this node: the nodes of one are near each other. None if Slurm knows of neither.
+
+    SLURM_TOPOLOGY_ADDR is ``s0.s2.node7`` with the pattern ``switch.switch.node`` on a cluster with topology/tree,
+    ``b1.node7`` with ``block.node`` with topology/block, and the node's name alone without either.
+    """
+    address, pattern = variables.text(_ADDRESS), variables.text(_PATTERN)
+    if address is None or pattern is None:
+        return None
+    kinds = pattern.value.split(".")
+    names = address.value.split(".", len(kinds) - 1)  # a node's name may have a domain of its own
+    if len(names) != len(kinds):
+        raise variables.wrong(_ADDRESS, f"contradicts {pattern}: these are {len(names)} and {len(kinds)} parts")
+    leaf = len(kinds) - 2
+    return Fact(names[leaf], _ADDRESS) if leaf >= 0 and kinds[-1] == "node" and kinds[leaf] in _SHARED else None
+
+
+rdzv_resolve_request = hook_of(NAME, read)

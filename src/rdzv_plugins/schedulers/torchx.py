@@ -10,21 +10,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
-from typing import Any
 
-from rdzv_plugins.hookspecs import hookimpl
-from rdzv_plugins.interfaces import Backend, Request
-from rdzv_plugins.schedulers.facts import Fact, Facts
-from rdzv_plugins.schedulers.resolve import resolve
-from rdzv_plugins.schedulers.variables import Variables
+from rdzv_plugins.schedulers.facts import Fact, Facts, Variables
+from rdzv_plugins.schedulers.resolve import hook_of
 
 NAME = "torchx"
-
-
-@hookimpl(trylast=True)
-def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
-    """What torchx says about a replica."""
-    return resolve(NAME, read, request, backend)
 
 
 def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
@@ -47,3 +37,6 @@ def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
         run_id=Fact(app, handle.source),
         run_id_lasts=True,
     )
+
+
+rdzv_resolve_request = hook_of(NAME, read)

@@ -5,8 +5,8 @@ registers what it returns. Ours registers one creator for every installed plug-i
 without loading any: a third-party backend is reached in the same way as a built-in one, and a broken one matters only
 when it is selected. The prefix is needed because torch refuses a second owner of a name.
 
-Begin with ``bridge`` and ``torchrun_handler``. What is for workers (``worker_transport``, ``answered_writes``) runs
-only in those whose job asks for it.
+Begin with ``bridge`` and ``torchrun_handler``. What is for workers (``worker_transport``) runs only in those
+whose job asks for it.
 """
 
 from rdzv_plugins.torch_bridge.bridge import PREFIX, register

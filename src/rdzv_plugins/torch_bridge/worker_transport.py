@@ -10,6 +10,7 @@ says so.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -99,7 +100,7 @@ def _by_the_proxy(handler: Handler) -> Handler:
 
 def _arrange(store: Any, path: str, before: frozenset[str] | None) -> None:
     from rdzv_plugins.kvstore.tcpstore.unix_transport import NotMoved, move
-    from rdzv_plugins.torch_bridge.answered_writes import answer_writes
+    from rdzv_plugins.torch_bridge.worker_transport import answer_writes
 
     try:
         if os.environ.get(ANSWERED):
@@ -126,3 +127,37 @@ def _say(why: str) -> None:
         what = f"does not wait until the store at {where} has what it writes"
     with contextlib.suppress(OSError, ValueError):  # it must not matter if stderr is gone
         print(f"rdzv-plugins: rank {os.environ.get('RANK', '?')} {what}: {why}", file=sys.stderr, flush=True)
+
+
+_ports: set[int] = set()
+_WRITES = ("set", "append", "multi_set", "queue_push")
+
+
+def answer_writes(port: int) -> None:
+    """From now on, in this process, wait for what callers in Python write to the store whose client is at ``port``.
+
+    torch's own callers in C++ are not affected: readers wait for what those set.
+    """
+    from torch.distributed import Store, TCPStore
+
+    done = bool(_ports)
+    _ports.add(port)
+    if done:
+        return
+
+    def there(store: Store) -> bool:
+        lowest = getattr(store, "_underlying_non_prefix_store", store)
+        return isinstance(lowest, TCPStore) and lowest.port in _ports
+
+    def answered(write: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(write)
+        def written(store: Store, *arguments: Any, **named: Any) -> Any:
+            result = write(store, *arguments, **named)
+            if there(store):
+                store.check([])
+            return result
+
+        return written
+
+    for name in _WRITES:
+        setattr(Store, name, answered(getattr(Store, name)))

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import tempfile
 import uuid
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,17 +44,15 @@ class Users:
 class Tls:
     """A certificate authority, certificates of the members (127.0.0.1, localhost) and of a client: PEM files.
 
-    ``names``: what the members' certificates are for instead. ``client_auth``: members want the client's certificate.
+    ``client_auth``: members want the client's certificate.
     """
 
-    def __init__(
-        self, directory: Path, *, client_auth: bool = False, names: Sequence[str] = ("127.0.0.1", "localhost")
-    ) -> None:
+    def __init__(self, directory: Path, *, client_auth: bool = False) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.client_auth = client_auth
         authority = trustme.CA()
         self.cacert = self._file(directory / "ca.pem", authority.cert_pem)
-        server = authority.issue_cert(*names)
+        server = authority.issue_cert("127.0.0.1", "localhost")
         self.server_cert = self._file(directory / "server.pem", *server.cert_chain_pems)
         self.server_key = self._file(directory / "server-key.pem", server.private_key_pem)
         client = authority.issue_cert("client@example.org", common_name="client")
@@ -116,19 +113,10 @@ class Cluster:
         assert 2 * len(running) <= len(self.members), "these are a quorum"
         eventually(lambda: all(member.knows_no_leader() for member in running), self._state)
 
-    def count(self, *methods: str) -> int:
-        """How often the running members were asked that (``Range``, ``Txn``, ``LeaseKeepAlive``; none: anything).
-
-        A member that was restarted counts from 0 again.
-        """
-        return sum(number for name, number in self.counts().items() if not methods or name in methods)
-
-    def counts(self) -> Counter[str]:
-        """How often each method was asked for, over the running members; methods never asked for are left out."""
-        found: Counter[str] = Counter()
-        for member in [each for each in self.members if each.runs]:
-            found += etcd_messages(eventually(member.metrics, self._state))
-        return found
+    def count(self, method: str) -> int:
+        """How often the running members were asked that (``LeaseKeepAlive``); one that was restarted begins at 0."""
+        running = [each for each in self.members if each.runs]
+        return sum(etcd_messages(eventually(member.metrics, self._state))[method] for member in running)
 
     def keys(self, prefix: str = "") -> dict[str, int]:
         """All keys with the prefix now, in their order, and the lease of each (0: none)."""
@@ -150,20 +138,17 @@ class Cluster:
 
         eventually(put, self._state)
 
-    def etcdctl(self, *arguments: str, user: str = "", certificate: bool = True, only: Member | None = None) -> str:
-        """What etcdctl prints, as root or as ``user`` (NAME:PASSWORD), asked of the members that run.
-
-        ``certificate``: shows that of a client to members that want one. ``only``: asked of that member alone.
-        """
+    def etcdctl(self, *arguments: str, only: Member | None = None) -> str:
+        """What etcdctl prints, as root, asked of the members that run, or ``only`` of that one."""
         urls = only.url if only else ",".join(member.url for member in self.members if member.runs)
         command = [program("etcdctl"), f"--endpoints={urls}", "--dial-timeout=20s", "--command-timeout=40s"]
         if self.tls:
             command += [f"--cacert={self.tls.cacert}"]
-            if self.tls.client_auth and certificate:
+            if self.tls.client_auth:
                 command += [f"--cert={self.tls.cert}", f"--key={self.tls.key}"]
         own = environment()
         if self.users and self._users_are_on:
-            own["ETCDCTL_USER"] = user or f"root:{self.users.root_password}"
+            own["ETCDCTL_USER"] = f"root:{self.users.root_password}"
 
         def ask() -> subprocess.CompletedProcess[str] | None:
             done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, env=own)

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from kits.eventually import eventually
 from kits.wire.coordination_kit import LONG, Losses, Recorder, keys_of, opened
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
-from rdzv_plugins.endpoints import Endpoint
 
 PREFIX = "/rdzv-plugins"
 _ESTABLISHED = "01"
@@ -76,16 +76,13 @@ class Subject:
         *,
         ttl: float = 10,
         outage_timeout: float = LONG,
-        endpoints: list[Endpoint] | None = None,
         run: str = "run",
         security: EtcdSecurity | None = None,
     ) -> None:
         self.cluster, self.path = cluster, path_of(run)
         self.losses, self.recorder = Losses(), Recorder()
         self.security = security or EtcdSecurity()
-        self.backend = EtcdCoordination(
-            endpoints or cluster.endpoints, run, security=self.security, outage_timeout=outage_timeout
-        )
+        self.backend = EtcdCoordination(cluster.endpoints, run, security=self.security, outage_timeout=outage_timeout)
         self.session = opened(self.backend, ttl, self.losses)
         self.session.put({"mine": b"here"}, ephemeral=True, timeout=LONG)
         (self.lease,) = {lease for key, lease in cluster.keys(self.path).items() if key.endswith("/k/mine")}
@@ -107,25 +104,21 @@ class Subject:
     @contextmanager
     def busy(self) -> Iterator[None]:
         """It writes all the time, and at least once after what happens meanwhile."""
-        stop, failures = threading.Event(), []
+        stop, before = threading.Event(), self.written
 
         def work() -> None:
-            try:
-                while not stop.is_set():
-                    self.write()
-            except Exception as error:
-                failures.append(error)
+            while not stop.is_set():
+                self.write()
 
-        before, thread = self.written, threading.Thread(target=work)
-        thread.start()
-        try:
-            eventually(lambda: self.written > before + 10, lambda: failures)
-            yield
-            self.goes_on()
-        finally:
-            stop.set()
-            thread.join(LONG)
-        assert failures == []
+        with ThreadPoolExecutor(1) as pool:
+            working = pool.submit(work)
+            try:
+                eventually(lambda: working.done() or self.written > before + 10, lambda: f"{self.written} written")
+                yield
+                self.goes_on()
+            finally:
+                stop.set()
+            working.result(LONG)
 
     def goes_on(self, count: int = 10) -> None:
         """Its writer is answered."""

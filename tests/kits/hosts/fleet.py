@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from kits.etcd.etcd_processes import program, require_programs
@@ -39,17 +38,14 @@ class Fleet:
         conf: str = "",
         script: str = "says.py",
         flags: Sequence[str] = (),
-        stop: Path | None = None,
         **env: str,
     ) -> Agent:
         """An agent on ``host``. The worker says.py has no torch, trains.py trains over gloo.
 
         It waits ``outage`` seconds for a rendezvous that does not answer; unset: as long as a session lives.
-        ``stop`` is the file at which it ends, if it is to end without the others.
         """
-        stop = stop or self._stop
-        args = (stop,) if script == "trains.py" else (stop, 0)
-        conf += ",same_command=no" if stop else ""
+        args = (self._stop,) if script == "trains.py" else (self._stop, 0)
+        conf += ",same_command=no"
         settings = (f"ttl={ttl}", f"outage_timeout={ttl if outage is None else outage}", conf)
         command: list[object] = ["rdzv-run", f"--nnodes={nnodes}", "--nproc-per-node=1", "--rdzv-backend=parallel"]
         command += [f"--rdzv-endpoint={endpoint}", f"--rdzv-conf={','.join(filter(None, settings))}"]
@@ -60,12 +56,6 @@ class Fleet:
     def start(self, host: Host, command: Sequence[object], **env: str) -> Agent:
         """Any command of the environment under test."""
         return self.cluster.start(command, before=host.enter(self.cluster.directory), inside=host.pid, **env)
-
-    def serve(self, host: Host) -> str:
-        """``rdzv serve`` on ``host``; returns its endpoint."""
-        endpoint = f"{host.address}:{PORT}"
-        self.start(host, ["rdzv", "serve", f"--rdzv-endpoint={endpoint}"]).wait_for("serving a store at")
-        return endpoint
 
     def serve_etcd(self, host: Host, port: int = 2379) -> Agent:
         """An etcd of one member on ``host``. Where there is no etcd, the test is skipped; CI fails."""

@@ -18,11 +18,11 @@ from rdzv_launcher.run.options import RunOptions
 from rdzv_launcher.run.parser import blaming, read_keys
 from rdzv_launcher.run.request import build_request, check_meeting_point, check_script, flags_behind_script
 from rdzv_launcher.run.workers.spec import WorkersSpec, read_spec
+from rdzv_plugins import preflight
 from rdzv_plugins.assemble.create import prepare
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.preflight import checks
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Preparation:
         with blaming(self.args):
             read_keys(self.args)
             self.request = build_request(self.args, self.host.resolve_request, self.host.catalog.meets_at)
-            self.request = dataclasses.replace(self.request, preflight=checks.read(self.args.preflight))
+            self.request = dataclasses.replace(self.request, preflight=preflight.read(self.args.preflight))
         request = self.request
         nodes = str(request.max_nodes) if request.min_nodes == request.max_nodes else self.args.nnodes
         return (

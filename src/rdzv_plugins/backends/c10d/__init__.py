@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from rdzv_plugins.backends.c10d.keys import DEFAULT_PORT, NAME
 from rdzv_plugins.dynamic.options import DynamicSettings
 from rdzv_plugins.endpoints import Endpoint, meeting_point
 from rdzv_plugins.errors import UsageError
@@ -25,6 +24,14 @@ if TYPE_CHECKING:
     from rdzv_plugins.interfaces import RunStatus
 
 logger = logging.getLogger(__name__)
+
+NAME = "c10d"
+DEFAULT_PORT = 29400
+
+
+def state_key(run_id: str) -> str:
+    """The key under which torch's backend of this name keeps the state of a run."""
+    return f"torch.rendezvous.{run_id}"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import tempfile
 from torch.distributed import FileStore, Store
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 
-from rdzv_plugins.backends.c10d.keys import NAME, state_key
+from rdzv_plugins.backends.c10d import NAME, state_key
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RendezvousFailed
 from rdzv_plugins.interfaces import Request
@@ -34,7 +34,7 @@ from rdzv_plugins.kvstore.tcpstore.listener import (
 )
 from rdzv_plugins.kvstore.tcpstore.torch_store import connect, serve_at
 from rdzv_plugins.rounds.settings_check import wanted
-from rdzv_plugins.torch_types.errors import as_torch
+from rdzv_plugins.torch_types import as_torch
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from rdzv_plugins.backends.etcd.members import parse_members
-from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.hookspecs import hookimpl
 from rdzv_plugins.interfaces import Backend, Capability, Request, ServiceCheck
@@ -21,6 +20,9 @@ from rdzv_plugins.options import option
 if TYPE_CHECKING:
     from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
     from rdzv_plugins.backends.etcd.security import EtcdSecurity
+
+_PORT = 2379
+_SCHEMES = ("http", "https")
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,45 @@ class EtcdOptions(TlsOptions, ElasticOptions):
     credentials: str | None = option(
         None, help="File with one line, user:password; unset: RDZV_ETCD_USER and RDZV_ETCD_PASSWORD, if set."
     )
+
+
+def parse_members(text: str) -> tuple[tuple[Endpoint, ...], str]:
+    """The members of --rdzv-endpoint, each with or without http:// or https://, and the scheme, empty if none has one.
+
+    Raises ``UsageError`` for an empty list, for what is not a member, and for two different schemes.
+    """
+    members: dict[Endpoint, None] = {}
+    schemes: dict[str, None] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        scheme, sign, rest = part.rpartition("://")
+        if "@" in rest:  # do not repeat it here
+            raise UsageError(
+                "--rdzv-endpoint: a user or a password in it can be read by others, in the list of processes",
+                remedy="Give --rdzv-conf credentials=FILE (one line, user:password), or the environment's variables.",
+            )
+        if sign:
+            if scheme not in _SCHEMES:
+                raise UsageError(
+                    f"--rdzv-endpoint: {part!r} begins with neither http:// nor https://",
+                    remedy="Write HOST:PORT, or https://HOST:PORT.",
+                )
+            schemes[scheme] = None
+        endpoint = parse_endpoint(rest.rstrip("/") if sign else rest, _PORT)
+        if endpoint.port == 0:
+            raise UsageError(
+                f"--rdzv-endpoint: {part!r} has port 0", remedy="etcd's port is 2379, if not told otherwise."
+            )
+        members[endpoint] = None
+    if not members:
+        raise UsageError(
+            "backend 'etcd' needs to know where etcd is",
+            remedy="Give --rdzv-endpoint=HOST:2379, or all members: HOST1:2379,HOST2:2379,HOST3:2379.",
+        )
+    if len(schemes) > 1:
+        raise UsageError(
+            f"--rdzv-endpoint={text} mixes http:// and https://", remedy="All members of a cluster speak the same."
+        )
+    return tuple(members), next(iter(schemes), "")
 
 
 def validate(request: Request) -> tuple[tuple[Endpoint, ...], EtcdSecurity]:
@@ -115,8 +156,7 @@ def preflight(request: Request, held: ExitStack) -> str:
 
 def health(request: Request, timeout: float) -> list[ServiceCheck]:
     """See ``Backend.health``. Covers the members that the endpoint names, and what they know about each other."""
-    from rdzv_plugins.backends.etcd.findings import checks_of
-    from rdzv_plugins.backends.etcd.looks import look_at
+    from rdzv_plugins.backends.etcd.looks import checks_of, look_at
     from rdzv_plugins.backends.etcd.space import Space
     from rdzv_plugins.elastic import keys
 

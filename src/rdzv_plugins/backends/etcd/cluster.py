@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rdzv_plugins.backends.etcd.api import grpc
-from rdzv_plugins.backends.etcd.connection import LATE_S, Connection, Dropped, Stream
+from rdzv_plugins.backends.etcd.connection import (
+    LATE_S,
+    Connection,
+    Dropped,
+    Stream,
+    Whose,
+    nobody_knows,
+    open_connection,
+)
 from rdzv_plugins.backends.etcd.diagnosis import SILENT
-from rdzv_plugins.backends.etcd.opening import Whose, nobody_knows, open_connection
 from rdzv_plugins.backends.etcd.refusals import (
     NO_LEADER,
     Verdict,
@@ -56,9 +63,6 @@ _FOREIGN = Reason(
     "--rdzv-endpoint has to name members of one cluster.",
     final=True,
 )
-
-Ask = Callable[[Connection, float], Awaitable[Any]]
-"""Sends a request over that connection, with that time-out in seconds."""
 
 
 class Cluster:
@@ -158,13 +162,17 @@ class Cluster:
             logger.debug("etcd at %s is left: %s", connection.endpoint, reason)
         await connection.drop(reason)
 
-    async def call(self, what: str, ask: Ask, deadline: float, *, writes: bool = False) -> Any:
-        """The answer to a repeatable request, from another member if necessary. ``writes``: it needs space.
+    async def call(
+        self, what: str, method: str, request: Any, deadline: float, *, writes: bool = False
+    ) -> tuple[Any, int]:
+        """The answer to a repeatable request, from another member if necessary, and how often it was asked.
+
+        ``method`` is one such as "KV/Txn", ``what`` is for messages. ``writes``: it needs space.
 
         ``deadline`` is in the monotonic clock's seconds. Raises ``TimeoutError`` with the reasons, which may be that
         etcd does not do it now; the errors of ``refusal``; and ``Dropped`` after ``close``.
         """
-        logins, limit, refused = 0, _ATTEMPT_S, None
+        asked, logins, limit, refused = 0, 0, _ATTEMPT_S, None
         while deadline - here().monotonic() > 0:
             try:
                 connection = await self.connection(deadline - here().monotonic())
@@ -178,11 +186,12 @@ class Cluster:
             token, start = connection.token, here().monotonic()
             given = min(limit, max(0.001, deadline - start))
             try:
-                answer = await ask(connection, given)
+                asked += 1
+                answer = await connection.unary(method, request, given)
                 if await self._is_ours(connection, answer):
                     if writes:
                         self._reasons.pop(connection.endpoint, None)
-                    return answer
+                    return answer, asked
             except Dropped:
                 if self._closed:
                     raise

@@ -10,7 +10,6 @@ from typing import Any
 
 from rdzv_plugins.backends.etcd.api import rpc
 from rdzv_plugins.backends.etcd.cluster import Cluster
-from rdzv_plugins.backends.etcd.connection import Connection
 from rdzv_plugins.backends.etcd.refusals import LeaseGone
 from rdzv_plugins.backends.etcd.space import NEW, Space
 from rdzv_plugins.coordination import KeyValue
@@ -139,25 +138,19 @@ class Requests:
 
     async def _transaction(self, what: str, request: Any, deadline: float) -> tuple[Any, bool]:
         """etcd's answer, and whether it was asked more than once."""
-        asked = 0
-
-        def ask(connection: Connection, timeout: float) -> Any:
-            nonlocal asked
-            asked += 1
-            return connection.unary("KV/Txn", request, timeout)
-
-        return await self._cluster.call(what, ask, deadline, writes=True), asked > 1
+        answer, asked = await self._cluster.call(what, "KV/Txn", request, deadline, writes=True)
+        return answer, asked > 1
 
     async def list(self, prefix: str, deadline: float) -> tuple[Sequence[KeyValue], int]:
         """The keys in the order of their last changes, and the revision of the answer."""
-        answer = await read(self._cluster, f"listing {prefix!r}", self._space.all(prefix), deadline)
+        answer = await self._range(f"listing {prefix!r}", self._space.all(prefix), deadline)
         return self._space.held(answer), answer.header.revision
 
     async def names(self, prefix: str, revision: int, deadline: float) -> set[str]:
         """The keys that began with ``prefix`` at ``revision``. Raises ``Compacted``."""
         what = f"watching {prefix!r}"
         try:
-            answer = await read(self._cluster, what, self._space.names(prefix, revision), deadline)
+            answer = await self._range(what, self._space.names(prefix, revision), deadline)
         except RendezvousFailed as error:
             if "compacted" in str(error):
                 raise Compacted(
@@ -177,7 +170,7 @@ class Requests:
     async def end_owner(self, key: str, deadline: float) -> bool:
         """See ``EndsSessions.end_session``: a key that is not ephemeral is attached to the lease of the run."""
         what = f"ending the session of {key!r}"
-        answer = await read(self._cluster, what, rpc.RangeRequest(key=self._space.full(key)), deadline)
+        answer = await self._range(what, rpc.RangeRequest(key=self._space.full(key)), deadline)
         lease = answer.kvs[0].lease if answer.kvs else 0
         if lease in (0, self._lease, self._space.run_lease):
             return False
@@ -190,17 +183,8 @@ class Requests:
             return False
         return True
 
+    async def _range(self, what: str, request: Any, deadline: float) -> Any:
+        return (await self._cluster.call(what, "KV/Range", request, deadline))[0]
+
     async def _revoke(self, lease: int, what: str, deadline: float) -> None:
-        def revoke(connection: Connection, timeout: float) -> Any:
-            return connection.unary("Lease/LeaseRevoke", rpc.LeaseRevokeRequest(ID=lease), timeout)
-
-        await self._cluster.call(what, revoke, deadline)
-
-
-async def read(cluster: Cluster, what: str, request: Any, deadline: float) -> Any:
-    """The answer to a range request. Raises what ``Cluster.call`` does."""
-
-    def ask(connection: Connection, timeout: float) -> Any:
-        return connection.unary("KV/Range", request, timeout)
-
-    return await cluster.call(what, ask, deadline)
+        await self._cluster.call(what, "Lease/LeaseRevoke", rpc.LeaseRevokeRequest(ID=lease), deadline)

@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from rdzv_plugins.backends.static.keys import NAME
 from rdzv_plugins.endpoints import Endpoint, meeting_point
 from rdzv_plugins.errors import MissingDependency, UsageError
 from rdzv_plugins.hookspecs import hookimpl
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from rdzv_plugins.interfaces import RunStatus
 
 logger = logging.getLogger(__name__)
+
+NAME = "static"
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,11 @@ def _has_native_store() -> bool:
         logger.debug("torch's own store serves this job, from node rank 0: %s", error)
         return False
     return True
+
+
+def run_prefix(run_id: str) -> str:
+    """The prefix of all keys of a run in the control store."""
+    return f"rdzv_plugins.{NAME}.{run_id}"
 
 
 def node_rank(request: Request) -> int:

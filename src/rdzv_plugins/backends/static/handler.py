@@ -9,12 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rdzv_plugins import errors
-from rdzv_plugins.backends.static import control
-from rdzv_plugins.backends.static.arrivals import Arrival, Go, Over, parse_go, parse_over, this_agent
-from rdzv_plugins.backends.static.control import ControlStore
-from rdzv_plugins.backends.static.keys import NAME, run_prefix
-from rdzv_plugins.backends.static.peers import Peers
-from rdzv_plugins.backends.static.rounds import Rounds
+from rdzv_plugins.backends.static import NAME, control, run_prefix
+from rdzv_plugins.backends.static.control import ControlStore, Peers
+from rdzv_plugins.backends.static.rounds import Arrival, Go, Over, Rounds, parse_go, parse_over, this_agent
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.interfaces import (
     Failure,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from rdzv_plugins.backends.static.arrivals import Arrival, Go, parse_go, parse_over
-from rdzv_plugins.backends.static.keys import NAME, run_prefix
+from rdzv_plugins.backends.static import NAME, run_prefix
+from rdzv_plugins.backends.static.rounds import Arrival, Go, parse_go, parse_over
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.interfaces import NodeStatus, Request, RunStatus

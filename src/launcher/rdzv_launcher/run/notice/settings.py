@@ -14,7 +14,7 @@ from rdzv_launcher.run import signals
 from rdzv_launcher.run.keeper.keeper_process import DEAF_TO
 from rdzv_launcher.run.options import RunOptions
 from rdzv_plugins.errors import UsageError
-from rdzv_plugins.schedulers.grace import time_until_end, told_grace
+from rdzv_plugins.schedulers.facts import time_until_end, told_grace
 
 logger = logging.getLogger(__name__)
 
