@@ -182,8 +182,8 @@ say(keeper.close())
 
 def test_an_interpreter_without_site_finds_the_keeper() -> None:
     """What is started where the agent has threads imports nothing but its own, and what the kernel says."""
+    from rdzv_launcher.run.keeper.in_worker import ROOTS
     from rdzv_launcher.run.keeper.keeper_process import BOOT
-    from rdzv_launcher.run.roots import ROOTS
 
     statement = BOOT.replace("main()", "print(*sys.modules)")
     found = subprocess.run(

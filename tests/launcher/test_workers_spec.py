@@ -20,7 +20,7 @@ from torch.distributed.run import config_from_args, get_args_parser
 from rdzv_launcher.run.workers.environment import variables_of, worker_variables
 from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.program import RUNNER
-from rdzv_launcher.run.workers.streams import parse_streams
+from rdzv_launcher.run.workers.spec import parse_streams
 from rdzv_plugins.errors import MissingDependency, UsageError
 
 SCRIPT = ["train.py", "--lr", "0.1", "${local_rank}", "a$$b", "$local_rank/$x", "-m"]
@@ -204,7 +204,8 @@ def test_round_is_made_ready_without_torch(tmp_path: Path) -> None:
     args.log_line_prefix_template = ""  # and one that torch 2.13 does not have
     program = f"""
 import argparse, os, sys
-from rdzv_launcher.run.workers import causes, event_log, failures, file_timer, logs_specs, spec, starts
+from rdzv_launcher.run import agent_events
+from rdzv_launcher.run.workers import causes, environment, failures, file_timer, logs_specs, spec
 from rdzv_launcher.run.workers.output import log_files, output
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.interfaces import Failure, Request
@@ -215,8 +216,8 @@ spec = spec.read_spec(args, request)
 ours = output.Output(spec, log_files.LogFiles(spec, ""))
 group = WorkerGroup("default", 0, 1, (Worker(0, 0, 0, 1, 1),), StoreInfo("127.0.0.1", 29500))
 timer = file_timer.FileTimer("job", os.environ, os.getcwd())
-(start,) = starts.prepare_starts(spec, group, ours, True, [lambda *_: timer.start()])
-event_log.EventLog(spec.event_log_handler).record("torchelastic.worker.status.SUCCEEDED", {{}})
+(start,) = environment.prepare_starts(spec, group, ours, True, [lambda *_: timer.start()])
+agent_events.EventLog(spec.event_log_handler).record("torchelastic.worker.status.SUCCEEDED", {{}})
 ours.end()
 timer.stop()
 failures.worker_failure(Failure(0, "", 0, 0, 1, 1), 0.0, start.stdout)

@@ -16,7 +16,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from rdzv_launcher.console import logging_given_back, setup_logging
-from rdzv_launcher.run.agent.limits import Limits
+from rdzv_launcher.run.agent.decisions import Limits
 from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
 from rdzv_launcher.run.agent.steps import End
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals

@@ -15,7 +15,7 @@ from torch.distributed.elastic.agent.server.api import _TERMINAL_STATE_SYNC_ID
 from torch.distributed.elastic.utils import store as store_util
 
 from rdzv_launcher.run.agent.events import BarrierOver, MustRunAgain
-from rdzv_launcher.run.agent.exit_barrier import ExitBarrier
+from rdzv_launcher.run.agent.round_store import ExitBarrier
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.rounds import exit_barrier as keys
 from rdzv_plugins.rounds.joining_again import must_join_again

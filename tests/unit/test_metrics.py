@@ -17,8 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from rdzv_launcher.run import agent_metrics
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.decisions import Decisions
-from rdzv_launcher.run.agent.limits import Limits
+from rdzv_launcher.run.agent.decisions import Decisions, Limits
 from rdzv_launcher.run.agent_metrics import AGENT, AgentFigures
 from rdzv_launcher.run.health import Health, MetricsAlone, Pulse
 from rdzv_launcher.run.metrics import STORE, MetricsPage, reading

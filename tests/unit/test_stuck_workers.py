@@ -7,8 +7,8 @@ import os
 import pytest
 
 from rdzv_launcher.run.agent.events import Stuck
-from rdzv_launcher.run.agent.stuck_workers import StuckWorkers, process_state
-from rdzv_launcher.run.keeper.heartbeat import BEAT_S, Heartbeat, RunningTime
+from rdzv_launcher.run.agent.loop import StuckWorkers, process_state
+from rdzv_launcher.run.keeper.keeper import BEAT_S, Heartbeat, RunningTime
 
 PIDS = {0: 10, 1: 11}
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rdzv_launcher.run.command_line.torchrun import SIGNALS
-from rdzv_launcher.run.workers.streams import Std
+from rdzv_launcher.run.workers.spec import Std
 from rdzv_plugins.errors import UsageError
 
 

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             # a plug-in may import it
             with importing_torch():
                 if args.check:
-                    from rdzv_launcher.run.check import check
+                    from rdzv_launcher.run.checks import check
 
                     return check(args)
                 start = Preparation(args)

@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any
 from rdzv_launcher import queued_stderr
 from rdzv_launcher.console import say
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.ends import AgentEnds
-from rdzv_launcher.run.agent.limits import Limits
+from rdzv_launcher.run.agent.decisions import Limits
+from rdzv_launcher.run.agent.fence import Fence
 from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
-from rdzv_launcher.run.agent.retries import RetryLimits
+from rdzv_launcher.run.agent.restarts import RetryLimits
+from rdzv_launcher.run.agent.steps import AgentEnds
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
-from rdzv_launcher.run.agent_events import AgentEvents
+from rdzv_launcher.run.agent_events import AgentEvents, EventLog
 from rdzv_launcher.run.caller import Caller, Ending
-from rdzv_launcher.run.fence.fence import Fence
 from rdzv_launcher.run.hangs.node import NodeHangs
 from rdzv_launcher.run.health import Health, Pulse, readiness
 from rdzv_launcher.run.importing import importing_torch
+from rdzv_launcher.run.keeper.descendants import Marked, mark_children
 from rdzv_launcher.run.keeper.in_worker import asked
 from rdzv_launcher.run.keeper.keeper import Keeper
-from rdzv_launcher.run.keeper.marked import Marked, mark_children
 from rdzv_launcher.run.keeper.messages import Belongings, Start
 from rdzv_launcher.run.log_tails import LogTails
 from rdzv_launcher.run.monitor import WorkerMonitor
@@ -37,18 +37,21 @@ from rdzv_launcher.run.notice.node import NodeNotices
 from rdzv_launcher.run.preparation import Preparation
 from rdzv_launcher.run.run_directory import RunDirectory
 from rdzv_launcher.run.stacks.node import Node, NodeStacks, Place, Worker, workers_in
-from rdzv_launcher.run.summary import describe, failure_summary
 from rdzv_launcher.run.vitals import vitals
-from rdzv_launcher.run.workers.environment import ERROR_FILE, Addition
-from rdzv_launcher.run.workers.error_files import hand_to_scheduler, record_own_error
-from rdzv_launcher.run.workers.event_log import EventLog
-from rdzv_launcher.run.workers.failures import WorkerFailure, worker_failure
+from rdzv_launcher.run.workers.environment import ERROR_FILE, Addition, preload_of, prepare_starts
+from rdzv_launcher.run.workers.failures import (
+    WorkerFailure,
+    describe,
+    failure_summary,
+    hand_to_scheduler,
+    record_own_error,
+    worker_failure,
+)
 from rdzv_launcher.run.workers.output.destinations import Layout
 from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.program import Kind
 from rdzv_launcher.run.workers.run_path import BARRIER
-from rdzv_launcher.run.workers.starts import preload_of, prepare_starts
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.assemble.create import create_rendezvous
 from rdzv_plugins.assemble.rendezvous import Rendezvous
@@ -240,7 +243,7 @@ class Launch:
             SYSTEM,
             on_late=lambda why: self._stacks.store_of_peers(handler.questions, why),
             pulse=pulse,
-            notices=self._notices,
+            give_notice=self._notices.give,
             observers=[*observers, self._events] if event_log.wanted else observers,
         )
         if figures is not None:

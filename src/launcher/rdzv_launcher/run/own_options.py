@@ -7,8 +7,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-from rdzv_launcher.run.workers.log_settings import LogSettings, read_log_settings
-from rdzv_launcher.run.workers.preloading import PRELOAD
+from rdzv_launcher.run.workers.program import PRELOAD
+from rdzv_launcher.run.workers.spec import LogSettings, read_log_settings
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.options import option, parse_conf, parse_options
 from rdzv_plugins.preflight import checks

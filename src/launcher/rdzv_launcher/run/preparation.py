@@ -14,8 +14,7 @@ from collections.abc import Callable
 
 from rdzv_launcher.run import signals
 from rdzv_launcher.run.command_line.variables import blaming_variables
-from rdzv_launcher.run.directories import require_log_dir, require_temporary
-from rdzv_launcher.run.limits import require_files, require_processes
+from rdzv_launcher.run.limits import require_files, require_log_dir, require_processes, require_temporary
 from rdzv_launcher.run.notice.settings import NoticeSettings, read_notice, warn_of_longer_grace
 from rdzv_launcher.run.own_options import OwnOptions, preflight_of, read_logs, read_own
 from rdzv_launcher.run.request import build_request, check_meeting_point, check_script, flags_behind_script

@@ -12,17 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rdzv_launcher.run.agent import events
+from rdzv_launcher.run.agent.fence import Fence
 from rdzv_launcher.run.agent.loop import Inbox
-from rdzv_launcher.run.fence.fence import Fence
 from rdzv_launcher.run.keeper import descendants
 from rdzv_launcher.run.keeper.descendants import Processes
 from rdzv_launcher.run.keeper.keeper import Keeper
 from rdzv_launcher.run.keeper.messages import Ended, Lost, NotPreloaded, Preloaded, Start
 from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.stacks.node import NodeStacks
-from rdzv_launcher.run.workers.causes import cause_of
+from rdzv_launcher.run.workers.causes import MemoryKills, cause_of
 from rdzv_launcher.run.workers.file_timer import FileTimer
-from rdzv_launcher.run.workers.memory_kills import MemoryKills
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.spec import WorkersSpec
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
@@ -45,9 +44,12 @@ _LONGEST_COMMAND = 100
 
 
 class NodeWorkers:
-    """The workers of this node. One per agent.
+    """The workers of this node: starts and ends them. One per agent.
 
-    Its methods are for the main thread, except ``tail``, ``notify`` and ``fenced``.
+    Its methods are for the main thread, except ``tail``, ``notify`` and ``fenced``; none but ``close`` waits for a
+    worker. It puts into the agent's inbox, from any thread: ``WorkerEnded`` for each worker and then ``GroupEnded``,
+    both with the group's generation, whatever ended them, even if it was the end of their own parent; and ``Fenced``
+    before the fence kills them.
     """
 
     def __init__(
@@ -217,7 +219,7 @@ class NodeWorkers:
         return self._monitor.tail(local_rank)
 
     def cause(self, local_rank: int, exit_code: int) -> str:
-        """What else is known about a worker's end; see ``Workers``."""
+        """What else is known about the end of a worker of the newest group, as a sentence; empty if nothing is."""
         return self._loss or cause_of(exit_code, self.tail(local_rank), self._kills)
 
     def error_file(self, local_rank: int) -> str:

@@ -14,10 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from rdzv_launcher.run.keeper import descendants
-from rdzv_launcher.run.keeper.adopted import Adopted, wait_for
 from rdzv_launcher.run.keeper.channel import Channel, Gone, Message
-from rdzv_launcher.run.keeper.descendants import Processes
-from rdzv_launcher.run.keeper.heartbeat import BEAT_S, SILENT_S, STOPPED_S, Heartbeat, RunningTime
+from rdzv_launcher.run.keeper.descendants import Process, Processes
 from rdzv_launcher.run.keeper.keeper_process import start_keeper
 from rdzv_launcher.run.keeper.messages import (
     Belongings,
@@ -29,12 +27,139 @@ from rdzv_launcher.run.keeper.messages import (
     Preload,
     Preloaded,
     Start,
+    not_started,
 )
-from rdzv_launcher.run.keeper.not_started import not_started
 from rdzv_plugins.errors import KeeperLost, LimitTooLow, WorkerNotStarted
 from rdzv_plugins.runtime import POLLIN, POLLOUT, SYSTEM, Runtime, Signals
 
 logger = logging.getLogger(__name__)
+
+
+BEAT_S = 1.0
+"""How long nothing may be heard before a question is asked."""
+STOPPED_S = 4.0
+"""How long a question may be unanswered before it is looked whether the keeper has been stopped by a signal."""
+SILENT_S = 10.0
+"""How long it may be unanswered altogether: the keeper never waits for anybody, so it needs no longer than the kernel
+takes to let it run, even on a machine that swaps.
+"""
+
+
+class RunningTime:
+    """A clock, in seconds, that stands still while this process does: it knows of no more than two beats at once.
+
+    So it has to be read at least once in a beat, while somebody waits.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._seen, self._ran = now(), 0.0
+
+    def __call__(self) -> float:
+        """The seconds for which this process has run."""
+        now = self._now()
+        self._ran += min(max(0.0, now - self._seen), 2 * BEAT_S)
+        self._seen = now
+        return self._ran
+
+
+class Heartbeat:
+    """One keeper's. Whatever is heard from it is a sign of life, and not only an answer."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._heard = clock()
+        self._asked: float | None = None
+        self._taken = False
+
+    @property
+    def due(self) -> bool:
+        """It is time to ask."""
+        if self._asked is not None:
+            return not self._taken
+        return self._clock() - self._heard >= BEAT_S
+
+    def asked(self, taken: bool) -> None:
+        """The question has been asked; not ``taken``: its end of the channel is full, so it has to be asked again."""
+        self._taken = taken
+        if self._asked is None:
+            self._asked = self._clock()
+
+    def heard(self) -> None:
+        """Something has been heard from the keeper."""
+        self._heard, self._asked, self._taken = self._clock(), None, False
+
+    @property
+    def unanswered(self) -> float:
+        """For how many seconds the question has been unanswered; 0: there is none."""
+        return 0.0 if self._asked is None else self._clock() - self._asked
+
+
+_AGAIN_S = 0.01
+
+
+class Adopted:
+    """While a keeper lives, nothing below it can become the agent's child: all children seen then are the agent's."""
+
+    def __init__(self, keeper: int, runtime: Runtime, processes: Processes) -> None:
+        self._keeper, self._runtime, self._processes = keeper, runtime, processes
+        self._own: set[tuple[int, str]] = set()
+        self.look()
+
+    def look(self) -> None:
+        """Remember the agent's own children, if the keeper lives."""
+        found = self._processes.children(self._runtime.getpid())
+        try:
+            if self._runtime.waitid(os.P_PID, self._keeper, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                return  # what the keeper left may be among them
+        except ChildProcessError:
+            return
+        self._own = {(each.pid, each.started) for each in found}
+
+    def kill(self, deadline: float) -> list[int]:
+        """End what a keeper left behind when it ended; returns the pids of processes that do not end.
+
+        Processes in the agent's session are never touched, because what a keeper leaves is never there. Nor are the
+        agent's own children in sessions of their own, unless they were started since the last ``look``: those are ended
+        with the rest.
+        """
+        quiet = 0
+        while True:
+            left, adopted = self.signal(Signals.SIGKILL), self._adopted()
+            for each in adopted:
+                wait_for(each.pid, self._runtime.monotonic() + _AGAIN_S, self._runtime)
+            quiet = 0 if left or adopted else quiet + 1
+            if quiet > 1 or self._runtime.monotonic() > deadline:
+                return left
+
+    def signal(self, number: int) -> list[int]:
+        """Send a signal to what a keeper left behind when it ended, and return the pids of what lives; 0 only asks."""
+        adopted = self._adopted()
+        found = [each for each in adopted if each.lives] + self._processes.descendants([each.pid for each in adopted])
+        return [each.pid for each in found if number == 0 or self._processes.send(each, number)]
+
+    def _adopted(self) -> list[Process]:
+        session = self._runtime.getsid(0)
+        return [
+            each
+            for each in self._processes.children(self._runtime.getpid())
+            if each.session != session and (each.pid, each.started) not in self._own
+        ]
+
+
+def wait_for(pid: int, deadline: float, runtime: Runtime) -> tuple[int] | None:
+    """The status of a child; None if it does not end in time, or is not a child of this process."""
+    while True:
+        try:
+            found, status = runtime.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            return None
+        if found:
+            return (status,)
+        if runtime.monotonic() > deadline:
+            return None
+        runtime.sleep(_AGAIN_S)
+
 
 _ANSWER_S = 60.0
 """How long a start may take: on a machine that swaps, or with programs on a hanging file system."""
@@ -44,7 +169,6 @@ _HELP_S = 1.0
 _KILL_S = 5.0
 LONGEST_KILL_S = _KILL_S + 5 * _SEND_S
 """The longest that ``kill_all`` takes, if the keeper stands still and has to be ended, too."""
-_AGAIN_S = 0.01
 
 
 class Keeper:

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from rdzv_launcher.run.directories import require_temporary, write_a_page
+from rdzv_launcher.run.limits import require_temporary, write_a_page
 from rdzv_launcher.tools.doctor.findings import Finding
 from rdzv_plugins.elastic.endpoint_options import DEFAULT_PORT
 from rdzv_plugins.linux.cgroups import cpu_quotas, directories_of, memory_of_groups

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from rdzv_launcher.run.rank_names import named
-from rdzv_launcher.run.summary import describe_exit
+from rdzv_launcher.run.workers.failures import describe_exit
 from rdzv_launcher.run.workers.output.rotated import last_lines
 from rdzv_launcher.tools.logs.indexes import Entry
 from rdzv_launcher.tools.logs.reading import size_of

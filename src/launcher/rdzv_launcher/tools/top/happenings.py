@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rdzv_launcher.run.summary import describe
+from rdzv_launcher.run.workers.failures import describe
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.plain_text import printable

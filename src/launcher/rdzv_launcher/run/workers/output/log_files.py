@@ -10,13 +10,12 @@ import tempfile
 from collections import deque
 from collections.abc import Mapping
 
-from rdzv_launcher.run.directories import write_a_page
 from rdzv_launcher.run.file_names import component
+from rdzv_launcher.run.limits import write_a_page
 from rdzv_launcher.run.workers.environment import ERROR_FILE
 from rdzv_launcher.run.workers.output.destinations import Destinations
 from rdzv_launcher.run.workers.output.index import NAME as INDEX
-from rdzv_launcher.run.workers.spec import WorkersSpec
-from rdzv_launcher.run.workers.streams import Std
+from rdzv_launcher.run.workers.spec import Std, WorkersSpec
 
 logger = logging.getLogger(__name__)
 

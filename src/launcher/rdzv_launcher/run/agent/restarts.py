@@ -7,16 +7,22 @@ come to the same conclusion, whichever node the failure was on.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from rdzv_launcher.run.summary import describe_exit
-from rdzv_launcher.run.workers.tracebacks import read_traceback
-from rdzv_plugins.interfaces import Failure
+from rdzv_launcher.run.agent.events import RestartAllowed, RestartRefused
+from rdzv_launcher.run.workers.causes import read_traceback
+from rdzv_launcher.run.workers.failures import describe, describe_exit
+from rdzv_plugins.errors import CrashLoop, is_signal
+from rdzv_plugins.interfaces import Failure, RendezvousHandler
 from rdzv_plugins.plain_text import printable
+
+logger = logging.getLogger(__name__)
+
 
 Counts = Literal["code", "any", "off"]
 """Which failures end the job: those in the program's text, all, or none."""
@@ -103,3 +109,65 @@ def delay_of(history: Sequence[Spent], first: float) -> float:
         tries += 1
     doubled = min(tries - _AT_ONCE - 1, 32)
     return min(first * 2**doubled, max(first, _LONGEST_DELAY_S)) if doubled >= 0 else 0.0
+
+
+# Whether failed workers are started again, beyond what one node knows: a budget of the job, crash loops, delays.
+#
+# The handler keeps the notes of all failed rounds. Where it keeps none (a plug-in's own), or cannot be asked now, this
+# agent's notes have to do.
+
+
+class RetryLimits(Struct, frozen=True):
+    """What the user has set about restarts of the whole job."""
+
+    job_restarts: int | None = None
+    """The most restarts over all nodes; None: as many as the nodes have."""
+    crash_loop: Counts = "code"
+    restart_delay: float = 1.0
+    """Seconds before the third restart without progress; each further one waits twice as long."""
+
+
+class Retries:
+    """Decides for one agent whether its workers are restarted. For one thread."""
+
+    def __init__(self, limits: RetryLimits, handler: RendezvousHandler) -> None:
+        self._limits, self._handler = limits, handler
+        self._own: list[Spent] = []
+
+    def decide(self, failure: Failure, ran: float) -> RestartAllowed | RestartRefused:
+        """Decide what follows a round's first failure over all nodes, ``ran`` seconds after its start. May ask others.
+
+        All that others notice is that the round is counted. Raises whatever ends the wait for them (a signal).
+        """
+        limits, history = self._limits, self._count(spent(failure, ran))
+        times = in_a_row(history)
+        if is_loop(history, limits.crash_loop):
+            why = (
+                f"This is a crash loop: {times} times in a row {history[-1].what}, without progress in between. "
+                f"{CrashLoop.remedy_text}"
+            )
+            return RestartRefused(failure, describe(failure), why, CrashLoop.exit_code)
+        if limits.job_restarts is not None and len(history) > limits.job_restarts:
+            why = (
+                f"The restarts of the job are used up: --rdzv-conf job_restarts={limits.job_restarts}, over all nodes."
+            )
+            return RestartRefused(failure, describe(failure), why)
+        if times == TIMES and limits.crash_loop != "off":
+            logger.warning(
+                "%d times in a row %s, without progress in between: --rdzv-conf crash_loop=any would end the job now",
+                times,
+                history[-1].what,
+            )
+        return RestartAllowed(delay_of(history, limits.restart_delay))
+
+    def _count(self, latest: Spent) -> list[Spent]:
+        """The failed rounds, in order; this one is the last."""
+        self._own.append(latest)
+        try:
+            notes = self._handler.count_restart(to_note(latest))
+        except Exception as error:  # the service may have gone with the node that failed
+            if is_signal(error):
+                raise
+            logger.warning("the restarts of the job cannot be counted now, only those of this node: %s", error)
+            return self._own
+        return [from_note(note) for note in notes] if notes else self._own
