@@ -50,7 +50,7 @@ for threads in (1, 2):
     hear(keeper, 1)
     say(keeper.close())
 """
-    assert [said for said in agents.run(source) if said[0] != "Ended"] == [[[]], [[]]]
+    assert [said for said in agents.run(source) if said[0] != "WorkerEnded"] == [[[]], [[]]]
     plain, forked, spawned = (
         json.loads((agents.directory / name).read_text()) for name in ("by-popen", "by-keeper-1", "by-keeper-2")
     )

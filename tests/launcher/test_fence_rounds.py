@@ -51,7 +51,7 @@ def test_a_node_that_stood_still_does_not_act_for_a_round_that_is_over(meeting: 
     done = acts(meeting)
     late = [when - begun for when, pid, _, _ in done if pid == worker and when >= begun]
     assert not late, f"it acted {late[-1]} s after the new round had begun\n{outputs([frozen, other])}"
-    assert served is None or served.agent.process.poll() is None
+    assert served is None or served.process.poll() is None
 
 
 def first_act(meeting: Meeting, pid: int) -> float:

@@ -119,21 +119,10 @@ if what == "flood":
     for thousand in range(50):
         os.write(1, b"".join(b"out %d\\n" % number for number in range(1000 * thousand, 1000 * thousand + 1000)))
     os.write(1, b"no end")
-elif what == "letters":
-    os.write(1, "\u00e9\\n".encode())
 elif what == "closes":
     os.write(1, b"before\\n")
     for fd in (0, 1, 2):
         os.close(fd)
-elif what == "leaves":
-    if os.fork() == 0:
-        for _ in range(100000):
-            if os.path.exists("over"):
-                break
-            os.write(1, b"still\\n")
-            time.sleep(0.001)
-        os._exit(0)
-    os.write(1, b"mine\\n")
 """
 
 
@@ -177,19 +166,6 @@ def test_reader_that_has_gone_costs_nothing(worker: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     (log,) = worker.parent.glob("logs/*/attempt_0/0/stdout.log")
     assert log.read_bytes().endswith(b"out 49999\nno end")
-
-
-@pytest.mark.thorough
-def test_reader_that_does_not_read_keeps_no_worker_and_no_launcher_waiting(worker: Path) -> None:
-    reader, writer = os.pipe()
-    arguments = parsed(["--tee=1", "--log-dir=logs", str(worker), "flood"])
-    command = [sys.executable, RUNNER, "report.json", arguments]
-    with open(reader, "rb"), open(writer, "wb") as stdout:
-        ended = subprocess.run(
-            command, stdout=stdout, stderr=subprocess.PIPE, cwd=worker.parent, env=clean_environment(), check=False
-        )
-    assert ended.returncode == 0, ended.stderr
-    assert b"--tee" in ended.stderr
 
 
 def test_log_directory_that_is_gone_costs_the_files_and_not_the_job(

@@ -86,8 +86,6 @@ class Unmarked:
 class Quiet:
     """Stands in for output, monitor and stacks."""
 
-    directory = Path("/nowhere/agent")
-
     def opened(self) -> None: ...
 
     def started(self, pids: Mapping[int, int]) -> None: ...

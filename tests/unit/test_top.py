@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rdzv_launcher.run.log_tails import LogTails
+from rdzv_launcher.run.answers import LogTails
 from rdzv_launcher.run.stacks.node import Node, Worker
 from rdzv_launcher.tools.top.asked import log_lines
 from rdzv_launcher.tools.top.command import run

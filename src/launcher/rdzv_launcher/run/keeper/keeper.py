@@ -19,7 +19,6 @@ from rdzv_launcher.run.keeper.descendants import Process, Processes
 from rdzv_launcher.run.keeper.keeper_process import start_keeper
 from rdzv_launcher.run.keeper.messages import (
     Belongings,
-    Ended,
     Event,
     Inherited,
     Lost,
@@ -27,6 +26,7 @@ from rdzv_launcher.run.keeper.messages import (
     Preload,
     Preloaded,
     Start,
+    WorkerEnded,
     not_started,
 )
 from rdzv_plugins.errors import KeeperLost, LimitTooLow, WorkerNotStarted
@@ -204,7 +204,7 @@ class Keeper:
         self._started: dict[int, int] = {}
         self._failure: tuple[int, str, int] | None = None
         self._workers: dict[int, int] = {}
-        self._number = 0
+        self._number = self._generation = 0
         self._lost = self._closed = False
         self._import_s = 0.0 if preload is None else preload.limit
         self._runtime, self._processes = runtime, processes
@@ -240,15 +240,16 @@ class Keeper:
         """The pids of the workers that are not known to have ended, by local rank."""
         return dict(self._workers)
 
-    def start(self, workers: Sequence[Start], timeout: float = _ANSWER_S) -> dict[int, int]:
+    def start(self, workers: Sequence[Start], timeout: float = _ANSWER_S, generation: int = 0) -> dict[int, int]:
         """Start a round's workers; returns their pids by local rank. All of them are started, or none.
 
         Raises ``WorkerNotStarted`` for the first that cannot be started, or has not been after ``timeout`` seconds;
         modules that are still being imported have their own limit. Raises ``KeeperLost`` when the keeper has ended, or
-        had to be ended: then ``events`` say so, too. Workers that end meanwhile appear in ``events``.
+        had to be ended: then ``events`` say so, too. Workers that end meanwhile appear in ``events``, with this
+        ``generation``.
         """
         self._adopted.look()
-        self._number += 1
+        self._number, self._generation = self._number + 1, generation
         self._starting = {worker.local_rank: worker for worker in workers}
         self._started, self._failure = {}, None
         plain = [
@@ -490,7 +491,7 @@ class Keeper:
         _, _, local_rank, pid, code = message
         if self._workers.get(local_rank) == pid:
             del self._workers[local_rank]
-        self._events.append(Ended(local_rank, pid, code))
+        self._events.append(WorkerEnded(self._generation, local_rank, code))
 
     def _on_left(self, message: Message) -> None:
         self._answers = {message[1]: message}  # earlier questions are no longer waited for

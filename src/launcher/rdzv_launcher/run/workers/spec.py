@@ -98,6 +98,8 @@ def _global_ranks(text: str) -> tuple[range, ...]:
     return found
 
 
+NO_EVENTS = "null"
+"""--event-log-handler: torch's default, which drops every event."""
 _SHUTDOWN = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 _STUCK = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 _PREFIX = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
