@@ -90,8 +90,8 @@ except RdzvError as error:
     say(type(error).__name__, str(error), error.remedy, error.exit_code)
 say(keeper.leftovers(daemons=True, timeout=60))
 keeper.start([Start(0, ("sh", "-c", "exit 5"), env)])
-while 0 in keeper.workers:
-    keeper.events(60)
+while not any(each.exit_code == 5 for each in keeper.events(60)):
+    pass
 say(keeper.close())
 """
     (name, text, advice, code), left, closed = agents.run(source)

@@ -345,7 +345,7 @@ class Launch:
             told = (
                 first if first is not None and (first.global_rank, first.pid) == (here.global_rank, here.pid) else here
             )
-            yield worker_failure(told, time.time(), self._workers.error_file(here.local_rank))
+            yield worker_failure(told, time.time(), self._output.error_file(here.local_rank))
 
     def _tell(self, end: steps.End) -> int:
         if isinstance(end.error, PeerFailed):
@@ -362,7 +362,7 @@ class Launch:
     def _hand_to_scheduler(self, first: Failure) -> None:
         group, target = self._loop.group, os.environ.get(ERROR_FILE, "")
         if target and group is not None and first.node_rank == group.group_rank:
-            hand_to_scheduler(self._workers.error_file(first.local_rank), first.exit_code, target)
+            hand_to_scheduler(self._output.error_file(first.local_rank), first.exit_code, target)
 
     def _record(self, end: steps.End, first: Failure | None) -> None:
         """Record the end for handlers registered with torch's events; an error of ours also for a scheduler."""

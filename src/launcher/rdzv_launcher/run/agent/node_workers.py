@@ -223,10 +223,6 @@ class NodeWorkers:
         """What else is known about the end of a worker of the newest group, as a sentence; empty if nothing is."""
         return self._loss or cause_of(exit_code, self.tail(local_rank), self._kills)
 
-    def error_file(self, local_rank: int) -> str:
-        """The file where a worker of the newest group records its exception; empty if there is none."""
-        return self._output.error_file(local_rank)
-
     def fenced(self) -> None:
         """The fence is about to kill the workers: their ends are not failures. Any thread."""
         self._fenced = True

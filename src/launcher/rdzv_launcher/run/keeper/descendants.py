@@ -147,31 +147,16 @@ class Marked:
 
     def signal(self, number: int) -> list[int]:
         """Send a signal to every one of these processes that lives; returns the pids reached."""
-        return [pid for pid in all_pids() if pid not in self._spared and self._is_ours(pid) and self._send(pid, number)]
+        return [pid for pid in all_pids() if pid not in self._spared and self._send(pid, number)]
 
     def _send(self, pid: int, number: int) -> bool:
-        """Send a signal to this very process, and to no other that gets its pid meanwhile."""
-        try:
-            try:
-                fd = os.pidfd_open(pid)
-            except (AttributeError, PermissionError):  # an old kernel, or a sandbox
-                os.kill(pid, number)
-                return True
-            try:
-                ours = self._is_ours(pid)
-                if ours:
-                    signal.pidfd_send_signal(fd, number)
-                return ours
-            finally:
-                os.close(fd)
-        except OSError:  # it has ended
-            return False
-
-    def _is_ours(self, pid: int) -> bool:
         if self._mark not in _environment(pid):
             return False
-        stat = read_stat(pid)
-        return stat is not None and stat.lives and stat.session not in self._sessions
+        found = look(pid)
+        if found is None or not found.lives or found.session in self._sessions:
+            return False
+        # once more: the number may have passed to another, and ``send`` reaches only the one that was looked at
+        return self._mark in _environment(pid) and send(found, number)
 
 
 def mark_children(mark: str) -> None:

@@ -174,7 +174,7 @@ LONGEST_KILL_S = _KILL_S + 5 * _SEND_S
 class Keeper:
     """One process. The agent creates it as a fork before it has threads; afterwards, in a new interpreter.
 
-    A context manager: it has to be closed, however the agent ends. A lost keeper is closed and replaced by another.
+    It has to be closed, however the agent ends. A lost keeper is closed and replaced by another.
 
     ``start``, ``events`` and everything that waits for an answer are for one thread. ``signal`` may be called by any
     thread, and in a signal handler.
@@ -203,7 +203,6 @@ class Keeper:
         self._starting: dict[int, Start] = {}
         self._started: dict[int, int] = {}
         self._failure: tuple[int, str, int] | None = None
-        self._workers: dict[int, int] = {}
         self._number = self._generation = 0
         self._lost = self._closed = False
         self._import_s = 0.0 if preload is None else preload.limit
@@ -225,20 +224,9 @@ class Keeper:
             command, environment = tuple(preload.command), dict(preload.environment)
             self._send("preload", tuple(preload.modules), command, environment, preload.limit)
 
-    def __enter__(self) -> Keeper:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def fileno(self) -> int:
         """The descriptor for ``poll``: readable when there may be ``events``, including when the keeper has ended."""
         return self._channel.fileno()
-
-    @property
-    def workers(self) -> dict[int, int]:
-        """The pids of the workers that are not known to have ended, by local rank."""
-        return dict(self._workers)
 
     def start(self, workers: Sequence[Start], timeout: float = _ANSWER_S, generation: int = 0) -> dict[int, int]:
         """Start a round's workers; returns their pids by local rank. All of them are started, or none.
@@ -478,7 +466,6 @@ class Keeper:
 
     def _on_started(self, message: Message) -> None:
         _, number, local_rank, pid = message
-        self._workers[local_rank] = pid
         if number == self._number:
             self._started[local_rank] = pid
 
@@ -488,9 +475,7 @@ class Keeper:
             self._failure = (failure[0], failure[1], failure[2])
 
     def _on_ended(self, message: Message) -> None:
-        _, _, local_rank, pid, code = message
-        if self._workers.get(local_rank) == pid:
-            del self._workers[local_rank]
+        _, _, local_rank, _, code = message
         self._events.append(WorkerEnded(self._generation, local_rank, code))
 
     def _on_left(self, message: Message) -> None:
@@ -516,7 +501,6 @@ class Keeper:
         left = self._adopted.kill(self._runtime.monotonic() + _SEND_S)
         if code is not None and not how:
             how = f"was ended by {Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        self._workers.clear()
         self._events.append(
             Lost(
                 f"the process that keeps this node's workers (pid {self.pid}) {how}: they were ended with it"
