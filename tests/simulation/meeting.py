@@ -30,6 +30,8 @@ class Round:
 
     number: int
     members: list[Handler]
+    said: int = 0
+    """Its number as the engine says it."""
     over: str = ""
     """Why it is over, if it is."""
     asked: bool = False
@@ -43,7 +45,7 @@ class Meeting:
     """What all nodes of a job know."""
 
     forgets = False
-    """When all nodes have gone, whoever comes then is the first of another job."""
+    """When all nodes have gone, whoever comes then is the first of another job: then there is ``came``, too."""
 
     def __init__(
         self,

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from math import inf
 from typing import Any
 
 from rdzv_plugins.elastic.handler import ElasticHandler
-from rdzv_plugins.elastic.keys import END
+from rdzv_plugins.elastic.keys import END, MEMBERS
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.errors import StoreLost, StoreTimeout
 from rdzv_plugins.interfaces import Outcome, Request, RoundEvent, RoundInfo
 from rdzv_plugins.rounds.ends import parse_outcome
 from rdzv_plugins.runtime import Runtime
+from simulation.agent import Agent
 from simulation.job import Job
 from simulation.meeting import Round
 from simulation.round_stores import DialledStore
@@ -83,6 +85,8 @@ class Engine:
         """The rounds that somebody has entered, by where their store is."""
         self.ended: Outcome | None = None
         self.ended_at = 0.0
+        self._came: dict[str, float] = {}
+        """When each node became a member for the first time, by its key."""
         self.stores: dict[tuple[str, int], dict[str, bytes]] = {}
         self.on_over: Callable[[Round], object] = job.round_over
         self.service = Service(job.network, by_connection=by_connection)
@@ -108,6 +112,13 @@ class Engine:
         """A node has ended the job once the service knows: it may be stopped before it has said so."""
         if key == END and value is not None and self.ended is None and (said := parse_outcome(value)).end == "failed":
             self.ended, self.ended_at = said, self._job.now
+        if key.startswith(MEMBERS):
+            self._came.setdefault(key, self._job.now)
+
+    def came(self, agent: Agent) -> float:
+        """When the service heard of it first: ``inf`` if never."""
+        known = agent.handler is not None and f"{MEMBERS}{agent.handler._self.me.node_id}"
+        return self._came.get(known, inf) if known else inf
 
     def lose(self, handler: Handler, why: str) -> None:
         """Nothing: what ends a session here is the service."""
@@ -134,14 +145,15 @@ class Handler(ElasticHandler):
         assert where is not None
         at = where.master_addr, where.master_port
         number = int(self.worker_env()["RDZV_ROUND"])
-        self.mine = self._engine.at.setdefault(at, Round(number, []))
+        # its own numbers: a service that has forgotten the job counts from 1 again
+        self.mine = self._engine.at.setdefault(at, Round(len(self._engine.at) + 1, [], said=number))
         own: DialledStore = self._store  # type: ignore[assignment]
         agents = AgentsStore(self._runtime_of_store, own, number, self._engine.stores.setdefault(at, {}))
         return RoundInfo(agents, info.rank, info.world_size, where)
 
     def _hear(self, event: RoundEvent) -> None:
         mine = self.mine
-        if event.kind == "over" and mine is not None and mine.number == event.round and not mine.over:
+        if event.kind == "over" and mine is not None and mine.said == event.round and not mine.over:
             mine.over = event.reason
             self._engine.on_over(mine)
 
