@@ -9,7 +9,6 @@ import gc
 import marshal
 import os
 import signal
-import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from rdzv_launcher.run.keeper.in_worker import arrange
@@ -143,6 +142,8 @@ def run_function(function: Callable[[], int], environment: Mapping[str, str], ke
         gc.enable()  # existing objects stay frozen: it is for others to clean them up
         code = function()
     except BaseException:  # an error of ours: those of the function end in its exit code
+        import traceback  # a template, which imports this module, has no use for it
+
         traceback.print_exc()
     finally:
         os._exit(code)
