@@ -6,13 +6,12 @@ come to the same conclusion, whichever node the failure was on.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from typing import Literal
 
+import msgspec
 from msgspec import Struct
-from msgspec.structs import asdict
 
 from rdzv_launcher.run.agent.events import RestartAllowed, RestartRefused
 from rdzv_launcher.run.workers.causes import read_traceback
@@ -68,19 +67,16 @@ def spent(failure: Failure, ran: float) -> Spent:
 
 def to_note(value: Spent) -> str:
     """The note as text that ``from_note`` can read."""
-    return json.dumps(asdict(value))
+    return msgspec.json.encode(value).decode()
 
 
 def from_note(text: str) -> Spent:
     """Read the note of any node. One that cannot be read counts as a failure unlike any other."""
     try:
-        data = json.loads(text)
-        what, ran, of_the_text = data["what"], data["ran"], data["of_the_text"]
-        if type(what) is str and type(ran) in (int, float) and type(of_the_text) is bool:
-            return Spent(printable(what)[:_LONGEST_TEXT], float(ran), of_the_text)
-    except (KeyError, TypeError, ValueError, RecursionError):
-        pass
-    return Spent("", PROGRESS_S)
+        note = msgspec.json.decode(text, type=Spent)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return Spent("", PROGRESS_S)
+    return msgspec.structs.replace(note, what=printable(note.what)[:_LONGEST_TEXT])
 
 
 def in_a_row(history: Sequence[Spent]) -> int:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
@@ -173,31 +174,25 @@ def _wait(store: Store, keys: list[str], what: str, runtime: Runtime, teller: in
 def _role_info(value: bytes, rank: int) -> RoleInfo:
     """What node ``rank`` says about itself. Raises ``RendezvousFailed``."""
     try:
-        data = json.loads(value)
-        role, said, workers = data["role"], data["rank"], data["local_world_size"]
-    except (ValueError, TypeError, KeyError, RecursionError):
+        info = msgspec.json.decode(value, type=RoleInfo)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         raise _nonsense(rank, f"{ROLE_INFO}{rank}", value) from None
-    if not isinstance(role, str) or not _is_number(said, rank, rank) or not _is_number(workers, 1, _MOST):
+    if info.rank != rank or not 1 <= info.local_world_size <= _MOST:
         raise _nonsense(rank, f"{ROLE_INFO}{rank}", value)
-    return RoleInfo(role, rank, workers)
+    return info
 
 
 def _base(value: bytes, me: RoleInfo) -> Base:
     """The ranks that node 0 has given this node. Raises ``RendezvousFailed``."""
     try:
-        base = Base(*json.loads(value))
-    except (ValueError, TypeError, RecursionError):
+        base = Base(*msgspec.json.decode(value, type=tuple[int, int, int, int]))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         raise _nonsense(0, f"{ASSIGNED_RANKS}{me.rank}", value) from None
-    for first, size in ((base.global_rank, base.world_size), (base.role_rank, base.role_world_size)):
-        if not _is_number(size, me.local_world_size, _MOST) or not _is_number(first, 0, size - me.local_world_size):
-            raise _nonsense(0, f"{ASSIGNED_RANKS}{me.rank}", value)
-    if base.role_world_size > base.world_size:
+    sizes = ((base.global_rank, base.world_size), (base.role_rank, base.role_world_size))
+    fits = all(0 <= first <= size - me.local_world_size and size <= _MOST for first, size in sizes)
+    if not fits or base.role_world_size > base.world_size:
         raise _nonsense(0, f"{ASSIGNED_RANKS}{me.rank}", value)
     return base
-
-
-def _is_number(value: object, least: int, most: int) -> bool:
-    return type(value) is int and least <= value <= most
 
 
 def _nonsense(rank: int, key: str, value: bytes) -> RendezvousFailed:
