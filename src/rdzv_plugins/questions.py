@@ -22,10 +22,10 @@ STACKS = "stacks"
 """The kind of question that asks where this node's workers are: see ``rdzv_launcher.run.stacks``."""
 
 VITALS = "vitals"
-"""The kind that asks what this node's agent and workers are doing and using: see ``rdzv_launcher.run.answers``."""
+"""The kind that asks what this node's agent and workers are doing and using: see ``rdzv_launcher.run.vitals``."""
 
 LOG = "log"
-"""The kind that asks what a worker of one node has printed last: see ``rdzv_launcher.run.answers``."""
+"""The kind that asks what a worker of one node has printed last: see ``rdzv_launcher.run.vitals``."""
 
 NOTICE = "notice"
 """The kind of what nodes tell and ask each other before one of them leaves: see ``rdzv_launcher.run.notice``."""

@@ -52,8 +52,7 @@ from rdzv_launcher.run.workers.failures import (
     record_own_error,
     worker_failure,
 )
-from rdzv_launcher.run.workers.output.destinations import Layout
-from rdzv_launcher.run.workers.output.log_files import LogFiles
+from rdzv_launcher.run.workers.output.log_files import Layout, LogFiles
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.program import Kind
 from rdzv_launcher.run.workers.spec import NO_EVENTS
@@ -69,9 +68,9 @@ from rdzv_plugins.runtime import SYSTEM
 if TYPE_CHECKING:
     from rdzv_launcher.run.agent_events import AgentEvents
     from rdzv_launcher.run.agent_metrics import AgentFigures
-    from rdzv_launcher.run.answers import LogTails
     from rdzv_launcher.run.caller import Caller, Ending
     from rdzv_launcher.run.timeline import Recorder
+    from rdzv_launcher.run.vitals import LogTails
     from rdzv_launcher.run.workers.file_timer import FileTimer
 
 logger = logging.getLogger(__name__)
@@ -315,7 +314,7 @@ class Launch:
 
     @functools.cached_property
     def _tails(self) -> LogTails:
-        from rdzv_launcher.run.answers import LogTails
+        from rdzv_launcher.run.vitals import LogTails
 
         return LogTails(self._node, self._output.files, self._monitor.kept)
 
@@ -324,7 +323,7 @@ class Launch:
         if question.arguments.get("of") not in (None, [socket.gethostname(), os.getpid()]):  # another node is meant
             return {}
         if question.kind == VITALS:
-            from rdzv_launcher.run.answers import vitals
+            from rdzv_launcher.run.vitals import vitals
 
             return vitals(self._node(), self._loop.decisions)
         if question.kind == LOG:

@@ -1,4 +1,8 @@
-"""Reads the workers' stderr on a separate thread: passes it on, and keeps its end for the summary."""
+"""The workers' standard error on its way to ours: passed on as it comes, with the last lines kept for the summary.
+
+The keeper opens the stream by path, so each worker gets the path of a named pipe, or of a pseudo-terminal if our own
+stderr is a terminal (so progress bars and colours stay as they are).
+"""
 
 from __future__ import annotations
 
@@ -18,16 +22,11 @@ from pathlib import Path
 from rdzv_launcher import queued_stderr
 from rdzv_launcher.console import NO_SPACE
 from rdzv_launcher.run.limits import write_a_page
-from rdzv_launcher.run.workers.output.rotated import all_of
+from rdzv_launcher.run.workers.output.growing_file import all_of
 from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
-
-# A worker's standard error on its way to ours: passed on as it comes, with the last lines kept for the summary.
-#
-# The keeper opens the stream by path, so each worker gets the path of a named pipe, or of a pseudo-terminal if our own
-# stderr is a terminal (so progress bars and colours stay as they are).
 
 KEEP_BYTES = 16 * 1024
 KEEP_LINES = 20
