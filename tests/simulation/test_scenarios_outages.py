@@ -83,6 +83,18 @@ def test_sessions_that_are_opened_and_not_kept_alive_are_one_outage(seed: int) -
     ended_within(world, strike(world, Faults(loses_beats=True), sessions=False))
 
 
+def test_a_service_that_was_there_in_between_has_another_outage(seed: int) -> None:
+    world = job(seed)
+    for _ in range(2):
+        strike(world, REFUSALS["token"])
+        world.after(OUTAGE_S * 3 / 4)
+        world.disturbed("service", "is well again")
+        world.service.faults = Faults()
+        world.after(2 * TTL_S)
+    assert ends(world.run()) == ["done", "done"]
+    assert [each.restarts for each in world.nodes] == [0, 0]
+
+
 def test_a_refusal_before_the_first_round_ends_a_node_at_once(seed: int) -> None:
     world = World(seed, 1, 2, 2, outage_timeout=300.0)
     world.after(5.0)

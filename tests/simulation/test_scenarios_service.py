@@ -134,7 +134,7 @@ def test_who_waits_in_the_store_for_another_agent_goes_on_when_its_own_session_w
     job.after(1.0)
     service.end(next(each for each, process in service.sessions.items() if process is waits.process))
     lost_at = job.now
-    job.until(lambda: waits.handler._joining.active)
+    job.until(lambda: waits.handler._round.is_joining)
     assert job.now < lost_at + TTL_S
     stands[0].thaw()
     assert job.run().codes == [0, 0]

@@ -18,10 +18,10 @@ from msgspec.structs import asdict
 from rdzv_launcher.run.agent.events import BarrierOver, MustRunAgain
 from rdzv_launcher.run.workers.worker_group import Worker
 from rdzv_plugins.errors import EndpointLost, RendezvousFailed, SpareReleased, StoreLost, StoreTimeout
+from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.interfaces import RendezvousHandler
 from rdzv_plugins.plain_text import printable, some
 from rdzv_plugins.rounds import exit_barrier as keys
-from rdzv_plugins.rounds.joining_again import must_join_again
 from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.store import Store
 from rdzv_plugins.timing import EVERY_S, Reporting
