@@ -85,7 +85,7 @@ mine.wait()
     assert (name, "out-of-memory" in remedy) == ("KeeperLost", True)
     assert agent.rest() == [
         [[], None],
-        ["Ended", {"local_rank": 0, "pid": ANY, "exit_code": 7}, ANY],
+        ["WorkerEnded", {"generation": 0, "local_rank": 0, "exit_code": 7}, ANY],
         [[], None],
     ]
     agents.wait_gone(pids)
@@ -108,60 +108,6 @@ signal.pause()
     freeze(agent.pid)
     os.kill(keeper, signal.SIGKILL)
     eventually(lambda: not any(map(alive, workers)), lambda: "they live")
-
-
-@pytest.mark.thorough
-def test_what_a_lost_keeper_has_left_is_not_taken_for_the_agents_own(agents: Agents) -> None:
-    """The agent asks for the next round before it has heard of the loss."""
-    source = """
-sys.stdin.readline()
-try:
-    keeper.start([Start(0, ("true",), env)])
-except RdzvError as error:
-    say(type(error).__name__)
-"""
-    agent, keeper, pids = started(agents, source)
-    os.kill(keeper, signal.SIGKILL)
-    eventually(lambda: state(keeper) == "Z", lambda: "it lives")
-    agent.go_on()
-    assert agent.rest() == [["KeeperLost"]]
-    agents.wait_gone(pids)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("busy", ["idle", "starts workers"])
-def test_a_keeper_that_stands_still_is_ended_whatever_it_is_asked(agents: Agents, busy: str) -> None:
-    """And another one takes its place."""
-    asked = {
-        "idle": "pass",
-        "starts workers": "keeper.start([Start(7, ('sleep', '1000'), env)])",
-    }
-    source = f"""
-from rdzv_launcher.run.keeper import keeper as module
-module.STOPPED_S, module.SILENT_S = 60.0, 2.0
-sys.stdin.readline()
-try:
-    {asked[busy]}
-except RdzvError as error:
-    say(type(error).__name__)
-lost = []
-while not lost:
-    lost = [event for event in keeper.events(60) if isinstance(event, Lost)]
-say([str(keeper.pid) in event.reason for event in lost])
-keeper.close()
-keeper = Keeper()
-keeper.start([Start(0, ("sh", "-c", "exit 7"), env)])
-hear(keeper, 1)
-keeper.close()
-"""
-    agent, keeper, pids = started(agents, source)
-    freeze(keeper)
-    agent.go_on()
-    *first, lost, ended = agent.rest()
-    assert first == ([["KeeperLost"]] if busy == "starts workers" else [])
-    assert lost == [[True]]
-    assert ended[1]["exit_code"] == 7
-    agents.wait_gone([*pids, keeper])
 
 
 @pytest.mark.thorough
@@ -195,7 +141,7 @@ say(keeper.close())
     agent.go_on()
     *ends, left = agent.rest()
     os.close(fifo)
-    assert len([end for end in ends if end[0] == "Ended"]) == 40
+    assert len([end for end in ends if end[0] == "WorkerEnded"]) == 40
     assert left == [[]]
 
 
@@ -245,7 +191,7 @@ hear(keeper, 1)
 say(keeper.close())
 """
     agent = agents.start(source)
-    assert agent.read()[0] == "Ended"
+    assert agent.read()[0] == "WorkerEnded"
     child, daemon = pids_in(agents.directory / "pids", 2)
     assert agent.read() == [[child], sorted([child, daemon])]
     assert agent.read() == [[child]]
@@ -254,7 +200,7 @@ say(keeper.close())
     assert agent.rest() == [
         [[], [daemon]],
         [[], []],
-        ["Ended", {"local_rank": 0, "pid": ANY, "exit_code": -15}, ANY],
+        ["WorkerEnded", {"generation": 0, "local_rank": 0, "exit_code": -15}, ANY],
         [[]],
     ]
     agents.wait_gone([daemon])

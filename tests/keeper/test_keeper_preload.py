@@ -108,7 +108,7 @@ hear(keeper, 1)
 keeper.close()
 """
     said = agents.run(source)
-    assert [name for name, *_ in said] == ["Preloaded", "Ended"], said
+    assert [name for name, *_ in said] == ["Preloaded", "WorkerEnded"], said
     out, err = ((agents.directory / name).read_text() for name in ("out", "err"))
     return said[1][1]["exit_code"], out, err
 
@@ -180,7 +180,7 @@ hear(keeper, 2)
 keeper.close()
 """
     said = agents.run(source)
-    assert [name for name, *_ in said] == ["Preloaded", "Ended", "Ended"], said
+    assert [name for name, *_ in said] == ["Preloaded", "WorkerEnded", "WorkerEnded"], said
     assert [what["exit_code"] for name, what, _ in said[1:]] == [0, 0], (agents.directory / "err").read_text()
     texts = [(agents.directory / f"out-{rank}").read_text().splitlines() for rank in range(2)]
     (first, sums), (second, other_sums) = texts

@@ -50,7 +50,7 @@ for threads in (1, 2):
     hear(keeper, 1)
     say(keeper.close())
 """
-    assert [said for said in agents.run(source) if said[0] != "Ended"] == [[[]], [[]]]
+    assert [said for said in agents.run(source) if said[0] != "WorkerEnded"] == [[[]], [[]]]
     plain, forked, spawned = (
         json.loads((agents.directory / name).read_text()) for name in ("by-popen", "by-keeper-1", "by-keeper-2")
     )
@@ -90,8 +90,8 @@ except RdzvError as error:
     say(type(error).__name__, str(error), error.remedy, error.exit_code)
 say(keeper.leftovers(daemons=True, timeout=60))
 keeper.start([Start(0, ("sh", "-c", "exit 5"), env)])
-while 0 in keeper.workers:
-    keeper.events(60)
+while not any(each.exit_code == 5 for each in keeper.events(60)):
+    pass
 say(keeper.close())
 """
     (name, text, advice, code), left, closed = agents.run(source)
@@ -182,8 +182,8 @@ say(keeper.close())
 
 def test_an_interpreter_without_site_finds_the_keeper() -> None:
     """What is started where the agent has threads imports nothing but its own, and what the kernel says."""
+    from rdzv_launcher.run.keeper.in_worker import ROOTS
     from rdzv_launcher.run.keeper.keeper_process import BOOT
-    from rdzv_launcher.run.roots import ROOTS
 
     statement = BOOT.replace("main()", "print(*sys.modules)")
     found = subprocess.run(

@@ -12,7 +12,6 @@ import pytest
 from kits.launcher.elastic_kit import (
     Job,
     Meeting,
-    Serve,
     in_one_round,
     last_rank,
     named,
@@ -51,33 +50,6 @@ def test_leader_and_then_rank_0_are_lost_while_the_workers_run(meeting: Meeting)
     assert trained(second) > second.reports()[-1]["FROM"] > 0
     assert re.search(f"{named(leader)} was lost", second.text), outputs([first, second])
     assert re.search(f"{named(first)} was lost", second.text), outputs([first, second])
-
-
-@parallel_only
-def test_service_is_started_again_without_memory_and_a_later_loss_is_noticed(meeting: Meeting) -> None:
-    serve = Serve(meeting)
-    job = Job(meeting, "1:2", conf="last_call_timeout=80,outage_timeout=90")
-    first, second = nodes = [job.node(0), job.node(1)]
-    before = in_one_round(*nodes)
-    workers = [*job.workers(first), *job.workers(second)]
-    job.wait_step(*nodes)
-    serve.kill()
-    for node in nodes:
-        node.wait_for("trying to reach it again")
-    Serve(meeting)
-    for node in nodes:
-        node.wait_for("round 1 goes on")
-    with observing(meeting) as observer:
-        assert [(each.number, each.state, each.world) for each in observer.rounds] == [(1, "complete", 2)]
-        assert observer.members().keys() == observer.placed() == {first.pid, second.pid}
-        assert [*job.workers(first), *job.workers(second)] == workers, outputs(nodes)
-        job.kill_node(second)
-        in_one_round(first, after=before)
-        assert [(each.number, each.state) for each in observer.rounds][1:] == [(1, "over"), (2, "complete")]
-    job.finish(first)
-    assert worlds(first) == [2, 1]
-    assert restarts(first) == {"0"}
-    assert trained(first) > first.reports()[-1]["FROM"] > 0
 
 
 HOOKS = """

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 
-import pytest
 from kits.eventually import eventually
 from kits.launcher.elastic_kit import (
     Job,
@@ -62,28 +61,3 @@ def test_spare_takes_the_place_of_a_lost_node_and_another_one_ends_with_the_job(
     job.finish(survivor, used, left)
     assert left.reports() == []
     assert restarts(survivor, used) == {"0"}
-
-
-@pytest.mark.thorough
-@parallel_only
-def test_spare_of_the_same_domain_replaces_a_lost_node_and_ranks_stay_side_by_side(meeting: Meeting) -> None:
-    job = Job(meeting, 4, script="says.py", conf="allow_same_host=true,min_per_domain=2,node_unit=2")
-    names = ("r", "s", "r", "s")
-    nodes = [job.node(conf=f"domain={name}") for name in names]
-    before = in_one_round(*nodes)
-    spares = {name: job.node(conf=f"domain={name}") for name in "sr"}
-    for spare in spares.values():
-        spare.wait_for("this node is a spare")
-
-    def domains() -> dict[str, list[int]]:
-        return {name: sorted(last_rank(n) for n, of in zip(nodes, names, strict=True) if of == name) for name in "rs"}
-
-    was = domains()
-    assert sorted(was.values()) == [[0, 1], [2, 3]]
-    victim = next(at for at, node in enumerate(nodes) if names[at] == "r" and not meeting.listens(node))
-    job.kill_node(nodes[victim])
-    nodes[victim] = spares["r"]
-    in_one_round(*nodes, after=before)
-    assert domains() == was
-    assert spares["s"].reports() == [], "it is of another domain, though it was there first"
-    job.finish(*nodes, spares["s"])

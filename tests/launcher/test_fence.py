@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 from kits.eventually import eventually
+from kits.keeper.keeper_kit import alive
 from kits.launcher.harness import Agent, Cluster, comm_of, parent_of
 
 from rdzv_plugins.worker import round_holds, wait_until_round_holds
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def keeper_of(agent: Agent) -> int | None:

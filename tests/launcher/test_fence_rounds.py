@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 from kits.eventually import eventually
+from kits.keeper.keeper_kit import state
 from kits.launcher.elastic_kit import BRIEF, Job, Meeting, in_one_round, outputs, parallel_only
 from kits.launcher.harness import Agent
 
@@ -16,13 +16,6 @@ def acts(meeting: Meeting) -> list[tuple[float, int, int, bool]]:
     path = meeting.directory / "acts"
     lines = path.read_text().splitlines() if path.exists() else []
     return [(float(w), int(pid), int(agent), holds == "1") for w, pid, agent, holds in map(str.split, lines)]
-
-
-def state_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "X"
 
 
 def worlds(agent: Agent) -> int:
@@ -44,14 +37,14 @@ def test_a_node_that_stood_still_does_not_act_for_a_round_that_is_over(meeting: 
     eventually(lambda: worlds(other) > before, lambda: f"no second round:\n{outputs([other])}")
     second = other.reports()[before]
     begun = first_act(meeting, second["PID"])
-    eventually(lambda: state_of(worker) == "T", lambda: "it is not paused: its agent can do nothing")
+    eventually(lambda: state(worker) == "T", lambda: "it is not paused: its agent can do nothing")
     os.kill(frozen.pid, signal.SIGCONT)
     in_one_round(frozen, other, after=first)
     job.finish(frozen, other)
     done = acts(meeting)
     late = [when - begun for when, pid, _, _ in done if pid == worker and when >= begun]
     assert not late, f"it acted {late[-1]} s after the new round had begun\n{outputs([frozen, other])}"
-    assert served is None or served.agent.process.poll() is None
+    assert served is None or served.process.poll() is None
 
 
 def first_act(meeting: Meeting, pid: int) -> float:

@@ -11,8 +11,13 @@ from pathlib import Path
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ErrorHandler, ProcessFailure
 
-from rdzv_launcher.run.workers.error_files import hand_to_scheduler, read_error_file, record_own_error
-from rdzv_launcher.run.workers.failures import WorkerFailure, worker_failure
+from rdzv_launcher.run.workers.failures import (
+    WorkerFailure,
+    hand_to_scheduler,
+    read_error_file,
+    record_own_error,
+    worker_failure,
+)
 from rdzv_plugins.interfaces import Failure
 
 

@@ -20,7 +20,7 @@ from torch.distributed.run import config_from_args, get_args_parser
 from rdzv_launcher.run.workers.environment import variables_of, worker_variables
 from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.program import RUNNER
-from rdzv_launcher.run.workers.streams import parse_streams
+from rdzv_launcher.run.workers.spec import parse_streams
 from rdzv_plugins.errors import MissingDependency, UsageError
 
 SCRIPT = ["train.py", "--lr", "0.1", "${local_rank}", "a$$b", "$local_rank/$x", "-m"]
@@ -140,12 +140,26 @@ def test_signal_that_is_ignored_stays_ignored_for_the_workers() -> None:
     assert [each["TORCHELASTIC_SIGNALS_TO_HANDLE"] for each in variables] == ["SIGTERM", "SIGURG"]
 
 
-def test_each_worker_with_a_virtual_local_rank_has_a_device_of_its_own() -> None:
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, {"CUDA": ["0", "1"]}),
+        ({"CUDA_VISIBLE_DEVICES": "4, GPU-ab"}, {"CUDA": ["4", "GPU-ab"]}),
+        ({"HIP_VISIBLE_DEVICES": "6, 7", "CUDA_VISIBLE_DEVICES": "1"}, {"HIP": ["6", "7"], "CUDA": ["6", "7"]}),
+        ({"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "3,4"}, {"CUDA": ["3", "4"]}),
+        ({"ASCEND_RT_VISIBLE_DEVICES": "2,5"}, {"ASCEND_RT": ["2", "5"], "CUDA": ["0", "1"]}),
+    ],
+)
+def test_each_worker_with_a_virtual_local_rank_has_a_device_of_its_own(
+    environ: dict[str, str], expected: dict[str, list[str]]
+) -> None:
+    """ROCm as torch 2.15 does; torch 2.13 knows CUDA's only."""
     spec, group = spec_of(["--nproc-per-node=2", "--virtual-local-rank", "train.py"]), group_of(2)
-    for environ, devices in (({}, ["0", "1"]), ({"CUDA_VISIBLE_DEVICES": "4, GPU-ab"}, ["4", "GPU-ab"])):
-        variables = [worker_variables(spec, group, worker, environ) for worker in group.workers]
-        assert [(each["LOCAL_RANK"], each["RANK"]) for each in variables] == [("0", "0"), ("0", "1")]
-        assert [each["CUDA_VISIBLE_DEVICES"] for each in variables] == devices
+    variables = [worker_variables(spec, group, worker, environ) for worker in group.workers]
+    assert [(each["LOCAL_RANK"], each["RANK"]) for each in variables] == [("0", "0"), ("0", "1")]
+    for rank, each in enumerate(variables):
+        found = {name[: -len("_VISIBLE_DEVICES")]: it for name, it in each.items() if name.endswith("_VISIBLE_DEVICES")}
+        assert found == {name: devices[rank] for name, devices in expected.items()}
     with pytest.raises(UsageError, match="local rank 1"):
         worker_variables(spec, group, group.workers[1], {"CUDA_VISIBLE_DEVICES": "4"})
 
@@ -167,27 +181,6 @@ def test_what_is_added_sees_what_a_worker_has_so_far_and_takes_precedence() -> N
     assert {each["TORCHELASTIC_USE_AGENT_STORE"] for each in found.values()} == {"False"}
 
 
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
-        ({"HIP_VISIBLE_DEVICES": "6, 7"}, {"HIP_VISIBLE_DEVICES": "7", "CUDA_VISIBLE_DEVICES": "7"}),
-        (
-            {"HIP_VISIBLE_DEVICES": "6,7", "CUDA_VISIBLE_DEVICES": "1"},
-            {"HIP_VISIBLE_DEVICES": "7", "CUDA_VISIBLE_DEVICES": "7"},
-        ),
-        ({"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "3,4"}, {"CUDA_VISIBLE_DEVICES": "4"}),
-        ({"ASCEND_RT_VISIBLE_DEVICES": "2,5"}, {"ASCEND_RT_VISIBLE_DEVICES": "5", "CUDA_VISIBLE_DEVICES": "1"}),
-    ],
-)
-def test_virtual_local_rank_goes_by_the_variables_of_rocm_and_ascend(
-    environ: dict[str, str], expected: dict[str, str]
-) -> None:
-    """The first three as torch 2.15 does; torch 2.13 knows CUDA's only."""
-    spec, group = spec_of(["--nproc-per-node=2", "--virtual-local-rank", "train.py"]), group_of(2)
-    variables = worker_variables(spec, group, group.workers[1], environ)
-    assert {name: value for name, value in variables.items() if name.endswith("VISIBLE_DEVICES")} == expected
-
-
 def test_spec_knows_all_that_torchs_worker_spec_does() -> None:
     """A field that a later torch adds is to be looked at here."""
     elsewhere = {"rdzv_handler", "fn", "entrypoint", "args", "master_port", "master_addr", "local_addr"}
@@ -202,7 +195,7 @@ def test_round_is_made_ready_without_torch(tmp_path: Path) -> None:
     program = f"""
 import os, sys
 from rdzv_launcher.run.parser import parse_arguments
-from rdzv_launcher.run.workers import causes, event_log, failures, file_timer, logs_specs, spec, starts
+from rdzv_launcher.run.workers import causes, environment, failures, file_timer, logs_specs, spec
 from rdzv_launcher.run.workers.output import log_files, output
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.interfaces import Failure, Request
@@ -213,8 +206,7 @@ spec = spec.read_spec(args, request)
 ours = output.Output(spec, log_files.LogFiles(spec, ""))
 group = WorkerGroup("default", 0, 1, (Worker(0, 0, 0, 1, 1),), StoreInfo("127.0.0.1", 29500))
 timer = file_timer.FileTimer("job", os.environ, os.getcwd())
-(start,) = starts.prepare_starts(spec, group, ours, True, [lambda *_: timer.start()])
-event_log.EventLog(spec.event_log_handler).record("torchelastic.worker.status.SUCCEEDED", {{}})
+(start,) = environment.prepare_starts(spec, group, ours, True, [lambda *_: timer.start()])
 ours.end()
 timer.stop()
 failures.worker_failure(Failure(0, "", 0, 0, 1, 1), 0.0, start.stdout)

@@ -18,8 +18,8 @@ from torch.distributed.elastic.timer import FileTimerClient
 
 from rdzv_launcher.run.workers.file_timer import FileTimer
 from rdzv_launcher.run.workers.logs_specs import ThirdPartyLogs
-from rdzv_launcher.run.workers.numa import bound
 from rdzv_launcher.run.workers.output.output import Output
+from rdzv_launcher.run.workers.program import bound
 from rdzv_plugins.errors import PluginError, UsageError
 
 LOGS = """

@@ -100,58 +100,28 @@ def told(ended: Ended, attempt: int, rank: int) -> dict[str, Any]:
     return dict(json.loads((ended.directory / "said" / f"{attempt}.{rank}.json").read_text()))
 
 
-def test_both_end_well(restarted: dict[str, Ended]) -> None:
-    assert {name: ended.code for name, ended in restarted.items()} == dict.fromkeys(LAUNCHERS, 0)
-    (failed,), succeeded = json.loads((restarted["ours"].directory / "report.json").read_text())
-    assert failed == {"rank": 1, "code": 1, "says": "ValueError: a fault on purpose"}
-    assert succeeded == []
-
-
-def test_variables_and_arguments_are_torchruns(restarted: dict[str, Ended]) -> None:
+def test_variables_arguments_files_and_lines_are_torchruns(restarted: dict[str, Ended]) -> None:
+    ours, torchs = restarted["ours"], restarted["torchrun"]
+    assert (ours.code, torchs.code) == (0, 0)
     for attempt, rank in itertools.product((0, 1), range(4)):
-        both = [told(restarted[name], attempt, rank) for name in LAUNCHERS]
-        theirs, ours = (each["environ"] for each in both)
-        assert ours["TORCHELASTIC_RESTART_COUNT"] == str(attempt)
-        names = (theirs.keys() | ours.keys()) - DIFFER - {"PWD"}
-        assert {name: ours.get(name) for name in names} == {name: theirs.get(name) for name in names}
-        ends = {each["TORCHELASTIC_ERROR_FILE"].partition("/attempt_")[2] for each in (ours, theirs)}
+        both = [told(each, attempt, rank) for each in (torchs, ours)]
+        theirs, own = (each["environ"] for each in both)
+        assert own["TORCHELASTIC_RESTART_COUNT"] == str(attempt)
+        names = (theirs.keys() | own.keys()) - DIFFER - {"PWD"}
+        assert {name: own.get(name) for name in names} == {name: theirs.get(name) for name in names}
+        ends = {each["TORCHELASTIC_ERROR_FILE"].partition("/attempt_")[2] for each in (own, theirs)}
         assert ends == {f"{attempt}/{rank}/error.json"}
         assert [each["argv"] for each in both] == [[str(rank), "$x", "${other}"]] * 2
-
-
-def test_files_are_torchruns(restarted: dict[str, Ended]) -> None:
-    assert restarted["ours"].files() == restarted["torchrun"].files()
-    assert {
-        "attempt_0/1/error.json",
-        "attempt_0/2/stdout.log",
-        "attempt_1/filtered_stdout.log",
-        "attempt_1/1/stderr.log",
-    } <= restarted["ours"].files()
-    assert restarted["ours"].run_directory.name.startswith("job_")
-
-
-def test_lines_in_the_files_are_torchruns(restarted: dict[str, Ended]) -> None:
-    names = [name for name in restarted["torchrun"].files() if name.endswith(".log")]
-    assert len(names) == 16
+    assert ours.files() == torchs.files()
+    names = {name for name in ours.files() if name.endswith(".log")}
+    assert (len(names), ours.run_directory.name[:4]) == (16, "job_")
     for name in names:  # the collected ones are of several workers, in any order
-        assert sorted(restarted["ours"].log(name)) == sorted(restarted["torchrun"].log(name)), name
-        assert restarted["ours"].log(name), name
-
-
-def test_lines_on_the_console_are_torchruns(restarted: dict[str, Ended]) -> None:
+        assert sorted(ours.log(name)) == sorted(torchs.log(name)), name
+        assert ours.log(name), name
     for stream in ("stdout", "stderr"):
-        ours = restarted["ours"].said(stream)
-        assert ours == restarted["torchrun"].said(stream)
-        assert "<trainer 0 0 ${what}> says 0 0 kiwi \u00e9" in ours
-        assert ("<trainer 1 1 ${what}> says 1 1 pear" in ours) == (stream == "stdout")
-
-
-def test_error_file_is_torchruns(restarted: dict[str, Ended]) -> None:
-    theirs, ours = (
-        json.loads((restarted[name].run_directory / "attempt_0/1/error.json").read_text())["message"]
-        for name in LAUNCHERS
-    )
-    assert ours["message"] == theirs["message"] == "ValueError: a fault on purpose"
+        assert ours.said(stream) == torchs.said(stream)
+        assert "<trainer 0 0 ${what}> says 0 0 kiwi \u00e9" in ours.said(stream)
+        assert ("<trainer 1 1 ${what}> says 1 1 pear" in ours.said(stream)) == (stream == "stdout")
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +140,7 @@ def run_path(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     )
 
 
-def test_script_of_run_path_runs_as_under_torchrun(run_path: dict[str, Ended]) -> None:
+def test_run_path_runs_records_and_prints_as_under_torchrun(run_path: dict[str, Ended]) -> None:
     theirs, ours = (json.loads((run_path[name].directory / "said/started.json").read_text()) for name in LAUNCHERS)
     environ = [each.pop("environ") for each in (theirs, ours)]
     assert ours == theirs
@@ -179,27 +149,17 @@ def test_script_of_run_path_runs_as_under_torchrun(run_path: dict[str, Ended]) -
     names = (environ[0].keys() | environ[1].keys()) - DIFFER - {"PWD"}
     assert {name: environ[1].get(name) for name in names} == {name: environ[0].get(name) for name in names}
     assert (environ[1]["LOCAL_RANK"], environ[1]["CUDA_VISIBLE_DEVICES"]) == ("0", "3")
-
-
-def test_exception_of_run_path_is_recorded_as_by_torchrun(run_path: dict[str, Ended]) -> None:
-    for file in ("logs", "scheduler.json"):
-        found = {}
-        for name in LAUNCHERS:
-            path = run_path[name].directory / file
-            path = run_path[name].run_directory / "attempt_0/0/error.json" if file == "logs" else path
-            found[name] = json.loads(path.read_text())["message"]
-            info = found[name].pop("extraInfo")
+    for file, code in (("logs", None), ("scheduler.json", 1)):
+        found = []
+        for ended in run_path.values():
+            path = ended.run_directory / "attempt_0/0/error.json" if file == "logs" else ended.directory / file
+            message = json.loads(path.read_text())["message"]
+            info = message.pop("extraInfo")
             assert int(info.pop("timestamp")) > 0
-            assert info.pop("py_callstack").splitlines()[-2:] == [
-                '    raise KeyError("a fault on purpose")',
-                "KeyError: 'a fault on purpose'",
-            ]
-            assert info == {}
-        assert found["ours"] == found["torchrun"]
-        assert found["ours"].get("errorCode") == (None if file == "logs" else 1)
-
-
-def test_output_of_run_path_is_torchruns(run_path: dict[str, Ended]) -> None:
+            assert info.pop("py_callstack").splitlines()[-1] == "KeyError: 'a fault on purpose'"
+            found.append((message, info))
+        assert found[0] == found[1]
+        assert found[0][0].get("errorCode") == code
     assert {ended.code for ended in run_path.values()} == {1}
     assert run_path["ours"].files() == run_path["torchrun"].files()
     assert run_path["ours"].said("stdout") == run_path["torchrun"].said("stdout") == ["[default0]:says a line"]

@@ -14,20 +14,17 @@ from typing import Any
 from msgspec import Struct
 
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.collaborators import Observer
-from rdzv_launcher.run.agent.crash_loop import Counts
-from rdzv_launcher.run.agent.decisions import Decisions
-from rdzv_launcher.run.agent.ends import AgentEnds
+from rdzv_launcher.run.agent.decisions import Decisions, Limits
 from rdzv_launcher.run.agent.events import Event
-from rdzv_launcher.run.agent.limits import Limits
-from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
+from rdzv_launcher.run.agent.fence import Fence
+from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Observer, Settings
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
-from rdzv_launcher.run.agent.retries import RetryLimits
+from rdzv_launcher.run.agent.restarts import Counts, RetryLimits
+from rdzv_launcher.run.agent.steps import AgentEnds
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
-from rdzv_launcher.run.fence.fence import Fence
 from rdzv_launcher.run.keeper.keeper import Keeper
 from rdzv_launcher.run.keeper.messages import Start
-from rdzv_launcher.run.workers.memory_kills import MemoryKills
+from rdzv_launcher.run.workers.causes import MemoryKills
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.errors import RdzvError
@@ -88,8 +85,6 @@ class Unmarked:
 
 class Quiet:
     """Stands in for output, monitor and stacks."""
-
-    directory = Path("/nowhere/agent")
 
     def opened(self) -> None: ...
 
@@ -327,7 +322,7 @@ class Agent:
             self.inbox,
             signals,
             runtime,
-            notices=self,
+            give_notice=self.give,
             observers=[Heard(self)],
             state_of=lambda pid: getattr(self.processes.look(pid), "state", ""),
         )
@@ -348,7 +343,7 @@ class Agent:
     """In how many seconds the workers of all nodes have saved; None: never."""
 
     def give(self, reason: str, seconds: float) -> None:
-        """See ``Notices``."""
+        """Like ``give_notice`` of ``AgentLoop``."""
         scheduler, go_on, saves_in = self._scheduler, self.go_on, self.saves_in
         self.note("gives notice", reason)
         if go_on is not None:

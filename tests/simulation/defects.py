@@ -7,7 +7,7 @@ The first 25 take back mendings of this repository's history; ``origin`` is the 
 The others were drawn at commit 1c9fcc6 by ``random.Random(38).sample`` from 1,956 places, in the order of files, lines
 and columns: each ``if`` (``if False``), comparison (``<`` for ``<=``, ``!=`` for ``==`` and so on), ``and`` or ``or``
 of two (the other), and call whose result is not used (left out), on one line, in ``elastic`` with ``leading`` and
-``liveness``, ``backends/static``, ``rounds``, ``run/agent``, ``run/fence`` and the agent's side of the keeper, but for
+``liveness``, ``backends/static``, ``rounds``, ``run/agent`` and the agent's side of the keeper, but for
 lines about logging, messages, several endpoints, trials and domains. ``origin`` is the place in the sample. Passed
 over are 5 (several endpoints), 6 and 13 (a difference of one instant), 7 (a message), 25 (metrics) and 27 (trials).
 """

@@ -13,7 +13,7 @@ from typing import Any
 
 from rdzv_launcher.run.keeper.channel import Channel, Gone
 from rdzv_launcher.run.keeper.descendants import Process as Seen
-from rdzv_launcher.run.keeper.frozen_agent import FrozenAgent
+from rdzv_launcher.run.keeper.keeper_process import FrozenAgent
 from rdzv_launcher.run.keeper.messages import Belongings, Inherited
 from rdzv_plugins.runtime import Signals
 from simulation.kernel import Kernel

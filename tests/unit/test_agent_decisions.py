@@ -8,8 +8,7 @@ from unittest.mock import ANY
 import pytest
 
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.decisions import Decisions
-from rdzv_launcher.run.agent.limits import Limits
+from rdzv_launcher.run.agent.decisions import Decisions, Limits
 from rdzv_plugins.errors import EndpointLost, NotNeeded, PeerFailed
 from rdzv_plugins.interfaces import Failure
 

@@ -16,8 +16,7 @@ import pytest
 from kits.unit.many_worlds import shallow, without_collections
 
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.decisions import Decisions
-from rdzv_launcher.run.agent.limits import Limits
+from rdzv_launcher.run.agent.decisions import Decisions, Limits
 from rdzv_plugins.errors import CrashLoop, EndpointLost, NodeLost, PeerFailed, Preempted, WorkersStuck
 from rdzv_plugins.interfaces import Failure
 

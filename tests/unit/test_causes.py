@@ -14,9 +14,7 @@ from pathlib import Path
 import pytest
 
 from rdzv_launcher.run.monitor import KEEP_LINES, last_lines
-from rdzv_launcher.run.workers.causes import cause_of
-from rdzv_launcher.run.workers.memory_kills import MemoryKills
-from rdzv_launcher.run.workers.tracebacks import LastTraceback, read_traceback
+from rdzv_launcher.run.workers.causes import LastTraceback, MemoryKills, cause_of, read_traceback
 
 FILES = {
     "missing.py": "import os\nimport nothing_of_the_kind\n",
@@ -203,7 +201,7 @@ def small_cgroup() -> Iterator[Callable[[], None]]:
 
 WATCHES = """
 import subprocess, sys
-from rdzv_launcher.run.workers.memory_kills import MemoryKills
+from rdzv_launcher.run.workers.causes import MemoryKills
 kills = MemoryKills()
 other = subprocess.run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
 sys.stdout.write(kills.describe(other.returncode) + "\\n")

@@ -7,9 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from rdzv_launcher.run.agent.crash_loop import PROGRESS_S, Spent, delay_of, from_note, in_a_row, is_loop, spent, to_note
 from rdzv_launcher.run.agent.events import RestartAllowed, RestartRefused
-from rdzv_launcher.run.agent.retries import Retries, RetryLimits
+from rdzv_launcher.run.agent.restarts import (
+    PROGRESS_S,
+    Retries,
+    RetryLimits,
+    Spent,
+    delay_of,
+    from_note,
+    in_a_row,
+    is_loop,
+    spent,
+    to_note,
+)
 from rdzv_plugins.errors import ConnectionLost, CrashLoop
 from rdzv_plugins.interfaces import Failure
 

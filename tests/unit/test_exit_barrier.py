@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch.distributed.elastic.agent.server.api import _TERMINAL_STATE_SYNC_ID
 from torch.distributed.elastic.utils import store as store_util
 
-from rdzv_launcher.run.agent.events import BarrierOver, MustRunAgain
-from rdzv_launcher.run.agent.exit_barrier import ExitBarrier
+from rdzv_launcher.run.agent.events import BarrierOver
+from rdzv_launcher.run.agent.round_store import ExitBarrier
 from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.rounds import exit_barrier as keys
@@ -131,18 +131,6 @@ def test_a_store_that_fails_ends_it_at_once(server: StoreServer) -> None:
     failing = ExitBarrier(Fails(torch_store(server)), Others(), rank=0, nodes=3, timeout=0.0, runtime=SYSTEM)
     with pytest.raises(RuntimeError, match="the server objects"):
         failing.wait()
-
-
-@pytest.mark.parametrize("lost", [False, True], ids=["done with it", "the round is over"])
-def test_a_store_that_goes_ends_it(server: StoreServer, lost: bool, caplog: pytest.LogCaptureFixture) -> None:
-    others = Others()
-    others.lost = lost
-    with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(barrier(server, 0, others).wait)
-        store(server).wait([keys.node_key(0)])
-        server.close()
-        assert waiting.result(60) == (MustRunAgain() if lost else BarrierOver())
-    assert ("could not wait for the others" in caplog.text) == (not lost)
 
 
 @pytest.mark.parametrize(

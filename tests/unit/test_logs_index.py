@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
-from rdzv_launcher.run.keeper.messages import Ended, Lost
+from rdzv_launcher.run.keeper.messages import Lost, WorkerEnded
 from rdzv_launcher.run.workers.output.growing_file import last_lines
 from rdzv_launcher.run.workers.output.index import NAME, Index, WorkerRecord
 from rdzv_launcher.tools.logs import find_nodes, last_words, listing, newest_job, read_node
@@ -60,10 +60,10 @@ def test_a_worker_is_there_from_its_start_and_its_end_is_known_later(tmp_path: P
 
 @pytest.mark.parametrize("how", ["fenced", "killed"])
 def test_who_was_killed_for_others_has_not_failed(how: str) -> None:
-    told, ended = list[Ended](), dict[int, bool]()
+    told, ended = list[WorkerEnded](), dict[int, bool]()
 
     def kill_all(daemons: bool = True) -> list[int]:
-        told.append(Ended(1, 101, -9))
+        told.append(WorkerEnded(1, 1, -9))
         return []
 
     keeper = MagicMock(fileno=lambda: silent, events=lambda: [told.pop(0) for _ in told[:]], kill_all=kill_all)
@@ -80,7 +80,7 @@ def test_who_was_killed_for_others_has_not_failed(how: str) -> None:
         steps.callback(workers.close)
         with workers._lock:
             workers._running, workers._lives = {0, 1}, True
-            told.append(Ended(0, 100, 3))
+            told.append(WorkerEnded(1, 0, 3))
             if how == "killed":
                 workers.kill_all()
             else:

@@ -16,8 +16,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.decisions import Decisions
-from rdzv_launcher.run.agent.limits import Limits
+from rdzv_launcher.run.agent.decisions import Decisions, Limits
 from rdzv_launcher.run.agent_metrics import AGENT, AgentFigures
 from rdzv_launcher.run.health import Health, Pulse, metrics_alone
 from rdzv_launcher.run.metrics import STORE, MetricsPage

@@ -12,7 +12,7 @@ import pytest
         "from rdzv_launcher.tools.cli import main; main(['backends']); main(['backends', '--json'])",
         "import rdzv_plugins, rdzv_plugins.host, rdzv_plugins.torch_bridge, rdzv_plugins.worker, "
         "rdzv_launcher.run.cli, rdzv_launcher.run.preparation, rdzv_launcher.run.check, rdzv_launcher.run.signals, "
-        "rdzv_launcher.run.fence.fence, rdzv_launcher.run.agent.loop, rdzv_launcher.run.keeper.keeper, "
+        "rdzv_launcher.run.agent.fence, rdzv_launcher.run.agent.loop, rdzv_launcher.run.keeper.keeper, "
         "rdzv_launcher.run.keeper.template; from rdzv_plugins.kit import *",
         "from rdzv_launcher import *; LaunchConfig(1, 1, 1); elastic_launch, WorkersFailed; "
         "from rdzv_plugins.host import PluginHost; PluginHost.load().catalog.find('c10d').backend.options()",

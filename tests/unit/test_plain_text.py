@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from rdzv_launcher import console
-from rdzv_launcher.run.summary import failure_summary
+from rdzv_launcher.run.workers.failures import failure_summary
 from rdzv_plugins.errors import RendezvousFailed
 from rdzv_plugins.interfaces import Failure, Outcome
 from rdzv_plugins.plain_text import name_of, printable, printable_lines, some

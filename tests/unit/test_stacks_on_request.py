@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from rdzv_launcher.run.keeper.in_worker import ROOTS, hooked
 from rdzv_launcher.run.keeper.in_worker import VARIABLE as IN_WORKER
-from rdzv_launcher.run.keeper.in_worker import hooked
-from rdzv_launcher.run.roots import ROOTS
 from rdzv_launcher.run.stacks import processes, reading
 from rdzv_plugins.stacks_on_request import SIGNAL, VARIABLE
 

@@ -15,9 +15,9 @@ import pytest
 from kits.eventually import eventually
 
 from rdzv_launcher.run.agent import events
+from rdzv_launcher.run.agent.fence import Fence
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
-from rdzv_launcher.run.fence.fence import Fence
-from rdzv_launcher.run.keeper.marked import Marked
+from rdzv_launcher.run.keeper.descendants import Marked
 from rdzv_plugins import errors
 from rdzv_plugins.elastic.insisting import Background
 from rdzv_plugins.elastic.leading.leader import LeaderWatchdog

@@ -13,7 +13,7 @@ import pytest
 import torch.distributed as dist
 from torch.distributed.elastic.agent.server.api import SimpleElasticAgent, WorkerSpec
 
-from rdzv_launcher.run.agent.ranks import ASSIGNED_RANKS, ROLE_INFO, RoleInfo, assign, exchange, identical
+from rdzv_launcher.run.agent.round_store import ASSIGNED_RANKS, ROLE_INFO, RoleInfo, assign, exchange, identical
 from rdzv_launcher.run.workers.worker_group import Worker
 from rdzv_plugins.errors import RendezvousFailed
 from rdzv_plugins.kvstore.native.server import StoreServer

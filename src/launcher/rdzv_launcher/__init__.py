@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rdzv_launcher.call.launching import elastic_launch
     from rdzv_launcher.call.results import AgentLost, LaunchStopped, ResultLost, WorkersFailed, WorkerTraceback
     from rdzv_launcher.run.workers.failures import WorkerFailure
-    from rdzv_launcher.run.workers.streams import Std
+    from rdzv_launcher.run.workers.spec import Std
 
 __all__ = [
     "AgentLost",
@@ -36,7 +36,7 @@ _PLACES = {
     "LaunchConfig": "call.config",
     "LaunchStopped": "call.results",
     "ResultLost": "call.results",
-    "Std": "run.workers.streams",
+    "Std": "run.workers.spec",
     "WorkerFailure": "run.workers.failures",
     "WorkerTraceback": "call.results",
     "WorkersFailed": "call.results",

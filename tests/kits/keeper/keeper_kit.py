@@ -25,7 +25,7 @@ LIMIT_S = 90
 PRELUDE = """
 import json, os, signal, sys, time
 from rdzv_launcher.run.keeper.keeper import Keeper
-from rdzv_launcher.run.keeper.messages import Ended, Lost, NotPreloaded, Preload, Preloaded, Start
+from rdzv_launcher.run.keeper.messages import Lost, NotPreloaded, Preload, Preloaded, Start, WorkerEnded
 from rdzv_plugins.errors import RdzvError
 
 env = dict(os.environ)
@@ -39,7 +39,7 @@ def hear(keeper, ends):
     while ends > 0:
         for event in keeper.events(60):
             say(type(event).__name__, event._asdict(), str(event))
-            ends -= isinstance(event, Ended)
+            ends -= isinstance(event, WorkerEnded)
             if isinstance(event, Lost):
                 return
 """

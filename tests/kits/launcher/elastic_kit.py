@@ -6,9 +6,7 @@ marked ``parallel_only``: with ``parallel`` a node or ``rdzv serve`` serves the 
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import socket
 import threading
 import uuid
@@ -44,9 +42,11 @@ class Meeting(Cluster):
     run_id = "none"
     conf = ""
 
-    def serve(self) -> Serve | None:
-        """From now on the service outlives each node."""
-        return Serve(self)
+    def serve(self) -> Agent | None:
+        """From now on the service outlives each node: ``rdzv serve`` at the endpoint."""
+        serving = self.start(["rdzv", "serve", f"--rdzv-endpoint={self.endpoint}"])
+        serving.wait_for(r"serving a store at")
+        return serving
 
     def coordination(self, run_id: str) -> CoordinationBackend:
         """As one more node of the run sees the service."""
@@ -193,18 +193,6 @@ def restarts(*agents: Agent) -> set[str]:
 def named(agent: Agent) -> str:
     """A pattern for how messages of other nodes call it."""
     return rf"{re.escape(socket.gethostname())} \((node rank \d+, )?pid {agent.pid}\)"
-
-
-class Serve:
-    """``rdzv serve`` at the endpoint."""
-
-    def __init__(self, meeting: Meeting) -> None:
-        self.agent = meeting.start(["rdzv", "serve", f"--rdzv-endpoint={meeting.endpoint}"])
-        self.agent.wait_for(r"serving a store at")
-
-    def kill(self) -> None:
-        os.kill(self.agent.pid, signal.SIGKILL)
-        self.agent.process.wait(30)
 
 
 class Observer:

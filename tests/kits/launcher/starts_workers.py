@@ -23,13 +23,11 @@ from rdzv_launcher.console import open_standard_streams, setup_logging
 from rdzv_launcher.run.options import RunOptions
 from rdzv_launcher.run.parser import parse_arguments, read_keys
 from rdzv_launcher.run.request import build_request
-from rdzv_launcher.run.workers.environment import ERROR_FILE
-from rdzv_launcher.run.workers.error_files import hand_to_scheduler
-from rdzv_launcher.run.workers.failures import WorkerFailure, worker_failure
+from rdzv_launcher.run.workers.environment import ERROR_FILE, Start, prepare_starts
+from rdzv_launcher.run.workers.failures import WorkerFailure, hand_to_scheduler, worker_failure
 from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.spec import WorkersSpec, read_spec
-from rdzv_launcher.run.workers.starts import Start, prepare_starts
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.interfaces import StoreInfo
 

@@ -149,8 +149,8 @@ def enter(of: int) -> None:
 def arrange() -> None:
     """From now on, have the keepers of this process's forks start such workers."""
     keeper: Any = importlib.import_module("rdzv_launcher.run.keeper.keeper_process").KeeperProcess
-    function_process = importlib.import_module("rdzv_launcher.run.keeper.function_process")
-    differing = importlib.import_module("rdzv_launcher.run.keeper.program").differing
+    worker_process = importlib.import_module("rdzv_launcher.run.keeper.worker_process")
+    differing = importlib.import_module("rdzv_launcher.run.keeper.template_process").differing
     be_like_new = importlib.import_module("rdzv_launcher.run.keeper.template")._be_like_new
     otherwise, before = keeper._instead, dict(os.environ)
 
@@ -168,7 +168,7 @@ def arrange() -> None:
             be_like_new(command, 3, variables)
             return run(command[2:])
 
-        return lambda: function_process.run(function, variables, (), os.path.basename(sys.executable))
+        return lambda: worker_process.run_function(function, variables, (), os.path.basename(sys.executable))
 
     keeper._instead = instead
 

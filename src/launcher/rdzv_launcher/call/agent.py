@@ -24,8 +24,8 @@ from rdzv_launcher.call.results import write_whole
 from rdzv_launcher.console import open_standard_streams, setup_logging
 from rdzv_launcher.run.caller import Caller, Ending
 from rdzv_launcher.run.importing import importing_torch
-from rdzv_launcher.run.keeper.forked import let_go_of_handlers
 from rdzv_launcher.run.keeper.messages import Inherited
+from rdzv_launcher.run.keeper.worker_process import let_go_of_handlers
 from rdzv_launcher.run.workers.environment import ERROR_FILE
 from rdzv_launcher.run.workers.failures import WorkerFailure, worker_failure
 from rdzv_launcher.run.workers.program import Kind, Program

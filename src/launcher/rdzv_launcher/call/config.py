@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rdzv_launcher.run.options import KEYS, OPTIONS, RunOptions, flag_of
-from rdzv_launcher.run.workers.streams import Std
+from rdzv_launcher.run.workers.spec import Std
 from rdzv_plugins.errors import RdzvError, UsageError
 
 

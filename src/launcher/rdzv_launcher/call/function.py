@@ -20,7 +20,7 @@ from typing import Any
 
 from rdzv_launcher.call.results import Results
 from rdzv_launcher.run.workers.environment import ERROR_FILE
-from rdzv_launcher.run.workers.error_files import record_own_error
+from rdzv_launcher.run.workers.failures import record_own_error
 from rdzv_launcher.run.workers.run_path import LocalExitBarrier
 from rdzv_plugins.errors import UsageError
 

@@ -12,15 +12,16 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.collaborators import Observer
-from rdzv_launcher.run.workers.event_log import EventLog
+from rdzv_launcher.run.agent.decisions import Decisions
+from rdzv_launcher.run.agent.loop import Observer
 from rdzv_launcher.run.workers.failures import WorkerFailure
 from rdzv_launcher.run.workers.spec import WorkersSpec
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
+from rdzv_plugins.errors import UsageError
 
 _NAME = "torchelastic.worker.status."
 
@@ -28,12 +29,22 @@ _NAME = "torchelastic.worker.status."
 class AgentEvents(Observer):
     """Tells torch's event handlers what the agent does. One per agent. ``watchdog`` may be called by any thread."""
 
-    def __init__(
-        self, log: EventLog, spec: WorkersSpec, backend: str, now: Callable[[], tuple[WorkerGroup | None, int]]
-    ) -> None:
-        """``now`` returns this node's part of the round, if there is one, and how many restarts the node has used."""
-        self._log, self._spec, self._backend, self._now = log, spec, backend, now
+    def __init__(self, spec: WorkersSpec, backend: str) -> None:
+        """Raises ``UsageError`` if torch does not know the handler of ``spec``."""
+        from torch.distributed.elastic.events import handlers
+
+        self._spec, self._backend = spec, backend
         self._since = self._joins = time.monotonic()
+        self._group: WorkerGroup | None = None
+        self._restarts = 0
+        try:
+            handlers.get_logging_handler(spec.event_log_handler)
+        except KeyError:
+            known = ", ".join(sorted(handlers._log_handlers))
+            raise UsageError(
+                f"--event-log-handler={spec.event_log_handler}: torch knows no such handler",
+                remedy=f"It knows {known}.",
+            ) from None
 
     def takes(self, step: steps.Step, group: WorkerGroup | None) -> None:
         """A rendezvous begins."""
@@ -42,19 +53,23 @@ class AgentEvents(Observer):
 
     def heard(self, event: events.Event, group: WorkerGroup | None) -> None:
         """A rendezvous is complete."""
+        self._group = group
         if isinstance(event, events.Joined):
             self._status("RENDEZVOUS", self._of_group(), duration=1000 * (time.monotonic() - self._joins))
 
+    def decided(self, event: events.Event, decisions: Decisions) -> None:
+        """Restarts may have been used."""
+        self._restarts = decisions.restarts_used
+
     def started(self, group: WorkerGroup) -> None:
         """The workers are running."""
+        self._group = group
         for worker in group.workers:
             self._worker("START", group, worker)
 
     def ended(self, end: steps.End, failures: Iterable[WorkerFailure]) -> None:
         """How this node ends; ``failures`` are those of its own workers."""
-        if not self._log.wanted:
-            return
-        group, _ = self._now()
+        group = self._group
         failed = {each.global_rank: each for each in failures}
         if group is not None and (failed or end.exit_code == 0):
             for worker in group.workers:
@@ -83,8 +98,6 @@ class AgentEvents(Observer):
 
     def watchdog(self, name: str, request: Any) -> None:
         """Like ``log_event`` of torch's ``FileTimerServer``; ``request`` is a ``FileTimerRequest`` or None."""
-        if not self._log.wanted:
-            return
         said = {"watchdog_event": name}
         if request is not None:
             said |= {
@@ -96,7 +109,7 @@ class AgentEvents(Observer):
         self._record(f"{_NAME}{state}", state, more, {"duration_ms": duration}, **rest)
 
     def _of_group(self) -> dict[str, Any]:
-        group, _ = self._now()
+        group = self._group
         return {
             "group_world_size": None if group is None else group.group_world_size,
             "entry_point": os.path.basename(self._spec.program.command(0)[0]),
@@ -114,23 +127,22 @@ class AgentEvents(Observer):
         pid: str | None = None,
         error: str | None = None,
     ) -> None:
-        group, restarts = self._now()
-        self._log.record(
-            name,
-            {
-                "run_id": self._spec.run_id,
-                "global_rank": rank,
-                "group_rank": None if group is None else group.group_rank,
-                "worker_id": pid,
-                "role": self._spec.role,
-                "hostname": socket.gethostname(),
-                "state": state,
-                "total_run_time": int(time.monotonic() - self._since),
-                "rdzv_backend": self._backend,
-                "raw_error": error,
-                "metadata": json.dumps(more),
-                "agent_restarts": restarts,
-                **(also or {}),
-            },
-            source=source,
-        )
+        from torch.distributed.elastic.events import Event, EventSource, record
+
+        group = self._group
+        metadata = {
+            "run_id": self._spec.run_id,
+            "global_rank": rank,
+            "group_rank": None if group is None else group.group_rank,
+            "worker_id": pid,
+            "role": self._spec.role,
+            "hostname": socket.gethostname(),
+            "state": state,
+            "total_run_time": int(time.monotonic() - self._since),
+            "rdzv_backend": self._backend,
+            "raw_error": error,
+            "metadata": json.dumps(more),
+            "agent_restarts": self._restarts,
+            **(also or {}),
+        }
+        record(Event(name, EventSource(source), metadata=metadata), self._spec.event_log_handler)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from rdzv_launcher.run.agent import events
-from rdzv_launcher.run.agent.collaborators import Observer
 from rdzv_launcher.run.agent.decisions import Decisions, Stage
 from rdzv_launcher.run.agent.events import Event
+from rdzv_launcher.run.agent.loop import Observer
 from rdzv_launcher.run.health import Health
 from rdzv_launcher.run.metrics import STORE, Metric, MetricsPage, Reading, read_stores, reading
 from rdzv_launcher.run.workers.worker_group import WorkerGroup

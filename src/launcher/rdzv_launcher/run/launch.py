@@ -3,50 +3,59 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rdzv_launcher import queued_stderr
 from rdzv_launcher.console import say
-from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.ends import AgentEnds
-from rdzv_launcher.run.agent.limits import Limits
+from rdzv_launcher.run.agent import steps
+from rdzv_launcher.run.agent.decisions import Limits
+from rdzv_launcher.run.agent.events import Hung
+from rdzv_launcher.run.agent.fence import Fence
 from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
-from rdzv_launcher.run.agent.retries import RetryLimits
+from rdzv_launcher.run.agent.restarts import RetryLimits
+from rdzv_launcher.run.agent.steps import AgentEnds
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
-from rdzv_launcher.run.agent_events import AgentEvents
-from rdzv_launcher.run.caller import Caller, Ending
-from rdzv_launcher.run.fence.fence import Fence
 from rdzv_launcher.run.hangs.node import NodeHangs
 from rdzv_launcher.run.health import Health, Pulse, readiness
 from rdzv_launcher.run.importing import importing_torch
+from rdzv_launcher.run.keeper.descendants import Marked, mark_children
 from rdzv_launcher.run.keeper.in_worker import asked
 from rdzv_launcher.run.keeper.keeper import Keeper
-from rdzv_launcher.run.keeper.marked import Marked, mark_children
 from rdzv_launcher.run.keeper.messages import Belongings, Start
 from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.notice.node import NodeNotices
 from rdzv_launcher.run.preparation import Preparation
 from rdzv_launcher.run.run_directory import RunDirectory
 from rdzv_launcher.run.stacks.node import Node, NodeStacks, Place, Worker, workers_in
-from rdzv_launcher.run.summary import describe, failure_summary
-from rdzv_launcher.run.vitals import LogTails, vitals
-from rdzv_launcher.run.workers.environment import ERROR_FILE, Addition
-from rdzv_launcher.run.workers.error_files import hand_to_scheduler, record_own_error
-from rdzv_launcher.run.workers.event_log import EventLog
-from rdzv_launcher.run.workers.failures import WorkerFailure, worker_failure
+from rdzv_launcher.run.workers.environment import (
+    ERROR_FILE,
+    FILE_TIMER,
+    TIMER_FILE,
+    Addition,
+    preload_of,
+    prepare_starts,
+)
+from rdzv_launcher.run.workers.failures import (
+    WorkerFailure,
+    describe,
+    failure_summary,
+    hand_to_scheduler,
+    record_own_error,
+    worker_failure,
+)
 from rdzv_launcher.run.workers.output.log_files import Layout, LogFiles
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.program import Kind
-from rdzv_launcher.run.workers.run_path import BARRIER
-from rdzv_launcher.run.workers.starts import preload_of, prepare_starts
+from rdzv_launcher.run.workers.spec import NO_EVENTS
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.assemble.create import create_rendezvous
 from rdzv_plugins.assemble.rendezvous import Rendezvous
@@ -57,8 +66,12 @@ from rdzv_plugins.round_page import RoundPage
 from rdzv_plugins.runtime import SYSTEM
 
 if TYPE_CHECKING:
+    from rdzv_launcher.run.agent_events import AgentEvents
     from rdzv_launcher.run.agent_metrics import AgentFigures
+    from rdzv_launcher.run.caller import Caller, Ending
     from rdzv_launcher.run.timeline import Recorder
+    from rdzv_launcher.run.vitals import LogTails
+    from rdzv_launcher.run.workers.file_timer import FileTimer
 
 logger = logging.getLogger(__name__)
 
@@ -70,73 +83,71 @@ def launch(start: Preparation, caller: Caller | None = None) -> int:
 
     ``caller`` is told how it ended, instead of the person at the screen.
     """
-    spec, runtime = start.spec, SYSTEM
-    inbox: Inbox = runtime.SimpleQueue()
-    if spec.nproc > 1 and "OMP_NUM_THREADS" not in os.environ:
+    if start.spec.nproc > 1 and "OMP_NUM_THREADS" not in os.environ:
         logger.info("OMP_NUM_THREADS=1 for each worker (torchrun's default); set it to use more threads")
-    event_log = EventLog(spec.event_log_handler)
+    events = _events(start)
     with RunDirectory() as directory, contextlib.ExitStack() as at_end:
-        own_logs = caller.logs_specs if caller is not None else None
-        layout: Layout = LogFiles(spec, directory.logs)
-        if spec.logs_specs or own_logs:
-            from rdzv_launcher.run.workers.logs_specs import ThirdPartyLogs  # what most launches do not need
-
-            layout = ThirdPartyLogs(spec, own_logs)
-        handled = ",".join((start.args.signals_to_handle, *(number.name for number in start.notice.signals)))
-        signals = StoppingSignals(handled, inbox.put, runtime)
-
-        page = RoundPage()
-        at_end.callback(page.close)
-        mark = os.urandom(16).hex()
-        belongings = Belongings(page.fd, mark, directory.path)
-
-        def new_keeper() -> Keeper:
-            inherited = caller.inherited if caller is not None else None
-            return Keeper(preload_of(spec, os.environ), inherited, start.notice.ignored, belongings, runtime)
-
-        queued_stderr.rest()  # something may have been logged
-        keeper = new_keeper()  # before anything has made a thread: then it is a fork, and not a new interpreter
-        pulse = Pulse(runtime)
-        health = Health(pulse, start.args.health_timeout)
-        if start.args.health_port:
-            from rdzv_launcher.run.health_server import HealthServer
-
-            if (server := HealthServer.open(health, start.args.health_port)) is not None:
-                at_end.callback(server.close)
+        grounds = Grounds(start, caller, directory, at_end)
         try:
             start.host.report_problems()
-            with signals.raising(), importing_torch():
+            with grounds.signals.raising(), importing_torch():
                 rendezvous = create_rendezvous(start.host, start.entry, start.request, start.directories)
         except Interrupted as stop:  # before there were workers
-            keeper.close()
+            grounds.keeper.close()
             error = None
             if stop.sigval in start.notice.signals:
                 error = AgentEnds(socket.gethostname(), os.getpid()).preempted(None, None).error
             if caller is not None:
+                from rdzv_launcher.run.caller import Ending
+
                 caller.ended(Ending(None, (), None, "", error, stop.sigval))
             elif error is not None:
                 raise error from None
             logger.warning("%s: stopped", stop)
             return 128 + int(stop.sigval)
         except BaseException:
-            keeper.close()
+            grounds.keeper.close()
             raise
-        return Launch(
-            start,
-            rendezvous,
-            keeper,
-            new_keeper,
-            page,
-            mark,
-            directory,
-            layout,
-            event_log,
-            inbox,
-            signals,
-            pulse,
-            health,
-            caller,
-        ).run()
+        return Launch(start, caller, grounds, rendezvous, events).run()
+
+
+class Grounds:
+    """What an agent has before it has a rendezvous: inbox, signals, files, and first of all its keeper."""
+
+    def __init__(
+        self, start: Preparation, caller: Caller | None, directory: RunDirectory, at_end: contextlib.ExitStack
+    ) -> None:
+        """What has to be closed when the launch has ended, except the keeper, is left to ``at_end``."""
+        own_logs = caller.logs_specs if caller is not None else None
+        self.directory = directory
+        self.layout: Layout = LogFiles(start.spec, directory.logs)
+        if start.spec.logs_specs or own_logs:
+            from rdzv_launcher.run.workers.logs_specs import ThirdPartyLogs  # what most launches do not need
+
+            self.layout = ThirdPartyLogs(start.spec, own_logs)
+        self.inbox: Inbox = SYSTEM.SimpleQueue()
+        handled = ",".join((start.args.signals_to_handle, *(number.name for number in start.notice.signals)))
+        self.signals = StoppingSignals(handled, self.inbox.put, SYSTEM)
+        self.page = RoundPage()
+        at_end.callback(self.page.close)
+        self.mark = os.urandom(16).hex()
+        self._start, self._inherited = start, caller.inherited if caller is not None else None
+        queued_stderr.rest()  # something may have been logged
+        self.keeper = self.new_keeper()  # before anything has made a thread: then it is a fork, no new interpreter
+        self.pulse = Pulse(SYSTEM)
+        self.health = Health(self.pulse, start.args.health_timeout)
+        if start.args.health_port:
+            from rdzv_launcher.run.health_server import HealthServer
+
+            if (server := HealthServer.open(self.health, start.args.health_port)) is not None:
+                at_end.callback(server.close)
+
+    def new_keeper(self) -> Keeper:
+        """A keeper for this launch: the first one, or one in place of another that is lost."""
+        preload, ignored = preload_of(self._start.spec, os.environ), self._start.notice.ignored
+        return Keeper(
+            preload, self._inherited, ignored, Belongings(self.page.fd, self.mark, self.directory.path), SYSTEM
+        )
 
 
 class Launch:
@@ -145,114 +156,83 @@ class Launch:
     def __init__(
         self,
         start: Preparation,
+        caller: Caller | None,
+        grounds: Grounds,
         rendezvous: Rendezvous,
-        keeper: Keeper,
-        new_keeper: Callable[[], Keeper],
-        page: RoundPage,
-        mark: str,
-        directory: RunDirectory,
-        layout: Layout,
-        event_log: EventLog,
-        inbox: Inbox,
-        signals: StoppingSignals,
-        pulse: Pulse,
-        health: Health,
-        caller: Caller | None = None,
+        events: AgentEvents | None,
     ) -> None:
-        self._caller = caller
+        """``events`` None: no handler of torch's events wants to hear of this launch."""
+        self._caller, self._rendezvous, self._events = caller, rendezvous, events
         self._spec = spec = start.spec
-        self._rendezvous, handler = rendezvous, rendezvous.handler
+        self._run_id, handler = start.request.run_id, rendezvous.handler
         self._farewell = ""
-        self._own_logs = directory.logs
+        self._own_logs = grounds.directory.logs
         self._timeline = _timeline(start)
         figures = _figures(start) if start.args.health_port else None
-        observers = [each for each in (self._timeline, figures) if each is not None]
-        if observers:
-            handler.tell_events(lambda event: _tell_all(observers, event))
-        monitor = WorkerMonitor(Path(directory.pipes), self._wrote)
+        if told := [each for each in (self._timeline, figures) if each is not None]:
+            handler.tell_events(lambda event: _tell_all(told, event))
+        self._monitor = WorkerMonitor(Path(grounds.directory.pipes), self._wrote)
         on_first = None if self._timeline is None else self._wrote
-        self._output = Output(spec, layout, monitor.attach, on_first, directory.ensure)
-        self._barrier = {BARRIER: f"{directory.path}/barrier"} if spec.program.kind is Kind.PATH else {}
+        self._output = Output(spec, grounds.layout, self._monitor.attach, on_first, grounds.directory.ensure)
         on_request = start.args.worker_stacks or start.args.hang_timeout > 0
-        self._stacks = NodeStacks(self._node, directory.path, on_request=on_request)
+        self._stacks = NodeStacks(self._node, grounds.directory.path, on_request=on_request)
         self._stacks.log_to(self._output.root)
-        self._tails = LogTails(self._node, self._output.files, monitor.kept)
-        mark_children(mark)
+        mark_children(grounds.mark)
         self._fence = Fence(
             handler.holding,
-            page,
-            Marked(mark),
+            grounds.page,
+            Marked(grounds.mark),
             signal_below=lambda number: self._workers.signal_below(number),
             on_kill=lambda: self._workers.fenced(),
             runtime=SYSTEM,
         )
         self._workers = NodeWorkers(
             spec,
-            keeper,
-            new_keeper,
+            grounds.keeper,
+            grounds.new_keeper,
             self._fence,
-            monitor,
+            self._monitor,
             self._output,
             self._stacks,
-            inbox,
+            grounds.inbox,
             self._starts,
             SYSTEM,
-            on_timer=lambda name, request: self._events.watchdog(name, request),
+            timer=_file_timer(start, grounds.directory, events),
         )
         notice = start.notice
         self._notices = NodeNotices(
             spec.nproc,
-            directory.path,
+            grounds.directory.path,
             start.request.min_nodes,
             notice.grace,
-            inbox.put,
+            grounds.inbox.put,
             lambda: None if notice.to_workers is None else self._workers.notify(notice.to_workers),
             handler.questions,
         )
-        settings = Settings(
-            limits=Limits(
-                spec.nproc,
-                spec.max_restarts,
-                float(spec.shutdown_timeout_s),
-                leave_background=spec.leave_background,
-                preempt_grace=notice.grace,
-                notice_signals=frozenset(notice.signals),
-            ),
-            role=spec.role,
-            monitor_interval=spec.monitor_interval_s,
-            exit_barrier_timeout=start.args.exit_barrier_timeout,
-            stuck_timeout=spec.stuck_timeout_s,
-            hang_timeout=start.args.hang_timeout,
-            retries=RetryLimits(start.args.job_restarts, start.args.crash_loop, start.args.restart_delay),
-            identical=os.environ.get(_IDENTICAL) == "1",
-        )
-        self._events = AgentEvents(
-            event_log, spec, start.request.backend, lambda: (self._loop.group, self._loop.decisions.restarts_used)
-        )
         self._loop = AgentLoop(
-            settings,
+            _settings(start),
             rendezvous,
             self._workers,
-            inbox,
-            signals,
+            grounds.inbox,
+            grounds.signals,
             SYSTEM,
             on_late=lambda why: self._stacks.store_of_peers(handler.questions, why),
-            pulse=pulse,
-            notices=self._notices,
-            observers=[*observers, self._events] if event_log.wanted else observers,
+            pulse=grounds.pulse,
+            give_notice=self._notices.give,
+            observers=[each for each in (self._timeline, figures, events) if each is not None],
         )
         if figures is not None:
-            figures.publish(health, lambda: (self._loop.decisions, self._loop.group))
-        health.tell_by(lambda: readiness(self._loop.decisions.stage, self._loop.group, handler.waits_for()))
-        self._run_id = start.request.run_id
+            figures.publish(grounds.health, lambda: (self._loop.decisions, self._loop.group))
+        grounds.health.tell_by(lambda: readiness(self._loop.decisions.stage, self._loop.group, handler.waits_for()))
         self._hangs = NodeHangs(
             start.args.hang_timeout,
             spec.nproc,
             self._place,
             self._stacks,
             handler.questions,
-            lambda generation, failure: inbox.put(events.Hung(generation, failure)),
+            lambda generation, failure: grounds.inbox.put(Hung(generation, failure)),
         )
+        self._additions = self._variables(grounds.directory)
         if handler.questions is not None:
             handler.questions.answer_with(self._answer)
 
@@ -293,18 +273,26 @@ class Launch:
         if self._timeline is not None:
             self._timeline.wrote(local_rank, self._loop.group)
 
-    def _starts(self, group: WorkerGroup, timer: Mapping[str, str]) -> Sequence[Start]:
-        """What is started for a round; workers get the variables of the ``timer``, and those of all others here."""
-        additions: Sequence[Addition] = (
-            lambda group, worker, own: timer,
+    def _variables(self, directory: RunDirectory) -> Sequence[Addition]:
+        """Who adds to a worker's variables, each over those before it."""
+        barrier = {}
+        if self._spec.program.kind is Kind.PATH:
+            from rdzv_launcher.run.workers.run_path import BARRIER
+
+            barrier = {BARRIER: f"{directory.path}/barrier"}
+        return (
             lambda group, worker, own: self._rendezvous.worker_env(own),
             lambda group, worker, own: self._fence.environment,
             lambda group, worker, own: self._stacks.environment,
-            lambda group, worker, own: self._barrier,
+            lambda group, worker, own: barrier,
             lambda group, worker, own: self._hangs.environment(worker.global_rank),
             lambda group, worker, own: self._notices.environment(group, worker.local_rank, own),
             lambda group, worker, own: asked(own),  # the last: it goes by what the others have asked for
         )
+
+    def _starts(self, group: WorkerGroup, timer: Mapping[str, str]) -> Sequence[Start]:
+        """What is started for a round; workers get the variables of the ``timer``, and those of all others here."""
+        additions: Sequence[Addition] = (lambda group, worker, own: timer, *self._additions)
         use_agent_store = self._rendezvous.handler.use_agent_store
         return prepare_starts(self._spec, group, self._output, use_agent_store, additions)
 
@@ -324,11 +312,19 @@ class Launch:
             return Node(host, agent, self._run_id, own_stacks=self._stacks.own)
         return Node(host, agent, self._run_id, group.group_rank, _workers_of(group), self._stacks.own)
 
+    @functools.cached_property
+    def _tails(self) -> LogTails:
+        from rdzv_launcher.run.vitals import LogTails
+
+        return LogTails(self._node, self._output.files, self._monitor.kept)
+
     def _answer(self, question: Question) -> Any:
-        """Like ``questions.Answer``."""
+        """Like ``questions.Answer``. What most jobs are never asked is imported when it is."""
         if question.arguments.get("of") not in (None, [socket.gethostname(), os.getpid()]):  # another node is meant
             return {}
         if question.kind == VITALS:
+            from rdzv_launcher.run.vitals import vitals
+
             return vitals(self._node(), self._loop.decisions)
         if question.kind == LOG:
             return self._tails.answer(question.arguments)
@@ -337,6 +333,8 @@ class Launch:
 
     def _ending(self, end: steps.End, first: Failure | None) -> Ending:
         """The end as reported to the caller of this launch."""
+        from rdzv_launcher.run.caller import Ending
+
         told = "" if first is None else describe(first)
         return Ending(self._loop.group, tuple(self._failed(first)), first, told, end.error, end.signal)
 
@@ -346,7 +344,7 @@ class Launch:
             told = (
                 first if first is not None and (first.global_rank, first.pid) == (here.global_rank, here.pid) else here
             )
-            yield worker_failure(told, time.time(), self._workers.error_file(here.local_rank))
+            yield worker_failure(told, time.time(), self._output.error_file(here.local_rank))
 
     def _tell(self, end: steps.End) -> int:
         if isinstance(end.error, PeerFailed):
@@ -363,11 +361,12 @@ class Launch:
     def _hand_to_scheduler(self, first: Failure) -> None:
         group, target = self._loop.group, os.environ.get(ERROR_FILE, "")
         if target and group is not None and first.node_rank == group.group_rank:
-            hand_to_scheduler(self._workers.error_file(first.local_rank), first.exit_code, target)
+            hand_to_scheduler(self._output.error_file(first.local_rank), first.exit_code, target)
 
     def _record(self, end: steps.End, first: Failure | None) -> None:
         """Record the end for handlers registered with torch's events; an error of ours also for a scheduler."""
-        self._events.ended(end, self._failed(first))
+        if self._events is not None:
+            self._events.ended(end, self._failed(first))
         if end.error is not None and not isinstance(end.error, PeerFailed):
             record_own_error(end.error, os.environ.get(ERROR_FILE, ""))
 
@@ -383,6 +382,45 @@ class Launch:
             log_dir=logs if _has_logs(logs) else "",
             why=why,
         )
+
+
+def _settings(start: Preparation) -> Settings:
+    spec, notice = start.spec, start.notice
+    return Settings(
+        limits=Limits(
+            spec.nproc,
+            spec.max_restarts,
+            float(spec.shutdown_timeout_s),
+            leave_background=spec.leave_background,
+            preempt_grace=notice.grace,
+            notice_signals=frozenset(notice.signals),
+        ),
+        role=spec.role,
+        monitor_interval=spec.monitor_interval_s,
+        exit_barrier_timeout=start.args.exit_barrier_timeout,
+        stuck_timeout=spec.stuck_timeout_s,
+        hang_timeout=start.args.hang_timeout,
+        retries=RetryLimits(start.args.job_restarts, start.args.crash_loop, start.args.restart_delay),
+        identical=os.environ.get(_IDENTICAL) == "1",
+    )
+
+
+def _events(start: Preparation) -> AgentEvents | None:
+    """Who tells torch's events, if somebody wants to hear of them. Raises ``UsageError``."""
+    if start.spec.event_log_handler == NO_EVENTS:
+        return None
+    from rdzv_launcher.run.agent_events import AgentEvents  # torch's
+
+    return AgentEvents(start.spec, start.request.backend)
+
+
+def _file_timer(start: Preparation, directory: RunDirectory, events: AgentEvents | None) -> FileTimer | None:
+    """torch's watchdog for workers, if a variable asks for one."""
+    if not {FILE_TIMER, TIMER_FILE} & os.environ.keys():
+        return None
+    from rdzv_launcher.run.workers.file_timer import FileTimer  # most launches do not need it
+
+    return FileTimer(start.spec.run_id, os.environ, directory.path, None if events is None else events.watchdog)
 
 
 def _timeline(start: Preparation) -> Recorder | None:

@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 
-from rdzv_launcher.run.keeper import marked
+from rdzv_launcher.run.keeper.descendants import VARIABLE
 from rdzv_plugins.errors import UsageError
 
 
@@ -15,16 +15,16 @@ from rdzv_plugins.errors import UsageError
 def given_back() -> Iterator[None]:
     """Restore all signals after a launch, for callers that launch within their own process."""
     before = {number: signal.getsignal(number) for number in signal.valid_signals()}
-    marks = os.environ.get(marked.VARIABLE)
+    marks = os.environ.get(VARIABLE)
     try:
         yield
     finally:
         for number, handler in before.items():
             if handler is not None and handler is not signal.getsignal(number):  # None: a handler not set by Python
                 signal.signal(number, handler)
-        os.environ.pop(marked.VARIABLE, None)
+        os.environ.pop(VARIABLE, None)
         if marks is not None:
-            os.environ[marked.VARIABLE] = marks
+            os.environ[VARIABLE] = marks
 
 
 def read(names: str, flag: str = "--signals-to-handle") -> list[signal.Signals]:

@@ -21,11 +21,11 @@ from msgspec import Meta, Struct, ValidationError, convert
 
 from rdzv_launcher.run import names
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.collaborators import Observer
 from rdzv_launcher.run.agent.events import Event
+from rdzv_launcher.run.agent.loop import Observer
 from rdzv_launcher.run.agent.steps import Step
-from rdzv_launcher.run.summary import describe, describe_exit
 from rdzv_launcher.run.timeline_spans import Spans, spans_wanted
+from rdzv_launcher.run.workers.failures import describe, describe_exit
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.background_queue import BackgroundQueue
 from rdzv_plugins.interfaces import RoundEvent

@@ -22,7 +22,7 @@ from msgspec.json import decode
 from msgspec.structs import replace
 
 from rdzv_launcher.run.names import compressed, named
-from rdzv_launcher.run.summary import describe_exit
+from rdzv_launcher.run.workers.failures import describe_exit
 from rdzv_launcher.run.workers.output.growing_file import all_of, last_lines
 from rdzv_launcher.run.workers.output.index import NAME, WorkerRecord
 from rdzv_plugins.errors import UsageError

@@ -6,6 +6,9 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from rdzv_launcher.run.keeper.messages import (
+    WorkerEnded as WorkerEnded,  # what the keeper says of it is what the agent hears
+)
 from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.runtime import Signals
 
@@ -30,18 +33,8 @@ class StartFailed(Struct, frozen=True):
     error: Exception
 
 
-class WorkerEnded(Struct, frozen=True):
-    """A worker has ended. Its end is reported once, and before the ``GroupEnded`` of its generation."""
-
-    generation: int
-    """The generation of the ``Start`` that it belongs to."""
-    local_rank: int
-    exit_code: int
-    """The exit code; negative for a signal, as in ``subprocess``."""
-
-
 class GroupEnded(Struct, frozen=True):
-    """All workers of a generation have ended, and so has everything that was left in their sessions."""
+    """All of a generation have ended, after ``WorkerEnded`` of each, and all that was left in their sessions."""
 
     generation: int
     background: bool = False

@@ -6,16 +6,16 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rdzv_launcher.run.agent.collaborators import Workers
 from rdzv_launcher.run.agent.events import CauseFound, Event, RestartAllowed, RestartRefused, WorkerEnded
-from rdzv_launcher.run.agent.retries import Retries
-from rdzv_launcher.run.summary import describe
+from rdzv_launcher.run.agent.restarts import Retries
+from rdzv_launcher.run.workers.failures import describe
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.errors import NodeLost, is_signal
 from rdzv_plugins.interfaces import Failure, RendezvousHandler
 from rdzv_plugins.runtime import Runtime
 
 if TYPE_CHECKING:
+    from rdzv_launcher.run.agent.node_workers import NodeWorkers
     from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class Failures:
     """One agent's failures, of its newest generation. For the agent's main thread."""
 
     def __init__(
-        self, handler: RendezvousHandler, workers: Workers, retries: Retries, hang_timeout: float, runtime: Runtime
+        self, handler: RendezvousHandler, workers: NodeWorkers, retries: Retries, hang_timeout: float, runtime: Runtime
     ) -> None:
         """A hang is only found once the job has stood still for ``hang_timeout`` seconds."""
         self._handler, self._workers = handler, workers

@@ -10,38 +10,106 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.collaborators import NoNotices, Notices, Observer, Workers
-from rdzv_launcher.run.agent.decisions import Decisions
-from rdzv_launcher.run.agent.events import Event
-from rdzv_launcher.run.agent.exit_barrier import ExitBarrier
+from rdzv_launcher.run.agent.decisions import Decisions, Limits
+from rdzv_launcher.run.agent.events import Event, Stuck
 from rdzv_launcher.run.agent.failures import Failures
-from rdzv_launcher.run.agent.limits import Limits
-from rdzv_launcher.run.agent.ranks import RoleInfo, exchange, identical
-from rdzv_launcher.run.agent.retries import Retries, RetryLimits
-from rdzv_launcher.run.agent.round_store import is_graceful_exit, is_lost, is_timeout
+from rdzv_launcher.run.agent.restarts import Retries, RetryLimits
+from rdzv_launcher.run.agent.round_store import (
+    ExitBarrier,
+    RoleInfo,
+    exchange,
+    identical,
+    is_graceful_exit,
+    is_lost,
+    is_timeout,
+)
 from rdzv_launcher.run.agent.steps import Step
 from rdzv_launcher.run.agent.stopping_signals import StoppingSignals
-from rdzv_launcher.run.agent.stuck_workers import StuckWorkers, process_state
 from rdzv_launcher.run.health import Pulse
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.errors import RendezvousFailed, is_signal
 from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.interfaces import Failure, Outcome
+from rdzv_plugins.linux.process_stat import read_stat
 from rdzv_plugins.runtime import Empty, Runtime
 from rdzv_plugins.store import Store
 
 if TYPE_CHECKING:
     from queue import SimpleQueue
 
+    from rdzv_launcher.run.agent.node_workers import NodeWorkers
+
 logger = logging.getLogger(__name__)
+
+
+class Observer:
+    """Is told what the agent hears, decides and does. Methods return at once and never raise. These do nothing.
+
+    ``group``: the workers of the newest round; None before the first.
+    """
+
+    def heard(self, event: Event, group: WorkerGroup | None) -> None:
+        """``event`` is about to be decided on."""
+
+    def decided(self, event: Event, decisions: Decisions) -> None:
+        """``event`` has been decided on; the resulting steps are about to be taken."""
+
+    def takes(self, step: Step, group: WorkerGroup | None) -> None:
+        """``step`` is about to be taken."""
+
+    def started(self, group: WorkerGroup) -> None:
+        """The workers of ``group`` are running; the group contains their pids."""
+
+
+# Workers that the kernel does not release: in uninterruptible sleep (state D of Linux) for implausibly long.
+#
+# As in torch's agent, the time is TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT; if it is not set, nothing is looked at.
+
+_LONGEST_LOOK_S = 1.0
+
+
+def process_state(pid: int) -> str:
+    """One letter, as in /proc/PID/stat; "" if it cannot be read."""
+    stat = read_stat(pid)
+    return "" if stat is None else stat.state
+
+
+class StuckWorkers:
+    """Looks at the workers of one generation after another. For one thread."""
+
+    def __init__(self, timeout: float, state_of: Callable[[int], str] = process_state) -> None:
+        """``timeout`` is in seconds; 0: it looks at nothing. The times passed in may count from any starting point."""
+        self._timeout = timeout
+        self._state_of = state_of
+        self._since: dict[int, float] = {}
+
+    def look_at(self, now: float) -> float | None:
+        """When ``look`` should be called next, having been called at ``now``; None: never."""
+        return now + min(self._timeout / 4, _LONGEST_LOOK_S) if self._timeout > 0 else None
+
+    def look(self, pids: Mapping[int, int], now: float) -> Stuck | None:
+        """A worker, of ``pids`` by local rank, that was stuck for too long, in all looks of that time; None if none."""
+        asleep = {pid: rank for rank, pid in pids.items() if self._timeout > 0 and self._state_of(pid) == "D"}
+        for pid in [each for each in asleep if each not in self._since]:
+            logger.warning(
+                "worker %d (pid %d) is in uninterruptible sleep: after %g s this node ends",
+                *(asleep[pid], pid),
+                self._timeout,
+            )
+        self._since = {pid: self._since.get(pid, now) for pid in asleep}
+        for pid, since in self._since.items():
+            if now - since >= self._timeout:
+                return Stuck(asleep[pid], pid, now - since)
+        return None
+
 
 _LOOKS = ("working", "delaying")
 """The stages in which the rendezvous is asked for news."""
@@ -75,21 +143,23 @@ class AgentLoop:
         self,
         settings: Settings,
         rendezvous: Rendezvous,
-        workers: Workers,
+        workers: NodeWorkers,
         inbox: Inbox,
         signals: StoppingSignals,
         runtime: Runtime,
         on_late: Callable[[str], None] = lambda why: None,
         pulse: Pulse | None = None,
-        notices: Notices | None = None,
+        give_notice: Callable[[str, float], None] = lambda reason, seconds: None,
         observers: Sequence[Observer] = (),
         state_of: Callable[[int], str] = process_state,
     ) -> None:
-        """``workers``, ``signals`` and ``notices`` put what happens into ``inbox``; ``on_late`` is the exit barrier's.
+        """``workers`` and ``signals`` put what happens into ``inbox``; ``on_late`` is the exit barrier's.
 
+        ``give_notice(reason, seconds)``, called once, tells the workers of all nodes that this one leaves, and that
+        they have ``seconds`` to save. It returns at once; ``NoticeAnswered`` in the inbox says what comes of it.
         ``pulse`` is told that the main thread is alive. ``state_of`` returns the state of a process.
         """
-        self._notices, self._observers = notices or NoNotices(), observers
+        self._give_notice, self._observers = give_notice, observers
         self._on_late = on_late
         self._settings = settings
         self._rendezvous, self._handler, self._workers = rendezvous, rendezvous.handler, workers
@@ -236,7 +306,7 @@ class AgentLoop:
                 return self._ask(self._stay)
             case steps.GiveNotice(reason, seconds):
                 self._signals.set_alarm(seconds)
-                self._notices.give(reason, seconds)
+                self._give_notice(reason, seconds)
             case steps.NoteLeaving(reason):
                 self._note_leaving(reason)
             case steps.Say(text, warning):

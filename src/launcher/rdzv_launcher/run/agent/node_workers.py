@@ -9,20 +9,18 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rdzv_launcher.run.agent import events
+from rdzv_launcher.run.agent.fence import Fence
 from rdzv_launcher.run.agent.loop import Inbox
-from rdzv_launcher.run.fence.fence import Fence
 from rdzv_launcher.run.keeper import descendants
 from rdzv_launcher.run.keeper.descendants import Processes
 from rdzv_launcher.run.keeper.keeper import Keeper
-from rdzv_launcher.run.keeper.messages import Ended, Lost, NotPreloaded, Preloaded, Start
+from rdzv_launcher.run.keeper.messages import Lost, NotPreloaded, Preloaded, Start, WorkerEnded
 from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.stacks.node import NodeStacks
-from rdzv_launcher.run.workers.causes import cause_of
-from rdzv_launcher.run.workers.file_timer import FileTimer
-from rdzv_launcher.run.workers.memory_kills import MemoryKills
+from rdzv_launcher.run.workers.causes import MemoryKills, cause_of
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.spec import WorkersSpec
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
@@ -32,6 +30,8 @@ from rdzv_plugins.runtime import POLLIN, Runtime, Signals
 
 if TYPE_CHECKING:
     from threading import Timer
+
+    from rdzv_launcher.run.workers.file_timer import FileTimer
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +45,12 @@ _LONGEST_COMMAND = 100
 
 
 class NodeWorkers:
-    """The workers of this node. One per agent.
+    """The workers of this node: starts and ends them. One per agent.
 
-    Its methods are for the main thread, except ``tail``, ``notify`` and ``fenced``.
+    Its methods are for the main thread, except ``tail``, ``notify`` and ``fenced``; none but ``close`` waits for a
+    worker. It puts into the agent's inbox, from any thread: ``WorkerEnded`` for each worker and then ``GroupEnded``,
+    both with the group's generation, whatever ended them, even if it was the end of their own parent; and ``Fenced``
+    before the fence kills them.
     """
 
     def __init__(
@@ -63,12 +66,12 @@ class NodeWorkers:
         starts: Callable[[WorkerGroup, Mapping[str, str]], Sequence[Start]],
         runtime: Runtime,
         processes: Processes = descendants,
-        on_timer: Callable[[str, Any], None] | None = None,
+        timer: FileTimer | None = None,
         kills: MemoryKills | None = None,
     ) -> None:
         """``starts`` says what to start for a group, with these variables in addition; it may raise ``RdzvError``.
 
-        ``on_timer`` is like ``log_event`` of ``FileTimer``.
+        ``timer`` is torch's watchdog, if there is one.
         """
         self._spec, self._keeper, self._fence = spec, keeper, fence
         self._another_keeper, self._runtime, self._processes = another_keeper, runtime, processes
@@ -80,7 +83,7 @@ class NodeWorkers:
         self._storing: Timer | None = None
         self._store_at = 0.0
         self._starts = starts
-        self._timer = FileTimer(spec.run_id, os.environ, stacks.directory, on_timer)
+        self._timer = timer
         self._kills = kills or MemoryKills()
         self._lock = runtime.RLock()
         """Protects the keeper, which is for one thread, and the attributes that follow."""
@@ -107,7 +110,7 @@ class NodeWorkers:
 
     def start(self, group: WorkerGroup) -> Mapping[int, int]:
         """Start all workers of ``group``; returns their pids by local rank. Raises ``RdzvError``."""
-        variables = self._timer.start()
+        variables = {} if self._timer is None else self._timer.start()
         self._kills.begin()
         with self._lock:
             self._replace_lost_keeper()
@@ -117,7 +120,7 @@ class NodeWorkers:
             self._generation, self._running = group.generation, {each.local_rank for each in starts}
             self._lives, self._asked, self._background, self._loss = True, False, False, ""
             try:
-                pids = self._keeper.start(starts)
+                pids = self._keeper.start(starts, generation=group.generation)
             except KeeperLost as error:  # as at any other moment, it counts as a failure of its workers
                 self._lose(str(error), error.exit_code)  # some may not have been started: nobody has killed those
                 self._take()
@@ -217,12 +220,8 @@ class NodeWorkers:
         return self._monitor.tail(local_rank)
 
     def cause(self, local_rank: int, exit_code: int) -> str:
-        """What else is known about a worker's end; see ``Workers``."""
+        """What else is known about the end of a worker of the newest group, as a sentence; empty if nothing is."""
         return self._loss or cause_of(exit_code, self.tail(local_rank), self._kills)
-
-    def error_file(self, local_rank: int) -> str:
-        """The file where a worker of the newest group records its exception; empty if there is none."""
-        return self._output.error_file(local_rank)
 
     def fenced(self) -> None:
         """The fence is about to kill the workers: their ends are not failures. Any thread."""
@@ -246,7 +245,8 @@ class NodeWorkers:
         with contextlib.ExitStack() as steps:  # in reverse order, each one even if another fails
             steps.callback(self._monitor.close)
             steps.callback(self._output.end)
-            steps.callback(self._timer.stop)
+            if self._timer is not None:
+                steps.callback(self._timer.stop)
             return sorted({*left, *self._fence.close(spared)})
 
     def _soon(self) -> None:
@@ -298,8 +298,8 @@ class NodeWorkers:
         """Pass on what the keeper says to the agent. The caller holds the lock."""
         for event in self._keeper.events():
             match event:
-                case Ended(local_rank, _, exit_code):
-                    self._ended(local_rank, exit_code)
+                case WorkerEnded():
+                    self._ended(event)
                 case NotPreloaded():
                     logger.warning("%s", event)
                 case Preloaded(modules, memory, seconds):
@@ -313,13 +313,13 @@ class NodeWorkers:
         if self._keeper_lives:
             self._keeper_lives, self._loss = False, f"{reason[0].upper()}{reason[1:]}."
         for local_rank in sorted(self._running):
-            self._ended(local_rank, exit_code)
+            self._ended(WorkerEnded(self._generation, local_rank, exit_code))
 
-    def _ended(self, local_rank: int, exit_code: int) -> None:
-        if local_rank in self._running:
-            self._running.discard(local_rank)
-            self._output.ended(local_rank, exit_code, stopped=self._asked or self._fenced)
-            self._inbox.put(events.WorkerEnded(self._generation, local_rank, exit_code))
+    def _ended(self, event: WorkerEnded) -> None:
+        if event.local_rank in self._running:
+            self._running.discard(event.local_rank)
+            self._output.ended(event.local_rank, event.exit_code, stopped=self._asked or self._fenced)
+            self._inbox.put(event)
             self._look_at = 0.0
 
     def _look(self) -> None:

@@ -5,11 +5,28 @@ torch's errors are recognised by their class names, because importing them would
 
 from __future__ import annotations
 
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from rdzv_plugins.errors import EndpointLost, SpareReleased, StoreLost, StoreTimeout
+import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from rdzv_launcher.run.agent.events import BarrierOver, MustRunAgain
+from rdzv_launcher.run.workers.worker_group import Worker
+from rdzv_plugins.errors import EndpointLost, RendezvousFailed, SpareReleased, StoreLost, StoreTimeout
+from rdzv_plugins.handler import must_join_again
+from rdzv_plugins.interfaces import RendezvousHandler
+from rdzv_plugins.plain_text import printable, some
+from rdzv_plugins.rounds import exit_barrier as keys
 from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.store import Store
+from rdzv_plugins.timing import EVERY_S, Reporting
+
+logger = logging.getLogger(__name__)
 
 
 def is_lost(error: Exception) -> bool:
@@ -52,3 +69,221 @@ def is_graceful_exit(error: Exception) -> bool:
 
 def _is_a(error: Exception, name: str) -> bool:
     return any(cls.__name__ == name for cls in type(error).__mro__)
+
+
+# How the agents of a round give their workers ranks through the round's store, exactly as torch's agents do.
+#
+# Each node says its role and how many workers it has; node 0 reads that from all nodes and says where each node's ranks
+# begin. Keys and values are those of torch's agent (agent/server/api.py, ``_assign_worker_ranks``), so nodes of plain
+# torchrun may be in the same round, even as node 0.
+
+ROLE_INFO = "torchelastic/role_info/"
+ASSIGNED_RANKS = "torchelastic/assigned_ranks/"
+
+_SLICE_S = 1.0
+"""torch's client cannot be interrupted by a signal while it waits, so it waits in slices this long."""
+_MOST = 2**31 - 1
+_SHOWN = 100
+_NAMED = 16
+
+
+class RoleInfo(Struct, frozen=True):
+    """What a node says about itself."""
+
+    role: str
+    rank: int
+    """The node's rank."""
+    local_world_size: int
+    """How many workers the node has."""
+
+
+class Base(Struct, frozen=True):
+    """Where a node's ranks begin, and how many workers there are in all."""
+
+    global_rank: int
+    world_size: int
+    role_rank: int
+    role_world_size: int
+
+    def workers(self, number: int) -> tuple[Worker, ...]:
+        """The node's workers, in the order of their local ranks."""
+        return tuple(
+            Worker(each, self.global_rank + each, self.role_rank + each, self.world_size, self.role_world_size)
+            for each in range(number)
+        )
+
+
+def exchange(store: Store, me: RoleInfo, nodes: int, runtime: Runtime) -> tuple[Worker, ...]:
+    """Return this node's workers. Waits until the others have described themselves, at most for its time-out.
+
+    Raises ``RendezvousFailed``, naming the node that has said nothing, or nonsense; and the store's own error if the
+    store is lost.
+    """
+    store.set(f"{ROLE_INFO}{me.rank}", json.dumps(asdict(me)))
+    if me.rank == 0:
+        keys = [f"{ROLE_INFO}{rank}" for rank in range(nodes)]
+        _wait(store, keys, "its role and the number of its workers", runtime)
+        infos = [_role_info(value, rank) for rank, value in enumerate(store.multi_get(keys))]
+        bases = assign(infos)
+        values = [json.dumps([*asdict(base).values()]) for base in bases]
+        store.multi_set([f"{ASSIGNED_RANKS}{rank}" for rank in range(nodes)], values)
+        return bases[0].workers(me.local_world_size)
+    key = f"{ASSIGNED_RANKS}{me.rank}"
+    _wait(store, [key], "the ranks of the workers", runtime, teller=0)
+    return _base(store.get(key), me).workers(me.local_world_size)
+
+
+def identical(me: RoleInfo, nodes: int) -> tuple[Worker, ...]:
+    """This node's workers if all nodes are known to have as many, of one role: TORCH_ELASTIC_WORKER_IDENTICAL=1."""
+    first, world = me.rank * me.local_world_size, nodes * me.local_world_size
+    return Base(first, world, first, world).workers(me.local_world_size)
+
+
+def assign(infos: Sequence[RoleInfo]) -> list[Base]:
+    """Node 0's part: assign ranks in the order of the nodes, over all workers and for each role."""
+    sizes: Counter[str] = Counter()
+    for info in infos:
+        sizes[info.role] += info.local_world_size
+    bases, taken = [], Counter[str]()
+    for info in infos:
+        bases.append(Base(taken.total(), sizes.total(), taken[info.role], sizes[info.role]))
+        taken[info.role] += info.local_world_size
+    return bases
+
+
+def _wait(store: Store, keys: list[str], what: str, runtime: Runtime, teller: int | None = None) -> None:
+    """Wait for what node ``teller`` says, or, if that is None, for what each node says under the key of its rank."""
+    limit = store.timeout.total_seconds()
+    deadline = runtime.monotonic() + limit
+    while True:
+        left = deadline - runtime.monotonic()
+        if appear(store, keys, min(_SLICE_S, max(left, 0.001)), runtime):
+            return
+        if left > _SLICE_S:
+            continue
+        ranks = [teller] if teller is not None else [r for r, key in enumerate(keys) if not store.check([key])]
+        who, whose = f"node rank {ranks[0]} of the round has not started its workers", "that node: it"
+        if len(ranks) > 1:
+            who, whose = f"node ranks {some(ranks, _NAMED)} have not started their workers", "those nodes: they"
+        raise RendezvousFailed(
+            f"{who}: {limit:g} s were not enough for {what}",
+            remedy=f"Look at the output of {whose} may hang in a plug-in's hook or a file system.",
+        )
+
+
+def _role_info(value: bytes, rank: int) -> RoleInfo:
+    """What node ``rank`` says about itself. Raises ``RendezvousFailed``."""
+    try:
+        info = msgspec.json.decode(value, type=RoleInfo)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise _nonsense(rank, f"{ROLE_INFO}{rank}", value) from None
+    if info.rank != rank or not 1 <= info.local_world_size <= _MOST:
+        raise _nonsense(rank, f"{ROLE_INFO}{rank}", value)
+    return info
+
+
+def _base(value: bytes, me: RoleInfo) -> Base:
+    """The ranks that node 0 has given this node. Raises ``RendezvousFailed``."""
+    try:
+        base = Base(*msgspec.json.decode(value, type=tuple[int, int, int, int]))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise _nonsense(0, f"{ASSIGNED_RANKS}{me.rank}", value) from None
+    sizes = ((base.global_rank, base.world_size), (base.role_rank, base.role_world_size))
+    fits = all(0 <= first <= size - me.local_world_size and size <= _MOST for first, size in sizes)
+    if not fits or base.role_world_size > base.world_size:
+        raise _nonsense(0, f"{ASSIGNED_RANKS}{me.rank}", value)
+    return base
+
+
+def _nonsense(rank: int, key: str, value: bytes) -> RendezvousFailed:
+    text = printable(value.decode(errors="replace"), _SHOWN)
+    return RendezvousFailed(
+        f"node rank {rank} has written under {key!r} what no agent writes: {text!r}",
+        remedy="Is every node an agent of rdzv-run or torchrun? Who else can write into the agents' store?",
+    )
+
+
+# The wait for the workers of all nodes, once those of this node have succeeded.
+#
+# The keys are those of torch's agent (``rounds/exit_barrier``), so nodes of plain torchrun may wait there, too. Unlike
+# torch's, this barrier names the nodes it waits for, ends on a failure elsewhere, keeps waiting past its time-out for
+# nodes that are known to live, and hears when another node has to run again.
+
+
+class ExitBarrier:
+    """The exit barrier of one round. For one thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        handler: RendezvousHandler,
+        *,
+        rank: int,
+        nodes: int,
+        timeout: float,
+        runtime: Runtime,
+        on_late: Callable[[str], None] = lambda why: None,
+    ) -> None:
+        """``rank`` of this node among ``nodes``; ``timeout`` (seconds) applies to nodes that are not known to live.
+
+        ``on_late`` is called once, when the timeout is over and others are known to be working; it must return at once.
+        """
+        self._store, self._handler = store, handler
+        self._rank, self._nodes, self._timeout = rank, nodes, timeout
+        self._on_late, self._runtime = on_late, runtime
+
+    def wait(self) -> BarrierOver | MustRunAgain:
+        """Arrive, and wait for the others. Raises the error that ended the job elsewhere; a signal ends the wait.
+
+        Losing the store ends the wait, too: this node's part is done, unless the round is over for all.
+        """
+        try:
+            self._handler.note_done()
+            self._store.set(keys.node_key(self._rank), "")
+            if self._store.add(keys.ARRIVALS, 1) == self._nodes:
+                self._store.set(keys.LAST, "")
+            return self._wait_all()
+        except Exception as error:
+            if not is_lost(error):
+                raise
+            if must_join_again(self._handler):  # the one whose agent serves the store
+                logger.info("the round was over in the exit barrier (%s): this node's workers run again", error)
+                return MustRunAgain()
+            self._handler.raise_if_ended()
+            logger.warning("this node is done, but could not wait for the others: %s", error)
+            return BarrierOver()
+
+    def _wait_all(self) -> BarrierOver | MustRunAgain:
+        start, timeout = self._runtime.monotonic(), self._timeout
+        reporting = Reporting(grows=True, runtime=self._runtime)
+        while not self._all_done():
+            if self._handler.must_rejoin():
+                logger.info("another node restarts its workers: this node's workers run again")
+                return MustRunAgain()
+            waited = self._runtime.monotonic() - start
+            if not reporting.is_due() and waited < timeout:
+                continue
+            names = self._missing()
+            if waited >= timeout:
+                if not self._handler.working_peers():  # none is known to live
+                    logger.warning(
+                        "workers of node rank %s were not done %g s after this node's; leaving without them",
+                        names,
+                        timeout,
+                    )
+                    return BarrierOver()
+                if timeout == self._timeout:
+                    self._on_late(f"workers of node rank {names} were not done {timeout:g} s after this node's")
+                timeout = waited + EVERY_S
+            logger.info("this node is done; waiting for node rank %s (%.0f s)", names, waited)
+        return BarrierOver()
+
+    def _missing(self) -> str:
+        return some(keys.missing(self._store, self._nodes), _NAMED) or "unknown (plain torchrun nodes do not say)"
+
+    def _all_done(self) -> bool:
+        """True once the last node has arrived; waits up to a second for it. Raises what ended the job elsewhere."""
+        if appear(self._store, [keys.LAST], _SLICE_S, self._runtime):
+            return True
+        self._handler.raise_if_ended()
+        return False

@@ -49,10 +49,6 @@ class StoppingSignals:
         logger.debug("handling signals: %s", ", ".join(number.name for number in self._before) or "none")
 
     @property
-    def handled(self) -> tuple[Signals, ...]:
-        return tuple(self._before)
-
-    @property
     def pending(self) -> bool:
         """Whether a signal has arrived that the agent has not taken from its inbox yet."""
         return self._arrived is not None

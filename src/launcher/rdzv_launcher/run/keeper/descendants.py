@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple, Protocol
 
-from rdzv_plugins.linux.children import children_now
+from rdzv_plugins.linux.children import all_pids, children_now
 from rdzv_plugins.linux.process_stat import read_stat
 
 
@@ -117,3 +117,57 @@ def _children(parent: int, pids_of: Callable[[int], list[int]]) -> list[Process]
 def _is_still(process: Process) -> bool:
     now = look(process.pid)
     return now is not None and now.started == process.started
+
+
+# Whatever else an agent has started, besides its workers: found by a mark in its environment.
+#
+# A plug-in may start a process, or a debugger may be at work. None of them is below the keeper, which knows its own
+# descendants by their parents. A process passes its environment on to what it starts.
+
+VARIABLE = "RDZV_AGENTS"
+"""The marks of the agents above a process, the outermost first: a worker may run a launcher of its own."""
+
+
+class Marked:
+    """All processes that carry ``mark``, which is unique on this machine, except this process."""
+
+    def __init__(self, mark: str) -> None:
+        assert mark, "else it would be found in every environment"
+        self._mark = mark.encode()
+        self._spared = {os.getpid()}
+        self._sessions = set[int]()
+
+    def spare(self, pid: int) -> None:
+        """Leave this process alone from now on."""
+        self._spared.add(pid)
+
+    def spare_sessions(self, sessions: Iterable[int]) -> None:
+        """Leave these sessions alone from now on, and what will be started in them."""
+        self._sessions.update(sessions)
+
+    def signal(self, number: int) -> list[int]:
+        """Send a signal to every one of these processes that lives; returns the pids reached."""
+        return [pid for pid in all_pids() if pid not in self._spared and self._send(pid, number)]
+
+    def _send(self, pid: int, number: int) -> bool:
+        if self._mark not in _environment(pid):
+            return False
+        found = look(pid)
+        if found is None or not found.lives or found.session in self._sessions:
+            return False
+        # once more: the number may have passed to another, and ``send`` reaches only the one that was looked at
+        return self._mark in _environment(pid) and send(found, number)
+
+
+def mark_children(mark: str) -> None:
+    """Mark all processes started from now on with ``mark``, in addition to the marks of this process."""
+    os.environ[VARIABLE] = ":".join(filter(None, (os.environ.get(VARIABLE, ""), mark)))
+
+
+def _environment(pid: int) -> bytes:
+    """The environment that a process was started with; empty if it may not be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""

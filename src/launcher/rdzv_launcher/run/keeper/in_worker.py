@@ -11,7 +11,8 @@ import os
 import sys
 from collections.abc import Mapping
 
-from rdzv_launcher.run.roots import ROOTS
+import rdzv_launcher
+import rdzv_plugins
 from rdzv_plugins.stacks_on_request import VARIABLE as STACKS
 
 VARIABLE = "RDZV_IN_WORKER"
@@ -54,3 +55,9 @@ def arrange() -> None:
         os.write(2, f"rdzv-run: what was to be arranged in rank {rank} is not: {error!r}\n".encode())
     finally:
         sys.path[:] = path
+
+
+_FOLDERS = (os.path.dirname(os.path.abspath(package.__path__[0])) for package in (rdzv_launcher, rdzv_plugins))
+
+ROOTS = os.pathsep.join(dict.fromkeys(_FOLDERS))
+"""The folders of our packages, for interpreters that are started without a path of their own, as in PATH."""

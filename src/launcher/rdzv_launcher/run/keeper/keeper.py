@@ -7,6 +7,7 @@ have started is left to the agent, which is a subreaper, too.
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import os
@@ -14,14 +15,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from rdzv_launcher.run.keeper import descendants
-from rdzv_launcher.run.keeper.adopted import Adopted, wait_for
 from rdzv_launcher.run.keeper.channel import Channel, Gone, Message
-from rdzv_launcher.run.keeper.descendants import Processes
-from rdzv_launcher.run.keeper.heartbeat import BEAT_S, SILENT_S, STOPPED_S, Heartbeat, RunningTime
+from rdzv_launcher.run.keeper.descendants import Process, Processes
 from rdzv_launcher.run.keeper.keeper_process import start_keeper
 from rdzv_launcher.run.keeper.messages import (
     Belongings,
-    Ended,
     Event,
     Inherited,
     Lost,
@@ -29,12 +27,140 @@ from rdzv_launcher.run.keeper.messages import (
     Preload,
     Preloaded,
     Start,
+    WorkerEnded,
 )
-from rdzv_launcher.run.keeper.not_started import not_started
 from rdzv_plugins.errors import KeeperLost, LimitTooLow, WorkerNotStarted
 from rdzv_plugins.runtime import POLLIN, POLLOUT, SYSTEM, Runtime, Signals
 
 logger = logging.getLogger(__name__)
+
+
+BEAT_S = 1.0
+"""How long nothing may be heard before a question is asked."""
+STOPPED_S = 4.0
+"""How long a question may be unanswered before it is looked whether the keeper has been stopped by a signal."""
+SILENT_S = 10.0
+"""How long it may be unanswered altogether: the keeper never waits for anybody, so it needs no longer than the kernel
+takes to let it run, even on a machine that swaps.
+"""
+
+
+class RunningTime:
+    """A clock, in seconds, that stands still while this process does: it knows of no more than two beats at once.
+
+    So it has to be read at least once in a beat, while somebody waits.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._seen, self._ran = now(), 0.0
+
+    def __call__(self) -> float:
+        """The seconds for which this process has run."""
+        now = self._now()
+        self._ran += min(max(0.0, now - self._seen), 2 * BEAT_S)
+        self._seen = now
+        return self._ran
+
+
+class Heartbeat:
+    """One keeper's. Whatever is heard from it is a sign of life, and not only an answer."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._heard = clock()
+        self._asked: float | None = None
+        self._taken = False
+
+    @property
+    def due(self) -> bool:
+        """It is time to ask."""
+        if self._asked is not None:
+            return not self._taken
+        return self._clock() - self._heard >= BEAT_S
+
+    def asked(self, taken: bool) -> None:
+        """The question has been asked; not ``taken``: its end of the channel is full, so it has to be asked again."""
+        self._taken = taken
+        if self._asked is None:
+            self._asked = self._clock()
+
+    def heard(self) -> None:
+        """Something has been heard from the keeper."""
+        self._heard, self._asked, self._taken = self._clock(), None, False
+
+    @property
+    def unanswered(self) -> float:
+        """For how many seconds the question has been unanswered; 0: there is none."""
+        return 0.0 if self._asked is None else self._clock() - self._asked
+
+
+_PLACES = {"stdout": "--log-dir, --redirects", "stderr": "--log-dir, --redirects"}
+_AGAIN_S = 0.01
+
+
+class Adopted:
+    """While a keeper lives, nothing below it can become the agent's child: all children seen then are the agent's."""
+
+    def __init__(self, keeper: int, runtime: Runtime, processes: Processes) -> None:
+        self._keeper, self._runtime, self._processes = keeper, runtime, processes
+        self._own: set[tuple[int, str]] = set()
+        self.look()
+
+    def look(self) -> None:
+        """Remember the agent's own children, if the keeper lives."""
+        found = self._processes.children(self._runtime.getpid())
+        try:
+            if self._runtime.waitid(os.P_PID, self._keeper, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                return  # what the keeper left may be among them
+        except ChildProcessError:
+            return
+        self._own = {(each.pid, each.started) for each in found}
+
+    def kill(self, deadline: float) -> list[int]:
+        """End what a keeper left behind when it ended; returns the pids of processes that do not end.
+
+        Processes in the agent's session are never touched, because what a keeper leaves is never there. Nor are the
+        agent's own children in sessions of their own, unless they were started since the last ``look``: those are ended
+        with the rest.
+        """
+        quiet = 0
+        while True:
+            left, adopted = self.signal(Signals.SIGKILL), self._adopted()
+            for each in adopted:
+                wait_for(each.pid, self._runtime.monotonic() + _AGAIN_S, self._runtime)
+            quiet = 0 if left or adopted else quiet + 1
+            if quiet > 1 or self._runtime.monotonic() > deadline:
+                return left
+
+    def signal(self, number: int) -> list[int]:
+        """Send a signal to what a keeper left behind when it ended, and return the pids of what lives; 0 only asks."""
+        adopted = self._adopted()
+        found = [each for each in adopted if each.lives] + self._processes.descendants([each.pid for each in adopted])
+        return [each.pid for each in found if number == 0 or self._processes.send(each, number)]
+
+    def _adopted(self) -> list[Process]:
+        session = self._runtime.getsid(0)
+        return [
+            each
+            for each in self._processes.children(self._runtime.getpid())
+            if each.session != session and (each.pid, each.started) not in self._own
+        ]
+
+
+def wait_for(pid: int, deadline: float, runtime: Runtime) -> tuple[int] | None:
+    """The status of a child; None if it does not end in time, or is not a child of this process."""
+    while True:
+        try:
+            found, status = runtime.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            return None
+        if found:
+            return (status,)
+        if runtime.monotonic() > deadline:
+            return None
+        runtime.sleep(_AGAIN_S)
+
 
 _ANSWER_S = 60.0
 """How long a start may take: on a machine that swaps, or with programs on a hanging file system."""
@@ -44,13 +170,12 @@ _HELP_S = 1.0
 _KILL_S = 5.0
 LONGEST_KILL_S = _KILL_S + 5 * _SEND_S
 """The longest that ``kill_all`` takes, if the keeper stands still and has to be ended, too."""
-_AGAIN_S = 0.01
 
 
 class Keeper:
     """One process. The agent creates it as a fork before it has threads; afterwards, in a new interpreter.
 
-    A context manager: it has to be closed, however the agent ends. A lost keeper is closed and replaced by another.
+    It has to be closed, however the agent ends. A lost keeper is closed and replaced by another.
 
     ``start``, ``events`` and everything that waits for an answer are for one thread. ``signal`` may be called by any
     thread, and in a signal handler.
@@ -79,8 +204,7 @@ class Keeper:
         self._starting: dict[int, Start] = {}
         self._started: dict[int, int] = {}
         self._failure: tuple[int, str, int] | None = None
-        self._workers: dict[int, int] = {}
-        self._number = 0
+        self._number = self._generation = 0
         self._lost = self._closed = False
         self._import_s = 0.0 if preload is None else preload.limit
         self._runtime, self._processes = runtime, processes
@@ -101,30 +225,20 @@ class Keeper:
             command, environment = tuple(preload.command), dict(preload.environment)
             self._send("preload", tuple(preload.modules), command, environment, preload.limit)
 
-    def __enter__(self) -> Keeper:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def fileno(self) -> int:
         """The descriptor for ``poll``: readable when there may be ``events``, including when the keeper has ended."""
         return self._channel.fileno()
 
-    @property
-    def workers(self) -> dict[int, int]:
-        """The pids of the workers that are not known to have ended, by local rank."""
-        return dict(self._workers)
-
-    def start(self, workers: Sequence[Start], timeout: float = _ANSWER_S) -> dict[int, int]:
+    def start(self, workers: Sequence[Start], timeout: float = _ANSWER_S, generation: int = 0) -> dict[int, int]:
         """Start a round's workers; returns their pids by local rank. All of them are started, or none.
 
         Raises ``WorkerNotStarted`` for the first that cannot be started, or has not been after ``timeout`` seconds;
         modules that are still being imported have their own limit. Raises ``KeeperLost`` when the keeper has ended, or
-        had to be ended: then ``events`` say so, too. Workers that end meanwhile appear in ``events``.
+        had to be ended: then ``events`` say so, too. Workers that end meanwhile appear in ``events``, with this
+        ``generation``.
         """
         self._adopted.look()
-        self._number += 1
+        self._number, self._generation = self._number + 1, generation
         self._starting = {worker.local_rank: worker for worker in workers}
         self._started, self._failure = {}, None
         plain = [
@@ -154,7 +268,7 @@ class Keeper:
         """Whether all workers have been started. Raises ``WorkerNotStarted``."""
         if self._failure is not None:
             local_rank, what, number = self._failure
-            raise not_started(self._starting[local_rank], what, number)
+            raise _not_started(self._starting[local_rank], what, number)
         return len(self._started) == len(self._starting)
 
     def _late(self, seconds: float) -> WorkerNotStarted:
@@ -353,7 +467,6 @@ class Keeper:
 
     def _on_started(self, message: Message) -> None:
         _, number, local_rank, pid = message
-        self._workers[local_rank] = pid
         if number == self._number:
             self._started[local_rank] = pid
 
@@ -363,10 +476,8 @@ class Keeper:
             self._failure = (failure[0], failure[1], failure[2])
 
     def _on_ended(self, message: Message) -> None:
-        _, _, local_rank, pid, code = message
-        if self._workers.get(local_rank) == pid:
-            del self._workers[local_rank]
-        self._events.append(Ended(local_rank, pid, code))
+        _, _, local_rank, _, code = message
+        self._events.append(WorkerEnded(self._generation, local_rank, code))
 
     def _on_left(self, message: Message) -> None:
         self._answers = {message[1]: message}  # earlier questions are no longer waited for
@@ -391,7 +502,6 @@ class Keeper:
         left = self._adopted.kill(self._runtime.monotonic() + _SEND_S)
         if code is not None and not how:
             how = f"was ended by {Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        self._workers.clear()
         self._events.append(
             Lost(
                 f"the process that keeps this node's workers (pid {self.pid}) {how}: they were ended with it"
@@ -416,3 +526,41 @@ class Keeper:
 
 def _absolute(path: str) -> str:
     return os.path.abspath(path) if path else ""
+
+
+def _not_started(worker: Start, what: str, number: int) -> WorkerNotStarted:
+    """The error for a worker: ``what`` failed (fork, exec, stdout, stderr, value) with the errno ``number``."""
+    program, why = worker.command[0], os.strerror(number)
+    who = f"the worker with local rank {worker.local_rank} could not be started: "
+    if what == "value":
+        return WorkerNotStarted(
+            f"{who}its arguments or its environment contain a NUL character, or a name with '='",
+            remedy="Look at the arguments of the script, and at what plug-ins add to the environment.",
+        )
+    if what in _PLACES and number not in (errno.EMFILE, errno.ENFILE):
+        return WorkerNotStarted(
+            f"{who}{getattr(worker, what)}, the file for its {what}, cannot be opened ({why})",
+            remedy=f"Choose a directory that can be written ({_PLACES[what]}), with room on it.",
+        )
+    if number in (errno.EMFILE, errno.ENFILE):
+        return WorkerNotStarted(f"{who}{why}", remedy="Allow more open files: ulimit -n.")
+    if what == "fork" or number in (errno.EAGAIN, errno.ENOMEM):
+        return WorkerNotStarted(
+            f"{who}the system allows no further process ({why})",
+            remedy="Allow more processes (ulimit -u, TasksMax= of a systemd unit, pids of the container), free memory, "
+            "or start fewer workers: --nproc-per-node.",
+        )
+    if number == errno.E2BIG:
+        size = sum(map(len, worker.command)) + sum(len(k) + len(v) + 2 for k, v in worker.environment.items())
+        return WorkerNotStarted(
+            f"{who}its arguments and its environment are too long for the system ({size} characters; {why})",
+            remedy="One string may have 128 KiB, all together a quarter of the stack's limit (ulimit -s). Put what is "
+            "long into a file.",
+        )
+    remedies = {
+        errno.ENOENT: "Check the path and PATH of the workers; of a script also the interpreter after its #!.",
+        errno.EACCES: "Make it executable: chmod +x. A directory cannot be run, nor what lies on a file system that "
+        "is mounted noexec.",
+        errno.ENOEXEC: "A script needs a first line that says its interpreter, as #!/bin/sh.",
+    }
+    return WorkerNotStarted(f"{who}{program}: {why}", remedy=remedies.get(number, ""))

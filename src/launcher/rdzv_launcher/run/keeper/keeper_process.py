@@ -13,23 +13,109 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from rdzv_launcher.run.keeper import function_process
-from rdzv_launcher.run.keeper.channel import Channel, Gone, Message
-from rdzv_launcher.run.keeper.descendants import Process, descendants, kill, send
-from rdzv_launcher.run.keeper.forked import close_all_but, let_go_of_handlers
-from rdzv_launcher.run.keeper.frozen_agent import FrozenAgent
-from rdzv_launcher.run.keeper.in_worker import hooked
-from rdzv_launcher.run.keeper.loop import Loop
+from rdzv_launcher.run.keeper.channel import Channel, Gone, Loop, Message
+from rdzv_launcher.run.keeper.descendants import Marked, Process, descendants, kill, send
+from rdzv_launcher.run.keeper.in_worker import ROOTS, hooked
 from rdzv_launcher.run.keeper.messages import NAME, Belongings, Inherited
-from rdzv_launcher.run.keeper.remains import clear
 from rdzv_launcher.run.keeper.template_process import Asked, TemplateProcess
-from rdzv_launcher.run.keeper.worker_process import RESTORED, outcome, redirect, spawn
-from rdzv_launcher.run.roots import ROOTS
+from rdzv_launcher.run.keeper.worker_process import (
+    RESTORED,
+    close_all_but,
+    let_go_of_handlers,
+    outcome,
+    redirect,
+    run_function,
+    spawn,
+)
+from rdzv_launcher.run.run_directory import remove
+from rdzv_plugins.clock import now_ns
 from rdzv_plugins.linux import prctl
-from rdzv_plugins.round_page import read
+from rdzv_plugins.round_page import BEAT, NEVER, PAUSE_AT, PAUSED, RUNNING, STATE, STILL, read
+
+_PAGE_S = 0.25
+"""How often the page is read: the clock of a wait stands still while a machine sleeps, the page's does not."""
+_LEAST_S = 0.01
+_QUICK_LOOKS = 2
+"""How many times the workers are paused in quick succession during one standstill, which may last for hours: the second
+look finds workers that were just being started.
+"""
+
+
+class FrozenAgent:
+    """Pauses the workers of an agent that stands still, once their round is not known to hold. One per keeper.
+
+    A page that the agent writes says until when the round is known to hold, and when the agent last looked. When the
+    agent resumes, it finds out what should become of the workers, and continues or kills them.
+
+    ``read`` returns the numbers of the agent's ``RoundPage``; None: there is none. ``stop`` pauses the workers and all
+    that they have started, and returns the paused processes.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Sequence[int]] | None,
+        stop: Callable[[], Collection[Process]],
+        send: Callable[[Process, int], bool] = send,
+        now_ns: Callable[[], int] = now_ns,
+    ) -> None:
+        self._read, self._stop, self._send, self._now_ns = read, stop, send, now_ns
+        self._looks = (0, 0)  # when the standstill began, and how often workers were paused in it
+
+    def pause(self) -> float:
+        """Seconds until ``look`` has to be called; negative: not until the agent has said something."""
+        if self._read is None:
+            return -1
+        page = self._read()
+        if page[STATE] != RUNNING or page[STILL] == NEVER:
+            return -1
+        if page[BEAT] == self._looks[0] and self._looks[1] >= _QUICK_LOOKS:
+            return _PAGE_S
+        due = max(page[PAUSE_AT], page[BEAT] + page[STILL]) - self._now_ns()
+        return max(_LEAST_S, min(due / 1e9, _PAGE_S))
+
+    def look(self) -> None:
+        """Pause the workers if the agent stands still, and its session may have ended."""
+        if self._read is None or not self._stands_still(self._read()):
+            return
+        since, looks = self._read()[BEAT], self._looks
+        self._looks = since, looks[1] + 1 if looks[0] == since else 1
+        paused = self._stop()
+        # the agent has resumed meanwhile: it pauses them itself, unless it has found that they may run
+        page = self._read()
+        if not self._stands_still(page) and page[STATE] != PAUSED:
+            for process in paused:
+                self._send(process, signal.SIGCONT)
+
+    def _stands_still(self, page: Sequence[int]) -> bool:
+        now = self._now_ns()
+        return page[STATE] == RUNNING and now >= page[PAUSE_AT] and now - page[BEAT] >= page[STILL]
+
+
+_LOOK_S = 0.05
+_QUIET_LOOKS = 5
+"""How many looks must find nothing: a process that is just starting shows its environment a moment later."""
+_LONGEST_PAUSE_S = 2.0
+_PATIENCE_S = 600.0
+"""A process that is stuck in the kernel may never end."""
+
+
+def clear(belongings: Belongings) -> None:
+    """End everything that carries the agent's mark, until nothing is left, and remove its temporary files."""
+    if belongings.mark:
+        marked = Marked(belongings.mark)
+        quiet, pause, deadline = 0, _LOOK_S, time.monotonic() + _PATIENCE_S
+        while quiet < _QUIET_LOOKS and time.monotonic() < deadline:
+            if marked.signal(signal.SIGKILL):
+                quiet, pause = 0, min(2 * pause, _LONGEST_PAUSE_S)
+            else:
+                quiet, pause = quiet + 1, _LOOK_S
+            time.sleep(pause)
+    if belongings.directory:
+        remove(belongings.directory)
+
 
 BOOT = (
     "import sys; sys.path[:] = filter(None, sys.path); import os; sys.path += sys.argv[1].split(os.pathsep); "
@@ -43,8 +129,6 @@ DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.
 """Signals that are the agent's business, however they arrive."""
 _AGAIN_S = 0.02
 _LONGEST_S = 1.0
-_PATIENCE_S = 600.0
-"""A process that is stuck in the kernel may never end."""
 
 
 @dataclass
@@ -248,7 +332,7 @@ class KeeperProcess:
         if function is None:
             return None
         kept = self._inherited.descriptors
-        return lambda: function_process.run(lambda: function(asked.local_rank), asked.environment, kept, self._name)
+        return lambda: run_function(lambda: function(asked.local_rank), asked.environment, kept, self._name)
 
     def forked(self, number: int, local_rank: int, pid: int) -> None:
         """A process for this worker exists."""

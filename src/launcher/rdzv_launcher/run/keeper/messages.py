@@ -58,12 +58,14 @@ class Preload(NamedTuple):
     limit: float = 60.0
 
 
-class Ended(NamedTuple):
-    """A worker has ended; ``exit_code`` is negative for a signal. They come in the order in which the workers ended."""
+class WorkerEnded(NamedTuple):
+    """A worker has ended: said once of each, in the order in which they ended, and to whoever has to know of it."""
 
+    generation: int
+    """That of the ``start`` that it belongs to."""
     local_rank: int
-    pid: int
     exit_code: int
+    """Negative for a signal, as in ``subprocess``."""
 
 
 class Preloaded(NamedTuple):
@@ -91,4 +93,4 @@ class Lost(NamedTuple):
     reason: str
 
 
-Event = Ended | Preloaded | NotPreloaded | Lost
+Event = WorkerEnded | Preloaded | NotPreloaded | Lost

@@ -9,15 +9,37 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol
 
-from rdzv_launcher.run.keeper.channel import Channel, Gone
-from rdzv_launcher.run.keeper.in_worker import HOOK
-from rdzv_launcher.run.keeper.loop import Loop
-from rdzv_launcher.run.keeper.program import differing, program_of
+from rdzv_launcher.run.keeper.channel import Channel, Gone, Loop
+from rdzv_launcher.run.keeper.in_worker import HOOK, ROOTS
 from rdzv_launcher.run.keeper.worker_process import outcome, spawn
-from rdzv_launcher.run.roots import ROOTS
+
+_AT_START = ("PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "MALLOC_", "GLIBC_", "PYTORCH_")
+"""Variables that are read when an interpreter or a library is loaded, and not again."""
+
+_SWITCHES = frozenset({"-u", "-B", "-O", "-OO", "-b", "-bb", "-d", "-q", "-v"})
+"""Flags of an interpreter with which a template works as well as without them."""
+
+
+def program_of(command: tuple[str, ...]) -> tuple[str, ...]:
+    """The interpreter and the program that it runs, without its arguments; empty if it is not that simple."""
+    at = 1
+    while at < len(command) and command[at] in _SWITCHES:
+        at += 1
+    end = at + 2 if command[at : at + 1] == ("-m",) else at + 1
+    if len(command) < end or command[end - 1].startswith("-"):
+        return ()
+    return command[:end]
+
+
+def differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    """The names of variables that matter when an interpreter starts, and differ between the two."""
+    return sorted(
+        name for name in one.keys() | other.keys() if name.startswith(_AT_START) and one.get(name) != other.get(name)
+    )
+
 
 _ANSWER_S = 10.0
 """Longer than a fork takes on a machine that swaps."""

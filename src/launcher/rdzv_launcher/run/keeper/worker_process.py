@@ -5,11 +5,13 @@ This module contains what happens between fork and exec. It is run by the keeper
 
 from __future__ import annotations
 
+import gc
 import marshal
 import os
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from rdzv_launcher.run.keeper.in_worker import arrange
 from rdzv_plugins.linux import prctl
 
 RESTORED = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
@@ -100,3 +102,58 @@ def outcome(fd: int) -> tuple[str, int] | None:
         return None
     what, number = marshal.loads(data)
     return what, number
+
+
+def let_go_of_handlers() -> None:
+    """Reset signals that have a Python handler to their default action; ignored signals stay ignored."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+
+
+def close_all_but(kept: Collection[int]) -> None:
+    """Close all descriptors except the standard ones and those in ``kept``.
+
+    If somebody has started a thread in this fork, as a debugger does, the descriptors stay in use, for nothing: their
+    owner may close them later, and would close what has their numbers by then.
+    """
+    null = os.open(os.devnull, os.O_RDWR) if len(os.listdir("/proc/self/task")) > 1 else -1
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd > 2 and fd not in kept:
+            try:
+                os.close(fd) if null < 0 else os.dup2(null, fd, inheritable=False)
+            except OSError:  # the descriptor of the list itself
+                pass
+
+
+def run_function(function: Callable[[], int], environment: Mapping[str, str], kept: Collection[int], name: str) -> None:
+    """Let go of what belongs to the keeper, run the function, and end with the exit code that it returns.
+
+    Of the descriptors beyond the standard ones, those in ``kept`` stay open. ``name`` is the name of the process.
+    """
+    code = 1
+    try:
+        _be_no_keeper(kept)
+        prctl.set_name(name)
+        os.environ.clear()
+        os.environ.update(environment)
+        arrange()
+        gc.enable()  # existing objects stay frozen: it is for others to clean them up
+        code = function()
+    except BaseException:  # an error of ours: those of the function end in its exit code
+        import traceback  # a template, which imports this module, has no use for it
+
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _be_no_keeper(kept: Collection[int]) -> None:
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number in RESTORED:  # as Python sets them
+        signal.signal(number, signal.SIG_IGN)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    close_all_but(kept)

@@ -6,17 +6,25 @@ It is put together here. Only the error file's variable comes later, with the fi
 from __future__ import annotations
 
 import glob
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from rdzv_launcher.run.keeper.messages import Preload, Start
+from rdzv_launcher.run.workers.program import bound
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.errors import UsageError
 
 if TYPE_CHECKING:
+    from rdzv_launcher.run.workers.output.output import Output
     from rdzv_launcher.run.workers.spec import WorkersSpec
+
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Where a worker records its exception; empty: nowhere. Set with the other files; for the agent, by a scheduler."""
+FILE_TIMER, TIMER_FILE = "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_TIMER_FILE"
+"""The agent's own, if its user wants torch's watchdog: 1 for one, and where; see ``file_timer``."""
 _THREADS = "OMP_NUM_THREADS"
 _NCCL = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _NEVER_SENT = "SIGURG"
@@ -111,3 +119,54 @@ def _nth(variable: str, local_rank: int, environ: Mapping[str, str]) -> str:
             remedy=f"Name as many devices there as workers are to run on this node, or unset {variable}.",
         )
     return devices[local_rank].strip()
+
+
+def preload_of(spec: WorkersSpec, environ: Mapping[str, str]) -> Preload | None:
+    """What the keeper is asked to preload; None for nothing."""
+    if not spec.preload:
+        return None
+    common = {**environ} if spec.nproc == 1 else {"OMP_NUM_THREADS": "1", **environ}
+    return Preload(modules=spec.preload, command=spec.program.command(0), environment=common)
+
+
+def followed(command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command with which a debugger that follows the children of this process follows the worker, too.
+
+    pydevd (debugpy, VS Code, PyCharm) rewrites what this process starts. Workers are started by the keeper, where no
+    debugger is.
+    """
+    pydevd = sys.modules.get("_pydev_bundle.pydev_monkey")
+    if pydevd is None or not hasattr(os, "original_execve"):  # it is not to follow children
+        return command
+    return tuple(pydevd.patch_args(list(command)))
+
+
+def prepare_starts(
+    spec: WorkersSpec,
+    group: WorkerGroup,
+    output: Output,
+    use_agent_store: bool,
+    additions: Sequence[Addition] = (),
+) -> tuple[Start, ...]:
+    """What to start for this round; by the time this returns, its log files exist, and --tee has begun.
+
+    ``additions`` are those of ``variables_of``. Raises ``RdzvError`` if nothing can be started.
+    """
+    commands = {
+        worker.local_rank: bound(
+            followed(spec.program.command(worker.local_rank)), worker.local_rank, spec.numa_binding
+        )
+        for worker in group.workers
+    }
+    variables = variables_of(spec, group, os.environ, use_agent_store=use_agent_store, additions=additions)
+    destinations = output.begin(variables)
+    return tuple(
+        Start(
+            local_rank=local_rank,
+            command=command,
+            environment={**os.environ, **variables[local_rank]},
+            stdout=destinations.stdouts[local_rank],
+            stderr=destinations.stderrs[local_rank],
+        )
+        for local_rank, command in commands.items()
+    )

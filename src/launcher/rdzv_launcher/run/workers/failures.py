@@ -2,14 +2,179 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import os
 import signal
+import time
+import traceback
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from msgspec import Struct
 
-from rdzv_launcher.run.workers.error_files import ErrorRecord, read_error_file
 from rdzv_plugins.interfaces import Failure
+
+logger = logging.getLogger(__name__)
+
+
+# The files in which workers record their exceptions: torch's ``record`` writes them, schedulers read the first one.
+#
+# A program that uses ``record`` does so in the worker; this module reads the files, and writes one for a scheduler,
+# without torch.
+
+_MOST_BYTES = 16 << 20
+"""A worker may write there whatever it likes: beyond this, nothing is read."""
+
+
+class ErrorRecord(Struct, frozen=True):
+    """What a worker has recorded."""
+
+    message: str
+    """The kind of the exception, and its text."""
+    callstack: str
+    """Its traceback, of several lines; empty if there is none."""
+    timestamp: float
+    """When it was recorded, in seconds of this machine's clock; torch writes whole seconds."""
+
+
+def read_error_file(path: str) -> ErrorRecord | None:
+    """What is recorded in the file; None if nothing is, or nothing readable."""
+    data = _load(path)
+    return None if data is None else _record(data)
+
+
+def hand_to_scheduler(path: str, exit_code: int, target: str) -> bool:
+    """Copy the error file of the worker that failed first to where a scheduler wants it: the agent's own error file.
+
+    The exit code, which the worker could not know, is put in. Returns False if there is nothing to copy, or it cannot
+    be written, which is logged: the job's outcome does not depend on it.
+    """
+    data = _load(path) if target else None
+    if data is None:
+        return False
+    message = data.get("message")
+    if exit_code and isinstance(message, dict):
+        message["errorCode"] = exit_code
+    return _write(target, data)
+
+
+def record_own_error(error: BaseException, target: str) -> bool:
+    """Write the agent's exception to ``target``, in torch's form. False if it cannot be written, which is logged."""
+    if not target:
+        return False
+    stack = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    info = {"py_callstack": stack, "timestamp": str(int(time.time()))}
+    return _write(target, {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": info}})
+
+
+def _load(path: str) -> dict[str, Any] | None:
+    if not os.path.isfile(path):  # excludes pipes, which would keep us waiting
+        return None
+    try:
+        with open(path, "rb") as file:
+            data = json.loads(file.read(_MOST_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
+        logger.warning("the error file %s of a worker cannot be read: %s", path, error)
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def _record(data: Mapping[str, Any]) -> ErrorRecord | None:
+    message = data.get("message")
+    if isinstance(message, str):
+        return ErrorRecord(message, "", _seconds(data.get("timestamp")))
+    if not isinstance(message, dict):
+        return None
+    info = message.get("extraInfo")
+    info = info if isinstance(info, dict) else {}
+    return ErrorRecord(
+        str(message.get("message", "")), str(info.get("py_callstack", "")), _seconds(info.get("timestamp"))
+    )
+
+
+def _seconds(value: object) -> float:
+    try:
+        return float(str(value))
+    except ValueError:
+        return 0.0
+
+
+def _write(target: str, data: Mapping[str, Any]) -> bool:
+    """Write in place: the file may be mounted by itself, as Kubernetes does, and then cannot be replaced."""
+    try:
+        if os.path.isfile(target) and os.path.getsize(target):
+            logger.warning("the error file %s, which was there before, is overwritten", target)
+        with open(target, "w") as file:
+            json.dump(data, file)
+    except OSError as error:
+        logger.warning("the error file %s cannot be written: %s", target, error.strerror or error)
+        return False
+    return True
+
+
+# The last thing on the screen after a failure: who failed first, how, and the last lines that it wrote.
+
+_HINTS = {
+    signal.SIGKILL: "Often the kernel's out-of-memory killer: see dmesg, or the memory limit of the job.",
+    signal.SIGSEGV: "A crash in native code: PYTHONFAULTHANDLER=1 shows the line of Python that led to it.",
+    signal.SIGBUS: "Often a full /dev/shm: give the container more shared memory.",
+}
+
+
+def describe_exit(exit_code: int) -> str:
+    """How a process ended: ``exit code 3`` or ``signal 9 (SIGKILL)``."""
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = "unknown"
+    return f"signal {-exit_code} ({name})"
+
+
+def describe(failure: Failure) -> str:
+    """One line: rank, node, and how it ended, or where it is in a job that hangs."""
+    how = failure.hang or f"ended with {describe_exit(failure.exit_code)}"
+    if failure.global_rank < 0:  # what its workers do is not known
+        return f"node {failure.node_rank} on {failure.host} (agent's pid {failure.pid}) {how}"
+    return (
+        f"rank {failure.global_rank} (node {failure.node_rank} on {failure.host}, local rank {failure.local_rank}, "
+        f"pid {failure.pid}) {how}"
+    )
+
+
+def failure_summary(
+    first: Failure, here: Sequence[Failure], *, node_rank: int, restarts: str, log_dir: str = "", why: str = ""
+) -> str:
+    """The whole text. ``here`` are the failures of this node's workers.
+
+    ``why``: why the job has ended although restarts were left; empty if none were left.
+    """
+    lines = ["the job failed.", f"  first failure: {describe(first)}"]
+    if first.hang:
+        lines = ["the job failed: it hung.", f"  who is different: {describe(first)}"]
+    if why:
+        lines.insert(1, f"  {why}")
+    usual = _HINTS.get(signal.Signals(-first.exit_code)) if -first.exit_code in set(signal.Signals) else None
+    hint = first.cause or usual
+    if hint:
+        lines.append(f"  {hint}")
+    if first.stderr:
+        lines.append("  the last lines of its stderr:")
+        lines += [f"  | {line}" for line in first.stderr]
+    elif not first.hang:
+        lines.append("  nothing of its stderr is known.")
+    others = sorted((each.global_rank, each.exit_code) for each in here if each.global_rank != first.global_rank)
+    if others:
+        ends = ", ".join(f"rank {rank}: {describe_exit(code)}" for rank, code in others)
+        lines.append(f"  after it, on this node ({node_rank}): {ends}")
+    lines.append(f"  {restarts}")
+    if log_dir:
+        lines.append(f"  logs: {log_dir}")
+    return "\n".join(lines)
+
 
 NOT_AVAILABLE = "<N/A>"
 """What torch uses in place of a name that is not known."""

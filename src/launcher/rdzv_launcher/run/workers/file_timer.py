@@ -13,10 +13,9 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rdzv_launcher.run.workers.environment import FILE_TIMER, TIMER_FILE
 from rdzv_plugins.errors import UsageError
 
-ENABLE = "TORCHELASTIC_ENABLE_FILE_TIMER"
-FILE = "TORCHELASTIC_TIMER_FILE"
 _INTERVAL_S = 0.1
 _OPENS_S, _LOOK_S = 5.0, 0.01
 
@@ -39,8 +38,8 @@ class FileTimer:
         ``log_event`` is called by the server's thread with what the server does, with torch's arguments.
         """
         self._run_id, self._directory, self._log_event = run_id, directory, log_event
-        self._enabled = environ.get(ENABLE) == "1"
-        self._given = environ.get(FILE)
+        self._enabled = environ.get(FILE_TIMER) == "1"
+        self._given = environ.get(TIMER_FILE)
         self._server: Any = None
         self._path = ""
 
@@ -51,7 +50,7 @@ class FileTimer:
         """
         self.stop()
         if not self._enabled:
-            return {} if self._given is None else {FILE: self._given}
+            return {} if self._given is None else {TIMER_FILE: self._given}
         self._path = self._given or os.path.join(self._directory, f"watchdog_timer_{uuid.uuid4()}")
         from torch.distributed.elastic.timer import FileTimerServer
 
@@ -63,11 +62,11 @@ class FileTimer:
             )
         except OSError as error:
             raise UsageError(
-                f"{FILE}={self._path}: no pipe can be made there: {error.strerror or error}",
-                remedy=f"Name a file in a directory where this user may write, or unset {FILE}.",
+                f"{TIMER_FILE}={self._path}: no pipe can be made there: {error.strerror or error}",
+                remedy=f"Name a file in a directory where this user may write, or unset {TIMER_FILE}.",
             ) from error
         self._server.start()
-        return {FILE: self._path}
+        return {TIMER_FILE: self._path}
 
     def stop(self) -> None:
         """End the server of the finished round, and remove its pipe."""

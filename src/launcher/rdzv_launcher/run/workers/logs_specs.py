@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rdzv_launcher.run.workers.output.log_files import Destinations
-from rdzv_launcher.run.workers.spec import WorkersSpec
-from rdzv_launcher.run.workers.streams import Streams
+from rdzv_launcher.run.workers.spec import Streams, WorkersSpec
 from rdzv_plugins.errors import PluginError, UsageError
 from rdzv_plugins.installed import entry_points
 

@@ -2,25 +2,66 @@
 
 from __future__ import annotations
 
+import enum
 import logging
 import os
 import re
 import signal
 from collections.abc import Mapping
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from rdzv_launcher.run.options import RunOptions
 from rdzv_launcher.run.signals import read
 from rdzv_launcher.run.workers.environment import devices_of
-from rdzv_launcher.run.workers.numa import require_numactl
-from rdzv_launcher.run.workers.program import Program, read_preload, read_program
-from rdzv_launcher.run.workers.streams import Std, Streams, parse_streams
+from rdzv_launcher.run.workers.program import Program, read_preload, read_program, require_numactl
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
 
 logger = logging.getLogger(__name__)
 
+
+_BY_RANK = r"[0-9]+:[0-3](,[0-9]+:[0-3])*"
+
+
+class Std(enum.IntFlag):
+    """Standard streams, numbered as in torchrun's flags."""
+
+    NONE = 0
+    OUT = 1
+    ERR = 2
+    ALL = 3
+
+
+class Streams(Struct, frozen=True):
+    """The streams of all workers, or of some: a local rank that is not named has none."""
+
+    all_ranks: Std = Std.NONE
+    by_rank: Mapping[int, Std] | None = field(default=None)
+
+    def of(self, local_rank: int) -> Std:
+        """The streams of one worker."""
+        return self.all_ranks if self.by_rank is None else self.by_rank.get(local_rank, Std.NONE)
+
+
+def parse_streams(flag: str, text: str) -> Streams:
+    """Parse ``3`` (all), or ``0:1,1:2`` (rank 0 its stdout, rank 1 its stderr). Raises ``UsageError`` naming ``flag``.
+
+    torch only accepts local ranks of one digit.
+    """
+    if text in {"0", "1", "2", "3"}:
+        return Streams(Std(int(text)))
+    if re.fullmatch(_BY_RANK, text):
+        pairs = (part.split(":") for part in text.split(","))
+        return Streams(by_rank={int(rank): Std(int(streams)) for rank, streams in pairs})
+    raise UsageError(
+        f"{flag}={text} is neither a number from 0 to 3 nor RANK:NUMBER,...",
+        remedy=f"1 is stdout, 2 is stderr, 3 is both: {flag}=3 for all workers, {flag}=0:1,1:2 for some local ranks.",
+    )
+
+
+NO_EVENTS = "null"
+"""--event-log-handler: torch's default, which drops every event."""
 _SHUTDOWN = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 _STUCK = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 _PREFIX = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
@@ -28,7 +69,7 @@ _RANKS = r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*"
 
 
 class LogSettings(Struct, frozen=True):
-    """What is done with the workers' output, beyond what torchrun's flags say."""
+    """What is done with the workers' output, beyond what torchrun's flags say. Usable from any thread."""
 
     prefix: bool = False
     """--log-prefix: everything shown of the workers is preceded by its origin."""

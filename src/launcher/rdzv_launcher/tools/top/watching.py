@@ -16,8 +16,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from rdzv_launcher.run.summary import describe
 from rdzv_launcher.run.vitals import Vitals, WorkerVitals
+from rdzv_launcher.run.workers.failures import describe
 from rdzv_launcher.tools.status import round_data, waited_lines
 from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue
 from rdzv_plugins.elastic import keys

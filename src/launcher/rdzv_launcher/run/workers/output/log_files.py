@@ -17,8 +17,7 @@ from rdzv_launcher.run.machine import write_a_page
 from rdzv_launcher.run.names import component
 from rdzv_launcher.run.workers.environment import ERROR_FILE
 from rdzv_launcher.run.workers.output.index import NAME as INDEX
-from rdzv_launcher.run.workers.spec import WorkersSpec
-from rdzv_launcher.run.workers.streams import Std
+from rdzv_launcher.run.workers.spec import Std, WorkersSpec
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from rdzv_launcher.run.keeper import descendants
-from rdzv_launcher.run.keeper.descendants import Processes
-from rdzv_launcher.run.keeper.marked import Marked
+from rdzv_launcher.run.keeper.descendants import Marked, Processes
 from rdzv_plugins.interfaces import Holding
 from rdzv_plugins.round_page import (
     BEAT,
