@@ -26,7 +26,7 @@ SCENARIOS = [
         f"scenarios_{name}"
         for name in ("elastic", "hindered", "service", "outages", "memory", "steps", "places", "recovery")
     ),
-    *("agent_ends", "agent_lost", "agent_signals", "static_scenarios", "whole_jobs"),
+    *("agent_ends", "agent_lost", "agent_signals", "static_scenarios"),
 ]
 _SEEDS = 200
 _ENDS_S = 1200.0

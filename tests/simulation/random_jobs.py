@@ -57,7 +57,7 @@ class RandomJob:
         """How often each kind of fault met each state."""
         self.nodes = self.faults = 0
         """How many it has by its seed."""
-        self._digest = hashlib.sha256()
+        self._sends: list[tuple[float, Process, Process, object]] = []
         self._aimed: list[tuple[str, random.Random]] = []
         self._on_send = network.on_send
         network.on_send = self._sent
@@ -89,7 +89,9 @@ class RandomJob:
     @property
     def digest(self) -> str:
         """Of all writes, messages and decisions, with their times."""
-        whole = self._digest.copy()
+        whole = hashlib.sha256()
+        for now, source, target, message in self._sends:
+            whole.update(f"{now:.6f} {source} {target} {message!r}\n".encode())
         for when, who, what in self.story:
             whole.update(f"{when:.6f} {who} {what}\n".encode())
         return whole.hexdigest()
@@ -125,7 +127,7 @@ class RandomJob:
 
     def _sent(self, source: Process, target: Process, message: object) -> None:
         self._on_send(source, target, message)
-        self._digest.update(f"{self._scheduler.now:.6f} {source} {target} {message!r}\n".encode())
+        self._sends.append((self._scheduler.now, source, target, message))
         if self._aimed:
             self._look()
 

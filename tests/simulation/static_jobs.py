@@ -26,8 +26,8 @@ from rdzv_plugins.rounds.ends import parse_outcome
 from rdzv_plugins.runtime import Signals
 from simulation.agent import Agent, Options, Plan
 from simulation.job import Job
-from simulation.meeting import Round
 from simulation.stores import StoreServers
+from simulation.whole import Round
 from simulation.workers import Does
 
 HOST, PORT = "10.0.0.1", 5
@@ -68,7 +68,7 @@ class Entered(Struct, frozen=True):
 
 
 class Static:
-    """What ``Job`` asks of a ``Meeting``."""
+    """What ``Job`` asks of an ``Engine``."""
 
     forgets = False
 
@@ -77,11 +77,9 @@ class Static:
         self.rounds: list[Round] = []
         self.entered: list[Entered] = []
         self.servers = StoreServers(job.kernel)
-        self.on_over: Callable[[Round], object] = lambda round_: None
         self._job, self._linger = job, linger
 
-    def handler(self, process: Any, timeout: float) -> Handler:
-        agent = next(each for each in self._job.agents if each.process is process)
+    def handler(self, agent: Agent, _: object) -> Handler:
         given = self._job.given[agent.name]
         request = Request(
             "static",
@@ -118,7 +116,7 @@ class Static:
         round_ = self._numbered(number)
         if not round_.over:
             round_.over = why
-            self.on_over(round_)
+            self._job.round_over(round_)
 
     def _numbered(self, number: int) -> Round:
         while len(self.rounds) < number:
@@ -139,9 +137,6 @@ class Static:
         for name, store in self.servers.opened:
             if name == CONTROL and _END in store.keys and (said := parse_outcome(store.keys[_END])).end == "failed":
                 yield store.told_at[_END], said
-
-    def lose(self, handler: Handler, why: str) -> None:
-        """Nothing: there are no sessions."""
 
 
 class Handler(StaticHandler):
@@ -183,18 +178,17 @@ class StaticJob(Job):
         linger: float = 5.0,
         starts: bool = True,
     ) -> None:
-        self.timeout, self.nodes = timeout, nodes
+        self.timeout, self.nodes, self._linger = timeout, nodes, linger
         self.given: dict[str, Given] = {}
         self.hindered: dict[str, str] = {}
         """Agents to which something has happened that others may notice, and what."""
         self._supervised = True
-        super().__init__(
-            nodes, plan, options or Options(monitor_interval=1.0), seed=seed, timeout=timeout, starts=False
-        )
-        self.meeting = Static(self, nodes, linger)  # type: ignore[assignment]
-        self.meeting.on_over = self.round_over
+        super().__init__(nodes, plan, options or Options(monitor_interval=1.0), seed=seed, starts=False)
         for rank in range(nodes if starts else 0):
             self.join(rank)
+
+    def _meet(self, low: int, high: int, **_: Any) -> Any:
+        return Static(self, high, self._linger)
 
     def join(
         self,
@@ -212,8 +206,8 @@ class StaticJob(Job):
 
     @property
     def static(self) -> Static:
-        assert isinstance(self.meeting, Static)
-        return self.meeting
+        found: Static = self.meeting
+        return found
 
     # What happens
 

@@ -104,26 +104,6 @@ def test_writes_that_are_not_taken_for_a_while_end_nothing(seed: int) -> None:
     assert [each.restarts for each in world.nodes[:2]] == [0, 0]
 
 
-def test_an_outage_is_one_for_all_who_watch_each_other(seed: int) -> None:
-    """Who needs nothing of the service meanwhile would else begin to count when the first has given up."""
-    world = job(seed)
-    struck_at = strike(world, Faults(full=True), sessions=False)
-    assert world[0].place is not None
-    world[0].fail_with(world[0].place.round)
-    ended_within(world, struck_at)
-
-
-def test_nobody_is_missing_because_the_service_is_away(seed: int) -> None:
-    """The time to join is over in an outage, which has its own end."""
-    world = job(seed, timeout=OUTAGE_S / 4)
-    troubles.kill(world, world[1])
-    world.until(lambda: not world[0].works)
-    struck_at = strike(world, REFUSALS["token"])
-    world.run()
-    assert world[0].end == "EndpointLost"
-    assert (world[0].ended_at or 0.0) - struck_at >= OUTAGE_S - TTL_S
-
-
 def test_who_is_done_is_done_whatever_the_service_refuses(seed: int) -> None:
     world = job(seed)
     for each in world.nodes:
@@ -132,17 +112,6 @@ def test_who_is_done_is_done_whatever_the_service_refuses(seed: int) -> None:
     for each in world.nodes:
         assert does(world, each, each.handler.stay) == [None]
     assert world.now < struck_at + OUTAGE_S + TTL_S
-    world.scheduler.close()
-
-
-def test_who_cannot_be_asked_for_is_not_taken_for_done(seed: int) -> None:
-    world = job(seed)
-    first = world[0]
-    for faults, sessions in ((Faults(), False), (Faults(loses_answers=True), False), (REFUSALS["token"], True)):
-        strike(world, faults, sessions=sessions)
-        [peers] = does(world, first, first.handler.working_peers)
-        assert peers
-        assert not isinstance(peers, Exception)
     world.scheduler.close()
 
 
