@@ -16,7 +16,7 @@ from simulation.workers import Does
 
 TTL_S = 5.0
 _FAULTS = 5
-_WITHIN_S = 25.0
+_WITHIN_S = 20.0
 _STOPPING = (Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP)
 _NOTICE = Signals.SIGUSR1
 _STATES = {
@@ -50,7 +50,7 @@ class Faulty(RandomJob):
         self.job = self._job(seed)
         super().__init__(seed, cut, self.job.scheduler, self.job.network)
         random = self.job.scheduler.random
-        nodes = self._begin(random.choice([1, 2, 2, 3, 4]), random.randint(0, _FAULTS), _WITHIN_S)
+        nodes = self._begin(random.choice([1, 2, 2, 2, 3]), random.randint(0, _FAULTS), _WITHIN_S)
         self._settle(nodes, random)
         self.job.plan, self.job.options = self._plan, self._options(random)
         self.job.on_stage = self._look
@@ -121,7 +121,7 @@ class Faulty(RandomJob):
 
     def _plan(self, group: Any, local_rank: int) -> Does:
         random = self.job.scheduler.random
-        fails, runs = random.random() < 0.12, random.choice([3.0, 10.0, 20.0])
+        fails, runs = random.random() < 0.12, random.choice([3.0, 8.0, 15.0])
         left = Does(runs=float("inf"), ends_in=random.choice([0.1, None]))
         return Does(
             runs=random.random() * 15 if fails else runs,
@@ -190,7 +190,7 @@ class Faulty(RandomJob):
         if agent.workers:
             worker = rng.choice(agent.workers)
             worker.entry.state = "D"
-            self._later(rng, lambda: self.job.processes.release(worker.entry), 30.0)
+            self._later(rng, lambda: self.job.processes.release(worker.entry), 15.0)
 
     def _supervisor_is_killed(self, agent: Agent, rng: Random) -> None:
         if agent.machine.supervisors:

@@ -173,12 +173,6 @@ class Job:
     def now(self) -> float:
         return self.scheduler.now
 
-    def members(self) -> list[Agent]:
-        """The agents of the last round, in the order of their ranks."""
-        round_ = self.meeting.round
-        entered = [] if round_ is None else sorted(round_.members, key=lambda each: each.rank)
-        return [agent for each in entered for agent in self.agents if agent.process is each.process]
-
     # What is known
 
     @property

@@ -153,12 +153,12 @@ class EngineJob(RandomJob):
 
     def __init__(self, seed: int, cut: Cut) -> None:
         rng = random.Random(f"job {seed}")
-        low = rng.choice((1, 2, 2, 3))
-        high = low + rng.choice((0, 1, 2))
+        low = rng.choice((1, 2, 2, 2, 3))
+        high = low + rng.choice((0, 0, 1, 1, 2))
         self._ranked = ranked = rng.random() < 0.2
         nodes = rng.randint(low, high + 1)
         places = min(rng.choice((0, 0, 0, 2, 3)), nodes if cut.nodes is None else cut.nodes)
-        work = Work(seconds=rng.choice((10.0, 20.0, 40.0)), fails=(5.0,) if rng.random() < 0.15 else ())
+        work = Work(seconds=rng.choice((10.0, 15.0, 25.0)), fails=(5.0,) if rng.random() < 0.15 else ())
         most = high if cut.nodes is None else min(high, cut.nodes)
         world = self.world = World(
             seed,

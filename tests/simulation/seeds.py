@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -33,6 +34,7 @@ def job_of(seed: int, cut: Cut = ALL) -> RandomJob:
 
 def wrong_in(seeds: Iterable[int], report: Report) -> Iterator[str]:
     """Run these jobs; what was wrong, each with the command that tells the story of the smallest such job."""
+    logging.disable(logging.CRITICAL)  # nobody reads what nodes say
     gc.disable()
     gc.freeze()  # what there is now stays: no search for garbage looks through all modules
     try:
@@ -50,6 +52,7 @@ def wrong_in(seeds: Iterable[int], report: Report) -> Iterator[str]:
     finally:
         gc.collect()
         gc.enable()
+        logging.disable(logging.NOTSET)
 
 
 def digests(seeds: Iterable[int]) -> Iterator[str]:

@@ -74,7 +74,7 @@ class Static:
 
     def __init__(self, job: StaticJob, nodes: int, linger: float) -> None:
         self.low = self.high = nodes
-        self.rounds: list[Round] = []
+        self.rounds: dict[int, Round] = {}
         self.entered: list[Entered] = []
         self.servers = StoreServers(job.kernel)
         self._job, self._linger = job, linger
@@ -96,10 +96,6 @@ class Static:
         )
         return Handler(self, agent, request, given.rank)
 
-    @property
-    def round(self) -> Round | None:
-        return self.rounds[-1] if self.rounds else None
-
     def enter(self, handler: Handler, number: int, info: RoundInfo) -> Round:
         """A round is complete for a node."""
         where = info.bootstrap_store_info
@@ -107,21 +103,14 @@ class Static:
         address = where.master_addr, where.master_port
         job = sum(name == CONTROL for name, _ in self.servers.opened)
         self.entered.append(Entered(str(handler.process), job, number, info.rank, info.world_size, address))
-        round_ = self._numbered(number)
-        round_.members.append(handler)  # type: ignore[arg-type]
-        return round_
+        return self.rounds.setdefault(number, Round(number))
 
     def over(self, number: int, why: str) -> None:
         """Somebody has heard that a round is over."""
-        round_ = self._numbered(number)
+        round_ = self.rounds.setdefault(number, Round(number))
         if not round_.over:
             round_.over = why
             self._job.round_over(round_)
-
-    def _numbered(self, number: int) -> Round:
-        while len(self.rounds) < number:
-            self.rounds.append(Round(len(self.rounds) + 1, []))
-        return self.rounds[number - 1]
 
     @property
     def ended(self) -> Outcome | None:

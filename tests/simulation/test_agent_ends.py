@@ -105,7 +105,7 @@ def test_a_done_node_ends_with_the_code_of_the_one_that_fails_later() -> None:
 def test_a_node_whose_round_is_over_while_ranks_are_exchanged_joins_again() -> None:
     """Node 1 is lost before it has said what it runs."""
     job = Job(nodes=3, low=2, high=3)
-    job.until(lambda: job.meeting.round)
+    job.until(lambda: job.meeting.rounds)
     job[1].kill()
     job.run()
     assert job.codes == [0, None, 0]

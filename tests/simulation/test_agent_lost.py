@@ -16,7 +16,7 @@ LONG = Does(runs=60.0)
 
 def working(does: Does = LONG, options: Options | None = None, *, nodes: int = 2, low: int = 1) -> Job:
     job = Job(nodes, lambda *_: does, options, low=low, high=nodes, ttl=TTL_S)
-    job.until(lambda: job.members() and job.works())
+    job.until(job.works)
     return job
 
 
@@ -61,7 +61,7 @@ def test_a_worker_of_an_earlier_round_is_not_to_blame_for_the_end_of_a_later_one
     """It has failed with a lost node; the report of that is for its own round, however late it is."""
     plan = lambda group, local_rank: LONG if group.generation == 1 else Does(runs=5.0, code=3)  # noqa: E731
     job = Job(2, plan, Options(monitor_interval=10.0), low=1)
-    job.until(lambda: job.members() and job.works())
+    job.until(job.works)
     note_failure = job[0].handler.note_failure
     job[0].handler.note_failure = lambda failure: (job.scheduler.sleep(1.0), note_failure(failure))
     job[1].kill()
@@ -101,7 +101,7 @@ def test_workers_are_paused_while_nobody_knows_whether_their_round_holds_and_go_
 def test_paused_workers_whose_round_is_over_meanwhile_never_go_on() -> None:
     """Their session lives, but another node has come."""
     job = Job(2, lambda *_: LONG, low=1, high=3, ttl=TTL_S)
-    job.until(lambda: job.members() and job.works())
+    job.until(job.works)
     worker = job[1].workers[0]
     job[1].freeze()
     job.until(lambda: worker.entry.state == "T", 2 * TTL_S)
@@ -139,20 +139,15 @@ def test_a_session_that_ends_has_the_workers_killed_before_others_begin() -> Non
     assert job.restarts == [0, 0]
 
 
-def test_workers_end_with_their_supervisor_and_are_restarted_by_another() -> None:
-    job = working(options=Options(max_restarts=1))
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_workers_end_with_their_supervisor_and_are_restarted_by_another_or_the_job_ends(restarts: int) -> None:
+    job = working(options=Options(max_restarts=restarts))
     supervisor = job[1].machine.supervisor
     job.lose_supervisor(job[1], lambda: job.processes.signal(supervisor.entry, Signals.SIGKILL))
     job.run()
-    assert job.codes == [0, 0]
-    assert job.restarts[1] == 1
-    assert len(job[1].machine.supervisors) == 2
-
-
-def test_without_a_restart_the_end_of_a_supervisor_is_that_of_the_job() -> None:
-    job = working(nodes=1)
-    job.lose_supervisor(job[0], lambda: job.processes.signal(job[0].machine.supervisor.entry, Signals.SIGKILL))
-    assert job.run().codes == [137]
+    assert job.codes == ([0, 0] if restarts else [137, 137])
+    assert job.restarts[1] == restarts
+    assert len(job[1].machine.supervisors) == 1 + restarts
 
 
 def test_a_supervisor_that_was_stopped_by_a_signal_is_told_to_go_on() -> None:
@@ -193,21 +188,17 @@ def test_a_standstill_of_agent_and_supervisor_is_not_blamed_on_the_supervisor() 
     assert len(job[0].machine.supervisors) == 1
 
 
-def test_a_supervisor_that_is_lost_while_it_starts_workers_costs_a_restart() -> None:
-    job = Job(1, lambda *_: Does(), Options(workers=4, max_restarts=1))
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_supervisor_that_is_lost_while_it_starts_workers_costs_a_restart_or_ends_the_job_with_71(
+    restarts: int,
+) -> None:
+    job = Job(1, lambda *_: Does(), Options(workers=4, max_restarts=restarts))
     job.until(lambda: len(job[0].machine.workers) == 2)
     job.lose_supervisor(job[0], lambda: job.processes.signal(job[0].machine.supervisor.entry, Signals.SIGKILL))
     job.run()
-    assert job.codes == [0]
-    assert job.restarts == [1]
-    assert len(job[0].machine.workers) == 6
-
-
-def test_without_a_restart_a_supervisor_that_is_lost_while_it_starts_workers_ends_the_job_with_71() -> None:
-    job = Job(1, lambda *_: Does(), Options(workers=4))
-    job.until(lambda: len(job[0].machine.workers) == 2)
-    job.lose_supervisor(job[0], lambda: job.processes.signal(job[0].machine.supervisor.entry, Signals.SIGKILL))
-    assert job.run().codes == [71]
+    assert job.codes == ([0] if restarts else [71])
+    assert job.restarts == [restarts]
+    assert len(job[0].machine.workers) == 2 + 4 * restarts
 
 
 def test_signals_end_a_node_whose_supervisor_stands_still() -> None:

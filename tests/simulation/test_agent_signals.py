@@ -18,7 +18,7 @@ NOTICED = Options(preempt_grace=60.0, preempt_signals=frozenset({Signals.SIGUSR1
 
 def working(*, does: Does = ENDLESS, options: Options | None = None, nodes: int = 2, low: int = 1) -> Job:
     job = Job(nodes, lambda *_: does, options, low=low, high=nodes)
-    job.until(lambda: job.members() and job.works())
+    job.until(job.works)
     return job
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import queue
 import select
 import socket
 from collections.abc import Callable, Iterator
@@ -90,43 +89,6 @@ def test_a_seed_is_one_order_and_seeds_are_many() -> None:
     orders = [interleaved(seed) for seed in range(20)]
     assert orders == [interleaved(seed) for seed in range(20)]
     assert len({str(order) for order in orders}) > 10
-
-
-def test_what_waits_for_too_long_is_told_so(world: World) -> None:
-    threads, lock = world.threads, world.threads.Lock()
-
-    def holds() -> None:
-        with lock:
-            threads.sleep(10.0)
-
-    def waits() -> None:
-        threads.sleep(1.0)
-        world.note(lock.acquire(timeout=2.0))
-        world.note(lock.acquire(blocking=False))
-        world.note(threads.Event().wait(3.0))
-        with pytest.raises(queue.Empty):
-            threads.SimpleQueue().get(timeout=1.0)
-        world.note("empty")
-
-    assert world.run(holds, waits) == [(3.0, False), (3.0, False), (6.0, False), (7.0, "empty")]
-
-
-def test_a_condition_is_waited_for_and_its_lock_is_free_meanwhile(world: World) -> None:
-    changed, items = world.threads.Condition(), list[int]()
-
-    def takes() -> None:
-        with changed:
-            world.note(changed.wait_for(lambda: items, 60.0))
-
-    def gives() -> None:
-        world.threads.sleep(2.0)
-        with changed:
-            items.append(7)
-            changed.notify_all()
-        with pytest.raises(RuntimeError):
-            changed.notify()
-
-    assert world.run(takes, gives) == [(2.0, [7])]
 
 
 def test_a_killed_process_has_no_more_effect(world: World) -> None:

@@ -48,29 +48,6 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     world.scheduler.close()
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_watch_tells_everything_once_and_in_order(seed: int) -> None:
-    world, told = World(seed), list[Event]()
-
-    def does() -> None:
-        session = world.open()
-        session.put({"x/0": b"", "y/0": b""}, timeout=5)
-        watch = session.watch("x/", told.extend, timeout=5)
-        for number in range(1, 20):
-            session.put({f"x/{number}": b"", f"y/{number}": b""}, timeout=5)
-        session.delete(["x/3"], timeout=5)
-        world.threads.sleep(5)
-        watch.cancel()
-        session.put({"x/late": b""}, timeout=5)
-        world.threads.sleep(5)
-
-    world.run(does)
-    assert [each.key for each in told] == [f"x/{number}" for number in range(20)] + ["x/3"]
-    assert told[-1].value is None
-    revisions = [each.revision for each in told]
-    assert revisions == sorted(set(revisions))
-
-
 def test_over_another_connection_a_watch_misses_nothing_that_is_compacted_and_requests_are_asked_again() -> None:
     world, told, written = World(by_connection=False), list[Event](), list[int | None]()
     mine, other, session = world.process("mine"), world.process("other"), list[Session]()
@@ -155,37 +132,6 @@ def test_a_session_lives_through_a_short_outage(world: World) -> None:
 
     world.run(does)
     assert world.lost == []
-
-
-def test_leases_outlive_a_restart_with_memory() -> None:
-    world = World(by_connection=False)
-
-    def does() -> None:
-        session = world.open()
-        session.put({"a": b""}, ephemeral=True, timeout=5)
-        world.network.kill(world.service.process)
-        world.threads.sleep(1.0)
-        world.service.start()
-        world.threads.sleep(TTL)
-        held, _ = session.list("", timeout=5)
-        assert len(held) == 1
-
-    world.run(does)
-    assert world.lost == []
-
-
-def test_one_session_can_end_another_whose_process_is_gone(world: World) -> None:
-    mine = world.process("mine")
-    world.run(lambda: world.open().put({"here": b""}, ephemeral=True, timeout=5), mine)
-    world.network.crash(mine.host)
-
-    def does() -> None:
-        session = world.open()
-        assert session.end_session("here", timeout=5)
-        assert not session.end_session("here", timeout=5)
-        assert session.list("", timeout=5)[0] == []
-
-    world.run(does)
 
 
 def test_a_service_that_is_slow_or_loses_answers_has_done_what_was_asked(world: World) -> None:

@@ -208,16 +208,6 @@ def _dialled(runtime: SimulatedRuntime) -> Any:
     return connection
 
 
-@pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n", b"\0\0\0\0\0\0"], ids=["http", "magic"])
-def test_who_does_not_greet_is_hung_up_on(world: World, client: SimulatedRuntime, said: bytes) -> None:
-    def asks() -> bytes:
-        connection = _dialled(client)
-        connection.sendall(said)
-        return bytes(connection.recv(1))
-
-    assert world.run(asks, client) == b""
-
-
 # What our clients see
 
 
@@ -258,19 +248,6 @@ def test_a_process_that_stands_still_answers_later(world: World, client: Simulat
     value, took, reason = world.run(asks, client)
     assert (value, bool(reason)) == ("1", True)
     assert took > 20.0
-
-
-def test_a_process_that_ends_takes_its_store_along(world: World, client: SimulatedRuntime) -> None:
-    lost = list[Exception]()
-
-    def asks() -> None:
-        store = store_of(client)
-        KeyWatch(SERVER, PORT, "k", lambda value: None, lost.append, client)
-        world.after(1.0, lambda: world.network.kill(world.of(world.server)))
-        store.get("k")
-
-    assert isinstance(world.run(asks, client), StoreLost)
-    assert len(lost) == 1
 
 
 @pytest.mark.parametrize("happens", ["crash", "cut"])

@@ -33,8 +33,6 @@ class Round:
     """One round, as those who are in it have entered it."""
 
     number: int
-    members: list[Any]
-    """Their handlers."""
     over: str = ""
     """Why it is over, if it is."""
 
@@ -110,11 +108,6 @@ class Engine:
         self.waiting: list[Thread] = []
         """Who waits in an agents' store."""
 
-    @property
-    def round(self) -> Round | None:
-        """The newest."""
-        return max(self.rounds.values(), key=lambda each: each.number, default=None)
-
     def handler(self, agent: Agent, rank: int | None) -> Handler:
         request = Request(
             "simulated",
@@ -150,8 +143,6 @@ class Handler(ElasticHandler):
     def __init__(self, engine: Engine, agent: Agent, request: Request) -> None:
         self._engine, self.process = engine, agent.process
         self.mine: Round | None = None
-        self.rank = 0
-        """Its own, in the last round that it has entered."""
         super().__init__(
             Coordination(engine.service, agent.runtime),  # type: ignore[arg-type]
             request,
@@ -169,8 +160,7 @@ class Handler(ElasticHandler):
         assert where is not None
         at = where.master_addr, where.master_port
         number = int(self.worker_env()["RDZV_ROUND"])
-        self.rank, self.mine = info.rank, self._engine.rounds.setdefault(at, Round(number, []))
-        self.mine.members.append(self)
+        self.mine = self._engine.rounds.setdefault(at, Round(number))
         agents = AgentsStore(self._engine, self._dialled, number, self._engine.stores.setdefault(at, {}))
         return RoundInfo(agents, info.rank, info.world_size, where)
 
