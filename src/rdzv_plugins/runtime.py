@@ -57,7 +57,7 @@ EPOLLIN, EPOLLOUT = int(getattr(select, "EPOLLIN", 0)), int(getattr(select, "EPO
 """Of Linux, as is ``epoll``."""
 POLLRDHUP, SOCK_NONBLOCK = int(getattr(select, "POLLRDHUP", 0)), int(getattr(sockets, "SOCK_NONBLOCK", 0))
 TCP_KEEPIDLE, TCP_KEEPINTVL = int(getattr(sockets, "TCP_KEEPIDLE", 0)), int(getattr(sockets, "TCP_KEEPINTVL", 0))
-TCP_KEEPCNT = int(getattr(sockets, "TCP_KEEPCNT", 0))
+TCP_KEEPCNT, TCP_USER_TIMEOUT = int(getattr(sockets, "TCP_KEEPCNT", 0)), int(getattr(sockets, "TCP_USER_TIMEOUT", 0))
 
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

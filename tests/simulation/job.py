@@ -11,7 +11,7 @@ from typing import Any
 
 from rdzv_launcher.run.agent.events import BarrierOver, DoneWithout, SignalArrived
 from rdzv_launcher.run.agent.limits import Limits
-from rdzv_launcher.run.agent.steps import Leave, NoteLeaving
+from rdzv_launcher.run.agent.steps import Join, Leave, NoteLeaving
 from rdzv_plugins.errors import JobHung
 from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.runtime import Signals
@@ -198,7 +198,9 @@ class Job:
         older = [
             each.entry.pid
             for other in self.agents
-            if other.entry.lives and other.works  # otherwise they are being ended, and their round does not hold
+            if other.entry.lives
+            and other.works  # otherwise they are being ended, and their round does not hold
+            and not (other.process.frozen and other.machine.supervisor.process.frozen)  # nobody who could end them
             for each in other.workers
             if self._round_of.get(each.entry.pid, round_) < round_ and each.entry.state == "R"
         ]
@@ -257,7 +259,8 @@ class Job:
 
         def look() -> None:
             stood = agent.process.frozen or agent.entry.continued_at >= began
-            if agent.entry.lives and agent.handler.mine is round_ and not stood:
+            on = any(time >= began and isinstance(step, Join) for time, _, step in agent.story)  # to the next round
+            if agent.entry.lives and agent.handler.mine is round_ and not stood and not on:
                 waited = self.now - began
                 self.judge("I13", of(agent), f"{agent.name} is {agent.stage} {waited:.0f} s after the end of its round")
 
@@ -273,8 +276,8 @@ class Job:
 
     def _is_part(self, agent: Agent) -> bool:
         """Whether it can hear of the end of the job: one that came, or went on, after it may find all others gone."""
-        came = next((time for time, _, _ in agent.story), self.now)
-        return not (self.meeting.forgets and max(came, agent.entry.continued_at) > self.meeting.ended_at)
+        ended_at = self.meeting.ended_at
+        return not self.meeting.forgets or max(self.meeting.came(agent), agent.entry.continued_at) <= ended_at
 
     def _supervised_at(self, agent: Agent) -> float:
         """Until when its supervisor stood still."""

@@ -121,6 +121,8 @@ class Socket(Descriptor):
             self._keeps_alive = bool(value)
         elif level == real.IPPROTO_TCP and option in self._asks:
             self._asks[option] = value
+        elif (level, option) == (real.IPPROTO_TCP, real.TCP_USER_TIMEOUT) and self._end is not None:
+            self._end.resends = value / 1000
         if self._keeps_alive and self._end is not None:
             idle, interval, count = self._asks.values()
             self._end.keep_alive = float(idle + interval * count)

@@ -24,7 +24,7 @@ _SLOW_S = 0.3
 _SLOW = 0.02
 """How often something takes up to ``_SLOW_S``."""
 _RESENT_S = 924.6
-"""So long Linux sends again what nobody confirms (tcp_retries2)."""
+"""So long Linux sends again what nobody confirms (tcp_retries2), unless TCP_USER_TIMEOUT says another time."""
 
 
 class End:
@@ -47,6 +47,8 @@ class End:
         """Whether its process has left something unread."""
         self.keep_alive: float | None = None
         """After so many seconds of silence its kernel gives the other side up; None: it does not ask."""
+        self.resends = _RESENT_S
+        """So long its kernel sends again what nobody confirms: meanwhile it does not ask."""
         self._under_way: deque[Callable[[], None]] = deque()
         self._last = 0.0
 
@@ -86,10 +88,10 @@ class End:
                 return
             if now != since:  # they have heard each other in between, or there was another cause
                 self.note_silence(now)
-            elif not self._under_way or limit == _RESENT_S:  # while it sends again, it does not ask
+            elif not self._under_way or limit == self.resends:
                 self.take(lambda: self.hear_of_the_end("silent"))
 
-        for limit in (self.keep_alive, _RESENT_S if self._under_way or self.keep_alive else None):
+        for limit in (self.keep_alive, self.resends if self._under_way or self.keep_alive else None):
             if limit is not None:
                 self._network.scheduler.at(since + limit, lambda limit=limit: give_up(limit))
 

@@ -365,6 +365,21 @@ def test_a_host_of_node_rank_0_that_is_gone_is_noticed_in_every_stage(seed: int,
         assert ended_at(agent) < crashed_at + 2 * KEEP_ALIVE_S + 30.0
 
 
+@pytest.mark.parametrize("after", [0.01, 0.02, 0.03])
+def test_a_host_that_is_gone_is_noticed_although_all_that_was_sent_to_it_is_sent_again(seed: int, after: float) -> None:
+    """Its kernel has confirmed nothing yet: then the others' kernels do not ask whether it is there."""
+    job = StaticJob(3, lambda *_: Does(runs=500.0), seed=seed, starts=False, timeout=100.0)
+    for rank in (0, 1):
+        job.join(rank)
+    job.until(lambda: all(each.stage == "joining" for each in job.agents))
+    job.after(after)
+    job.crash(job[0])
+    crashed_at = job.now
+    job.run()
+    assert job.codes[1] in (68, 75)
+    assert ended_at(job[1]) < crashed_at + 100.0 + KEEP_ALIVE_S + SETTLED_S
+
+
 def test_a_node_that_is_cut_off_for_long_ends_by_itself(seed: int) -> None:
     job = working(seed, 3, options=RETRIES)
     job.cut(job[2], 300.0)

@@ -248,7 +248,10 @@ def nonsense(world: World, key: str) -> None:
 
 
 def two_with_one_rank(world: World, node: Node) -> None:
-    """Somebody starts another node with the rank of this one, by mistake."""
+    """Somebody starts another node with the rank of this one, by mistake: whoever is heard of first has the rank."""
+    key = node.handler and f"members/{node.handler._self.me.node_id}"
+    if not any(key in each.store.keys for each in world.services):
+        node.hindered = True
     world.add(rank=node.request.node_rank).hindered = True
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.elastic.handler import ElasticHandler
-from rdzv_plugins.elastic.keys import END
+from rdzv_plugins.elastic.keys import END, MEMBERS
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.errors import StoreLost, StoreTimeout
 from rdzv_plugins.interfaces import Outcome, Request, RoundEvent, RoundInfo
@@ -33,6 +34,8 @@ class Round:
     """One round, as those who are in it have entered it."""
 
     number: int
+    said: int = 0
+    """Its number as the engine says it: a service that has forgotten the job counts from 1 again."""
     over: str = ""
     """Why it is over, if it is."""
 
@@ -91,7 +94,7 @@ class Engine:
     """What the agents of a job meet by, and what is known about it."""
 
     forgets = True
-    """When all nodes have gone, whoever comes then is the first of another job."""
+    """When all nodes have gone, whoever comes then is the first of another job: then there is ``came``, too."""
 
     def __init__(self, job: Job, low: int, high: int, *, by_connection: bool, **options: Any) -> None:
         self.low, self.high, self.scheduler = low, high, job.scheduler
@@ -99,6 +102,8 @@ class Engine:
         """Those that somebody has entered, by where their store is."""
         self.ended: Outcome | None = None
         self.ended_at = 0.0
+        self._came: dict[str, float] = {}
+        """When each node became a member for the first time, by its key."""
         self.stores: dict[tuple[str, int], dict[str, bytes]] = {}
         self.on_over = job.round_over
         self.service = Service(job.network, by_connection=by_connection)
@@ -130,6 +135,13 @@ class Engine:
         """A node has ended the job once the service knows: it may be stopped before it has said so."""
         if key == END and value is not None and self.ended is None and (said := parse_outcome(value)).end == "failed":
             self.ended, self.ended_at = said, self.scheduler.now
+        if key.startswith(MEMBERS):
+            self._came.setdefault(key, self.scheduler.now)
+
+    def came(self, agent: Agent) -> float:
+        """When the service heard of it first: ``inf`` if never."""
+        known = agent.handler is not None and f"{MEMBERS}{agent.handler._self.me.node_id}"
+        return self._came.get(known, inf) if known else inf
 
     def lose(self, handler: Handler) -> None:
         """The service ends the session of a node, if it has one."""
@@ -160,12 +172,13 @@ class Handler(ElasticHandler):
         assert where is not None
         at = where.master_addr, where.master_port
         number = int(self.worker_env()["RDZV_ROUND"])
-        self.mine = self._engine.rounds.setdefault(at, Round(number))
+        rounds = self._engine.rounds
+        self.mine = rounds.setdefault(at, Round(len(rounds) + 1, said=number))
         agents = AgentsStore(self._engine, self._dialled, number, self._engine.stores.setdefault(at, {}))
         return RoundInfo(agents, info.rank, info.world_size, where)
 
     def _hear(self, event: RoundEvent) -> None:
         mine = self.mine
-        if event.kind == "over" and mine is not None and mine.number == event.round and not mine.over:
+        if event.kind == "over" and mine is not None and mine.said == event.round and not mine.over:
             mine.over = event.reason
             self._engine.on_over(mine)

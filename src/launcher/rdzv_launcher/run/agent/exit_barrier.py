@@ -65,6 +65,7 @@ class ExitBarrier:
             if must_join_again(self._handler):  # the one whose agent serves the store
                 logger.info("the round was over in the exit barrier (%s): this node's workers run again", error)
                 return MustRunAgain()
+            self._handler.raise_if_ended()
             logger.warning("this node is done, but could not wait for the others: %s", error)
             return BarrierOver()
 
