@@ -1,15 +1,16 @@
 #include "rdzv/event_loop.hpp"
 
-#include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
-#include <time.h>
-
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <fcntl.h>
+#include <iterator>
 #include <new>
+#include <pthread.h>
+#include <signal.h>
 #include <system_error>
+#include <time.h>
 
 namespace rdzv {
 
@@ -25,6 +26,8 @@ std::int64_t clock_ns(clockid_t clock) {
   clock_gettime(clock, &now);
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
+
+constexpr int kMostReads = 64;  // of who has to have said something, and may have said much before it
 
 }  // namespace
 
@@ -322,6 +325,243 @@ void EventLoop::close(Connection& connection, Refusal why) {
     slot->loop.index = here.index;
   }
   connections_here_.pop_back();
+}
+
+// What an event loop tells those who wait or watch: what was done for others.
+
+void EventLoop::deliver() {
+  auto& late = work_.context.wakes;
+  work_.wakes.insert(work_.wakes.end(), std::make_move_iterator(late.begin()), std::make_move_iterator(late.end()));
+  late.clear();
+  // what a trunk is told of a wake is a push to its connection
+  tell_trunks(work_.wakes, work_.context.pushes);
+  deliver_pushes();
+  if (work_.wakes.empty()) {
+    return;
+  }
+  counters_.wakes.add(work_.wakes.size());
+  for (auto& waiter : work_.wakes) {
+    if (relay_ && waiter->writes) {
+      relay_->given_up(*waiter);
+    } else if (waiter->loop == index_) {
+      told(*waiter);
+    } else {
+      outgoing_[waiter->loop].push_back(std::move(waiter));
+    }
+  }
+  work_.wakes.clear();
+  for (std::size_t loop = 0; loop < outgoing_.size(); ++loop) {
+    if (!outgoing_[loop].empty()) {
+      loop_group_.loops[loop]->mailbox().post(std::move(outgoing_[loop]));
+    }
+  }
+}
+
+void EventLoop::send_dirty() {
+  deliver();
+  while (!dirty_.empty()) {
+    std::vector<Connection*> now;
+    now.swap(dirty_);
+    for (Connection* connection : now) {
+      connection->loop.dirty = false;
+      step(*connection, EPOLLOUT);  // which may set keys in its turn, if requests had to wait for these replies
+    }
+    deliver();
+  }
+}
+
+void EventLoop::told(const Waiter& waiter) {
+  auto* const connection = static_cast<Connection*>(waiter.owner);
+  if (connection != nullptr && !connection->loop.closed && connection->woken(waiter)) {
+    mark_dirty(*connection);
+  }
+}
+
+void EventLoop::mark_dirty(Connection& connection) {
+  if (!connection.loop.dirty) {
+    connection.loop.dirty = true;
+    dirty_.push_back(&connection);
+  }
+}
+
+void EventLoop::told(const Subscriber& subscriber) {
+  auto* const connection = static_cast<Connection*>(subscriber.owner);
+  if (connection != nullptr && !connection->loop.closed && connection->pushed()) {
+    mark_dirty(*connection);
+  }
+}
+
+void EventLoop::deliver_pushes() {
+  auto& pushes = work_.context.pushes;
+  if (pushes.empty()) {
+    return;
+  }
+  for (auto& subscriber : pushes) {
+    if (subscriber->loop == index_) {
+      told(*subscriber);
+    } else {
+      outgoing_pushes_[subscriber->loop].push_back(std::move(subscriber));
+    }
+  }
+  pushes.clear();
+  for (std::size_t loop = 0; loop < outgoing_pushes_.size(); ++loop) {
+    if (!outgoing_pushes_[loop].empty()) {
+      loop_group_.loops[loop]->mailbox().post(std::move(outgoing_pushes_[loop]));
+    }
+  }
+}
+
+// Sessions and trunks that fall silent, on their event loop.
+
+void EventLoop::note_session(Connection& connection) {
+  Lease& lease = *connection.lease();
+  if (lease.listed_ms < 0) {
+    lease.listed_ms = std::min(connection.lease_ends_ms(), recall_due_ms(connection));
+    sessions_.emplace(lease.listed_ms, &connection);
+  }
+}
+
+void EventLoop::forget_session(Connection& connection) {
+  if (const Lease* const lease = connection.lease(); lease != nullptr && lease->listed_ms >= 0) {
+    sessions_.erase({lease->listed_ms, &connection});
+  }
+}
+
+std::int64_t EventLoop::recall_due_ms(const Connection& connection) const {
+  const std::int64_t due_ms = connection.recall_due_ms();
+  return due_ms == INT64_MAX ? due_ms : due_ms - work_.context.stalled_ms;
+}
+
+void EventLoop::note_recall(Connection& connection) {
+  if (connection.is_trunk() && recall_due_ms(connection) < connection.lease()->listed_ms) {
+    forget_session(connection);
+    connection.lease()->listed_ms = -1;
+    note_session(connection);
+  }
+}
+
+void EventLoop::expire_sessions() {
+  // Whoever was heard meanwhile is put where it belongs now: a keep-alive itself has changed nothing here.
+  const std::int64_t now_ms = work_.context.running_ms();
+  while (!sessions_.empty() && sessions_.begin()->first <= now_ms) {
+    Connection& connection = *sessions_.begin()->second;
+    if (connection.keyspace().pause.paused()) {
+      connection.excuse(work_.context);
+    }
+    const auto keeps = [&] { return !connection.loop.closed && recall_due_ms(connection) <= now_ms; };
+    if ((connection.lease_ends_ms() <= now_ms || keeps()) && connection.reads()) {
+      step(connection, EPOLLIN);  // what has come and was not read yet, because this loop was late, counts
+      for (int i = 0; i < kMostReads && keeps() && connection.reads(); ++i) {
+        step(connection, EPOLLIN);
+      }
+    }
+    if (connection.loop.closed) {
+      continue;
+    }
+    if (keeps()) {
+      connection.trunk()->distrust(work_.context.wakes);
+      close(connection, Refusal::kKeepsValue);
+      continue;
+    }
+    if (connection.lease_ends_ms() <= now_ms) {
+      close(connection, connection.is_trunk() ? Refusal::kTrunkSilent : Refusal::kSessionExpired);
+      continue;
+    }
+    forget_session(connection);
+    connection.lease()->listed_ms = -1;
+    note_session(connection);
+  }
+}
+
+void EventLoop::end_trunk(Connection& connection) {
+  if (const auto trunk = connection.end()) {
+    const std::int64_t now_ms = work_.context.running_ms();
+    leaving_.emplace(std::max(trunk->held_until_ms(), now_ms), trunk);
+    leaving_.emplace(now_ms + trunk->traits().grace_ms, trunk);
+  }
+}
+
+void EventLoop::expire_trunks() {
+  const std::int64_t now_ms = work_.context.running_ms();
+  while (!leaving_.empty() && leaving_.begin()->first <= now_ms) {
+    const auto trunk = leaving_.begin()->second;
+    leaving_.erase(leaving_.begin());
+    if (trunk->keyspace().pause.paused()) {  // its proxy could not come back meanwhile
+      leaving_.emplace(now_ms + trunk->traits().grace_ms, trunk);
+      continue;
+    }
+    // its proxy may have come back since, and have left again: then another entry is about that
+    const auto keys = trunk->expire(now_ms, work_.context.wakes);
+    for (const std::string& key : keys) {
+      if (relay_) {
+        relay_->unwant(key);
+      }
+    }
+  }
+}
+
+// What the event loop of a proxy does besides.
+
+void EventLoop::become_proxy(Upstream& upstream, const std::shared_ptr<ServedKeyspace>& keys) {
+  relay_ = std::make_unique<Relay>(static_cast<Host&>(*this), work_.context, keys, upstream);
+  upstream_ = &upstream;
+  work_.context.relay = relay_.get();
+  upstream.start(*relay_, epoll_.get(), work_.context.now_ms);
+}
+
+void EventLoop::answer(void* connection, std::string_view raw) {
+  auto& client = *static_cast<Connection*>(connection);
+  if (!client.loop.closed && client.refusal() == Refusal::kNone) {
+    client.answered(raw);
+    mark_dirty(client);
+  }
+}
+
+void EventLoop::go_on(void* connection) {
+  auto& client = *static_cast<Connection*>(connection);
+  if (!client.loop.closed) {
+    client.go_on();
+    mark_dirty(client);
+  }
+}
+
+void EventLoop::refuse(void* connection, Refusal why) {
+  auto& client = *static_cast<Connection*>(connection);
+  if (!client.loop.closed) {
+    client.refuse(why);
+    mark_dirty(client);
+  }
+}
+
+void EventLoop::close_all(const std::string& why) {
+  for (const auto& client : connections_here_) {
+    refuse(client.get(), Refusal::kRootLost);  // closed at the end of the turn: one of them may be being served
+  }
+  loop_group_.log.always("lost: " + why);
+}
+
+std::unordered_set<std::uint64_t> EventLoop::cut_trunks() {
+  std::unordered_set<std::uint64_t> cut;
+  for (const auto& client : connections_here_) {
+    if (client->is_trunk() && client->refusal() == Refusal::kNone) {
+      cut.insert(client->token());
+      refuse(client.get(), Refusal::kTrunkSilent);
+    }
+  }
+  return cut;
+}
+
+void EventLoop::finish_turn() {
+  std::uint64_t requests = 0;
+  for (const Count& count : counters_.requests) {
+    requests += count.get();
+  }
+  do {
+    send_dirty();
+    graveyard_.clear();  // with what they have waited for
+    relay_->end_turn();
+    upstream_->end_turn(work_.context.now_ms, requests);
+  } while (!dirty_.empty() || !work_.wakes.empty() || !work_.context.wakes.empty() || !work_.context.pushes.empty());
 }
 
 }  // namespace rdzv

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "rdzv/utf8.hpp"
+#include "rdzv/text.hpp"
 
 namespace rdzv {
 

@@ -1,16 +1,122 @@
 #include "rdzv/peer.hpp"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-
 #include <algorithm>
+#include <arpa/inet.h>
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
 #include <cstring>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <memory>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string>
+#include <sys/socket.h>
+
+#include "rdzv/unique_fd.hpp"
 
 namespace rdzv {
 
 namespace {
+
 constexpr std::array<unsigned char, 12> kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+
+// One end of a connection. IPv4 within IPv6 is IPv4.
+struct End {
+  int family = AF_UNSPEC;
+  std::uint16_t port = 0;  // as on the wire, as is the address
+  std::array<std::uint32_t, 4> address{};
+};
+
+End end_of(const sockaddr_storage& from) {
+  End end;
+  if (from.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(from);
+    end = {AF_INET, v4.sin_port, {v4.sin_addr.s_addr}};
+  } else if (from.ss_family == AF_INET6) {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(from);
+    end = {AF_INET6, v6.sin6_port, {}};
+    std::memcpy(end.address.data(), &v6.sin6_addr, sizeof v6.sin6_addr);
+    if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+      end = {AF_INET, v6.sin6_port, {end.address[3]}};
+    }
+  }
+  return end;
 }
+
+enum class Answer { kFound, kClosed, kNone, kUnknown };
+
+Answer ask_kernel(const End& theirs, const End& ours, uid_t& owner) {
+  const UniqueFd netlink(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
+  struct {
+    nlmsghdr header;
+    inet_diag_req_v2 request;
+  } question{};
+  question.header.nlmsg_len = sizeof question;
+  question.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
+  question.header.nlmsg_flags = NLM_F_REQUEST;
+  question.request.sdiag_family = static_cast<std::uint8_t>(theirs.family);
+  question.request.sdiag_protocol = IPPROTO_TCP;
+  question.request.idiag_states = ~0u;
+  question.request.id.idiag_sport = theirs.port;
+  question.request.id.idiag_dport = ours.port;
+  std::copy(theirs.address.begin(), theirs.address.end(), question.request.id.idiag_src);
+  std::copy(ours.address.begin(), ours.address.end(), question.request.id.idiag_dst);
+  question.request.id.idiag_cookie[0] = question.request.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+  if (!netlink || send(netlink.get(), &question, sizeof question, 0) != static_cast<ssize_t>(sizeof question)) {
+    return Answer::kUnknown;
+  }
+  alignas(nlmsghdr) char answer[4096];
+  const ssize_t size = recv(netlink.get(), answer, sizeof answer, MSG_DONTWAIT);  // it is there: the kernel answers at once
+  const auto& header = reinterpret_cast<const nlmsghdr&>(answer);
+  if (size >= static_cast<ssize_t>(NLMSG_LENGTH(sizeof(inet_diag_msg))) && header.nlmsg_type == SOCK_DIAG_BY_FAMILY) {
+    const auto& found = *reinterpret_cast<const inet_diag_msg*>(answer + NLMSG_HDRLEN);
+    owner = found.idiag_uid;
+    // what its process has closed is nobody's any more: older kernels show it as root's
+    return found.idiag_state == TCP_ESTABLISHED && found.idiag_inode != 0 ? Answer::kFound : Answer::kClosed;
+  }
+  if (size >= static_cast<ssize_t>(NLMSG_LENGTH(sizeof(nlmsgerr))) && header.nlmsg_type == NLMSG_ERROR &&
+      reinterpret_cast<const nlmsgerr*>(answer + NLMSG_HDRLEN)->error == -ENOENT) {
+    return Answer::kNone;
+  }
+  return Answer::kUnknown;
+}
+
+std::string as_in_table(const End& end) {
+  std::string text;
+  for (std::size_t i = 0; i < (end.family == AF_INET ? 1 : 4); ++i) {
+    char word[16];
+    std::snprintf(word, sizeof word, "%08X", end.address[i]);
+    text += word;
+  }
+  char port[8];
+  std::snprintf(port, sizeof port, ":%04X", ntohs(end.port));
+  return text + port;
+}
+
+std::optional<uid_t> search_tables(const End& theirs, const End& ours) {
+  const auto both = [&](const std::string& prefix) {
+    return " " + prefix + as_in_table(theirs) + " " + prefix + as_in_table(ours) + " ";
+  };
+  const std::string plain = both(""), mapped = both("0000000000000000FFFF0000");
+  for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    const std::unique_ptr<FILE, int (*)(FILE*)> table(std::fopen(path, "re"), &std::fclose);
+    for (char line[512]; table && std::fgets(line, sizeof line, table.get()) != nullptr;) {
+      unsigned uid = 0, state = 0;
+      unsigned long inode = 0;
+      if ((std::strstr(line, plain.c_str()) != nullptr || std::strstr(line, mapped.c_str()) != nullptr) &&
+          std::sscanf(line, "%*s %*s %*s %x %*s %*s %*s %u %*s %lu", &state, &uid, &inode) == 3) {
+        return state == TCP_ESTABLISHED && inode != 0 ? std::optional<uid_t>(uid) : std::nullopt;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
 
 bool Peer::is_loopback() const {
   if (std::equal(kMapped.begin(), kMapped.end(), address.begin())) {
@@ -53,6 +159,28 @@ Peer peer_of(const sockaddr_storage& address) {
     peer.port = ntohs(v4.sin_port);
   }
   return peer;
+}
+
+std::optional<uid_t> peer_owner(int fd) {
+  sockaddr_storage here{}, there{};
+  socklen_t here_size = sizeof here, there_size = sizeof there;
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&here), &here_size) < 0 ||
+      getpeername(fd, reinterpret_cast<sockaddr*>(&there), &there_size) < 0) {
+    return std::nullopt;
+  }
+  const End theirs = end_of(there), ours = end_of(here);
+  uid_t owner = 0, own = 0;
+  Answer answer = ask_kernel(theirs, ours, owner);
+  if (answer == Answer::kNone && ask_kernel(ours, theirs, own) == Answer::kNone) {
+    answer = Answer::kUnknown;  // it does not find this end either: it has not got the module that answers
+  }
+  switch (answer) {
+    case Answer::kFound: return owner;
+    case Answer::kClosed:
+    case Answer::kNone: return std::nullopt;
+    case Answer::kUnknown: break;
+  }
+  return search_tables(theirs, ours);
 }
 
 }  // namespace rdzv

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "frames.hpp"
+#include "rdzv/framing.hpp"
 #include "rdzv/relayed_protocol.hpp"
 #include "rdzv/trunk_protocol.hpp"
 

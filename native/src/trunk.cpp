@@ -6,7 +6,7 @@
 #include "rdzv/clock.hpp"
 #include "rdzv/served_keyspace.hpp"
 #include "rdzv/relay.hpp"
-#include "trunk_frames.hpp"
+#include "rdzv/framing.hpp"
 
 namespace rdzv {
 

@@ -206,7 +206,7 @@ TEST(names_that_are_not_utf8_are_refused_and_the_session_goes_on) {
   Room room;
   Framed one(room), watcher(room);
   watcher.ask(wire::watch(2, 1, ""));
-  for (const std::string& name : {"m/\x94", "\xc3", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xc0\xaf"}) {
+  for (const std::string name : {"m/\x94", "\xc3", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xc0\xaf"}) {
     const std::string refused[] = {wire::put(1, {"a", "1", name, "2"}), wire::put_if(1, name, 0, {"a", "1"}),
                                    wire::remove(1, {"a", name}),        wire::remove_if(1, name, 0, {"a"}),
                                    wire::list(1, name),                 wire::watch(1, 7, name)};

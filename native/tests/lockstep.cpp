@@ -3,7 +3,7 @@
 #include <stdexcept>
 
 #include "coordination.hpp"
-#include "rdzv/utf8.hpp"
+#include "rdzv/text.hpp"
 #include "requests.hpp"
 
 namespace rdzv::test {

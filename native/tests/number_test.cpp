@@ -1,5 +1,5 @@
 // Numbers in values, against the standard library, which is what torch's server reads them with.
-#include "rdzv/number.hpp"
+#include "rdzv/text.hpp"
 
 #include <stdexcept>
 

@@ -7,4 +7,11 @@ namespace rdzv {
 
 std::int64_t monotonic_ms();
 
+// For how long one who is silent counts as there. Kept for sessions and for trunks, by their event loop.
+struct Lease {
+  std::int64_t ttl_ms = 0;
+  std::int64_t heard_ms = 0;    // when its client last sent something: LoopContext::running_ms()
+  std::int64_t listed_ms = -1;  // when the event loop looks at it again; kept there. -1: it does not know of it
+};
+
 }  // namespace rdzv

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "rdzv/client_context.hpp"
-#include "rdzv/lease.hpp"
+#include "rdzv/clock.hpp"
 #include "rdzv/output.hpp"
 #include "rdzv/protocol.hpp"
 #include "rdzv/trunk.hpp"

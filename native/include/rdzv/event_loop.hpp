@@ -108,7 +108,7 @@ class EventLoop : private Host {
   void sweep();
   int timeout_ms() const;
 
-  // notify.cpp
+  // What those who wait or watch are told.
   void deliver();  // wakes and pushes
   void deliver_pushes();
   void told(const Waiter& waiter);
@@ -116,7 +116,7 @@ class EventLoop : private Host {
   void mark_dirty(Connection& connection);
   void send_dirty();
 
-  // proxy_loop.cpp
+  // What the loop of a proxy does besides.
   void answer(void* connection, std::string_view raw) override;
   void go_on(void* connection) override;
   void refuse(void* connection, Refusal why) override;
@@ -125,7 +125,7 @@ class EventLoop : private Host {
   std::unordered_set<std::uint64_t> cut_trunks() override;
   void finish_turn();
 
-  // loop_sessions.cpp
+  // Sessions and trunks that fall silent.
   void end_trunk(Connection& connection);
   void expire_trunks();
   void note_session(Connection& connection);    // which has one, or is a trunk; after anything that may have made it
@@ -134,7 +134,7 @@ class EventLoop : private Host {
   std::int64_t recall_due_ms(const Connection& connection) const;  // see Trunk; in the time in which the loop has been running
   void expire_sessions();
 
-  // acceptance.cpp
+  // Accepting, and keeping one client from hurting the others: acceptance.cpp.
   void accept_from(Listener& listener);
   bool take(UniqueFd fd, const Peer& peer, Listener& listener);
   void shed(Listener& listener);
@@ -142,8 +142,6 @@ class EventLoop : private Host {
   void resume_accepting();
   // `stranger`: of a port that is for those who prove who they are, and this one has not.
   void refuse(const Peer* peer, Refusal why, const Keyspace& keyspace, bool stranger = false);
-
-  // guards.cpp
   void note_pending(Connection& connection);    // which has just come
   void forget_pending(Connection& connection);  // it has greeted, or goes
   bool make_room();                             // closes one of these connections that has not greeted

@@ -5,7 +5,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
+
+#include "rdzv/output.hpp"
+#include "rdzv/payload.hpp"
 
 namespace rdzv {
 
@@ -80,5 +84,27 @@ inline constexpr std::uint32_t kMinTtlMs = 100, kMaxTtlMs = 3'600'000;
 // but not longer than this: so long may a proxy that has gone make a write wait, and the grace is what it likes.
 inline constexpr std::int64_t kMostHoldMs = 10'000;
 constexpr std::int64_t hold_ms(std::int64_t grace_ms) { return std::min(grace_ms / 2, kMostHoldMs); }
+
+// How frames are answered. Internal to the protocols that have them.
+// Of a frame: its length, which does not count itself, and the id and the operation behind that.
+inline constexpr std::size_t kLengthSize = 4, kHeadSize = 5;
+
+void answer(Output& reply, std::uint32_t id, FrameStatus status, std::string_view payload);
+
+// How the frames of a trunk are laid out. Internal to both of its ends.
+// Flags of attach, and of follow.
+inline constexpr std::uint8_t kLeaf = 1, kAgain = 2;
+inline constexpr std::uint8_t kReads = 1, kAhead = 2;
+
+// `kind`: the operation, or the status of what is said to the proxy.
+inline std::string make_frame(std::uint32_t id, std::uint8_t kind, std::string_view payload) {
+  std::string frame;
+  frame.reserve(4 + 4 + 1 + payload.size());
+  add_number(frame, static_cast<std::uint32_t>(4 + 1 + payload.size()));
+  add_number(frame, id);
+  add_number(frame, kind);
+  frame.append(payload);
+  return frame;
+}
 
 }  // namespace rdzv

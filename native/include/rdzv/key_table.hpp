@@ -3,14 +3,98 @@
 // move. One thread at a time.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "rdzv/entry.hpp"
+#include "rdzv/hash.hpp"
+#include "rdzv/value.hpp"
+#include "rdzv/waiter.hpp"
 
 namespace rdzv {
+
+// What a keyspace knows of one key: its value, its queue, who waits for it. In one allocation with the key's text.
+// A key of a request and its hash, which is computed once and picks the shard too.
+struct KeyView {
+  KeyView() = default;
+  explicit KeyView(std::string_view key) : text(key), hash(KeyHasher::hash(key)) {}
+  std::string_view text;
+  std::uint64_t hash = 0;
+};
+
+class Holder;
+class Recall;
+
+// What few keys have.
+struct Extras {
+  std::deque<std::string> queue;
+  bool told = false;  // proxies that wait for it know that it is a queue
+  WaitList barrier;
+  std::int64_t lowest_threshold = 0;  // of those in the barrier's list, or lower
+};
+
+// Who has the value in its cache.
+struct Holders {
+  struct Place {
+    std::weak_ptr<Holder> holder;
+    std::uint32_t epoch = 0;
+  };
+  std::vector<Place> list;
+  std::weak_ptr<Recall> recall;  // nobody is added while there is one
+};
+
+struct Entry {
+  struct Delete {
+    void operator()(Entry* entry) const {
+      entry->~Entry();
+      ::operator delete(entry);
+    }
+  };
+  using Owner = std::unique_ptr<Entry, Delete>;
+
+  static Owner make(const KeyView& key) {
+    void* const memory = ::operator new(sizeof(Entry) + key.text.size());
+    std::memcpy(static_cast<char*>(memory) + sizeof(Entry), key.text.data(), key.text.size());
+    return Owner(new (memory) Entry(key));
+  }
+  Entry(const Entry&) = delete;
+  Entry& operator=(const Entry&) = delete;
+
+  std::string_view key() const { return {reinterpret_cast<const char*>(this) + sizeof(Entry), key_size}; }
+  bool has_queue() const { return extras && !extras->queue.empty(); }
+  bool present() const { return has_value || has_queue(); }
+  bool waited_for() const { return !waiters.empty() || (extras && !extras->barrier.empty()); }
+  bool needed() const { return present() || waited_for(); }
+  Extras& more() {
+    if (!extras) {
+      extras = std::make_unique<Extras>();
+    }
+    return *extras;
+  }
+
+  const std::uint64_t hash;
+  const std::uint32_t key_size;
+  bool has_value = false;
+  bool changes = false;  // has been added to, compared, appended to, queued: not worth keeping in a cache
+  std::uint32_t waited_index = 0;  // in the shard's list of keys that are waited for, from 1; 0: not there
+  Value value;
+  WaitList waiters;
+  std::unique_ptr<Extras> extras;
+  std::unique_ptr<Holders> holders;
+
+ private:
+  explicit Entry(const KeyView& key) : hash(key.hash), key_size(static_cast<std::uint32_t>(key.text.size())) {}
+  ~Entry() = default;
+};
 
 class KeyTable {
  public:
@@ -132,6 +216,55 @@ class KeyTable {
 
   std::vector<Slot> slots_;
   std::size_t size_ = 0, text_bytes_ = 0;
+};
+
+// A part of a keyspace: keys with their lock. Internal to the keyspace.
+struct alignas(64) Shard {
+  std::mutex mutex;
+  KeyTable table;
+  std::size_t keys = 0;    // entries with a value
+  std::size_t queues = 0;  // entries with a queue that is not empty
+  std::size_t queued = 0;  // values in them
+  std::size_t bytes = 0;   // of keys and values that are stored
+  std::size_t key_bytes = 0;  // of these keys
+  std::vector<Entry*> waited;  // keys that somebody waits for, so that statistics need not look at all of them
+
+  std::uint64_t wiped = 0;     // how many times all was forgotten
+  // Of all shards: what is stored, and what it costs to know the keys. Told in steps, so that not every write meets there.
+  std::atomic<std::uint64_t>* stored = nullptr;
+  std::atomic<std::uint64_t>* entries = nullptr;
+  std::uint64_t told = 0, told_entries = 0;
+
+  // To be called after `bytes` or the table has changed. Keys that are only waited for count as those with a value.
+  void note_size() {
+    constexpr std::uint64_t kStep = 64 << 10, kEntryStep = 64, kEntry = sizeof(Entry) + 48;  // its slots, the allocator
+    tell(*entries, told_entries, table.size(), kEntryStep);
+    tell(*stored, told, bytes - key_bytes + table.text_bytes() + table.size() * kEntry, kStep);
+  }
+
+  // To be called after an entry's lists have changed.
+  void note_waited(Entry& entry) {
+    if (entry.waited_for() == (entry.waited_index > 0)) {
+      return;
+    }
+    if (entry.waited_index == 0) {
+      waited.push_back(&entry);
+      entry.waited_index = static_cast<std::uint32_t>(waited.size());
+    } else {
+      waited[entry.waited_index - 1] = waited.back();
+      waited.back()->waited_index = entry.waited_index;
+      waited.pop_back();
+      entry.waited_index = 0;
+    }
+  }
+
+ private:
+  static void tell(std::atomic<std::uint64_t>& all, std::uint64_t& last, std::uint64_t now, std::uint64_t step) {
+    if (now > last + step || now + step < last || (now == 0 && last > 0)) {
+      all.fetch_add(now - last, std::memory_order_relaxed);  // modulo 2^64, down as well as up
+      last = now;
+    }
+  }
 };
 
 }  // namespace rdzv

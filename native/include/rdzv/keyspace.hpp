@@ -20,7 +20,7 @@
 #include "rdzv/key_list.hpp"
 #include "rdzv/output.hpp"
 #include "rdzv/pause.hpp"
-#include "rdzv/shard.hpp"
+#include "rdzv/key_table.hpp"
 #include "rdzv/subscriber.hpp"
 #include "rdzv/waiter.hpp"
 

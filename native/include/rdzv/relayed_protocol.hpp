@@ -6,7 +6,7 @@
 #include <memory>
 #include <string_view>
 
-#include "rdzv/fields.hpp"
+#include "rdzv/payload.hpp"
 #include "rdzv/relay.hpp"
 #include "rdzv/store_protocol.hpp"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "rdzv/client_context.hpp"
-#include "rdzv/fields.hpp"
+#include "rdzv/payload.hpp"
 #include "rdzv/key_list.hpp"
 #include "rdzv/keyspace.hpp"
 #include "rdzv/output.hpp"

@@ -22,7 +22,6 @@
 
 #include "rdzv/limits.hpp"
 #include "rdzv/subscriber.hpp"
-#include "rdzv/watch_index.hpp"
 
 namespace rdzv {
 

@@ -10,7 +10,7 @@
 #include "rdzv/served_keyspace.hpp"
 #include "rdzv/limits.hpp"
 #include "rdzv/spaces.hpp"
-#include "rdzv/tokens.hpp"
+#include "rdzv/gate.hpp"
 
 namespace rdzv {
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "rdzv/lease.hpp"
+#include "rdzv/clock.hpp"
 #include "rdzv/run_space.hpp"
 
 namespace rdzv {

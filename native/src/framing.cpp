@@ -1,4 +1,4 @@
-#include "frames.hpp"
+#include "rdzv/framing.hpp"
 
 namespace rdzv {
 
