@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rdzv_launcher.tools.top.endpoint import EndpointWatch
-from rdzv_launcher.tools.top.pages import LogPage
-from rdzv_launcher.tools.top.screen import Screen
+from rdzv_launcher.tools.top.screen import LogPage, Screen
 from rdzv_plugins.interfaces import Request
 
 PICTURES = Path(__file__).parent / "how-to" / "top"

@@ -62,6 +62,11 @@ def some(names: Iterable[object], most: int = _NAMED, *, of: int | None = None) 
     return ", ".join(map(str, listed[:most])) + (f" and {more} more" if more > 0 else "")
 
 
+def many(count: int, one: str, more: str = "") -> str:
+    """A number with its noun: ``1 worker``, ``2 workers``."""
+    return f"{count} {one if count == 1 else more or one + 's'}"
+
+
 def name_of(key: bytes) -> str | None:
     """The name of a key that a service holds; None, after a warning, if it is not UTF-8: no node has written it.
 

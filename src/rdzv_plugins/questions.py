@@ -25,7 +25,7 @@ VITALS = "vitals"
 """The kind that asks what this node's agent and workers are doing and using: see ``rdzv_launcher.run.vitals``."""
 
 LOG = "log"
-"""The kind that asks what a worker of one node has printed last: see ``rdzv_launcher.run.log_tails``."""
+"""The kind that asks what a worker of one node has printed last: see ``rdzv_launcher.run.vitals``."""
 
 NOTICE = "notice"
 """The kind of what nodes tell and ask each other before one of them leaves: see ``rdzv_launcher.run.notice``."""

@@ -10,12 +10,13 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from kits.eventually import eventually
 
 from rdzv_launcher.tools import cli
-from rdzv_launcher.tools.doctor import command, leftovers, limits, names, place
+from rdzv_launcher.tools.doctor import command, machine, network
 from rdzv_launcher.tools.doctor.findings import Finding, findings_of
 from rdzv_plugins import Backend, Request, ServiceCheck
 from rdzv_plugins.errors import EndpointUnreachable
@@ -71,38 +72,29 @@ def test_limits_of_a_control_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         (directory / "memory.stat").write_text(f"anon 1\ninactive_file {cache}\n")
     (tmp_path / "cpu.max").write_text("50000 100000\n")
     (tmp_path / "pids.max").write_text("100\n")
-    for module in (limits, cgroups):
+    for module in (machine, cgroups):
         monkeypatch.setattr(module, "directories_of", lambda controller: [Group(2, step, "/job/step")])
-    (memory,), (processors,), (processes,) = limits.memory(), limits.processors(), limits.processes()
+    (memory,), (processors,), (processes,) = machine.memory(), machine.processors(), machine.processes()
     assert {memory.verdict, processors.verdict, processes.verdict} == {"warning"}
     assert all(each in memory.text for each in ("4000 MiB", "3700")), "without what the kernel can drop"
     assert "0.5" in processors.text
     assert "100" in processes.text
     for name in ("memory.max", "cpu.max", "pids.max"):
         (tmp_path / name).write_text("max\n")
-    assert "4000 MiB" not in next(iter(limits.memory())).text
+    assert "4000 MiB" not in next(iter(machine.memory())).text
 
 
-@pytest.mark.parametrize(
-    ("addresses", "verdict", "says"),
-    [
-        (["10.1.2.3"], "ok", "10.1.2.3"),
-        (["127.0.1.1", "::1"], "warning", "127.0.1.1"),
-        (socket.gaierror(-2, "not known"), "warning", "not known"),
-    ],
-)
-def test_the_name_of_this_machine(
-    monkeypatch: pytest.MonkeyPatch, addresses: list[str] | OSError, verdict: str, says: str
-) -> None:
-    def resolve(host: str, port: int) -> list[tuple[int, int, int, str, tuple[str, int]]]:
-        if isinstance(addresses, OSError):
-            raise addresses
-        return [(0, 0, 0, "", (each, 0)) for each in addresses]
-
-    monkeypatch.setattr(names, "resolve", resolve)
+def test_the_name_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "a-host")
-    (found,) = names.host_name()
-    assert (found.verdict, says in found.text) == (verdict, True), found
+    unknown = Mock(side_effect=socket.gaierror(-2, "not known"))
+    for resolve, verdict, says in (
+        (lambda *_: [(0, 0, 0, "", ("10.1.2.3", 0))], "ok", "10.1.2.3"),
+        (lambda *_: [(0, 0, 0, "", (each, 0)) for each in ("127.0.1.1", "::1")], "warning", "127.0.1.1"),
+        (unknown, "warning", "not known"),
+    ):
+        monkeypatch.setattr(network, "resolve", resolve)
+        (found,) = network.host_name()
+        assert (found.verdict, says in found.text) == (verdict, True), found
 
 
 def test_which_backend_nccl_means(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,43 +115,40 @@ def test_which_backend_nccl_means(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_interfaces_that_collectives_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "^docker,lo")
-    monkeypatch.setenv("TP_SOCKET_IFNAME", "nosuch0,nosuch1")
-    found = {each.name: each for each in names.interfaces()}
-    assert "lo 127.0.0.1" in found["interfaces"].text
-    assert found["GLOO_SOCKET_IFNAME"].verdict == "ok"
-    assert "NCCL_SOCKET_IFNAME" not in found
-    assert found["TP_SOCKET_IFNAME"].verdict == "wrong"
     for variable, text, verdict in (
+        ("GLOO_SOCKET_IFNAME", "lo", "ok"),
         ("GLOO_SOCKET_IFNAME", "nosuch0,lo", "wrong"),
+        ("TP_SOCKET_IFNAME", "nosuch0,nosuch1", "wrong"),
+        ("NCCL_SOCKET_IFNAME", "^docker,lo", None),
         ("NCCL_SOCKET_IFNAME", "nosuch0,l", "ok"),
         ("NCCL_SOCKET_IFNAME", "=l", "wrong"),
     ):
         monkeypatch.setenv(variable, text)
-        assert {each.name: each.verdict for each in names.interfaces()}[variable] == verdict, text
+        found = {each.name: each for each in network.interfaces()}
+        assert (found[variable].verdict if variable in found else None) == verdict, text
+        assert "lo 127.0.0.1" in found["interfaces"].text
 
 
 def test_workers_whose_launcher_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     env = {**os.environ, "TORCHELASTIC_RUN_ID": "a-run"}
-    assert all("a-run" not in each.text for each in leftovers.leftovers())
+    assert all("a-run" not in each.text for each in machine.leftovers())
     shell = ["sh", "-c", "TORCHELASTIC_RUN_ID=lost sleep 600 >/dev/null & echo $!"]
     orphan = int(subprocess.run(shell, stdout=subprocess.PIPE, check=True).stdout)
     with subprocess.Popen(["sleep", "600"], env=env) as worker:
         try:
             # a process that has just begun may not show its variables yet
-            eventually(lambda: leftovers._run_of(orphan) == "lost", lambda: "it shows no variables")
-            eventually(lambda: leftovers._run_of(worker.pid) == "a-run", lambda: "it shows no variables")
+            eventually(lambda: machine._run_of(orphan) == "lost", lambda: "it shows no variables")
+            eventually(lambda: machine._run_of(worker.pid) == "a-run", lambda: "it shows no variables")
             taken_in = eventually(lambda: getattr(read_stat(orphan), "parent", 0), lambda: "it is gone")
-            monkeypatch.setattr(leftovers, "_takes_orphans", lambda pid: pid == taken_in)
-            jobs, left = leftovers.leftovers()
+            monkeypatch.setattr(machine, "_takes_orphans", lambda pid: pid == taken_in)
+            jobs, left = machine.leftovers()
             assert (jobs.verdict, left.verdict) == ("ok", "wrong")
             assert "a-run" in jobs.text
             assert f"{orphan} (run lost)" in left.text
             assert f"{worker.pid} " not in left.text
             assert f"kill {orphan}" in left.remedy
-            monkeypatch.setattr(leftovers, "_run_of", lambda pid: "a-run" if pid in (orphan, worker.pid) else None)
-            assert [each.text for each in leftovers.leftovers()][1] == "none", "what a worker has started may stay"
+            monkeypatch.setattr(machine, "_run_of", lambda pid: "a-run" if pid in (orphan, worker.pid) else None)
+            assert [each.text for each in machine.leftovers()][1] == "none", "what a worker has started may stay"
         finally:
             os.kill(orphan, signal.SIGKILL)
             worker.kill()
@@ -172,7 +161,7 @@ def test_a_service_that_answers(capsys: pytest.CaptureFixture[str], monkeypatch:
         assert [found[name].verdict for name in ("name", "service", "backend")] == ["ok"] * 3
         assert all("doctor" not in each.line for each in found.values()), "nobody is told of a run of our own"
         assert [each for each in server.stats()["keyspaces"] if each["keys"]] == [], "nothing is left there"
-        monkeypatch.setattr(place, "version", lambda: "9.9")
+        monkeypatch.setattr(network, "version", lambda: "9.9")
         found = doctor(capsys, *flags)[1]
         assert found["service"].verdict == "warning"
         wrong = doctor(
@@ -197,7 +186,7 @@ def test_a_service_is_as_its_backend_says_also_where_nodes_cannot_meet() -> None
     )
     host = PluginHost([PluginRecord("toy", "toy_module", "dist-toy", "1.0", backends=(backend,))])
     request = Request("toy", "run", "127.0.0.1:1", 1, 1, 0)
-    found = list(findings_of("who answers", lambda: place.who_answers(host, request)))
+    found = list(findings_of("who answers", lambda: network.who_answers(host, request)))
     assert found == [
         Finding("wrong", "room", "none", "Make some."),
         Finding("ok", "fan", "on"),

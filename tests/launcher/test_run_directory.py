@@ -17,7 +17,7 @@ from kits.launcher.starts_workers import spec_of
 from msgspec.structs import replace
 
 from rdzv_launcher.console import report
-from rdzv_launcher.run import file_names, limits
+from rdzv_launcher.run import limits, names
 from rdzv_launcher.run.run_directory import RunDirectory
 from rdzv_launcher.run.stacks.node import Node, NodeStacks
 from rdzv_launcher.run.workers.output.log_files import LogFiles
@@ -165,7 +165,7 @@ NAMES = ["../../away", "/etc/x", "..", "a\nb\x1b[2J", "\udcff", "é" * 500, "a\0
 
 
 def test_a_name_is_one_part_of_a_path(tmp_path: Path) -> None:
-    for made in (how(name) for name in NAMES for how in (file_names.word, file_names.component)):
+    for made in (how(name) for name in NAMES for how in (names.word, names.component)):
         path = tmp_path / f"{made}_x"
         path.touch()
         assert path.resolve().parent == tmp_path.resolve()
@@ -174,7 +174,7 @@ def test_a_name_is_one_part_of_a_path(tmp_path: Path) -> None:
 
 def test_what_torchrun_would_call_it_is_kept() -> None:
     for name in ("none", "job 1", "team:job@2", "größe"):
-        assert file_names.component(name) == name
+        assert names.component(name) == name
 
 
 def test_the_workers_logs_are_where_they_are_asked_to_be(tmp_path: Path) -> None:

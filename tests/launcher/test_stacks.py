@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -13,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kits.etcd import etcd_kit
 from kits.eventually import eventually
-from kits.launcher.elastic_kit import EtcdMeeting, outputs
+from kits.launcher.elastic_kit import outputs
 from kits.launcher.harness import Agent, Cluster, Said
 
 from rdzv_plugins.errors import Preempted
@@ -54,31 +52,15 @@ def ask(rdzv: Callable[..., Said]) -> Ask:
 class Hanging:
     """A job whose ranks stand where they were told to."""
 
-    def __init__(
-        self, ask: Ask, cluster: Cluster, places: str, *, backend: str = "parallel", nproc: int, nnodes: int = 2
-    ) -> None:
+    def __init__(self, ask: Ask, cluster: Cluster, places: str, *, nproc: int, nnodes: int = 2) -> None:
         self._ask, self.cluster, self.run_id = ask, cluster, f"hangs-{uuid.uuid4().hex[:8]}"
+        job: dict[str, Any] = {"backend": "parallel", "nnodes": nnodes, "nproc": nproc, "conf": "ttl=60"}
         self.agents = [
-            cluster.run(
-                "stands.py",
-                *places.split(),
-                backend=backend,
-                nnodes=nnodes,
-                nproc=nproc,
-                rank=rank,
-                conf="ttl=60" if backend in ("parallel", "etcd") else "",
-                options=[f"--rdzv-id={self.run_id}"],
-            )
+            cluster.run("stands.py", *places.split(), rank=rank, options=[f"--rdzv-id={self.run_id}"], **job)
             for rank in range(nnodes)
         ]
         for rank in range(nnodes * nproc):
-            self.wait_said(f"rank {rank} stands")
-
-    def wait_said(self, line: str) -> None:
-        eventually(
-            lambda: any(line in agent.text for agent in self.agents),
-            lambda: f"no {line!r}:\n{outputs(self.agents)}",
-        )
+            eventually(lambda r=rank: f"rank {r} stands" in outputs(self.agents), lambda: outputs(self.agents))
 
     @property
     def flags(self) -> list[str]:
@@ -87,44 +69,18 @@ class Hanging:
     def ask(self, *flags: str) -> Stacks:
         return self._ask(*self.flags, *flags)
 
-    def wait_groups(self, expected: dict[tuple[int, ...], str], *flags: str) -> Stacks:
+    def wait_groups(self, expected: dict[tuple[int, ...], str]) -> Stacks:
         """Until the ranks have got from saying so to where they stand."""
         said: list[Stacks] = []
 
         def there() -> Stacks | None:
-            said.append(self.ask("--json", *flags))
+            said.append(self.ask("--json"))
             groups = said[-1].groups
             right = set(groups) == set(expected) and all(expected[each] in " ".join(groups[each]) for each in expected)
             return said[-1] if right else None
 
         found: Stacks = eventually(there, lambda: f"{said[-1].groups}\n{said[-1].error}")
         return found
-
-
-@pytest.mark.thorough
-def test_a_node_whose_agent_is_stopped_is_named(ask: Ask, one_etcd: etcd_kit.Cluster, tmp_path: Path) -> None:
-    with contextlib.closing(EtcdMeeting(tmp_path, one_etcd)) as meeting:
-        job = Hanging(ask, meeting, "--plain 3=wait_for_lock", backend="etcd", nproc=2)
-        flags = ["--rdzv-backend=etcd"]
-        found = job.wait_groups({(0, 1, 2): "in stand", (3,): "in wait_for_lock"}, *flags)
-        assert found.code == 0
-        stopped = job.agents[0]
-        os.kill(stopped.pid, signal.SIGSTOP)
-        try:
-            eventually(lambda: state(stopped) == "T", lambda: state(stopped))
-            some = job.ask("--timeout=15", *flags)
-            assert some.code == 1
-            assert f"(pid {stopped.pid})" in some.text
-            here = ask(f"--rdzv-id={job.run_id}")
-            assert here.code == 1
-            assert f"kill -CONT {stopped.pid}" in here.text
-        finally:
-            os.kill(stopped.pid, signal.SIGCONT)
-
-
-def state(agent: Agent) -> str:
-    with open(f"/proc/{agent.pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0]
 
 
 @pytest.mark.thorough
@@ -175,7 +131,10 @@ PLACES = {
 
 @pytest.mark.thorough
 def test_each_rank_is_named_with_its_place(ask: Ask, cluster: Cluster) -> None:
-    """Six ranks of two nodes with gloo: as data, as text, on their machine without the endpoint, with native frames."""
+    """Six ranks of two nodes with gloo: as data, as text, on their machine without the endpoint, with native frames.
+
+    At last the agent of a node is stopped: of that node nothing is known, and it is named.
+    """
     places = "1=endless_loop 2=wait_for_child 3=skip_collective 4=stop_here"
     job = Hanging(ask, cluster, places, nproc=3)
     found = job.wait_groups({ranks: where.partition(" stands.py:")[0] for ranks, where in PLACES.items()})
@@ -204,6 +163,15 @@ def test_each_rank_is_named_with_its_place(ask: Ask, cluster: Cluster) -> None:
     assert any("c10d" in name or "cond" in name for name in named), waiting
     assert "all_reduce" in named
     assert [len(frames) > 0 for frames in waiting].count(True) <= 2  # one of each node
+
+    stopped = job.agents[1]
+    os.kill(stopped.pid, signal.SIGSTOP)
+    try:
+        there, here = job.ask("--timeout=15"), ask(f"--rdzv-id={job.run_id}")
+        assert (there.code, f"(pid {stopped.pid})" in there.text) == (1, True)
+        assert (here.code, f"kill -CONT {stopped.pid}" in here.text) == (1, True)
+    finally:
+        os.kill(stopped.pid, signal.SIGCONT)
 
 
 def stored(agent: Agent) -> str:

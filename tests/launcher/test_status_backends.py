@@ -29,22 +29,23 @@ class Asks:
     def __init__(self, rdzv: Callable[..., Said]) -> None:
         self._rdzv = rdzv
 
+    def _ask(self, endpoint: str, *flags: str) -> Said:
+        return self._rdzv("status", f"--rdzv-endpoint={endpoint}", *flags)
+
     def told(self, endpoint: str, *flags: str) -> str:
-        said = self._rdzv("status", f"--rdzv-endpoint={endpoint}", *flags)
+        said = self._ask(endpoint, *flags)
         assert said.code == 0, said
         return said.out
 
-    def told_soon(self, pattern: str, endpoint: str, *flags: str) -> str:
+    def told_soon(self, pattern: str, *asked: str) -> str:
         """What is said once it matches; it may not know of the run yet."""
-
-        def ask() -> Said:
-            return self._rdzv("status", f"--rdzv-endpoint={endpoint}", *flags)
-
-        said: Said = eventually(lambda: (s := ask()).code == 0 and re.search(pattern, s.out) and s, ask)
+        said: Said = eventually(
+            lambda: (s := self._ask(*asked)).code == 0 and re.search(pattern, s.out) and s, lambda: self._ask(*asked)
+        )
         return said.out
 
     def refused(self, endpoint: str, *flags: str, code: int = 68) -> str:
-        said = self._rdzv("status", f"--rdzv-endpoint={endpoint}", *flags)
+        said = self._ask(endpoint, *flags)
         assert said.code == code, said
         return said.err
 
@@ -81,25 +82,20 @@ def test_etcd_says_who_is_there_who_leads_and_what_is_waited_for(train: Job, ask
     train.finish(first, second)
 
 
+def holds_on(cluster: Cluster, stop: Path, **job: Any) -> Agent:
+    return cluster.run("holds_on.py", "wait", stop, 0, nnodes=2, nproc=2, options=["--rdzv-id=train"], **job)
+
+
 @pytest.mark.thorough
 def test_static_says_who_is_there_and_who_is_missing_and_where_its_store_is(cluster: Cluster, asks: Asks) -> None:
-    stop = cluster.directory / "stop"
-
-    def node(rank: int) -> Agent:
-        options = ["--rdzv-id=train"]
-        args = ("wait", stop, 0)
-        conf = "store=parallel,linger=30"
-        return cluster.run(
-            "holds_on.py", *args, backend="static", nnodes=2, rank=rank, nproc=2, conf=conf, options=options
-        )
-
-    first = node(0)
+    stop, job = cluster.directory / "stop", {"backend": "static", "conf": "store=parallel,linger=30"}
+    first = holds_on(cluster, stop, rank=0, **job)
     cluster.wait_listening()
     text = asks.told_soon("is not complete", cluster.endpoint)
     assert "missing: node rank 1\n" in text
     assert f"  nodes: 0 on {HOST} (pid {first.pid})\n" in text
     asks.refused(cluster.endpoint, "--rdzv-backend=static", "--rdzv-id=other", code=76)
-    second = node(1)
+    second = holds_on(cluster, stop, rank=1, **job)
     second.wait_for("MASTER_PORT")
     text = asks.told_soon("complete: 2 nodes", cluster.endpoint, "--rdzv-backend=static", "--rdzv-id=train")
     assert f"  nodes: 0 on {HOST} (pid {first.pid}), 1 on {HOST} (pid {second.pid})\n" in text
@@ -110,23 +106,16 @@ def test_static_says_who_is_there_and_who_is_missing_and_where_its_store_is(clus
 
 @pytest.mark.thorough
 def test_c10d_says_who_is_there_and_where_its_store_is(cluster: Cluster, asks: Asks) -> None:
-    stop = cluster.directory / "stop"
-
-    def node() -> Agent:
-        options = ["--rdzv-id=train"]
-        args = ("wait", stop, 0)
-        return cluster.run("holds_on.py", *args, backend="c10d", nnodes=2, nproc=2, conf="linger=30", options=options)
-
-    first = node()
+    stop, job = cluster.directory / "stop", {"backend": "c10d", "conf": "linger=30"}
+    first = holds_on(cluster, stop, **job)
     cluster.wait_listening()
     text = asks.told_soon("1 of 2 nodes are there", cluster.endpoint, "--rdzv-backend=c10d")
     assert f"  nodes: 0 on 127.0.0.1 (pid {first.pid})\n" in text
-    second = node()
+    second = holds_on(cluster, stop, **job)
     second.wait_for("MASTER_PORT")
     store = r"\n  the workers' store at 127.0.0.1:\d+ cannot be asked: .* is a TCPStore of torch"
     text = asks.told_soon(store, cluster.endpoint, "--rdzv-id=train")
-    assert f"(pid {first.pid})" in text
-    assert f"(pid {second.pid})" in text
+    assert all(f"(pid {node.pid})" in text for node in (first, second))
     assert "'other'" in asks.refused(cluster.endpoint, "--rdzv-backend=c10d", "--rdzv-id=other")
     stop.write_text("now")
     assert [first.wait(), second.wait()] == [0, 0]

@@ -13,16 +13,14 @@ import pytest
 from kits.eventually import eventually
 from torch.distributed import TCPStore
 
-from rdzv_launcher.tools.job import request_of
-from rdzv_launcher.tools.meeting import Meeting
-from rdzv_launcher.tools.status import command as status
+from rdzv_launcher.tools import status
+from rdzv_launcher.tools.job import Meeting, request_of
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Assignment, Member, Round, encode
 from rdzv_plugins.elastic.observing import observe
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, UsageError
-from rdzv_plugins.job_token import JobToken
-from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
+from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.server import StoreServer
 
 TIMEOUT_S = 60
@@ -38,14 +36,9 @@ def meeting() -> Iterator[StoreServer]:
 class Run:
     """The nodes of a run, as far as their keys go."""
 
-    def __init__(self, meeting: StoreServer, name: str, token: JobToken | None = None) -> None:
-        self._service = NativeCoordination(
-            Endpoint("127.0.0.1", meeting.port), name, name="test", who="the test", token=token
-        )
-        self.session = self.open()
-
-    def open(self) -> NativeSession:
-        return self._service.open_session(60, on_lost=lambda _: None, timeout=TIMEOUT_S)
+    def __init__(self, meeting: StoreServer, name: str) -> None:
+        self._service = NativeCoordination(Endpoint("127.0.0.1", meeting.port), name, name="test", who="the test")
+        self.session = self._service.open_session(60, on_lost=lambda _: None, timeout=TIMEOUT_S)
 
     def put(self, **items: bytes) -> None:
         self.session.put({key.replace("__", "/"): value for key, value in items.items()}, timeout=TIMEOUT_S)
@@ -77,10 +70,13 @@ def run(meeting: StoreServer) -> Iterator[Run]:
         yield run
 
 
+def asked(endpoint: str, run_id: str = "", *, json: bool = False) -> Namespace:
+    where = {"rdzv_endpoint": endpoint, "rdzv_backend": "", "rdzv_id": run_id, "rdzv_conf": ""}
+    return Namespace(**where, json=json, timeout=60.0)
+
+
 def ask(server: StoreServer, capsys: pytest.CaptureFixture[str], *, json: bool = False) -> str:
-    where = {"rdzv_endpoint": f"127.0.0.1:{server.port}", "rdzv_backend": "", "rdzv_id": "", "rdzv_conf": ""}
-    args = Namespace(**where, json=json, timeout=60.0)
-    assert status.run(args) == 0
+    assert status.run(asked(f"127.0.0.1:{server.port}", json=json)) == 0
     return capsys.readouterr().out
 
 
@@ -97,7 +93,9 @@ def test_the_workers_store_of_the_round_is_found_and_shown(meeting: StoreServer,
         client = TCPStore("127.0.0.1", store.port, is_master=False)
         client.set("here", "1")
         assert client.check(["here"]), "it is there: nobody answers when it is set"
+        before = meeting.stats()["runs"]
         text, found = ask(meeting, capsys), round_of(meeting, capsys)
+        eventually(lambda: meeting.stats()["runs"] == before, lambda: "asking leaves a trace in the run")
     assert "\n  nodes: 0 on host-a (2 workers), 1 on host-b (2 workers)\n" in text
     assert f"\n    keyspace 'workers-3', port {store.port}: 1 keys, 0 queues, 6 B\n" in text
     assert found["store"]["statistics"]["requests"]["set"] == 1
@@ -105,13 +103,6 @@ def test_the_workers_store_of_the_round_is_found_and_shown(meeting: StoreServer,
         (0, "host-a", 2, True),
         (1, "host-b", 2, True),
     ]
-
-
-def test_asking_leaves_no_trace_in_the_run(meeting: StoreServer, run: Run, capsys) -> None:
-    run.join("a")
-    before = meeting.stats()["runs"]
-    ask(meeting, capsys)
-    eventually(lambda: meeting.stats()["runs"] == before, lambda: f"{meeting.stats()['runs']}, before {before}")
 
 
 def test_a_store_that_cannot_be_reached_is_named_and_nothing_else_suffers(
@@ -144,11 +135,6 @@ def refusing() -> Iterator[list[str]]:
         for each in taken:
             each.bind(("127.0.0.1", 0))
         yield [f"127.0.0.1:{each.getsockname()[1]}" for each in taken]
-
-
-def asked(endpoint: str, run_id: str = "") -> Namespace:
-    where = {"rdzv_endpoint": endpoint, "rdzv_backend": "", "rdzv_id": run_id, "rdzv_conf": ""}
-    return Namespace(**where, json=False, timeout=60.0)
 
 
 def test_of_several_endpoints_the_one_that_serves_the_job_is_found(

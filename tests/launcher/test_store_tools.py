@@ -59,35 +59,20 @@ def served(cluster: Cluster) -> Served:
     return Served(cluster)
 
 
-def by_hand(cluster: Cluster, name: str, *arguments: object, **env: str) -> Agent:
-    """A script of the user's, without a launcher."""
-    return cluster.start(["python", cluster.script(name), *arguments], **env)
-
-
-@pytest.mark.thorough
-def test_scripts_use_tcpstore_by_hand(cluster: Cluster, served: Served, rdzv: Rdzv) -> None:
-    assert "only this machine" in served.note
-    scripts = [by_hand(cluster, "by_hand.py", "127.0.0.1", served.port, rank, 2) for rank in range(2)]
-    assert [script.wait() for script in scripts] == [0, 0], scripts[0].text + scripts[1].text
-    for rank, script in enumerate(scripts):
-        assert script.text == f"rank {rank} (pid {script.pid}): sum 300\n"
-    requests = served.statistics(rdzv)["requests"]
-    assert (requests["add"] >= 202, requests["barrier"]) == (True, 2)
-
-
 @pytest.mark.thorough
 def test_status_names_the_rank_that_a_hung_init_process_group_waits_for(
     cluster: Cluster, served: Served, rdzv: Rdzv
 ) -> None:
     def start(rank: int) -> Agent:
         env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(served.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-        return by_hand(cluster, "joins.py", **env, RANK=str(rank), WORLD_SIZE="3")
+        return cluster.start(["python", cluster.script("joins.py")], **env, RANK=str(rank), WORLD_SIZE="3")
 
     def waited() -> list[dict[str, Any]]:
         """Keys that both wait for."""
         [keyspace] = served.statistics(rdzv)["keyspaces"]
         return [each for each in keyspace["waited"] if each["waiters"] == 2]
 
+    assert "only this machine" in served.note
     ranks = [start(0), start(1)]
     [one] = eventually(waited, lambda: served.status(rdzv) + ranks[0].text + ranks[1].text)
     assert one["key"].endswith("/2"), "the third rank has not come"

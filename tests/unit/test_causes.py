@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rdzv_launcher.run.stderr_pipes import KEEP_LINES, last_lines
+from rdzv_launcher.run.monitor import KEEP_LINES, last_lines
 from rdzv_launcher.run.workers.causes import cause_of
 from rdzv_launcher.run.workers.memory_kills import MemoryKills
 from rdzv_launcher.run.workers.tracebacks import LastTraceback, read_traceback

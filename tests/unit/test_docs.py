@@ -14,10 +14,7 @@ from rdzv_launcher.run.command_line.options import Switch, Value
 from rdzv_launcher.run.command_line.own import TITLE
 from rdzv_launcher.run.command_line.parser import build_parser
 from rdzv_launcher.run.own_options import OwnOptions
-from rdzv_launcher.tools import conformance, new_backend, serve
-from rdzv_launcher.tools.logs import command as logs
-from rdzv_launcher.tools.stacks import command as stacks
-from rdzv_launcher.tools.status import command as status
+from rdzv_launcher.tools import conformance, logs, new_backend, serve, stacks, status
 from rdzv_launcher.tools.timeline import command as timeline
 from rdzv_launcher.tools.top import command as top
 from rdzv_plugins import coordination

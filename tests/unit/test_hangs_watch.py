@@ -118,12 +118,6 @@ def test_all_are_asked_and_told_before_the_agent_is(job: Callable[..., Job], tmp
     assert stored.read_text().startswith("the job hangs\n")
 
 
-def test_while_another_computes_it_is_no_hang(job: Callable[..., Job]) -> None:
-    hanging = job(answers(standstill=MOVES))
-    hanging.wait_for_questions(8)
-    assert not hanging.hangs
-
-
 @pytest.mark.parametrize("kind", [STANDSTILL, HANG])
 def test_a_service_that_does_not_answer_once_hides_no_hang(job: Callable[..., Job], kind: str) -> None:
     """It is asked again; of the hang the others need not be told."""
@@ -163,13 +157,6 @@ def test_what_a_worker_writes_when_it_is_asked_is_no_sign_of_life(
     assert (tmp_path / "stacks" / str(hanging.worker.pid)).stat().st_size > 4096
 
 
-def test_a_frozen_node_and_one_that_answers_nonsense_hold_up_nobody_for_ever(job: Callable[..., Job]) -> None:
-    frozen = NodeAnswer(1, "there", 2, None, "has not answered within 10 s", is_silent=True)
-    for other in (lambda kind: frozen, answers(standstill={"node_rank": 1, "workers": "all of them"})):
-        failure = job(other).wait_for_hang()
-        assert (failure.node_rank, failure.global_rank, failure.host) == (1, -1, "there")
-
-
 def test_who_is_told_of_a_hang_believes_nothing_and_stores_once(job: Callable[..., Job], tmp_path: Path) -> None:
     """Whoever reaches the service may say so."""
     told = job(answers(standstill=MOVES))
@@ -180,18 +167,6 @@ def test_who_is_told_of_a_hang_believes_nothing_and_stores_once(job: Callable[..
     assert "as another node has found: rank 1 is" in stored.read_text()
     assert "\x1b" not in stored.read_text()
     assert not told.hangs
-
-
-def test_a_job_of_one_node_asks_nobody(job: Callable[..., Job]) -> None:
-    alone = job(answers(), nodes=1, questions=False)
-    assert alone.wait_for_hang().global_rank == 0
-    assert alone.nodes.asked == []
-
-
-def test_nodes_that_cannot_ask_each_other_say_so(job: Callable[..., Job], caplog: pytest.LogCaptureFixture) -> None:
-    together = job(answers(), questions=False)
-    eventually(lambda: "cannot ask each other" in caplog.text, lambda: caplog.text)
-    assert not together.hangs
 
 
 def test_where_nobody_waits_a_loop_is_found_too(job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:

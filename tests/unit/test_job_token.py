@@ -196,16 +196,16 @@ def test_that_a_job_is_open_is_said_once_and_only_where_others_can_reach_it(
 
 SERVING = """
 import signal, sys
-from rdzv_launcher.tools import serve_tokens
+from rdzv_launcher.tools import serve
 
 class Server:
     def accept_tokens(self, tokens): print("accepts", len(tokens), flush=True)
     def read_certificates(self): print("reads", flush=True)
 
-serve_tokens._LOOK_S = 0.02
+serve._LOOK_S = 0.02
 endings = {signal.SIGTERM, signal.SIGHUP}
 signal.pthread_sigmask(signal.SIG_BLOCK, endings)
-accepted = serve_tokens.Accepted(sys.argv[1])
+accepted = serve.Accepted(sys.argv[1])
 print("serves", flush=True)
 print(accepted.keep_fresh(Server(), endings, {signal.SIGHUP}).name, flush=True)
 """

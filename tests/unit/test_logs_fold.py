@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rdzv_launcher.run.workers.output.allowance import AT_ONCE, Allowance
-from rdzv_launcher.run.workers.output.fold import WINDOW_S, Fold
+from rdzv_launcher.run.workers.output.console import WINDOW_S, Fold
 
 
 class Screen:
@@ -24,7 +23,7 @@ class Screen:
         self.text += text
 
     def take(self, rank: int, *lines: str) -> None:
-        self.fold.take(rank, [("", f"{line}\n") for line in lines])
+        self.fold.take(rank, [f"{line}\n" for line in lines])
 
     def shown(self, *, final: bool = False) -> list[str]:
         """What is shown by now, and was not before."""
@@ -74,61 +73,45 @@ def test_nothing_is_lost_and_the_order_of_each_worker_is_kept(actions) -> None:
     assert unfolded(shown) == said
 
 
-def test_what_all_print_is_shown_at_once_and_once() -> None:
-    screen = Screen(8)
-    for rank in range(8):
-        assert screen.shown() == []
-        screen.take(rank, "epoch 1", "epoch 2")
-    assert screen.shown() == ["[ranks 0-7] epoch 1", "[ranks 0-7] epoch 2"]
+WAITED = WINDOW_S
+
+
+@pytest.mark.parametrize(
+    ("ranks", "does", "shown"),
+    [
+        # what all print is shown at once, and once
+        (3, [(0, "a b"), (1, "a b"), (2, "a b")], ["[ranks 0-2] a", "[ranks 0-2] b"]),
+        (3, [(0, "a b"), (1, "a b")], []),
+        # a lone line waits for a moment and no longer
+        (3, [(1, "alone"), WAITED / 2], []),
+        (3, [(1, "alone"), WAITED], ["host:1 alone"]),
+        (3, [(2, "two"), (0, "two"), WAITED], ["[ranks 0, 2] two"]),
+        # who has other lines before it shows these first
+        (
+            3,
+            [(1, "e"), WAITED / 2, (0, "saved best e"), (2, "e"), WAITED],
+            ["host:0 saved", "host:0 best", "[ranks 0-2] e"],
+        ),
+        # a crowd of lines waits for nobody
+        (2, [(0, "x " * 30_000)], ["host:0 x"] * 30_000),
+    ],
+)
+def test_what_several_print_alike(ranks: int, does: list[tuple[int, str] | float], shown: list[str]) -> None:
+    screen = Screen(ranks)
+    for each in does:
+        if isinstance(each, float):
+            screen.now += each
+        else:
+            screen.take(each[0], *each[1].split())
+    assert screen.shown() == shown
 
 
 def test_ranks_that_a_plugin_has_given_twice_are_text_and_nothing_else() -> None:
     shown = list[str]()
-    fold = Fold({0: "a ", 1: "b ", 2: "c "}, shown.append, ranks={0: 7, 1: 7, 2: 9})
+    fold = Fold({0: "a ", 1: "b ", 2: "c "}, shown.append, lambda: 100.0, {0: 7, 1: 7, 2: 9})
     for local_rank in range(3):
-        fold.take(local_rank, [("", "alike\n"), ("", f"{local_rank}\n")])
+        fold.take(local_rank, ["alike\n", f"{local_rank}\n"])
+    assert fold.show() == pytest.approx(WINDOW_S)
     fold.show(final=True)
+    assert fold.show() is None
     assert "".join(shown) == "[ranks 7, 9] alike\na 0\nb 1\nc 2\n"
-
-
-def test_a_lone_line_waits_for_a_moment_and_no_longer() -> None:
-    screen = Screen(3)
-    screen.take(1, "alone")
-    assert screen.fold.show() == pytest.approx(WINDOW_S)
-    screen.now += WINDOW_S
-    assert screen.shown() == ["host:1 alone"]
-    assert screen.fold.show() is None
-    screen.take(2, "two of three")
-    screen.take(0, "two of three")
-    screen.now += WINDOW_S
-    assert screen.shown() == ["[ranks 0, 2] two of three"]
-
-
-def test_who_has_other_lines_before_it_shows_these_first() -> None:
-    screen = Screen(3)
-    screen.take(1, "epoch 1")
-    screen.now += WINDOW_S / 2
-    screen.take(0, "saved", "best so far", "epoch 1")
-    screen.take(2, "epoch 1")
-    screen.now += WINDOW_S
-    assert screen.shown() == ["host:0 saved", "host:0 best so far", "[ranks 0-2] epoch 1"]
-
-
-def test_a_crowd_of_lines_waits_for_nobody() -> None:
-    screen = Screen(2)
-    screen.take(0, *map(str, range(30_000)))
-    assert len(screen.shown()) == 30_000
-
-
-def test_allowance_comes_back_with_time() -> None:
-    now = 0.0
-    allowance = Allowance(lambda: now)
-    whole = allowance.left()
-    allowance.take(whole)
-    assert allowance.left() == 0
-    now += 2
-    assert AT_ONCE <= allowance.left() < whole
-    now += 1000
-    assert allowance.left() == whole
-    allowance.take(whole + 1000)
-    assert allowance.left() == -1000, "what was too much is owed"

@@ -15,10 +15,9 @@ from msgspec.structs import replace
 
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
 from rdzv_launcher.run.keeper.messages import Ended, Lost
+from rdzv_launcher.run.workers.output.growing_file import last_lines
 from rdzv_launcher.run.workers.output.index import NAME, Index, WorkerRecord
-from rdzv_launcher.run.workers.output.rotated import last_lines
-from rdzv_launcher.tools.logs.indexes import find_nodes, newest_job, read_node
-from rdzv_launcher.tools.logs.text import last_words, listing
+from rdzv_launcher.tools.logs import find_nodes, last_words, listing, newest_job, read_node
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.runtime import SYSTEM
 
@@ -34,6 +33,13 @@ def write(directory: Path, *workers: WorkerRecord, moved: tuple[str, str] | None
     return directory
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second goes by with every line of an index."""
+    monkeypatch.setattr("rdzv_launcher.run.workers.output.index.time", SimpleNamespace(time=count(1000).__next__))
+
+
+@pytest.mark.usefixtures("clock")
 def test_a_worker_is_there_from_its_start_and_its_end_is_known_later(tmp_path: Path) -> None:
     index = Index()
     index.begin(str(tmp_path / NAME), [WORKER, replace(WORKER, rank=1, local_rank=1)], None)
@@ -47,6 +53,7 @@ def test_a_worker_is_there_from_its_start_and_its_end_is_known_later(tmp_path: P
     first, second = read_node(str(tmp_path)).entries
     assert (first.worker.pid, first.worker.exit_code, first.failed) == (100, -15, False)
     assert (second.worker.pid, second.worker.exit_code, second.failed) == (101, -9, True)
+    assert first.began < (first.ended or 0)
     assert first.path("stdout") == str(tmp_path / "attempt_0/0/stdout.log")
     assert first.path("stderr") == ""
 
@@ -128,23 +135,14 @@ def test_disk_that_takes_nothing_is_said_once_and_harms_nobody(tmp_path: Path, c
 def test_lines_of_others_are_left_out_and_lead_nowhere(tmp_path: Path) -> None:
     write(tmp_path, WORKER)
     good = json.loads((tmp_path / NAME).read_text())
-    bad = [
-        b"\xff\x00",
-        b"[" * 100_000,
-        b"7",
-        json.dumps(good | {"time": "soon"}).encode(),
-        json.dumps(good | {"time": float("nan")}).encode(),
-        json.dumps(good | {"time": 1e300}).encode(),
-        json.dumps(good | {"stdout": "\ud800"}).encode(),
-        json.dumps(good | {"stdout": "a\0b"}).encode(),
-        json.dumps(good | {"rank": None}).encode(),
-        json.dumps(good | {"rank": 1e999}).encode(),
-        json.dumps(good | {"stdout": "/etc/passwd"}).encode(),
-        json.dumps(good | {"stdout": "../../secret"}).encode(),
-        json.dumps(good | {"stdout": 7}).encode(),
-        json.dumps({"event": "moved", "time": 1, "from": "attempt_0", "to": "../elsewhere"}).encode(),
-        json.dumps({key: value for key, value in good.items() if key != "pid"}).encode(),
+    wrong = [
+        *({"time": each} for each in ("soon", float("nan"), 1e300)),
+        *({"stdout": each} for each in ("\ud800", "a\0b", "/etc/passwd", "../../secret", 7)),
+        *({"rank": each} for each in (None, 1e999)),
+        {"event": "moved", "from": "attempt_0", "to": "../elsewhere"},
     ]
+    bad = [b"\xff\x00", b"[" * 100_000, b"7", *(json.dumps(good | each).encode() for each in wrong)]
+    bad.append(json.dumps({key: value for key, value in good.items() if key != "pid"}).encode())
     host = json.dumps(good | {"pid": 7, "host": "\x1b[2Jhost"}).encode()
     with (tmp_path / NAME).open("ab") as file:
         file.write(b"\n".join([*bad, host, b'{"event": "started", "ti']))
@@ -154,9 +152,8 @@ def test_lines_of_others_are_left_out_and_lead_nowhere(tmp_path: Path) -> None:
     assert node.entries[0].worker.stdout == "attempt_0/0/stdout.log"
 
 
-def test_nodes_of_a_job_are_found_by_their_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(time=count(1000).__next__)
-    monkeypatch.setattr("rdzv_launcher.run.workers.output.index.time", clock)
+@pytest.mark.usefixtures("clock")
+def test_nodes_of_a_job_are_found_by_their_rounds(tmp_path: Path) -> None:
     write(tmp_path / "a", WORKER, replace(WORKER, rank=1, local_rank=1))
     write(tmp_path / "another job", replace(WORKER, store_port=29502))
     write(tmp_path / "b", replace(WORKER, rank=2))
@@ -167,9 +164,8 @@ def test_nodes_of_a_job_are_found_by_their_rounds(tmp_path: Path, monkeypatch: p
     assert sorted(Path(node.directory).name for node in newest_job(nodes)) == ["a", "b", "c"]
 
 
-def test_another_launch_with_the_same_rounds_is_another_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(time=count(1000).__next__)
-    monkeypatch.setattr("rdzv_launcher.run.workers.output.index.time", clock)
+@pytest.mark.usefixtures("clock")
+def test_another_launch_with_the_same_rounds_is_another_job(tmp_path: Path) -> None:
     for name, rank in (("a", 0), ("b", 1), ("a again", 0), ("b again", 1)):
         write(tmp_path / name, replace(WORKER, rank=rank))
     job = newest_job(find_nodes(str(tmp_path)))

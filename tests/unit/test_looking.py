@@ -74,11 +74,6 @@ def test_the_one_that_knows_it_is_found_whatever_the_others_do(hang: Callable[[R
     assert (found.entry, found.what) == (mine, "the rendezvous of run 'a' by mine")
 
 
-def test_nobody_knows(hang: Callable[[Request, float], str]) -> None:
-    assert recognise(catalog(entry("a", recognise=hang), entry("b", recognise=raises)), REQUEST) is None
-    assert recognise(catalog(entry("a")), REQUEST) is None
-
-
 @pytest.mark.usefixtures("patient")
 def test_a_node_asks_the_others_and_not_its_own() -> None:
     asked: list[Request] = []

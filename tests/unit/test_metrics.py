@@ -15,13 +15,12 @@ from typing import Literal
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from rdzv_launcher.run import agent_metrics
 from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.agent.decisions import Decisions
 from rdzv_launcher.run.agent.limits import Limits
 from rdzv_launcher.run.agent_metrics import AGENT, AgentFigures
-from rdzv_launcher.run.health import Health, MetricsAlone, Pulse
-from rdzv_launcher.run.metrics import STORE, MetricsPage, reading
+from rdzv_launcher.run.health import Health, Pulse, metrics_alone
+from rdzv_launcher.run.metrics import STORE, MetricsPage
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.interfaces import Failure, RoundEvent
 from rdzv_plugins.kvstore.native.server import Servers, StoreLimits, StoreServer
@@ -31,26 +30,6 @@ ALL = (*AGENT, *STORE)
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DASHBOARD, ALERTS = EXAMPLES / "grafana/rdzv-plugins.json", EXAMPLES / "prometheus/alerts.yml"
 GROUP = WorkerGroup("default", 0, 2, (Worker(0, 0, 0, 1, 1),), None)
-OTHER_UNITS = r"milliseconds|millis|ms|sec|secs|minutes|hours|days|kb|mb|kib|mib|bits|percent"
-
-
-def test_names_keep_the_rules_of_prometheus_and_are_there_once() -> None:
-    """Those that ``promtool check metrics`` has."""
-    for metric in ALL:
-        assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", metric.name), "no capitals, no colons"
-        assert not re.search(r"_(total|info|created|count|sum|bucket)$", metric.name), "endings of samples"
-        assert not re.search(r"(^|_)(counter|gauge|histogram|summary|stateset)(_|$)", metric.name), "no types in names"
-        assert not re.search(rf"_({OTHER_UNITS})$", metric.name), "base units"
-        assert metric.help.endswith(".")
-        assert len({*metric.labels} - {"store"}) <= 1 or metric.kind == "info", "few labels"
-        assert not {"le", "quantile", "job", "instance"} & set(metric.labels)
-        assert metric.kind != "stateset" or metric.labels == (metric.name,)
-    assert len({each.name for each in ALL}) == len(ALL)
-
-
-def test_a_label_that_is_not_declared_is_a_mistake() -> None:
-    with pytest.raises(ValueError, match=r"rdzv_agent_rounds has the labels \('cause',\), not \['why'\]"):
-        reading(agent_metrics.ROUNDS, 1, why="first")
 
 
 def test_what_a_stranger_has_written_breaks_no_line() -> None:
@@ -112,7 +91,7 @@ def test_a_flood_reads_the_figures_once_a_second(monkeypatch: pytest.MonkeyPatch
 
 def test_without_the_extra_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)  # type: ignore[arg-type]
-    answer = MetricsAlone(MetricsPage((), tuple)).answer("/metrics")
+    answer = metrics_alone(MetricsPage((), tuple))("/metrics")
     assert answer.status == 501
     assert "pip install 'rdzv-plugins[metrics]'" in answer.text
 
@@ -121,10 +100,10 @@ def test_figures_that_cannot_be_read_cost_this_answer_alone() -> None:
     def fail() -> tuple[()]:
         raise KeyError("loops")
 
-    pages = MetricsAlone(MetricsPage(STORE, fail))
-    assert pages.answer("/metrics").status == 500
-    assert "the metrics cannot be told: KeyError: 'loops'" in pages.answer("/metrics?x=1").text
-    assert pages.answer("/healthz").status == 404
+    answer = metrics_alone(MetricsPage(STORE, fail))
+    assert answer("/metrics").status == 500
+    assert "the metrics cannot be told: KeyError: 'loops'" in answer("/metrics?x=1").text
+    assert answer("/healthz").status == 404
 
 
 FAILURE = Failure(0, "a", 0, 0, 1, 1)

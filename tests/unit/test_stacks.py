@@ -72,9 +72,10 @@ def test_the_sentence_names_the_oddest_and_counts_the_others() -> None:
 
 def test_what_stands_still_comes_before_what_waits() -> None:
     places = [(0, REDUCE, {}), (1, REDUCE, {}), (2, LOAD, {}), (3, REDUCE, {"state": "T"}), (4, REDUCE, {"state": "D"})]
+    places.append((5, [], {"state": "ended"}))
     groups = grouped(job(answer(0, *places)))
     found = [(each.kind, each.ranks) for each in groups]
-    assert found == [("stopped", [3]), ("stuck", [4]), ("waiting", [2]), ("waiting", [0, 1])]
+    assert found == [("ended", [5]), ("stopped", [3]), ("stuck", [4]), ("waiting", [2]), ("waiting", [0, 1])]
     assert [each.ranks for each in grouped(job(answer(0, (0, REDUCE, {}), (1, LOAD, {}))))] == [[1], [0]]
 
 
@@ -105,21 +106,16 @@ def test_what_nodes_wrote_steers_no_terminal() -> None:
     "garbage",
     [
         None,
-        [],
-        {},
         {"stacks": [], "workers": [], "host": 3, "node_rank": 0},
-        answer(0, (0, REDUCE, {"pid": "x"})),
         answer(0, (0, REDUCE, {"threads": [{"name": "", "main": True, "stack": 7}]})),
         answer(0, (0, REDUCE, {"threads": [{"name": "", "main": True, "stack": -1}]})),
         answer(0, (0, [["f", "g"]], {})),
-        answer(0, (0, [[1, 2, 3]], {})),
         answer(0, (0, REDUCE, {"below": [{"below": 5}]})),
     ],
 )
 def test_an_answer_that_is_none_is_a_node_without_one(garbage: Any) -> None:
     workers, (silent,) = read([NodeAnswer(3, "host-3", 12, garbage)])
-    assert workers == []
-    assert silent.name == "node 3 on host-3 (pid 12)"
+    assert (workers, silent.name) == ([], "node 3 on host-3 (pid 12)")
     assert silent.problem.startswith("has answered with something that cannot be read")
 
 
@@ -174,11 +170,3 @@ def test_without_py_spy_it_is_said_what_was_tried(sleeper: int, monkeypatch) -> 
     assert "pip install 'rdzv-plugins[diagnose]'" in worker.process.tried[0]
     assert "--worker-stacks" in worker.process.tried[1]
     assert worker.process.state == "S"
-
-
-def test_a_worker_that_has_ended_is_said_to_have(tmp_path: Path) -> None:
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    (worker,) = workers_of(gather(Node("host-a", 1, workers=(Worker(7, 0, ended.pid),)), within=60))
-    assert worker.process.state == "ended"
-    assert report_text([worker]).startswith("1 worker on 1 node: rank 7 (host-a) has ended")

@@ -10,7 +10,7 @@ import math
 import sys
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -84,24 +84,11 @@ class Answer(Struct, frozen=True):
     kind: str = TEXT
 
 
-class Pages(Protocol):
-    """The owner of the answers, as their server knows it."""
-
-    def answer(self, path: str) -> Answer:
-        """The answer to a request for ``path``. Any thread; raises nothing, and waits for nobody."""
-        ...
-
-
-class MetricsAlone:
-    """The pages of a process whose health nobody asks for here."""
-
-    def __init__(self, metrics: MetricsPage) -> None:
-        self._metrics = metrics
-
-    def answer(self, path: str) -> Answer:
-        if path.partition("?")[0] == METRICS:
-            return metrics_answer(self._metrics)
-        return Answer(_NOT_FOUND, f"there is {METRICS}")
+def metrics_alone(metrics: MetricsPage) -> Callable[[str], Answer]:
+    """The answers of a process whose health nobody asks for here, by the path that is requested."""
+    return lambda path: (
+        metrics_answer(metrics) if path.partition("?")[0] == METRICS else Answer(_NOT_FOUND, f"there is {METRICS}")
+    )
 
 
 def metrics_answer(metrics: MetricsPage) -> Answer:

@@ -12,10 +12,11 @@ import re
 import selectors
 import socket
 import time
+from collections.abc import Callable
 
 from msgspec import Struct
 
-from rdzv_launcher.run.health import TEXT, Health, Pages
+from rdzv_launcher.run.health import TEXT, Answer, Health
 from rdzv_plugins.errors import AddressInUse
 from rdzv_plugins.kvstore.sockets.listening import bind
 from rdzv_plugins.options import PortRange
@@ -96,9 +97,12 @@ class _Connection:
 class HealthServer:
     """Serves from ``open`` to ``close``. Its methods are for one thread."""
 
-    def __init__(self, pages: Pages, listener: socket.socket) -> None:
-        """Takes over ``listener``."""
-        self._pages, self._listener = pages, listener
+    def __init__(self, answer: Callable[[str], Answer], listener: socket.socket) -> None:
+        """Takes over ``listener``.
+
+        ``answer`` is called on the server's thread with the path of each request; raises nothing, waits for nobody.
+        """
+        self._answer, self._listener = answer, listener
         self._listener.setblocking(False)
         self._connections: dict[socket.socket, _Connection] = {}
         self._accept_at = 0.0
@@ -114,7 +118,7 @@ class HealthServer:
     def open(health: Health, port: int) -> HealthServer | None:
         """Serve on this port on all interfaces. None if that is not possible, which is logged: the job goes on."""
         try:
-            return HealthServer(health, bind("", PortRange(port, port), f"--health-port={port}"))
+            return HealthServer(health.answer, bind("", PortRange(port, port), f"--health-port={port}"))
         except (AddressInUse, OSError) as error:
             logger.warning("%s; this agent's health cannot be asked there, and the job goes on", error)
             return None
@@ -199,7 +203,7 @@ class HealthServer:
         if wanted.refused:
             connection.reply = response(wanted.refused, "not a request that is answered here")
         else:
-            answer = self._pages.answer(wanted.path)
+            answer = self._answer(wanted.path)
             connection.reply = response(answer.status, answer.text, kind=answer.kind, head=wanted.head)
         self._selector.modify(connection.client, selectors.EVENT_WRITE)
 

@@ -31,20 +31,18 @@ from rdzv_launcher.run.keeper.in_worker import asked
 from rdzv_launcher.run.keeper.keeper import Keeper
 from rdzv_launcher.run.keeper.marked import Marked, mark_children
 from rdzv_launcher.run.keeper.messages import Belongings, Start
-from rdzv_launcher.run.log_tails import LogTails
 from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.notice.node import NodeNotices
 from rdzv_launcher.run.preparation import Preparation
 from rdzv_launcher.run.run_directory import RunDirectory
 from rdzv_launcher.run.stacks.node import Node, NodeStacks, Place, Worker, workers_in
 from rdzv_launcher.run.summary import describe, failure_summary
-from rdzv_launcher.run.vitals import vitals
+from rdzv_launcher.run.vitals import LogTails, vitals
 from rdzv_launcher.run.workers.environment import ERROR_FILE, Addition
 from rdzv_launcher.run.workers.error_files import hand_to_scheduler, record_own_error
 from rdzv_launcher.run.workers.event_log import EventLog
 from rdzv_launcher.run.workers.failures import WorkerFailure, worker_failure
-from rdzv_launcher.run.workers.output.destinations import Layout
-from rdzv_launcher.run.workers.output.log_files import LogFiles
+from rdzv_launcher.run.workers.output.log_files import Layout, LogFiles
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.program import Kind
 from rdzv_launcher.run.workers.run_path import BARRIER

@@ -118,60 +118,73 @@ class MetricsPage:
         return iter(())
 
 
-def _metric(name: str, kind: Literal["counter", "gauge", "info"], what: str, *labels: str) -> Metric:
-    return Metric(name, kind, what, ("store", *labels))
+_Values = Iterable[tuple[float, Mapping[str, str]]]
+"""Values of one server, each with its labels but the one that says which server it is."""
 
 
-INFO = _metric("rdzv_store", "info", "The version of rdzv-plugins that serves.", "version")
-CONNECTIONS = _metric("rdzv_store_connections", "gauge", "Connections that are open now.")
-CONNECTIONS_LIMIT = _metric("rdzv_store_connections_limit", "gauge", "Connections that are allowed at a time.")
-PENDING = _metric(
-    "rdzv_store_pending_connections", "gauge", "Connections that have sent no valid request yet, out of those."
-)
-LIMITS = _metric("rdzv_store_limit", "gauge", "What may be taken of the store, by the option that sets it.", "limit")
-ACCEPTED = _metric("rdzv_store_connections_accepted", "counter", "Connections that were ever accepted.")
-REQUESTS = _metric(
-    "rdzv_store_requests",
-    "counter",
-    "Requests by type; framed are all of our own framing, also those of a type.",
-    "type",
-)
-PUSHES = _metric("rdzv_store_pushes", "counter", "Frames that were pushed to sessions that watch.")
-EVENTS = _metric("rdzv_store_events", "counter", "Changes of keys that were pushed in these frames.")
-REFUSED = _metric(
-    "rdzv_store_refused_clients",
-    "counter",
-    "Clients that were closed for what they did, and requests beyond a limit of a run.",
-    "reason",
-)
-RECEIVED = _metric("rdzv_store_received_bytes", "counter", "Bytes from all clients.")
-SENT = _metric("rdzv_store_sent_bytes", "counter", "Bytes to all clients.")
-STORED = _metric("rdzv_store_stored_bytes", "gauge", "Keys and values that are kept, queues and runs included.")
-STORED_LIMIT = _metric("rdzv_store_stored_limit_bytes", "gauge", "The most that one keyspace may keep.")
-BUFFERED = _metric("rdzv_store_buffered_bytes", "gauge", "Half-sent requests and replies that were not read yet.")
-BUSY = _metric("rdzv_store_busy_seconds", "counter", "Time awake of all event loops.")
-CPU = _metric("rdzv_store_cpu_seconds", "counter", "Processor time of all event loops.")
-STALLED = _metric("rdzv_store_stalled_seconds", "counter", "Time for which event loops stood still.")
-KEYS = _metric("rdzv_store_keys", "gauge", "Keys of TCPStore clients.")
-WAITED = _metric("rdzv_store_waited_keys", "gauge", "Keys that somebody waits for.")
-WAITERS = _metric(
-    "rdzv_store_waiters",
-    "gauge",
-    "Clients that wait for one of the 100 keys of a keyspace that were waited for longest, once for each.",
-)
-OLDEST = _metric("rdzv_store_oldest_wait_seconds", "gauge", "The age of the longest wait for a key; 0: nobody waits.")
-RUNS = _metric("rdzv_store_runs", "gauge", "Runs (jobs) that have sessions here.")
-FORGOTTEN = _metric("rdzv_store_runs_forgotten", "counter", "Runs that have gone, with all of their keys.")
-SESSIONS = _metric("rdzv_store_sessions", "gauge", "Sessions of all runs: the nodes of jobs, and who looks at them.")
-WATCHES = _metric("rdzv_store_watches", "gauge", "Watches of all sessions.")
-STORE = (
-    INFO, CONNECTIONS, CONNECTIONS_LIMIT, PENDING, LIMITS, ACCEPTED,
-    REQUESTS, PUSHES, EVENTS, REFUSED, RECEIVED, SENT, STORED,
-    STORED_LIMIT, BUFFERED, BUSY, CPU, STALLED, KEYS, WAITED, WAITERS, OLDEST, RUNS, FORGOTTEN, SESSIONS, WATCHES,
+def _by(label: str, values: Mapping[str, float]) -> _Values:
+    return [(value, {label: name}) for name, value in values.items()]
+
+
+def _sum(items: Iterable[Mapping[str, float]], name: str) -> float:
+    return sum(each[name] for each in items)
+
+
+def _waited(stats: Mapping[str, Any]) -> list[Mapping[str, float]]:
+    return [each for keyspace in stats["keyspaces"] for each in keyspace["waited"]]
+
+
+_Read = Callable[[Mapping[str, Any]], "float | _Values"]
+_DECLARED: tuple[tuple[str, Literal["counter", "gauge", "info"], str, tuple[str, ...], _Read], ...] = (
+    ("", "info", "The version of rdzv-plugins that serves.", ("version",),
+     lambda s: [(1, {"version": str(s["server"]["version"])})]),
+    ("_connections", "gauge", "Connections that are open now.", (), lambda s: s["connections"]["open"]),
+    ("_connections_limit", "gauge", "Connections that are allowed at a time.", (),
+     lambda s: s["connections"]["limit"]),
+    ("_pending_connections", "gauge", "Connections that have sent no valid request yet, out of those.", (),
+     lambda s: s["connections"]["pending"]),
+    ("_limit", "gauge", "What may be taken of the store, by the option that sets it.", ("limit",),
+     lambda s: _by("limit", s["limits"])),
+    ("_connections_accepted", "counter", "Connections that were ever accepted.", (),
+     lambda s: s["connections"]["accepted"]),
+    ("_requests", "counter", "Requests by type; framed are all of our own framing, also those of a type.", ("type",),
+     lambda s: _by("type", s["requests"])),
+    ("_pushes", "counter", "Frames that were pushed to sessions that watch.", (), lambda s: s["pushes"]),
+    ("_events", "counter", "Changes of keys that were pushed in these frames.", (), lambda s: s["events"]),
+    ("_refused_clients", "counter",
+     "Clients that were closed for what they did, and requests beyond a limit of a run.", ("reason",),
+     lambda s: _by("reason", s["refused"])),
+    ("_received_bytes", "counter", "Bytes from all clients.", (), lambda s: s["bytes"]["received"]),
+    ("_sent_bytes", "counter", "Bytes to all clients.", (), lambda s: s["bytes"]["sent"]),
+    ("_stored_bytes", "gauge", "Keys and values that are kept, queues and runs included.", (),
+     lambda s: s["bytes"]["stored"]),
+    ("_stored_limit_bytes", "gauge", "The most that one keyspace may keep.", (), lambda s: s["bytes"]["stored_limit"]),
+    ("_buffered_bytes", "gauge", "Half-sent requests and replies that were not read yet.", (),
+     lambda s: s["bytes"]["buffered"]),
+    ("_busy_seconds", "counter", "Time awake of all event loops.", (), lambda s: _sum(s["loops"], "busy_s")),
+    ("_cpu_seconds", "counter", "Processor time of all event loops.", (), lambda s: _sum(s["loops"], "cpu_s")),
+    ("_stalled_seconds", "counter", "Time for which event loops stood still.", (),
+     lambda s: _sum(s["loops"], "stalled_s")),
+    ("_keys", "gauge", "Keys of TCPStore clients.", (), lambda s: _sum(s["keyspaces"], "keys")),
+    ("_waited_keys", "gauge", "Keys that somebody waits for.", (), lambda s: _sum(s["keyspaces"], "waited_keys")),
+    ("_waiters", "gauge",
+     "Clients that wait for one of the 100 keys of a keyspace that were waited for longest, once for each.", (),
+     lambda s: _sum(_waited(s), "waiters")),
+    ("_oldest_wait_seconds", "gauge", "The age of the longest wait for a key; 0: nobody waits.", (),
+     lambda s: max((each["oldest_s"] for each in _waited(s)), default=0.0)),
+    ("_runs", "gauge", "Runs (jobs) that have sessions here.", (), lambda s: len(s["runs"])),
+    ("_runs_forgotten", "counter", "Runs that have gone, with all of their keys.", (), lambda s: s["runs_forgotten"]),
+    ("_sessions", "gauge", "Sessions of all runs: the nodes of jobs, and who looks at them.", (),
+     lambda s: _sum(s["runs"], "sessions")),
+    ("_watches", "gauge", "Watches of all sessions.", (), lambda s: _sum(s["runs"], "watches")),
 )  # fmt: skip
-
-
-_MOST = (INFO, CONNECTIONS_LIMIT, LIMITS, STORED_LIMIT, OLDEST)
+_READ = {
+    Metric(f"rdzv_store{name}", kind, what, ("store", *labels)): read for name, kind, what, labels, read in _DECLARED
+}
+STORE = tuple(_READ)
+_MOST = {
+    f"rdzv_store{name}" for name in ("", "_connections_limit", "_limit", "_stored_limit_bytes", "_oldest_wait_seconds")
+}
 """For these, two stores with the same purpose are reported by the larger value; all others add up."""
 
 
@@ -179,43 +192,11 @@ def read_stores(stores: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Rea
     """The values of ``STORE``, from the statistics of servers, each with the purpose that it serves."""
     found: dict[tuple[Metric, tuple[tuple[str, str], ...]], float] = {}
     for purpose, stats in stores:
-        for metric, value, labels in _read(stats):
-            key = metric, tuple({"store": purpose, **labels}.items())
-            before = found.get(key, 0.0)
-            found[key] = max(before, value) if metric in _MOST else before + value
+        for metric, read in _READ.items():
+            values = read(stats)
+            for value, labels in [(values, {})] if isinstance(values, int | float) else values:
+                key = metric, tuple({"store": purpose, **labels}.items())
+                before = found.get(key, 0.0)
+                found[key] = max(before, value) if metric.name in _MOST else before + value
     for (metric, told), value in found.items():
         yield reading(metric, value, **dict(told))
-
-
-def _read(stats: Mapping[str, Any]) -> Iterator[tuple[Metric, float, Mapping[str, str]]]:
-    """The values of one server, without the label that says which one it is."""
-    connections, volume, keyspaces, runs = (stats[name] for name in ("connections", "bytes", "keyspaces", "runs"))
-    waited = [each for keyspace in keyspaces for each in keyspace["waited"]]
-    yield INFO, 1, {"version": str(stats["server"]["version"])}
-    yield CONNECTIONS, connections["open"], {}
-    yield CONNECTIONS_LIMIT, connections["limit"], {}
-    yield PENDING, connections["pending"], {}
-    for name, limit in stats["limits"].items():
-        yield LIMITS, limit, {"limit": name}
-    yield ACCEPTED, connections["accepted"], {}
-    for name, count in stats["requests"].items():
-        yield REQUESTS, count, {"type": name}
-    yield PUSHES, stats["pushes"], {}
-    yield EVENTS, stats["events"], {}
-    for reason, count in stats["refused"].items():
-        yield REFUSED, count, {"reason": reason}
-    yield RECEIVED, volume["received"], {}
-    yield SENT, volume["sent"], {}
-    yield STORED, volume["stored"], {}
-    yield STORED_LIMIT, volume["stored_limit"], {}
-    yield BUFFERED, volume["buffered"], {}
-    for metric, name in ((BUSY, "busy_s"), (CPU, "cpu_s"), (STALLED, "stalled_s")):
-        yield metric, sum(loop[name] for loop in stats["loops"]), {}
-    yield KEYS, sum(each["keys"] for each in keyspaces), {}
-    yield WAITED, sum(each["waited_keys"] for each in keyspaces), {}
-    yield WAITERS, sum(each["waiters"] for each in waited), {}
-    yield OLDEST, max((each["oldest_s"] for each in waited), default=0.0), {}
-    yield RUNS, len(runs), {}
-    yield FORGOTTEN, stats["runs_forgotten"], {}
-    yield SESSIONS, sum(each["sessions"] for each in runs), {}
-    yield WATCHES, sum(each["watches"] for each in runs), {}

@@ -15,10 +15,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
-from rdzv_launcher.run import file_names
+from msgspec import Meta, Struct, ValidationError, convert
+
+from rdzv_launcher.run import names
 from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.agent.collaborators import Observer
 from rdzv_launcher.run.agent.events import Event
@@ -63,14 +64,16 @@ INTERRUPTING = frozenset({"failed", "hung", "lost", "asked", "over", "stopping",
 """The events that show that a round does not go on."""
 
 
-@dataclass(frozen=True)
-class Record:
+_Seconds = Annotated[float, Meta(gt=-1e12, lt=1e12)]
+
+
+class Record(Struct, frozen=True):
     """One event. Times are in seconds."""
 
     event: str
-    mono: float
+    mono: _Seconds
     """The time by the monotonic clock, which all agents of one machine share."""
-    wall: float
+    wall: _Seconds
     """The time since the epoch, by the machine's clock, which may be wrong, and may be set meanwhile."""
     run: str
     node: int | None
@@ -84,7 +87,7 @@ class Record:
     """What the node does from now on."""
     cause: str = ""
     """Why, in a sentence; empty if there is nothing to say."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = {}
     """What else is known about this event."""
 
     def line(self) -> bytes:
@@ -92,21 +95,6 @@ class Record:
         fields = {"v": VERSION, **{name: getattr(self, name) for name in BASE[1:]}}
         fields |= {"mono": round(self.mono, 6), "wall": round(self.wall, 6), **self.facts}
         return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
-
-
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    "event": (str,),
-    "mono": (int, float),
-    "wall": (int, float),
-    "run": (str,),
-    "node": (int, type(None)),
-    "host": (str,),
-    "agent": (str,),
-    "round": (int,),
-    "phase": (str,),
-    "cause": (str,),
-}
-_MOST_S = 1e12
 
 
 def parse(line: bytes) -> Record:
@@ -119,12 +107,11 @@ def parse(line: bytes) -> Record:
         raise ValueError("it is no event of a timeline")
     if data["v"] != VERSION:
         raise ValueError(f"it is of version {str(data['v'])[:20]}, and this rdzv reads version {VERSION}")
-    for name, types in _TYPES.items():
-        value = data.get(name)
-        if type(value) not in types or (isinstance(value, int | float) and not -_MOST_S < value < _MOST_S):
-            raise ValueError(f"it has no {name!r} that is one")
     facts = {name: value for name, value in data.items() if name not in BASE and _is_fact(name, value)}
-    return Record(**{name: data[name] for name in _TYPES}, facts=facts)
+    try:
+        return convert({name: data[name] for name in BASE if name in data} | {"facts": facts}, Record)
+    except ValidationError as error:
+        raise ValueError(f"it is no event: {error}") from None
 
 
 def _is_fact(name: str, value: object) -> bool:
@@ -154,7 +141,7 @@ class TimelineFile:
 
     def __init__(self, directory: str, run: str, host: str, agent: str) -> None:
         """Nothing is created before the first event: a file system may keep one waiting."""
-        self.path = os.path.join(directory, f"{file_names.word(run)}-{file_names.word(host)}-{agent}{SUFFIX}")
+        self.path = os.path.join(directory, f"{names.word(run)}-{names.word(host)}-{agent}{SUFFIX}")
         self._directory = directory
         self._fd = -1
         self._torn = False
@@ -337,21 +324,8 @@ class Recorder(Observer):
             if phase == "ending" and self._phase != "working":  # the event is a sign only for workers that run
                 phase = self._phase
             self._phase = phase
-            self._queue.put(
-                Record(
-                    event,
-                    mono,
-                    wall,
-                    self._run,
-                    self._node,
-                    self._host,
-                    self._agent,
-                    self._round,
-                    phase,
-                    printable(cause),
-                    facts,
-                )
-            )
+            who = self._run, self._node, self._host, self._agent
+            self._queue.put(Record(event, mono, wall, *who, self._round, phase, printable(cause), facts))
 
     def _deliver(self, record: Record) -> None:
         for sink in self._sinks:

@@ -1,15 +1,22 @@
-"""What a node's agent does and what its workers use, for those who watch the job: read only when somebody asks."""
+"""What those who watch a job are told of a node: its agent's stage, what its workers use, and what they printed last.
+
+Read only when somebody asks.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, to_builtins
 
 from rdzv_launcher.run.agent.decisions import Decisions
 from rdzv_launcher.run.stacks import processes
 from rdzv_launcher.run.stacks.node import Node, Worker
+from rdzv_launcher.run.workers.output.growing_file import last_lines
 from rdzv_plugins.linux.children import children_now
 from rdzv_plugins.linux.process_stat import ProcessStat, read_stat
 
@@ -17,38 +24,44 @@ _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def vitals(node: Node, decisions: Decisions) -> dict[str, Any]:
-    """The figures, as JSON. Any thread may call it; takes about a millisecond for each worker.
+class WorkerVitals(Struct, frozen=True):
+    """A worker, including everything that it has started. Memory that processes share counts once for each of them."""
 
-    ``cpu_s`` and ``memory_bytes`` are those of a worker with everything that it has started. Memory that processes
-    share counts once for each of them. ``at`` is this machine's clock: its increase between two answers is the time
-    between them.
-    """
+    rank: int
+    local_rank: int
+    pid: int
+    state: str
+    """One letter, as in /proc/PID/stat."""
+    cpu_s: float
+    memory_bytes: int
+
+
+class Vitals(Struct, frozen=True):
+    """A node's answer to ``vitals``."""
+
+    stage: str
+    restarts: int
+    at: float
+    """This machine's clock, in seconds: its increase between two answers is the time between them."""
+    workers: Annotated[tuple[WorkerVitals, ...], Meta(max_length=4096)]
+
+
+def vitals(node: Node, decisions: Decisions) -> Any:
+    """The figures, as JSON. Any thread may call it; takes about a millisecond for each worker."""
     pids_of = children_now()
-    return {
-        "stage": decisions.stage,
-        "restarts": decisions.restarts_used,
-        "starts": decisions.generation,
-        "at": time.monotonic(),
-        "workers": [each for worker in node.workers if (each := _worker(worker, pids_of)) is not None],
-    }
+    workers = tuple(each for worker in node.workers if (each := _worker(worker, pids_of)) is not None)
+    return to_builtins(Vitals(decisions.stage, decisions.restarts_used, time.monotonic(), workers))
 
 
-def _worker(worker: Worker, pids_of: Callable[[int], list[int]]) -> dict[str, Any] | None:
+def _worker(worker: Worker, pids_of: Callable[[int], list[int]]) -> WorkerVitals | None:
     """The figures of one worker; None if it has ended."""
     own = read_stat(worker.pid)
     if own is None or not own.lives:
         return None
     pids = [worker.pid, *processes.below(worker.pid, pids_of)]
     stats = [own, *(each for each in map(read_stat, pids[1:]) if each is not None)]
-    return {
-        "rank": worker.rank,
-        "local_rank": worker.local_rank,
-        "pid": worker.pid,
-        "state": own.state,
-        "cpu_s": sum(map(_cpu_s, stats)),
-        "memory_bytes": sum(map(_memory, pids)),
-    }
+    cpu_s, memory = sum(map(_cpu_s, stats)), sum(map(_memory, pids))
+    return WorkerVitals(worker.rank, worker.local_rank, worker.pid, own.state, cpu_s, memory)
 
 
 def _cpu_s(stat: ProcessStat) -> float:
@@ -58,3 +71,80 @@ def _cpu_s(stat: ProcessStat) -> float:
 def _memory(pid: int) -> int:
     fields = processes.read(pid, "statm").split()
     return int(fields[1]) * _PAGE if len(fields) > 1 else 0
+
+
+MOST_LINES = 500
+_LINES = 100
+_LONGEST = 2000
+"""The most characters of a line."""
+_TURN_S = 1.0
+_TO_SCREEN = "goes to the screen of its node alone: --log-prefix, --tee or --redirects keeps it in a file"
+_NOWHERE = "goes nowhere: a filter of ranks leaves it out"
+
+
+class LogStream(Struct, frozen=True):
+    """The end of a stream of a worker."""
+
+    stream: str
+    path: str
+    lines: list[str]
+    problem: str
+    """Why there are no lines; empty if they could be read."""
+
+
+class LogAnswer(Struct, frozen=True):
+    """A node's answer to ``log``."""
+
+    streams: list[LogStream]
+
+
+class LogTails:
+    """Answers with the last lines of a worker's log. One per agent. Thread-safe: it is asked on separate threads."""
+
+    def __init__(
+        self,
+        node: Callable[[], Node],
+        files: Callable[[int], Mapping[str, str]],
+        stderr: Callable[[int], Sequence[str]],
+    ) -> None:
+        """``node`` says who works here now. ``files`` and ``stderr`` take a local rank: ``files`` returns where its
+        streams go, empty for the screen, ``os.devnull`` for nowhere; ``stderr`` the end of a stream that goes to no
+        file.
+        """
+        self._node, self._files, self._stderr = node, files, stderr
+        self._reading = threading.Lock()
+
+    def answer(self, arguments: Mapping[str, Any]) -> Any:
+        """Answer ``log``, with the arguments ``rank`` and ``lines``, the most for each stream. Raises ``ValueError``
+        for other arguments, and ``TimeoutError`` while another look has not ended.
+        """
+        rank, count = arguments.get("rank"), arguments.get("lines", _LINES)
+        if not isinstance(count, int) or not 1 <= count <= MOST_LINES:
+            raise ValueError(f"lines={count!r} is not from 1 to {MOST_LINES}")
+        worker = next((each for each in self._node().workers if each.rank == rank), None)
+        if worker is None:
+            raise ValueError(f"no worker of rank {rank!r} runs here now")
+        if not self._reading.acquire(timeout=_TURN_S):
+            raise TimeoutError("a file that was looked at before has not been read yet: does its file system hang?")
+        try:
+            files = self._files(worker.local_rank).items()
+            streams = [self._end_of(stream, path, worker.local_rank, count) for stream, path in files]
+            return to_builtins(LogAnswer(streams))
+        finally:
+            self._reading.release()
+
+    def _end_of(self, stream: str, path: str, local_rank: int, count: int) -> LogStream:
+        lines: Sequence[str] = ()
+        problem = ""
+        if path not in ("", os.devnull):
+            try:
+                lines = last_lines(path, count)
+            except OSError as error:
+                problem = f"cannot be read: {error.strerror or error}"
+        elif stream == "stderr":
+            lines = self._stderr(local_rank)[-count:]
+        else:
+            problem = _NOWHERE if path else _TO_SCREEN
+        # of a line that was overwritten, what it showed last
+        shown = [line.rstrip("\r").rpartition("\r")[2][:_LONGEST] for line in lines]
+        return LogStream(stream, path, shown, problem)

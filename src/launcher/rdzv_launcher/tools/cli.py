@@ -12,11 +12,8 @@ from collections.abc import Sequence
 from rdzv_launcher.bench import arguments as bench
 from rdzv_launcher.completion import PrintCompletion
 from rdzv_launcher.console import logging_given_back, make_stdout_wait, report, setup_logging
-from rdzv_launcher.tools import conformance, new_backend, serve
+from rdzv_launcher.tools import conformance, logs, new_backend, serve, stacks, status
 from rdzv_launcher.tools.doctor import command as doctor
-from rdzv_launcher.tools.logs import command as logs
-from rdzv_launcher.tools.stacks import command as stacks
-from rdzv_launcher.tools.status import command as status
 from rdzv_launcher.tools.timeline import command as timeline
 from rdzv_launcher.tools.top import command as top
 from rdzv_launcher.version import ShowVersion

@@ -1,50 +1,45 @@
-"""The job that a command of ``rdzv`` asks: the flags that name it, a request like its nodes', and who is there."""
+"""The job that a command of ``rdzv`` asks: the flags that name it, where its nodes meet, and what they answer."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any
 
+from rdzv_plugins.assemble.looking import coordination_of
 from rdzv_plugins.assemble.recognition import Found, recognise
 from rdzv_plugins.certificates import certificates_of
-from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import EndpointUnreachable, UsageError
+from rdzv_plugins.coordination import CoordinationBackend
+from rdzv_plugins.endpoints import Endpoint, parse_endpoint
+from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, RdzvError, UsageError
 from rdzv_plugins.host import PluginHost
-from rdzv_plugins.interfaces import DEFAULT_RUN_ID, Request
+from rdzv_plugins.interfaces import DEFAULT_RUN_ID, Request, RunStatus
 from rdzv_plugins.job_token import token_of
 from rdzv_plugins.options import did_you_mean, parse_conf
-from rdzv_plugins.plain_text import some
+from rdzv_plugins.plain_text import printable, some
+from rdzv_plugins.questions import NodeAnswer
 
 
-def add_job_flags(parser: argparse.ArgumentParser, *, endpoint_help: str, endpoint_required: bool) -> None:
-    """Add the flags by which ``request_of`` identifies the job."""
-    parser.add_argument(
-        "--rdzv-endpoint",
-        "--rdzv_endpoint",
-        required=endpoint_required,
-        default="",
-        metavar="HOST:PORT",
-        help=endpoint_help,
-    )
-    parser.add_argument(
-        "--rdzv-backend",
-        "--rdzv_backend",
-        default="",
-        metavar="NAME",
-        help="the job's backend; if unset, the endpoint is asked",
-    )
-    parser.add_argument(
-        "--rdzv-id", "--rdzv_id", default="", metavar="ID", help="the job's id, if other jobs meet there, too"
-    )
-    parser.add_argument(
-        "--rdzv-conf",
-        "--rdzv_conf",
-        default="",
-        metavar="K=V,...",
-        help="the job's options, as needed to reach where its nodes meet",
-    )
+def add_job_flags(
+    parser: argparse.ArgumentParser, *, endpoint_help: str, endpoint_required: bool, timeout: float = 0
+) -> None:
+    """Add the flags by which ``request_of`` identifies the job; and --timeout, if that has a default (seconds)."""
+    for name, metavar, text in (
+        ("endpoint", "HOST:PORT", endpoint_help),
+        ("backend", "NAME", "the job's backend; if unset, the endpoint is asked"),
+        ("id", "ID", "the job's id, if other jobs meet there, too"),
+        ("conf", "K=V,...", "the job's options, as needed to reach where its nodes meet"),
+    ):
+        required = endpoint_required and name == "endpoint"
+        flags = f"--rdzv-{name}", f"--rdzv_{name}"
+        parser.add_argument(*flags, required=required, default="", metavar=metavar, help=text)
+    if timeout:
+        text = f"how long to wait for each answer (default {timeout:g})"
+        parser.add_argument("--timeout", type=float, default=timeout, metavar="SECONDS", help=text)
 
 
 def request_of(args: argparse.Namespace) -> Request:
@@ -112,3 +107,158 @@ def statistics_of(endpoint: Endpoint, timeout: float, whose: Whose) -> dict[str,
     if is_control_store(statistics) and (known := whose()) is not None:
         raise known
     return statistics
+
+
+def runs_at(host: PluginHost, request: Request, place: Endpoint, timeout: float) -> list[str]:
+    """The jobs now at a native store. Raises ``EndpointUnreachable``."""
+    whose = Whose(host, dataclasses.replace(request, endpoint=str(place)))
+    return [str(each["name"]) for each in statistics_of(place, timeout, whose).get("runs", ())]
+
+
+def service_at(place: Endpoint, run: str, name: str, request: Request) -> CoordinationBackend:
+    """The service of a run at a native store, for ``name``, who asks with the token and the certificates of a job."""
+    from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
+
+    token, tls = token_of(request), certificates_of(request)
+    return NativeCoordination(place, run, name=name, who="the store", token=token, tls=tls)
+
+
+def serving_place(host: PluginHost, request: Request, timeout: float) -> tuple[Endpoint, str]:
+    """Of several endpoints in ``request``, the one of the job that is meant, and the job's id. All are asked at once.
+
+    Like the job's nodes, it takes the one with the job's newest round. ``timeout`` (seconds) applies to each step.
+    Prints on stderr which endpoint it is, and which do not answer. Raises ``UsageError`` for a list that nodes would
+    refuse, or if several jobs are there, and ``EndpointUnreachable``.
+    """
+    from rdzv_plugins.elastic.endpoint_options import parse_places
+    from rdzv_plugins.elastic.observing import observe
+
+    places = parse_places(request.endpoint)
+
+    def asked(place: Endpoint) -> list[str] | RdzvError:
+        try:
+            return runs_at(host, request, place, timeout)
+        except RdzvError as error:
+            return error
+
+    def look(place: Endpoint) -> RunStatus | Exception:
+        try:
+            return observe(service_at(place, run, "rdzv", request), timeout)
+        except (RdzvError, TimeoutError, ValueError) as error:
+            return error
+
+    with ThreadPoolExecutor(len(places)) as pool:
+        found = dict(zip(places, pool.map(asked, places), strict=True))
+        silent = {place: each for place, each in found.items() if isinstance(each, RdzvError)}
+        runs = {place: each for place, each in found.items() if not isinstance(each, RdzvError)}
+        if not runs:
+            raise EndpointUnreachable(
+                f"none of {len(places)} endpoints can be asked: " + "; ".join(map(str, silent.values())),
+                remedy="Look whether their processes live. If it is another service, give its --rdzv-backend.",
+            )
+        for place, error in silent.items():
+            print(f"{place} cannot be asked: {printable(str(error))}", file=sys.stderr, flush=True)
+        run = run_of(request, request.endpoint, sorted({each for names in runs.values() for each in names}))
+        there = [place for place in places if run in runs.get(place, ())]
+        serving = _newest(there, list(pool.map(look, there)))
+    print(f"run {run!r} is served at {serving}", file=sys.stderr, flush=True)
+    return serving, run
+
+
+def _newest(there: Sequence[Endpoint], seen: Sequence[RunStatus | Exception]) -> Endpoint:
+    """The endpoint with the newest round. If the job can be looked at nowhere, raises the error that prevented it."""
+    ranked = [
+        (status.number, status.members, -at) for at, status in enumerate(seen) if not isinstance(status, Exception)
+    ]
+    if ranked:
+        return there[-max(ranked)[2]]
+    problem = next(each for each in seen if isinstance(each, Exception))
+    raise EndpointUnreachable(f"{there[0]}: {problem}") from problem
+
+
+class Meeting:
+    """Finds the services of the jobs at an endpoint; for one command."""
+
+    def __init__(self, request: Request, timeout: float, *, who: str, otherwise: str) -> None:
+        """``who`` asks; ``otherwise`` says what can be done if nodes cannot be asked: a remedy."""
+        self._host, self._request, self._timeout = PluginHost.load(), request, timeout
+        self._who, self._otherwise = who, otherwise
+
+    def service(self) -> tuple[CoordinationBackend, str]:
+        """The service of the job that is meant, and the job's id. Raises ``RdzvError``."""
+        found = self.services()
+        if not isinstance(found, Endpoint):
+            return found
+        try:
+            return self.at(found, run_of(self._request, found, self.runs(found)))
+        except EndpointUnreachable as error:
+            raise self._with_remedy(error) from error
+
+    def services(self) -> Endpoint | tuple[CoordinationBackend, str]:
+        """The native store at which any number of jobs meet; elsewhere, the service of the job that is meant.
+
+        If there are several endpoints, it is the one that serves the job now. Raises ``RdzvError``.
+        """
+        request = self._request
+        entry = self._host.catalog.find(request.backend) if request.backend else None
+        if entry is not None and entry.backend.meets_at == "service":
+            return coordination_of(entry, request), request.run_id
+        if "," in request.endpoint:
+            try:
+                return self.at(*serving_place(self._host, request, self._timeout))
+            except EndpointUnreachable as error:
+                raise self._with_remedy(error) from error
+        whose = Whose(self._host, request)
+        endpoint = parse_endpoint(request.endpoint, None)
+        try:
+            statistics_of(endpoint, self._timeout, whose)
+            return endpoint
+        except AccessRefused:
+            raise
+        except EndpointUnreachable as error:
+            found = entry or (whose.found.entry if whose.found is not None else None)
+            if found is None or whose.found is None:
+                raise self._with_remedy(error) from error
+            if entry is None and found.backend.meets_at == "service":
+                print(f"{request.endpoint} is {whose.found.what}", file=sys.stderr, flush=True)
+                return coordination_of(found, request), request.run_id
+            said = f"{whose.found.what}: nodes that meet by {found.backend.name} cannot be asked"
+            raise UsageError(said, remedy=self._otherwise) from error
+
+    def runs(self, endpoint: Endpoint) -> list[str]:
+        """The jobs now at a native store. Raises ``EndpointUnreachable``."""
+        return runs_at(self._host, self._request, endpoint, self._timeout)
+
+    def at(self, endpoint: Endpoint, run: str) -> tuple[CoordinationBackend, str]:
+        """The service of one of the jobs at a native store."""
+        return service_at(endpoint, run, self._who, self._request), run
+
+    def _with_remedy(self, error: RdzvError) -> EndpointUnreachable:
+        remedy = f"{error.remedy} Or: {self._otherwise}" if error.remedy else f"Or: {self._otherwise}"
+        return EndpointUnreachable(str(error), remedy=remedy)
+
+
+def ask_job(
+    request: Request, kind: str, arguments: Mapping[str, Any], timeout: float, *, otherwise: str
+) -> list[NodeAnswer]:
+    """What the nodes of the job answer. Raises ``RdzvError``.
+
+    ``otherwise`` is a sentence that says what to do if they cannot be asked.
+    """
+    from rdzv_plugins.elastic.asking import ask_from_outside
+
+    try:
+        service, run = Meeting(request, timeout, who=kind, otherwise=otherwise).service()
+        answers = ask_from_outside(service, kind, arguments, timeout)
+    except TimeoutError as error:
+        raise EndpointUnreachable(
+            f"{request.endpoint}: {error}", remedy=f"--timeout=SECONDS waits longer. Or: {otherwise}"
+        ) from error
+    if not answers:
+        raise EndpointUnreachable(
+            f"no node of run {run!r} is at {request.endpoint}"
+            if "of" not in arguments
+            else f"that node is not in run {run!r} any more",
+            remedy="`rdzv status` says who is there. Check --rdzv-id.",
+        )
+    return answers

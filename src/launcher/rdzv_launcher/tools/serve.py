@@ -8,22 +8,89 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
-from rdzv_launcher.tools.serve_tokens import Accepted
 from rdzv_plugins.certificates import OPTIONS, NodeCertificates
 from rdzv_plugins.endpoints import Endpoint, check_port, parse_endpoint
 from rdzv_plugins.errors import UsageError
-from rdzv_plugins.job_token import OPEN, OPTION, is_meant_to_be_open
+from rdzv_plugins.job_token import FILE_VARIABLE, OPEN, OPTION, AcceptedToken, accepted_tokens, is_meant_to_be_open
 from rdzv_plugins.kvstore.native.limits import StoreLimits, raise_file_limit
 from rdzv_plugins.kvstore.sockets.listening import bind_exactly
 from rdzv_plugins.options import PortRange, parse_conf, parse_options
+from rdzv_plugins.threads import OwnThread
 
 if TYPE_CHECKING:
     from rdzv_plugins.kvstore.native.server import StoreServer
 
+
 logger = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+"""Seconds between two looks at the file."""
+
+
+class Accepted:
+    """The tokens of one file, or of the environment. Whoever made it keeps them fresh on the main thread."""
+
+    def __init__(self, path: str | None) -> None:
+        """``path`` is as given by ``--rdzv-conf``. Raises ``UsageError`` like ``accepted_tokens``."""
+        self._path = path
+        self._file = path if path is not None else os.environ.get(FILE_VARIABLE)
+        self._lock = threading.Lock()
+        self._seen = self._look()
+        self.tokens: tuple[AcceptedToken, ...] = accepted_tokens(path) or ()
+
+    def keep_fresh(
+        self, server: StoreServer, endings: Collection[signal.Signals], reads_again: Collection[signal.Signals]
+    ) -> signal.Signals:
+        """Pass the file's tokens to ``server`` when it has changed; returns which of the blocked ``endings`` arrived.
+
+        Signals in ``reads_again`` end nothing: all files are read again.
+        """
+        over = threading.Event()
+        if self._file is not None and self.tokens:
+            OwnThread(target=self._keep_looking, name="rdzv-tokens", args=(server, over)).start()
+        try:
+            # without a time limit: one that ends while the process is stopped has CPython's sigtimedwait return what
+            # no signal has written
+            while (came := signal.Signals(signal.sigwaitinfo(endings).si_signo)) in reads_again:
+                server.read_certificates()
+                self._read_if_changed(server, anyway=True)
+            return came
+        finally:
+            over.set()
+
+    def _keep_looking(self, server: StoreServer, over: threading.Event) -> None:
+        while not over.wait(_LOOK_S):
+            try:
+                self._read_if_changed(server)
+            except Exception:  # it looks again: a thread that has ended would leave the tokens as they are for good
+                logger.exception("%s could not be looked at", self._file)
+
+    def _read_if_changed(self, server: StoreServer, *, anyway: bool = False) -> None:
+        with self._lock:
+            seen = self._look()
+            if not self.tokens or self._file is None or (seen == self._seen and not anyway):
+                return
+            self._seen = seen
+            try:
+                self.tokens = accepted_tokens(self._path) or self.tokens
+            except UsageError as error:
+                logger.warning("%s; the tokens stay as they were", error)
+                return
+            server.accept_tokens(self.tokens)
+            logger.warning("%s has changed: %d token(s) are accepted from now on", self._file, len(self.tokens))
+
+    def _look(self) -> tuple[int, ...] | None:
+        # ctime: a file that others could read is right once its mode is
+        try:
+            found = os.stat(self._file) if self._file is not None else None
+        except OSError:  # it is being replaced
+            return None
+        return None if found is None else (found.st_ino, found.st_ctime_ns, found.st_size)
+
 
 # "framed" includes those of coordination, and validate asks for nothing.
 _COUNTED_ELSEWHERE = frozenset(("validate", "open_session", "put", "list", "watch", "unwatch", "delete", "keep_alive"))
@@ -135,7 +202,7 @@ def _listen_for_scrapes(host: str, port: int) -> Callable[[StoreServer], context
     """Prepare to serve the metrics of a server. Raises ``AddressInUse``, ``UsageError`` or ``MissingDependency``."""
     if not port:
         return lambda server: contextlib.nullcontext()
-    from rdzv_launcher.run.health import MetricsAlone
+    from rdzv_launcher.run.health import metrics_alone
     from rdzv_launcher.run.health_server import HealthServer
     from rdzv_launcher.run.metrics import STORE, MetricsPage, check_installed, read_stores
 
@@ -144,7 +211,7 @@ def _listen_for_scrapes(host: str, port: int) -> Callable[[StoreServer], context
 
     def serve(server: StoreServer) -> contextlib.AbstractContextManager[object]:
         page = MetricsPage(STORE, lambda: read_stores([("serve", server.stats())]))
-        return contextlib.closing(HealthServer(MetricsAlone(page), listener))
+        return contextlib.closing(HealthServer(metrics_alone(page), listener))
 
     return serve
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from rdzv_launcher.run import file_names
+from rdzv_launcher.run import names
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.questions import STACKS, Question, Questions, UnknownKind
 from rdzv_plugins.stacks_on_request import VARIABLE
@@ -174,7 +174,7 @@ class NodeStacks:
         text = report_text(list(workers), list(silent), threads=True)
         self._stored += 1
         node = self._node()
-        path = Path(self._logs, f"stacks-{file_names.word(node.host)}-{os.getpid()}-{self._stored}.log")
+        path = Path(self._logs, f"stacks-{names.word(node.host)}-{os.getpid()}-{self._stored}.log")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # an existing file may be anybody's: it is not followed, and not written to

@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from rdzv_launcher.run.rank_names import compressed, named
+from rdzv_launcher.run.names import compressed, named
 from rdzv_launcher.run.stacks.reading import Frame, Thread
-from rdzv_plugins.plain_text import printable, some
+from rdzv_plugins.plain_text import many, printable, some
 from rdzv_plugins.questions import NodeAnswer, checked
 
 _MOST_WORKERS = 4096
@@ -288,7 +288,7 @@ def headline(groups: Sequence[Group], silent: Sequence[Silent] = ()) -> str:
     """One sentence: who is where, the odd ones first."""
     workers = [worker for group in groups for worker in group.workers]
     nodes = {(worker.node_rank, worker.host) for worker in workers}
-    counts = f"{_many(len(workers), 'worker')} on {_many(len(nodes), 'node')}" if workers else "no worker"
+    counts = f"{many(len(workers), 'worker')} on {many(len(nodes), 'node')}" if workers else "no worker"
     odd, most = groups[:-1], groups[-1:]
     parts = [_part(group) for group in odd[:_HEADLINE_GROUPS]]
     if left := odd[_HEADLINE_GROUPS:]:
@@ -296,7 +296,7 @@ def headline(groups: Sequence[Group], silent: Sequence[Silent] = ()) -> str:
         parts.append(f"{sum(len(group.workers) for group in left)} more at {place}")
     parts += [_most(group, odd) for group in most]
     if count := sum(each.kind == "silent" for each in silent):
-        parts.append(f"{_many(count, 'node')} without an answer")
+        parts.append(f"{many(count, 'node')} without an answer")
     return f"{counts}: {'; '.join(parts)}" if parts else counts
 
 
@@ -405,10 +405,6 @@ def _children(worker: WorkerReport, group: Group) -> Iterator[str]:
         yield f"  child{of}: pid {child.pid}, state {printable(child.state, 10)}{channel}: {command}"
         if child.pid in read and read[child.pid].threads:
             yield from _frames(read[child.pid].threads[0].frames)
-
-
-def _many(count: int, one: str) -> str:
-    return f"{count} {one if count == 1 else one + 's'}"
 
 
 def read(answers: Iterable[NodeAnswer]) -> tuple[list[WorkerReport], list[Silent]]:

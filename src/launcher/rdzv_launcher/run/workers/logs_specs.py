@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from rdzv_launcher.run.workers.output.destinations import Destinations
+from rdzv_launcher.run.workers.output.log_files import Destinations
 from rdzv_launcher.run.workers.spec import WorkersSpec
 from rdzv_launcher.run.workers.streams import Streams
 from rdzv_plugins.errors import PluginError, UsageError

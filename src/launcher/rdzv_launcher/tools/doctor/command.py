@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from rdzv_launcher.tools.doctor import clock, leftovers, limits, names, place
+from rdzv_launcher.tools.doctor import machine, network
 from rdzv_launcher.tools.doctor.findings import Check, Finding, findings_of
 from rdzv_launcher.tools.job import add_job_flags, request_of
 from rdzv_launcher.version import version_line
@@ -61,35 +61,35 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _findings(args: argparse.Namespace) -> Iterator[Finding]:
-    endpoints = place.endpoints_of(args.rdzv_endpoint)
+    endpoints = network.endpoints_of(args.rdzv_endpoint)
     host = PluginHost.load()
     checks: list[tuple[str, Check]] = [
         ("versions", _versions),
         ("nccl", nccl),
         ("plug-ins", partial(_plugins, host)),
-        ("host name", names.host_name),
-        ("reverse look-up", names.reverse_look_up),
-        ("interfaces", names.interfaces),
-        ("ports", limits.ports),
-        ("open files", limits.files),
-        ("somaxconn", limits.backlog),
-        ("processes", limits.processes),
-        ("processors", limits.processors),
-        ("memory", limits.memory),
-        ("/dev/shm", limits.shared_memory),
-        ("temporary files", limits.temporary),
-        ("clock", clock.clock),
-        ("leftover processes", leftovers.leftovers),
+        ("host name", network.host_name),
+        ("reverse look-up", network.reverse_look_up),
+        ("interfaces", network.interfaces),
+        ("ports", machine.ports),
+        ("open files", machine.files),
+        ("somaxconn", machine.backlog),
+        ("processes", machine.processes),
+        ("processors", machine.processors),
+        ("memory", machine.memory),
+        ("/dev/shm", machine.shared_memory),
+        ("temporary files", machine.temporary),
+        ("clock", machine.clock),
+        ("leftover processes", machine.leftovers),
     ]
     for name, check in checks:
         yield from findings_of(name, check)
     reached = False
     for endpoint in endpoints:
-        way = [*findings_of(f"way to {endpoint}", partial(place.way, endpoint))]
+        way = [*findings_of(f"way to {endpoint}", partial(network.way, endpoint))]
         reached = reached or all(each.verdict == "ok" for each in way)
         yield from way
     if reached or args.rdzv_backend:
-        yield from findings_of("who answers", partial(place.who_answers, host, request_of(args)))
+        yield from findings_of("who answers", partial(network.who_answers, host, request_of(args)))
 
 
 def _versions() -> Iterator[Finding]:

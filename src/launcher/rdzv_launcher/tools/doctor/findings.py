@@ -32,6 +32,11 @@ class Finding:
         return f"{self.verdict:<8} {self.name}: {text} {self.remedy}".rstrip()
 
 
+def judged(name: str, fine: str, problem: str | bool, remedy: str) -> Finding:
+    """A warning about ``problem``; if that is empty or False, what is ``fine``."""
+    return Finding("warning", name, str(problem), remedy) if problem else Finding("ok", name, fine)
+
+
 Check: TypeAlias = Callable[[], Iterable[Finding]]
 
 

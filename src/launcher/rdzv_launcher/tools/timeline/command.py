@@ -29,12 +29,9 @@ def configure(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, merge and print; returns the exit code. Raises ``UsageError`` if there is nothing to read."""
-    from rdzv_launcher.tools.timeline.chrome import as_trace
     from rdzv_launcher.tools.timeline.interruptions import interruptions
-    from rdzv_launcher.tools.timeline.job import newest_launch
-    from rdzv_launcher.tools.timeline.reading import read
-    from rdzv_launcher.tools.timeline.report import as_data
-    from rdzv_launcher.tools.timeline.text import as_text
+    from rdzv_launcher.tools.timeline.job import newest_launch, read
+    from rdzv_launcher.tools.timeline.output import as_data, as_text, as_trace
     from rdzv_plugins.plain_text import printable_data
 
     agents, unread = read(args.files)

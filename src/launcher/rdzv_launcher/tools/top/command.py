@@ -22,15 +22,13 @@ def configure(commands: Any) -> None:
     add_job_flags(
         parser,
         endpoint_required=True,
+        timeout=10.0,
         endpoint_help="the endpoint of a job, one or several, or of an rdzv serve, which shows all of its jobs",
     )
     parser.add_argument(
         "--once", action="store_true", help="print it as text, and exit with 0 if all is well, else with 1"
     )
     parser.add_argument("--json", action="store_true", help="print it as JSON, and exit in the same way")
-    parser.add_argument(
-        "--timeout", type=float, default=10.0, metavar="SECONDS", help="how long to wait for each answer (default 10)"
-    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from rdzv_launcher.tools.meeting import Meeting
+from rdzv_launcher.tools.job import Meeting
 from rdzv_launcher.tools.top.watching import JobWatch
 from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.endpoints import Endpoint

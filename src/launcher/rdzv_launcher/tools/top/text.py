@@ -6,8 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rdzv_launcher.tools.status.figures import size
-from rdzv_launcher.tools.status.rounds import state_text
+from rdzv_launcher.tools.status import size, state_text
 from rdzv_launcher.tools.top.watching import is_well
 from rdzv_plugins.elastic.leading.choosing import in_words
 from rdzv_plugins.plain_text import some

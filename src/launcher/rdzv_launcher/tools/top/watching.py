@@ -10,24 +10,148 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from msgspec.structs import asdict
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
-from rdzv_launcher.tools.status.rounds import round_data
-from rdzv_launcher.tools.status.waits import waited_lines
-from rdzv_launcher.tools.top.happenings import happening, last_end
-from rdzv_launcher.tools.top.nodes import WELL, NodeSeen, nodes_of
-from rdzv_launcher.tools.top.vitals import Vitals, cpu_percent, parse_vitals
+from rdzv_launcher.run.summary import describe
+from rdzv_launcher.run.vitals import Vitals, WorkerVitals
+from rdzv_launcher.tools.status import round_data, waited_lines
 from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.asking import ask
+from rdzv_plugins.elastic.keys import NODES, Assignment, Member, readable
 from rdzv_plugins.elastic.observing import Observer
 from rdzv_plugins.errors import ConnectionLost, RdzvError
 from rdzv_plugins.interfaces import RunStatus
-from rdzv_plugins.questions import VITALS, NodeAnswer
+from rdzv_plugins.plain_text import many, printable
+from rdzv_plugins.questions import VITALS, NodeAnswer, checked
+from rdzv_plugins.rounds.ends import parse_failure, parse_outcome
 from rdzv_plugins.threads import OwnThread
+
+
+def parse_vitals(answer: Any) -> Vitals:
+    """Read a node's answer. Raises ``ValueError`` for anything else."""
+    said = checked(answer, Vitals)
+    workers = tuple(replace(each, state=printable(each.state, 1)) for each in said.workers)
+    return replace(said, stage=printable(said.stage, 20), workers=workers)
+
+
+def cpu_percent(now: Vitals, before: Vitals | None, worker: WorkerVitals) -> float | None:
+    """Per cent of one processor, between two answers; None if there is no earlier one of this worker."""
+    if before is None or not now.at > before.at:
+        return None
+    last = next((each for each in before.workers if (each.rank, each.pid) == (worker.rank, worker.pid)), None)
+    return None if last is None else max(0.0, 100 * (worker.cpu_s - last.cpu_s) / (now.at - before.at))
+
+
+WELL = ("works", "done", "spare")
+"""The states of a node that need nobody's attention."""
+
+
+class NodeSeen(Struct, frozen=True):
+    """A node, as the others are told about it."""
+
+    node_id: str
+    rank: int | None
+    """Its rank in the newest round; None: it has no place there."""
+    host: str
+    pid: int
+    state: str
+    """One of ``WELL``, or ``joins``, ``waits``, ``leaves``, ``cut off``, ``left out``, ``refused``, ``gone``."""
+    round: int
+    """The newest round in which it has a place; 0: none."""
+    domain: str = ""
+    """What it shares with the nodes near it; empty if nothing is known about that."""
+
+
+def nodes_of(status: RunStatus, told: Iterable[KeyValue], members: Iterable[KeyValue]) -> list[NodeSeen]:
+    """The nodes by rank, those without one at the end. ``told`` and ``members`` are the keys of that name."""
+    # by key: a notice of having no place, such as that of a node that is left out, does not repeat whose it is
+    places = {kv.key.removeprefix(NODES): each for kv in told for each in readable(Assignment, (kv,))}
+    there = {each.node_id: each for each in readable(Member, members)}
+    found = []
+    for node_id in places.keys() | there.keys():
+        place, member = places.get(node_id), there.get(node_id)
+        if place is not None and (not place.is_place or place.round < status.number):
+            place = None if place.is_place else place
+        has = place is not None and place.is_place
+        if member is None and not has:
+            continue
+        who: Member | Assignment | None = member or place
+        assert who is not None
+        rank, number = (place.rank, place.round) if place is not None and has else (None, 0)
+        found.append(NodeSeen(node_id, rank, who.host, who.pid, _state(status, place, member), number, who.domain))
+    return sorted(found, key=lambda each: (each.rank is None, each.rank or 0, each.host, each.pid))
+
+
+def _state(status: RunStatus, place: Assignment | None, member: Member | None) -> str:
+    if member is None:
+        return "gone"
+    if member.leaving:
+        return "leaves"
+    if place is not None and place.refused:
+        return "refused"
+    if place is not None and place.left_out:
+        return "left out"
+    if place is None or place.spare:
+        return "spare" if status.state == "complete" else "waits"
+    if member.after >= place.round:
+        return "waits"
+    if member.cut_off == place.round:
+        return "cut off"
+    if member.done == place.round:
+        return "done"
+    return "works" if status.state == "complete" and status.number == place.round else "joins"
+
+
+def happening(event: Event, before: KeyValue | None) -> str:
+    """The sentence; empty for a change that is of no interest, or cannot be read."""
+    try:
+        return printable(_sentence(event.key, event.value, None if before is None else before.value))
+    except ValueError:  # from another version, or from a stranger
+        return ""
+
+
+def last_end(failures: list[KeyValue]) -> str:
+    """The newest failure that the nodes have recorded; empty if there was none."""
+    rounds = {int(number): kv for kv in failures if keys.is_round(number := kv.key.removeprefix(keys.FAILURES))}
+    try:
+        return f"round {max(rounds)}: {describe(parse_failure(rounds[max(rounds)].value))}" if rounds else ""
+    except ValueError:
+        return ""
+
+
+def _sentence(key: str, value: bytes | None, before: bytes | None) -> str:
+    if key.startswith(keys.MEMBERS):
+        if value is None:
+            gone = keys.decode(keys.Member, before or b"")
+            return f"{gone.name} has left: {gone.reason or gone.leaving}" if gone.leaving else f"{gone.name} is gone"
+        member = keys.decode(keys.Member, value)
+        if before is None:
+            return f"{member.name} has come"
+        if member.leaving and not keys.decode(keys.Member, before).leaving:
+            return f"{member.name} leaves: {member.reason}"
+        return ""
+    if value is None:
+        return "nobody leads" if key == keys.LEADER else ""
+    if key == keys.ROUND:
+        found = keys.decode(keys.Round, value)
+        said = found.reason or many(found.world, "node")
+        return f"round {found.number} is {found.state}: {said}" if found.state != "none" else ""
+    if key == keys.NOTICE:
+        return keys.decode(keys.NodeNotice, value).text
+    if key == keys.END:
+        end = parse_outcome(value)
+        return f"the job has ended: {end.reason or end.end}"
+    if key.startswith(keys.FAILURES):
+        return describe(parse_failure(value))
+    if key.startswith(keys.RESTARTS):
+        return f"round {key.removeprefix(keys.RESTARTS)}: the workers are restarted: {value.decode(errors='replace')}"
+    return ""
+
 
 _LEAST_S, _PER_NODE_S = 2.0, 0.05
 """The time between two questions: at least this much, and this much for each node."""
@@ -114,16 +238,9 @@ class JobWatch:
             ever = self._events_ever
         if problem:
             problem = f"out of sight for {now - since:.0f} s: {problem}"
-        found: dict[str, Any] = {
-            "run": self.run,
-            "problem": problem,
-            "round": None,
-            "last_end": "",
-            "nodes": [],
-            "waits": [],
-            "waits_problem": "",
-        }
-        return found | self._last | {"problem": problem, "events": events, "events_ever": ever}
+        nothing: dict[str, Any] = {"run": self.run, "problem": "", "round": None, "last_end": "", "nodes": []}
+        told = {"problem": problem, "events": events, "events_ever": ever}
+        return nothing | {"waits": [], "waits_problem": ""} | self._last | told
 
     def _run(self) -> None:
         while not self._closed:
@@ -229,13 +346,10 @@ class JobWatch:
         vitals, before = self._vitals.get((node.host, node.pid), (None, None))
         heard = max(self._heard.get(node.node_id, 0.0), self._heard.get((node.host, node.pid), 0.0))
         silent = answer is not None and answer.is_silent
-        return {
-            "rank": node.rank,
-            "host": node.host,
-            "pid": node.pid,
+        seen = asdict(node)
+        del seen["node_id"]
+        return seen | {
             "state": "silent" if silent and node.state != "gone" else node.state,
-            "round": node.round,
-            "domain": node.domain,
             "heard_s": round(now - heard, 1) if heard else None,
             "restarts": None if vitals is None else vitals.restarts,
             "stage": "" if vitals is None else vitals.stage,

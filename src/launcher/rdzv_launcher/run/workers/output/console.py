@@ -1,12 +1,20 @@
-"""Our own standard streams, for lines of the workers' files."""
+"""How lines of a worker's file become lines on our own streams: unchanged, or folded with those of other workers.
+
+Lines that several workers print alike within a moment are shown once: ``[ranks 0-7] epoch 3``.
+"""
 
 from __future__ import annotations
 
+import codecs
+import io
 import sys
+import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from rdzv_launcher import queued_stderr
+from rdzv_launcher.run.names import named
 
 _PIECE = 32 << 10
 """How many characters are written at once: if a piece is not taken as a whole, all of it is dropped."""
@@ -72,3 +80,191 @@ def _pieces(text: str) -> Iterator[str]:
 
 def _nobody() -> None:
     """Do nothing when there is room: the writer looks again by itself."""
+
+
+LONGEST = 256 * 1024
+"""Characters after which text without a line end counts as a line: memory is not endless."""
+
+
+class Lines:
+    """Text of one stream; invalid UTF-8 is replaced. A carriage return also ends a line, as when Python reads files."""
+
+    def __init__(self) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = io.IncrementalNewlineDecoder(decoder, translate=True)
+        self._begun: list[str] = []
+        self._size = 0
+
+    @property
+    def unfinished(self) -> str:
+        """The line whose end has not come yet, so far."""
+        return "".join(self._begun)
+
+    def feed(self, data: bytes, *, final: bool = False) -> list[str]:
+        """The lines that are whole now, each with its end. ``final``: the last one is, too, whatever it lacks."""
+        text = self._decoder.decode(data, final)
+        whole, newline, rest = text.rpartition("\n")
+        lines = []
+        if newline:
+            lines = [line + "\n" for line in ("".join(self._begun) + whole).split("\n")]
+            self._begun, self._size = [], 0
+        if rest:
+            self._begun.append(rest)
+            self._size += len(rest)
+        if self._size >= LONGEST or (final and self._size):
+            lines.append("".join(self._begun) + "\n")
+            self._begun, self._size = [], 0
+        return lines
+
+
+class OpenLine:
+    """The last line of a console, as long as its end has not come: a prompt. For one thread.
+
+    What its worker writes next continues it. Anything else begins a line of its own.
+    """
+
+    def __init__(self) -> None:
+        self._ranks: tuple[int, ...] = ()
+        self._cut: set[int] = set()
+        """The workers whose line was ended for the sake of another's."""
+
+    def then(self, ranks: tuple[int, ...], head: str, text: str) -> str:
+        """What to write for a line, or a piece of one, that the workers with these local ranks have written alike."""
+        if self._ranks == ranks:
+            shown = text
+        elif text == "\n" and self._cut.issuperset(ranks):  # the end of what has been ended already
+            shown = ""
+        else:
+            shown = ("\n" if self._ranks else "") + head + text
+            self._cut.update(self._ranks)
+        self._cut.difference_update(ranks)
+        if shown:
+            self._ranks = () if text.endswith("\n") else ranks
+        return shown
+
+
+WINDOW_S = 0.15
+"""How long a line waits for the same line from other workers."""
+_AHEAD = 16
+"""How far behind its head a worker's lines are searched for the one that is about to be shown."""
+_MOST = 20_000
+"""The most lines that wait; if there are more, none do."""
+
+
+_Line = tuple[str, float, str]
+"""The line's text, when it came, and what precedes everything else. A tuple, as there may be many."""
+
+
+class Fold:
+    """One stream of this node's workers. For one thread. Every line is shown, those of one worker in order.
+
+    A line is shown together with those of all workers that have the same one next, as soon as all have it, or when it
+    has waited for ``WINDOW_S``. Workers that have other lines before it show those first.
+    """
+
+    def __init__(
+        self,
+        prefixes: Mapping[int, str],
+        write: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        ranks: Mapping[int, int] | None = None,
+    ) -> None:
+        """``prefixes``: what precedes a line that only one worker has, by local rank, for all workers that are shown.
+
+        ``ranks``: the global ranks by local rank, if they differ. Only the text depends on them: plug-ins may set RANK
+        to anything, even to the same value for two workers.
+        """
+        self._prefixes, self._write, self._clock, self._ranks = prefixes, write, clock, ranks or {}
+        self._open = OpenLine()
+        self._waiting: dict[int, deque[_Line]] = {each: deque() for each in sorted(prefixes)}
+
+    def take(self, local_rank: int, lines: Iterable[str], stamp: str = "") -> None:
+        """Take lines of one worker, each including its line end. ``stamp`` precedes everything else."""
+        now = self._clock()
+        self._waiting[local_rank].extend([(text, now, stamp) for text in lines])
+
+    def show(self, *, final: bool = False) -> float | None:
+        """Write what has waited long enough (``final``: all); seconds until the next is due, None if none waits."""
+        every, shown = list(self._waiting.values()), list[str]()
+        now, due = self._clock(), None
+        at_once = final or sum(map(len, every)) > _MOST
+        while heads := [lines[0] for lines in every if lines]:
+            text, at, _ = min(heads, key=_when)
+            if (
+                at + WINDOW_S > now
+                and not at_once
+                and not (len(heads) == len(every) and all(head[0] == text for head in heads))
+            ):
+                due = at + WINDOW_S - now
+                break
+            for lines in every:
+                for _ in range(_before(lines, text)):
+                    shown.append(self._next(lines[0][0]))
+            shown.append(self._next(text))
+        if shown:
+            self._write("".join(shown))
+        return due
+
+    def _next(self, text: str) -> str:
+        """Take a line from all that have it next."""
+        alike = [each for each, lines in self._waiting.items() if lines and lines[0][0] == text]
+        taken = [self._waiting[each].popleft() for each in alike]
+        if len(alike) == 1:
+            head = f"{taken[0][2]}{self._prefixes[alike[0]]}"
+        else:
+            head = f"{min(line[2] for line in taken)}[{named([self._ranks.get(each, each) for each in alike])}] "
+        return self._open.then(tuple(alike), head, text)
+
+
+def _before(lines: deque[_Line], text: str) -> int:
+    """How many other lines a worker has before this one; 0 if it does not have it."""
+    if not lines or lines[0][0] == text:
+        return 0
+    return next((place for place, line in enumerate(islice(lines, _AHEAD)) if line[0] == text), 0)
+
+
+def _when(line: _Line) -> float:
+    return line[1]
+
+
+class View:
+    """One of our streams, for all workers of a round that are shown there: each line at once, or folded.
+
+    For one thread.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        prefixes: Mapping[int, str],
+        ranks: Mapping[int, int] | None = None,
+        *,
+        fold: bool = False,
+        timestamps: bool = False,
+    ) -> None:
+        """``prefixes``, and the global ``ranks`` that precede lines of several workers, are by local rank.
+
+        ``fold``: lines that several workers print alike are shown once. ``timestamps``: each line begins with the time.
+        """
+        self.console, self._prefixes, self._timestamps = console, prefixes, timestamps
+        self._open = OpenLine()
+        self._fold = Fold(prefixes, console.write, ranks=ranks) if fold else None
+
+    def take(self, local_rank: int, lines: Sequence[str]) -> None:
+        """Take lines of the worker with this local rank, as they are in its file; the last may lack its end so far."""
+        stamp = _now() if self._timestamps else ""
+        if self._fold is not None:
+            self._fold.take(local_rank, lines, stamp)
+        elif lines:
+            head, then = stamp + self._prefixes[local_rank], self._open.then
+            self.console.write("".join([then((local_rank,), head, line) for line in lines]))
+
+    def show(self, *, final: bool = False) -> float | None:
+        """Show what is due (``final``: all there is); seconds until the next is due, None if nothing waits."""
+        return None if self._fold is None else self._fold.show(final=final)
+
+
+def _now() -> str:
+    """The time in UTC, so that the lines of many nodes can be sorted: ``2026-01-31T12:00:00.000Z``."""
+    seconds = time.time()
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{int(seconds % 1 * 1000):03d}Z "

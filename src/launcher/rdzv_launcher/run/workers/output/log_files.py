@@ -9,16 +9,52 @@ import shutil
 import tempfile
 from collections import deque
 from collections.abc import Mapping
+from typing import Protocol
+
+from msgspec import Struct, field
 
 from rdzv_launcher.run.directories import write_a_page
-from rdzv_launcher.run.file_names import component
+from rdzv_launcher.run.names import component
 from rdzv_launcher.run.workers.environment import ERROR_FILE
-from rdzv_launcher.run.workers.output.destinations import Destinations
 from rdzv_launcher.run.workers.output.index import NAME as INDEX
 from rdzv_launcher.run.workers.spec import WorkersSpec
 from rdzv_launcher.run.workers.streams import Std
 
 logger = logging.getLogger(__name__)
+
+
+class Destinations(Struct, frozen=True):
+    """Where the output of each worker goes: paths by local rank."""
+
+    stdouts: Mapping[int, str]
+    stderrs: Mapping[int, str]
+    """The files for stderr; empty: our own."""
+    teed_stdouts: Mapping[int, str] = field(default_factory=dict)
+    teed_stderrs: Mapping[int, str] = field(default_factory=dict)
+    """Those files for stderr that are shown while they are written."""
+    error_files: Mapping[int, str] = field(default_factory=dict)
+    """The error files; empty: there is none."""
+    filtered_stdout: str = ""
+    filtered_stderr: str = ""
+    """Where the lines selected by --duplicate-stdout-filters and --duplicate-stderr-filters go; empty: nowhere."""
+    index: str = ""
+    """The file that says which file is whose; empty: there is none."""
+    round: int = 0
+    """The number of the round, as in the index."""
+    moved: tuple[str, str] | None = None
+    """A directory of an earlier round that had to make room: its old and new name, beside the index."""
+
+
+class Layout(Protocol):
+    """Decides on the files of a round."""
+
+    @property
+    def root(self) -> str:
+        """The directory with all of the files; ``os.devnull`` for none."""
+
+    def begin(self, variables: Mapping[int, dict[str, str]]) -> Destinations:
+        """Make the files of a round; adds to the workers' ``variables`` what they have to know."""
+
 
 _KEPT = 10
 """How many earlier rounds that used up no restart are kept: a job whose nodes come and go has countless such rounds."""

@@ -5,20 +5,60 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from rdzv_launcher.run.workers.output.destinations import Destinations, Layout
 from rdzv_launcher.run.workers.output.index import Index, WorkerRecord
+from rdzv_launcher.run.workers.output.log_files import Destinations, Layout
 from rdzv_launcher.run.workers.spec import WorkersSpec
+from rdzv_plugins.threads import OwnThread
 
 if TYPE_CHECKING:
-    from rdzv_launcher.run.workers.output.first_lines import FirstLines
-    from rdzv_launcher.run.workers.output.tee import Tee
+    from rdzv_launcher.run.workers.output.shown import Tee
+
 
 logger = logging.getLogger(__name__)
+
+
+_INTERVAL_S = 0.1
+
+
+class FirstLines:
+    """Looks at the files of a round ten times a second, on a thread of its own, until one of them has grown."""
+
+    def __init__(self, files: Sequence[tuple[int, str]], tell: Callable[[int], None]) -> None:
+        """``files`` with the local ranks of the workers that are about to get them; ``tell`` gets one rank, once."""
+        self._files = [(local_rank, path, _size(path)) for local_rank, path in files]
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        if files:
+            OwnThread(target=self._run, name="rdzv-first-line").start()
+
+    def stop(self) -> None:
+        """The round is over: ``tell`` is no longer called. Does not wait for any file."""
+        with self._lock:
+            self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(_INTERVAL_S):
+            for local_rank, path, before in self._files:
+                if _size(path) > before:
+                    with self._lock:
+                        if not self._stopped.is_set():
+                            self._tell(local_rank)
+                    return
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:  # it does not exist yet
+        return 0
+
 
 _STUCK_S, _REST_S = 10.0, 120.0
 """How long the end of a round waits for our own streams to take the rest: while they take nothing, and at most."""
@@ -92,8 +132,6 @@ class Output:
             ranks = {each: _rank(each, own) for each, own in variables.items()}
             self._tee = show(found, self._spec, variables, ranks)
         if self._on_first is not None:
-            from rdzv_launcher.run.workers.output.first_lines import FirstLines  # most launches do not need it
-
             self._first = FirstLines(_files(found), self._on_first)
         records = [self._record(found, each, own) for each, own in variables.items()] if found.index else []
         self._index.begin(found.index, records, found.moved)

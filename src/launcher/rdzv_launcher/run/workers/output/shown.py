@@ -1,22 +1,272 @@
-"""What is shown of the workers' output on our own streams: ``--tee``, its prefixes, stamps and folded lines."""
+"""What is shown of the workers' files while they grow: ``--tee``, from one thread for all of them, and its prefixes."""
 
 from __future__ import annotations
 
+import io
 import logging
 import socket
 import string
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 
-from rdzv_launcher.run.workers.output.allowance import Allowance
-from rdzv_launcher.run.workers.output.console import Console
-from rdzv_launcher.run.workers.output.destinations import Destinations
-from rdzv_launcher.run.workers.output.filtered import FilteredFile
-from rdzv_launcher.run.workers.output.tail import Tail
-from rdzv_launcher.run.workers.output.tee import Tee
-from rdzv_launcher.run.workers.output.view import Folded, Plain, View, with_time, without_time
+from rdzv_launcher.run.workers.output.console import Console, Lines, View
+from rdzv_launcher.run.workers.output.growing_file import GrowingFile
+from rdzv_launcher.run.workers.output.log_files import Destinations
 from rdzv_launcher.run.workers.spec import WorkersSpec
+from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
+
+
+_BURST = 256 << 10
+_RATE = 16 << 10
+AT_ONCE = 16 << 10
+"""How much of the newest output is shown, each time that this much may be shown again."""
+
+
+class Allowance:
+    """Bytes of one worker's stream: ``_BURST`` at first, and then ``_RATE`` per second. For one thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._left, self._at = float(_BURST), clock()
+
+    def left(self) -> int:
+        """How many bytes may be shown now; negative after more were shown."""
+        now = self._clock()
+        self._left = min(_BURST, self._left + (now - self._at) * _RATE)
+        self._at = now
+        return int(self._left)
+
+    def take(self, count: int) -> None:
+        """Note that ``count`` bytes are shown."""
+        self._left -= count
+
+
+class FilteredFile:
+    """Shared by all workers of a round. For one thread. A full disk ends the file, and nothing else."""
+
+    def __init__(self, path: str, needles: tuple[str, ...]) -> None:
+        self._path = path
+        self._needles = needles
+        self._file: io.FileIO | None = None
+        try:
+            self._file = io.FileIO(path, "wb")
+        except OSError as error:
+            self._give_up(error)
+
+    def take(self, line: str) -> None:
+        """Write the line, if it contains one of the words."""
+        if self._file is not None and any(needle in line for needle in self._needles):
+            try:
+                self._file.write(line.encode(errors="replace"))
+            except OSError as error:
+                self.close()
+                self._give_up(error)
+
+    def close(self) -> None:
+        """Close the file at the end of the round."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _give_up(self, error: OSError) -> None:
+        logger.warning("%s gets no more lines: %s", self._path, error.strerror or error)
+
+
+_CHUNK = 64 * 1024
+_LITTLE = 4 << 10
+"""How far a stream may exceed its allowance: less is not worth a line that says what is missing."""
+_PROMPT_S = 0.3
+"""How long the end of a line is waited for. Then what there is of it is shown: it may be a question."""
+
+
+class Tail:
+    """Reads what is appended to one file. Not thread-safe."""
+
+    def __init__(
+        self,
+        path: str,
+        local_rank: int,
+        view: View,
+        *,
+        filtered: FilteredFile | None = None,
+        prefix: str = "",
+        allowance: Allowance | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``local_rank``: as ``view`` knows it. ``prefix`` precedes each line in ``filtered``.
+
+        ``allowance``: output beyond it is left out; None: everything is shown. Raises ``OSError`` if there can be no
+        such file.
+        """
+        self._file = GrowingFile(path)
+        self._path, self._local_rank, self._view = path, local_rank, view
+        self._filtered, self._prefix = filtered, prefix
+        self._allowance = allowance if filtered is None else None  # everything is collected there
+        self._lines = Lines()
+        self._clock = clock
+        self._read_at = clock()
+        self._ahead = 0
+        """How much of the line whose end has not come yet is shown already, in characters."""
+        self._left: int | None = None
+        """Once it is told to stop: how much is still to be passed on."""
+        self.complete = True
+        """Whether nothing was left out."""
+
+    def pump(self, on_room: Callable[[], None]) -> int:
+        """Pass on some of what is new; returns how many bytes: 0 without room (``on_room``: there is again)."""
+        if not self._view.console.has_room(on_room):
+            return 0
+        if self._allowance is not None and not self._keep_up(self._allowance):
+            return 0
+        data = self._file.read(_CHUNK if self._left is None else min(_CHUNK, self._left))
+        if self._left is not None:
+            self._left = self._left - len(data) if data else 0
+        if self._file.missed():
+            self._take(self._lines.feed(b"", final=True))
+            self._say(f"lines may be left out here: {self._path} was truncated before they were shown")
+        if data:
+            self._read_at = self._clock()
+            self._take(self._lines.feed(data))
+        elif self._clock() - self._read_at > _PROMPT_S and len(begun := self._lines.unfinished) > self._ahead:
+            self._view.take(self._local_rank, [begun[self._ahead :]])
+            self._ahead = len(begun)
+        return len(data)
+
+    def _keep_up(self, allowance: Allowance) -> bool:
+        """Leave out what is too much; False if nothing may be shown now."""
+        behind, left = self._file.behind(), allowance.left()
+        if behind > left + _LITTLE:
+            if left < AT_ONCE and self._left is None:
+                return False
+            self._take(self._lines.feed(b"", final=True))
+            left_out = self._file.skip_to_last(AT_ONCE)
+            if left_out:
+                size = f"{left_out / 2**20:.1f} MiB" if left_out >= 1 << 20 else f"{left_out / 2**10:.1f} KiB"
+                self._say(f"{size} are left out here: {self._path} has them")
+            behind -= left_out
+            if self._left is not None:
+                self._left = max(0, self._left - left_out)
+        allowance.take(min(behind, _CHUNK))
+        return True
+
+    def stop_here(self) -> None:
+        """The worker has ended. What it started may write on, but nobody waits for that. Repeating changes nothing."""
+        if self._left is None:
+            self._left = self._file.behind()
+
+    @property
+    def floods(self) -> bool:
+        """Whether it has used up its allowance: no more of it may be shown for a while."""
+        return self._allowance is not None and self._allowance.left() < AT_ONCE
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything that existed when it was told to stop has been passed on."""
+        return self._left == 0
+
+    def close(self) -> None:
+        """Pass on a last line without an end, and release the file."""
+        self._take(self._lines.feed(b"", final=True))
+        self._file.close()
+
+    def _say(self, what: str) -> None:
+        """Show a line of ours among the worker's: something of it is missing there."""
+        self.complete = False
+        self._view.take(self._local_rank, [f"({what})\n"])
+
+    def _take(self, lines: list[str]) -> None:
+        if self._filtered is not None:
+            for line in lines:
+                self._filtered.take(self._prefix + line)
+        if lines and self._ahead:
+            lines, self._ahead = [lines[0][self._ahead :], *lines[1:]], 0
+        self._view.take(self._local_rank, lines)
+
+
+_INTERVAL_S = 0.1
+"""How late a line may be shown. Files cannot be waited for."""
+_FLOOD_S = 0.4
+"""The same while more arrives than is shown: each look costs, and nobody reads that fast."""
+
+
+class Tee:
+    """The files of one round. Used by the agent's thread.
+
+    Workers wait for nobody: what our streams do not take stays in the files until they do.
+    """
+
+    def __init__(self, tails: Sequence[Tail], filtered: Sequence[FilteredFile], views: Sequence[View]) -> None:
+        self._tails = list(tails)
+        self._filtered = list(filtered)
+        self._views = list(views)
+        self._woken = threading.Event()
+        self._stopping = self._given_up = False
+        self._shown = 0
+        self.complete = True
+        """Whether nothing of the files was left out so far."""
+        self._thread = OwnThread(target=self._run, name="rdzv-tee")
+        if tails:
+            self._thread.start()
+        else:
+            self._close()
+
+    def stop(self, stuck: float, most: float) -> bool:
+        """The workers have ended: show the rest. False if our streams did not take all of it.
+
+        We give up on the streams when they take nothing for ``stuck`` seconds, and in any case after ``most`` seconds.
+        """
+        self._stopping = True
+        self._woken.set()
+        if self._thread.ident is not None:
+            deadline, shown = time.monotonic() + most, -1
+            while self._thread.is_alive() and shown != self._shown and time.monotonic() < deadline:
+                shown = self._shown
+                self._thread.join(stuck)
+        self._given_up = True
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            while (self._tails or not self._all_written()) and not self._given_up:
+                self._turn()
+        except Exception:  # nothing in the job depends on this thread
+            self.complete = False
+            logger.exception("--tee met an error: no more is shown, the files are complete")
+        finally:
+            self._close()
+
+    def _all_written(self) -> bool:
+        return all(each.console.is_empty for each in self._views)
+
+    def _close(self) -> None:
+        for each in self._filtered:
+            each.close()
+
+    def _turn(self) -> None:
+        """Give each file its turn; wait if none had anything."""
+        self._woken.clear()
+        stopping = self._stopping
+        if stopping:
+            for tail in self._tails:
+                tail.stop_here()
+        written = sum(each.console.written for each in self._views)
+        moved = sum([tail.pump(self._woken.set) for tail in self._tails])
+        if stopping:
+            for tail in [each for each in self._tails if each.is_done]:
+                self._tails.remove(tail)
+                self.complete = self.complete and tail.complete
+                tail.close()
+        due = [each.show(final=not self._tails) for each in self._views]
+        for each in self._views:
+            each.console.has_room(self._woken.set)
+        moved += sum(each.console.written for each in self._views) - written
+        self._shown += moved
+        if not moved and (self._tails or not self._all_written()):
+            interval = _FLOOD_S if any(tail.floods for tail in self._tails) else _INTERVAL_S
+            self._woken.wait(min([interval, *(each for each in due if each is not None)]))
 
 
 def show(
@@ -27,7 +277,6 @@ def show(
     ``variables`` are those of the workers and ``ranks`` their global ranks, both by local rank.
     """
     logs, host = spec.logs, socket.gethostname()
-    stamped = with_time if logs.timestamps else without_time
     tails, filtered, views = list[Tail](), list[FilteredFile](), list[View]()
     for stream, paths, needles, path in (
         ("stdout", found.teed_stdouts, spec.stdout_filters, found.filtered_stdout),
@@ -37,8 +286,8 @@ def show(
         if collected is not None:
             filtered.append(collected)
         prefixes = {each: _prefix(spec, host, each, variables[each]) if each in variables else "" for each in paths}
-        kind = Folded if logs.fold and len(paths) > 1 else Plain
-        views.append(view := kind(Console(stream), prefixes, stamped, ranks))
+        fold = logs.fold and len(paths) > 1
+        views.append(view := View(Console(stream), prefixes, ranks, fold=fold, timestamps=logs.timestamps))
         for each, file in paths.items():
             try:
                 tails.append(

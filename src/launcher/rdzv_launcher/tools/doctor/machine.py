@@ -1,0 +1,257 @@
+"""What this machine, and the container around this process, allow; its clock; workers whose launcher is gone. Linux."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import shutil
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from rdzv_launcher.run.directories import require_temporary, write_a_page
+from rdzv_launcher.tools.doctor.findings import Finding, judged
+from rdzv_plugins.elastic.endpoint_options import DEFAULT_PORT
+from rdzv_plugins.linux.cgroups import cpu_quotas, directories_of, memory_of_groups
+from rdzv_plugins.linux.children import all_pids
+from rdzv_plugins.linux.process_stat import read_stat
+from rdzv_plugins.plain_text import some
+
+_MIB = 2**20
+_FILES = 4096
+_BACKLOG = 1024
+_LITTLE_SHARED = 64 * _MIB
+"""The size that a container gets unless it asks for more."""
+_LITTLE_MEMORY, _LITTLE_DISK = 512 * _MIB, 100 * _MIB
+_TASKS = 1024
+
+
+def files() -> Iterator[Finding]:
+    """How many files and connections a process may have open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = "any number" if hard == resource.RLIM_INFINITY else str(hard)
+    few = hard != resource.RLIM_INFINITY and hard < _FILES
+    yield judged(
+        "open files",
+        f"{allowed} a process ({soft} until it asks for more, as rdzv-run does)",
+        few and f"a process may open {allowed}: a server of some thousand nodes or ranks needs one for each",
+        "nofile in /etc/security/limits.conf, LimitNOFILE= of a systemd unit, --ulimit of a container.",
+    )
+
+
+def backlog() -> Iterator[Finding]:
+    """How many connections may wait to be accepted."""
+    somaxconn = int(Path("/proc/sys/net/core/somaxconn").read_text())
+    few = somaxconn < _BACKLOG
+    yield judged(
+        "somaxconn",
+        f"{somaxconn} connections may wait to be taken",
+        few and f"only {somaxconn} connections may wait to be taken: nodes that come by the thousand try again",
+        "sysctl -w net.core.somaxconn=4096 on the machine that serves the endpoint.",
+    )
+
+
+def ports() -> Iterator[Finding]:
+    """Whether the default port is free, and stays free."""
+    taken = ""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", DEFAULT_PORT))
+        except OSError as error:
+            taken = f"{DEFAULT_PORT}, where nodes meet unless a port is given, is taken here ({error.strerror})"
+    yield judged(
+        "default port",
+        f"{DEFAULT_PORT} is free here",
+        taken,
+        "Only the machine of the endpoint needs it: give another port there, the same on all nodes.",
+    )
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    holds = f"{first} to {last} hold the default port {DEFAULT_PORT}, which any outgoing connection may take"
+    yield judged(
+        "ports of connections",
+        f"{first} to {last}",
+        first <= DEFAULT_PORT <= last and holds,
+        f"sysctl -w net.ipv4.ip_local_reserved_ports={DEFAULT_PORT}, or an endpoint with another port.",
+    )
+
+
+def memory() -> Iterator[Finding]:
+    """Memory that is left, of the machine and of the control group around this process."""
+    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    free = int(fields["MemAvailable"].split()[0]) * 1024
+    total = int(fields["MemTotal"].split()[0]) * 1024
+    said = f"{free / _MIB:.0f} of {total / _MIB:.0f} MiB are available"
+    for limit, used in memory_of_groups():
+        if limit < total:
+            free = min(free, max(0, limit - used))
+            said += f"; a control group of this process may use {limit / _MIB:.0f} MiB and uses {used / _MIB:.0f}"
+    little = (
+        free < _LITTLE_MEMORY and f"{said}: a worker that imports torch needs about 250 MiB before it does anything"
+    )
+    yield judged("memory", said, little, "Ask the scheduler for more, or end what uses it.")
+
+
+def shared_memory() -> Iterator[Finding]:
+    """/dev/shm: torch's data loaders pass tensors through it, gloo and NCCL buffers."""
+    try:
+        usage = shutil.disk_usage("/dev/shm")
+    except OSError as error:
+        yield Finding(
+            "warning",
+            "/dev/shm",
+            f"it cannot be used ({(error.strerror or str(error)).lower()}): data loaders with processes fail",
+            "Mount a tmpfs there; of a container: --shm-size or an emptyDir of medium Memory.",
+        )
+        return
+    said = f"{usage.free / _MIB:.0f} of {usage.total / _MIB:.0f} MiB are free"
+    yield judged(
+        "/dev/shm",
+        said,
+        usage.free <= _LITTLE_SHARED
+        and f"{said}: data loaders with several processes end with a bus error when it is full",
+        "Of a container: --shm-size=8g, or an emptyDir of medium Memory; else see what lies there.",
+    )
+
+
+def processors() -> Iterator[Finding]:
+    """The processors that this process may use."""
+    allowed, there = len(os.sched_getaffinity(0)), os.cpu_count() or 1
+    said = f"{allowed} of {there} may be used"
+    quotas = [quota for quota in cpu_quotas() if quota < allowed]
+    slow = "programs that start a thread for each are slowed down"
+    yield judged(
+        "processors",
+        said,
+        bool(quotas) and f"{said}, but the control group allows the time of {min(quotas):g}: {slow}",
+        "Set OMP_NUM_THREADS (rdzv-run: 1 for each of several workers), or ask the scheduler for more.",
+    )
+
+
+def processes() -> Iterator[Finding]:
+    """How many processes and threads may be started."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    allowed = [each for each in (soft, hard) if each != resource.RLIM_INFINITY and os.getuid() != 0]
+    allowed += _numbers("pids", "pids.max")
+    most = min(allowed, default=None)
+    few = most is not None and most < _TASKS
+    yield judged(
+        "processes",
+        f"{'any number' if most is None else most} of processes and threads",
+        few and f"{most} processes and threads are allowed: a worker with a process group of gloo has four or more",
+        "nproc in /etc/security/limits.conf, TasksMax= of a systemd unit, --pids-limit of a container.",
+    )
+
+
+def temporary() -> Iterator[Finding]:
+    """The directory for temporary files, which also holds the sockets of a launch."""
+    path = require_temporary()
+    write_a_page(path)
+    free = shutil.disk_usage(path).free
+    little = free < _LITTLE_DISK and f"only {free / _MIB:.0f} MiB are free in {path}"
+    fine = f"{path}, {free / _MIB:.0f} MiB free"
+    yield judged("temporary files", fine, little, "Free some, or set TMPDIR to a directory with more.")
+
+
+def _numbers(controller: str, *names: str) -> list[int]:
+    """The numbers in these files of the control groups around this process; "max" gives none."""
+    found = []
+    for place in directories_of(controller):
+        for directory in (place.directory, *place.directory.parents):
+            for name in names:
+                try:
+                    found.append(int((directory / name).read_text()))
+                except (OSError, ValueError):
+                    continue
+    return found
+
+
+_MAXERROR_AT, _STATUS_AT, _SIZE = 24, 40, 256
+"""Offsets in ``struct timex`` with 8-byte longs; the size is larger than the struct."""
+_UNSYNCHRONISED = 0x40
+
+
+def clock() -> Iterator[Finding]:
+    """What the kernel says about the clock. Source: adjtimex(2)."""
+    state = ctypes.create_string_buffer(_SIZE)
+    if ctypes.sizeof(ctypes.c_long) != 8 or ctypes.CDLL(None).adjtimex(state) < 0:
+        yield Finding("skipped", "clock", "the kernel does not tell")
+        return
+    (status,) = struct.unpack_from("i", state, _STATUS_AT)
+    if status & _UNSYNCHRONISED:
+        yield Finding(
+            "warning",
+            "clock",
+            "the kernel says that nothing keeps it in step: times in logs of several nodes will not match, though "
+            "rdzv-run itself relies on no clock of another node",
+            "Start chrony or systemd-timesyncd, on the host if this is a container.",
+        )
+        return
+    (microseconds,) = struct.unpack_from("l", state, _MAXERROR_AT)
+    yield Finding("ok", "clock", f"kept in step, to {microseconds / 1000:.0f} ms at worst")
+
+
+_MARK = b"TORCHELASTIC_RUN_ID="
+_TAKES_ORPHANS = ("systemd", "init", "tini", "dumb-init", "docker-init", "catatonit")
+"""Names of the first process if it is not a launcher itself, as it may be in a container."""
+_SHOWN = 10
+
+
+def leftovers() -> Iterator[Finding]:
+    """Workers of any launcher that sets torchrun's variables: the jobs here, and the workers that nobody waits for."""
+    workers = {pid: run for pid in all_pids() if (run := _run_of(pid)) is not None}
+    left = {pid: run for pid, run in workers.items() if _is_left(pid, workers)}
+    runs = sorted({run for pid, run in workers.items() if pid not in left})
+    left = {pid: run for pid, run in left.items() if run not in runs}  # otherwise a worker may have started it to stay
+    said = f"workers of run {', '.join(runs)} are at work" if runs else "none is at work here"
+    yield Finding("ok", "jobs", said)
+    if not left:
+        yield Finding("ok", "leftover processes", "none")
+        return
+    shown = some((f"{pid} (run {run})" for pid, run in sorted(left.items())), _SHOWN)
+    yield Finding(
+        "wrong",
+        "leftover processes",
+        f"{len(left)} of jobs whose launcher has gone: {shown}: they hold memory, devices and ports",
+        f"Look at them, and end them: kill {' '.join(map(str, sorted(left)[:_SHOWN]))}",
+    )
+
+
+def _run_of(pid: int) -> str | None:
+    """The run whose worker it is, or whose worker started it; None if there is none."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            variables = file.read().split(b"\0")
+    except OSError:  # it has ended, or belongs to another user
+        return None
+    runs = [each.removeprefix(_MARK) for each in variables if each.startswith(_MARK)]
+    stat = read_stat(pid)
+    return runs[0].decode(errors="replace") if runs and stat is not None and stat.lives else None
+
+
+def _is_left(pid: int, workers: dict[int, str]) -> bool:
+    """Whether the process above it and its siblings is the one that takes in orphans, and did not start it."""
+    while (stat := read_stat(pid)) is not None:
+        parent = stat.parent
+        if parent not in workers:
+            return _takes_orphans(parent)
+        pid = parent
+    return False
+
+
+def _takes_orphans(pid: int) -> bool:
+    """Whether processes below it may have lost their own parent; False for an unknown first process."""
+    if pid == 1:
+        return _name(pid) in _TAKES_ORPHANS
+    stat = read_stat(pid)
+    return stat is not None and _name(pid) == "systemd" and stat.session == pid
+
+
+def _name(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm") as file:
+            return os.path.basename(file.read().strip())
+    except OSError:
+        return ""

@@ -1,0 +1,248 @@
+"""The network of this machine: its names and addresses, and the way to the place where a job's nodes meet."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import ipaddress
+import os
+import socket
+import statistics
+import struct
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from rdzv_launcher.tools.doctor.findings import Finding, findings_of, judged, within
+from rdzv_launcher.tools.job import Whose, statistics_of
+from rdzv_plugins.assemble.create import health, preflight, prepare
+from rdzv_plugins.assemble.recognition import recognise
+from rdzv_plugins.elastic.endpoint_options import DEFAULT_PORT
+from rdzv_plugins.endpoints import Endpoint, is_loopback_address, parse_endpoint
+from rdzv_plugins.errors import EndpointUnreachable
+from rdzv_plugins.host import PluginHost
+from rdzv_plugins.host.catalog import Entry
+from rdzv_plugins.interfaces import Request
+from rdzv_plugins.kvstore.native.server import version
+from rdzv_plugins.kvstore.sockets.reach import REFUSED, default_address, is_own_address, remedy_of, resolve, try_connect
+
+_SLOW_S, _LIMIT_S = 0.5, 3.0
+"""A look-up that takes longer than the first is slow; nobody here waits longer than the second."""
+_SIOCGIFADDR, _SIOCGIFFLAGS, _IFF_UP = 0x8915, 0x8913, 1
+_INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+
+
+def host_name() -> Iterator[Finding]:
+    """Whether this machine's name resolves, and to what."""
+    name = socket.gethostname()
+    tells = "rdzv-run tells other nodes addresses and not this name"
+    fine = problem = ""
+    try:
+        found = within(_LIMIT_S, lambda: sorted({str(each[4][0]) for each in resolve(name, 0)}))
+    except TimeoutError:
+        problem = f"the look-up of {name} takes more than {_LIMIT_S:g} s"
+        remedy = "Enter the name in /etc/hosts, or mend the name servers in /etc/resolv.conf."
+    except OSError as error:
+        problem = f"{name} does not resolve here ({error.strerror})"
+        remedy = f"{tells}; what asks for the name, as torch's own rendezvous, needs it in /etc/hosts."
+    else:
+        fine = f"{name} is {', '.join(found)}"
+        if all(map(is_loopback_address, found)):
+            problem = f"{fine} here, which other nodes cannot reach"
+        remedy = f"{tells}; for programs that ask for the name, enter the address of the network in /etc/hosts."
+    yield judged("host name", fine, problem, remedy)
+
+
+def reverse_look_up() -> Iterator[Finding]:
+    """How long it takes to find the name of an address: torch's own servers do that for each connection."""
+    address = default_address()
+    began = time.monotonic()
+    try:
+        name = within(_LIMIT_S, lambda: socket.getnameinfo((address, 0), 0)[0])
+    except TimeoutError:
+        took = f"more than {_LIMIT_S:g} s"
+    else:
+        seconds = time.monotonic() - began
+        if seconds < _SLOW_S:
+            known = f"is {name}" if name != address else "has no name"
+            yield Finding("ok", "reverse look-up", f"{address} {known}, known after {seconds * 1000:.0f} ms")
+            return
+        took = f"{seconds:.1f} s"
+    yield Finding(
+        "warning",
+        "reverse look-up",
+        f"the name of {address} takes {took} to look up, which torch's own servers (backends c10d and static) do for "
+        "each connection",
+        "Enter the addresses of the nodes in /etc/hosts, or use a backend with a server of its own.",
+    )
+
+
+def interfaces() -> Iterator[Finding]:
+    """The addresses of this machine, and which of them other nodes are told."""
+    seen, found = default_address(), {**_ipv4(), **_ipv6()}
+    by_name: dict[str, list[str]] = {}
+    for address, name in found.items():
+        by_name.setdefault(name, []).append(address)
+    shown = [f"{name} {', '.join(addresses)}" for name, addresses in sorted(by_name.items())]
+    if is_loopback_address(seen):
+        yield Finding(
+            "warning",
+            "interfaces",
+            f"this machine has no default route, so other nodes would be told {seen}, which is itself for each of "
+            f"them ({'; '.join(shown)})",
+            "For several nodes give --local-addr=ADDRESS, or an endpoint that is dialled by the right interface.",
+        )
+    else:
+        name = found.get(seen, "?")
+        yield Finding("ok", "interfaces", f"other nodes are told {seen} ({name}); all: {'; '.join(shown)}")
+    for variable in _INTERFACE_VARIABLES:
+        yield from _named_by(variable, {name for _, name in socket.if_nameindex()})
+
+
+def _named_by(variable: str, there: set[str]) -> Iterator[Finding]:
+    """Names of interfaces in a variable of the collectives: ^ means to leave them out, = an exact name, not a prefix.
+
+    gloo and TensorPipe need every interface that is named; NCCL and HCCL use those that they find.
+    """
+    text = os.environ.get(variable, "")
+    if not text or text.startswith("^"):
+        return
+    names = [part.partition(":")[0] for part in text.removeprefix("=").split(",")]
+    exact = text.startswith("=")
+    missing = [name for name in names if not any(each == name if exact else each.startswith(name) for each in there)]
+    if len(missing) == len(names) or (missing and variable.startswith(("GLOO", "TP"))):
+        yield Finding(
+            "wrong",
+            variable,
+            f"{text}: this machine has no interface {' and no '.join(missing)} ({', '.join(sorted(there))})",
+            f"Unset {variable}, or name one of these.",
+        )
+    else:
+        yield Finding("ok", variable, f"{text} is here")
+
+
+def _ipv4() -> dict[str, str]:
+    """The first IPv4 address of each interface that is up: address to name. Source: netdevice(7)."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                flags = struct.unpack_from("H", fcntl.ioctl(asked, _SIOCGIFFLAGS, request), 16)[0]
+                address = socket.inet_ntoa(fcntl.ioctl(asked, _SIOCGIFADDR, request)[20:24])
+            except OSError:  # it has no address
+                continue
+            if flags & _IFF_UP:
+                found[address] = name
+    return found
+
+
+def _ipv6() -> dict[str, str]:
+    """The IPv6 addresses that are not link-local: address to name."""
+    try:
+        lines = Path("/proc/net/if_inet6").read_text().splitlines()
+    except OSError:
+        return {}
+    found = {}
+    for line in lines:
+        digits, *_, name = line.split()
+        address = ipaddress.IPv6Address(int(digits, 16))
+        if not address.is_link_local:
+            found[str(address)] = name
+    return found
+
+
+_TIMES, _LIMIT_S, _SLOW_S = 5, 5.0, 0.2
+"""How many connections are made to measure one, how long each may take, and from what time on it is slow."""
+_ANSWER_S = 2.0
+
+
+def way(endpoint: Endpoint) -> Iterator[Finding]:
+    """From the name to a connection. Raises ``EndpointUnreachable`` if there is no way."""
+    try:
+        found = within(_LIMIT_S, lambda: sorted({str(each[4][0]) for each in resolve(endpoint.host, endpoint.port)}))
+    except TimeoutError:
+        text = f"{endpoint.host}: the look-up of this name takes more than {_LIMIT_S:g} s"
+        raise EndpointUnreachable(text, remedy="Give an address, or mend the name servers.") from None
+    except OSError as error:
+        text = f"{endpoint.host}: the name does not resolve ({error.strerror})"
+        raise EndpointUnreachable(text, remedy="Check the name, or give an IP address.") from None
+    here = " (this machine)" if is_own_address(endpoint.host) else ""
+    yield Finding("ok", "name", f"{endpoint.host} is {', '.join(found)}{here}")
+    times = []
+    for _ in range(_TIMES):
+        began = time.monotonic()
+        connection, reason = try_connect(endpoint, _LIMIT_S, None)
+        if connection is None and reason == REFUSED:
+            yield Finding(
+                "warning",
+                "connection",
+                f"nobody listens at {endpoint} yet{here}",
+                "That is right before a start if a node of the job serves it; a service has to run first.",
+            )
+            return
+        if connection is None:
+            raise EndpointUnreachable(f"{endpoint} cannot be reached: {reason}", remedy=remedy_of(reason))
+        connection.close()
+        times.append(time.monotonic() - began)
+    took = f"{endpoint} takes a connection in {statistics.median(times) * 1000:.1f} ms"
+    slow = max(times) > _SLOW_S and f"{took}, but one took {max(times) * 1000:.0f} ms"
+    yield judged("connection", took, slow, "Packets are lost, or the machine is busy.")
+
+
+def who_answers(host: PluginHost, request: Request) -> Iterator[Finding]:
+    """What is there, according to the job's backend, or to every backend if none is named. Writes nothing there."""
+    request = dataclasses.replace(request, run_id=f"doctor-{uuid.uuid4().hex[:8]}", given=request.given | {"run_id"})
+    name, services = request.backend, []
+    for endpoint in endpoints_of(request.endpoint):
+        there = dataclasses.replace(request, endpoint=str(endpoint))
+        known = None if request.backend else recognise(host.catalog, there)
+        if known is not None:
+            name = known.entry.backend.name
+            yield Finding("ok", "who answers", f"{endpoint} is {known.what}")
+        elif not request.backend:
+            yield Finding(
+                "warning",
+                "who answers",
+                f"no backend that is installed here knows what listens at {endpoint}, if anything does",
+                "Name the job's with --rdzv-backend; or another program has that port.",
+            )
+            continue
+        entry = known.entry if known is not None else host.catalog.find(request.backend)
+        if entry.backend.health is None:  # otherwise it says itself what its service is
+            services += [*_native(host, there, endpoint)]
+    yield from services
+    if not name or (services and not request.backend):  # any of several backends may be the job's
+        return
+    entry = host.catalog.find(name)
+    prepared = prepare(entry, dataclasses.replace(request, backend=name))
+    yield from findings_of("health", lambda: _health(host, entry, prepared))
+    with contextlib.ExitStack() as held:
+        found = preflight(host, entry, prepared, held)
+    if found is None:
+        yield Finding("skipped", "backend", f"{name} does not say what it finds there")
+    else:
+        yield Finding("ok", "backend", f"{name}: {found}".replace(f", and run {request.run_id!r} has no node yet", ""))
+
+
+def _health(host: PluginHost, entry: Entry, request: Request) -> Iterator[Finding]:
+    """How the service there is, according to its backend; nothing if the backend does not say."""
+    for check in health(host, entry, request, _LIMIT_S) or ():
+        yield Finding(check.verdict, check.name, check.text, check.remedy)
+
+
+def _native(host: PluginHost, request: Request, endpoint: Endpoint) -> Iterator[Finding]:
+    """What a native store there says about itself; nothing if there is none."""
+    whose = Whose(host, dataclasses.replace(request, endpoint=str(endpoint)))
+    with contextlib.suppress(EndpointUnreachable):
+        server = statistics_of(endpoint, _ANSWER_S, whose)["server"]
+        serves = f"rdzv-plugins {server['version']} serves at {endpoint}"
+        other = server["version"] != version() and f"{serves}, and here is {version()}"
+        yield judged("service", f"{serves}, as here", other, "Install the same version on all nodes.")
+
+
+def endpoints_of(text: str) -> list[Endpoint]:
+    """The endpoints in a comma-separated list. Raises ``UsageError``."""
+    return [parse_endpoint(part.rpartition("://")[2].rstrip("/"), DEFAULT_PORT) for part in text.split(",") if part]

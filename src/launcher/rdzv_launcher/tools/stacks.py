@@ -1,0 +1,227 @@
+"""``rdzv stacks``: where the workers of a running job are, or those of this machine, the odd ones first.
+
+Those of this machine are found by their environment: of every backend, of torchrun, of stopped agents. A worker has
+the variables of its rank, and its parent has not, or has those of another rank. Workers that were forked with
+--preload are not found: the kernel reports the variables with which their interpreter was started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from msgspec import to_builtins
+
+from rdzv_launcher.run.keeper.messages import NAME as KEEPER
+from rdzv_launcher.run.stacks import processes
+from rdzv_launcher.run.stacks.gathering import NATIVE_S, gather
+from rdzv_launcher.run.stacks.node import Node, Worker
+from rdzv_launcher.run.stacks.processes import Process
+from rdzv_launcher.run.stacks.reports import Silent, WorkerReport, grouped, headline, read, report_text, workers_of
+from rdzv_launcher.tools.job import add_job_flags, ask_job, request_of
+from rdzv_plugins.errors import UsageError
+from rdzv_plugins.linux.children import all_pids
+from rdzv_plugins.questions import STACKS
+from rdzv_plugins.stacks_on_request import VARIABLE
+
+_RUN, _RANK, _LOCAL, _NODE = "TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK", "GROUP_RANK"
+_AGENT = re.compile(r"(^|/)rdzv-run( |$)|rdzv_launcher\.run(\.cli)?( |$)")
+
+
+@dataclass
+class LocalJob:
+    """The nodes of one job that are on this machine."""
+
+    run_id: str
+    store: str
+    """The address of its workers' store: different jobs may have the same id."""
+    nodes: list[Node] = field(default_factory=list)
+
+
+def local_jobs(run_id: str = "") -> list[LocalJob]:
+    """The jobs that have workers here; ``run_id``: only those with this id. Linux: elsewhere there are none."""
+    environments = {pid: env for pid in all_pids() if _RUN in (env := processes.environment(pid))}
+    nodes: dict[tuple[str, str, int], list[tuple[int, Mapping[str, str]]]] = {}
+    for pid, env in sorted(environments.items()):
+        process = processes.look(pid)
+        if process is None or not processes.is_there(process) or not _is_worker(env, environments.get(process.parent)):
+            continue
+        if run_id in ("", env[_RUN]):
+            nodes.setdefault((env[_RUN], _store(env), _agent_of(process)), []).append((pid, env))
+    jobs: dict[tuple[str, str], LocalJob] = {}
+    for (run, store, agent), workers in nodes.items():
+        jobs.setdefault((run, store), LocalJob(run, store)).nodes.append(_node(run, agent, workers))
+    return list(jobs.values())
+
+
+def read_job(job: LocalJob, *, until: float, native: float, children: bool) -> tuple[list[WorkerReport], list[Silent]]:
+    """The job's workers here, and what has to be said about their agents.
+
+    ``until``: the time (monotonic) for all of it, and for native frames.
+    """
+    workers, agents = [], []
+    for node in job.nodes:
+        now = time.monotonic()
+        answer = gather(node, within=max(1.0, until - now), children=children, native=max(0.0, native - now))
+        workers += workers_of(answer)
+        agent = processes.look(node.agent)
+        name = f"the agent of {'these workers' if node.node_rank is None else f'node {node.node_rank}'}"
+        if node.agent <= 1 or agent is None:
+            agents.append(Silent(name, "has gone: its workers were left behind", "agent"))
+        elif agent.state in "Tt":
+            stopped = f"is stopped; kill -CONT {node.agent} lets it go on"
+            agents.append(Silent(f"{name} (pid {node.agent})", stopped, "agent"))
+    return workers, agents
+
+
+def idle_agents(jobs: list[LocalJob]) -> list[int]:
+    """Agents of rdzv-run that have no workers now."""
+    busy = {node.agent for job in jobs for node in job.nodes}
+    found = (processes.look(pid) for pid in all_pids() if pid not in busy)
+    agents = [each for each in found if each is not None and processes.is_there(each) and _AGENT.search(each.command)]
+    return [each.pid for each in agents if processes.name_of(each.pid) != KEEPER]
+
+
+def _agent_of(worker: Process) -> int:
+    """The worker's parent; if that is a keeper, the keeper's parent."""
+    keeper = processes.look(worker.parent) if processes.name_of(worker.parent) == KEEPER else None
+    return worker.parent if keeper is None else keeper.parent
+
+
+def _is_worker(env: Mapping[str, str], parents: Mapping[str, str] | None) -> bool:
+    """Whether it is a worker, and not a process started by one, which inherits its variables."""
+    if not (env.get(_RANK, "").isdecimal() and env.get(_LOCAL, "").isdecimal()):
+        return False
+    names = (_RUN, _RANK, _LOCAL)
+    return parents is None or any(parents.get(name) != env.get(name) for name in names)
+
+
+def _store(env: Mapping[str, str]) -> str:
+    names = ("RDZV_ROOT_ADDR", "RDZV_ROOT_PORT") if "RDZV_ROOT_ADDR" in env else ("MASTER_ADDR", "MASTER_PORT")
+    return ":".join(env.get(name, "") for name in names)
+
+
+def _node(run: str, agent: int, workers: list[tuple[int, Mapping[str, str]]]) -> Node:
+    env = workers[0][1]
+    rank, own = env.get(_NODE, ""), env.get(VARIABLE, "").rpartition(",")[0]
+    return Node(
+        host=socket.gethostname(),
+        agent=agent,
+        run_id=run,
+        node_rank=int(rank) if rank.isdecimal() else None,
+        workers=tuple(Worker(int(each[_RANK]), int(each[_LOCAL]), pid) for pid, each in workers),
+        own_stacks=Path(own) if own else None,
+    )
+
+
+HERE = "`rdzv stacks` without --rdzv-endpoint, on each of its machines, reads the workers there."
+_ON_THE_WAY_S = 1.0
+"""The part of the time for an answer that its transport may take."""
+
+
+def configure(commands: Any) -> None:
+    """Add the sub-command's parser."""
+    parser = commands.add_parser("stacks", help="show where the workers of a job are in their code, the odd ones first")
+    add_job_flags(
+        parser,
+        endpoint_help="the job's endpoint, one or several: all of its nodes are asked; if unset, show the "
+        "workers of this machine, of any backend",
+        endpoint_required=False,
+        timeout=20.0,
+    )
+    parser.add_argument(
+        "--children", action="store_true", help="also processes that the workers have started (data loaders)"
+    )
+    parser.add_argument(
+        "--native",
+        action="store_true",
+        help="wait for native frames; otherwise only those that can be read within 3 seconds",
+    )
+    parser.add_argument("--threads", action="store_true", help="all threads of the workers, not only the main ones")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask and print; returns the exit code, which is 1 if a node or a worker is missing. Raises ``RdzvError``."""
+    if not 2 <= args.timeout <= 120:
+        raise UsageError(f"--timeout={args.timeout:g} is not between 2 and 120 seconds")
+    if args.rdzv_endpoint:
+        return _remote(args)
+    if args.rdzv_backend or args.rdzv_conf:
+        raise UsageError(
+            "--rdzv-backend and --rdzv-conf say where the nodes of a job meet, with --rdzv-endpoint",
+            remedy="Leave them out to read the workers of this machine.",
+        )
+    return _local(args)
+
+
+def _remote(args: argparse.Namespace) -> int:
+    arguments = {"within": max(1.0, args.timeout - _ON_THE_WAY_S), "children": args.children, "native": args.native}
+    answers = ask_job(request_of(args), STACKS, arguments, args.timeout, otherwise=HERE)
+    workers, silent = read(answers)
+    if args.json:
+        nodes = [to_builtins(each) for each in answers]
+        print(json.dumps({"endpoint": args.rdzv_endpoint, "nodes": nodes} | _summary(workers, silent), indent=2))
+    else:
+        print(report_text(workers, silent, threads=args.threads), flush=True)
+    return _code(workers, silent)
+
+
+def _local(args: argparse.Namespace) -> int:
+    if not os.path.exists("/proc/self/environ"):
+        raise UsageError(
+            "the workers of this machine are found in /proc, which only Linux has", remedy="Give --rdzv-endpoint."
+        )
+    jobs = local_jobs(args.rdzv_id)
+    until = time.monotonic() + args.timeout
+    native = until if args.native else time.monotonic() + NATIVE_S
+    codes, found, texts = [], [], []
+    for job in jobs:
+        workers, agents = read_job(job, until=until, native=native, children=args.children)
+        codes.append(_code(workers, agents))
+        found.append({"run": job.run_id} | _summary(workers, agents))
+        name = f"run {job.run_id!r} on this machine: " if len(jobs) > 1 or job.run_id != "none" else "on this machine: "
+        texts.append(name + report_text(workers, agents, threads=args.threads))
+    idle = idle_agents(jobs) if not args.rdzv_id else []
+    if idle:
+        texts.append(f"agents without workers now: pid {', '.join(map(str, idle))}; `rdzv status` says who is missing")
+    if not jobs:
+        of = f" of run {args.rdzv_id!r}" if args.rdzv_id else ""
+        others = "" if os.geteuid() == 0 else "; those of other users cannot be seen"
+        texts.insert(0, f"there is no worker{of} on this machine{others}")
+    print(json.dumps({"runs": found, "idle_agents": idle}, indent=2) if args.json else "\n\n".join(texts), flush=True)
+    return max(codes, default=1)
+
+
+def _summary(workers: Sequence[WorkerReport], silent: Sequence[Silent]) -> dict[str, Any]:
+    groups = grouped(workers)
+    return {
+        "headline": headline(groups, silent),
+        "groups": [
+            {
+                "ranks": group.ranks,
+                "kind": group.kind,
+                "where": group.where,
+                "workers": list(map(asdict, group.workers)),
+            }
+            for group in groups
+        ],
+        "silent": [asdict(each) for each in silent],
+    }
+
+
+def _code(workers: Sequence[WorkerReport], silent: Sequence[Silent]) -> int:
+    complete = (
+        bool(workers or silent)
+        and all(each.kind == "idle" for each in silent)
+        and all(group.kind != "unknown" for group in grouped(workers))
+    )
+    return 0 if complete else 1

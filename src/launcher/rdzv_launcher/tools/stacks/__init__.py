@@ -1,1 +1,0 @@
-"""``rdzv stacks``: where the workers of a job are in their code, the odd ones first."""

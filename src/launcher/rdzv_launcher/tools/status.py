@@ -1,0 +1,464 @@
+"""``rdzv status``: shows a job, and a native store: above all, who waits for whom, or for which key, and since when.
+
+For a native store where jobs meet it shows the newest round of each, read from its keys, with that round's workers'
+store: that is another server on another port in every round (decision 0003). Elsewhere it asks the job's backend.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from rdzv_launcher.tools.job import Whose, add_job_flags, request_of, service_at, serving_place, statistics_of
+from rdzv_plugins.assemble.create import with_options
+from rdzv_plugins.assemble.looking import can_look, look
+from rdzv_plugins.certificates import certificates_of
+from rdzv_plugins.elastic.leading.choosing import in_words
+from rdzv_plugins.endpoints import Endpoint, is_loopback_address, parse_endpoint
+from rdzv_plugins.errors import EndpointUnreachable, RdzvError, UsageError
+from rdzv_plugins.host import PluginHost
+from rdzv_plugins.host.catalog import Entry
+from rdzv_plugins.interfaces import Request, RunStatus
+from rdzv_plugins.job_token import token_of
+from rdzv_plugins.plain_text import many, printable_data, some
+
+
+def counts(named: Mapping[str, int]) -> str:
+    """The counts that are not 0, each with its name, or ``none``."""
+    return ", ".join(f"{name} {count}" for name, count in named.items() if count) or "none"
+
+
+def duration(seconds: float) -> str:
+    """A duration as text, in seconds, minutes or hours."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def size(count: float) -> str:
+    """A number of bytes as text, in the unit that fits."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
+
+
+def saved(asked: int, sent: int) -> str:
+    """How much of ``asked`` did not have to be sent, as text."""
+    return f"{(asked - sent) / asked:.0%} saved" if 0 <= sent < asked else "none saved"
+
+
+SHOWN = 64
+"""How many proxies below one parent are shown; if there are more, those in trouble come first."""
+
+_WAITS_SHOWN = 3
+_WAITS_REPORTED = 10
+"""The most waits that a proxy reports: those that have lasted longest."""
+
+
+class _Node(NamedTuple):
+    """A proxy: ``above`` is what its parent says about it, ``report`` what it says itself."""
+
+    name: str
+    address: str
+    attached: bool
+    report: Mapping[str, Any]
+
+    @property
+    def children(self) -> list[_Node]:
+        return [_node(child) for child in _list(self.report, "children")]
+
+    @property
+    def reported(self) -> list[Mapping[str, Any]]:
+        """Keys that are waited for at this proxy, longest first."""
+        return sorted(_list(self.report, "waiting"), key=lambda each: -_number(each, "oldest_s"))
+
+    @property
+    def waiting(self) -> list[Mapping[str, Any]]:
+        """Keys that are waited for here, without those that only proxies below follow, ahead of their readers."""
+        children = self.children
+        below = {wait.get("key") for child in children for wait in child.reported}
+        known = all(child.report and len(child.reported) < _WAITS_REPORTED for child in children)
+        return [
+            wait
+            for wait in self.reported
+            if not known or wait.get("key") in below or _number(wait, "waiters") > len(children)
+        ]
+
+
+def tree(keyspace: Mapping[str, Any]) -> list[str]:
+    """Lines about the proxies of a keyspace; none if it has none."""
+    nodes = [_node(trunk) for trunk in _list(keyspace, "trunks")]
+    if not nodes:
+        return []
+    everybody = list(_all(nodes))
+    clients = sum(int(_number(node.report, "workers")) for node in everybody)
+    asked = sum(int(_number(node.report, "requests")) for node in everybody)
+    hits = sum(int(_number(node.report, "hits")) for node in everybody)
+    sent = sum(int(_number(node.report, "upstream")) for node in nodes)
+    below = f", {len(everybody) - len(nodes)} below them" if len(everybody) > len(nodes) else ""
+    total = f"  {many(len(nodes), 'proxy', 'proxies')} here{below}: {many(clients, 'client')}, {asked} operations, "
+    return [f"{total}{sent} came here ({saved(asked, sent)}), {hits} from caches", *_lines(nodes, "    ")]
+
+
+def names(keyspace: Mapping[str, Any]) -> dict[str, str]:
+    """The proxies of a keyspace, by the address at which the store sees them as clients."""
+    return {node.address: node.name for node in (_node(trunk) for trunk in _list(keyspace, "trunks")) if node.address}
+
+
+def only_ahead(keyspace: Mapping[str, Any]) -> set[str]:
+    """Keys of the store that proxies wait for ahead of their readers: no worker waits for them, as far as is known."""
+    nodes = list(_all([_node(trunk) for trunk in _list(keyspace, "trunks")]))
+    if any(len(node.reported) >= _WAITS_REPORTED or not node.report for node in nodes):
+        return set()  # there may be some that are not reported
+    proxies = names(keyspace)
+    wanted = {wait.get("key") for node in nodes for wait in node.waiting}
+    ahead = set()
+    for waited in _list(keyspace, "waited"):
+        clients = _list(waited, "clients")
+        listed = len(clients) >= _number(waited, "waiters")
+        if listed and waited.get("key") not in wanted and all(each.get("address") in proxies for each in clients):
+            ahead.add(str(waited.get("key")))
+    return ahead
+
+
+def proxy(stats: Mapping[str, Any]) -> list[str]:
+    """Lines about what a proxy says about itself when asked directly; none if it is not a proxy."""
+    own = stats.get("proxy")
+    if not isinstance(own, Mapping):
+        return []
+    cached, state = _mapping(own, "cached"), "connected" if own.get("attached") else "cut off from it"
+    return [
+        f"proxy of the store at {own.get('root')}: {state}, {int(_number(own, 'reconnects'))} reconnection(s), "
+        f"{size(_number(own, 'unacknowledged'))} sent and not confirmed",
+        "sent up: " + counts(_mapping(own, "upstream")),
+        "saved: " + counts(_mapping(own, "saved")),
+        f"cached: {int(_number(cached, 'keys'))} keys, {size(_number(cached, 'bytes'))}; "
+        f"{int(_number(own, 'ahead'))} keys followed ahead of their readers",
+    ]
+
+
+def _lines(nodes: Sequence[_Node], indent: str) -> Iterator[str]:
+    shown = sorted(nodes, key=lambda node: _natural(node.name))
+    if len(shown) > SHOWN:
+        shown = sorted(shown, key=_trouble)[:SHOWN]
+    for node in shown:
+        yield indent + _line(node)
+        waits = node.waiting
+        for wait in waits[:_WAITS_SHOWN]:
+            yield (
+                f"{indent}  waits for {wait.get('key')}: {int(_number(wait, 'waiters'))} client(s) "
+                f"since {duration(_number(wait, 'oldest_s'))}"
+            )
+        if len(waits) > _WAITS_SHOWN:
+            yield f"{indent}  and for {len(waits) - _WAITS_SHOWN} more keys"
+        yield from _lines(node.children, indent + "  ")
+    if len(nodes) > len(shown):
+        yield f"{indent}and {len(nodes) - len(shown)} more (--json has them all)"
+
+
+def _line(node: _Node) -> str:
+    who = f"{node.name} at {node.address}" if node.address else node.name
+    if not node.report:
+        return f"{who}: {'has not reported yet' if node.attached else 'cut off before it has reported'}"
+    asked, sent = int(_number(node.report, "requests")), int(_number(node.report, "upstream"))
+    line = (
+        f"{who}: {many(int(_number(node.report, 'workers')), 'client')}, {asked} operations, {sent} sent up"
+        + (", with those from below" if node.children else f" ({saved(asked, sent)})")
+        + f", {int(_number(node.report, 'hits'))} from its cache"
+    )
+    return line if node.attached else f"{line}; CUT OFF, as of its last report"
+
+
+def _node(data: Mapping[str, Any]) -> _Node:
+    """A proxy, from its trunk or from the report of another proxy above it, which says nothing more about it."""
+    report = _mapping(data, "report") if "report" in data else data
+    name = str(data.get("name") or report.get("name") or "a proxy without a name")
+    return _Node(name, str(data.get("address") or ""), bool(data.get("attached", True)), report)
+
+
+def _all(nodes: Sequence[_Node]) -> Iterator[_Node]:
+    for node in nodes:
+        yield node
+        yield from _all(node.children)
+
+
+def _trouble(node: _Node) -> tuple[bool, float]:
+    """A sort key that puts the worst first: those cut off, then those with the longest wait."""
+    return node.attached, -max((_number(wait, "oldest_s") for wait in node.waiting), default=0)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A key to sort by: ``node 2`` before ``node 10``."""
+    return [(int(digits or 0), text) for text, digits in re.findall(r"(\D*)(\d*)", name)]
+
+
+def _number(data: Mapping[str, Any], key: str) -> float:
+    value = data.get(key, 0)
+    return value if isinstance(value, int | float) else 0
+
+
+def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = data.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(data: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    value = data.get(key)
+    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+
+
+_CLIENTS_SHOWN = 3
+
+
+def waited_lines(keyspace: Mapping[str, Any]) -> list[str]:
+    """The waits, longest first, or that there are none. Raises what reading statistics of another version raises."""
+    ahead = only_ahead(keyspace)
+    waited = [each for each in keyspace["waited"] if each["key"] not in ahead]
+    unlisted = keyspace["waited_keys"] - len(keyspace["waited"])
+    proxies = names(keyspace)
+    lines = ["  waiting, longest first:"] if waited or unlisted else ["  nobody waits"]
+    for each in waited:
+        clients = (_client(client, proxies) for client in each["clients"])
+        who = some(clients, _CLIENTS_SHOWN, of=each["waiters"])
+        lines.append(f"    for {each['key']}: {each['waiters']} client(s) since {duration(each['oldest_s'])}: {who}")
+    if unlisted:
+        lines.append(f"    and for {unlisted} more keys")
+    if ahead:
+        lines.append(f"  proxies ask for {len(ahead)} key(s) ahead of their readers")
+    return lines
+
+
+def _client(client: Mapping[str, Any], proxies: Mapping[str, str]) -> str:
+    address = str(client["address"])
+    if address in proxies:
+        return f"the proxy of {proxies[address]}"
+    return f"{address} (pid {client['pid']})" if client["pid"] else address
+
+
+_AT_A_TIME = 16
+NODES_SHOWN = 16
+"""How many nodes are named one by one."""
+
+
+def add_rounds(endpoint: Endpoint, runs: Iterable[dict[str, Any]], timeout: float, request: Request) -> None:
+    """Add what is known about its round to each of the ``runs`` of a server's statistics, as ``round``.
+
+    ``timeout`` (seconds) applies to each step. What cannot be asked is noted there, under ``problem``; raises nothing.
+    """
+
+    from rdzv_plugins.elastic.observing import observe
+
+    def add(run: dict[str, Any]) -> None:
+        try:
+            seen = observe(service_at(endpoint, str(run["name"]), "status", request), timeout)
+            run["round"] = round_data(seen, timeout, request)
+        except (RdzvError, TimeoutError, ValueError) as error:
+            run["round"] = {"problem": str(error)}
+
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:  # one that does not answer must not hold up the others
+        list(pool.map(add, runs))
+
+
+def round_text(found: Mapping[str, Any]) -> list[str]:
+    """Lines for people about what ``add_rounds`` has found."""
+    if found.get("problem"):
+        return [f"  its round is not known: {found['problem']}"]
+    nodes, state = found["nodes"], found["state"]
+    lines = [f"  {state_text(found)}"]
+    if state == "none":
+        return lines
+    if state == "over" and found["progress"]:
+        lines.append(f"  {found['progress']}")
+    if state in ("complete", "waiting") and nodes:
+        several = len({node["domain"] for node in nodes}) > 1
+        named = (f"{node['rank']} on {node['host']} ({_of(node, several)})" for node in nodes)
+        lines.append(f"  nodes: {some(named, NODES_SHOWN)}")
+    gone = [f"{node['rank']} on {node['host']} (pid {node['pid']})" for node in nodes if not node["there"]]
+    if gone:
+        lines.append(f"  no longer there: {some(gone, NODES_SHOWN)}")
+    store = found["store"]
+    if store is not None and store["problem"]:
+        lines.append(f"  the workers' store at {store['endpoint']} cannot be asked: {store['problem']}")
+    elif store is not None:
+        try:
+            text = as_text(parse_endpoint(store["endpoint"], None), store["statistics"])
+        except (KeyError, AttributeError, TypeError, ValueError) as error:  # from another version
+            text = f"it answers with something else than statistics: {error!r}"
+        lines += ["  the workers' store:", textwrap.indent(text, "    ")]
+    return lines
+
+
+def state_text(found: Mapping[str, Any]) -> str:
+    """What has become of the round, in a sentence."""
+    state = found["state"]
+    if state == "none":
+        return f"no round yet: {found['progress'] or 'no node has joined'}"
+    if state == "waiting":
+        return f"round {found['number']} is not complete: {found['progress']}"
+    return f"round {found['number']} is {state}: {found['reason'] or _sizes(found['nodes'])}"
+
+
+def _sizes(nodes: Sequence[Mapping[str, Any]]) -> str:
+    workers = [node["workers"] for node in nodes]
+    sizes = many(len(nodes), "node")
+    return sizes if None in workers else f"{sizes}, {many(sum(workers), 'worker')}"
+
+
+def _of(node: Mapping[str, Any], with_domain: bool) -> str:
+    who = f"pid {node['pid']}" if node["workers"] is None else many(node["workers"], "worker")
+    return f"{who}, {in_words(node['domain'])}" if with_domain else who
+
+
+def round_data(found: RunStatus, timeout: float, request: Request | None = None) -> dict[str, Any]:
+    """A round in its JSON form, with what the workers' store says within ``timeout`` seconds for each step.
+
+    ``request`` has the token and the certificates with which it is asked.
+    """
+    data = asdict(found)
+    store, here, kind = (data.pop(name) for name in ("store", "store_is_here", "store_kind"))
+    data["store"] = _store(parse_endpoint(store, None), kind, here, timeout, request) if store else None
+    return data | {"problem": ""}
+
+
+def _store(endpoint: Endpoint, kind: str, own: bool, timeout: float, request: Request | None) -> dict[str, Any]:
+    from rdzv_plugins.kvstore.native.framing import ask_statistics
+
+    found: dict[str, Any] = {"endpoint": str(endpoint), "statistics": None, "problem": ""}
+    if kind == "torch":
+        found["problem"] = "it is torch's own (store=torch), which has no statistics"
+    elif is_loopback_address(endpoint.host) and not own:
+        found["problem"] = "that is an address of the job's machine alone: ask there"
+    else:
+        try:
+            token, tls = (token_of(request), certificates_of(request)) if request else (None, None)
+            found["statistics"] = ask_statistics(endpoint, timeout, token=token, tls=tls)
+        except RdzvError as error:
+            found["problem"] = str(error)
+    return found
+
+
+def run_data(entry: Entry, request: Request, timeout: float) -> dict[str, Any]:
+    """The run, in its JSON form. Raises ``RdzvError``."""
+    found = look(entry, request, timeout)
+    asked = with_options(entry, request)  # with another service, cacert, cert and key belong to that
+    return {
+        "run": request.run_id if request.is_named else "",
+        "backend": entry.backend.name,
+        "endpoint": request.endpoint,
+        "round": round_data(found, timeout, asked),
+    }
+
+
+def run_text(data: Mapping[str, Any]) -> str:
+    """The run described for people."""
+    found = data["round"]
+    run = f"run {data['run']!r}" if data["run"] else "the run"
+    members = "" if found["members"] is None else f": {many(found['members'], 'node')} there"
+    leader = f", led by {found['leader']}" if found["leader"] else ""
+    return "\n".join([f"{run} at {data['endpoint']} by {data['backend']}{members}{leader}", *round_text(found)])
+
+
+def configure(commands: Any) -> None:
+    """Add the sub-command's parser."""
+    parser = commands.add_parser(
+        "status", help="ask a job, or a native store, who is there and what they are waiting for"
+    )
+    add_job_flags(
+        parser,
+        endpoint_required=True,
+        timeout=10.0,
+        endpoint_help="the endpoint of a job (of several, the one that serves now is found), of rdzv serve, or "
+        "of a workers' store (its first node prints it; MASTER_ADDR:MASTER_PORT)",
+    )
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask and print; returns the exit code. Raises ``EndpointUnreachable``, and what a backend says about its run."""
+    if not 0 < args.timeout < float("inf"):
+        raise UsageError(f"--timeout={args.timeout:g} is not a time", remedy="Give a number of seconds above 0.")
+    host = PluginHost.load()
+    request = request_of(args)
+    entry = host.catalog.find(args.rdzv_backend) if args.rdzv_backend else None
+    if entry is not None and can_look(entry.backend):
+        text = _of_run(entry, request, args)
+    else:
+        if "," in request.endpoint:
+            request = dataclasses.replace(request, endpoint=str(serving_place(host, request, args.timeout)[0]))
+        whose = Whose(host, request)
+        try:
+            text = _of_native_store(parse_endpoint(request.endpoint, None), args, whose, request)
+        except EndpointUnreachable:
+            if entry is not None or whose.found is None or not can_look(whose.found.entry.backend):
+                raise
+            print(f"{request.endpoint} is {whose.found.what}", file=sys.stderr, flush=True)
+            text = _of_run(whose.found.entry, request, args)
+    print(text, flush=True)
+    return 0
+
+
+def _of_run(entry: Entry, request: Request, args: argparse.Namespace) -> str:
+    data = run_data(entry, request, args.timeout)
+    return json.dumps(data, indent=2) if args.json else run_text(printable_data(data))
+
+
+def _of_native_store(endpoint: Endpoint, args: argparse.Namespace, whose: Whose, request: Request) -> str:
+    from rdzv_plugins.kvstore.native.framing import not_statistics
+
+    stats = statistics_of(endpoint, args.timeout, whose)
+    try:
+        add_rounds(endpoint, stats.get("runs", ()), args.timeout, request)
+        return json.dumps(stats, indent=2) if args.json else as_text(endpoint, printable_data(stats))
+    except KeyError as error:
+        raise not_statistics(endpoint, f"there is no {error}") from None
+    except (AttributeError, TypeError, ValueError) as error:  # types other than ours
+        raise not_statistics(endpoint, str(error)) from None
+
+
+def as_text(endpoint: Endpoint, stats: Mapping[str, Any]) -> str:
+    """A store's statistics as text for people."""
+    server, connections, volume = stats["server"], stats["connections"], stats["bytes"]
+    limit, pending = volume.get("stored_limit", 0), connections.get("pending", 0)  # a proxy has none
+    most = f" (a keyspace at most {size(limit)})" if limit else ""
+    silent = f", {pending} of which have sent no valid request yet" if pending else ""
+    lines = [
+        f"store at {endpoint}: rdzv-plugins {server['version']}, pid {server['pid']}, {server['threads']} thread(s), "
+        f"up {duration(server['uptime_s'])}",
+        f"connections: {connections['open']} open{silent} (peak {connections['peak']}, "
+        f"limit {connections['limit']}), {connections['accepted']} accepted, {connections['closed']} closed",
+        "requests: " + counts(stats["requests"]),
+        f"bytes: {size(volume['received'])} received, {size(volume['sent'])} sent, "
+        f"{size(volume['stored'])} stored{most}, "
+        f"{size(volume['buffered'])} in half-sent requests and unread replies",
+        "refused: " + counts(stats["refused"]),
+        *proxy(stats),
+    ]
+    for keyspace in stats["keyspaces"]:
+        lines.append(
+            f"keyspace {keyspace['name']!r}, port {keyspace['port']}: {keyspace['keys']} keys, "
+            f"{keyspace['queues']} queues, {size(keyspace['bytes'])}"
+            + (", PAUSED: its process stood still, nobody is served" if keyspace.get("paused") else "")
+        )
+        lines += [*tree(keyspace), *waited_lines(keyspace)]
+    for run in stats.get("runs", ()):  # missing in the first version
+        lines.append(
+            f"run {run['name']!r}: {run['sessions']} session(s), {run['keys']} keys, {run['watches']} watches, "
+            f"revision {run['revision']}, {size(run['bytes'])}"
+        )
+        if "round" in run:
+            lines += round_text(run["round"])
+    if stats.get("runs_forgotten"):
+        lines.append(f"runs that have ended since the start, and their keys with them: {stats['runs_forgotten']}")
+    return "\n".join(lines)

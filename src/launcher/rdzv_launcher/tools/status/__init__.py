@@ -1,1 +1,0 @@
-"""``rdzv status``: what a run does, and a native store with the proxies below it."""
