@@ -22,6 +22,7 @@ from simulation.service import Store
 from simulation.world import Work, World
 
 _MOST_TROUBLES = 5
+_FORGETS = "service without memory"
 _ONE_RANK = 0.2
 """How often a rank is given twice, in jobs whose nodes have ranks."""
 
@@ -172,7 +173,7 @@ class EngineJob(RandomJob):
         )
         super().__init__(seed, cut, world.scheduler, world.network)
         # a service that has forgotten the job is anybody's: a stranger with other settings may be the first there
-        never = {rng.choice(("service without memory", "settings")), *(troubles.AT_THE_SERVICE if places > 1 else ())}
+        never = {rng.choice((_FORGETS, "settings")), *(troubles.AT_THE_SERVICE if places > 1 else ())}
         self._kinds = [each for each in self.names() if each not in never]
         self._known: tuple[object, ...] = ()
         self._state = ""
@@ -221,6 +222,8 @@ class EngineJob(RandomJob):
         kind = rng.choice(self._kinds)
         if self._ranked and rng.random() < _ONE_RANK:
             kind = "one rank twice"
+        if aim == "gathering" and self.seed % 50 < 2 and _FORGETS in self._kinds:
+            kind = _FORGETS  # in half of the jobs, and a job gathers for a moment: by chance hardly any meets it
 
         def happens() -> None:
             state = self._state_now()
