@@ -1,14 +1,15 @@
-"""How long something may take that has no limit of its own, and when a wait is reported again."""
+"""How long something may take that has no limit of its own, when it is tried again, and when a wait is reported."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from rdzv_plugins.runtime import SYSTEM, Empty, Runtime
 
 if TYPE_CHECKING:
     from queue import SimpleQueue
+    from random import Random
 
 T = TypeVar("T")
 
@@ -40,6 +41,17 @@ class Reporting:
         if self._grows:
             self._pause = min(2 * self._pause, _LONGEST_S)
         return True
+
+
+def growing(first: float, longest: float, *, factor: float = 1.5, random: Random | None = None) -> Iterator[float]:
+    """The pauses between attempts, in seconds: each ``factor`` times as long as the last, and never over ``longest``.
+
+    With ``random`` each is shortened by up to a half, so that many nodes do not all come again at once.
+    """
+    pause = first
+    while True:
+        yield pause if random is None else pause * random.uniform(0.5, 1.0)
+        pause = min(pause * factor, longest)
 
 
 def within(seconds: float, call: Callable[[], T], name: str, runtime: Runtime = SYSTEM) -> T:

@@ -1,12 +1,1 @@
-from __future__ import annotations
-
-import pytest
-
-from rdzv_plugins.testing.builtin import C10dHarness
-from rdzv_plugins.testing.every_theme import *  # noqa: F403
-
-
-@pytest.fixture(scope="session")
-def harness():
-    with C10dHarness() as harness:
-        yield harness
+from rdzv_plugins.testing.every_theme import *  # noqa: F403 - on the harness of conftest.py

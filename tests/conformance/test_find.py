@@ -60,22 +60,21 @@ def test_alias_and_conf_on_top_of_the_harness() -> None:
     assert ParallelHarness.conf["ttl"] == "4"
 
 
-@pytest.mark.parametrize(("name", "kind"), [("static", "handler"), ("parallel", "coordination")])
-def test_endpoint_makes_a_harness_without_a_service(name: str, kind: str, tmp_path: Path) -> None:
-    endpoint = f"127.0.0.1:{free_port()}"
-    harness = find_harness(name, endpoint, {"linger": "1"})
-    assert (harness.backend, harness.kind, harness.service) == (name, kind, None)
-    assert (harness.endpoint(tmp_path), harness.dialled) == (endpoint, True)
-    assert harness.conf == {"linger": "1"}
-    assert harness.nowhere(tmp_path) not in (None, endpoint)
+@pytest.mark.parametrize(
+    ("name", "kind"), [("static", "handler"), ("parallel", "coordination"), ("find-no-address", "state")]
+)
+def test_endpoint_makes_a_harness_without_a_service(name: str, kind: str, installed: Installed, tmp_path: Path) -> None:
+    dialled = kind != "state"
+    endpoint = f"127.0.0.1:{free_port()}" if dialled else str(tmp_path)
+    if not dialled:
+        installed(name, None)
+    conf = {"linger": "1"} if dialled else {}
+    harness = find_harness(name, endpoint, conf)
+    assert (harness.backend, harness.kind, harness.service, harness.dialled) == (name, kind, None, dialled)
+    assert harness.endpoint(tmp_path) == endpoint
+    assert harness.conf == conf
+    assert (harness.nowhere(tmp_path) not in (None, endpoint)) == dialled
     assert harness.wrong_endpoints == ()
-
-
-def test_endpoint_that_is_no_address(installed: Installed, tmp_path: Path) -> None:
-    installed("find-no-address", None)
-    harness = find_harness("find-no-address", str(tmp_path))
-    assert (harness.kind, harness.dialled) == ("state", False)
-    assert harness.nowhere(tmp_path) is None
 
 
 def test_endpoint_at_which_it_cannot_be_created(installed: Installed, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from kits.eventually import eventually
@@ -50,13 +49,12 @@ def fail(job: NodesJob) -> None:
 
 
 def test_failed_test_shows_what_its_nodes_have_said_and_ends_them(tmp_path: Path) -> None:
+    said = r"(?s)^what is wrong\n--- node 0 \(pid \d+\):.*joining at.*--- node 1"
     with ParallelHarness() as harness:
-        job = NodesJob(harness, tmp_path, "2")
-        with pytest.raises(
-            AssertionError, match=r"(?s)^what is wrong\n--- node 0 \(pid \d+\):.*joining at.*--- node 1"
-        ):
+        job = NodesJob(harness, tmp_path)
+        with pytest.raises(AssertionError, match=said):
             fail(job)
-        assert all(is_gone(node.pid) for node in job.nodes)
+    assert all(is_gone(node.pid) for node in job.nodes)
 
 
 def test_error_of_a_node_is_all_that_its_user_would_see(tmp_path: Path) -> None:
@@ -67,18 +65,6 @@ def test_error_of_a_node_is_all_that_its_user_would_see(tmp_path: Path) -> None:
         assert "join of node 0" in str(error)
         assert error.text in str(error)
         assert error.remedy in str(error)
-
-
-def test_node_that_cannot_be_ended_leaves_no_other_running(tmp_path: Path) -> None:
-    closed = []
-
-    def broken() -> None:
-        raise OSError("no such node")
-
-    ends = [lambda: closed.append(0), broken, lambda: closed.append(2)]
-    with pytest.raises(OSError, match="no such node"), NodesJob(ParallelHarness(), tmp_path, "3") as job:
-        job.nodes += [SimpleNamespace(close=end) for end in ends]  # type: ignore[misc]
-    assert sorted(closed) == [0, 2]
 
 
 def test_no_node_outlives_a_run_of_tests_that_is_killed(tmp_path: Path) -> None:

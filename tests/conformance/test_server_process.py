@@ -76,26 +76,28 @@ def test_killed_and_started_again_at_the_same_address(tmp_path: Path) -> None:
     assert not answers(port)
 
 
-def test_one_that_does_not_start_says_its_last_words(tmp_path: Path) -> None:
-    one = server(tmp_path, free_port(), "raise SystemExit('no luck today')")
-    with pytest.raises(RdzvError, match=r"ended with code 1\n  \| no luck today"):
-        one.start()
-    assert one.pids == ()
-
-
-def test_somebody_else_at_its_port_is_not_taken_for_it(tmp_path: Path) -> None:
-    def somebody_answers() -> bool:
-        return all(wait_for_end(pid) for pid in late.pids)
-
-    command = [sys.executable, "-c", "raise SystemExit('no luck today')"]
-    late = ServerProcess(command, free_port(), log=tmp_path / "log", keeps_data=False, ready=somebody_answers)
-    with pytest.raises(RdzvError, match=r"ended with code 1\n  \| no luck today"):
-        late.start()
+def test_one_that_does_not_start_says_its_last_words_and_somebody_else_is_not_taken_for_it(tmp_path: Path) -> None:
+    fails = "raise SystemExit('no luck today')"
+    one = server(tmp_path, free_port(), fails)
+    # somebody answers as soon as it has ended
+    late = ServerProcess(
+        [sys.executable, "-c", fails],
+        free_port(),
+        log=tmp_path / "log",
+        keeps_data=False,
+        ready=lambda: all(wait_for_end(pid) for pid in late.pids),
+    )
     with socket.create_server(("127.0.0.1", 0)) as other:
-        one = server(tmp_path, other.getsockname()[1], "raise SystemExit('no luck today')")
-        with pytest.raises(RdzvError, match=r"another process serves 127.0.0.1:\d+ \(Address already in use\)"):
-            one.start()
-        assert one.pids == ()
+        port = other.getsockname()[1]
+        taken = server(tmp_path, port, fails)
+        for each, said in (
+            (one, r"ended with code 1\n  \| no luck today"),
+            (late, r"ended with code 1\n  \| no luck today"),
+            (taken, rf"another process serves 127.0.0.1:{port} \(Address already in use\)"),
+        ):
+            with pytest.raises(RdzvError, match=said):
+                each.start()
+            assert each.pids == ()
 
 
 FAMILY = """

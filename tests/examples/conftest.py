@@ -3,7 +3,8 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,29 +13,38 @@ from kits.examples import distributions
 from kits.launcher import harness
 
 
-@pytest.fixture(scope="session")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the wheels of this project and of the example distributions: one for all processes of a run."""
-    root = tmp_path_factory.getbasetemp()
+def built_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path, Path], None]) -> Path:
+    """The directory of the wheels, for all processes of a run, in which these have been built by one of them."""
+    root = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent
-    directory = root / "distributions"
     with (root / "distributions.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (directory / "done").exists():
-            shutil.rmtree(directory, ignore_errors=True)  # where another process has failed
-            directory.mkdir()
-            distributions.build_wheels(directory)
-            (directory / "done").touch()
-    return directory / "wheels"
+        if not (root / f"built-{name}").exists():
+            with tempfile.TemporaryDirectory(dir=root) as copies:
+                build(root / "wheels", Path(copies))
+            (root / f"built-{name}").touch()
+    return root / "wheels"
 
 
 @pytest.fixture(scope="session")
-def installed(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[distributions.CleanEnvironment]:
-    """This project and both examples in one environment. Tests leave it as it is."""
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of this project's wheel."""
+    return built_once(tmp_path_factory, "project", distributions.build_wheel)
+
+
+@pytest.fixture(scope="session")
+def all_wheels(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With those of the example distributions."""
+    return built_once(tmp_path_factory, "examples", distributions.build_examples)
+
+
+@pytest.fixture(scope="session")
+def installed(all_wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[distributions.CleanEnvironment]:
+    """This project and all examples in one environment. Tests leave it as it is."""
     root = tmp_path_factory.mktemp("installed")
     environment = distributions.CleanEnvironment(root / "env")
-    environment.install(wheels, *distributions.EXAMPLES)
+    environment.install(all_wheels, *distributions.EXAMPLES)
     yield environment
     shutil.rmtree(root)
 

@@ -14,13 +14,11 @@ from kits.etcd.etcd_processes import NEEDED_MIB, require_programs
 from kits.eventually import eventually
 from kits.examples.guides import block, here, run, start
 from kits.launcher.harness import Agent, Cluster, free_port
-from kits.launcher.quick_digits import quick_digits
 
 from rdzv_plugins.testing.services import data_directory
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(480)]
 GUIDE = "etcd.md"
-EXAMPLE = "examples/train_digits.py"
 
 
 class Loopback:
@@ -71,22 +69,6 @@ def two_nodes(jobs: Cluster, command: str, **env: str) -> None:
     nodes = [start(jobs, command, **env) for _ in range(2)]
     assert [node.wait() for node in nodes] == [0, 0], nodes[0].text + nodes[1].text
     assert all("WORLD_SIZE=2" in node.text for node in nodes)
-
-
-def test_one_machine(jobs: Cluster, tmp_path: Path) -> None:
-    require_programs()
-    port = free_port()
-    command = here(
-        block(GUIDE, "/tmp/try-etcd").rstrip(), {":2379": f":{port}", "/tmp/try-etcd": str(tmp_path / "data")}
-    )
-    # the default of the port for other members may be taken here
-    start(jobs, f"{command} --listen-peer-urls=http://127.0.0.1:{free_port()}")
-    commands = here(
-        block(GUIDE, "--rdzv-id=try"), {":2379": f":{port}", EXAMPLE: f"{quick_digits(tmp_path)} --epochs=2"}
-    ).splitlines()
-    nodes = [start(jobs, command) for command in commands]
-    assert [node.wait() for node in nodes] == [0, 0], nodes[0].text + nodes[1].text
-    assert "world size 2" in nodes[0].text + nodes[1].text
 
 
 def test_three_machines(jobs: Cluster, tmp_path: Path) -> None:
@@ -141,19 +123,3 @@ def test_an_etcd_that_is_full_takes_writes_again(tmp_path: Path) -> None:
             run(fill, tmp_path, ETCDCTL_ENDPOINTS=etcd.endpoint)
         run(block(GUIDE, "defrag"), tmp_path, ETCDCTL_ENDPOINTS=etcd.endpoint)
         etcd.etcdctl("put", "key", "value")
-
-
-def test_looking_and_cleaning_up(jobs: Cluster, etcd: etcd_kit.Cluster, tmp_path: Path) -> None:
-    command = ["rdzv-run", "--rdzv-backend=etcd", f"--rdzv-endpoint={etcd.endpoint}", "--rdzv-id=job-1", "--nnodes=1"]
-    node = jobs.start([*command, jobs.script("trains.py"), tmp_path / "stop"])
-    eventually(node.reports, lambda: node.text)
-    looked = run(block(GUIDE, "--keys-only"), tmp_path, ETCDCTL_ENDPOINTS=etcd.endpoint)
-    assert looked.count("/rdzv-plugins/job-1/s/") == 1
-    assert looked.count("/rdzv-plugins/job-1/k/members/") == 1
-    assert '"host"' in looked
-    for pid in (node.pid, *jobs.workers(node, "trains.py")):
-        jobs.kill(pid)
-    node.process.wait(60)
-    assert etcd.keys("/rdzv-plugins/job-1/")
-    run(block(GUIDE, "etcdctl del"), tmp_path, ETCDCTL_ENDPOINTS=etcd.endpoint)
-    assert not etcd.keys("/rdzv-plugins/job-1/")

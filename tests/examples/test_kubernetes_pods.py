@@ -101,21 +101,6 @@ def test_the_job_trains_at_the_etcd_of_the_manifest(jobs: Cluster) -> None:
         assert (jobs.directory / "checkpoints/digits.pt").exists()
 
 
-def test_a_pod_that_is_lost_is_replaced_by_one_with_its_index(jobs: Cluster, etcd: etcd_kit.Cluster) -> None:
-    job = pods(one("job.yaml", "Job"), here(jobs, etcd.endpoint, quick_digits(jobs.directory)))
-    on_and_on = ("--epochs=1000000", "--epoch-seconds=0.5")
-    nodes = [start(jobs, pod, *on_and_on) for pod in job]
-    nodes[0].wait_for(r"epoch \d+/.*world size 3", LONG_S)
-    for pid in (nodes[0].pid, *jobs.workers(nodes[0], "train_digits.py")):
-        jobs.kill(pid)
-    nodes[1].wait_for(r"resumed from epoch \d+", LONG_S)
-    eventually(lambda: "world size 2" in nodes[1].text + nodes[2].text, lambda: nodes[1].text)
-    nodes[0].process.wait(60)
-    again = start(jobs, job[0], *on_and_on)
-    again.wait_for(r"rank 0: resumed from epoch \d+", LONG_S)
-    again.wait_for(r"epoch \d+/.*world size 3", LONG_S)
-
-
 def test_all_by_variables_and_a_secret(jobs: Cluster, etcd: etcd_kit.Cluster) -> None:
     script = block("slurm-and-kubernetes.md", "auth enable")
     commands = re.findall(r"^kubectl exec etcd-0 -- etcdctl (.*)$", script, re.MULTILINE)

@@ -89,8 +89,7 @@ class Reader:
     def type(self, lines: list[str]) -> None:
         """All of a block."""
         left, servers = list(lines), list[Agent]()
-        if "pip install scikit-learn" not in lines:  # else the real one is used
-            quick_digits(self.folder / "examples")
+        quick_digits(self.folder / "examples")
         while left:
             size = _nodes_of(left[0])
             job, left = left[:size], left[size:]

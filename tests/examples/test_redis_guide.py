@@ -125,22 +125,3 @@ def test_tls(jobs: Cluster, installed: dict[str, str], tmp_path: Path) -> None:
     with redis(tmp_path, *own, "--tls-ca-cert-file", str(tmp_path / "ca.pem")) as port:
         command = here(block(GUIDE, "rediss://"), {"10.0.0.11:6379": f"127.0.0.1:{port}"})
         one_node(jobs, f"cd {tmp_path}\n{command}", **installed)
-
-
-def test_looking_and_cleaning_up(
-    jobs: Cluster, installed: dict[str, str], cli: Callable[[int], dict[str, str]], tmp_path: Path
-) -> None:
-    with redis(tmp_path) as port:
-        command = ["rdzv-run", "--rdzv_backend=redis", f"--rdzv_endpoint=127.0.0.1:{port}", "--rdzv_id=job-1"]
-        node = jobs.start([*command, "--nnodes=1", jobs.script("says.py"), tmp_path / "stop", 0], **installed)
-        eventually(node.reports, lambda: node.text)
-        looked = run(block(GUIDE, "ZRANGE"), tmp_path, **cli(port))
-        assert "all/leader" in looked
-        assert '"host"' in looked
-        for pid in (node.pid, *jobs.workers(node, "says.py")):
-            jobs.kill(pid)
-        node.process.wait(60)
-        count = f"redis-cli -p {port} dbsize"
-        assert run(count, tmp_path).strip() != "0"
-        run(block(GUIDE, "xargs"), tmp_path, **cli(port))
-        assert run(count, tmp_path).strip() == "0"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 from argparse import Namespace
 from pathlib import Path
@@ -16,10 +15,6 @@ from rdzv_launcher.run.command_line.parsing import parse_arguments
 pytestmark = pytest.mark.thorough
 
 SCRIPT = ROOT / "examples/slurm/train.sbatch"
-OWN_OPTIONS = {  # of sbatch, which the script sets for itself
-    *("--job-name", "--ntasks-per-node", "--cpus-per-task", "--time", "--output", "--open-mode", "--gpus-per-node"),
-    *("--no-kill", "--requeue", "--signal"),
-}
 PROGRAMS = {
     "srun": 'echo "$@" >"$STUBS/srun.args"; until [ "$1" = bash ]; do shift; done; exec "$@"',
     "rdzv-run": 'printf "%s\\n" "$@" >"$STUBS/run.args"; exit "$CODE"',
@@ -54,20 +49,6 @@ class Started:
     @staticmethod
     def _read(file: Path) -> str:
         return file.read_text() if file.exists() else ""
-
-
-def test_directives_are_options_of_sbatch_and_before_the_first_command() -> None:
-    lines = SCRIPT.read_text().splitlines()
-    first = next(number for number, line in enumerate(lines) if line and not line.startswith("#"))
-    found = [number for number, line in enumerate(lines) if re.match("#+SBATCH", line)]
-    assert max(found) < first  # sbatch reads no further
-    assert {re.split(r"[ =]", lines[number])[1] for number in found} == OWN_OPTIONS
-
-
-def test_without_sbatch_it_says_so() -> None:
-    done = subprocess.run(["bash", SCRIPT, "x.py"], capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
-    assert done.returncode == 1
-    assert "start this script with sbatch" in done.stderr
 
 
 def test_nodes_meet_at_the_first_of_them(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ pytestmark = pytest.mark.thorough
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "examples/systemd/rdzv-serve.service"
-PAGE = ROOT / "docs/how-to/operations.md"
 PORT = "29400"
 
 
@@ -67,11 +66,3 @@ def test_a_wrong_flag_is_not_tried_again(jobs: Cluster, service: configparser.Se
     assert service["Restart"] == "always"
     wrong = jobs.start(["rdzv", "serve", f"--rdzv-endpoint=*:{free_port()}", "--no-such-flag"])
     assert str(wrong.wait()) == service["RestartPreventExitStatus"]
-
-
-def test_the_page_describes_this_unit(service: configparser.SectionProxy) -> None:
-    text = PAGE.read_text()
-    assert str(UNIT.relative_to(ROOT)) in text
-    for key in ("ExecStart", "Restart", "RestartPreventExitStatus", "LimitNOFILE", "DynamicUser", "ProtectSystem"):
-        assert f"`{key}" in text, key
-        assert key in service

@@ -73,13 +73,8 @@ def test_a_service_that_stands_still_for_longer_than_a_session_lives(
 )
 def test_a_keep_alive_that_raises_is_waited_out_like_silence(server: ServerProcess, error: Exception) -> None:
     """The session may live all the same: only the service knows."""
-
-    class Denied(HttpClient):
-        async def keep_alive(self) -> None:
-            raise error
-
     losses, began = Losses(), now()
-    with backend_at(server.port, outage=3, client=Denied) as backend:
+    with backend_at(server.port, outage=3, client=client_whose("keep_alive", error)) as backend:
         session = opened(backend, 1, losses)
         assert session.create("k", b"", timeout=T)[0]
         lost = losses.next()
@@ -141,36 +136,29 @@ OURS = b"HTTP/1.0 200 OK\r\nServer: rdzv-http\r\n"
 OTHERS = b"HTTP/1.0 200 OK\r\nServer: rdzv-ftp\r\nContent-Length: 2\r\n\r\n{}"
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (OTHERS, "something else answers there"),
-        (b"\0\1\2\r\n\r\n", "something else answers there"),
-        (OURS + b"\r\n", "makes no sense here"),
-        (OURS + b"Content-Length: 2\r\n\r\n}{", "makes no sense here"),
-    ],
-)
-def test_something_else_that_answers_is_named_at_once(words: bytes, says: str) -> None:
-    with listening(saying(words)) as port:
-        assert says in str(refused(port))
+BUSY = OURS.replace(b"200", b"503") + b"Content-Length: 0\r\n\r\n"
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (OURS.replace(b"200", b"503") + b"Content-Length: 0\r\n\r\n", "answers HTTP 503"),
-        (OURS + b"Content-Length: 99999999999\r\n\r\n", "which nobody has asked for"),
-        (b"", "hangs up"),
+    ("words", "says", "timeout"),
+    [  # what may become right is waited for
+        (OTHERS, "something else answers there", T),
+        (b"\0\1\2\r\n\r\n", "something else answers there", T),
+        (OURS + b"\r\n", "makes no sense here", T),
+        (OURS + b"Content-Length: 2\r\n\r\n}{", "makes no sense here", T),
+        (BUSY, "answers HTTP 503", SHORT),
+        (OURS + b"Content-Length: 99999999999\r\n\r\n", "which nobody has asked for", SHORT),
+        (b"", "hangs up", SHORT),
     ],
 )
-def test_what_may_become_right_is_waited_for(words: bytes, says: str) -> None:
+def test_what_answers_there_is_named(words: bytes, says: str, timeout: float) -> None:
     with listening(saying(words)) as port:
-        assert says in str(refused(port, timeout=SHORT))
+        assert says in str(refused(port, timeout))
 
 
 def test_what_it_has_said_counts_for_more_than_an_attempt_that_is_cut_short() -> None:
     """It is busy, and then silent until the time is up: sooner than an answer would count as lost."""
-    words = iter([OURS.replace(b"200", b"503") + b"Content-Length: 0\r\n\r\n"])
+    words = iter([BUSY])
     silent = threading.Event()
 
     def serve(connection: socket.socket) -> None:
@@ -187,16 +175,19 @@ def test_what_it_has_said_counts_for_more_than_an_attempt_that_is_cut_short() ->
     assert "answers HTTP 503" in str(error)
 
 
-def test_who_listens_and_never_answers() -> None:
+def test_who_never_answers_and_who_is_unknown() -> None:
     with listening(lambda connection: threading.Event().wait(T)) as port:
-        error = refused(port, timeout=SHORT)
-    assert "it accepts connections, but does not answer" in str(error)
-    assert "could not be reached within 1 s" in str(error)
+        error = str(refused(port, timeout=SHORT))
+    assert "it accepts connections, but does not answer" in error
+    assert "could not be reached within 1 s" in error
+    assert "does not resolve" in str(refused(1, timeout=SHORT, host="nowhere.invalid"))
 
 
 def test_nobody_listens(server: ServerProcess) -> None:
     server.kill()
-    assert "connection refused" in str(refused(server.port, timeout=SHORT))
+    error = refused(server.port, timeout=SHORT)
+    assert isinstance(error, EndpointUnreachable)
+    assert "connection refused" in str(error)
     with backend_at(server.port) as backend:  # it is waited for
         found: list[Session] = []
         opening = threading.Thread(target=lambda: found.append(opened(backend)))
@@ -204,10 +195,6 @@ def test_nobody_listens(server: ServerProcess) -> None:
         server.start_again()
         opening.join(T)
         assert found[0].create("k", b"", timeout=T)[0]
-
-
-def test_a_name_that_does_not_resolve() -> None:
-    assert "does not resolve" in str(refused(1, timeout=SHORT, host="nowhere.invalid"))
 
 
 def test_connections_that_break_are_made_again(server: ServerProcess) -> None:
@@ -348,15 +335,6 @@ def test_a_child_of_fork_has_no_session(server: ServerProcess) -> None:
         assert session.put({"k": b""}, timeout=T)
 
 
-def test_what_the_author_has_not_written_yet_says_so(server: ServerProcess) -> None:
-    class Half(HttpClient):
-        async def open(self, ttl: float) -> float:
-            raise NotImplementedError("Half.open is not written yet")
-
-    with backend_at(server.port, client=Half) as backend, pytest.raises(NotImplementedError, match=r"Half\.open"):
-        opened(backend)
-
-
 def client_whose(method: str, wrong: Any) -> type[HttpClient]:
     """It is right in everything, but ``method`` returns or raises ``wrong``."""
 
@@ -369,10 +347,8 @@ def client_whose(method: str, wrong: Any) -> type[HttpClient]:
 
 
 WRONG_ANSWERS = [
-    ("open", None, "None"),
     ("open", "3", "'3'"),
     ("create", KeyValue("k", b"", 1), "KeyValue("),
-    ("put", True, "True"),
     ("put", None, "None"),
     ("delete", None, "None"),
     ("list", [KeyValue("k", b"", 1)], "[KeyValue("),
@@ -399,6 +375,12 @@ def test_what_a_client_must_not_return_is_named(server: ServerProcess, method: s
         for word in (f"Wrong.{method}()", value, f"127.0.0.1:{server.port}"):
             assert word in str(caught.value)
         assert method == "open" or isinstance(losses.next().__cause__, BrokenPlugin)
+
+
+def test_what_the_author_has_not_written_yet_says_so(server: ServerProcess) -> None:
+    half = client_whose("open", NotImplementedError("Half.open is not written yet"))
+    with backend_at(server.port, client=half) as backend, pytest.raises(NotImplementedError, match=r"Half\.open"):
+        opened(backend)
 
 
 @pytest.mark.parametrize("wrong", [KeyError("slot"), ([("k", b"")], 1), NotImplementedError("not yet")], ids=repr)
@@ -480,11 +462,6 @@ def ask_and_expect_the_end(session: Any) -> None:
         session.list("", timeout=T)
 
 
-def test_an_endpoint_that_is_no_use_is_unreachable_and_not_lost(server: ServerProcess) -> None:
-    server.kill()
-    assert isinstance(refused(server.port, timeout=SHORT), EndpointUnreachable)
-
-
 class Ends(HttpClient):
     """A client of a service that can end other sessions; this one has been asked to."""
 
@@ -512,12 +489,8 @@ def test_a_client_may_end_the_session_of_a_node_that_is_gone(server: ServerProce
 
 @pytest.mark.parametrize("error", [AccessRefused("no right"), EndpointUnreachable("no use"), NotImplementedError()])
 def test_who_may_not_end_another_session_keeps_its_own(server: ServerProcess, error: Exception) -> None:
-    class Fails(HttpClient):
-        async def end_session(self, key: str) -> bool:
-            raise error
-
     losses = Losses()
-    with backend_at(server.port, client=Fails) as backend:
+    with backend_at(server.port, client=client_whose("end_session", error)) as backend:
         session = opened(backend, T, losses)
         assert not session.end_session("members/gone", timeout=T)
         assert session.create("k", b"", timeout=T)[0]

@@ -11,7 +11,9 @@ import pytest
 from kits.kit.kit_parts import T, backend_at, opened
 
 from rdzv_plugins.kit import within
-from rdzv_plugins.kit.loop import NAME, hold, let_go
+from rdzv_plugins.kit.loop import NAME, here, hold, let_go
+from rdzv_plugins.kvstore.coordination.reactor import reactor
+from rdzv_plugins.runtime import SYSTEM, Runtime
 from rdzv_plugins.testing import ServerProcess
 
 
@@ -94,3 +96,22 @@ def test_a_name_server_that_does_not_answer_does_not_hold_up_the_end_of_the_proc
     done = subprocess.run([sys.executable, "-c", _ENDS], capture_output=True, text=True, timeout=T)
     assert done.returncode == 0, done.stderr
     assert "rdzv-http at slow.example:8700 could not be reached within 0.2 s" in done.stdout
+
+
+def test_a_runtime_has_one_reactor_of_its_own() -> None:
+    one = Runtime()
+    assert reactor(one) is reactor(one)
+    assert reactor(one) is not reactor(SYSTEM)
+
+
+def test_a_coroutine_finds_the_runtime_of_its_loop() -> None:
+    async def asked() -> Runtime:
+        return here()
+
+    one, other = Runtime(), Runtime()
+    loops = [hold(one), hold(other), hold(one)]
+    assert loops[0] is loops[2]
+    assert [loop.run(asked(), T) for loop in loops] == [one, other, one]
+    for loop in loops:
+        let_go(loop)
+    assert here() is SYSTEM

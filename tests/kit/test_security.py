@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import trustme
 from kits.kit.kit_parts import T, backend_at, opened, refused
+from kits.wire.tls_kit import Issued, authority
 from rdzv_http.conformance import http_server
 
 from rdzv_plugins.errors import AccessRefused, UsageError
@@ -16,32 +16,15 @@ from rdzv_plugins.kit import Account, Security
 from rdzv_plugins.testing import ServerProcess, free_port
 
 
-class Certificates:
-    """Files of an authority, and of whom it has given a certificate."""
-
-    def __init__(self, folder: Path) -> None:
-        self._ca, self._folder = trustme.CA(), folder
-        folder.mkdir(parents=True, exist_ok=True)
-        self.cacert = str(folder / "ca.pem")
-        self._ca.cert_pem.write_to_path(self.cacert)
-
-    def issue(self, name: str) -> tuple[str, str]:
-        issued = self._ca.issue_cert(name)
-        cert, key = str(self._folder / f"{name}.pem"), str(self._folder / f"{name}-key.pem")
-        issued.private_key_pem.write_to_path(key)
-        issued.cert_chain_pems[0].write_to_path(cert)
-        return cert, key
+@pytest.fixture(scope="module")
+def issued(tmp_path_factory: pytest.TempPathFactory) -> Issued:
+    return Issued(tmp_path_factory.mktemp("certificates"), hosts=("127.0.0.1",))
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
-def with_tls(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    cert, key = certificates.issue("127.0.0.1")
-    server = http_server(free_port(), tmp_path_factory.mktemp("tls") / "log", f"--cert={cert}", f"--key={key}")
+def with_tls(issued: Issued, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    log = tmp_path_factory.mktemp("tls") / "log"
+    server = http_server(free_port(), log, f"--cert={issued.cert}", f"--key={issued.key}")
     server.start()
     yield server
     server.kill()
@@ -66,34 +49,36 @@ def test_a_password(tmp_path: Path) -> None:
         server.kill()
 
 
-def test_tls(with_tls: ServerProcess, certificates: Certificates, tmp_path: Path, server: ServerProcess) -> None:
-    with backend_at(with_tls.port, security=Security(True, certificates.cacert)) as backend:
+def test_tls(with_tls: ServerProcess, issued: Issued, tmp_path: Path, server: ServerProcess) -> None:
+    trusting = Security(True, str(issued.cacert))
+    with backend_at(with_tls.port, security=trusting) as backend:
         assert opened(backend).put({"k": b"x" * 100_000}, timeout=T)
-    stranger = Certificates(tmp_path / "stranger")
-    error = refused(with_tls.port, security=Security(True, stranger.cacert))
+    stranger = str(tmp_path / "ca.pem")
+    authority("theirs").cert_pem.write_to_path(stranger)
+    error = refused(with_tls.port, security=Security(True, stranger))
     assert "its certificate is refused" in str(error)
-    assert stranger.cacert in error.remedy
+    assert stranger in error.remedy
     assert "cacert=FILE" in refused(with_tls.port, security=Security(True)).remedy
-    error = refused(with_tls.port, host="localhost", security=Security(True, certificates.cacert))
+    error = refused(with_tls.port, host="localhost", security=trusting)
     assert "subject alternative name" in error.remedy
-    assert "it does not speak TLS" in str(refused(server.port, security=Security(True, certificates.cacert)))
+    assert "it does not speak TLS" in str(refused(server.port, security=trusting))
 
 
-def test_files_that_are_not_what_they_should_be(certificates: Certificates, tmp_path: Path) -> None:
-    cert, key = certificates.issue("client")
+def test_files_that_are_not_what_they_should_be(issued: Issued, tmp_path: Path) -> None:
+    cacert, cert, key = str(issued.cacert), str(issued.cert), str(issued.key)
     empty = tmp_path / "empty"
     empty.touch()
     wrong = [
         ({"cert": cert}, "only one is given"),
         ({"cacert": str(empty)}, "holds no certificate"),
         ({"cacert": "/no/such/file"}, "cannot be read: no such file"),
-        ({"cert": cert, "key": certificates.cacert}, "not a certificate and its key"),
+        ({"cert": cert, "key": cacert}, "not a certificate and its key"),
     ]
     for given, says in wrong:
         with pytest.raises(UsageError, match=says) as raised:
             Security(True, **given)
         assert raised.value.remedy
-    assert Security(True, certificates.cacert, cert, key).context().check_hostname
+    assert Security(True, cacert, cert, key).context().check_hostname
 
 
 @pytest.mark.parametrize("text", ["", "user only", "a:b\nc:d\n", ":secret", "me:"])

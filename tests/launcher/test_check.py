@@ -188,34 +188,3 @@ def test_etcd(checks: Checks, cluster: Cluster, one_etcd: etcd_kit.Cluster) -> N
     assert checks(*there, "--nnodes=2")["endpoint"][0] == "ok"
     assert "--nnodes" in checks(*there, "--nnodes=3", code=78)["endpoint"][1]
     assert there_now().keys() == before.keys()
-
-
-LACKS = """
-from rdzv_plugins import Backend, hookimpl
-
-@hookimpl
-def rdzv_register_backends():
-    return Backend(name="lacks", summary="its client is not installed", create=print, imports=("absent_client",))
-"""
-
-
-@pytest.mark.thorough
-def test_a_module_that_a_plugin_declares_and_that_is_missing(cluster: Cluster, tmp_path: Path) -> None:
-    """That of its entry point, and one that its backend imports: told once, as by the launch that selects it."""
-    for name in ("gone", "lacks"):
-        info = tmp_path / f"rdzv_{name}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: rdzv-{name}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[rdzv_plugins]\n{name} = rdzv_{name}_module\n")
-    (tmp_path / "rdzv_lacks_module.py").write_text(LACKS)
-    cluster.warm = False
-    for name, where, missing in (("gone", "backend", "rdzv_gone_module"), ("lacks", "options", "absent_client")):
-        command = ["rdzv-run", f"--rdzv-backend={name}", "--no-python", "/bin/true"]
-        site = {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
-        check, launch = cluster.start(command, PET_CHECK="1", **site), cluster.start(command, **site)
-        assert (check.wait(), launch.wait()) == (69, 69)
-        lines = Lines(check.text)
-        assert lines.verdicts("FAILED") == [where]
-        assert missing in lines[where][1]
-        assert missing in launch.text
-        assert ("rdzv-gone" in lines["other plug-ins"][1]) == (name != "gone")

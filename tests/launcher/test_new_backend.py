@@ -5,17 +5,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import shutil
 import stat
-import subprocess
 import sys
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from kits.examples.tutorial_kit import ROOT, Shell, environment
+from kits.examples.tutorial_kit import Shell, environment
 
 from rdzv_launcher.tools.cli import main
 from rdzv_plugins.errors import AccessRefused, EndpointUnreachable
@@ -40,7 +37,6 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     env = environment(made / "env")
     with Shell(env.root, made) as shell:
         yield shell
-    env.close()
 
 
 def installed(shell: Shell, arguments: str) -> None:
@@ -201,20 +197,3 @@ def test_what_cannot_be_written_is_refused_by_name(
         assert main(["new-backend", *arguments]) == 2
         assert named in capsys.readouterr().err
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["rdzv-bar"]
-
-
-@pytest.mark.thorough
-def test_the_wheel_has_the_templates(tmp_path: Path) -> None:
-    """Without the native part, which says nothing of them."""
-    copy, skeleton = tmp_path / "copy", ROOT / "src/launcher/rdzv_launcher/tools/skeleton"
-    shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    (copy / "native").mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE", "CMakeLists.txt", ".gitignore", "native/build_backend.py"):
-        shutil.copy(ROOT / name, copy / name)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "wheel", "--no-index", "--no-deps"]
-    flags = ["--no-build-isolation", "--config-settings=wheel.cmake=false", f"--wheel-dir={tmp_path}", str(copy)]
-    subprocess.run([*pip, *flags], check=True, timeout=200)
-    (wheel,) = tmp_path.glob("*.whl")
-    templates = {str(path.relative_to(skeleton.parents[2])) for path in skeleton.rglob("*") if path.is_file()}
-    assert len(templates) > 8
-    assert templates <= set(zipfile.ZipFile(wheel).namelist())

@@ -4,13 +4,14 @@ import os
 import shutil
 import subprocess
 import sysconfig
-import time
 import venv
+from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from kits.warm.agents import Program
+
+from rdzv_plugins.testing.launched import Agents, cold
+from rdzv_plugins.testing.processes import MARK
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 200
@@ -64,19 +65,12 @@ def create(request):
 """Every kind of bad plug-in: the module of each."""
 
 
-class Result(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
 class Environment:
     """A virtual environment that also sees the packages of the one that runs the tests."""
 
     def __init__(self, root):
         self.root = root
         self.python = str(root / "bin" / "python")
-        self._forks = None
         venv.create(root, with_pip=False, symlinks=True)
         self.site = Path(sysconfig.get_path("purelib", vars={"base": str(root), "platbase": str(root)}))
         beside = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
@@ -118,19 +112,8 @@ class Environment:
         )
 
     def rdzv_run(self, *arguments, **variables):
-        """``rdzv-run ARGUMENTS`` to its end, in a fork of a process that has imported torch already."""
-        if self._forks is None:
-            self._forks = Program("torch", self.variables(), self.python)
-        stdout, stderr = files = [self.root / "stdout", self.root / "stderr"]
-        for file in files:
-            file.write_text("")
-        agent = self._forks.start("rdzv-run", [*map(str, arguments)], self.variables(**variables), stdout, stderr)
-        code = agent.wait(TIMEOUT_S)
-        return Result(code, *(file.read_text() for file in files))
-
-    def close(self):
-        if self._forks is not None:
-            self._forks.close()
+        """``rdzv-run ARGUMENTS`` to its end."""
+        return self.run("-m", "rdzv_launcher.run.cli", *arguments, cwd=self.root, **variables)
 
 
 @pytest.fixture(scope="session")
@@ -139,8 +122,7 @@ def bad_env(tmp_path_factory):
     env = Environment(tmp_path_factory.mktemp("bad") / "env")
     for kind, module in BAD.items():
         env.add(kind, module)
-    yield env
-    env.close()
+    return env
 
 
 @pytest.fixture(scope="session")
@@ -148,54 +130,17 @@ def toy_env(tmp_path_factory):
     """Two well-made third-party plug-ins."""
     env = Environment(tmp_path_factory.mktemp("toy") / "env")
     env.install(HERE / "toy", HERE / "toy_hooks")
-    yield env
-    env.close()
+    return env
 
 
 @pytest.fixture
-def agents(toy_env, tmp_path):
-    """Starts agents side by side in ``toy_env``; ``finish`` waits for all. None outlives the test."""
-    fleet = Fleet(toy_env, tmp_path)
-    yield fleet
-    fleet.stop()
+def start(toy_env, tmp_path):
+    """Starts ``python ARGUMENTS`` in ``toy_env``, side by side with others. None outlives the test."""
+    with closing(Agents(tmp_path)) as agents:
 
+        def start(*arguments, **variables):
+            env = toy_env.variables(**{MARK: agents.mark}, **variables)
+            output = agents.next_output()
+            return agents.add(cold([toy_env.python, *map(str, arguments)], output, env), output)
 
-class Fleet:
-    def __init__(self, env, directory):
-        self._env = env
-        self._directory = directory
-        self._processes = []
-
-    def start(self, *arguments, **variables):
-        """``python ARGUMENTS``, in the test's directory."""
-        stderr = self._directory / f"agent{len(self._processes)}.stderr"
-        with open(stderr, "w") as file:
-            process = subprocess.Popen(
-                [self._env.python, *map(str, arguments)],
-                cwd=self._directory,
-                env=self._env.variables(**variables),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=file,
-            )
-        self._processes.append((process, stderr))
-
-    def finish(self):
-        """(exit code, stderr) of each, in the order of their start; the code is None if it has not ended in time."""
-        deadline = time.monotonic() + TIMEOUT_S
-        for process, _ in self._processes:
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                break
-        return [(process.poll(), stderr.read_text()) for process, stderr in self._processes]
-
-    def stop(self):
-        for process, _ in self._processes:
-            process.terminate()  # an agent stops its workers
-        for process, _ in self._processes:
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        yield start

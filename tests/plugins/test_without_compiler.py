@@ -70,51 +70,37 @@ def test_what_cannot_be_used_is_listed_so(installed: Path) -> None:
         assert "--no-deps" in unusable[name]["remedy"]
 
 
-@pytest.mark.parametrize("conf", ["store=torch", pytest.param("", marks=pytest.mark.thorough)])
-def test_a_backend_that_needs_it_does_not_advise_what_does_not_help(installed: Path, tmp_path: Path, conf: str) -> None:
-    script = tmp_path / "never.py"
-    script.write_text("print('started')")
-    launched = run(installed, "rdzv_launcher.run.cli", "--rdzv-backend=parallel", f"--rdzv-conf={conf}", str(script))
-    assert launched.returncode == 69
-    said = launched.stderr
-    assert "store=torch" not in said
-    for advice in ("C++20 compiler", "pip install --force-reinstall --no-deps ", "rdzv backends"):
-        assert advice in said, said
-    assert "started" not in launched.stdout
+SCRIPT = "print('started')"
+C10D = ("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--rdzv-conf=store=torch")
+ADVICE = ("C++20 compiler", "pip install --force-reinstall --no-deps ", "rdzv backends")
 
 
-def test_the_store_that_is_advised_works(installed: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (["--rdzv-backend=parallel", "--rdzv-conf=store=torch"], 69, ADVICE),  # no advice that does not help
+        (["--rdzv-conf=store=parallel"], 69, ("store=torch",)),
+        (C10D, 0, ()),
+    ],
+)
+def test_the_store_that_is_advised_works(installed: Path, tmp_path: Path, flags, code: int, said) -> None:
+    """And a launch that needs the other one is refused before anything starts."""
     script = tmp_path / "once.py"
-    script.write_text("print('started')")
-    arguments = "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--rdzv-conf=store=torch"
-    launched = run(installed, "rdzv_launcher.run.cli", *arguments, str(script))
-    assert launched.returncode == 0, launched.stderr
-    assert "started" in launched.stdout
+    script.write_text(SCRIPT)
+    launched = run(installed, "rdzv_launcher.run.cli", *flags, str(script))
+    assert launched.returncode == code, launched.stderr
+    assert ("started" in launched.stdout) == (code == 0)
+    assert all(words in launched.stderr for words in said), launched.stderr
+    assert said != ADVICE or "store=torch" not in launched.stderr
 
 
 @pytest.mark.thorough
-def test_the_version_says_it(installed: Path) -> None:
-    shown = run(installed, "rdzv_launcher.tools", "--version")
-    assert shown.returncode == 0, shown.stderr
-    assert ", native part: no (the native store is not part of this installation of rdzv-plugins: " in shown.stdout
-
-
-@pytest.mark.thorough
-def test_serve_says_what_is_missing_and_what_to_do(installed: Path) -> None:
-    served = run(installed, "rdzv_launcher.tools", "serve", "--rdzv-endpoint=127.0.0.1:0")
-    assert served.returncode == 69
-    assert "the native store is not part of this installation" in served.stderr
-    assert "C++20 compiler" in served.stderr
-    assert "Traceback" not in served.stderr
-
-
-def test_a_launch_that_wants_it_is_refused_before_anything_starts(installed: Path, tmp_path: Path) -> None:
-    script = tmp_path / "never.py"
-    script.write_text("print('started')")
-    launched = run(installed, "rdzv_launcher.run.cli", "--rdzv-conf=store=parallel", str(script))
-    assert launched.returncode == 69
-    assert "store=torch" in launched.stderr
-    assert "started" not in launched.stdout
+@pytest.mark.parametrize(("arguments", "code"), [("--version", 0), ("serve --rdzv-endpoint=127.0.0.1:0", 69)])
+def test_the_tools_say_it(installed: Path, arguments: str, code: int) -> None:
+    shown = run(installed, "rdzv_launcher.tools", *arguments.split())
+    assert shown.returncode == code, shown.stderr
+    assert "the native store is not part of this installation" in shown.stdout + shown.stderr
+    assert "Traceback" not in shown.stderr
 
 
 @pytest.mark.thorough
@@ -127,14 +113,8 @@ def test_what_pip_asks_first_needs_no_compiler(tmp_path: Path) -> None:
     """Otherwise everything is compiled while pip says "Preparing metadata", and again for each extra."""
     ask = "from build_backend import *; import sys; print(prepare_metadata_for_build_wheel(sys.argv[1]))"
     environment = {"CXX": "/bin/false", "RDZV_REQUIRE_NATIVE": "1", "PYTHONPATH": str(ROOT / "native")}
-    asked = subprocess.run(
-        [sys.executable, "-c", ask, str(tmp_path)],
-        env=os.environ | environment,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    command = [sys.executable, "-c", ask, str(tmp_path)]
+    asked = subprocess.run(command, env=os.environ | environment, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert asked.returncode == 0, asked.stderr
     metadata = (tmp_path / asked.stdout.split()[-1] / "METADATA").read_text()
     assert "Name: rdzv-plugins\n" in metadata

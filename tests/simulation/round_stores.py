@@ -28,7 +28,6 @@ class DialledStore:
         self.patience = max(options.reach_timeout, options.ttl + 1)
         self.retry_at, self.agents = math.inf, None
         self.environment: dict[str, str] = {}
-        self.session_lives: Callable[[], bool] = lambda: True
         self._reaching, self._give_up_at, self._served = 0, 0.0, 0
         self._listener: Any = None
         self.on_interrupt: Callable[[], object] = lambda: None

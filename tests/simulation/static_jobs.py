@@ -21,7 +21,7 @@ from rdzv_plugins.backends.static.keys import run_prefix
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointLost, NodeLost
 from rdzv_plugins.interfaces import Outcome, Request, RoundEvent, RoundInfo
-from rdzv_plugins.kvstore.native.statistics import CONTROL
+from rdzv_plugins.kvstore.native.framing import CONTROL
 from rdzv_plugins.rounds.ends import parse_outcome
 from rdzv_plugins.runtime import Signals
 from simulation.agent import Agent, Options, Plan

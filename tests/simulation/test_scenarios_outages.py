@@ -88,6 +88,18 @@ def test_sessions_that_are_opened_and_not_kept_alive_are_one_outage(seed: int) -
     ended_within(world, strike(world, Faults(loses_beats=True), sessions=False))
 
 
+def test_a_service_that_was_there_in_between_has_another_outage(seed: int) -> None:
+    world = job(seed)
+    for _ in range(2):
+        strike(world, REFUSALS["token"])
+        world.after(OUTAGE_S * 3 / 4)
+        world.disturbed("service", "is well again")
+        world.service.faults = Faults()
+        world.after(2 * TTL_S)
+    assert ends(world.run()) == ["done", "done"]
+    assert [each.restarts for each in world.nodes] == [0, 0]
+
+
 def test_a_refusal_before_the_first_round_ends_a_node_at_once(seed: int) -> None:
     world = World(seed, 1, 2, 2, outage_timeout=300.0)
     world.after(5.0)
@@ -266,7 +278,7 @@ def test_who_waits_in_the_store_for_another_agent_goes_on_when_its_own_session_w
     job.after(1.0)
     service.end(next(each for each, process in service.sessions.items() if process is waits.process))
     lost_at = job.now
-    job.until(lambda: waits.handler._joining.active)
+    job.until(lambda: waits.handler._round.is_joining)
     assert job.now < lost_at + TTL_S
     stands[0].thaw()
     assert job.run().codes == [0, 0]

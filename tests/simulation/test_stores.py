@@ -12,19 +12,17 @@ from typing import Any
 
 import pytest
 
+from rdzv_plugins.backends.static.presence import Presence, ask
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import StoreLost
 from rdzv_plugins.kvstore.native.server import StoreServer
-from rdzv_plugins.kvstore.sockets.interruption import Interruption
 from rdzv_plugins.kvstore.sockets.listening import bind
-from rdzv_plugins.kvstore.sockets.reach import try_connect
+from rdzv_plugins.kvstore.sockets.reach import Interruption, try_connect
 from rdzv_plugins.kvstore.tcpstore import wire
-from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
-from rdzv_plugins.kvstore.tcpstore.keep_alive import keep_alive
-from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
-from rdzv_plugins.kvstore.tcpstore.watch import KeyWatch
+from rdzv_plugins.kvstore.tcpstore.listener import greet_store
+from rdzv_plugins.kvstore.tcpstore.plain_client import KeyWatch, PlainClient
+from rdzv_plugins.kvstore.tcpstore.wire import keep_alive
 from rdzv_plugins.options import PortRange
-from rdzv_plugins.rounds.presence import Presence, ask
 from simulation.kernel import Kernel
 from simulation.network import Network
 from simulation.processes import OwnProcess, Processes

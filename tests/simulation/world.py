@@ -116,12 +116,14 @@ class Node:
         self._news.set()
 
     def _main(self) -> None:
+        way = self._world.way_of(self)
         self.handler = handler = ElasticHandler(
-            self._world.way_of(self),
+            way,
             self.request,
             self._world.options,
             runtime=self.runtime,
             store=ProxiedStore if self._world.options.store == "tiered" else DialledStore,  # type: ignore[arg-type]
+            places=way if isinstance(way, Places) else None,
         )
         handler.holding.on_news(self._news.set)
         handler.tell_events(self._hear)

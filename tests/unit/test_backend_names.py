@@ -13,7 +13,6 @@ NAMED_HERE = {
     "launcher/rdzv_launcher/run/request.py": "what flags of torchrun and torch_npu_run mean without --rdzv-backend",
     "rdzv_plugins/options.py": "values of the option store",
     "rdzv_plugins/elastic/options.py": "values of the option store",
-    "rdzv_plugins/elastic/node_proxy.py": "values of the option store",
     "rdzv_plugins/elastic/round_store.py": "values of the option store",
     "rdzv_plugins/testing/services.py": "the server that the suite starts, and its data",
     "rdzv_plugins/testing/builtin.py": "the suite's harnesses of the backends that ship",

@@ -295,11 +295,11 @@ def test_torchs_errors_are_expected_of_a_handler() -> None:
 
 
 def test_attributes_beyond_the_contract_are_those_of_the_plugins_object() -> None:
-    """The engine reads some of a backend with several endpoints."""
+    """Such as ``known_until`` of a session, which is optional."""
     created: Any = Coordination()
     border: Any = checked(created, entry(created))
-    created.leaves_within = 3
-    assert border.leaves_within == 3
+    created.known_until = 3
+    assert border.known_until == 3
     assert not hasattr(border, "nothing_of_the_kind")
 
 

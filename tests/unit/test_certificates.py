@@ -18,8 +18,7 @@ from rdzv_plugins.errors import UsageError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.native.framing import ask_statistics
-from rdzv_plugins.kvstore.native.renewing import Renewing
-from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.kvstore.native.server import Renewing, StoreServer
 from rdzv_plugins.runtime import SYSTEM
 
 

@@ -11,9 +11,7 @@ from kits.unit.membership_steps import largest as by_trying
 from kits.unit.membership_steps import node
 
 from rdzv_plugins.elastic.keys import Assignment, Member
-from rdzv_plugins.elastic.leading.choosing import Shape, choose, size_of
-from rdzv_plugins.elastic.leading.membership import Rules
-from rdzv_plugins.elastic.leading.ranks import Former, assign_ranks
+from rdzv_plugins.elastic.leading.placement import Former, Rules, Shape, assign_ranks, choose, size_of
 
 NEW = Former({})
 
@@ -25,43 +23,32 @@ def nodes(names: str):
 
 def after(names: str) -> Former:
     """These have been in the last round."""
-    return Former({n.node_id: Assignment(1, at, 9, n.node_id, domain=n.domain) for at, n in enumerate(nodes(names))})
-
-
-def chosen(waiting: str, shape: Shape, former: Former = NEW) -> str:
-    return " ".join(sorted(each.node_id for each in choose(nodes(waiting), former, shape)))
+    former = enumerate(nodes(names))
+    return Former({n.node_id: Assignment(1, at, 9, n.node_id, n.host, n.machine, domain=n.domain) for at, n in former})
 
 
 @pytest.mark.parametrize(
-    ("waiting", "shape", "names"),
+    ("waiting", "shape", "before", "names"),
     [
-        ("a1 a2 a3", Shape(4, unit=2), "a1 a2"),
-        ("a1 a2 b1", Shape(4, per_domain=2), "a1 a2"),
-        ("a1 b1 a2 b2 b3", Shape(4, per_domain=2), "a1 a2 b1 b2"),
-        ("a1 b1 b2 b3 a2", Shape(3, per_domain=2), "b1 b2 b3"),  # of two domains there would be four
-        ("a1 a2 b1 b2 c1 c2", Shape(5, per_domain=2), "a1 a2 b1 b2"),
-        ("a1 a2 b1 b2 b3", Shape(8, unit=2, per_domain=2), "a1 a2 b1 b2"),
-        ("a1 b1", Shape(4, per_domain=2), ""),
+        # who comes first, as far as that fits
+        ("a1 a2 a3", Shape(4, unit=2), "", "a1 a2"),
+        ("a1 a2 b1", Shape(4, per_domain=2), "", "a1 a2"),
+        ("a1 b1 a2 b2 b3", Shape(4, per_domain=2), "", "a1 a2 b1 b2"),
+        ("a1 b1 b2 b3 a2", Shape(3, per_domain=2), "", "b1 b2 b3"),  # of two domains there would be four
+        ("a1 a2 b1 b2 c1 c2", Shape(5, per_domain=2), "", "a1 a2 b1 b2"),
+        ("a1 a2 b1 b2 b3", Shape(8, unit=2, per_domain=2), "", "a1 a2 b1 b2"),
+        ("a1 b1", Shape(4, per_domain=2), "", ""),
+        # a spare of the same domain comes before one that was there earlier, and of another where there is none
+        ("a1 b1 b2 b3 b4 a3", Shape(4), "a1 a2 b1 b2", "a1 a3 b1 b2"),
+        ("a1 b1 b2 b3", Shape(4), "a1 a2 b1 b2", "a1 b1 b2 b3"),
+        # who was there stays; a domain that has become too small is left out as a whole
+        ("c1 c2 c3 c4 a1 a2", Shape(4, per_domain=2), "a1 a2", "a1 a2 c1 c2"),
+        ("a1 a2 b1", Shape(4, per_domain=2), "a1 a2 b1 b2", "a1 a2"),
     ],
 )
-def test_first_come_as_far_as_that_fits(waiting, shape, names):
-    assert chosen(waiting, shape) == names
-
-
-def test_spare_of_the_same_domain_comes_before_one_that_was_there_earlier():
-    assert chosen("a1 b1 b2 b3 b4 a3", Shape(4), after("a1 a2 b1 b2")) == "a1 a3 b1 b2"
-
-
-def test_spare_of_another_domain_comes_where_there_is_none_of_the_same():
-    assert chosen("a1 b1 b2 b3", Shape(4), after("a1 a2 b1 b2")) == "a1 b1 b2 b3"
-
-
-def test_who_was_there_stays():
-    assert chosen("c1 c2 c3 c4 a1 a2", Shape(4, per_domain=2), after("a1 a2")) == "a1 a2 c1 c2"
-
-
-def test_domain_that_has_become_too_small_is_left_out_as_a_whole():
-    assert chosen("a1 a2 b1", Shape(4, per_domain=2), after("a1 a2 b1 b2")) == "a1 a2"
+def test_who_is_in_a_round(waiting: str, shape: Shape, before: str, names: str) -> None:
+    chosen = choose(nodes(waiting), after(before), shape)
+    assert " ".join(sorted(each.node_id for each in chosen)) == names
 
 
 def test_every_small_world():
@@ -146,15 +133,6 @@ def of(name: str, rank: int | None = None, **fields) -> Member:
     return node(name, rank, domain=name[0], **fields)
 
 
-def was(names: str) -> Former:
-    return Former(
-        {
-            name: Assignment(1, rank, 9, name, f"host-{name}", name, domain=name[0])
-            for rank, name in enumerate(names.split())
-        }
-    )
-
-
 @pytest.mark.parametrize(
     ("before", "now", "ranks"),
     [
@@ -167,20 +145,20 @@ def was(names: str) -> Former:
     ],
 )
 def test_ranks_of_a_domain_are_side_by_side(before, now, ranks):
-    assert ranked(*map(of, now.split()), former=was(before)) == ranks.split()
+    assert ranked(*map(of, now.split()), former=after(before)) == ranks.split()
 
 
-def test_given_rank_goes_before_its_domain():
-    assert ranked(of("a1", 0), of("b1", 1), of("a2", 2), of("b2", 3)) == ["a1", "b1", "a2", "b2"]
-
-
-def test_others_are_beside_a_node_of_their_domain_whose_rank_is_given():
-    assert ranked(of("a1", 0), of("b1", 2), of("b2"), of("a2")) == ["a1", "a2", "b1", "b2"]
-
-
-def test_schedulers_number_orders_within_a_domain_and_domains():
-    given = [of(name, rank, rank_moves=True) for name, rank in (("a2", 3), ("b2", 2), ("b1", 0), ("a1", 1))]
-    assert ranked(*given) == ["b1", "b2", "a1", "a2"]
+@pytest.mark.parametrize(
+    ("members", "ranks"),
+    [
+        ([of("a1", 0), of("b1", 1), of("a2", 2), of("b2", 3)], "a1 b1 a2 b2"),  # a given rank goes before its domain
+        ([of("a1", 0), of("b1", 2), of("b2"), of("a2")], "a1 a2 b1 b2"),  # the others are beside it
+        # a scheduler's number orders domains, and within them
+        ([of(n, rank, rank_moves=True) for n, rank in (("a2", 3), ("b2", 2), ("b1", 0), ("a1", 1))], "b1 b2 a1 a2"),
+    ],
+)
+def test_ranks_and_domains(members: list[Member], ranks: str) -> None:
+    assert ranked(*members) == ranks.split()
 
 
 def test_topology_of_a_plug_in_orders_domains_and_within_them():

@@ -13,7 +13,7 @@ from kits.unit.membership_steps import Leader, node, working
 
 from rdzv_plugins.elastic.keys import Assignment
 from rdzv_plugins.elastic.leading import facts
-from rdzv_plugins.elastic.leading.neighbours import Neighbours
+from rdzv_plugins.elastic.leading.leader import Neighbours
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.reports import Reports
 from rdzv_plugins.elastic.settings import settings_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rdzv_plugins.assemble.local_endpoint import meets_locally
+from rdzv_plugins.assemble.rendezvous import meets_locally
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request

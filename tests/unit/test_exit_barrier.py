@@ -16,9 +16,9 @@ from torch.distributed.elastic.utils import store as store_util
 
 from rdzv_launcher.run.agent.events import BarrierOver, MustRunAgain
 from rdzv_launcher.run.agent.exit_barrier import ExitBarrier
+from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.rounds import exit_barrier as keys
-from rdzv_plugins.rounds.joining_again import must_join_again
 from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.torch_types.stores import OfTorch
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rdzv_plugins.coordination import Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import NODES, Assignment, Finishing, Member, Probe, Round, decode, encode, readable
-from rdzv_plugins.elastic.rank_table import log_rank_table
+from rdzv_plugins.elastic.reports import log_rank_table
 from rdzv_plugins.elastic.view import View
 from rdzv_plugins.runtime import SYSTEM
 
@@ -149,21 +149,12 @@ def test_keys_of_strangers_cost_no_more_than_a_line(caplog: pytest.LogCaptureFix
 
 
 def test_why_a_round_is_over_is_known_though_the_next_begins_in_the_same_batch():
-    view = View(lambda: None, SYSTEM)
+    view = View(lambda: None, lambda _: None, SYSTEM)
     over = Round(number=2, state="over", reason="node 1 was lost")
     news = [over, Round(number=3, state="complete")]
     view.begin()([Event(keys.ROUND, encode(each), revision) for revision, each in enumerate(news, 1)])
     assert view.round.number == 3
     assert view.over == over
-
-
-def test_what_an_earlier_sessions_watches_tell_late_is_left_out():
-    view = View(lambda: None, SYSTEM)
-    earlier, over = view.begin(), Round(number=2, state="over", reason="node 1 was lost")
-    view.begin()([Event(keys.ROUND, encode(over), 2)])
-    seen = view.version
-    earlier([Event(keys.ROUND, encode(Round(number=2, state="complete")), 1)])
-    assert (view.round, view.version) == (over, seen)
 
 
 ROUND = 3

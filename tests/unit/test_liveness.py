@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import queue
 import signal
 import socket
@@ -12,8 +10,6 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,13 +18,11 @@ from kits.unit.membership_steps import node
 
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic.keys import Leading, encode
-from rdzv_plugins.elastic.liveness import watching
-from rdzv_plugins.elastic.liveness.greeting import BYE, WAITS, answer, hello
 from rdzv_plugins.elastic.liveness.leader_watch import LeaderWatch
 from rdzv_plugins.elastic.liveness.listener import Listener
-from rdzv_plugins.elastic.liveness.peer import Peer, peer_of
+from rdzv_plugins.elastic.liveness.peer import BYE, WAITS, Peer, answer, hello, peer_of
 from rdzv_plugins.elastic.liveness.watching import PeerWatch
-from rdzv_plugins.runtime import SYSTEM, Runtime
+from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.testing.parts import stop
 from rdzv_plugins.testing.relay import Relay
 
@@ -140,12 +134,7 @@ class Watch(PeerWatch):
 
     def __init__(self, on_gone: Callable[[str], None], on_waits: Callable[[], None]) -> None:
         self.outcomes: list[tuple[str, str]] = []
-        self.pauses: list[float] = []
         super().__init__(on_gone, on_waits, SYSTEM)
-
-    def _later(self, watched: Any, pause: float) -> None:
-        self.pauses.append(pause)
-        super()._later(watched, pause)
 
     def _ended(self, watched: Any, outcome: Any) -> None:
         super()._ended(watched, outcome)
@@ -307,27 +296,6 @@ def test_a_node_that_cannot_be_dialled_harms_no_other(seen: Seen, start: Callabl
     assert seen.next() == "a"
 
 
-def test_who_answers_and_closes_again_and_again_is_asked_less_often(
-    seen: Seen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is dialled at once the first time, which is the one that counts."""
-    monkeypatch.setattr(watching, "_LASTS_S", PATIENCE_S)
-    port = seen.port("a")
-    seen.watch.add(port.peer)
-    for _ in range(8):
-        port.answers()
-        port.closes()
-    eventually(lambda: len(seen.watch.pauses) == 9)
-    assert seen.watch.pauses[1] == 0.0
-    assert all(2 * before <= after for before, after in pairwise(seen.watch.pauses[2:-1]))
-    assert seen.watch.pauses[-1] == 1.0
-    monkeypatch.setattr(watching, "_LASTS_S", 0.0)
-    port.answers()
-    port.closes()
-    eventually(lambda: len(seen.watch.pauses) == 10)
-    assert seen.watch.pauses[-1] == 0.0, "that one has lasted"
-
-
 def test_proof_counts_where_the_leader_was_watched() -> None:
     told: list[tuple[str, int]] = []
     watch = LeaderWatch(lambda _, node, moves: told.append((node, moves)), lambda: None, SYSTEM, until_proved=True)
@@ -408,49 +376,3 @@ def test_who_was_turned_away_is_watched_once_there_is_room(seen: Seen) -> None:
         eventually(lambda port=port: seen.watch.holds(port.peer.node_id))  # type: ignore[misc]
         seen.watch.remove(port.peer.node_id)
     assert "b" not in seen.watch._watched
-
-
-def test_a_port_that_could_not_be_kept_is_no_longer_told_and_its_callers_are(seen: Seen) -> None:
-    class NoRoom:
-        def __init__(self, real: socket.socket) -> None:
-            self._real = real
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._real, name)
-
-        def accept(self) -> Any:
-            raise OSError(errno.EMFILE, "Too many open files")
-
-    listener = Listener("a", HERE, SYSTEM)
-    seen.hold(Peer("a", HERE, listener.port))
-    listener._socket = NoRoom(listener._socket)  # type: ignore[assignment]
-    with contextlib.suppress(ConnectionError):
-        socket.create_connection((HERE, listener.port), PATIENCE_S).close()
-    eventually(lambda: listener.port == 0)
-    assert seen.watch.holds("a")
-    listener.close()
-    eventually(lambda: ("a", "unclear") in seen.watch.outcomes)  # a last word
-    assert seen.gone.empty()
-
-
-@pytest.mark.parametrize("lacks", ["a descriptor", "room in the reactor"])
-def test_without_descriptors_nobody_is_watched_and_nothing_fails(lacks: str) -> None:
-    def fail(*_: object) -> int:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    class Full(Runtime):
-        def single(self, make: object) -> Any:
-            return SimpleNamespace(add=fail, remove=fail)
-
-    class Few(Runtime):
-        eventfd = staticmethod(fail)
-
-    before = len(os.listdir("/proc/self/fd"))
-    watch = PeerWatch(lambda _: None, lambda: None, Few() if lacks == "a descriptor" else Full())
-    assert watch.is_closed
-    assert len(os.listdir("/proc/self/fd")) <= before
-    watch.add(Peer("a", HERE, 1))
-    watch.remove("a")
-    assert not watch.holds("a")
-    assert watch._orders.empty()
-    watch.close()

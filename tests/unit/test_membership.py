@@ -8,24 +8,6 @@ import sys
 import pytest
 from kits.unit.membership_steps import Leader, node, story, working
 
-
-def test_first_round_begins_at_the_maximum():
-    leader = Leader(2, 3)
-    assert not leader.hear(node("a"), node("b"))
-    out = leader.hear(node("c"))
-    assert list(out.assignments) == ["a"]
-    assert out.assignments["a"].master_addr == ""
-    out = leader.serve()
-    assert {(n, a.rank, a.world, a.master_addr, a.master_port) for n, a in out.assignments.items()} == {
-        ("a", 0, 3, "10.0.0.1", 4000),
-        ("b", 1, 3, "10.0.0.1", 4000),
-        ("c", 2, 3, "10.0.0.1", 4000),
-    }
-    leader.reach()
-    assert leader.state == (1, "complete")
-    assert leader.round.world == 3
-
-
 STORIES = [
     # a first round begins at the maximum, or a last call after the minimum, which begins again when that is lost
     ("2:3", "come a b", "0 none", {"last_call": 30}),
@@ -204,17 +186,6 @@ def test_node_that_is_lost_or_leaves_is_named(how, said):
     assert not leader.lose("b").round
 
 
-def test_old_words_change_nothing():
-    """I7."""
-    leader = working(1, 2, node("a"), node("b"))
-    leader.join("a", "b")
-    leader.complete()
-    old = [{"after": 0}, {"reached": 1}, {"store": (1, "x", 1)}, {"done": 1}, {"reached": 1, "unreachable": "no route"}]
-    for words in old:
-        assert not leader.say("a", **words)
-    assert leader.state == (2, "complete")
-
-
 def test_store_that_cannot_be_reached_fails_the_round_with_who_and_whom():
     leader = Leader(2, 2)
     leader.hear(node("a"), node("b"))
@@ -227,17 +198,6 @@ def test_store_that_cannot_be_reached_fails_the_round_with_who_and_whom():
     )
     assert leader.machine.settled
     assert not leader.hear(node("c"))
-
-
-def test_same_given_rank_is_refused_after_a_while():
-    leader = Leader(2, 2, duplicate=11)
-    leader.hear(node("a", 0), node("b", 0))
-    assert leader.machine.deadline() == leader.now + 11
-    assert not leader.wait(10.9)
-    out = leader.wait(0.1)
-    assert out.assignments["b"].refused == "node rank 0 is that of host-a (node rank 0, pid 7)"
-    assert list(out.assignments) == ["b"]
-    assert leader.machine.deadline() is None
 
 
 @pytest.mark.parametrize(
@@ -264,16 +224,6 @@ def test_lost_nodes_are_forgotten_once_a_round_is_complete_without_them():
     assert "b" in leader.assigned
     leader.complete()
     assert leader.assigned.keys() == {"a"}
-
-
-def test_working_and_settled():
-    leader = Leader(2, 2)
-    leader.hear(node("a"), node("b"))
-    assert not leader.machine.settled
-    assert leader.machine.working() == []
-    leader.complete()
-    assert leader.machine.settled
-    assert [member.node_id for member in leader.machine.working()] == ["a", "b"]
 
 
 def test_news_of_a_node_costs_the_same_for_every_number_of_nodes():

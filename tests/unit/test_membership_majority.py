@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic.keys import BEGUN, PLACE_ID, Assignment, Member, Round, Seat
 from rdzv_plugins.elastic.leading.leader import Leader as RealLeader
-from rdzv_plugins.elastic.leading.membership import Membership, Rules
+from rdzv_plugins.elastic.leading.membership import Membership
+from rdzv_plugins.elastic.leading.placement import Rules
 from rdzv_plugins.elastic.leading.quorum import seats_reached
 from rdzv_plugins.runtime import SYSTEM
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rdzv_plugins.assemble.node_preflight import NodePreflight
 from rdzv_plugins.assemble.plugin_handler import AdaptedHandler
+from rdzv_plugins.assemble.rendezvous import NodePreflight
 from rdzv_plugins.errors import PreflightFailed, UsageError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request

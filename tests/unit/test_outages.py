@@ -2,58 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kits.unit.membership_steps import node
 
-from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.elastic.insisting import Outage
-from rdzv_plugins.elastic.keys import ALL, JOB, ROUND, Round, encode
-from rdzv_plugins.elastic.link import Link
-from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.view import View
 from rdzv_plugins.errors import (
-    AccessRefused,
     Compacted,
     ConnectionLost,
-    EndpointLost,
-    EndpointUnreachable,
     RdzvError,
-    RunIdMismatch,
 )
-from rdzv_plugins.interfaces import Request
 from rdzv_plugins.runtime import Runtime
 
 SESSION: Any = SimpleNamespace(ttl=4.0)
 
 
-class Alone(Runtime):
-    """One thread, and time that passes when somebody sleeps."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seconds = 1000.0
-
-    def now(self) -> float:  # type: ignore[override]
-        return self.seconds
-
-    monotonic = now  # type: ignore[assignment]
-
-    def sleep(self, seconds: float) -> None:  # type: ignore[override]
-        self.seconds += seconds
-
-    def Thread(self, target: Callable[..., None], args: tuple[Any, ...], name: str) -> Any:  # type: ignore[override]
-        return SimpleNamespace(start=lambda: target(*args))
-
-
-class Service(Alone):
+class Service(Runtime):
     """It does nothing before ``well``, and each request takes all of its time, or ``takes`` seconds."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.seconds = 1000.0
         self.well, self.takes, self.refusal = 0.0, 0.0, RdzvError("it is full")
         self.gave_up: list[tuple[float, str]] = []
         self.told: list[bool] = []
@@ -66,6 +36,14 @@ class Service(Alone):
             self.told.append,
             self,
         )
+
+    def now(self) -> float:  # type: ignore[override]
+        return self.seconds
+
+    monotonic = now  # type: ignore[assignment]
+
+    def sleep(self, seconds: float) -> None:  # type: ignore[override]
+        self.seconds += seconds
 
     def ask(self, timeout: float) -> str:
         if self.seconds >= self.well:
@@ -158,120 +136,3 @@ def test_what_asking_again_does_not_change_is_raised(service: Service, answer: R
     service.refusal, service.takes, service.well = answer, 0.1, 9999.0
     with pytest.raises(type(answer)):
         service.outage.insist(SESSION, service.ask)
-
-
-class Node(Alone):
-    """The link of a node to a service that opens a session, or not, as ``opens`` says."""
-
-    hosts_service = False
-
-    def __init__(self, *, begun: bool = True) -> None:
-        super().__init__()
-        self._begun, self._round = begun, Event(ROUND, encode(Round(1, "complete", 1)), 1)
-        self.refusal: Exception | None = None
-        self.well = 0.0
-        request = Request("any", "run", "here:1", min_nodes=1, max_nodes=1, nproc_per_node=1)
-        options = ElasticOptions(outage_timeout=60.0)
-        ignore: Any = lambda *_: None  # noqa: E731
-        self.link = Link(
-            self,  # type: ignore[arg-type]
-            request,
-            options,
-            View(lambda: None, self),
-            ignore,
-            me=node("a"),
-            settings={},
-            on_outage=ignore,
-            on_waits=ignore,
-            runtime=self,
-        )
-        self.link.open(10.0)
-
-    def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Any:
-        if self.refusal is not None and self.seconds < self.well:
-            raise self.refusal
-        self._on_lost = on_lost
-        tell = lambda prefix, told, **_: prefix == ALL and self._begun and told([self._round])  # noqa: E731
-        job = True, KeyValue(JOB, b"{}", 1)
-        return SimpleNamespace(watch=tell, create=lambda *_, **__: job, close=lambda: None, known_until=1e9)
-
-    def lose(self, silent_since: float | None = None, *, silent: bool = False) -> None:
-        """Its session ends; nothing was heard in it since then."""
-        error = ConnectionLost("here:1 has not answered: it makes no sense")
-        error.silent, error.silent_since = silent or silent_since is not None, silent_since
-        self._on_lost(error)
-
-
-REFUSALS = [
-    AccessRefused("it needs the job's token", remedy="Give it."),
-    EndpointUnreachable("another program has its port"),
-    RunIdMismatch("it serves another run"),
-    OSError("a plug-in's own"),
-]
-
-
-@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda each: type(each).__name__)
-@pytest.mark.parametrize(("seconds", "begun"), [(50.0, True), (90.0, True), (50.0, False)])
-def test_a_refusal_is_waited_out_for_one_outage_where_the_job_has_begun(
-    refusal: Exception, seconds: float, begun: bool
-) -> None:
-    there = Node(begun=begun)
-    there.refusal, there.well = refusal, there.seconds + seconds
-    there.lose()
-    final = not begun and isinstance(refusal, RdzvError)  # anything else is a fault of the plug-in
-    if seconds < 60 and not final:
-        assert there.link.problem is None
-        assert (there.link.session is not None, there.link.opened) == (True, 2)
-        assert not there.link.outage.lasts
-        return
-    problem = there.link.problem
-    assert isinstance(problem, EndpointLost)
-    assert str(refusal) in str(problem)
-    assert "here:1" in str(problem)
-    assert problem.exit_code == 68
-    assert (problem.remedy == "Give it.") is isinstance(refusal, AccessRefused)
-    assert there.seconds == pytest.approx(1000.0 if final else 1060.0, abs=1.0)
-
-
-@pytest.mark.parametrize("lives", [0.0, 20.0])
-def test_a_service_that_opens_sessions_and_keeps_none_alive_is_given_up(lives: float) -> None:
-    """As with a plug-in whose keep-alive raises: else workers would be killed and started again for ever."""
-    there = Node()
-    there.lose(there.seconds)
-    began = there.seconds
-    for _ in range(100):
-        opened = there.seconds
-        there.seconds += lives + 1
-        if there.link.problem is None:
-            there.lose(opened)
-    assert isinstance(there.link.problem, EndpointLost)
-    assert "it makes no sense" in str(there.link.problem)
-    assert there.seconds - began >= 60
-
-
-def test_one_that_was_heard_again_in_between_begins_another_outage() -> None:
-    there = Node()
-    for _ in range(10):
-        there.lose(there.seconds)
-        there.seconds += 50
-        there.lose(there.seconds - 5)
-        assert there.link.problem is None
-
-
-@pytest.mark.parametrize("ago", [59.0, None])
-def test_what_was_left_of_an_outage_when_the_session_ended_is_all_there_is(ago: float | None) -> None:
-    """Where nobody knows since when nothing was heard, it is for all of an outage."""
-    there = Node()
-    there.refusal, there.well = REFUSALS[1], 9999.0
-    there.lose(None if ago is None else there.seconds - ago, silent=True)
-    assert there.seconds == pytest.approx(1001.0, abs=1.0)
-    assert "another program" in str(there.link.problem)
-
-
-def test_with_several_places_an_outage_lasts_until_one_may_be_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Node, "leaves_within", 14.0, raising=False)
-    monkeypatch.setattr(Node, "at", 0, raising=False)
-    there = Node()
-    there.refusal, there.well = REFUSALS[1], 9999.0
-    there.lose()
-    assert there.seconds == pytest.approx(1074.0, abs=1.0)

@@ -6,7 +6,6 @@ import itertools
 import queue
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from types import SimpleNamespace
@@ -15,15 +14,18 @@ from typing import Any
 import pytest
 from kits.eventually import eventually
 
+from rdzv_plugins import Backend
+from rdzv_plugins.assemble.create import create_rendezvous
 from rdzv_plugins.clock import now
-from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.endpoint_options import EndpointOptions, meeting_places, validate
 from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.joining import Joining
-from rdzv_plugins.elastic.keys import BORN, Assignment, Member, Round, encode
+from rdzv_plugins.elastic.keys import BORN, PLACE_ID, Assignment, Member, Round
 from rdzv_plugins.elastic.leading.quorum import seat_of
+from rdzv_plugins.elastic.liveness.listener import OwnPort
 from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.elastic.own_round import NodeContext, OwnRound
 from rdzv_plugins.elastic.places import outlook, places
 from rdzv_plugins.elastic.places.carrying import Carrying
 from rdzv_plugins.elastic.places.outlook import Outlook, read_born, say_born
@@ -31,20 +33,20 @@ from rdzv_plugins.elastic.places.places import Places
 from rdzv_plugins.elastic.places.sight import Sight, choose, is_better
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import (
-    AccessRefused,
     ConnectionLost,
     EndpointUnreachable,
-    RdzvError,
     RunIdMismatch,
     SettingsDiffer,
     UsageError,
 )
+from rdzv_plugins.host import PluginHost, PluginRecord
+from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.sockets import reach
-from rdzv_plugins.runtime import SYSTEM, Runtime
+from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.testing.harness import free_port
 
 TTL_S = 60.0
@@ -253,27 +255,6 @@ def test_what_proves_that_the_process_that_serves_a_place_has_ended(ends: str, a
         assert looking.sight.gone is gone
 
 
-def test_places_that_stand_by_need_the_token_too():
-    mine, other = JobToken((b"m" * 32,)), JobToken((b"o" * 32,))
-    with ExitStack() as stack:
-        held = [
-            stack.enter_context(StoreServer("127.0.0.1", free_port(), run="r", tokens=mine.accepted("r")))
-            for _ in range(2)
-        ]
-        one = stack.enter_context(closing(knows(places_of(held, token=mine))))
-        lost = queue.SimpleQueue[ConnectionLost]()
-        joined(one, lost)
-        held[0].close()
-        lost.get(timeout=20)
-        joined(one)
-        assert one.at == 1
-        stranger = stack.enter_context(closing(places_of(held[1:], token=other)))
-        with pytest.raises(AccessRefused, match="does not accept this node's token"):
-            joined(stranger)
-        # the server counts a refusal once it has told it
-        eventually(lambda: held[1].stats()["refused"].keys() == {"wrong token"}, lambda: held[1].stats())
-
-
 def test_first_round_is_remembered_and_other_runs_and_lists_are_refused(servers: list[StoreServer]):
     with ExitStack() as stack:
         one = stack.enter_context(closing(places_of(servers)))
@@ -289,6 +270,21 @@ def test_first_round_is_remembered_and_other_runs_and_lists_are_refused(servers:
         with pytest.raises(SettingsDiffer, match=f"--rdzv-endpoint: here {other}, there {one}"):
             joined(other)
         assert other.at is None
+
+
+def test_several_places_are_known_as_such_behind_the_border_to_plug_ins(servers: list[StoreServer]):
+    """Its leader marks the rounds that are begun at a place."""
+    created = places_of(servers)
+    places = tuple(Endpoint("127.0.0.1", server.port) for server in servers)
+    entry = Entry(Backend(name="toy", summary="", create=lambda _: created), PluginRecord("toy", "toy", "toy", "1"))
+    request = Request("toy", "r", str(created), 1, 1, 1, options=ElasticOptions(ttl=TTL_S), target=places)
+    rendezvous = create_rendezvous(PluginHost([]), entry, request)
+    try:
+        rendezvous.next_rendezvous()
+        with closing(by_itself(servers[0])) as service:
+            assert joined(service).list(PLACE_ID, timeout=20)[0]
+    finally:
+        rendezvous.shutdown()
 
 
 @pytest.mark.parametrize(
@@ -326,7 +322,7 @@ def carrying_of(*rounds: Assignment) -> tuple[Carrying, Myself, Sessions, Simple
     places, link = SimpleNamespace(at=0, left_gone=False, carried_by=lambda _: None), Sessions()
     seats = tuple(seat_of(place, complete=False) for place in rounds)
     myself = Myself(Member("a", "a", "a", 1, "10.0.0.1", "", 1, seats=seats), link, SYSTEM)  # type: ignore[arg-type]
-    carrying = Carrying(places, myself)  # type: ignore[arg-type]
+    carrying = Carrying(places, myself, OwnPort(None, SYSTEM))  # type: ignore[arg-type]
     carrying.settled()
     return carrying, myself, link, places
 
@@ -347,14 +343,14 @@ PLACE = Assignment(6, 0, 3, "a", master_addr="10.0.0.2", master_port=4000, begun
 def test_round_was_complete_only_if_that_one_was_declared(declared: Round, mine: bool):
     before = Assignment(5, 0, 5, "a", master_addr="10.0.0.2", master_port=4000, begun="once")
     carrying, myself, _, _ = carrying_of(before, PLACE)
-    joining, told = joining_of(carrying, myself)
+    joining, own, told = joining_of(carrying, myself)
     told.assignment, told.round = PLACE, declared
     myself.change(reached=6)
     place = joining._step(told)
     seats = [(seat.round, seat.complete) for seat in myself.me.seats]
     assert seats == ([(6, True)] if mine else [(5, False), (6, False)]), "undecided ones bind"
     assert (place == PLACE) is mine
-    assert joining.round == (0 if declared.state == "complete" and not mine else 6)
+    assert own.number == (0 if declared.state == "complete" and not mine else 6)
 
 
 @pytest.mark.parametrize("came_back", [False, True])
@@ -362,7 +358,7 @@ def test_node_that_has_reached_another_round_since_does_not_go_on_in_the_one_bef
     """It has come back before anybody has heard that it went; the other one may have been complete."""
     since = Assignment(7, 1, 2, "a", master_addr="10.0.0.3", master_port=4000, begun="there")
     carrying, myself, link, _ = carrying_of(PLACE, *[since] * came_back)
-    joining, told = joining_of(carrying, myself)
+    joining, _, told = joining_of(carrying, myself)
     told.assignment, told.round = PLACE, Round(6, "complete", 3, "", "", "10.0.0.2", 4000, "here")
     myself.change(reached=6)
     assert joining._step(told) == (None if came_back else PLACE)
@@ -407,52 +403,16 @@ def test_nothing_of_a_round_is_said_in_another_session():
     assert len(link.said) == 1
 
 
-def joining_of(carrying: Carrying, myself: Myself) -> tuple[Joining, SimpleNamespace]:
+def joining_of(carrying: Carrying, myself: Myself) -> tuple[Joining, OwnRound, SimpleNamespace]:
     """A node's way into a round, and what it is told."""
     told = SimpleNamespace(assignment=None, round=Round(), has_leader=True, newest=0, list=lambda *_, **__: ([], 0))
-    link = SimpleNamespace(session=told, opened=0)
+    contact: Any = SimpleNamespace(session=told, opened=0)
+    own = OwnRound(told, contact, myself)  # type: ignore[arg-type]
     request = Request("parallel", "r", "a,b", min_nodes=1, max_nodes=5, nproc_per_node=1)
     store = SimpleNamespace(patience=5.0, close=lambda _: None, attempt=None)
-    joining = Joining(request, ElasticOptions(), told, link, myself, store, None, SYSTEM)  # type: ignore[arg-type]
-    joining.carry(carrying, lambda: None)
-    return joining, told
-
-
-def test_faulty_place_is_tried_with_growing_pauses():
-    pauses: queue.SimpleQueue[float | None] = queue.SimpleQueue()
-
-    class Noting(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            pauses.put(timeout)
-            return super().wait(0.001)
-
-    class Quick(Runtime):
-        Event = Noting
-
-    def refuse(*_: object, **__: object) -> None:
-        raise RdzvError("it is full")
-
-    with ExitStack() as steps:
-        host = Host(steps)
-        for _ in range(9):
-            host.answers.put(host.accepts)
-        host.open_session = refuse  # type: ignore[assignment,method-assign]
-        looking = Outlook(host.endpoint, host, TTL_S, lambda: None, [str(host.endpoint)], Quick())  # type: ignore[arg-type]
-        steps.callback(looking.close)
-        assert [pauses.get(timeout=60) for _ in range(7)] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
-
-
-def test_what_changes_at_a_place_is_told_at_once(servers: list[StoreServer]) -> None:
-    told: queue.SimpleQueue[int] = queue.SimpleQueue()
-    with closing(by_itself(servers[0])) as service, closing(by_itself(servers[0])) as other:
-        there = Endpoint("127.0.0.1", servers[0].port)
-        looking = Outlook(there, service, TTL_S, lambda: told.put(looking.sight.round), [str(there)], SYSTEM)
-        with closing(looking):
-            eventually(lambda: looking.sight.answers)
-            session = other.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
-            session.put({keys.ROUND: encode(Round(5, "over", 2))}, timeout=20)
-            while told.get(timeout=60) != 5:
-                pass
+    node = NodeContext(request, ElasticOptions(), told, contact, myself, own, store, SYSTEM)  # type: ignore[arg-type]
+    joining = Joining(node, None, None, None, carrying)  # type: ignore[arg-type]
+    return joining, own, told
 
 
 def test_who_finds_no_place_says_what_is_wrong_with_each(servers: list[StoreServer]):

@@ -6,7 +6,7 @@ import pytest
 from kits.unit.membership_steps import node
 
 from rdzv_plugins.elastic.keys import Probe
-from rdzv_plugins.elastic.leading.probing import Probing
+from rdzv_plugins.elastic.leading.member_watch import Probing
 
 ASKED, ANSWERED = Probe(1, 4), Probe(1, 4, answered=True)
 

@@ -12,13 +12,13 @@ import pytest
 from kits.eventually import eventually
 
 from rdzv_plugins.coordination import Event
-from rdzv_plugins.elastic import keys, question_wire
-from rdzv_plugins.elastic.answering import Answering
-from rdzv_plugins.elastic.asking import _Answers, ask
-from rdzv_plugins.elastic.keys import Assignment, Member, encode
-from rdzv_plugins.elastic.question_wire import (
+from rdzv_plugins.elastic import asking, keys
+from rdzv_plugins.elastic.asking import (
     MOST_PARTS,
     PART_BYTES,
+    ElasticQuestions,
+    _Answers,
+    ask,
     is_part,
     is_whole,
     pack_answer,
@@ -26,6 +26,7 @@ from rdzv_plugins.elastic.question_wire import (
     unpack_answer,
     unpack_question,
 )
+from rdzv_plugins.elastic.keys import Assignment, Member, encode
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.kvstore.native.server import StoreServer
@@ -69,10 +70,13 @@ class Node:
         place = Assignment(3, rank, 2, self.id, member.host, "m", member.pid, "127.0.0.1", 1, None, "127.0.0.1", 1)
         self.session.put({keys.NODES + self.id: encode(place)}, timeout=PATIENCE_S)
         self.session.put({keys.MEMBERS + self.id: encode(member)}, ephemeral=True, timeout=PATIENCE_S)
-        self.answering = Answering(lambda: self.session, self.id, SYSTEM)
+        self.answering = ElasticQuestions(self, self.id, SYSTEM)  # type: ignore[arg-type]
         if answer is not None:
             self.answering.answer_with(answer)
         self.session.watch(keys.ALL, self._hear, timeout=PATIENCE_S)
+
+    def wait_session(self) -> NativeSession:
+        return self.session
 
     def _hear(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -131,7 +135,7 @@ def test_what_goes_wrong_at_a_node_is_said_and_the_next_question_is_answered(run
 
 
 def test_answers_may_be_larger_than_a_value_may_be_and_not_endless(run: Run, monkeypatch) -> None:
-    monkeypatch.setattr(question_wire, "MOST_BYTES", 2**20)
+    monkeypatch.setattr(asking, "MOST_BYTES", 2**20)
     noise = [zlib.crc32(str(number).encode()) for number in range(20_000)]
     Node(run, 0, lambda question: noise if question.kind == "much" else noise * 10)
     (much,) = ask(run.open(), "much", {}, PATIENCE_S)
@@ -252,7 +256,7 @@ def test_an_answer_that_is_written_after_it_was_deleted_goes_too(run: Run, monke
 
 
 def test_forged_answers_are_not_believed_to_be_whole(monkeypatch) -> None:
-    monkeypatch.setattr(question_wire, "MOST_BYTES", 2**20)
+    monkeypatch.setattr(asking, "MOST_BYTES", 2**20)
     bomb = zlib.compress(b'{"answer": "' + b"0" * 2**21 + b'"}')
     for parts in (
         {"0.1": bomb},

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rdzv_plugins import queued_logging
-from rdzv_plugins.background_queue import BackgroundQueue
-from rdzv_plugins.queued_logging import queue_logging, unqueue_logging
+from rdzv_plugins import background_queue
+from rdzv_plugins.background_queue import BackgroundQueue, queue_logging, unqueue_logging
 
 LOGGER = logging.getLogger("rdzv_plugins.elastic.handler")
 TOP = logging.getLogger("rdzv_plugins")
@@ -36,7 +35,7 @@ class Slow(logging.Handler):
 @pytest.fixture(params=["rdzv_plugins"])
 def slow(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Slow]:
     """Given by the user to that logger, before log calls are queued or, to one above, later."""
-    monkeypatch.setattr(queued_logging, "_FLUSH_S", PATIENCE_S)
+    monkeypatch.setattr(background_queue, "_FLUSH_S", PATIENCE_S)
     handler, where = Slow(), logging.getLogger(request.param)
     if not request.param:
         queue_logging()
@@ -61,7 +60,7 @@ def test_nobody_waits_for_a_handler_and_it_gets_all_in_order(slow: Slow) -> None
 
 def test_what_is_too_much_is_dropped_and_counted(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
     unqueue_logging()
-    monkeypatch.setattr(queued_logging, "_MOST", 10)
+    monkeypatch.setattr(background_queue, "_MOST", 10)
     queue_logging()
     for number in range(25):
         LOGGER.warning("message %d", number)

@@ -7,13 +7,247 @@ memory.
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kits.unit.many_worlds import without_collections
-from kits.unit.quorum_world import QuorumWorld
+from kits.unit.many_worlds import shallow, without_collections
+
+from rdzv_plugins.elastic.keys import Assignment, Member, Round, Seat
+from rdzv_plugins.elastic.leading.quorum import Quorum, begun_at, seat_of, seats_complete, seats_reached
+
+NOWHERE = -1
+
+
+@dataclass
+class Node:
+    place: int = NOWHERE
+    seats: tuple[Seat, ...] = ()
+    alive: bool = True
+    works: Assignment | None = None
+    """Its place in the round of which it has heard that it is complete, until it goes to another place."""
+    said: bool = False
+    """It has said that it leaves."""
+
+
+@dataclass
+class Place:
+    quorum: Quorum = field(default_factory=Quorum)
+    believed: frozenset[str] = frozenset()
+    """The members, as far as its leader has heard."""
+    number: int = 0
+    plan: tuple[Assignment, ...] = ()
+    reached: frozenset[str] = frozenset()
+    complete: tuple[Assignment, ...] = ()
+    """The places of the round that works, as far as its leader knows."""
+    begun: str = ""
+    """Of its rounds: another one after each start without memory, and for each leader."""
+    declared: Round = field(default_factory=Round)
+    held: dict[str, Assignment] = field(default_factory=dict)
+    """The newest place that each node was told."""
+
+
+class QuorumWorld:
+    """Nodes and the places where they meet, with the real ``Quorum`` at each: what a leader believes may be late.
+
+    Each method is one step, and whoever calls them decides what comes first. ``nodes`` form the first round at place 0;
+    ``newcomers`` come later.
+    """
+
+    def __init__(self, nodes: int, newcomers: int, places: int) -> None:
+        self.nodes = {f"n{number}": Node() for number in range(nodes + newcomers)}
+        self.places = [Place(Quorum(here=str(at)), begun=f"{at}.1") for at in range(places)]
+        first = [f"n{number}" for number in range(nodes)]
+        plan = tuple(Assignment(1, rank, nodes, name, master_addr="0") for rank, name in enumerate(first))
+        for name, seat in zip(first, plan, strict=True):
+            self.nodes[name] = Node(0, (seat_of(seat, complete=True),), works=seat)
+            self._hear(0, name)
+        zero = self.places[0]
+        zero.number, zero.plan, zero.held = 1, plan, {place.node_id: place for place in plan}
+        self.declare(0)
+
+    def copy(self) -> QuorumWorld:
+        twin = shallow(self)
+        twin.nodes = {name: shallow(node) for name, node in self.nodes.items()}
+        twin.places = list(map(_twin_of_place, self.places))
+        return twin
+
+    def steps(self) -> list[tuple[str, Any]]:
+        """What can happen next, whatever a case allows of it."""
+        found: list[tuple[str, Any]] = []
+        for name, node in self.nodes.items():
+            if node.alive:
+                found += [("move", (name, at)) for at in range(len(self.places)) if at != node.place]
+                found.append(("die", (name,)))
+                if node.place != NOWHERE and not node.said:
+                    found.append(("leave", (name,)))
+        for at, place in enumerate(self.places):
+            found += [("forget", (at,)), ("succeed", (at,))]
+            if place.complete:
+                found.append(("ask", (at,)))
+            for name in place.believed:
+                if not self._is_here(at, name):
+                    found.append(("notice", (at, name)))
+            for name, node in self.nodes.items():
+                if not node.alive and node.place == at and name not in place.quorum._stay:
+                    found.append(("prove", (at, name)))
+            if not place.plan and not place.complete and place.believed:
+                found.append(("begin", (at,)))
+            for one in place.plan:
+                if one.node_id not in place.reached and self._is_here(at, one.node_id) and not self._said(one):
+                    found.append(("reach", (at, one)))
+            if place.plan and len(place.reached) == len(place.plan):
+                found.append(("declare", (at,)))
+            for one in place.complete:
+                if self._is_here(at, one.node_id) and self._is_told(one):
+                    found.append(("learn", (at, one)))
+        return found
+
+    def move(self, name: str, at: int) -> None:
+        """Its session ends, or it has lost the other place: it goes to the next. A leader hears of it later."""
+        node = self.nodes[name]
+        node.place, node.works = at, None
+        self._hear(at, name)
+
+    def die(self, name: str) -> None:
+        self.nodes[name].alive = False
+
+    def leave(self, name: str) -> None:
+        """It says that it leaves. It may live on for a while, and go to another place."""
+        node = self.nodes[name]
+        node.said = True
+        self.places[node.place].quorum.stays(name)
+        self.notice(node.place, name)
+
+    def forget(self, at: int) -> None:
+        """The place is started again, without memory; its nodes have no session any more."""
+        for node in self.nodes.values():
+            if node.place == at:
+                node.place, node.works = NOWHERE, None
+        here = f"{begun_at(self.places[at].begun)}'"
+        self.places[at] = Place(Quorum(here=here), begun=f"{here}.1")
+
+    def succeed(self, at: int) -> None:
+        """Another node leads at the place. It knows what is written there, and what the members say."""
+        place = self.places[at]
+        told, place.begun, place.plan = place.quorum._heard, f"{place.begun}1", ()
+        places = {name: one for name, one in place.held.items() if one.round == place.declared.number}
+        place.quorum = Quorum(place.declared, places, begun_at(place.begun))
+        for name in place.believed:
+            place.quorum.heard(Member(name, name, name, 1, "", "", 1, seats=told[name]))
+
+    def ask(self, at: int) -> None:
+        """A node asks for another round: this one is over, and who has not heard that it was complete never does."""
+        for one in self.places[at].complete:
+            self.nodes[one.node_id].works = None
+        self.places[at].complete = ()
+
+    def notice(self, at: int, name: str) -> None:
+        place = self.places[at]
+        place.believed -= {name}
+        if any(one.node_id == name for one in place.plan):
+            place.plan = ()
+        if any(one.node_id == name for one in place.complete):
+            place.complete = ()
+
+    def prove(self, at: int, name: str) -> None:
+        self.places[at].quorum.stays(name)
+
+    def begin(self, at: int) -> None:
+        place = self.places[at]
+        chosen = sorted(place.believed)
+        if not place.quorum.knows or not place.quorum.has(chosen, chosen):
+            return  # a first round: that there is but one, ``Places`` sees to
+        place.number = max(place.number, place.quorum.newest(chosen)) + 1
+        place.reached = frozenset()
+        place.plan = tuple(
+            Assignment(place.number, rank, len(chosen), name, master_addr=str(at), begun=place.begun)
+            for rank, name in enumerate(chosen)
+        )
+        place.held |= {one.node_id: one for one in place.plan}
+        place.quorum.begin(chosen)
+
+    def reach(self, at: int, one: Assignment) -> None:
+        node = self.nodes[one.node_id]
+        node.seats = seats_reached(node.seats, one)
+        self.places[at].reached |= {one.node_id}
+        self._hear(at, one.node_id)
+
+    def declare(self, at: int) -> None:
+        place = self.places[at]
+        place.complete, place.plan = place.plan, ()
+        first = place.complete[0]
+        place.declared = Round(first.round, "complete", first.world, master_addr=first.master_addr, begun=first.begun)
+        place.quorum.declare(place.declared, {one.node_id: one for one in place.complete})
+
+    def learn(self, at: int, one: Assignment) -> None:
+        """It hears that the round is complete. If it does not go on in it, it says so, and the round is over."""
+        node = self.nodes[one.node_id]
+        if self._accepts(one):
+            node.works = one
+        else:
+            self.ask(at)
+        node.seats = seats_complete(node.seats, one)
+
+    def worlds(self) -> list[tuple[str, ...]]:
+        """The rounds that can work: each node does, or is about to once it hears of it."""
+        found = []
+        for at, place in enumerate(self.places):
+            names = tuple(one.node_id for one in place.complete)
+            if names and all(self._stays(at, one) for one in place.complete):
+                found.append(names)
+        return found
+
+    def key(self) -> object:
+        parts: list[object] = [tuple((n.place, n.seats, n.alive, n.works, n.said) for n in self.nodes.values())]
+        for p in self.places:
+            ours, _, begun, declared, told, stay, _, gone, here, brought = vars(p.quorum).values()
+            parts.append((ours, begun, declared, frozenset(told.items()), frozenset(stay), len(gone)))
+            parts.append((frozenset(here.items()), frozenset(brought.items()) if p.plan else None))
+            parts.append((p.believed, p.number, p.plan, p.reached, p.complete, p.begun))
+            parts.append((p.declared, frozenset(p.held.items())))
+        return hash(tuple(parts))
+
+    def _stays(self, at: int, one: Assignment) -> bool:
+        node = self.nodes[one.node_id]
+        works = node.works == one or (self._is_told(one) and self._accepts(one))
+        return node.place == at and works and not node.said
+
+    def _is_told(self, one: Assignment) -> bool:
+        """Whether the node has not heard yet that the round was complete, which it has reached."""
+        return seat_of(one, complete=False) in self.nodes[one.node_id].seats
+
+    def _accepts(self, one: Assignment) -> bool:
+        return len(seats_complete(self.nodes[one.node_id].seats, one)) == 1
+
+    def _said(self, one: Assignment) -> bool:
+        return self.nodes[one.node_id].said
+
+    def _is_here(self, at: int, name: str) -> bool:
+        return self.nodes[name].alive and self.nodes[name].place == at
+
+    def _hear(self, at: int, name: str) -> None:
+        place = self.places[at]
+        if self.nodes[name].said:
+            return  # a node that was leaving comes to another place: it says nothing there
+        place.believed |= {name}
+        place.quorum.heard(Member(name, name, name, 1, "", "", 1, seats=self.nodes[name].seats))
+        if any(one.node_id == name and place.quorum.went_elsewhere(one) for one in place.plan):
+            place.plan = ()
+
+
+def _twin_of_place(place: Place) -> Place:
+    twin = shallow(place)
+    twin.quorum, twin.held = _twin(place.quorum), place.held.copy()
+    return twin
+
+
+def _twin(quorum: Quorum) -> Quorum:
+    twin = shallow(quorum)
+    vars(twin).update([(name, value.copy()) for name, value in vars(quorum).items() if type(value) in (dict, set)])
+    return twin
 
 
 class Case(NamedTuple):

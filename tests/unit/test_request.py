@@ -15,7 +15,7 @@ from rdzv_launcher.run.command_line.variables import blaming_variables
 from rdzv_launcher.run.request import build_request, check_meeting_point, flags_behind_script
 from rdzv_plugins import Backend, hookimpl
 from rdzv_plugins.assemble.create import prepare
-from rdzv_plugins.elastic.domain import domain_of
+from rdzv_plugins.elastic.options import domain_of
 from rdzv_plugins.endpoints import ALONE, Endpoint
 from rdzv_plugins.errors import MissingDependency, RunIdMissing, UsageError
 from rdzv_plugins.host import PluginHost

@@ -19,6 +19,7 @@ from rdzv_plugins import Outcome
 from rdzv_plugins.assemble.create import create_rendezvous, prepare
 from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.backends.static.arrivals import Arrival, Go, Missing, Over, parse_over, this_agent
+from rdzv_plugins.backends.static.presence import Presence, ask
 from rdzv_plugins.backends.static.rounds import Rounds
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointLost, EndpointUnreachable
@@ -26,11 +27,9 @@ from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.native.framing import ask_statistics
 from rdzv_plugins.kvstore.native.server import StoreServer
-from rdzv_plugins.kvstore.sockets.interruption import Interruption
-from rdzv_plugins.kvstore.sockets.reach import reach
-from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
+from rdzv_plugins.kvstore.sockets.reach import Interruption, reach
+from rdzv_plugins.kvstore.tcpstore.listener import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
-from rdzv_plugins.rounds.presence import Presence, ask
 from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.store import Prefixed
 from rdzv_plugins.testing.harness import free_port

@@ -15,7 +15,7 @@ from kits.messages import check_message
 from rdzv_launcher.tools.status import as_text, only_ahead, proxy, run, tree
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
-from rdzv_plugins.kvstore.native.statistics import parse_statistics
+from rdzv_plugins.kvstore.native.framing import parse_statistics
 
 HERE = Endpoint("10.0.0.7", 29500)
 WORKERS = {"name": "workers-2", "port": 29501, "connections": 3, "keys": 7, "queues": 1, "queued": 2, "bytes": 100}

@@ -19,8 +19,8 @@ from rdzv_launcher.run.agent.node_workers import NodeWorkers
 from rdzv_launcher.run.fence.fence import Fence
 from rdzv_launcher.run.keeper.marked import Marked
 from rdzv_plugins import errors
-from rdzv_plugins.elastic.background import Background
-from rdzv_plugins.elastic.leading.watchdog import LeaderWatchdog
+from rdzv_plugins.elastic.insisting import Background
+from rdzv_plugins.elastic.leading.leader import LeaderWatchdog
 from rdzv_plugins.elastic.liveness.listener import Listener
 from rdzv_plugins.elastic.places.outlook import Outlook
 from rdzv_plugins.endpoints import Endpoint

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from kits.eventually import eventually
 
-from rdzv_plugins.elastic.cut_off import CutOff
 from rdzv_plugins.elastic.keys import Assignment
+from rdzv_plugins.elastic.losses import Losses
 from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.elastic.own_round import NodeContext
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, StoreLost
@@ -169,10 +170,11 @@ def test_a_round_of_which_somebody_is_done_needs_no_store(done: str) -> None:
     me, finishing = SimpleNamespace(leaving="", done=0), SimpleNamespace(round=0)
     view = SimpleNamespace(finishing=finishing, ended=None)
     store: Any = SimpleNamespace(is_cut_off=lambda: True)
-    lost = CutOff(view, SimpleNamespace(round=1), SimpleNamespace(me=me), store, print, SYSTEM)  # type: ignore[arg-type]
-    assert lost.holds
+    node: Any = (None, ElasticOptions(), view, None, SimpleNamespace(me=me), SimpleNamespace(number=1), store, SYSTEM)
+    lost = Losses(NodeContext(*node), print)  # type: ignore[arg-type]
+    assert lost.is_cut_off
     if done == "finishing":
         finishing.round = 1
     else:
         setattr(view if done == "ended" else me, done, {"leaving": "done", "done": 1, "ended": "failed"}[done])
-    assert not lost.holds
+    assert not lost.is_cut_off

@@ -14,9 +14,8 @@ from rdzv_plugins import errors
 from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.kvstore.sockets.interruption import Interruption
-from rdzv_plugins.kvstore.sockets.reach import reach
-from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
+from rdzv_plugins.kvstore.sockets.reach import Interruption, reach
+from rdzv_plugins.kvstore.tcpstore.listener import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.kvstore.tcpstore.torch_store import serve
 from rdzv_plugins.options import PortRange

@@ -22,13 +22,6 @@ from kits.wire.store_servers import KINDS, Server, lifeline, running
 from rdzv_plugins.kvstore.native.server import StoreServer
 
 
-@pytest.fixture(params=KINDS)
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """An empty server; torch's own is among them, so that a test that is wrong about torch's semantics fails too."""
-    with running(request.param) as server, lifeline(server, 180):
-        yield server
-
-
 @pytest.fixture(params=[kind for kind in KINDS if kind != "torch"])
 def ours(request: pytest.FixtureRequest) -> Iterator[Server]:
     """Our server, empty."""

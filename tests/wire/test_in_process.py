@@ -11,8 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, nullcontext
 
 import pytest
 from kits.eventually import eventually
@@ -56,25 +55,22 @@ SERVE = "server = StoreServer('127.0.0.1', threads=4)\nprint(server.port, flush=
     "end",
     [
         "input(); del server",
-        "input()",
         "input(); raise SystemExit(0)",
         "global_ = [server]; global_.append(global_); input()",
         "input(); server.close(); server.close(); del server",
         "keyspace = server.open_keyspace('k'); del server; input()",
     ],
-    ids=["dropped", "still there at exit", "exit", "in a cycle", "closed", "its keyspace outlives it"],
+    ids=["dropped", "exit", "in a cycle", "closed", "its keyspace outlives it"],
 )
 def test_the_interpreter_ends_while_clients_wait(end: str) -> None:
     with running(SERVE + end) as process:
         port = int(read_line(process))
-        waiting = Raw(port) if "keyspace" not in end else None
-        if waiting:
-            waiting.do(keyed(WAIT, [b"/never"]))
-        output, errors = process.communicate("\n", timeout=PATIENCE)
-        assert (process.returncode, output, errors) == (0, "", "")
-        if waiting:
-            assert waiting.until_close() == b""
-            waiting.close()
+        with Raw(port) if "keyspace" not in end else nullcontext() as waiting:
+            if waiting:
+                waiting.do(keyed(WAIT, [b"/never"]))
+            output, errors = process.communicate("\n", timeout=PATIENCE)
+            assert (process.returncode, output, errors) == (0, "", "")
+            assert waiting is None or waiting.until_close() == b""
 
 
 def test_loop_threads_leave_signals_to_the_program() -> None:
@@ -145,10 +141,6 @@ def test_forked_children_leave_the_server_alone_and_keep_nothing_open() -> None:
         for client in (waiting, bad):
             client.close()
         eventually(lambda: ask(process, "server.stats()['connections']['open']") == "0", lambda: "still open")
-        turns = "sum(loop['turns'] for loop in server.stats()['loops'])"
-        before = int(ask(process, turns))
-        ask(process, "time.sleep(0.2)")  # in which an idle server does nothing, and a busy one much
-        assert int(ask(process, turns)) - before < 20
         _, errors = process.communicate("end\n", timeout=PATIENCE)
         assert process.returncode == 0
         assert re.fullmatch(r".*: unknown request\n", errors)
@@ -178,7 +170,7 @@ def python_that_only_runs_when_it_is_let() -> Iterator[Callable[[], int]]:
         thread.join(PATIENCE)
 
 
-@pytest.mark.parametrize("call", ["stats", "wipe", "open_keyspace", "close_keyspace", "close"])
+@pytest.mark.parametrize("call", ["stats", "wipe", "close_keyspace", "close"])
 def test_calls_that_may_block_release_the_gil(call: str) -> None:
     keys = [b"/key/%d" % number for number in range(20_000)]
     moved = False
@@ -188,17 +180,13 @@ def test_calls_that_may_block_release_the_gil(call: str) -> None:
             with StoreServer("127.0.0.1", threads=1) as server, Raw(server.port) as client:
                 client.do(multi_set((key, b"") for key in keys) + keyed(WAIT, [b"/absent" + key for key in keys]))
                 spare = server.open_keyspace("spare")
-                bound = socket.create_server(("127.0.0.1", 0)).detach()  # binding releases it, too
                 calls: dict[str, Callable[[], object]] = {
                     "stats": server.stats,
                     "wipe": server.first.wipe,
-                    "open_keyspace": partial(server.open_keyspace, "more", listen_fd=bound),
                     "close_keyspace": spare.close,
                     "close": server.close,
                 }
                 before = count()
                 calls[call]()
                 moved = count() > before
-                if call != "open_keyspace":
-                    os.close(bound)
     assert moved

@@ -1,4 +1,5 @@
-"""Where the server listens: on the address it was given and no other, and on nothing once it is closed."""
+"""Where the server listens: on the address it was given and no other, on nothing once it is closed, its keyspaces on
+ports of their own, and the workers' stores of a job on the ports of a range in turn."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from kits.wire import wire_client as wire
@@ -19,13 +21,15 @@ from kits.wire.wire_client import PATIENCE, Raw
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AddressInUse, EndpointUnreachable, RdzvError
 from rdzv_plugins.kvstore.native.server import StoreServer
-from rdzv_plugins.kvstore.sockets.listening import bind, bind_if_here
+from rdzv_plugins.kvstore.sockets.listening import PortTurns, bind, bind_if_here
 from rdzv_plugins.kvstore.sockets.reach import require_loopback, try_connect
-from rdzv_plugins.options import PortRange
+from rdzv_plugins.options import PortRange, WorkerStoreOptions
+from rdzv_plugins.rounds.worker_stores import WorkerStores
 from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.testing.harness import free_port
 
-ADDRESSES = ["127.0.0.1", "127.0.0.2", "::1"]
+HERE = "127.0.0.1"
+ADDRESSES = [HERE, "127.0.0.2", "::1"]
 GREETING = wire.validate() + wire.ping(1234)
 
 
@@ -68,23 +72,15 @@ def test_it_listens_where_it_is_told_until_it_is_closed(host: str, addresses: se
         assert reachable(port) == set()
 
 
-@pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.2"), (socket.AF_INET6, "::1")])
 @pytest.mark.parametrize("listening", [True, False])
-def test_it_adopts_a_bound_socket(family: socket.AddressFamily, address: str, listening: bool) -> None:
-    bound = socket.socket(family)
-    port = free_port()
-    bound.bind((address, port))
-    early = None
+def test_it_adopts_a_bound_socket(listening: bool) -> None:
+    bound, port = socket.socket(socket.AF_INET6), free_port()
+    bound.bind(("::1", port))
     if listening:
         bound.listen()
-        early = socket.create_connection((address, port), timeout=PATIENCE)  # before there is a server
     with StoreServer("192.0.2.1", 1, threads=2, listen_fd=bound.detach()) as server:
         assert server.port == port
-        assert reachable(port) == {address}
-        if early:
-            with early:
-                early.sendall(GREETING)
-                assert early.recv(4) == wire.pong(1234)
+        assert reachable(port) == {"::1"}
     assert reachable(port) == set()
 
 
@@ -126,19 +122,13 @@ def test_a_port_in_use_is_refused_with_its_holder() -> None:
         holder.stdin.close()
 
 
-@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1", "2001:db8::1"])
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
 def test_an_address_that_is_not_ours_is_refused(host: str) -> None:
     before = open_files()
     with pytest.raises(RdzvError, match=re.escape(host)) as caught:
         StoreServer(host)
     assert caught.value.remedy
     expect_no_more_files(before)
-
-
-@pytest.fixture(params=[1, 4], ids=["1 thread", "4 threads"])
-def server(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
-    with StoreServer("127.0.0.1", threads=request.param) as server:
-        yield server
 
 
 @pytest.mark.parametrize("keyspace_outlives_it", [False, True])
@@ -227,3 +217,80 @@ def test_a_machine_that_does_not_reach_itself_is_told() -> None:
         require_loopback(Unrouted())
     assert "ip link set lo up" in raised.value.remedy
     assert "ip link set lo up" in try_connect(Endpoint("127.0.0.1", 1), 1.0, None, runtime=Unrouted())[1]
+
+
+def free_range(count: int) -> PortRange:
+    """Ports side by side on which nobody listens, and no connection of earlier tests is."""
+    while True:
+        first = free_port()
+        try:
+            for port in range(first, first + count):
+                with socket.socket() as probe:
+                    probe.bind((HERE, port))
+        except OSError:
+            continue
+        return PortRange(first, first + count - 1)
+
+
+@contextmanager
+def stores_on(ports: PortRange, kind: str = "parallel") -> Iterator[Callable[[], int]]:
+    """Opens the store of the next round of a job, and says at which port it is."""
+    stores = WorkerStores(WorkerStoreOptions(store=kind, worker_ports=ports), timeout=60)
+    yield lambda: int(stores.open(HERE, "the store").port)
+    stores.shutdown()
+
+
+@pytest.mark.parametrize("kind", ["parallel", "torch"])
+def test_each_port_has_its_turn_but_for_those_that_somebody_may_hold_on_to(kind: str) -> None:
+    with stores_on(free_range(4), kind) as opened:
+        rounds = [opened() for _ in range(8)]
+        assert len(set(rounds[:4])) == 4
+        assert rounds[4:] == rounds[:4]
+        held = opened()
+        with socket.create_connection((HERE, held)):  # of a worker that does not notice, or cannot
+            assert held not in [opened() for _ in range(7)]
+
+
+def test_ports_that_are_taken_are_left_out_and_an_only_one_is_used_again() -> None:
+    ports = free_range(3)
+    with socket.create_server((HERE, ports.first + 1)), stores_on(ports) as opened:
+        assert [opened() for _ in range(4)] in ([ports.first, ports.last] * 2, [ports.last, ports.first] * 2)
+    with stores_on(PortRange(ports.first, ports.first)) as opened:
+        assert opened() == ports.first
+        with socket.create_connection((HERE, ports.first)):
+            assert opened() == ports.first
+
+
+def test_processes_begin_at_different_ports() -> None:
+    firsts = {next(iter(PortTurns(PortRange(2, 1001)))) for _ in range(20)}
+    assert len(firsts) > 15
+    assert next(iter(PortTurns(PortRange()))) == 0
+
+
+def test_names_and_ports_of_keyspaces_are_given_once() -> None:
+    with StoreServer(HERE, threads=4, name="first") as server:
+        old = server.open_keyspace("other")
+        before = open_files()
+        for name in ("other", "first"):
+            with pytest.raises(ValueError, match=f"'{name}'"):
+                server.open_keyspace(name)
+        with pytest.raises(AddressInUse, match=f"'third' .*{server.port}"):
+            server.open_keyspace("third", port=server.port)
+        expect_no_more_files(before)
+        old.close()
+        old.close()
+        new = server.open_keyspace("other")
+        with Raw(new.port) as client:
+            old.close()  # it does not close a successor of the same name
+            client.do(wire.set_(b"/k", b"v"))
+            new.wipe()
+            assert client.get(b"/k") == b""
+        elsewhere = server.open_keyspace("elsewhere", host="127.0.0.3", port=free_port())
+        assert reachable(elsewhere.port) == set()
+        socket.create_connection(("127.0.0.3", elsewhere.port), PATIENCE).close()
+        assert [each["name"] for each in server.stats()["keyspaces"]] == ["elsewhere", "first", "other"]
+    for late in (lambda: server.open_keyspace("late"), new.wipe):
+        with pytest.raises(ValueError, match="closed"):
+            late()
+    new.close()
+    assert server.stats()["keyspaces"] == []

@@ -6,43 +6,28 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from kits.wire.relay import Relay
 from kits.wire.session_peers import answering
+from kits.wire.store_servers import running
 from torch.distributed import PrefixStore, TCPStore
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, StoreLost, StoreTimeout
 from rdzv_plugins.kvstore.native.server import StoreServer
-from rdzv_plugins.kvstore.sockets.interruption import Interruption
-from rdzv_plugins.kvstore.sockets.reach import reach
-from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
+from rdzv_plugins.kvstore.sockets.reach import Interruption, reach
+from rdzv_plugins.kvstore.tcpstore.listener import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
-from rdzv_plugins.kvstore.tcpstore.torch_store import serve
-from rdzv_plugins.options import PortRange
 from rdzv_plugins.store import Prefixed
 
 
-@contextmanager
-def native() -> Iterator[int]:
-    with StoreServer("127.0.0.1") as server:
-        yield server.port
-
-
-@contextmanager
-def torchs() -> Iterator[int]:
-    server = serve("127.0.0.1", PortRange(), timeout=60, what="a test")
-    yield server.port
-
-
-@pytest.fixture(params=[native, torchs])
+@pytest.fixture(params=["threads=1", "torch"])
 def port(request: pytest.FixtureRequest) -> Iterator[int]:
-    with request.param() as port:
-        yield port
+    with running(request.param) as server:
+        yield server.port
 
 
 OPEN: list[PlainClient] = []
@@ -98,8 +83,8 @@ def test_a_wait_ends_after_its_timeout_and_the_connection_goes_on(port: int) -> 
 
 
 def test_a_lost_server_is_a_network_error_and_stays_one() -> None:
-    with native() as port:
-        client = connect(port)
+    with StoreServer("127.0.0.1") as server:
+        port, client = server.port, connect(server.port)
         client.set("k", "v")
     for _ in range(2):
         with pytest.raises(StoreLost, match=f"127.0.0.1 port {port}"):
@@ -220,11 +205,7 @@ def test_a_part_of_a_store_has_its_own_keys(port: int) -> None:
     assert theirs.multi_get(["x", "y"]) == part.multi_get(["x", "y"]) == whole.multi_get(["a/b/x", "a/b/y"])
     assert (part.add("n", 1), theirs.add("n", 1), whole.get("a/b/n")) == (1, 2, b"2")
     assert part.compare_set("c", "", "first") == theirs.get("c") == b"first"
-    assert [part.check(["c"]), whole.check(["c"]), part.delete_key("c"), part.check(["c"])] == [
-        True,
-        False,
-        True,
-        False,
-    ]
+    assert (part.check(["c"]), whole.check(["c"])) == (True, False)
+    assert (part.delete_key("c"), part.check(["c"])) == (True, False)
     with pytest.raises(StoreTimeout):
         part.wait(["none"], timedelta(seconds=0.01))

@@ -12,8 +12,7 @@ from kits.eventually import eventually
 from kits.wire import trunk_peer as trunk
 from kits.wire import wire_client as wire
 from kits.wire.attack_kit import MIB, PROXY, Bystanders, ServerProcess
-from kits.wire.proxy_kit import advance, crowd, trunks
-from kits.wire.relay import Relay
+from kits.wire.proxy_kit import advance, trunks
 from kits.wire.session_peers import answering
 from kits.wire.trunk_peer import ERROR, FORWARD, OK, answer, attach, attached, frame, framed, text
 
@@ -134,36 +133,3 @@ def test_a_root_that_talks_nonsense_is_lost(what: str) -> None:
         except ConnectionError:
             pass  # lost before the worker came
         proxy.expect_lost()
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_bytes_that_are_changed_on_the_way_end_nothing_but_this_trunk(
-    root: ServerProcess, others: list[Bystanders], seed: int
-) -> None:
-    """Nothing checks what TCP has let through: workers of this proxy may be told anything, and it may be lost."""
-    dice = random.Random(seed)
-
-    def spoilt(data: bytes) -> bytes:
-        changed = bytearray(data)
-        if dice.random() < 0.2:
-            changed[dice.randrange(len(changed))] ^= 1 << dice.randrange(8)
-        return bytes(changed)
-
-    with Relay(root.port) as relay:
-        with ServerProcess(threads=PROXY, root=relay.port, proxy={"grace": 1.0}) as proxy:
-            relay.spoil(spoilt)
-            for _ in range(10):
-                if proxy.stats()["proxy"]["lost"]:
-                    break
-                with crowd(proxy.port, 1, validated=False) as (worker,):
-                    for number in range(50):
-                        request = wire.set_(b"/%d" % number, b"v" * number) + wire.get(b"/%d" % number)
-                        worker.send(request if number else wire.validate() + request)
-                    worker.socket.settimeout(0.2)
-                    try:
-                        worker.receive(1000)
-                    except (TimeoutError, wire.Closed):
-                        pass
-            proxy.stats()
-            assert proxy.growth() < 64 * MIB
-        advance(others)

@@ -20,90 +20,41 @@ QUEUE = b"/queue"
 WAIT = wire.keyed(wire.WAIT, [QUEUE])
 
 
-@pytest.fixture(params=[1, 2], ids=["1 tier", "2 tiers"])
-def nodes(request: pytest.FixtureRequest, root: StoreServer) -> Iterator[list[Node]]:
-    if request.param == 1:
-        with Node(root.port) as one, Node(root.port) as two:
-            yield [one, two]
-    else:
-        with Node(root.port, leaf=False) as middle, Node(middle.port) as one, Node(root.port) as two:
-            yield [one, two]
-
-
-@pytest.fixture
-def waiting(nodes: list[Node]) -> Iterator[list[wire.Raw]]:
-    """Two clients of each; the first of one, the first of the other, and so on. They wait, in that order."""
-    clients = [wire.Raw(node.port, through=True) for _ in range(2) for node in nodes]
-    for client in clients:
-        client.do(WAIT)
-    yield clients
-    for client in clients:
-        client.close()
-
-
 @pytest.fixture
 def other(root: StoreServer) -> Iterator[wire.Raw]:
     with wire.Raw(root.port) as client:
         yield client
 
 
-def push(client: wire.Raw, count: int = 1) -> None:
-    client.do(b"".join(wire.queue_push(QUEUE, b"%d" % number) for number in range(count)))
+def push(client: wire.Raw) -> None:
+    client.do(wire.queue_push(QUEUE, b"0"))
 
 
-def told(clients: list[wire.Raw]) -> list[bool]:
-    """Who has been woken since."""
-    answers = [client.fence() for client in clients]
-    assert all(answer in (b"", wire.STOP_WAITING) for answer in answers), answers
-    return [bool(answer) for answer in answers]
+@pytest.mark.parametrize("tiers", [1, 2])
+def test_who_is_gone_is_not_woken_for_another(root: StoreServer, other: wire.Raw, tiers: int) -> None:
+    """Two clients of each of two proxies wait in turn; the first two leave."""
+    with Node(root.port, leaf=False) as middle, Node((root, middle)[tiers - 1].port) as one, Node(root.port) as two:
+        nodes = (one, two)
+        waiting = [wire.Raw(node.port, through=True) for _ in range(2) for node in nodes]
+        for client in waiting:
+            client.do(WAIT)
+        for client in waiting[:2]:
+            client.close()
 
+        def left() -> list[int]:
+            stats = [node.proxy.stats()["keyspaces"][0]["waited"] for node in nodes]
+            return [entry["waiters"] for waited in stats for entry in waited]
 
-@pytest.mark.parametrize("whose", ["at the root", "of a worker"])
-def test_each_push_wakes_one(waiting: list[wire.Raw], nodes: list[Node], other: wire.Raw, whose: str) -> None:
-    with wire.Raw(nodes[0].port, through=True) as worker:
-        pusher = other if whose == "at the root" else worker
-        push(pusher, 2)
-        assert told(waiting) == [True, True, False, False]
-        push(pusher)
-        assert told(waiting) == [False, False, True, False]
-        push(pusher, 2)
-        assert told(waiting) == [False, False, False, True]
-        assert pusher.ask(wire.queue_len(QUEUE), 8) == wire.i64(5)
-
-
-def test_who_is_gone_is_not_woken_for_another(root: StoreServer, nodes: list[Node], waiting: list[wire.Raw]) -> None:
-    waiting[0].close()
-    waiting[1].close()
-
-    def left() -> list[int]:
-        stats = [node.proxy.stats()["keyspaces"][0]["waited"] for node in nodes]
-        return [entry["waiters"] for waited in stats for entry in waited]
-
-    eventually(lambda: left() == [1, 1], left)
-    with wire.Raw(root.port) as other:
+        eventually(lambda: left() == [1, 1], left)
         for node in nodes:
             with wire.Raw(node.port, through=True) as client:
                 assert client.fence() == b""  # the root has been told by now, too
         push(other)
-        assert told(waiting[2:]) == [True, False]
+        assert [client.fence() for client in waiting[2:]] == [wire.STOP_WAITING, b""]
         push(other)
-        assert told(waiting[2:]) == [False, True]
-
-
-@pytest.mark.parametrize("whose", [0, 1], ids=["of its proxy", "of another"])
-def test_who_comes_later_finds_the_item(nodes: list[Node], other: wire.Raw, whose: int) -> None:
-    """Somebody waits there since before the push, which was for another, who has not taken the item."""
-    with crowd(nodes[whose].port, 1) as (woken,), wire.Raw(nodes[0].port, through=True) as early:
-        woken.send(WAIT + wire.queue_len(wire.NO_QUEUE))
-        assert woken.receive(8) == wire.i64(0)
-        early.do(WAIT)
-        push(other)
-        assert woken.receive(1) == wire.STOP_WAITING
-        assert early.fence() == b""
-        with wire.Raw(nodes[0].port, through=True) as late:
-            late.send(WAIT)
-            assert late.fence() == wire.STOP_WAITING
-        assert early.fence() == b""
+        assert [client.fence() for client in waiting[2:]] == [b"", wire.STOP_WAITING]
+        for client in waiting[2:]:
+            client.close()
 
 
 @pytest.mark.parametrize("how", ["cancel", "close"])

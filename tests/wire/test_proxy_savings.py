@@ -1,17 +1,15 @@
-"""What a proxy does not send up, in counts: waits shared, adds and arrivals combined, values kept and read ahead."""
+"""What a proxy does not send up, in counts: waits shared, adds and arrivals combined, values kept and read ahead; and
+what it reports of itself."""
 
 from __future__ import annotations
 
-import os
-import signal
 from itertools import chain
 
 import pytest
 from kits.eventually import eventually
 from kits.wire import wire_client as wire
-from kits.wire.attack_kit import PROXY, ServerProcess
-from kits.wire.coordination_kit import stop
-from kits.wire.proxy_kit import CLIENTS, Node, crowd, expect_requests, operations
+from kits.wire.attack_kit import PROXY, ServerProcess, stopped
+from kits.wire.proxy_kit import CLIENTS, Node, crowd, expect_requests, operations, trunks
 from kits.wire.relay import Relay
 
 from rdzv_plugins.kvstore.native.server import StoreServer
@@ -76,18 +74,6 @@ def test_a_value_is_fetched_once_and_again_when_it_has_been_written(
     assert node.saved()["hits"] >= 5 * 10 * 4 * CLIENTS
 
 
-def test_what_is_not_only_set_is_not_kept(root: StoreServer, node: Node, clients: list[wire.Raw]) -> None:
-    touched = wire.queue_push(KEY, b"1") + wire.set_(KEY, b"1")
-    for request in (wire.add(KEY, 1), wire.append(KEY, b"1"), wire.compare_set(KEY, b"", b"1"), touched):
-        with wire.Raw(root.port) as other:
-            other.send(wire.delete(KEY) + request)
-            other.fence()
-        for _ in range(5):
-            assert text(clients, wire.get(KEY)) == [b"1"] * CLIENTS
-    assert node.saved()["hits"] == 0
-    assert node.proxy.stats()["proxy"]["cached"]["keys"] == 0
-
-
 def in_some_order(first: int, deltas: list[int], sums: list[int]) -> bool:
     """Whether the sums are those of adding the deltas in some order, each sum the answer to its delta."""
     return not deltas or any(
@@ -98,9 +84,7 @@ def in_some_order(first: int, deltas: list[int], sums: list[int]) -> bool:
 
 
 ADDS = {
-    "ones": [1] * CLIENTS,
     "different": [3**power for power in range(CLIENTS)],
-    "nothing": [0] * CLIENTS,
     "wrapping": [2**62] * CLIENTS,
     "negative": [1, -2, 3, -4, 5, -6, 7, -8],
 }
@@ -155,14 +139,6 @@ def test_adds_of_those_who_are_gone_and_adds_to_a_word(root: StoreServer) -> Non
         assert other.get(b"/word") == b"word"
 
 
-def all_at_once(proxy: ServerProcess, clients: list[wire.Raw], request: bytes) -> None:
-    """It finds the requests of all in one turn."""
-    stop(proxy.pid)
-    for client in clients:
-        client.send(request)
-    os.kill(proxy.pid, signal.SIGCONT)
-
-
 def test_arrivals_of_a_node_go_up_together(root: StoreServer) -> None:
     nodes = 2
     with (
@@ -174,13 +150,49 @@ def test_arrivals_of_a_node_go_up_together(root: StoreServer) -> None:
         for turn in range(5):
             before = root.stats()["requests"]["arrive"]
             key = b"/barrier/%d" % turn
-            all_at_once(one, mine, wire.barrier(key, nodes * CLIENTS))
-            eventually(lambda before=before: root.stats()["requests"]["arrive"] > before, root.stats)
-            all_at_once(two, theirs, wire.barrier(key, nodes * CLIENTS))
+            for proxy, clients in ((one, mine), (two, theirs)):
+                with stopped([proxy.pid]):  # it finds the requests of all in one turn
+                    for client in clients:
+                        client.send(wire.barrier(key, nodes * CLIENTS))
+                eventually(lambda before=before: root.stats()["requests"]["arrive"] > before, root.stats)
             for client in mine + theirs:
                 assert client.receive(1) == wire.STOP_WAITING
             assert root.stats()["requests"]["arrive"] - before <= 2 * nodes
-            with wire.Raw(root.port) as raw:
-                assert raw.get(key) == b"%d" % (nodes * CLIENTS)
-        saved = [proxy.stats()["proxy"]["saved"]["arrivals"] for proxy in (one, two)]
-        assert sum(saved) == 5 * nodes * CLIENTS - root.stats()["requests"]["arrive"]
+
+
+@pytest.mark.thorough
+def test_keys_that_are_numbered_are_read_ahead(root: StoreServer, node: Node, clients: list[wire.Raw]) -> None:
+    """As torch's gloo asks: twice whether a key is there, and then for the value."""
+    keys = [b"/default_pg/0//cpu//0/%d" % rank for rank in range(200)]
+    asked = []
+    with wire.Raw(root.port) as other:
+        other.do(b"".join(wire.set_(key, b"address of " + key) for key in keys))
+    for client in clients[:3]:
+        for key in keys:
+            assert client.ask(wire.keyed(wire.WAIT, [key]) * 2, 2) == wire.STOP_WAITING * 2
+            assert client.get(key) == b"address of " + key
+        assert clients[0].ask(wire.keyed(wire.CHECK, [b"/unread"]), 1) == b"\1"  # behind all that is asked ahead
+        asked.append(operations(root))
+    assert node.proxy.stats()["proxy"]["ahead"] > 100
+    assert asked[0] <= 1.5 * len(keys)
+    assert asked[2] <= asked[0] + 2, "the next readers cost the root nothing"
+
+
+@pytest.mark.thorough
+def test_the_report_of_a_proxy_comes_to_its_root(root: StoreServer) -> None:
+    def reported() -> list[tuple[object, ...]]:
+        below = [child for top in trunks(root.stats()) for child in top["report"].get("children", [])]
+        return [
+            (child["name"], child["workers"], entry["key"], entry["waiters"])
+            for child in below
+            for entry in child["waiting"]
+        ]
+
+    with (
+        Node(root.port, name="top", leaf=False, grace=3.0) as middle,
+        Node(middle.port, name="node", grace=3.0) as node,
+        crowd(node.port, 3) as clients,
+    ):
+        for client in clients:
+            client.send(wire.keyed(wire.WAIT, [KEY]))
+        eventually(lambda: reported() == [("node", 3, "/key", 3)], reported)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from kits.eventually import eventually
@@ -46,26 +45,6 @@ def test_breaks_at_any_byte_lose_and_repeat_nothing(root: StoreServer, way: tupl
     with wire.Raw(root.port) as raw:  # at the root, too, each was counted once
         for number in range(3):
             assert raw.ask(wire.add(b"/worker/%d/n" % number, 0), 8) == wire.i64(workers.rounds)
-
-
-def test_breaks_again_before_it_is_whole(root: StoreServer, way: tuple[Relay, Node]) -> None:
-    """Among them breaks while the session is taken up again, and while frames are sent again."""
-    relay, node = way
-    dice = random.Random(7)
-    with Workers(node.port) as workers:
-        for _ in range(10):
-            workers.advance(1)
-            relay.break_()
-            for size in sorted(dice.randrange(200) for _ in range(4)):
-                before, passed = relay.connections, sum(relay.passed.values())
-                relay.break_after(size, upward=dice.random() < 0.5)
-                relay.mend()
-                eventually(lambda before=before: relay.connections > before, root.stats)
-                eventually(lambda passed=passed: relay.broken or sum(relay.passed.values()) > passed, root.stats)
-                relay.break_()
-            relay.mend()
-        workers.advance(2)
-    assert node.proxy.lost == ""
 
 
 def test_requests_of_a_time_without_root_are_done_afterwards_in_order(
@@ -132,34 +111,6 @@ def test_a_wait_that_begins_and_one_that_ends_without_root(root: StoreServer, re
         other.send(wire.set_(KEY, b"") + wire.set_(b"/late", b"") + wire.set_(b"/gone", b""))
         assert late.receive(1) == wire.STOP_WAITING
         assert early.fence() == b""
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("upward", [True, False])
-def test_a_value_goes_whole_over_breaks(root: StoreServer, relay: Relay, node: Node, upward: bool) -> None:
-    """8 MiB; the connection breaks inside of them, again and again."""
-    value = random.Random(8).randbytes(8 * 2**20)
-
-    def breaking() -> None:
-        for part in (1000, 2**20, 5 * 2**20):
-            relay.break_after(part, upward=upward)
-            eventually(lambda: relay.broken, lambda: relay.passed)
-            relay.mend()
-
-    with crowd(node.port, 1) as (client,), wire.Raw(root.port) as other, ThreadPoolExecutor(1) as pool:
-        if not upward:
-            other.do(wire.set_(KEY, value))
-        broken = pool.submit(breaking)
-        if upward:
-            client.do(wire.set_(KEY, value))
-        for reader in (client, other):
-            assert reader.get(KEY) == value
-        # what is in a cache by now passes no more: the relay may still wait for bytes
-        while not broken.done():
-            client.send(wire.queue_push(b"/more", bytes(2**20)) + wire.queue_pop(b"/more"))
-            client.receive_i64()
-            client.receive_text()
-        broken.result()
 
 
 def test_the_root_says_who_is_not_there(root: StoreServer, relay: Relay, node: Node) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,50 +20,32 @@ pytestmark = pytest.mark.thorough
 KEY = b"/key"
 
 
-@pytest.fixture
-def root() -> Iterator[StoreServer]:
-    with StoreServer("127.0.0.1", threads=1) as server:
-        yield server
-
-
 @pytest.fixture(params=["file", "abstract"])
 def path(request: pytest.FixtureRequest, open_to_all: Path) -> str:
     return str(open_to_all / "store") if request.param == "file" else f"@rdzv-test{open_to_all}"
 
 
-def test_only_this_user_and_root_may_use_the_unix_socket(root: StoreServer, path: str) -> None:
-    with Node(root.port) as node, Bystanders(node.port, clients=3) as workers:
-        node.proxy.listen_unix(path)
-        if not path.startswith("@"):
-            assert os.stat(path).st_mode & 0o777 == 0o600
-            os.chmod(path, 0o777)  # even then
-        assert asked(path) == wire.pong(7)
-        if os.getuid() == 0:
-            assert asked(path, 65534) in (b"", "ConnectionResetError", "BrokenPipeError")
-            assert sum(node.proxy.stats()["refused"].values()) == 1
-        workers.advance(3)
-        assert asked(path) == wire.pong(7)
-    if not path.startswith("@"):
-        assert not os.path.exists(path)
-
-
-def test_its_ports_are_for_the_same_users_then(root: StoreServer, path: str) -> None:
+def test_only_this_user_and_root_may_use_it_and_its_ports_from_then_on(root: StoreServer, path: str) -> None:
     """By which stock clients begin, before they are moved to the Unix socket."""
-    foreign = 65534 if os.getuid() == 0 else None
+    foreign = NOBODY if os.getuid() == 0 else None
     with Node(root.port) as node, Bystanders(node.port, clients=3) as workers:
         port = ("127.0.0.1", node.port)
         if foreign is not None:
             assert asked(port, foreign) == wire.pong(7), "any user may, as long as nothing else is asked for"
         node.proxy.listen_unix(path)
+        if not path.startswith("@"):
+            assert os.stat(path).st_mode & 0o777 == 0o600
+            os.chmod(path, 0o777)  # even then
         later = ("127.0.0.1", node.proxy.listen())
         everywhere = ("127.0.0.1", node.proxy.listen(""))
-        for each in (port, later, everywhere):
+        for each in (port, later, everywhere, path):
             assert asked(each) == wire.pong(7)
             if foreign is not None:
                 assert asked(each, foreign) in (b"", "ConnectionResetError", "BrokenPipeError")
         if foreign is not None:
-            assert node.proxy.stats()["refused"] == {"foreign user": 3}
+            assert node.proxy.stats()["refused"] == {"foreign user": 4}
         workers.advance(3)
+    assert path.startswith("@") or not os.path.exists(path)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="to be another user")

@@ -26,7 +26,7 @@ from kits.wire.coordination_kit import (
     leave,
     stop,
 )
-from kits.wire.session_peers import at, reply, session_at
+from kits.wire.session_peers import answering, at, opens, reply, session_at
 from kits.wire.wire_client import PATIENCE
 
 from rdzv_plugins.endpoints import Endpoint
@@ -105,23 +105,6 @@ def test_a_server_that_does_not_read_blocks_nobody_and_gets_the_rest_later(apart
         session.put({f"{number}": bytes(2**20) for number in range(17)}, timeout=T)
 
 
-def test_signs_of_life_are_all_that_an_idle_session_sends(server: StoreServer) -> None:
-    losses, recorder = Losses(), Recorder()
-    session = session_at(server.port, ttl=3.6, losses=losses)
-    session.watch("", recorder, timeout=T)
-
-    def requests() -> dict[str, int]:
-        counted: dict[str, int] = server.stats()["requests"]
-        return counted
-
-    before = requests()
-    eventually(lambda: requests()["keep_alive"] >= before["keep_alive"] + 4, requests)
-    after = requests()
-    assert {name: count for name, count in after.items() if count != before[name]}.keys() == {"keep_alive", "framed"}
-    assert losses.none
-    assert server.stats()["connections"]["open"] == 1
-
-
 class Clock(Runtime):
     time = 100.0
 
@@ -151,15 +134,11 @@ def test_a_sign_of_life_is_due_only_when_nothing_else_was_sent() -> None:
             assert connection.tick(clock.time) is not None, "what was said in time counts"
 
 
-def test_a_watch_of_what_is_forgotten_says_so(server: StoreServer) -> None:
-    session = session_at(server.port)
-    many = {f"k/{number}": b"" for number in range(10_500)}
-    session.put(many, timeout=T)
-    session.delete(many, timeout=T)
-    with pytest.raises(Compacted, match="watching 'k/'") as caught:
-        session.watch("k/", Recorder(), after=1, timeout=T)
+def test_a_watch_of_what_is_forgotten_says_so() -> None:
+    forgotten = reply(4, b"revision 1 is forgotten", number=2)
+    with answering(opens(forgotten)) as port, pytest.raises(Compacted, match="watching 'k/'") as caught:
+        session_at(port).watch("k/", Recorder(), after=1, timeout=T)
     assert caught.value.remedy
-    session.watch("k/", Recorder(), after=session.list("k/", timeout=T)[1], timeout=T)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")

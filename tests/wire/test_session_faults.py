@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from kits.wire.attack_kit import ServerProcess
 from kits.wire.coordination_kit import LONG, Losses, Recorder, keys, stop
-from kits.wire.session_peers import HELLO, OPENED, answering, at, reply, says, session_at
+from kits.wire.session_peers import answering, at, opens, reply, session_at
 from kits.wire.wire_client import PATIENCE
 
 from rdzv_plugins.clock import now
@@ -38,13 +38,7 @@ def test_a_server_that_breaks_the_framing_is_left(
     server: StoreServer, garbage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     bystander, losses = session_at(server.port), Losses()
-    watched = reply(0, b"", number=2)
-
-    def script(connection: socket.socket) -> None:
-        says(HELLO + reply(0, OPENED))(connection)
-        says(watched + garbage)(connection)
-
-    with caplog.at_level(logging.ERROR), answering(script) as port:
+    with caplog.at_level(logging.ERROR), answering(opens(reply(0, b"", number=2) + garbage)) as port:
         session = session_at(port, losses=losses)
         session.watch("", Recorder(), timeout=T)
         assert f"127.0.0.1:{port}" in str(losses.next())
@@ -55,12 +49,8 @@ def test_a_server_that_breaks_the_framing_is_left(
 
 
 def test_an_answer_that_is_none_ends_the_session() -> None:
-    def script(connection: socket.socket) -> None:
-        says(HELLO + reply(0, OPENED))(connection)
-        says(reply(0, b"\1", number=2))(connection)
-
     losses = Losses()
-    with answering(script) as port:
+    with answering(opens(reply(0, b"\1", number=2))) as port:
         session = session_at(port, losses=losses)
         with pytest.raises(ConnectionLost, match="answer that is none"):
             session.create("k", b"", timeout=T)
@@ -81,14 +71,10 @@ def test_keys_of_strangers_that_are_not_text_are_left_out(caplog: pytest.LogCapt
         string(name) + struct.pack("<Q", 5) + string(b"v") for name in (b"members/stranger \x94", b"members/b")
     )
 
-    def script(connection: socket.socket) -> None:
-        says(HELLO + reply(0, OPENED))(connection)
-        says(reply(0, b"", number=2) + pushed(b"members/stranger \x94") + pushed(b"\xff", b"members/a"))(connection)
-        says(reply(0, listed, number=3))(connection)
-        says(reply(0, struct.pack("<BQ", 1, 8), number=4))(connection)
-
+    watched = reply(0, b"", number=2) + pushed(b"members/stranger \x94") + pushed(b"\xff", b"members/a")
+    put = reply(0, struct.pack("<BQ", 1, 8), number=4)
     recorder = Recorder()
-    with caplog.at_level(logging.WARNING), answering(script) as port:
+    with caplog.at_level(logging.WARNING), answering(opens(watched, reply(0, listed, number=3), put)) as port:
         session = session_at(port)
         session.watch("", recorder, timeout=T)
         assert recorder.take(1) == [("members/a", b"v")]
@@ -101,21 +87,17 @@ def test_keys_of_strangers_that_are_not_text_are_left_out(caplog: pytest.LogCapt
 def test_frames_in_pieces_and_pushes_for_nobody() -> None:
     push = reply(2, struct.pack("<IIBQI", 1, 1, 0, 5, 1) + b"k" + struct.pack("<I", 1) + b"v", number=0)
     stray = reply(2, struct.pack("<IIB", 99, 1, 0), number=0)
-    pieces = threading.Event()
 
     def script(connection: socket.socket) -> None:
-        says(HELLO + reply(0, OPENED))(connection)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        says(reply(0, b"", number=2))(connection)
+        opens(reply(0, b"", number=2))(connection)
         for byte in stray + push + stray + push:
             connection.sendall(bytes([byte]))
-        pieces.set()
 
     recorder = Recorder()
     with answering(script) as port:
         session = session_at(port)
         session.watch("", recorder, timeout=T)
-        assert pieces.wait(T)
         assert recorder.take(2) == [("k", b"v")] * 2
         session.close()
 
@@ -173,10 +155,7 @@ def test_a_server_that_was_silent_before_it_ended_has_been_away_since_then() -> 
     losses, connections = Losses(), []
     looked: queue.SimpleQueue[float] = queue.SimpleQueue()
 
-    def script(connection: socket.socket) -> None:
-        says(HELLO + reply(0, OPENED))(connection)
-        connections.append(connection)
-
+    script = lambda connection: (opens()(connection), connections.append(connection))  # noqa: E731
     with answering(script, lambda _: looked.put(now())) as port:
         begun = now()
         backend = NativeCoordination(Endpoint("127.0.0.1", port), "run", name="parallel", who="it", outage_timeout=T)

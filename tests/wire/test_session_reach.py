@@ -12,14 +12,13 @@ from contextlib import contextmanager, nullcontext
 import pytest
 from kits.eventually import eventually
 from kits.wire.coordination_kit import LONG, Losses, opened
-from kits.wire.session_peers import HELLO, OPENED, answering, at, reply, says, session_at
+from kits.wire.session_peers import HELLO, OPENED, answering, at, opens, reply, says, session_at
 from kits.wire.store_servers import running
 from kits.wire.wire_client import PATIENCE
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RunIdMismatch, RunIdMissing
-from rdzv_plugins.kvstore.coordination.opening import Opening
-from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
+from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, Opening
 from rdzv_plugins.kvstore.native.server import StoreServer
 
 T = PATIENCE
@@ -38,12 +37,6 @@ def nobody() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
     yield port
-
-
-@contextmanager
-def silent() -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield listener.getsockname()[1]
 
 
 @contextmanager
@@ -66,7 +59,7 @@ def web() -> Iterator[int]:
     ("there", "timeout", "says_", "remedy"),
     [
         (nobody, 0.2, "refused", ""),
-        (silent, 0.2, "does not answer", "Another program"),
+        (answering, 0.2, "does not answer", "Another program"),
         (torchs, T, "torch's TCPStore", "--rdzv-backend"),
         (web, 0.3, "does not answer", ""),
     ],
@@ -78,11 +71,8 @@ def test_what_is_there_is_named(there, timeout, says_, remedy):
     assert remedy in error.remedy
 
 
-def test_a_name_that_does_not_resolve() -> None:
+def test_a_name_that_does_not_resolve_and_something_that_hangs_up() -> None:
     assert "resolve" in str(refusal(1, 0.1, host="no.such.host.invalid"))
-
-
-def test_something_that_hangs_up() -> None:
     with answering(*[socket.socket.close] * 1000) as port:
         # where its thread is late, the last attempt may meet somebody who is silent
         eventually(lambda: "hangs up" in str(refusal(port, 0.3)))
@@ -131,7 +121,7 @@ def test_what_listens_by_now_where_the_server_was_is_not_found_out() -> None:
         stranger = lambda: asked.append("who is it?")  # noqa: E731
         return NativeCoordination(Endpoint("127.0.0.1", port), "run", name="parallel", who="it", stranger=stranger)
 
-    with silent() as port, pytest.raises(EndpointUnreachable):
+    with answering() as port, pytest.raises(EndpointUnreachable):
         backend(port).open_session(LONG, on_lost=print, timeout=1.5)
     assert asked
     asked.clear()
@@ -163,7 +153,7 @@ def test_the_default_run_id_will_do_only_where_no_other_run_meets() -> None:
 
 def test_a_store_that_comes_late_or_has_no_room_yet_is_tried_again() -> None:
     hang_up = socket.socket.close
-    with answering(hang_up, hang_up, says(HELLO + reply(0, OPENED))) as port:
+    with answering(hang_up, hang_up, opens()) as port:
         session_at(port).close()
 
 

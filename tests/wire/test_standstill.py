@@ -1,4 +1,5 @@
-"""The silence of others is judged by the time in which the server itself has been running."""
+"""The silence of others is judged by the time in which the server itself has been running; and a keyspace may pause
+when its process has stood still: nobody is served before somebody says so."""
 
 from __future__ import annotations
 
@@ -8,19 +9,34 @@ from contextlib import ExitStack, closing
 
 import pytest
 from kits.eventually import eventually
-from kits.wire.attack_kit import ServerProcess
-from kits.wire.relay import Relay
-from kits.wire.standstill import KEEP_ALIVE, keep_alive, session, stopped
-from kits.wire.trunk_peer import RECEIVED, TAKEN, answer, attached, frame
-from kits.wire.wire_client import Raw
+from kits.wire.attack_kit import ServerProcess, stopped
+from kits.wire.proxy_kit import crowd, silent
+from kits.wire.trunk_peer import OK, RECEIVED, TAKEN, answer, attached, frame, framed, text
+from kits.wire.wire_client import STOP_WAITING, WAIT, Raw, get, keyed, set_
 
 from rdzv_plugins.kvstore.native.server import StoreServer
 
 pytestmark = pytest.mark.thorough
 
+OPEN, KEEP_ALIVE = 3, 9
 TTL = 10.0
 STILL = 12.0
 BEAT = frame(2, RECEIVED, struct.pack("<Q", 0))
+AFTER = 7.0
+"""Seconds: more than a busy machine makes a thread wait for a processor."""
+
+
+def session(port: int, ttl: float) -> Raw:
+    client = framed(port)
+    client.send(frame(1, OPEN, struct.pack("<I", int(ttl * 1000)) + text(b"run")))
+    assert answer(client)[:2] == (1, OK)
+    return client
+
+
+def keep_alive(client: Raw) -> None:
+    """It is answered."""
+    client.send(frame(7, KEEP_ALIVE))
+    assert answer(client)[:2] == (7, OK)
 
 
 def test_a_server_that_has_stood_still_gives_nobody_up() -> None:
@@ -58,11 +74,51 @@ def test_a_server_that_has_stood_still_gives_nobody_up() -> None:
             assert refused == {"session expired": 16, "trunk silent": 8}
 
 
-def test_who_was_cut_off_is_given_up_and_hears_of_it() -> None:
-    with StoreServer("127.0.0.1", threads=2) as server, Relay(server.port) as relay, ExitStack() as stack:
-        client = stack.enter_context(closing(session(relay.port, 0.5)))
-        relay.stall()
-        eventually(lambda: server.stats()["refused"].get("session expired"), server.stats)
-        relay.mend()
-        client.send(frame(7, KEEP_ALIVE))
-        assert client.until_close() == b""
+def test_nobody_is_served_until_it_resumes() -> None:
+    with (
+        ServerProcess(threads=3, pause=AFTER) as server,
+        crowd(server.port, 5) as (waiting, writer, *readers),
+        ExitStack() as stack,
+    ):
+        writer.do(set_(b"/old", b"step"))
+        waiting.do(keyed(WAIT, [b"/gate"]))
+        before = server.stats()
+        with stopped([server.pid]):
+            for each in readers:
+                each.send(get(b"/old"))
+            writer.send(set_(b"/gate", b"") + get(b"/gate"))
+            time.sleep(1.2 * AFTER)  # the standstill in question
+        eventually(lambda: "served WARNING paused 1\n" in server.log(), server.log)
+        late = stack.enter_context(Raw(server.port, validated=False))  # the kernel takes it
+        late.send(b"\0")
+        turns = [loop["turns"] for loop in server.stats()["loops"]]
+        eventually(  # each loop has looked around since
+            lambda: all(loop["turns"] > turn + 3 for loop, turn in zip(server.stats()["loops"], turns, strict=True)),
+            server.stats,
+        )
+        after = server.stats()
+        assert after["keyspaces"][0]["paused"]
+        assert (after["requests"], after["connections"]["accepted"]) == (
+            before["requests"],
+            before["connections"]["accepted"],
+        )
+        assert silent([waiting, writer, *readers, late])
+        assert server.ask("resume 1") is True
+        assert waiting.receive(1) == STOP_WAITING
+        assert [each.receive_text() for each in (writer, *readers)] == [b"", *[b"step"] * 3]
+        assert not server.stats()["keyspaces"][0]["paused"]
+
+
+def test_what_cannot_pause() -> None:
+    told: list[int] = []
+    with StoreServer("127.0.0.1", threads=1) as server:
+        other = server.open_keyspace("other")
+        server.first.pause_after(0.1, told.append)
+        with pytest.raises(ValueError, match="pauses already"):
+            server.first.pause_after(1, told.append)
+        with pytest.raises(ValueError, match="at least"):
+            other.pause_after(0.01, told.append)
+        assert server.first.resume(1) is False
+        other.close()
+        with pytest.raises(ValueError, match="is closed"):
+            other.pause_after(1, told.append)

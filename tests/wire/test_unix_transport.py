@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from kits.eventually import eventually
 from kits.wire.attack_kit import Files, expect_no_more_files, open_files
-from kits.wire.stock_client import assert_works
-from kits.wire.store_servers import lifeline
+from kits.wire.store_servers import assert_works, lifeline
 from kits.wire.unix_kit import Reached, by_tcp, listening, moved, reached, unused
 from torch.distributed import DistNetworkError, PrefixStore, TCPStore
 from wire import test_store_api
@@ -19,8 +18,7 @@ from wire import test_store_api
 from rdzv_plugins.kvstore.tcpstore import unix_transport
 from rdzv_plugins.kvstore.tcpstore.unix_transport import NotMoved, move, open_sockets
 
-# Every test of the Store API, with the client that is moved (what they call ``store``) beside clients by TCP.
-globals().update({name: test for name, test in vars(test_store_api).items() if name.startswith("test_")})
+test_calls = test_store_api.test_calls  # of the Store API, with the client that is moved
 
 
 @pytest.fixture(autouse=True)
@@ -113,54 +111,45 @@ def assert_not_moved(server: Reached, path: str, why: str) -> None:
 
 @pytest.mark.parametrize(
     ("path", "why"),
-    [
-        (unused(), "Connection refused"),
-        ("/nowhere/store", "No such file"),
-        ("/" + 200 * "x", "too long"),
-        ("@" + 200 * "x", "too long"),
-    ],
-    ids=["nobody", "no directory", "long path", "long name"],
+    [(unused(), "Connection refused"), ("/nowhere/store", "No such file"), ("@" + "x" * 200, "too long")],
+    ids=["nobody", "no directory", "long name"],
 )
 def test_where_nothing_listens_it_stays_by_tcp(server: Reached, path: str, why: str) -> None:
     assert_not_moved(server, path, why)
 
 
-def test_who_does_not_answer(server: Reached, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unix_transport, "_GREETING_S", 0.1)
-    with listening() as (path, _):
-        assert_not_moved(server, path, r"no answer within 0\.1 s")
-
-
 @pytest.mark.parametrize(
-    ("answer", "why"), [(b"HTTP/1.1 400 Bad Request\r\n\r\n", "no store"), (b"", "closed the connection")]
+    ("answer", "why"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no store"),
+        (b"", "closed the connection"),
+        (None, r"no answer within 0\.1 s"),
+    ],
 )
-def test_who_is_no_store(server: Reached, answer: bytes, why: str) -> None:
-    with listening() as (path, listener):
+def test_who_is_no_store(server: Reached, answer: bytes | None, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with listening() as (path, listener), ThreadPoolExecutor(1) as pool:
 
-        def serve() -> None:
-            connection, _ = listener.accept()
-            with connection:
+        def serve(said: bytes) -> None:
+            with listener.accept()[0] as connection:
                 connection.recv(10, socket.MSG_WAITALL)
-                connection.sendall(answer)
+                connection.sendall(said)
 
-        thread = threading.Thread(target=serve)
-        thread.start()
+        if answer is None:
+            monkeypatch.setattr(unix_transport, "_GREETING_S", 0.1)
+        else:
+            pool.submit(serve, answer)
         assert_not_moved(server, path, why)
-        thread.join()
 
 
-def test_another_user_who_has_taken_the_name(server: Reached, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 4711)
-    monkeypatch.setattr(unix_transport, "_owner", lambda _: 4712)
-    with listening() as (path, _):
-        assert_not_moved(server, path, "user 4712 listens there, not this one \\(4711\\)")
-
-
-@pytest.mark.parametrize(("owner", "user"), [(4711, 4711), (0, 4711), (4711, 0)])
-def test_users_who_may(server: Reached, monkeypatch: pytest.MonkeyPatch, owner: int, user: int) -> None:
+@pytest.mark.parametrize(("owner", "user"), [(4712, 4711), (4711, 4711), (0, 4711), (4711, 0)])
+def test_who_may_have_taken_the_name(server: Reached, monkeypatch: pytest.MonkeyPatch, owner: int, user: int) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: user)
     monkeypatch.setattr(unix_transport, "_owner", lambda _: owner)
-    assert_works(moved(server))
+    if owner == 4712:
+        with listening() as (path, _):
+            assert_not_moved(server, path, "user 4712 listens there, not this one \\(4711\\)")
+    else:
+        assert_works(moved(server))
 
 
 def test_a_connection_that_is_not_the_only_new_one_is_left_alone(server: Reached) -> None:

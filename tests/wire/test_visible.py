@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from kits.wire import wire_client as wire
-from kits.wire.attack_kit import ServerProcess, repeated, standing
-from kits.wire.standstill import stopped
+from kits.wire.attack_kit import ServerProcess, standing, stopped
 from kits.wire.unix_kit import Reached, moved, reached
 from torch.distributed import PrefixStore, TCPStore
 
@@ -45,9 +44,8 @@ def test_who_asks_after_all_have_written_finds_it(server: ServerProcess) -> None
     """All have sent their writes before the first one asks, and the store reads it all later, in any order."""
     with standing(server.port, b"", count=CLIENTS) as clients:
         for name in ("check", "get", "multi_get", "num_keys", "delete", "compare_set"):
-            for client, key in zip(clients, KEYS, strict=True):
-                if name not in ("check", "num_keys"):
-                    client.do(wire.set_(key, b"old"))
+            if name not in ("check", "num_keys"):
+                clients[0].do(wire.multi_set((key, b"old") for key in KEYS))
             if name == "get":
                 for client in clients:  # a proxy holds them
                     assert client.ask(wire.get(KEYS[0]), 11) == wire.text(b"old")
@@ -93,14 +91,3 @@ def test_writes_that_wait_are_at_the_root_when_they_return() -> None:
         worker.join(60)
         assert worker.exitcode == 0
         assert server.proxies[0].stats()["requests"]["check"] == 5 * 50  # one for each write
-
-
-def test_who_only_writes_does_not_keep_others_from_their_answers(server: ServerProcess) -> None:
-    """However much there is to be read of them: a question waits for what was sent before it, and not for all."""
-    with wire.Raw(server.port) as writer, wire.Raw(server.port) as other, wire.Raw(server.port) as client:
-        flood = wire.set_(b"/written", b"v" * 1024) * 64
-        with repeated(lambda: writer.send(flood)), repeated(lambda: other.send(flood)):
-            for _ in range(100):
-                client.send(wire.set_(b"/mine", b"v"))
-                assert client.ask(wire.keyed(wire.CHECK, [b"/mine"]), 1) == b"\0"
-                assert client.ask(wire.delete(b"/mine"), 8) == wire.i64(1)

@@ -108,6 +108,11 @@ class CheckedCoordination(_Checked):
     _inner: CoordinationBackend
 
     @property
+    def within(self) -> CoordinationBackend:
+        """The plug-in's own."""
+        return self._inner
+
+    @property
     def hosts_service(self) -> bool:
         return bool(self._inner.hosts_service)
 
@@ -196,7 +201,7 @@ class CheckedSession(_Checked):
         return self._asked("list", lambda: self._inner.list(prefix, timeout=timeout))
 
     def watch(self, prefix: str, on_events: OnEvents, *, after: int = 0, timeout: float) -> Watch:
-        from rdzv_plugins.kit.answers import are_events
+        from rdzv_plugins.kit.client import are_events
 
         def tell(events: Sequence[Event]) -> None:
             if are_events(events):
@@ -218,7 +223,7 @@ class CheckedSession(_Checked):
         _closed(self._entry, "close of a session", self._inner.close)
 
     def _asked(self, method: str, ask: Callable[[], T], *, guarded: bool = True) -> T:
-        from rdzv_plugins.kit.answers import wrong_answer
+        from rdzv_plugins.kit.client import wrong_answer
 
         if self._lost.broken is not None:
             raise _again(self._lost.broken)
@@ -246,7 +251,7 @@ class CheckedSession(_Checked):
 
 def misfit(entry: Entry, method: str, value: object, wanted: str, verb: str = "returned") -> BrokenPlugin:
     """The error for a value that the contract does not allow."""
-    from rdzv_plugins.kit.answers import shown
+    from rdzv_plugins.kit.client import shown
 
     fault = f"{verb} {shown(value)} from {method}, which is not {wanted}"
     return BrokenPlugin(f"{entry.record.label} {fault}", remedy=_try_it(entry))

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rdzv_plugins.assemble.border import blaming, checked, misfit
-from rdzv_plugins.assemble.local_endpoint import meets_locally, refuse_on_several_machines
+from rdzv_plugins.assemble.border import CheckedCoordination, blaming, checked, misfit
 from rdzv_plugins.assemble.recognition import whose
-from rdzv_plugins.assemble.rendezvous import Rendezvous
+from rdzv_plugins.assemble.rendezvous import NodePreflight, Rendezvous, meets_locally, refuse_on_several_machines
 from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.elastic.options import ElasticOptions, with_token
 from rdzv_plugins.endpoints import is_only_local, require_name
@@ -34,6 +33,7 @@ from rdzv_plugins.options import WorkerStoreOptions, parse_options
 
 if TYPE_CHECKING:
     from rdzv_plugins.coordination import CoordinationBackend
+    from rdzv_plugins.elastic.places.places import Places
 
 logger = logging.getLogger(__name__)
 
@@ -137,11 +137,7 @@ def create_rendezvous(host: PluginHost, entry: Entry, request: Request, director
     request = _with_neighbours(host, entry, request)
     handler = _handler(created_by(entry, request), entry, request, host)
     local = meets_locally(request, entry.backend.meets_at)
-    preflight = None
-    if request.preflight:
-        from rdzv_plugins.assemble.node_preflight import NodePreflight  # most launches do not need it
-
-        preflight = NodePreflight(host, request, directories)
+    preflight = NodePreflight(host, request, directories) if request.preflight else None
     return Rendezvous(handler, host, request, local, preflight)
 
 
@@ -226,7 +222,18 @@ def _elastic(backend: CoordinationBackend, request: Request, host: PluginHost) -
 
     given = request.options
     options = given if isinstance(given, ElasticOptions) else with_token(request, _shared(ElasticOptions(), given))
-    return ElasticHandler(backend, request, options, lambda nodes: host.assign_ranks(request, nodes))
+    order = lambda nodes: host.assign_ranks(request, nodes)  # noqa: E731
+    return ElasticHandler(backend, request, options, order, places=_several(backend, request))
+
+
+def _several(backend: CoordinationBackend, request: Request) -> Places | None:
+    """The backend, if it is one that moves from one of several endpoints to another."""
+    if not isinstance(request.target, tuple):  # then nothing of that is imported
+        return None
+    from rdzv_plugins.elastic.places.places import Places
+
+    within = backend.within if isinstance(backend, CheckedCoordination) else backend
+    return within if isinstance(within, Places) else None
 
 
 def _shared(settings: Settings, given: Any) -> Settings:

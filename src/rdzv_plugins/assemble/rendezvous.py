@@ -1,19 +1,25 @@
-"""A node's part in its job's rendezvous: the backend's handler, with the hooks of plug-ins around each round."""
+"""A node's part in its job's rendezvous: the backend's handler, with the hooks of plug-ins around each round.
+
+With --preflight it tests itself before each round, and asks plug-ins; the handler acts on the results. If the backend's
+nodes do not decide together who takes part, that is decided here: a broken node ends.
+
+Jobs of several nodes at an endpoint that only this machine can reach are right only for agents on one machine. On each
+of several machines it is a different place, and an elastic job would train once on each.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Mapping, Sequence
 
-from rdzv_plugins.assemble.local_endpoint import warn_of_small_round
-from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.endpoints import Endpoint, is_only_local
+from rdzv_plugins.errors import PreflightFailed, UsageError
 from rdzv_plugins.host.manager import PluginHost
-from rdzv_plugins.interfaces import Outcome, RendezvousHandler, RendezvousInfo, Request
-
-if TYPE_CHECKING:
-    from rdzv_plugins.assemble.node_preflight import NodePreflight
+from rdzv_plugins.interfaces import NodeCheck, Outcome, RendezvousHandler, RendezvousInfo, Request
+from rdzv_plugins.preflight.checks import PLUGINS
 
 logger = logging.getLogger(__name__)
 
@@ -100,3 +106,76 @@ def _in_contract(info: RendezvousInfo) -> RendezvousInfo:
     from rdzv_plugins.torch_types.stores import in_contract
 
     return in_contract(info)
+
+
+_STEP_NODES = "SLURM_STEP_NUM_NODES"
+"""srun's variable for the number of machines on which it has started this command; the job may have more."""
+
+
+def meets_locally(request: Request, meets_at: str) -> bool:
+    """True if several nodes are to meet at one of them that no other machine can reach.
+
+    A service may be anywhere behind a loopback address: etcd's gateway or a tunnel has one on each machine.
+    """
+    return request.max_nodes > 1 and meets_at == "node" and is_only_local(request.endpoint)
+
+
+def refuse_on_several_machines(request: Request) -> None:
+    """Refuse a job that meets locally if it is known to have other machines. Raises ``UsageError``."""
+    machines = os.environ.get(_STEP_NODES, "")
+    if machines.isdecimal() and int(machines) > 1:
+        raise UsageError(
+            f"srun has started this command on {machines} machines, and {request.endpoint} is another "
+            "place on each of them: they could not meet",
+            remedy="Give --rdzv-endpoint=HOST:PORT, the same on all, with the first HOST that "
+            '`scontrol show hostnames "$SLURM_JOB_NODELIST"` prints. (For agents on one machine: srun --nodes=1.)',
+        )
+
+
+def warn_of_small_round(request: Request, nodes: int) -> None:
+    """Warn if a job that meets locally has formed a round with fewer nodes than it has room for."""
+    logger.warning(
+        "this round has %d of %d:%d nodes, and none on another machine can join it: there, %s is a job of its own. "
+        "Unless all are meant to be here, give the address of one machine on all: --rdzv-endpoint=HOST:PORT",
+        nodes,
+        request.min_nodes,
+        request.max_nodes,
+        request.endpoint,
+    )
+
+
+class NodePreflight:
+    """The preflight of a launch whose request asks for checks. For the agent's main thread."""
+
+    def __init__(self, host: PluginHost, request: Request, directories: Sequence[str]) -> None:
+        """``directories`` are those that this node writes to."""
+        self._host, self._request, self._directories = host, request, directories
+
+    def before(self, handler: RendezvousHandler) -> None:
+        """Make the checks that the request asks for, or let a handler that knows what follows make them before a round.
+
+        Raises ``PreflightFailed``, or as the hook ``rdzv_preflight``.
+        """
+        if handler.check_by(self._checks):
+            return
+        checks = self._checks()
+        for each in checks:
+            if each.verdict == "warning":
+                logger.warning("--preflight: %s: %s", each.name, each.text)
+        if broken := [f"{each.name}: {each.text}" for each in checks if each.verdict == "broken"]:
+            raise PreflightFailed(
+                f"run {self._request.run_id!r}: this node is broken: {'; '.join(broken)}",
+                remedy=f"Repair or replace it. Backend {self._request.backend!r} can leave out no node.",
+            )
+
+    def _checks(self) -> list[NodeCheck]:
+        from rdzv_plugins.preflight.own_node import checks_of
+
+        began = time.monotonic()
+        checks = checks_of(self._request.preflight, self._directories)
+        if PLUGINS in self._request.preflight:
+            checks += self._host.preflight(self._request)
+        for each in checks:
+            logger.debug("--preflight: %s %s: %s", each.verdict, each.name, each.text or each.value)
+        logger.info("--preflight: this node has tested itself in %.1f s", time.monotonic() - began)
+        return checks

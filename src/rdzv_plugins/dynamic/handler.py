@@ -38,12 +38,10 @@ from rdzv_plugins.interfaces import (
     TellEvent,
 )
 from rdzv_plugins.kvstore.sockets.reach import default_address
-from rdzv_plugins.kvstore.tcpstore.watch import KeyWatch
+from rdzv_plugins.kvstore.tcpstore.plain_client import KeyWatch
 from rdzv_plugins.rounds import exit_barrier
-from rdzv_plugins.rounds.ends import ended_error, parse_outcome
-from rdzv_plugins.rounds.job_record import JobRecord
+from rdzv_plugins.rounds.ends import JobRecord, ended_error, parse_outcome, stay_while
 from rdzv_plugins.rounds.settings_check import compare, refusal, signed, wanted
-from rdzv_plugins.rounds.staying import stay_while
 from rdzv_plugins.rounds.worker_stores import WorkerStores
 from rdzv_plugins.torch_types.errors import as_torch
 from rdzv_plugins.torch_types.stores import OfTorch

@@ -11,7 +11,7 @@ import threading
 
 from torch.distributed import DistError, PrefixStore, TCPStore
 
-from rdzv_plugins.kvstore.tcpstore.watch import KeyWatch
+from rdzv_plugins.kvstore.tcpstore.plain_client import KeyWatch
 from rdzv_plugins.plain_text import printable
 
 logger = logging.getLogger(__name__)

@@ -1,6 +1,7 @@
 """The elastic rendezvous over any coordination backend: a node's side (``handler``) and the leader's (``leading``).
 
-Begin with ``keys`` (all that nodes tell each other), ``leading.membership`` (the leader's state machine) and
-``joining`` (a node's side). A node's side is a ``link`` (its session), a ``view`` (what it has been told), ``myself``
-(what it says), and the stages of a round: ``joining``, ``round_store``, ``holding``, ``losses``, ``leaving``.
+Begin with ``keys`` (all that nodes tell each other), ``joining`` (a node's side of a round), ``leading.membership``
+(the leader's state machine) and ``round_store``. A node's side is its ``contact`` with the service, which ``link``
+keeps, a ``view`` (what it has been told), ``myself`` (what it says), its ``own_round``, and what it does: ``joining``,
+``losses``, ``leaving``, ``asking``.
 """

@@ -1,24 +1,41 @@
-"""Asking all nodes of a run, through the session of one of them or from outside: two writes and a watch.
+"""Questions to all nodes of a run, through the session of one of them or from outside, and the nodes' answers.
 
-The member keys say who is in the job, so a node that does not answer can be named.
+A question is a key of the asker's session, so it disappears when the asker does, whatever happened to it; then each
+node deletes its answer. No answer is written to a question that has gone. The member keys say who is in the job, so a
+node that does not answer can be named.
+
+Values are JSON, answers compressed and split into parts: a service need not accept more than some kilobytes in one
+value. Anyone who reaches the service can write such a key, so everything that is read has limits: no question or answer
+costs its reader more than some megabytes, whatever it contains.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import json
+import logging
+import re
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.contact import Contact
 from rdzv_plugins.elastic.insisting import patience
 from rdzv_plugins.elastic.keys import Assignment, Member, readable
-from rdzv_plugins.elastic.question_wire import MOST_PARTS, is_part, is_whole, pack_question, unpack_answer
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.plain_text import printable
-from rdzv_plugins.questions import NodeAnswer
-from rdzv_plugins.runtime import SYSTEM, Runtime
+from rdzv_plugins.questions import Answer, NodeAnswer, Question, UnknownKind
+from rdzv_plugins.runtime import SYSTEM, Empty, Runtime
+
+if TYPE_CHECKING:
+    import threading
+    from queue import Queue
+
+logger = logging.getLogger(__name__)
+
 
 _TTL_S = 10.0
 
@@ -162,3 +179,247 @@ def _answer(node: _Node, timeout: float) -> NodeAnswer:
         silent = True
         problem = f"has not answered within {timeout:g} s: its agent is stopped, or its machine is too busy"
     return NodeAnswer(node.rank, node.host, node.pid, answer, printable(problem), silent)
+
+
+_THREADS = 4
+"""How many questions are answered at the same time, so that a slow one holds up no other asker."""
+_WAITING = 32
+"""How many questions may wait for a thread; beyond that, the oldest are left unanswered."""
+
+
+@dataclass
+class _Asked:
+    """A question that is being asked, and the keys that were written for it."""
+
+    question: Question
+    key: KeyValue
+    gone: threading.Event
+    written: list[str] = field(default_factory=list)
+
+
+class ElasticQuestions:
+    """Implements ``Questions``, asked and answered in the session that the node has. Thread-safe."""
+
+    def __init__(self, contact: Contact, node_id: str, runtime: Runtime) -> None:
+        self._contact, self._node_id, self._runtime = contact, node_id, runtime
+        self._answer: Answer | None = None
+        self._lock = self._runtime.Lock()
+        self._asked: dict[str, _Asked] = {}
+        self._waiting: Queue[Callable[[], None]] = self._runtime.Queue(_WAITING)
+        self._threads = 0
+        self._left: list[str] = []
+        """Keys of answers to questions that have gone; they are to be deleted."""
+
+    def ask(self, kind: str, arguments: Mapping[str, Any], timeout: float) -> list[NodeAnswer]:
+        session = self._contact.session
+        if session is None:
+            raise ConnectionLost("there is no session with the rendezvous now")
+        return ask(session, kind, arguments, timeout, self._runtime)
+
+    def answer_with(self, answer: Answer) -> None:
+        self._answer = answer
+
+    def hear(self, event: Event) -> None:
+        """Take note that a question's key was written or has gone. Called on the watch's thread; returns at once."""
+        id_ = event.key.removeprefix(keys.ASKED)
+        if event.value is None:
+            with self._lock:
+                asked = self._asked.pop(id_, None)
+                if asked is not None:
+                    asked.gone.set()
+                    self._forget(asked)
+            if asked is not None:
+                self._soon(self._clean)
+            return
+        try:
+            question = unpack_question(id_, event.value)
+        except ValueError as error:
+            logger.debug("key %s: %s", printable(event.key), error)
+            return
+        asked = _Asked(question, KeyValue(event.key, event.value, event.revision), self._runtime.Event())
+        with self._lock:
+            # questions that went while there was no session are not reported: the oldest make room
+            old = [self._asked.pop(each) for each in list(self._asked)[: max(0, len(self._asked) + 1 - _WAITING)]]
+            self._asked[id_] = asked
+            for each in old:
+                each.gone.set()
+                self._forget(each)
+        self._soon(lambda: self._reply(asked))
+
+    def _soon(self, task: Callable[[], None]) -> None:
+        with self._lock:
+            while self._waiting.full():  # as above, the oldest makes room: whoever asks now is to be answered
+                with contextlib.suppress(Empty):
+                    self._waiting.get_nowait()
+                logger.debug("too many questions at once")
+            self._waiting.put_nowait(task)
+            if self._threads == _THREADS:
+                return
+            self._threads += 1
+            name = f"rdzv-answers-{self._threads}"
+        self._runtime.Thread(target=self._run, name=name).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                task = self._waiting.get(timeout=1.0)
+            except Empty:  # questions are rare: no thread waits for them
+                with self._lock:
+                    if self._waiting.empty():
+                        self._threads -= 1
+                        return
+                continue
+            try:
+                try:
+                    task()
+                finally:  # the task that was to do so may have been dropped to make room
+                    self._clean()
+            except (ConnectionLost, TimeoutError) as error:
+                logger.debug("a question was not answered: %s", error)
+            except Exception:  # the next question must still be answered
+                logger.warning("a question was not answered", exc_info=True)
+
+    def _reply(self, asked: _Asked) -> None:
+        if asked.gone.is_set():
+            return
+        parts = self._parts(asked.question)
+        session = self._contact.wait_session()
+        if session is None:
+            return
+        prefix = f"{keys.ANSWERS}{asked.question.id}/{self._node_id}/"
+        tried: list[str] = []
+        try:
+            for name, part in parts.items():  # one by one: together they may exceed the limit of a request
+                with self._lock:
+                    if asked.gone.is_set():
+                        break
+                    asked.written.append(prefix + name)
+                    tried.append(prefix + name)
+                written = session.put({prefix + name: part}, ephemeral=True, guard=asked.key, timeout=patience(session))
+                if written is None:
+                    break
+        finally:
+            with self._lock:
+                if asked.gone.is_set():  # a key deleted in the meantime may have been written again after that
+                    asked.written = tried
+                    self._forget(asked)
+
+    def _parts(self, question: Question) -> dict[str, bytes]:
+        kind = printable(question.kind, 40)
+        unknown = (
+            f"it does not know questions of kind {kind!r}: it was started by plain torchrun, or is of another version"
+        )
+        if self._answer is None:
+            return pack_problem(unknown)
+        try:
+            return pack_answer(self._answer(question))
+        except UnknownKind:
+            return pack_problem(unknown)
+        except TooLarge as error:
+            return pack_problem(f"its answer is too large: {error}")
+        except Exception as error:
+            logger.debug("while answering a question of kind %s", kind, exc_info=True)
+            return pack_problem(f"its agent met an error: {type(error).__name__}: {error}")
+
+    def _forget(self, asked: _Asked) -> None:
+        """Have its answers deleted. The caller holds the lock."""
+        self._left += asked.written
+        asked.written = []
+
+    def _clean(self) -> None:
+        with self._lock:
+            left, self._left = self._left, []
+        session = self._contact.wait_session() if left else None
+        if session is not None:
+            with contextlib.suppress(ConnectionLost, TimeoutError):  # they disappear with the session
+                session.delete(left, timeout=patience(session))
+
+
+PART_BYTES = 48 * 2**10
+MOST_PARTS = 64
+MOST_BYTES = 32 * 2**20
+"""The most bytes of an answer, unpacked."""
+_QUESTION_BYTES = 16 * 2**10
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class TooLarge(ValueError):
+    """An answer is too large to be sent."""
+
+
+def pack_question(kind: str, arguments: Mapping[str, Any]) -> bytes:
+    """The value of a question's key."""
+    return json.dumps({"kind": kind, "arguments": dict(arguments)}).encode()
+
+
+def unpack_question(id_: str, value: bytes) -> Question:
+    """Reverse ``pack_question``. Raises ``ValueError``."""
+    if not _ID.fullmatch(id_) or len(value) > _QUESTION_BYTES:
+        raise ValueError("not a question: its id, or its length")
+    data = _parse(value)
+    kind, arguments = data.get("kind"), data.get("arguments")
+    if not isinstance(kind, str) or not isinstance(arguments, dict):
+        raise ValueError("not a question")
+    return Question(id_, kind, arguments)
+
+
+def pack_answer(answer: Any) -> dict[str, bytes]:
+    """The parts of an answer by name. Raises ``TooLarge``, and whatever ``json`` raises for what is not JSON."""
+    plain = json.dumps({"answer": answer}).encode()
+    packed = zlib.compress(plain)
+    parts = [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]
+    if len(parts) > MOST_PARTS or len(plain) > MOST_BYTES:
+        raise TooLarge(f"it has {len(plain) / 2**20:.0f} MiB")
+    return _named(parts)
+
+
+def pack_problem(problem: str) -> dict[str, bytes]:
+    """Like ``pack_answer``, for a node that has no answer."""
+    return _named([zlib.compress(json.dumps({"problem": problem[:1000]}).encode())])
+
+
+def is_part(name: str, value: bytes) -> bool:
+    """Whether ``value`` can be a part of an answer under this name."""
+    number, _, of = name.partition(".")
+    if len(value) > PART_BYTES or not (number.isdecimal() and of.isdecimal()) or len(name) > 8:
+        return False
+    return int(number) < int(of) <= MOST_PARTS
+
+
+def is_whole(parts: Mapping[str, bytes]) -> bool:
+    """Whether all parts of an answer are there."""
+    counts = {name.partition(".")[2] for name in parts}
+    return len(counts) == 1 and len(parts) == int(counts.pop())
+
+
+def unpack_answer(parts: Mapping[str, bytes]) -> tuple[Any, str]:
+    """The answer from all its ``parts``, and the problem, which is empty if there is an answer.
+
+    Raises ``ValueError``.
+    """
+    unpacking = zlib.decompressobj()
+    packed = b"".join(value for _, value in sorted(parts.items(), key=lambda each: int(each[0].partition(".")[0])))
+    try:
+        plain = unpacking.decompress(packed, MOST_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"it cannot be unpacked: {error}") from None
+    if not unpacking.eof:
+        raise ValueError("it is too large, or not whole")
+    data = _parse(plain)
+    if "answer" not in data:
+        return None, str(data.get("problem") or "it has no answer")
+    return data["answer"], ""
+
+
+def _named(parts: Sequence[bytes]) -> dict[str, bytes]:
+    return {f"{number}.{len(parts)}": part for number, part in enumerate(parts)}
+
+
+def _parse(value: bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(value)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(data, dict):
+        raise ValueError("it is no JSON object")
+    return data

@@ -74,7 +74,7 @@ def validate(request: Request) -> Endpoint | tuple[Endpoint, ...]:
     if isinstance(request.options, EndpointOptions):
         _validate_limits(request, request.options)
     found = meeting_places(request)
-    if isinstance(found, tuple) and getattr(request.options, "is_host", None):
+    if isinstance(found, tuple) and isinstance(request.options, EndpointOptions) and request.options.is_host:
         raise UsageError(
             f"--rdzv-conf: is_host=true does not say which of {len(found)} places this node is to serve",
             remedy="Leave it out: a node serves the place whose address is its own. is_host=false serves none.",

@@ -9,31 +9,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rdzv_plugins import errors
 from rdzv_plugins.certificates import certificates_of
-from rdzv_plugins.coordination import CoordinationBackend, KeyValue
-from rdzv_plugins.elastic import farewell, keys
-from rdzv_plugins.elastic.background import Background
-from rdzv_plugins.elastic.cut_off import CutOff
-from rdzv_plugins.elastic.ended import raise_if_ended
-from rdzv_plugins.elastic.holding import RoundHolding
-from rdzv_plugins.elastic.insisting import patience
+from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue
+from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.asking import ElasticQuestions
+from rdzv_plugins.elastic.contact import Contact
+from rdzv_plugins.elastic.insisting import Background, patience
 from rdzv_plugins.elastic.joining import Joining
-from rdzv_plugins.elastic.keeping import Keeping
-from rdzv_plugins.elastic.leading.ranks import Order
+from rdzv_plugins.elastic.leading.placement import Order
 from rdzv_plugins.elastic.leaving import Leaving
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.liveness.leader_watch import WATCHERS, LeaderWatch
+from rdzv_plugins.elastic.liveness.listener import OwnPort
 from rdzv_plugins.elastic.losses import Losses
-from rdzv_plugins.elastic.milestones import Milestones
 from rdzv_plugins.elastic.myself import Myself, new_member
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.questions import ElasticQuestions
+from rdzv_plugins.elastic.own_round import Keeping, NodeContext, OwnRound, RoundHolding
 from rdzv_plugins.elastic.reports import what_is_waited_for
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.settings import settings_of
-from rdzv_plugins.elastic.view import View
+from rdzv_plugins.elastic.view import Milestones, View, raise_if_ended
+from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.interfaces import (
     Failure,
     NodeCheck,
@@ -46,8 +45,10 @@ from rdzv_plugins.interfaces import (
 )
 from rdzv_plugins.job_token import token_of
 from rdzv_plugins.rounds.ends import parse_failure, to_json
-from rdzv_plugins.rounds.joining_again import must_join_again
 from rdzv_plugins.runtime import SYSTEM, Runtime
+
+if TYPE_CHECKING:
+    from rdzv_plugins.elastic.places.places import Places
 
 logger = logging.getLogger(__name__)
 
@@ -64,57 +65,60 @@ class ElasticHandler(RendezvousHandler):
         *,
         runtime: Runtime = SYSTEM,
         store: type[RoundStore] = RoundStore,
+        places: Places | None = None,
     ) -> None:
-        """``store`` makes what serves and reaches the workers' stores."""
-        self._backend, self._request, self._options = backend, request, options
-        self._view = View(self._told, runtime)
-        self._milestones = Milestones(self._view, runtime)
-        me = new_member(request, runtime, serves=backend.hosts_service)
-        self._link = Link(
+        """``store`` makes what serves and reaches the workers' stores. ``places``: the backend's several endpoints."""
+        self._backend, self._request = backend, request
+        me, port = new_member(request, runtime, serves=backend.hosts_service), OwnPort(request.local_addr, runtime)
+        self._view = view = View(self._told, self._asked, runtime)
+        # another place serves as soon as the lost one may be left
+        outage_timeout = options.outage_timeout + (places.leaves_within if places is not None else 0.0)
+        self._contact = contact = Contact(request, outage_timeout, view, port.note_outage, runtime)
+        self._self = myself = Myself(me, contact, runtime)
+        self._round = own = OwnRound(view, contact, myself)
+        self._keeping = Keeping(view, own, myself, runtime)
+        self._port = port
+        self._leader_watch = LeaderWatch(
+            self._leader_gone, self._share_outage, runtime, until_proved=places is not None
+        )
+        carrying = None
+        if places is not None:
+            from rdzv_plugins.elastic.places.carrying import Carrying
+
+            carrying = Carrying(places, myself, port)
+        self._link = link = Link(
             backend,
             request,
             options,
-            self._view,
+            view,
+            contact,
+            myself,
+            self._keeping,
             order,
-            me=me,
             settings=settings_of(request, backend.name, options, me.host, runtime),
-            on_outage=lambda lasts: self._joining.note_outage(lasts),
             on_waits=self._share_outage,
+            carrying=carrying,
+            on_move=self._leader_watch.start_again,
             runtime=runtime,
         )
-        self._self = Myself(me, self._link, runtime)
-        self.questions = ElasticQuestions(self._link, me.node_id, runtime)
-        self._view.on_asked = self.questions.answering.hear
+        self.questions = self._questions = ElasticQuestions(contact, me.node_id, runtime)
+        self.holding: RoundHolding = RoundHolding(contact, view, own, options.ttl, runtime)
         self._store = store(
             options,
-            lambda *lost: self._cut_off.tell(*lost),
+            self._cut_off,
             runtime,
+            session_lives=self.holding.session_lives,
             token=token_of(request),
             run_id=request.run_id,
             several=request.max_nodes > 1,
             tls=certificates_of(request),
         )
-        self._joining = Joining(
-            request, options, self._view, self._link, self._self, self._store, self._milestones, runtime
-        )
-        self.holding: RoundHolding = RoundHolding(self._link, self._view, self._joining, options.ttl, runtime)
-        self._store.session_lives = self.holding.session_lives
-        if self._link.places is not None:
-            from rdzv_plugins.elastic.places.carrying import Carrying
-
-            self._joining.carry(Carrying(self._link.places, self._self), self._forget_leader)
+        self._milestones = Milestones(view, runtime)
         self._in_background = Background(request.run_id, runtime)
-        self._cut_off = CutOff(self._view, self._joining, self._self, self._store, self._in_background, runtime)
-        self._losses = Losses(
-            request, options.ttl, self._view, self._link, self._self, self._joining, self._cut_off, runtime
-        )
-        self._leaving = Leaving(
-            request, options.linger, self._view, self._link, self._self, self._joining, self._store, runtime
-        )
-        self._keeping = self._link.keeping = Keeping(self._view, self._joining, self._self, runtime)
-        self._leader_watch = LeaderWatch(
-            self._leader_gone, self._share_outage, runtime, until_proved=self._link.places is not None
-        )
+        node = NodeContext(request, options, view, contact, myself, own, self._store, runtime)
+        self._joining = Joining(node, link, port, self._milestones, carrying)
+        self._losses = Losses(node, self._in_background)
+        self._leaving = Leaving(node, link)
         self._restarts: dict[int, str] = {}
         self._working = False  # the agent has begun to ask about its workers
         self._saying = runtime.Lock()
@@ -143,31 +147,31 @@ class ElasticHandler(RendezvousHandler):
         return int(self.must_rejoin())
 
     def must_rejoin(self) -> bool:
-        return self._joining.must_rejoin()
+        return self._round.must_rejoin()
 
     def raise_if_ended(self) -> None:
-        raise_if_ended(self._view, self._link.problem, self._request)
+        raise_if_ended(self._view, self._contact.problem, self._request)
 
     def note_failure(self, failure: Failure) -> None:
-        session = self._link.session
+        session = self._contact.session
         if session is not None:
-            key = f"{keys.FAILURES}{self._joining.round}"
+            key = f"{keys.FAILURES}{self._round.number}"
             session.create(key, to_json(failure).encode(), timeout=patience(session))
 
     def first_failure(self) -> Failure | None:
-        session = self._link.session
+        session = self._contact.session
         if session is None:
             return None
-        key = f"{keys.FAILURES}{self._joining.round}"
+        key = f"{keys.FAILURES}{self._round.number}"
         held, _ = session.list(key, timeout=patience(session))
         return next((parse_failure(kv.value) for kv in held if kv.key == key), None)
 
     def count_restart(self, note: str) -> Sequence[str]:
         """Count a restart in the service. Tells one that has lost its memory what this node knows."""
-        session, mine = self._link.session, self._restarts
+        session, mine = self._contact.session, self._restarts
         if session is None:
             raise errors.ConnectionLost("there is no session with the rendezvous now")
-        mine.setdefault(self._joining.round, note)
+        mine.setdefault(self._round.number, note)
         held, _ = session.list(keys.RESTARTS, timeout=patience(session))
         known = keys.restarts_of(held)
         for round_ in sorted(mine.keys() - known.keys()):
@@ -184,11 +188,11 @@ class ElasticHandler(RendezvousHandler):
         return True
 
     def waits_for(self) -> str:
-        return what_is_waited_for(self._view, self._request, self._joining.behind)
+        return what_is_waited_for(self._view, self._request, self._round.behind)
 
     def note_done(self) -> None:
         """Note that this node's workers have all succeeded; it still waits for those of the others."""
-        self._self.say(done=self._joining.round)
+        self._self.say(done=self._round.number)
 
     def note_leaving(self, reason: str) -> None:
         """Note that this node is about to stop its workers and leave.
@@ -201,17 +205,7 @@ class ElasticHandler(RendezvousHandler):
         return self._losses.peer_lost()
 
     def working_peers(self) -> Sequence[str]:
-        session = self._link.session
-        if not self._joining.round:
-            return ()
-        try:
-            there = farewell.others(session, self._self.me.node_id) if session is not None else None
-        except (TimeoutError, errors.RdzvError) as error:
-            logger.debug("could not ask who works: %s", error)
-            there = None
-        if there is None:  # an outage says nothing of the others, and ends by itself
-            return ["nodes that nobody can ask for now"]
-        return [each.name for each in there if each.reached == self._joining.round and farewell.works(each)]
+        return self._leaving.working_peers()
 
     # a round that has lost a node is over: peer_lost tells it, and lost_peers has nothing to add
 
@@ -226,11 +220,11 @@ class ElasticHandler(RendezvousHandler):
         self._leader_watch.close()
         self._link.close()
         self._store.shutdown()
-        self._joining.close()  # last: this node's own port stays open as long as the session may live
+        self._port.close()  # last: this node's own port stays open as long as the session may live
         return True
 
     def worker_env(self) -> Mapping[str, str]:
-        return self._store.environment | {"RDZV_ROUND": str(self._joining.round)}
+        return self._store.environment | {"RDZV_ROUND": str(self._round.number)}
 
     def next_rendezvous(self) -> RoundInfo:
         """Join the next round and block until it is complete.
@@ -272,20 +266,26 @@ class ElasticHandler(RendezvousHandler):
         self._watch_leader()
         self._end_vain_waits()
         over = view.over.number
-        if over == self._joining.round > 0 and not self._joining.active:
+        if over == self._round.number > 0 and not self._round.is_joining:
             self._say_over()
             if not self._working:  # agents may be waiting in the store for a lost one: do not let them wait in vain
                 self._in_background(f"close {over}", lambda: self._store.close(over))
         # a node that is refused has no session yet: it ends with an error of its own
-        if view.notice.text != self._said_notice and self._link.session is not None:
+        if view.notice.text != self._said_notice and self._contact.session is not None:
             self._said_notice = view.notice.text
             logger.warning("%s", view.notice.text)
         place = view.assignment
         asked = view.probe.number > self._self.me.alive and not view.probe.answered
         if asked and place is not None and view.probe.round == place.round:
             self._in_background("alive", lambda: self._self.say(alive=view.probe.number))
-        if not view.has_leader and not self._joining.active and self._joining.round:
+        if not view.has_leader and not self._round.is_joining and self._round.number:
             self._in_background("lead", self._link.campaign)
+
+    def _asked(self, event: Event) -> None:
+        self._questions.hear(event)
+
+    def _cut_off(self, round_: int, why: str) -> None:
+        self._losses.cut_off(round_, why)
 
     def _watch_leader(self) -> None:
         """Have some nodes of the round watch the leader's process, and take the lead when it is gone. Any thread."""
@@ -298,26 +298,21 @@ class ElasticHandler(RendezvousHandler):
         """A node that this one watches waits for the service. Needs something of it at once, too: the outage is one."""
         self._in_background("share outage", self._self.say)
 
-    def _forget_leader(self) -> None:
-        """Start again: this node goes to another place, where what it has seen of others proves nothing."""
-        self._leader_watch.start_again()  # first: anything reported before this counts at the place where it was seen
-        self._link.moved()
-
     def _watched_leader(self) -> KeyValue | None:
-        place = self._joining.place
+        place = self._round.place
         if self._link.places is not None:  # from the start: two nodes need the proof
             place = self._view.assignment or place
         return self._view.leader if place is not None and 0 <= place.rank < WATCHERS else None
 
     def _end_vain_waits(self) -> None:
         """End this agent's waits in its round's store if what they wait for can no longer come. Any thread."""
-        if not self._joining.active and (reason := self._why_in_vain()):
-            self._store.interrupt(self._joining.round, reason)
+        if not self._round.is_joining and (reason := self._why_in_vain()):
+            self._store.interrupt(self._round.number, reason)
 
     def _why_in_vain(self) -> str:
-        declared, ended, round_ = self._view.round, self._view.ended, self._joining.round
-        if self._link.problem is not None:
-            return str(self._link.problem)
+        declared, ended, round_ = self._view.round, self._view.ended, self._round.number
+        if self._contact.problem is not None:
+            return str(self._contact.problem)
         if ended is not None and ended.end != "done":
             return f"the job has ended: {ended.reason}"
         if not self.must_rejoin():
@@ -332,7 +327,7 @@ class ElasticHandler(RendezvousHandler):
         """Say once why the round that this node was in is over. Any thread."""
         over = self._view.over
         with self._saying:
-            if not self._said_over < over.number == self._joining.round:
+            if not self._said_over < over.number == self._round.number:
                 return
             self._said_over = over.number
         logger.info("round %d is over: %s", over.number, over.reason)

@@ -1,4 +1,7 @@
-"""Requests that have to complete, and the outage while the service does not do them, which has one deadline."""
+"""Requests that have to complete, and the outage while the service does not do them, which has one deadline.
+
+Requests that the thread that finds them due (a watch's or a proxy's) cannot wait for are made in the background.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ import math
 from collections.abc import Callable
 from typing import TypeVar
 
+from rdzv_plugins import errors
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.errors import Compacted, ConnectionLost, RdzvError
 from rdzv_plugins.runtime import Runtime
-from rdzv_plugins.timing import EVERY_S
+from rdzv_plugins.timing import EVERY_S, growing
 
 logger = logging.getLogger(__name__)
+
 
 T = TypeVar("T")
 
@@ -30,6 +35,11 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 2.0
 def patience(session: Session) -> float:
     """Seconds to allow for one request: less than a session's life, so that a caller who insists learns of its end."""
     return min(session.ttl, _LONGEST_S)
+
+
+def known_until(session: Session, unknown: float) -> float:
+    """``Session.known_until``, or ``unknown`` of a session that cannot tell."""
+    return float(getattr(session, "known_until", unknown))
 
 
 class Outage:
@@ -132,7 +142,7 @@ class Outage:
         Raises ``ConnectionLost`` at the latest when the session ends or this node gives up; ``Compacted``; a refusal if
         the job has not begun; and the last error if it was not done ``until`` then (``clock.now``).
         """
-        first, pause = self._runtime.now(), _FIRST_PAUSE_S
+        first, pauses = self._runtime.now(), growing(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while True:
             asked, most = self._runtime.now(), patience(session)
             if until < math.inf:  # it is small: an outage is noticed the sooner
@@ -152,8 +162,47 @@ class Outage:
                 if self._runtime.now() >= until - _SLACK_S:
                     raise
                 if refused:
-                    self._runtime.sleep(min(pause, max(0.0, until - self._runtime.now())))
-                    pause = min(1.5 * pause, _LONGEST_PAUSE_S)
+                    self._runtime.sleep(min(next(pauses), max(0.0, until - self._runtime.now())))
             else:
                 self.over()
                 return answer
+
+
+class Background:
+    """Runs tasks on threads of their own, those of one kind one after the other. Thread-safe.
+
+    Of those that have to wait for one of their kind, only the newest is done: a service that is slow to answer is not
+    asked the more often the more there is to hear. An outage ends a task; errors are logged.
+    """
+
+    def __init__(self, run_id: str, runtime: Runtime) -> None:
+        self._run_id, self._runtime = run_id, runtime
+        self._lock = self._runtime.Lock()
+        self._next: dict[str, Callable[[], object] | None] = {}
+        """For each kind of which a task runs: the one that follows."""
+
+    def __call__(self, kind: str, task: Callable[[], object]) -> None:
+        with self._lock:
+            runs = kind in self._next
+            self._next[kind] = task if runs else None
+        if not runs:
+            self._runtime.Thread(target=self._run, name="rdzv-elastic", args=(kind, task)).start()
+
+    def _run(self, kind: str, task: Callable[[], object]) -> None:
+        due: Callable[[], object] | None = task
+        while due is not None:
+            self._do(due)
+            with self._lock:
+                due = self._next.pop(kind)
+                if due is not None:
+                    self._next[kind] = None
+
+    def _do(self, task: Callable[[], object]) -> None:
+        try:
+            task()
+        except (errors.ConnectionLost, TimeoutError) as error:
+            logger.debug("in the background: %s", error)
+        except errors.RdzvError as error:
+            logger.warning("run %s: %s", self._run_id, error)
+        except Exception:  # what follows must still be done
+            logger.exception("run %s: a task in the background has failed; please report it", self._run_id)

@@ -1,4 +1,9 @@
-"""How a node gets into a round: it says that it is waiting, does what the leader tells it, and learns its place."""
+"""How a node gets into a round: it says that it is waiting, does what the leader tells it, and learns its place.
+
+A node that wants to enter a round that is at work without it dials that round's workers' store first. Only once it has
+reached the store is the round ended for its sake: a node that is behind a firewall or stands still costs the working
+nodes nothing. It tries again by itself, with growing pauses, and only speaks up when something has changed.
+"""
 
 from __future__ import annotations
 
@@ -10,100 +15,53 @@ from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins import errors
 from rdzv_plugins.coordination import Session
-from rdzv_plugins.elastic.ended import is_finishing, raise_if_ended, raise_if_not_needed
-from rdzv_plugins.elastic.keys import MOST_CHECKS, Assignment, Checked
-from rdzv_plugins.elastic.knocking import Knocking
+from rdzv_plugins.elastic.keys import MOST_CHECKS, Assignment, Checked, Round
 from rdzv_plugins.elastic.leading.quorum import seat_of
 from rdzv_plugins.elastic.link import Link
-from rdzv_plugins.elastic.liveness.listener import Listener
+from rdzv_plugins.elastic.liveness.listener import OwnPort
 from rdzv_plugins.elastic.liveness.peer import name_of
-from rdzv_plugins.elastic.milestones import Milestones
-from rdzv_plugins.elastic.myself import Myself
-from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.rank_table import log_rank_table
-from rdzv_plugins.elastic.reports import Reports, kind_of_waiting, remedy_for_timeout, what_is_waited_for
-from rdzv_plugins.elastic.round_store import RoundStore
-from rdzv_plugins.elastic.view import View
-from rdzv_plugins.endpoints import is_loopback_address
-from rdzv_plugins.interfaces import NodeCheck, Request, RoundEvent
+from rdzv_plugins.elastic.own_round import NodeContext
+from rdzv_plugins.elastic.reports import (
+    Reports,
+    kind_of_waiting,
+    log_rank_table,
+    remedy_for_timeout,
+    what_is_waited_for,
+)
+from rdzv_plugins.elastic.view import Milestones, is_finishing, raise_if_ended, raise_if_not_needed
+from rdzv_plugins.endpoints import Endpoint, is_loopback_address
+from rdzv_plugins.errors import EndpointUnreachable
+from rdzv_plugins.interfaces import NodeCheck, RoundEvent
 from rdzv_plugins.kvstore.sockets.reach import default_address
-from rdzv_plugins.runtime import Runtime
 
 if TYPE_CHECKING:
     from rdzv_plugins.elastic.places.carrying import Carrying
 
 logger = logging.getLogger(__name__)
 
-_PART_S = 5.0
+_ATTEMPT_S = 1.0
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 30.0
 
 
 class Joining:
-    """Takes this node into a round. Called by one thread; any thread may read its attributes."""
+    """Takes this node into a round. Called by one thread."""
 
     def __init__(
-        self,
-        request: Request,
-        options: ElasticOptions,
-        view: View,
-        link: Link,
-        myself: Myself,
-        store: RoundStore,
-        milestones: Milestones,
-        runtime: Runtime,
+        self, node: NodeContext, link: Link, port: OwnPort, milestones: Milestones, carrying: Carrying | None = None
     ) -> None:
-        self._runtime = runtime
-        self._request, self._options, self._view, self._link = request, options, view, link
-        self._self, self._store, self._milestones = myself, store, milestones
-        self._knocking = Knocking(request, myself, store.patience, store.attempt, runtime)
+        """``carrying``: there are several places, and this takes what binds the node from one to another."""
+        self._request, self._options, self._view, self._runtime = node.request, node.options, node.view, node.runtime
+        self._contact, self._self, self._round, self._store = node.contact, node.myself, node.round, node.store
+        self._link, self._port, self._milestones, self._carrying = link, port, milestones, carrying
+        self._knocking = Knocking(node)
         self._checks: Callable[[], Sequence[NodeCheck]] | None = None
         self._checked = 0
         """The newest round that was over when this node tested itself."""
-        self._listener: Listener | None = None
-        self._carrying: Carrying | None = None
-        self._on_move: Callable[[], None] = lambda: None
+        self._is_spare = False
+        """True once this node has waited as a spare while a round worked."""
         self._retry_at = math.inf
         """When to take the next step if nothing is heard before, in the monotonic clock's seconds."""
-        self.active = False
-        self.is_spare = False
-        """True once this node has waited as a spare while a round worked."""
-        self.opened = 0
-        """Which of the link's sessions this node's round belongs to."""
-        self.round = 0
-        """The last round that was complete with this node in it."""
-        self.place: Assignment | None = None
-        """This node's place in its last complete round."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether this node has to join again: its round does not go on, or the service reports a different one."""
-        declared = self._view.round
-        if declared.number != self.round or self.place is None:
-            return declared.number > 0
-        return declared.state == "over" or self._is_another
-
-    @property
-    def _is_another(self) -> bool:
-        """Whether a service that has lost its memory has given the number of this node's round to another one."""
-        declared, place = self._view.round, self.place
-        if declared.number != self.round or declared.state != "complete" or place is None:
-            return False
-        theirs = declared.master_addr, declared.master_port, declared.begun
-        return theirs != (place.master_addr, place.master_port, place.begun)
-
-    @property
-    def behind(self) -> int:
-        """The number up to which rounds are behind this node once it waits for another."""
-        return self.round - self._is_another
-
-    @property
-    def is_unconfirmed(self) -> bool:
-        """Whether the service has lost its memory and it is not yet known if its round goes on."""
-        return self._view.round.number == 0 < self.round
-
-    def must_rejoin(self) -> bool:
-        """Whether this node has to leave its round: that is over, the node is cut off, or the session is newer."""
-        cut_off = self._self.me.cut_off == self.round > 0
-        return self.is_over or cut_off or self._link.opened != self.opened
 
     def next_place(self) -> Assignment:
         """Leave the last round and block until another is complete.
@@ -112,38 +70,41 @@ class Joining:
         """
 
         def facts() -> str:
-            return what_is_waited_for(self._view, self._request, self.behind)
+            return what_is_waited_for(self._view, self._request, self._round.behind)
 
         reports = Reports(facts, live=self._request.max_nodes > 1, runtime=self._runtime)
-        self.active = True
         try:
-            return self._join(self._runtime.monotonic() + self._options.join_seconds, reports, facts)
+            with self._round.joining():
+                return self._join(self._runtime.monotonic() + self._options.join_seconds, reports, facts)
         finally:
-            self.active = False
             reports.end()
 
     def _join(self, deadline: float, reports: Reports, facts: Callable[[], str]) -> Assignment:
-        if self._link.opened == 0:
+        if self._contact.opened == 0:
             self._link.open(self._options.join_seconds)
-        fresh: dict[str, Any] = {"after": self.round, "store": None, "reached": 0, "unreachable": "", "done": 0}
+        fresh: dict[str, Any] = {"after": self._round.number, "store": None, "reached": 0, "unreachable": "", "done": 0}
         fresh["outside"], fresh["keeps"] = False, None
         fresh["reason"] = ""
         fresh |= self._tested()
-        if self.opened == self._link.opened:
+        if not self._round.has_new_session:
             self._self.say(**fresh)
         else:
-            if self.round and not self.is_over:  # no worker's fault: whoever's workers fail with it uses no restart
-                fresh |= {"cut_off": self.round, "reason": "has lost its session with the rendezvous"}
+            if (
+                self._round.number and not self._round.is_over
+            ):  # no worker's fault: whoever's workers fail with it uses no restart
+                fresh |= {"cut_off": self._round.number, "reason": "has lost its session with the rendezvous"}
             self._self.change(**fresh)  # written with the address, which the new session provides
         # workers of the old round are cut off once the other nodes can know why
         self._store.leave()
-        self._store.close(self.round)
-        self.is_spare = False
+        self._store.close(self._round.number)
+        self._is_spare = False
         while True:
             seen = self._view.version
-            raise_if_ended(self._view, self._link.problem, self._request)
-            raise_if_not_needed(self._view, self._request, self.behind, spare=self.is_spare or self.round > 0)
-            session, self._retry_at = self._link.session, math.inf  # a dial that failed in an earlier step is over
+            raise_if_ended(self._view, self._contact.problem, self._request)
+            raise_if_not_needed(
+                self._view, self._request, self._round.behind, spare=self._is_spare or self._round.number > 0
+            )
+            session, self._retry_at = self._contact.session, math.inf  # a dial that failed in an earlier step is over
             if session is not None:
                 try:
                     place = self._step(session)
@@ -152,11 +113,11 @@ class Joining:
                     place = None
                 if place is not None:
                     return place
-            now, kind = self._runtime.monotonic(), kind_of_waiting(self._view, self.behind)
+            now, kind = self._runtime.monotonic(), kind_of_waiting(self._view, self._round.behind)
             if kind in ("spare", "left out"):  # needed when a node is lost, and in nobody's way until then
                 deadline = now + self._options.join_seconds
-                self.is_spare = self.is_spare or not is_finishing(self._view)
-            if now >= deadline and self._link.is_out:  # for which nobody is to blame who is missing; it has an end
+                self._is_spare = self._is_spare or not is_finishing(self._view)
+            if now >= deadline and self._contact.is_out:  # for which nobody is to blame who is missing; it has an end
                 deadline = now + self._options.outage_timeout
             if now >= deadline:
                 raise errors.RendezvousTimeout(
@@ -164,28 +125,6 @@ class Joining:
                 )
             reports.say(kind)
             self._view.wait(seen, min(deadline, reports.next_at, self._retry_at) - now)
-
-    def _listen(self, address: str, public: str) -> int:
-        """Open this node's own port, by which others see whether its process lives.
-
-        Returns 0 if there is none, so that they have to wait.
-        """
-        if self._listener is None or not self._listener.port:
-            self.close()
-            self._listener = None
-            own = address if self._request.local_addr and is_loopback_address(address) else public
-            try:
-                self._listener = Listener(name_of(self._self.me.node_id, self._self.me.moves), own, self._runtime)
-            except (errors.AddressInUse, OSError) as error:
-                logger.debug("other nodes cannot see whether this one lives: %s", error)
-                return 0
-        return self._listener.port
-
-    def note_outage(self, lasts: bool) -> None:
-        """The service does not do what this node needs, or does again: whoever watches this node needs it, too."""
-        listener = self._listener
-        if listener is not None:
-            listener.note_outage(lasts)
 
     def check_by(self, checks: Callable[[], Sequence[NodeCheck]]) -> None:
         """With --preflight: have this node test itself like this before each round for which it waits."""
@@ -200,44 +139,14 @@ class Joining:
         said = (Checked(each.name, each.verdict, each.text, each.value, each.unit) for each in self._checks())
         return {"checks": tuple(itertools.islice(said, MOST_CHECKS)), "checked": self._checked}
 
-    def carry(self, carrying: Carrying, on_move: Callable[[], None]) -> None:
-        """Note that there are several places, and that ``carrying`` moves between them. Call before opening a session.
-
-        ``on_move`` is called before anything is said at another place.
-        """
-        self._carrying, self._on_move = carrying, on_move
-        self._link.on_open = self._move
-
-    def _move(self) -> None:
-        """A session was opened. If it is at another place, tell whoever watches this node from the last one.
-
-        Raises ``TimeoutError`` if they cannot be told now.
-        """
-        assert self._carrying is not None
-        listener, me = self._listener, self._self.me
-        if self._carrying.has_moved():
-            self._on_move()
-            if listener is not None and not listener.part(_PART_S):
-                raise TimeoutError("this node's own port could not be closed in time")
-            self._listener = None
-            self._self.change(moves=me.moves + 1)
-            if listener is not None:
-                self._self.change(listens=self._listen(me.address, me.public))
-        self._carrying.settled()
-        self._self.change(serves=self._link.hosts_service, led=self._link.led)
-
-    def close(self) -> None:
-        """Close this node's own port, and tell whoever is connected to it. May be repeated."""
-        if self._listener is not None:
-            self._listener.close()
-
     def _step(self, session: Session) -> Assignment | None:
         """Do what this node has been told. Returns its place once the round is complete."""
-        if self.opened != self._link.opened:  # a new session: nobody there knows of this node
-            self.opened = self._link.opened
+        if self._round.has_new_session:
+            self._round.belong()
             address = self._request.local_addr or session.local_addr
             public = default_address() if is_loopback_address(address) else address
-            listens = self._listen(self._request.local_addr or address, public)
+            me = self._self.me
+            listens = self._port.listen(name_of(me.node_id, me.moves), self._request.local_addr or address, public)
             self._self.say(
                 address=address,
                 public=public,
@@ -249,7 +158,7 @@ class Joining:
         if not self._view.has_leader:
             self._link.campaign()
         over = self._view.round
-        if self._checks is not None and self.is_spare and over.state == "over" and over.number > self._checked:
+        if self._checks is not None and self._is_spare and over.state == "over" and over.number > self._checked:
             self._self.say(**self._tested())
         place, declared = self._view.assignment, self._view.round
         if place is not None and place.refused:
@@ -257,11 +166,11 @@ class Joining:
                 f"this node cannot take part in run {self._request.run_id!r}: {place.refused}",
                 remedy="Give every node a --node-rank of its own.",
             )
-        if self._knocking.is_outside(declared, place, self.behind):
+        if self._knocking.is_outside(declared, place, self._round.behind):
             self._knocking.knock(declared)
             self._retry_at = self._knocking.retry_at
             return None
-        if place is None or not place.is_place or place.round <= self.round:
+        if place is None or not place.is_place or place.round <= self._round.number:
             return None
         if not place.master_addr:
             if self._self.me.store is None or self._self.me.store[0] != place.round:
@@ -281,17 +190,17 @@ class Joining:
             works, carrying = declared.state == "complete", self._carrying
             if works and carrying is not None and not carrying.is_of(place, declared):
                 return None  # a different round with that number: this node waits for the next
-            self.round, self.place = place.round, place
+            self._round.enter(place)
             if carrying is None:
                 self._self.change(seats=(seat_of(place, complete=works),), server=declared.server)
             if works and (carrying is None or carrying.complete(place, declared)):
                 if place.rank == 0:
                     log_rank_table(session, place)
                 return place
-            self._store.close(self.round)
+            self._store.close(self._round.number)
             # it was over before this node had heard that it was complete, or this node has been elsewhere in the
             # meantime
-            self._self.say(after=self.round, store=None)
+            self._self.say(after=self._round.number, store=None)
         return None
 
     def _has_tried(self, place: Assignment) -> bool:
@@ -310,3 +219,67 @@ class Joining:
             else:
                 said["seats"] = seats
         self._self.say(**said)
+
+
+class Knocking:
+    """Dials the store of a round that this node wants to enter. Used by one thread."""
+
+    def __init__(self, node: NodeContext) -> None:
+        self._request, self._self, self._store, self._runtime = node.request, node.myself, node.store, node.runtime
+        self._number = 0
+        self._give_up_at = self._pause = self._next = 0.0
+        self.retry_at = math.inf
+        """When to call ``knock`` again, in the monotonic clock's seconds; infinite if there is no need."""
+
+    def is_outside(self, declared: Round, place: Assignment | None, last: int) -> bool:
+        """Whether round ``declared`` works without this node, whose last one was ``last``, and has room for it."""
+        self.retry_at = math.inf
+        if declared.state != "complete" or declared.number <= last or declared.world >= self._request.max_nodes:
+            return False
+        if place is not None and place.is_place and place.round >= declared.number:
+            return False
+        me = self._self.me
+        return me.reached < declared.number or bool(me.unreachable)
+
+    def knock(self, declared: Round) -> None:
+        """Dial the store once, and tell the others the result. Blocks for about a second at most."""
+        now = self._runtime.monotonic()
+        if declared.number != self._number:
+            self._number, self._give_up_at, self._pause = declared.number, now + self._store.patience, _FIRST_PAUSE_S
+            self._next = now
+        if now < self._next:
+            self.retry_at = self._next
+            return
+        reason = self._dial(declared)
+        me = self._self.me
+        if not reason:
+            self._self.say(reached=declared.number, outside=True, unreachable="")
+            return
+        if self._runtime.monotonic() >= self._give_up_at and me.reached < declared.number:
+            logger.warning(
+                "this node cannot enter round %d: the workers' store at %s port %d cannot be reached: %s; it goes on "
+                "trying",
+                declared.number,
+                declared.master_addr,
+                declared.master_port,
+                reason,
+            )
+            self._self.say(
+                reached=declared.number, outside=True, unreachable=f"{reason}, for {self._store.patience:g} s"
+            )
+        if self._runtime.monotonic() >= self._give_up_at:
+            self._pause = min(2 * max(1.0, self._pause), _LONGEST_PAUSE_S)
+        self._next = self.retry_at = self._runtime.monotonic() + self._pause
+
+    def _dial(self, declared: Round) -> str:
+        """Return why that was not possible, or ""."""
+        address = self._self.me.address
+        if not declared.master_addr or (is_loopback_address(declared.master_addr) and not is_loopback_address(address)):
+            return ""  # all its nodes are on one machine: with one from elsewhere, the next has a different address
+        try:
+            connection, reason = self._store.attempt(Endpoint(declared.master_addr, declared.master_port), _ATTEMPT_S)
+        except EndpointUnreachable as error:  # something other than a store answers
+            return str(error)
+        if connection is not None:
+            connection.close()
+        return reason

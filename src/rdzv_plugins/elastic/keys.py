@@ -14,7 +14,7 @@
     all/end             how the job ended (Outcome)
     failure/<round>     the first failure of a round, over all nodes
     restart/<round>     the round failed, and its nodes' workers are restarted: a note of why
-    all/asked/<id>      ephemeral, written by the asker: a question to all nodes (``question_wire``)
+    all/asked/<id>      ephemeral, written by the asker: a question to all nodes (``asking``)
     answer/<id>/<node_id>/<part>    ephemeral: a node's answer, kept until the question has gone
     place/born          several endpoints: the one where the first round is begun (``places.outlook``)
     place/id            several endpoints: what rounds that were begun here are marked with
@@ -33,12 +33,30 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from rdzv_plugins.coordination import KeyValue, OnEvents, Session, Watch
-from rdzv_plugins.elastic.record import LONGEST, Count, Name, Number, Port, Rank, Record, Sentence, Workers
 from rdzv_plugins.errors import Compacted
 from rdzv_plugins.plain_text import printable
+
+logger = logging.getLogger(__name__)
+
+
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Rank = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+"""A rank; -1 for none."""
+Number = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Workers = Annotated[int, Meta(ge=0, le=2**20)]
+Name = Annotated[str, Meta(max_length=512)]
+LONGEST = 16384
+Sentence = Annotated[str, Meta(max_length=LONGEST)]
+"""Text that may quote an error."""
+
+
+class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A value that nodes send each other. Immutable; equal to another of the same kind with the same fields."""
+
 
 JOB = "job"
 LEADER = "all/leader"
@@ -72,8 +90,6 @@ _SHOWN = 80
 _MOST_LISTS = 20
 """A service that has always forgotten what came after the list that it has just given does not work."""
 _MOST_DIGITS = 18
-
-logger = logging.getLogger(__name__)
 
 
 R = TypeVar("R", bound=Record)
@@ -239,6 +255,11 @@ class Member(Record, frozen=True):
     def firm_rank(self) -> int | None:
         """The node rank that it gets whatever else is known; None if it was given none."""
         return None if self.rank_moves else self.node_rank
+
+    @property
+    def newest(self) -> int:
+        """The newest round in which it has done anything."""
+        return max(self.after, self.reached, self.store[0] if self.store else 0)
 
     @property
     def kept(self) -> Assignment | None:

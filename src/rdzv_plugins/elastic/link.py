@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.coordination import CoordinationBackend, KeyValue, Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.insisting import LEAST_S, Outage
-from rdzv_plugins.elastic.keys import Leading, Member, NodeNotice, encode
-from rdzv_plugins.elastic.leading.leader import Leader
-from rdzv_plugins.elastic.leading.membership import Rules
-from rdzv_plugins.elastic.leading.neighbours import Neighbours
-from rdzv_plugins.elastic.leading.ranks import Order
+from rdzv_plugins.elastic.contact import Contact
+from rdzv_plugins.elastic.insisting import LEAST_S
+from rdzv_plugins.elastic.keys import Leading, NodeNotice, encode
+from rdzv_plugins.elastic.leading.leader import Leader, Neighbours
+from rdzv_plugins.elastic.leading.placement import Order, Rules
+from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.elastic.own_round import Keeping
 from rdzv_plugins.elastic.view import View
-from rdzv_plugins.errors import ConnectionLost, EndpointLost, PluginError, RdzvError, SettingsDiffer
+from rdzv_plugins.errors import ConnectionLost, PluginError, RdzvError, SettingsDiffer
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.rounds.settings_check import compare, refusal
 from rdzv_plugins.runtime import Runtime
 
 if TYPE_CHECKING:
-    from rdzv_plugins.elastic.keeping import Keeping
-    from rdzv_plugins.elastic.places.places import Places
+    from rdzv_plugins.elastic.places.carrying import Carrying
 
 logger = logging.getLogger(__name__)
 
@@ -44,29 +44,30 @@ class Link:
         request: Request,
         options: ElasticOptions,
         view: View,
+        contact: Contact,
+        myself: Myself,
+        keeping: Keeping,
         order: Order,
         *,
-        me: Member,
         settings: dict[str, Any],
-        on_outage: Callable[[bool], object],
         on_waits: Callable[[], None],
+        carrying: Carrying | None = None,
+        on_move: Callable[[], None] = lambda: None,
         runtime: Runtime,
     ) -> None:
-        """``on_outage``: see ``Outage``. ``on_waits``: see ``PeerWatch``."""
-        self._runtime, self._on_waits = runtime, on_waits
+        """``on_waits``: see ``PeerWatch``. ``carrying``: with several endpoints, what is taken from one to another.
+
+        ``on_move`` is called after each move, before anything is said at the other endpoint.
+        """
+        self._runtime, self._on_waits, self._on_move = runtime, on_waits, on_move
         self._backend, self._request, self._options, self._view, self._order = backend, request, options, view, order
-        self._node_id, self._settings = me.node_id, settings
-        # not by the request: the service of a stranger's backend may have several endpoints, too
-        self.places: Places | None = backend if hasattr(backend, "leaves_within") else None  # type: ignore[assignment]
+        self._contact, self._self, self._keeping, self._carrying = contact, myself, keeping, carrying
+        self._settings = settings
+        self.places = carrying.places if carrying is not None else None
         """The backend, if it moves from one of several endpoints to another."""
-        self.on_open: Callable[[], None] = lambda: None
-        """Called when a session was opened, before anything is said in it."""
-        self.moves = 0
-        """How often this node has moved from one of several endpoints to another."""
+        self._moves = 0  # how often this node has moved from one of several endpoints to another
         self._proved: set[str] = set()
         """Nodes whose processes were proved gone while they and this one were members at the same place."""
-        self.told_of_me: Callable[[], Member] = lambda: me
-        """Returns what this node says about itself now."""
         self._rules = Rules(
             request.min_nodes,
             request.max_nodes,
@@ -79,33 +80,10 @@ class Link:
             min_per_domain=options.min_per_domain,
             preflight_factor=options.preflight_factor if request.preflight else None,
         )
-        self.outage = Outage(
-            request.run_id,
-            # another place serves as soon as the lost one may be left
-            options.outage_timeout + (self.places.leaves_within if self.places is not None else 0.0),
-            lambda: view.newest > 0,
-            self._give_up,
-            on_outage,
-            runtime,
-        )
-        """For how long the service has not done what this node needs."""
         self._neighbours = Neighbours(allowed=options.allow_same_host)
-        self._lock = self._runtime.Lock()
         self._leading = self._runtime.Lock()  # one attempt at a time
-        self.keeping: Keeping | None = None
-        """What this node may go on with when the service has lost its memory."""
         self._leader: Leader | None = None
-        self._closed = False
         self._was_out_since = self._recovered_at = -math.inf  # until a lost session was last followed by another
-        self.session: Session | None = None
-        """The living session; None while there is none."""
-        self.opened = 0
-        """How many sessions there have been, except those that took a round over from the one before.
-
-        A round that was joined in an earlier one goes on without this node.
-        """
-        self.problem: EndpointLost | PluginError | None = None
-        """The error once the service is lost for good."""
 
     @property
     def hosts_service(self) -> bool:
@@ -116,12 +94,6 @@ class Link:
     def leads(self) -> bool:
         """Whether this node leads, as far as it knows."""
         return (leader := self._leader) is not None and leader.is_active
-
-    @property
-    def is_out(self) -> bool:
-        """Whether the service has not answered for a session's life, or not done what it should: it is waited for."""
-        session = self.session
-        return session is None or self.outage.lasts or getattr(session, "known_until", math.inf) < self._runtime.now()
 
     @property
     def led(self) -> tuple[str, int] | None:
@@ -145,37 +117,22 @@ class Link:
                 self._runtime.sleep(_AGAIN_S)
                 left = round(max(0.0, deadline - self._runtime.monotonic()), 1)  # it appears in messages
 
-    def wait_session(self) -> Session | None:
-        """The session; waits while another is opened. None once the service is lost for good or this is closed."""
-        while not self._closed and self.problem is None:
-            seen, session = self._view.version, self.session
-            if session is not None:
-                return session
-            self._view.wait(seen, _AGAIN_S)
-        return None
-
     def campaign(self) -> None:
         """Become the leader unless somebody else is. Makes one request at most; does nothing without a session."""
         with self._leading:
-            session = self.session
-            if session is None or self._view.has_leader or self._closed:
+            session = self._contact.session
+            if session is None or self._view.has_leader or self._contact.is_closed:
                 return
             if self._leader is not None and self._leader.stuck:
                 return  # others can
             mine = self._my_key()
             # the answer says whose key it is, even if it was written by a request that got no answer
-            _, key = self.outage.insist(
+            _, key = self._contact.outage.insist(
                 session, lambda timeout: session.create(keys.LEADER, mine, ephemeral=True, timeout=timeout)
             )
             if key.value != mine or (self._leader is not None and self._leader.leads(session, key)):
                 return
             self._lead(session, key)
-
-    def moved(self) -> None:
-        """Note that the newest session is at another place: what was proved at the last one no longer counts."""
-        with self._leading:
-            self.moves += 1
-            self._proved.clear()
 
     def take_over(self, held: KeyValue, gone: str, moves: int) -> None:
         """Take the lead from node ``gone``, whose process is proved gone and whose key is ``held``.
@@ -184,28 +141,28 @@ class Link:
         key has disappeared in the meantime, or if another node was faster. Raises ``ConnectionLost``.
         """
         with self._leading:
-            if moves != self.moves:
+            if moves != self._moves:
                 return
             if self.places is not None:
                 self._proved.add(gone)
                 if self._leader is not None:
                     self._leader.proved(gone)
-            session, mine = self.session, self._my_key()
-            if session is None or self._closed or (self._leader is not None and self._leader.stuck):
+            session, mine = self._contact.session, self._my_key()
+            if session is None or self._contact.is_closed or (self._leader is not None and self._leader.stuck):
                 return
-            self.outage.insist(
+            self._contact.outage.insist(
                 session,
                 lambda timeout: session.put({keys.LEADER: mine}, ephemeral=True, guard=held, timeout=timeout),
             )
             # the answer does not tell whether a request that got no answer has done it
-            found, _ = self.outage.insist(session, lambda timeout: session.list(keys.LEADER, timeout=timeout))
+            found, _ = self._contact.outage.insist(session, lambda timeout: session.list(keys.LEADER, timeout=timeout))
             key = next((kv for kv in found if kv.key == keys.LEADER), None)
             if key is None or key.value != mine or (self._leader is not None and self._leader.leads(session, key)):
                 return
             self._lead(session, key, gone)
 
     def _my_key(self) -> bytes:
-        me = self.told_of_me()
+        me = self._self.me
         return encode(Leading(me.node_id, me.machine, me.address, me.public, me.listens, me.moves))
 
     def _lead(self, session: Session, key: KeyValue, gone: str = "") -> None:
@@ -216,8 +173,8 @@ class Link:
             self._rules,
             self._order,
             self._neighbours,
-            self.told_of_me(),
-            self.outage,
+            self._self.me,
+            self._contact.outage,
             self._runtime,
             gone=gone,
             proved=tuple(sorted(self._proved)),
@@ -228,20 +185,11 @@ class Link:
 
     def close(self) -> None:
         """End the session, and the service if it is part of this process."""
-        with self._lock:
-            self._closed = True
-            session, self.session = self.session, None
-        if session is not None:
-            session.close()
+        self._contact.close()
         with self._leading:
             self._stop_leading()
         self._backend.close()
         self._view.wake()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether this node has left: no other session follows."""
-        return self._closed
 
     def _stop_leading(self) -> None:
         leader, self._leader = self._leader, None
@@ -262,25 +210,28 @@ class Link:
         try:
             tell = self._view.begin()
             session.watch(keys.ALL, tell, timeout=left())
-            session.watch(keys.NODES + self._node_id, tell, timeout=left())
+            session.watch(keys.NODES + self._self.me.node_id, tell, timeout=left())
             written, job = session.create(keys.JOB, json.dumps(self._settings).encode(), timeout=left())
             if not written:
                 self._compare(session, job.value, left())
-            self.on_open()
-            kept = self.keeping is not None and self.keeping.take_over(session, left())
+            if self._carrying is not None:
+                self._carrying.arrive(self._move)
+                self._self.change(serves=self.hosts_service, led=self.led)
+            kept = self._keeping.take_over(session, left())
         except BaseException:
             session.close()
             raise
-        with self._lock:
-            if lost:
-                raise lost[0]
-            self.opened += not kept
-            self.session = None if self._closed else session
-        if self._closed:
-            session.close()
-        if kept and self.keeping is not None:
-            self.keeping.say()
+        self._contact.begin(session, lost, keeps_round=kept)
+        if kept:
+            self._keeping.say()
         self._view.wake()
+
+    def _move(self) -> None:
+        """The newest session is at another place: what was proved at the last one no longer counts."""
+        self._on_move()
+        with self._leading:
+            self._moves += 1
+            self._proved.clear()
 
     def _compare(self, session: Session, job: bytes, timeout: float) -> None:
         """Raise ``SettingsDiffer``, and tell those who wait for this node that it has come and is leaving."""
@@ -294,14 +245,8 @@ class Link:
 
     def _on_lost(self, error: ConnectionLost, lost: list[ConnectionLost]) -> None:
         """Handle a lost session, on a thread of the backend. Anyone who is opening one is told by an error."""
-        with self._lock:
-            lost.append(error)
-            session = self.session
-            if self._closed or session is None:
-                return
-            if self.keeping is not None:
-                self.keeping.lost(session, self.opened)
-            self.session = None
+        if not self._contact.end(error, lost, self._keeping.lost):
+            return
         self._runtime.Thread(target=self._recover, args=(error,), name="rdzv-reconnect").start()
         self._view.wake()
 
@@ -311,7 +256,7 @@ class Link:
         Whatever it says meanwhile: it may be about to be put right. Only a job that has not begun takes that for final.
         """
         if isinstance(lost.__cause__, PluginError) and not self._view.newest:
-            self._give_up(lost)
+            self._contact.give_up(lost)
             return
         since = self._runtime.now() if lost.silent_since is None else lost.silent_since
         # it opens sessions, and keeps none alive: that is one outage, or this would go on for ever
@@ -320,15 +265,15 @@ class Link:
             since = self._was_out_since
         elif lost.silent and lost.silent_since is None and self.places is None:  # for all of that time
             since = -math.inf
-        self.outage.begin(since)
-        left, pause = self.outage.left, _AGAIN_S
+        self._contact.outage.begin(since)
+        left, pause = self._contact.outage.left, _AGAIN_S
         if again and not left:
-            self._give_up(lost)
+            self._contact.give_up(lost)
             return
         logger.warning(
             "run %s: %s; trying to reach it again for %.0f s at most", self._request.run_id, lost, max(LEAST_S, left)
         )
-        while not self._closed:
+        while not self._contact.is_closed:
             asked, timeout = self._runtime.now(), max(LEAST_S, round(left, 1))  # it appears in messages
             try:
                 self._connect(timeout)
@@ -340,30 +285,13 @@ class Link:
                 refused = answer and not isinstance(error, ConnectionLost)
                 then = error if refused or not lost.silent else None  # else it has said what is wrong
                 final = refused and not self._view.newest
-                if self.outage.ended_by(error, asked, timeout) or final:
-                    self._give_up(lost, then)
+                if self._contact.outage.ended_by(error, asked, timeout) or final:
+                    self._contact.give_up(lost, then)
                     return
             else:
                 self._was_out_since, self._recovered_at = since, self._runtime.now()
-                self.outage.over()
+                self._contact.outage.over()
                 logger.warning("run %s: back%s, with a new session", self._request.run_id, self._request.at_endpoint)
                 return
-            self._runtime.sleep(min(pause, self.outage.left))
-            pause, left = min(1.5 * pause, _LONGEST_PAUSE_S), self.outage.left
-
-    def _give_up(self, error: Exception, then: Exception | None = None) -> None:
-        """The service is lost for good: by ``error``, and because of ``then`` nothing has become of another session."""
-        if self.problem is not None:
-            return
-        if isinstance(error.__cause__, PluginError):  # it says all there is to say
-            self.problem = error.__cause__
-            self._view.wake()
-            return
-        text = f"lost the rendezvous of run {self._request.run_id!r}{self._request.at_endpoint}: {error}"
-        remedies = [each.remedy for each in (then, error) if isinstance(each, RdzvError) and each.remedy]
-        self.problem = EndpointLost(
-            text + (f" (then: {then})" if then is not None else ""),
-            remedy=next(iter(remedies), "")
-            or "See the output of the process that serves it, and the network on the way there.",
-        )
-        self._view.wake()
+            self._runtime.sleep(min(pause, self._contact.outage.left))
+            pause, left = min(1.5 * pause, _LONGEST_PAUSE_S), self._contact.outage.left

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.domain import domain_of
+from rdzv_plugins.elastic.contact import Contact
 from rdzv_plugins.elastic.keys import Assignment, Member, encode
-from rdzv_plugins.elastic.link import Link
+from rdzv_plugins.elastic.options import domain_of
 from rdzv_plugins.errors import ConnectionLost, RdzvError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.runtime import Runtime
@@ -41,10 +41,8 @@ def new_member(request: Request, runtime: Runtime, *, serves: bool) -> Member:
 class Myself:
     """This node's ``Member``. Thread-safe. Without a session, or before its address is known, nothing is written."""
 
-    def __init__(self, me: Member, link: Link, runtime: Runtime) -> None:
-        self.me, self._runtime = me, runtime
-        self._link = link
-        link.told_of_me = lambda: self.me
+    def __init__(self, me: Member, contact: Contact, runtime: Runtime) -> None:
+        self.me, self._contact, self._runtime = me, contact, runtime
         self._saying = self._runtime.Lock()
         self._silent = False
 
@@ -64,7 +62,7 @@ class Myself:
         ``during``: do nothing if a session other than this has begun.
         """
         with self._saying:
-            if during is not None and self._link.session is not during:
+            if during is not None and self._contact.session is not during:
                 return
             self.me = replace(self.me, **changes)
             self._write()
@@ -93,9 +91,9 @@ class Myself:
             return
         try:
             self.me = replace(self.me, **changes)
-            session = self._link.session
+            session = self._contact.session
             if session is not None and self.me.address and not self._silent:
-                self._link.outage.insist(
+                self._contact.outage.insist(
                     session,
                     lambda timeout: session.put(self._item(), ephemeral=True, timeout=timeout),
                     until=asked + timeout,
@@ -106,11 +104,11 @@ class Myself:
             self._saying.release()
 
     def _write(self) -> None:
-        session = self._link.session
+        session = self._contact.session
         if session is None or not self.me.address or self._silent:
             return
         with contextlib.suppress(ConnectionLost):
-            self._link.outage.insist(
+            self._contact.outage.insist(
                 session, lambda timeout: session.put(self._item(), ephemeral=True, timeout=timeout)
             )
 

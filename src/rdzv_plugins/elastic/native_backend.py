@@ -16,12 +16,12 @@ def native_backend(name: str, alias: str, summary: str, options: type[EndpointOp
     """The backend of this name, served by the node that the endpoint belongs to, or elsewhere by ``rdzv serve``."""
 
     def create(request: Request) -> CoordinationBackend:
-        from rdzv_plugins.elastic.places.opening import open_places
+        from rdzv_plugins.elastic.native_endpoint import open_places
 
         return open_places(request, name)
 
     def preflight(request: Request, held: ExitStack) -> str:
-        from rdzv_plugins.elastic.preflight import at_native_store
+        from rdzv_plugins.elastic.native_endpoint import at_native_store
 
         return at_native_store(request, name, held)
 

@@ -1,22 +1,37 @@
-"""A native store as an endpoint, seen from outside: what the backends that meet at one can say about it."""
+"""What backends that meet at a native store do there: open its service, and tell from outside who answers.
+
+The latter is asked before a node starts, too: would the job accept it?
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
+import logging
 from typing import Any
 
 from rdzv_plugins.certificates import certificates_of
-from rdzv_plugins.elastic.endpoint_options import DEFAULT_PORT
+from rdzv_plugins.coordination import CoordinationBackend
+from rdzv_plugins.elastic.endpoint_options import DEFAULT_PORT, places_of
 from rdzv_plugins.elastic.keys import JOB
-from rdzv_plugins.endpoints import parse_endpoint
+from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.elastic.settings import settings_of
+from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import AccessRefused, RdzvError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import token_of
+from rdzv_plugins.kvstore.coordination.service import WHO, client_of, listen_for, open_service, serve_if_here
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
-from rdzv_plugins.kvstore.native.framing import ask_statistics
-from rdzv_plugins.kvstore.native.statistics import is_control_store
+from rdzv_plugins.kvstore.native.framing import ask_statistics, is_control_store
+from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.kvstore.sockets.reach import look
 from rdzv_plugins.plain_text import some
+from rdzv_plugins.rounds.settings_check import compare
+from rdzv_plugins.runtime import SYSTEM
+
+logger = logging.getLogger(__name__)
+
 
 _TTL_S = 10.0
 _NAMED = 3
@@ -62,3 +77,58 @@ def job_of(service: NativeCoordination, ttl: float, timeout: float) -> bytes | N
         session = service.open_session(ttl, on_lost=lambda _: None, timeout=timeout)
         held, _ = session.list(JOB, timeout=timeout)
     return next((kv.value for kv in held if kv.key == JOB), None)
+
+
+PATIENCE_S = 5.0
+"""How many seconds to wait for a slow service."""
+
+
+def at_native_store(request: Request, name: str, held: contextlib.ExitStack) -> str:
+    """See ``Backend.preflight``; this is for the backend called ``name``."""
+    if places := places_of(request):
+        each = (dataclasses.replace(request, target=place, endpoint=str(place)) for place in places)
+        return "; ".join(filter(None, [at_native_store(one, name, held) for one in each]))
+    endpoint: Endpoint = request.target
+    listener = listen_for(request, endpoint)
+    if listener is not None:
+        held.enter_context(listener)
+        return f"this node is to serve {endpoint}, and can"
+    if not look(endpoint, WHO):
+        return ""
+    job = job_of(client_of(endpoint, request, name), request.options.ttl, PATIENCE_S)
+    return f"a native store answers at {endpoint}, {with_job(request, name, job)}"
+
+
+def with_job(request: Request, name: str, job: bytes | None) -> str:
+    """What is known about the run, whose first node wrote ``job``. Raises ``SettingsDiffer`` as a launch would."""
+    if job is None:
+        return f"and run {request.run_id!r} has no node yet"
+    options = request.options if isinstance(request.options, ElasticOptions) else ElasticOptions()
+    compare(settings_of(request, name, options, SYSTEM.gethostname()), job, request.endpoint)
+    return f"and run {request.run_id!r} is there, with the same settings"
+
+
+def open_places(request: Request, name: str) -> CoordinationBackend:
+    """The service as this node sees it, for the backend called ``name``; serves a place if that is this node's task.
+
+    With several places it serves the first one that is its own and free: two agents on one machine serve two. Raises
+    ``AddressInUse`` if ``is_host=true`` cannot be satisfied.
+    """
+    places = places_of(request)
+    if not places:
+        return open_service(request, name)
+    from rdzv_plugins.elastic.places.places import Places  # one endpoint does without it
+
+    # a place that falls silent is left when a session there has ended: the others can serve
+    patient = dataclasses.replace(request, options=dataclasses.replace(request.options, outage_timeout=1.0))
+    servers: dict[int, StoreServer] = {}
+    for at, endpoint in enumerate(places):
+        if not servers and (server := serve_if_here(request, endpoint)) is not None:
+            servers[at] = server
+    services = [client_of(place, patient, name, servers.get(at)) for at, place in enumerate(places)]
+    if request.max_nodes == 2:
+        logger.warning(
+            "with two nodes neither is more than half: if one is lost without a trace (its machine or its network, not "
+            "only its process), the job goes on without it only if that was node 0. Remedy: a third node"
+        )
+    return Places(places, services, next(iter(servers), None), request.options.ttl, SYSTEM)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue
 from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.insisting import known_until
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.interfaces import NodeStatus, RunStatus
@@ -83,8 +85,8 @@ class Observer:
     @property
     def silent_s(self) -> float:
         """For how long the service has said nothing, as far as the session can tell."""
-        known_until = getattr(self.session, "known_until", None)
-        return 0.0 if known_until is None else max(0.0, self._runtime.now() - (known_until - self.session.ttl))
+        until = known_until(self.session, math.inf)
+        return max(0.0, self._runtime.now() - (until - self.session.ttl))
 
     def held(self, prefix: str) -> list[KeyValue]:
         """The keys below one of ``keys.ALL``, ``NODES``, ``MEMBERS``, ``JOB``, ``FAILURES`` and ``RESTARTS``."""

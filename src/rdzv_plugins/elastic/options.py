@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass
 from typing import Literal
 
 from rdzv_plugins.certificates import certificates_of
-from rdzv_plugins.elastic.domain import domain_of
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import MOST_RUN_ID, token_of
@@ -221,3 +221,30 @@ def _validate_tiers(options: ElasticOptions) -> None:
             "node serves the store and other proxies",
             remedy="Give a range, for example worker_ports=29501-29510.",
         )
+
+
+DOMAIN_VARIABLE = "RDZV_DOMAIN"
+"""The variable for a domain, where that is easier to set than a flag: in a pod, it can come from a label."""
+_LONGEST_DOMAIN = 128
+
+
+def domain_of(request: Request) -> str:
+    """Return the option ``domain``, else RDZV_DOMAIN, else what a scheduler's plug-in knows; empty if none is given.
+
+    Raises ``UsageError`` for a value that cannot be displayed or is too long.
+    """
+    option = request.options.domain if isinstance(request.options, ElasticOptions) else None
+    said = {
+        "--rdzv-conf domain": option or "",
+        DOMAIN_VARIABLE: os.environ.get(DOMAIN_VARIABLE, ""),
+        "the scheduler": request.domain,
+    }
+    source, domain = next(((source, name.strip()) for source, name in said.items() if name.strip()), ("", ""))
+    if len(domain) > _LONGEST_DOMAIN or not domain.isprintable():
+        shown = f"{domain[:40]!a}"
+        raise UsageError(
+            f"the domain of this node, {shown} of {source}, cannot be used: it has {len(domain)} characters, of which "
+            "some may not be printable",
+            remedy=f"Use at most {_LONGEST_DOMAIN} printable ones.",
+        )
+    return domain

@@ -1,4 +1,7 @@
-"""What a node has been told: the newest value of every key that it watches. Reading it sends nothing."""
+"""What a node has been told, and what follows: the newest value of every key that it watches. Reading it sends nothing.
+
+It may have been told what ends its waiting: the job has ended elsewhere, is about to, or goes on without it.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,17 @@ import functools
 import logging
 from collections.abc import Callable, Sequence
 
+from rdzv_plugins import errors
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Assignment, Finishing, NodeNotice, Probe, Round, decode
-from rdzv_plugins.interfaces import Outcome
+from rdzv_plugins.interfaces import Outcome, Request, RoundEvent, TellEvent
 from rdzv_plugins.plain_text import printable
-from rdzv_plugins.rounds.ends import parse_outcome
+from rdzv_plugins.rounds.ends import ended_error, parse_outcome
 from rdzv_plugins.runtime import Runtime
 
 logger = logging.getLogger(__name__)
+
 
 _SHOWN_NAME = 80
 
@@ -26,10 +31,9 @@ class View:
     once.
     """
 
-    def __init__(self, on_change: Callable[[], None], runtime: Runtime) -> None:
-        self._on_change = on_change
-        self.on_asked: Callable[[Event], None] = lambda _: None
-        """Called with question events (``answering``), on the thread that brings the news; returns at once."""
+    def __init__(self, on_change: Callable[[], None], on_asked: Callable[[Event], None], runtime: Runtime) -> None:
+        """``on_asked`` is called with each event of a question (``asking``), on that thread, and returns at once."""
+        self._on_change, self._on_asked = on_change, on_asked
         self._changed = runtime.Condition()
         self._version = 0
         self._session = 0
@@ -100,7 +104,7 @@ class View:
     def _take(self, event: Event) -> None:
         key, value = event.key, event.value
         if key.startswith(keys.ASKED):
-            self.on_asked(event)
+            self._on_asked(event)
         elif key == keys.LEADER:
             self.leader = None if value is None else KeyValue(key, value, event.revision)
         elif value is None:  # nothing else is ever deleted
@@ -123,3 +127,87 @@ class View:
             self.ended = parse_outcome(value)
         elif key.startswith(keys.NODES):
             self.assignment = decode(Assignment, value)
+
+
+def raise_if_ended(view: View, problem: errors.RdzvError | None, request: Request) -> None:
+    """Raise the reason if the job has failed elsewhere, or ``problem`` if the service is lost."""
+    ended = view.ended
+    if ended is not None and ended.end != "done":
+        raise ended_error(ended, request)
+    if problem is not None:
+        raise problem
+
+
+def raise_if_not_needed(view: View, request: Request, round_: int, *, spare: bool) -> None:
+    """Raise what ends the waiting of a node whose last round was ``round_``: the job has ended or goes on without it.
+
+    ``spare``: the node was in an earlier round, or has waited while others worked, ready to replace one of them.
+    """
+    if view.ended is not None:
+        raise ended_error(view.ended, request)
+    if view.round.state == "failed" and view.round.unfit and view.round.number > round_:
+        raise errors.PreflightFailed(f"run {request.run_id!r} cannot go on: {view.round.reason}")
+    if view.round.state == "failed" and view.round.number > round_:
+        raise errors.RendezvousFailed(
+            f"run {request.run_id!r}: round {view.round.number} failed: {view.round.reason}",
+            remedy="Check the route and the firewall between these nodes (--rdzv-conf worker_ports=FIRST-LAST confines "
+            "the ports), or name the right address with --local-addr.",
+        )
+    if is_finishing(view) and not _is_inside(view, round_):
+        if spare:
+            was = "was left out" if round_ else "was a spare"
+            raise errors.SpareReleased(f"run {request.run_id!r} is done without this node, which {was}")
+        raise errors.NotNeeded(
+            f"run {request.run_id!r} at {request.endpoint} is about to end ({view.finishing.by} is done): this node "
+            "has come too late to take part, and has not run its script",
+            remedy="If it was meant for another job, start that one with another --rdzv-id, or when this one has "
+            "ended.",
+        )
+
+
+def _is_inside(view: View, round_: int) -> bool:
+    """Whether the node has a place in the round that is complete, or had one when it was complete."""
+    place = view.assignment
+    return round_ == view.round.number or (place is not None and place.is_place and place.round == view.round.number)
+
+
+def is_finishing(view: View) -> bool:
+    """Whether a node of the round was done and has left, so that the job is about to end."""
+    return view.round.state == "complete" and view.finishing.round == view.round.number
+
+
+class Milestones:
+    """Tells what happens to this node's rounds. Costs nothing until ``tell_to`` is called. Thread-safe."""
+
+    def __init__(self, view: View, runtime: Runtime) -> None:
+        self._view = view
+        self._tell: TellEvent | None = None
+        self._lock = runtime.Lock()
+        self._placed = self._complete = self._over = 0
+
+    def tell_to(self, tell: TellEvent) -> None:
+        """Call ``tell`` from now on; see ``TellEvent``."""
+        self._tell = tell
+
+    def tell(self, event: RoundEvent) -> None:
+        """Report what this node has done itself. Called before it tells the others."""
+        if self._tell is not None:
+            self._tell(event)
+
+    def hear(self) -> None:
+        """Report what is new in the service's news; it concerns this node's rounds only. Returns at once."""
+        if self._tell is None:
+            return
+        with self._lock:
+            place, declared, over = self._view.assignment, self._view.round, self._view.over
+            if self._over < over.number <= self._placed:
+                self._over = over.number
+                self.tell(RoundEvent("over", over.number, reason=over.reason, cause=over.cause))
+            if place is None or not place.is_place:
+                return
+            if place.round > self._placed:
+                self._placed = place.round
+                self.tell(RoundEvent("placed", place.round, place.rank, place.world))
+            if declared.state == "complete" and self._complete < declared.number == place.round:
+                self._complete = place.round
+                self.tell(RoundEvent("complete", place.round, place.rank, place.world))

@@ -11,10 +11,10 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from rdzv_plugins.background_queue import adopt_logger
 from rdzv_plugins.hookspecs import PROJECT
 from rdzv_plugins.installed import Distribution, EntryPoint, entry_points, normalise
 from rdzv_plugins.interfaces import Backend
-from rdzv_plugins.queued_logging import adopt_logger
 
 ENTRY_POINT_GROUP = PROJECT
 SLOW_IMPORT_S = 0.5

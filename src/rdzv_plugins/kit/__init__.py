@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from rdzv_plugins.kit.keeping import Keeper
     from rdzv_plugins.kit.loop import in_thread, within
     from rdzv_plugins.kit.reasons import HANGS_UP, NO_ANSWER, SILENT, Reason, Unusable, network_reason
-    from rdzv_plugins.kit.security import Account, Security
+    from rdzv_plugins.kit.security import Account, Security, TlsOptions
     from rdzv_plugins.kit.session import AsyncSession, Closed
-    from rdzv_plugins.kit.tls_options import TlsOptions
-    from rdzv_plugins.kvstore.coordination.stoppable import StoppableCall
+    from rdzv_plugins.kvstore.coordination.reactor import StoppableCall
     from rdzv_plugins.options import WorkerStoreOptions
     from rdzv_plugins.plain_text import name_of
 
@@ -67,10 +66,9 @@ _AT = {
     "kit.keeping": ("Keeper",),
     "kit.loop": ("in_thread", "within"),
     "kit.reasons": ("HANGS_UP", "NO_ANSWER", "Reason", "SILENT", "Unusable", "network_reason"),
-    "kit.security": ("Account", "Security"),
+    "kit.security": ("Account", "Security", "TlsOptions"),
     "kit.session": ("AsyncSession", "Closed"),
-    "kit.tls_options": ("TlsOptions",),
-    "kvstore.coordination.stoppable": ("StoppableCall",),
+    "kvstore.coordination.reactor": ("StoppableCall",),
     "options": ("WorkerStoreOptions",),
     "plain_text": ("name_of",),
     "certificates": ("warn_if_others_can_read",),

@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.errors import BrokenPlugin, ConnectionLost, EndpointUnreachable, RdzvError
-from rdzv_plugins.kit.answers import wrong_answer
-from rdzv_plugins.kit.client import ServiceClient, SessionEnded
+from rdzv_plugins.kit.client import ServiceClient, SessionEnded, wrong_answer
 from rdzv_plugins.kit.coordination import Coordination
 from rdzv_plugins.kit.keeping import PER_TTL, Keeper
 from rdzv_plugins.kit.loop import here, looked_at, within
 from rdzv_plugins.kit.reasons import NO_ANSWER, SILENT, Reason, Unusable, network_reason
 from rdzv_plugins.kit.session import AsyncSession, Closed
-from rdzv_plugins.kvstore.coordination.stoppable import StoppableCall
+from rdzv_plugins.kvstore.coordination.reactor import StoppableCall
+from rdzv_plugins.timing import growing
 
 logger = logging.getLogger(__name__)
 
@@ -229,7 +229,8 @@ class ClientSession(AsyncSession):
         self, ask: Callable[[], Awaitable[T]], deadline: float, *, limit: float = 0.0, again: bool = True
     ) -> T:
         """The answer. ``limit``: seconds of the first attempt. ``again``: also when it may have been done."""
-        limit, pause = limit or self._attempt, _FIRST_PAUSE_S
+        limit = limit or self._attempt
+        pauses = growing(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, random=here().random)
         while (left := deadline - here().monotonic()) > 0:
             if self._closed:
                 raise Closed
@@ -256,8 +257,8 @@ class ClientSession(AsyncSession):
             if asked and not again:
                 raise self._late()
             left = deadline - here().monotonic()
-            await asyncio.sleep(max(0.0, min(left, pause * here().random.uniform(0.5, 1.0))))
-            pause, limit = min(pause * 1.5, _LONGEST_PAUSE_S), max(limit, min(limit * 2, _LONGEST_ATTEMPT_S))
+            await asyncio.sleep(max(0.0, min(left, next(pauses))))
+            limit = max(limit, min(limit * 2, _LONGEST_ATTEMPT_S))
         if self._closed:
             raise Closed
         raise self._late()

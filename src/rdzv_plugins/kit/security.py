@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rdzv_plugins.certificates import half_of_a_pair, load_context, read_file
 from rdzv_plugins.errors import UsageError
+from rdzv_plugins.options import option
 
 if TYPE_CHECKING:
     import ssl  # slow: for those who have TLS
@@ -106,3 +107,14 @@ class Account:
         """Remove both from the environment, which workers inherit and print: they must not find the password there."""
         os.environ.pop(self.password_variable, None)
         os.environ.pop(self.user_variable, None)
+
+
+@dataclass(frozen=True)
+class TlsOptions:
+    """Keys of --rdzv-conf for TLS, to derive from together with ``ElasticOptions``."""
+
+    cacert: str | None = option(
+        None, help="File with the certificates of the authorities to trust; means TLS. Unset: the system's."
+    )
+    cert: str | None = option(None, help="File with this client's certificate; means TLS, and needs key.")
+    key: str | None = option(None, help="File with the private key of cert.")

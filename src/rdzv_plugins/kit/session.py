@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from rdzv_plugins.coordination import KeyValue, OnEvents
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
 from rdzv_plugins.kit.loop import LoopThread, here, hold, let_go
-from rdzv_plugins.kvstore.coordination.stoppable import StoppableCall
+from rdzv_plugins.kvstore.coordination.reactor import StoppableCall
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,7 @@ from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.job_token import AcceptedToken, say_open
 from rdzv_plugins.kvstore.native.limits import StoreLimits, raise_file_limit
-from rdzv_plugins.kvstore.sockets.listening import bind
-from rdzv_plugins.kvstore.sockets.port_turns import PortTurns
+from rdzv_plugins.kvstore.sockets.listening import PortTurns, bind
 from rdzv_plugins.options import WorkerStoreOptions
 from rdzv_plugins.runtime import SYSTEM, Runtime
 

@@ -36,7 +36,6 @@ class Journal:
         self._results: Any = None
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Note that a phase of a test begins."""
         from rdzv_plugins.testing.suite import facts_of
 
         self._results = item.config.pluginmanager.get_plugin("rdzv-conformance").results  # type: ignore[union-attr]
@@ -48,11 +47,9 @@ class Journal:
     pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
 
     def pytest_runtest_logfinish(self) -> None:
-        """Note how the test that was under way has ended."""
         self.note("ended", test=asdict(self._results.tests[-1]))
 
     def note(self, kind: str, **facts: Any) -> None:
-        """Add an entry, unbuffered."""
         self._file.write(json.dumps([kind, facts]).encode() + b"\n")
 
 
@@ -123,7 +120,6 @@ def _kill_all() -> None:
 
 
 def _report(entries: list[Any], status: int, received: list[int], file: str | None) -> int:
-    """Print and write what is known; returns the exit code."""
     from rdzv_plugins.testing.report import Results, TestResult, as_lines, write
 
     results, phase = Results(), None

@@ -12,7 +12,6 @@ done one after the other; the lanes do not wait for each other:
 from __future__ import annotations
 
 import dataclasses
-import gc
 import itertools
 import logging
 import os
@@ -22,12 +21,10 @@ import struct
 import threading
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
@@ -37,10 +34,12 @@ from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Failure, Outcome, RendezvousBackend, RendezvousHandler, Request, TorchHandler
 from rdzv_plugins.testing.counts import Asked, counted
-from rdzv_plugins.testing.processes import own_children
+from rdzv_plugins.testing.parts import PATIENCE, census
 
 T = TypeVar("T")
 
+_WAIT_S = 0.9 * PATIENCE
+"""Seconds within which something has to be told: so the answer comes while the test waits for it."""
 _MONITOR_S = 0.1
 """How often the agent asks whether it has to restart, in seconds, as torch's does: each question may be a request."""
 
@@ -54,8 +53,6 @@ class Joined:
     address: str
     """MASTER_ADDR of its workers."""
     port: int
-    env: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-    """All variables that the handler and the plug-ins add for its workers."""
 
 
 class Commands:
@@ -89,20 +86,19 @@ class Commands:
             raise
 
     def join(self) -> Joined:
-        """Call ``next_rendezvous``; returns this node's place."""
         rendezvous = self._joins()
         self._info = rendezvous.next_rendezvous()
         where = self._info.bootstrap_store_info
         address, port = (where.master_addr, where.master_port) if where is not None else ("", 0)
         env = rendezvous.worker_env({"MASTER_ADDR": address, "MASTER_PORT": str(port)})
         self._where = env.get("MASTER_ADDR", address), int(env.get("MASTER_PORT", port))
-        return Joined(self._info.rank, self._info.world_size, *self._where, dict(env))
+        return Joined(self._info.rank, self._info.world_size, *self._where)
 
-    def await_change(self, timeout: float) -> int:
-        """Ask as an agent does until the answer is not 0; returns it, or 0 after ``timeout`` seconds."""
+    def await_change(self, timeout: float = _WAIT_S) -> int:
+        """Ask as an agent does until it has to restart its workers; returns what it is told, 0 after ``timeout`` s."""
         return self._await(self.handler().num_nodes_waiting, timeout)
 
-    def await_closed(self, timeout: float) -> bool:
+    def await_closed(self, timeout: float = _WAIT_S) -> bool:
         """Ask until it is closed; False after ``timeout`` seconds."""
         return self._await(self.handler().is_closed, timeout)
 
@@ -177,7 +173,6 @@ class Commands:
         return self._asked.leads
 
     def requests(self) -> dict[str, int]:
-        """The calls of a session, or of a state backend, so far."""
         return self._asked.counts()
 
     def has_written(self) -> bool | None:
@@ -188,16 +183,10 @@ class Commands:
 
     def traffic(self) -> int:
         """Segments with data that this process has sent on the TCP connections that are open now."""
-        return sum(map(_segments_sent, _open()))
+        return sum(map(_segments_sent, os.listdir("/proc/self/fd")))
 
-    def resources(self) -> dict[str, Any]:
-        """What this process holds: threads by the kernel's count, descriptors by kind, the pids of its children."""
-        gc.collect()  # releases what waits for that
-        return {
-            "threads": len(os.listdir("/proc/self/task")),
-            "descriptors": dict(Counter(target.partition(":[")[0] for target in map(_target, _open()) if target)),
-            "children": own_children(),
-        }
+    def resources(self) -> dict[str, int]:
+        return census()
 
     def handler(self) -> RendezvousHandler:
         """The handler, which is made first if there is none."""
@@ -209,17 +198,13 @@ class Commands:
         return self._rendezvous
 
 
-def _open() -> list[Path]:
-    return list(Path("/proc/self/fd").iterdir())  # and that of the list itself, which is closed by now
-
-
-def _segments_sent(path: Path) -> int:
-    """Linux's ``tcpi_data_segs_out`` of an open descriptor; 0 if it is no TCP connection."""
-    if not _target(path).startswith("socket:"):
-        return 0
+def _segments_sent(descriptor: str) -> int:
+    """Linux's ``tcpi_data_segs_out`` of an open descriptor; 0 if it is no TCP connection, or was closed meanwhile."""
     try:
-        copy = os.dup(int(path.name))
-    except OSError:  # closed in the meantime
+        if not os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
+            return 0
+        copy = os.dup(int(descriptor))
+    except OSError:
         return 0
     try:
         connection = socket.socket(fileno=copy)
@@ -233,13 +218,6 @@ def _segments_sent(path: Path) -> int:
         return 0
     sent: int = struct.unpack_from("=I", info, 156)[0]
     return sent
-
-
-def _target(path: Path) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:  # closed in the meantime
-        return ""
 
 
 def obey(connection: Connection, fields: Mapping[str, Any]) -> None:

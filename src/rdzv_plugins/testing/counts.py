@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from rdzv_plugins.coordination import CoordinationBackend, KeyValue, Session
@@ -21,7 +21,6 @@ from rdzv_plugins.interfaces import RendezvousBackend, Request, TorchHandler
 LEAD = "lead"
 
 SESSION_CALLS = ("create", "put", "delete", "list", "watch")
-STATE_CALLS = ("get_state", "set_state")
 WRITES = ("put", "set_state")
 
 
@@ -33,10 +32,6 @@ class Asked:
         self._counts: Counter[str] = Counter()
         self.created: Any = None
         """What the backend has made, without the counting."""
-        self.session: Session | None = None
-        """The newest of its sessions, if it has any."""
-        self.member_key = ""
-        """The key by which the other nodes of a session know this one."""
         self.leads = False
         """Whether this node has won the leader's key."""
         self.has_written = False
@@ -81,15 +76,6 @@ class CountedSession:
         self._asked.leads |= key == keys.LEADER and answer[0]
         return answer
 
-    def put(
-        self, items: Mapping[str, bytes], *, ephemeral: bool = False, guard: KeyValue | None = None, timeout: float
-    ) -> int | None:
-        if ephemeral:
-            mine = (key for key in items if key.startswith(keys.MEMBERS))
-            self._asked.member_key = next(mine, self._asked.member_key)
-        revision: int | None = self._calls["put"](items, ephemeral=ephemeral, guard=guard, timeout=timeout)
-        return revision
-
     def __getattr__(self, name: str) -> Any:
         return self._calls[name] if name in SESSION_CALLS else getattr(self._inner, name)
 
@@ -119,8 +105,7 @@ class CountedCoordination:
         return self._inner.hosts_service
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Any:
-        self._asked.session = self._open(ttl, on_lost=on_lost, timeout=timeout)
-        return CountedSession(self._asked.session, self._asked)
+        return CountedSession(self._open(ttl, on_lost=on_lost, timeout=timeout), self._asked)
 
     def close(self) -> None:
         self._inner.close()

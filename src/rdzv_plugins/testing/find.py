@@ -56,23 +56,20 @@ def find_harness(backend: str, endpoint: str | None = None, conf: Mapping[str, s
 
 
 def _made(found: EntryPoint) -> Harness:
-    owner = f"the harness {found.name!r} of {found.dist.metadata['Name'] if found.dist else 'a distribution'}"
+    def broken(what: str, remedy: str) -> BrokenPlugin:
+        owner = found.dist.metadata["Name"] if found.dist else "a distribution"
+        return BrokenPlugin(f"the harness {found.name!r} of {owner} {what}", remedy=remedy)
+
     try:
         harness = found.load()()
     except Exception as error:
-        raise BrokenPlugin(
-            f"{owner} cannot be made ({found.value}): {type(error).__name__}: {error}",
-            remedy="Give --rdzv-endpoint to do without it.",
-        ) from error
+        what = f"cannot be made ({found.value}): {type(error).__name__}: {error}"
+        raise broken(what, "Give --rdzv-endpoint to do without it.") from error
     if not isinstance(harness, Harness):
-        raise BrokenPlugin(
-            f"{owner} is a {type(harness).__name__} ({found.value})",
-            remedy="It has to be a subclass of rdzv_plugins.testing.Harness.",
-        )
+        what = f"is a {type(harness).__name__} ({found.value})"
+        raise broken(what, "It has to be a subclass of rdzv_plugins.testing.Harness.")
     if harness.kind not in CONTRACTS:
-        raise BrokenPlugin(
-            f"{owner} has kind = {harness.kind!r} ({found.value})", remedy=f"Set it to one of {', '.join(CONTRACTS)}."
-        )
+        raise broken(f"has kind = {harness.kind!r} ({found.value})", f"Set it to one of {', '.join(CONTRACTS)}.")
     return harness
 
 

@@ -64,12 +64,10 @@ class Forked:
         return self._process.exitcode
 
     def kill(self) -> None:
-        """Kill it with SIGKILL; returns when it has ended."""
         self._process.kill()
         self._process.join()
 
     def log(self) -> str:
-        """What it has printed."""
         return self.output.read_text(errors="replace")
 
 

@@ -51,11 +51,6 @@ class ContractJob:
         """A time to live, in seconds, whose end a test can wait for: the harness's, as parsed by the backend."""
         return min(float(getattr(self.prepared().options, "ttl", _TTL_S)), 2 * _TTL_S)
 
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        """The capabilities that the backend declares."""
-        return entry(self.harness.backend).backend.capabilities
-
     def prepared(self, endpoint: str | None = None, **fields: Any) -> Request:
         """A request of one of its nodes, checked and with its options. ``fields`` are those of ``Request``."""
         given = {"run_id": self.run_id, "max_nodes": 8} | fields
@@ -72,12 +67,10 @@ class ContractJob:
         return created
 
     def backend(self, endpoint: str | None = None, **fields: Any) -> CoordinationBackend:
-        """One more node's view of the coordination service."""
         backend: CoordinationBackend = self.created(endpoint, **fields)
         return backend
 
     def session(self, ttl: float = LONG, losses: Losses | None = None) -> Session:
-        """One more node's session."""
         return opened(self.backend(), ttl, losses)
 
     def not_serving(self) -> dict[str, str]:
@@ -144,7 +137,6 @@ class Client:
             raise AssertionError(f"the process of a node ended with code {code}:\n{self._process.log()}") from None
 
     def rest(self) -> list[Any]:
-        """What it has said before it was killed."""
         said: list[Any] = []
         with suppress(EOFError, OSError):  # it was saying something
             while True:
@@ -158,7 +150,6 @@ class Client:
         os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kill the process with SIGKILL; returns when it has ended."""
         self._process.kill()
 
     def leave(self) -> None:
@@ -258,14 +249,12 @@ class ServingNode:
         """Whether the backend serves the endpoint there; otherwise there is a service that we have no handle on."""
 
     def start_again(self) -> None:
-        """Start it, for the first time or again."""
         self._running = self._job.client(serve)
         client = self._running.__enter__()
         self.pids = (client.pid,)
         self.serves = client.next()
 
     def kill(self) -> None:
-        """Kill the process with SIGKILL. May be called again."""
         running, self._running, self.pids = self._running, None, ()
         if running is not None:
             running.__exit__(None, None, None)
@@ -309,7 +298,6 @@ class JobTheme(Theme):
 
     @pytest.fixture
     def job(self, harness: Harness, tmp_path: Path) -> Iterator[ContractJob]:
-        """A separate job for each test."""
         job = ContractJob(harness, tmp_path / "job", self.gap)
         yield job
         job.close()

@@ -16,7 +16,7 @@ from rdzv_plugins.endpoints import parse_endpoint
 from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.kvstore.sockets.reach import dial
 from rdzv_plugins.kvstore.tcpstore.wire import greet
-from rdzv_plugins.testing.harness import Harness, entry, takes
+from rdzv_plugins.testing.harness import NOTHING, Harness, entry
 from rdzv_plugins.testing.parts import PATIENCE, wait_until
 from rdzv_plugins.testing.processes import MARK, before_exec, clean_environment, kill, marked
 
@@ -27,7 +27,7 @@ _COMMANDS: Mapping[Program, tuple[str, ...]] = {
     "torchrun": ("-m", "torch.distributed.run"),
 }
 """The arguments of ``python`` for each program: installed scripts do the same, and need not be on the path."""
-_WORKERS = Path(__file__).parent / "workers"
+_WORKER = Path(__file__).parent / "workers/worker.py"
 WAIT_S = 2.5 * PATIENCE
 """Seconds within which everything has to happen, even on a busy machine."""
 _ANSWER_S = 10
@@ -70,7 +70,6 @@ class Agent:
 
     @property
     def pid(self) -> int:
-        """The agent's process id."""
         return self.process.pid
 
     @property
@@ -110,12 +109,10 @@ class Agents:
         self.env = clean_environment() | {**(environment or {})} | {MARK: self.mark}
 
     def launch(self, program: Program, arguments: Iterable[object], **env: str) -> Agent:
-        """Start one more agent, with ``env`` added to the variables."""
         output, command = self.next_output(), [sys.executable, *_COMMANDS[program], *map(str, arguments)]
         return self.add(cold(command, output, self.env | env), output)
 
     def next_output(self) -> Path:
-        """The file for the output of the next agent."""
         return self.directory / f"agent{len(self.agents)}.log"
 
     def add(self, process: Process, output: Path) -> Agent:
@@ -162,54 +159,36 @@ class AgentsJob(Agents):
         self.endpoint = harness.endpoint(meeting)
         self.run_id = f"launch-{uuid.uuid4().hex[:8]}"
         self.stop = directory / "stop"
-        """The file that makes plain workers end."""
-
-    def takes(self, option: str) -> bool:
-        """Whether the backend takes that key of --rdzv-conf."""
-        return takes(self._harness, option)
+        """The file that makes workers end."""
 
     def node(
         self,
         rank: int,
-        script: str = "plain_worker.py",
-        *args: object,
+        *how: object,
         nnodes: object = 2,
         restarts: int = 0,
-        conf: Mapping[str, str] | None = None,
-        endpoint: str | None = None,
-        give_rank: bool | None = None,
+        conf: Mapping[str, str] = NOTHING,
     ) -> Agent:
-        """Start a node by rdzv-run.
+        """Start a node by rdzv-run; its worker runs until ``stop``, or as ``how`` says. ``conf`` is added."""
+        flags = self._flags(self._harness.backend, nnodes, {**self._harness.conf, **conf})
+        flags += [f"--max-restarts={restarts}", *([f"--node-rank={rank}"] if self._ranked else [])]
+        return self.launch("rdzv-run", [*flags, _WORKER, *(how or [self.stop])])
 
-        ``plain_worker.py`` is given its file; ``conf`` is added to the harness's.
-        """
-        flags = self._flags(self._harness.backend, nnodes, restarts, conf, endpoint)
-        if self._ranked if give_rank is None else give_rank:
-            flags.append(f"--node-rank={rank}")
-        return self.launch("rdzv-run", [*flags, *self._command(script, args)])
-
-    def torchrun(self, rank: int, script: str, *args: object) -> Agent:
+    def torchrun(self, rank: int) -> Agent:
         """Start a node of two by plain torchrun, on the backend under test."""
-        flags = self._flags(f"rdzv-plugins.{self._harness.backend}", 2, 0, None, None)
+        flags = self._flags(f"rdzv-plugins.{self._harness.backend}", 2, self._harness.conf)
         env = {"PET_NODE_RANK": str(rank)} if self._ranked else {}  # torchrun keeps --node-rank to itself
-        return self.launch("torchrun", [*flags, *self._command(script, args)], **env)
+        return self.launch("torchrun", [*flags, _WORKER, self.stop], **env)
 
-    def torchs_own(self, backend: str, script: str, *args: object, conf: str = "") -> Agent:
+    def torchs_own(self, backend: str, how: object, conf: Mapping[str, str] = NOTHING) -> Agent:
         """Start a node of two by torchrun, on torch's own backend of that name, with the job's endpoint and id."""
+        return self.launch("torchrun", [*self._flags(backend, 2, conf), _WORKER, how])
+
+    def _flags(self, backend: str, nnodes: object, conf: Mapping[str, str]) -> list[str]:
         flags = [f"--rdzv-backend={backend}", f"--rdzv-endpoint={self.endpoint}", f"--rdzv-id={self.run_id}"]
-        flags += ["--nnodes=2", "--nproc-per-node=1", *([f"--rdzv-conf={conf}"] if conf else [])]
-        return self.launch("torchrun", [*flags, *self._command(script, args)])
-
-    def _flags(
-        self, backend: str, nnodes: object, restarts: int, conf: Mapping[str, str] | None, endpoint: str | None
-    ) -> list[str]:
-        flags = [f"--rdzv-backend={backend}", f"--rdzv-endpoint={self.endpoint if endpoint is None else endpoint}"]
-        flags += [f"--rdzv-id={self.run_id}", f"--nnodes={nnodes}", "--nproc-per-node=1", f"--max-restarts={restarts}"]
-        pairs = ",".join(f"{key}={value}" for key, value in {**self._harness.conf, **(conf or {})}.items())
+        flags += [f"--nnodes={nnodes}", "--nproc-per-node=1"]
+        pairs = ",".join(f"{key}={value}" for key, value in conf.items())
         return [*flags, f"--rdzv-conf={pairs}"] if pairs else flags
-
-    def _command(self, script: str, args: tuple[object, ...]) -> tuple[object, ...]:
-        return (_WORKERS / script, *((self.stop,) if script == "plain_worker.py" else ()), *args)
 
     def is_torchs_store(self) -> bool:
         """Whether a store of torch's, or one that speaks like it, answers at the endpoint, which is a TCP one.
@@ -235,7 +214,7 @@ class AgentsJob(Agents):
         return True
 
     def finish(self, *agents: Agent, code: int = 0) -> None:
-        """Stop the plain workers; check that all ``agents`` end with ``code`` and nothing of the job is left."""
+        """Stop the workers; check that all ``agents`` end with ``code`` and nothing of the job is left."""
         self.stop.touch()
         codes = [agent.wait() for agent in agents]
         assert codes == [code] * len(agents), f"exit codes {codes}, not all {code}:\n{outputs(agents)}"

@@ -61,7 +61,6 @@ class NodeError(Exception):
     """The exit code with which the launcher would end; None if the error is not ours."""
 
     def is_a(self, kind: type[BaseException] | str) -> bool:
-        """Whether it is of this class or a subclass."""
         return (kind if isinstance(kind, str) else kind.__name__) in self.kinds
 
     def must_be(self, *kinds: type[BaseException] | str, saying: str = "") -> None:
@@ -83,7 +82,6 @@ class Pending(Generic[T]):
         self._value: list[T] = []
 
     def settle(self, error: Any, value: T) -> None:
-        """Called by the node when the answer has come."""
         if error is not None:
             self._error = NodeError(str(self._node), self._command, *error)
         else:
@@ -99,7 +97,6 @@ class Pending(Generic[T]):
         return self._settled()
 
     def failed(self) -> bool:
-        """Whether it has ended in an error. Never waits."""
         return self.done() and self._error is not None
 
     def result(self, timeout: float = PATIENCE) -> T:
@@ -126,6 +123,18 @@ class Pending(Generic[T]):
 
 
 Does = TypeVar("Does", Commands, RendezvousHandler)
+
+
+def _begins(
+    command: Callable[Concatenate[Does, P], T], lane: str = "agent"
+) -> Callable[Concatenate[Node, P], Pending[T]]:
+    """A method that has the node's process begin this, without waiting for its end. See ``commands`` for the lanes."""
+
+    @functools.wraps(command)
+    def begin(node: Node, *args: P.args, **kwargs: P.kwargs) -> Pending[T]:
+        return node.later(lane, command, *args, **kwargs)
+
+    return cast(Callable[Concatenate["Node", P], Pending[T]], begin)
 
 
 def _asks(command: Callable[Concatenate[Does, P], T], lane: str = "agent") -> Callable[Concatenate[Node, P], T]:
@@ -185,38 +194,16 @@ class Node:
     has_written = _asks(Commands.has_written, "side")
     traffic = _asks(Commands.traffic, "side")
     resources = _asks(Commands.resources, "side")
+    await_change = _asks(Commands.await_change)
+    await_closed = _asks(Commands.await_closed)
+    await_change_later = _begins(Commands.await_change)
+    leave_later = _begins(Commands.leave)  # a node that serves something may wait for the others
+    store_later = _begins(Commands.store)
+    worker_later = _begins(Commands.worker, "worker")
 
     def join(self) -> Pending[Joined]:
-        """Begin ``next_rendezvous``, without waiting for its end."""
         self.joining = self.later("agent", Commands.join)
         return self.joining
-
-    def await_change(self, timeout: float = PATIENCE) -> int:
-        """Ask as an agent does until it has to restart its workers; returns what it is told, or 0 after ``timeout``.
-
-        Raises ``NodeError`` if the handler says that the job has ended.
-        """
-        return self.await_change_later(timeout).result(timeout + PATIENCE)
-
-    def await_change_later(self, timeout: float = PATIENCE) -> Pending[int]:
-        """Begin ``await_change`` in the node's process, without waiting for its end."""
-        return self.later("agent", Commands.await_change, timeout)
-
-    def await_closed(self, timeout: float = PATIENCE) -> bool:
-        """Ask until it is closed; False after ``timeout`` seconds."""
-        return self.later("agent", Commands.await_closed, timeout).result(timeout + PATIENCE)
-
-    def leave_later(self, *how: Any) -> Pending[None]:
-        """Begin ``leave`` without waiting for its end: a node that serves something may wait for the others."""
-        return self.later("agent", Commands.leave, *how)
-
-    def store_later(self, operation: str, *args: Any) -> Pending[Any]:
-        """Begin ``store`` without waiting for its end, for operations that wait."""
-        return self.later("agent", Commands.store, operation, *args)
-
-    def worker_later(self, operation: str, *args: Any) -> Pending[Any]:
-        """Begin ``worker`` without waiting for its end. A worker does not hinder its node's agent."""
-        return self.later("worker", Commands.worker, operation, *args)
 
     def renew(self, **changes: Any) -> None:
         """Make its process that of another agent, after ``leave``, with these fields of the request."""
@@ -228,7 +215,6 @@ class Node:
 
     @property
     def log(self) -> str:
-        """Everything that its process has written to stdout and stderr."""
         return self._process.log()
 
     @property
@@ -256,7 +242,6 @@ class Node:
         stop(self.pid)
 
     def thaw(self) -> None:
-        """Let the node's process continue, by SIGCONT."""
         os.kill(self.pid, signal.SIGCONT)
         self.frozen = False
 
@@ -270,7 +255,6 @@ class Node:
     def later(
         self, lane: str, command: Callable[Concatenate[Does, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> Pending[T]:
-        """Tell the node to do something; see ``commands`` for the lanes."""
         return self._tell(lane, command.__name__, *args, **kwargs)
 
     def _tell(self, lane: str, name: str, *args: Any, **kwargs: Any) -> Pending[Any]:
@@ -358,7 +342,6 @@ class NodesJob:
         return Capability.NODE_RANK in promised and Capability.ELASTIC not in promised
 
     def logs(self) -> str:
-        """The end of what each node has written."""
         return "\n".join(f"--- {node}:\n{node.log[-_LOG_TAIL:]}" for node in self.nodes)
 
 
@@ -416,11 +399,9 @@ class NodeTheme(Theme):
     """A theme whose tests have nodes."""
 
     def nodes(self, nnodes: str, **fields: Any) -> NodesJob:
-        """A job of the backend under test."""
         return NodesJob(self.harness, self.directory, nnodes, **fields)
 
     def elastic(self) -> bool:
-        """Whether nodes may come and go."""
         return self.declares(Capability.ELASTIC)
 
     def conf(self, **wanted: object) -> dict[str, str]:

@@ -45,7 +45,6 @@ class Losses:
 
     @property
     def none(self) -> bool:
-        """True if no error was reported except those that were taken."""
         return self._errors.empty()
 
 
@@ -129,10 +128,9 @@ def wait_until(
 
 
 def census() -> dict[str, int]:
-    """How many threads, descriptors and child processes this process has."""
-    gc.collect()
+    """How many threads, by the kernel's count, descriptors and child processes this process has."""
+    gc.collect()  # releases what waits for that
     return {
-        "Python threads": threading.active_count(),
         "threads": len(os.listdir("/proc/self/task")),
         "descriptors": len(os.listdir("/proc/self/fd")),
         "child processes": len(own_children()),

@@ -96,7 +96,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     alone = bool(config.getoption("conformance_backend"))
     first: dict[object, int] = {}
     place = {
-        item: first.setdefault(None if alone else getattr(item, "cls", None) or item, len(first)) for item in items
+        item: first.setdefault(None if alone else item.getparent(pytest.Class) or item, len(first)) for item in items
     }
     steps = {item: step for item in items if (step := ground_step(item)) is not None}
     items.sort(key=lambda item: (place[item], item not in steps, steps.get(item, 0)))
@@ -229,15 +229,12 @@ class Collector:
         self._running = ""
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Note that a test begins."""
         self._running = nodeid.rpartition("::")[2]
 
     def pytest_runtest_logfinish(self) -> None:
-        """Note that a test has ended."""
         self._running = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take in one phase of a test: set-up, call or end."""
         facts: Any = next((value for name, value in report.user_properties if name == _TEST), None)
         if facts is None:
             return
@@ -273,7 +270,6 @@ class Collector:
                 session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Print the table, if there was a theme."""
         lines = as_lines(self.results)
         if lines:
             terminalreporter.section(f"conformance (suite of rdzv-plugins {suite_version()})")
@@ -281,7 +277,6 @@ class Collector:
             terminalreporter.line(line)
 
     def _say(self, theme: str, test: TestResult) -> None:
-        """A line about a test that has ended, and why it has failed."""
         failed = test.outcome == "failed"
         writer = self._config.get_terminal_writer()
         outcome = test.outcome.upper() if failed else test.outcome

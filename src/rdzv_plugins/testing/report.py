@@ -87,7 +87,6 @@ class Results:
         self.tests = [test for test in self.tests if test.over]
 
     def backends(self) -> list[str]:
-        """The backends with a result, in the order of their first one."""
         return list(dict.fromkeys(test.backend for test in self.tests))
 
     def themes(self, backend: str) -> Iterator[tuple[str, dict[str, TestResult]]]:
@@ -143,7 +142,6 @@ def _wide(column: str) -> int:
 
 
 def _verdict(results: Results, backend: str) -> str:
-    """The verdict in a few words, the cause first."""
     tests = [test for test in results.tests if test.backend == backend]
     failed = [test for test in tests if test.outcome == "failed"]
     untried = sum(test.outcome == "untried" for test in tests)
@@ -184,7 +182,6 @@ def _remarks(name: str, test: TestResult) -> Iterator[str]:
 
 
 def _gaps(tests: list[TestResult]) -> Iterator[str]:
-    """One line for each reason, however many tests have it."""
     promises: dict[str, list[str]] = {}
     for test in tests:
         for gap in test.gaps:

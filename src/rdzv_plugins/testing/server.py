@@ -149,7 +149,6 @@ class ServerProcess:
         self._process = None
 
     def start_again(self) -> None:
-        """Run the same command again, after ``kill``; returns when it answers."""
         self.start()
 
     def _accepts(self) -> bool:

@@ -84,11 +84,9 @@ class Theme:
         return entry(self.harness.backend)
 
     def declares(self, capability: Capability) -> bool:
-        """Whether the backend declares that capability."""
         return capability in self.entry.backend.capabilities
 
     def accepts(self, option: str) -> bool:
-        """Whether the backend takes that key of --rdzv-conf."""
         return takes(self.harness, option)
 
     def gap(self, why: str) -> None:

@@ -33,9 +33,9 @@ def register() -> Creator:
 def create(params: Any) -> Any:
     """A handler made from torch's ``RendezvousParameters``. Raises our errors, which say what to do."""
     from rdzv_plugins.assemble.create import create_rendezvous, prepare
+    from rdzv_plugins.background_queue import queue_logging
     from rdzv_plugins.errors import RdzvError, UnknownBackend
     from rdzv_plugins.host import PluginHost
-    from rdzv_plugins.queued_logging import queue_logging
     from rdzv_plugins.torch_bridge.torchrun_handler import TorchrunHandler, in_full
 
     _show_reports()

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 from toy_registry import toy
 
@@ -26,20 +27,20 @@ class Session:
     def known_until(self):
         return self.inner.known_until
 
-    def create(self, key, value, *, ephemeral=False, timeout):
-        return self.inner.create(key, value, ephemeral=ephemeral, timeout=timeout)
+    def create(self, *args, **options):
+        return self.inner.create(*args, **options)
 
-    def put(self, items, *, ephemeral=False, guard=None, timeout):
-        return self.inner.put(items, ephemeral=ephemeral, guard=guard, timeout=timeout)
+    def put(self, items, **options):
+        return self.inner.put(items, **options)
 
-    def delete(self, keys, *, guard=None, timeout):
-        return self.inner.delete(keys, guard=guard, timeout=timeout)
+    def delete(self, keys, **options):
+        return self.inner.delete(keys, **options)
 
     def list(self, prefix, *, timeout):
         return self.inner.list(prefix, timeout=timeout)
 
-    def watch(self, prefix, on_events, *, after=0, timeout):
-        return self.inner.watch(prefix, on_events, after=after, timeout=timeout)
+    def watch(self, prefix, on_events, **options):
+        return self.inner.watch(prefix, on_events, **options)
 
     def close(self):
         self.inner.close()
@@ -88,7 +89,7 @@ def backend(name, kind):
 class Hanging(Session):
     """``put`` never returns. It can be interrupted."""
 
-    def put(self, items, *, ephemeral=False, guard=None, timeout):
+    def put(self, items, **options):
         threading.Event().wait()
 
 
@@ -96,7 +97,7 @@ class Hanging(Session):
 class Deaf(Session):
     """``put`` never returns, and waits in C, where no signal of Python's is heard."""
 
-    def put(self, items, *, ephemeral=False, guard=None, timeout):
+    def put(self, items, **options):
         mutex = ctypes.create_string_buffer(256)  # all zeros: PTHREAD_MUTEX_INITIALIZER
         lock = ctypes.CDLL(None).pthread_mutex_lock
         lock(mutex)
@@ -107,7 +108,7 @@ class Deaf(Session):
 class Dying(Session):
     """Ends the process that uses it, as a faulty extension module does: by a signal, or without a word (TOY_DIES)."""
 
-    def put(self, items, *, ephemeral=False, guard=None, timeout):
+    def put(self, items, **options):
         how = os.environ["TOY_DIES"]
         if how == "exit":
             os._exit(0)
@@ -116,31 +117,27 @@ class Dying(Session):
 
 @toy("coordination-is-slow")
 class Slow(Session):
-    """Each answer takes two seconds."""
+    """A key takes two seconds to be created."""
 
-    def create(self, *args, **options):
+    def create(self, key, value, *, ephemeral=False, timeout):
         time.sleep(2)
-        return super().create(*args, **options)
-
-    def put(self, *args, **options):
-        time.sleep(2)
-        return super().put(*args, **options)
+        return super().create(key, value, ephemeral=ephemeral, timeout=timeout)
 
 
 @toy("coordination-late-answer")
 class Patient(Session):
     """A request takes a minute if need be, whatever time-out it was given."""
 
-    def put(self, items, *, ephemeral=False, guard=None, timeout):
-        return super().put(items, ephemeral=ephemeral, guard=guard, timeout=max(timeout, 60))
+    def put(self, items, *, timeout, **options):
+        return super().put(items, timeout=max(timeout, 60), **options)
 
 
 @toy("coordination-ignores-guard")
 class Unguarded(Session):
     """A put is done whether its guard has changed or not."""
 
-    def put(self, items, *, ephemeral=False, guard=None, timeout):
-        return super().put(items, ephemeral=ephemeral, timeout=timeout)
+    def put(self, items, *, guard=None, **options):
+        return super().put(items, **options)
 
 
 @toy("coordination-reads-stale")
@@ -158,39 +155,34 @@ class Stale(Session):
 class AsksForEach(Session):
     """Whenever a node writes something it looks at every member of the run, one by one."""
 
-    def put(self, items, *, ephemeral=False, guard=None, timeout):
+    def put(self, items, *, timeout, **options):
         held, _ = self.inner.list("members/", timeout=timeout)
         for each in held:
             self.list(each.key, timeout=timeout)
-        return super().put(items, ephemeral=ephemeral, guard=guard, timeout=timeout)
+        return super().put(items, timeout=timeout, **options)
 
 
 # faults of watches
-
-
-class Endless:
-    def cancel(self):
-        pass
 
 
 @toy("coordination-calls-after-cancel")
 class Talkative(Session):
     """A watch that was cancelled goes on."""
 
-    def watch(self, prefix, on_events, *, after=0, timeout):
-        super().watch(prefix, on_events, after=after, timeout=timeout)
-        return Endless()
+    def watch(self, prefix, on_events, **options):
+        super().watch(prefix, on_events, **options)
+        return SimpleNamespace(cancel=lambda: None)
 
 
 class Filtering(Session):
     """Its watches tell what ``told`` makes of the events."""
 
-    def watch(self, prefix, on_events, *, after=0, timeout):
+    def watch(self, prefix, on_events, **options):
         def filtered(events):
             if left := self.told(events):
                 on_events(left)
 
-        return super().watch(prefix, filtered, after=after, timeout=timeout)
+        return super().watch(prefix, filtered, **options)
 
 
 @toy("coordination-loses-event")
@@ -205,22 +197,22 @@ class Forgetful(Filtering):
 class Dropping(Session):
     """A watch tells what is there when it begins, and nothing that happens then."""
 
-    def watch(self, prefix, on_events, *, after=0, timeout):
+    def watch(self, prefix, on_events, *, timeout, **options):
         now = self.list(prefix, timeout=timeout)[1]
 
         def those_of_before(events):
             if any(each.revision <= now for each in events):
                 on_events(events)
 
-        return super().watch(prefix, those_of_before, after=after, timeout=timeout)
+        return super().watch(prefix, those_of_before, timeout=timeout, **options)
 
 
 @toy("scale-polls")
 class Polls(Session):
     """Its watches ask again and again what has changed, instead of being told."""
 
-    def watch(self, prefix, on_events, *, after=0, timeout):
-        watch = super().watch(prefix, on_events, after=after, timeout=timeout)
+    def watch(self, prefix, on_events, **options):
+        watch = super().watch(prefix, on_events, **options)
         threading.Thread(target=self.poll, args=(prefix,), daemon=True).start()
         return watch
 
@@ -237,11 +229,9 @@ class OtherPlace(Filtering):
     """A node is told another place in a round than it has: ``changed``."""
 
     def told(self, events):
-        return [self.of(event) for event in events]
+        return [self.of(event) if event.value and event.key.startswith("node/") else event for event in events]
 
     def of(self, event):
-        if event.value is None or not event.key.startswith("node/"):
-            return event
         return Event(event.key, json.dumps(self.changed(json.loads(event.value))).encode(), event.revision)
 
 
@@ -271,8 +261,8 @@ class OldWorld(OtherPlace):
 class Staying(Session):
     """What a session puts as ephemeral stays when it ends."""
 
-    def put(self, items, *, ephemeral=False, guard=None, timeout):
-        return super().put(items, guard=guard, timeout=timeout)
+    def put(self, items, *, ephemeral=False, **options):
+        return super().put(items, **options)
 
 
 @toy("coordination-knows-too-much")
@@ -303,15 +293,6 @@ class LeavesDescriptor(Service):
         return super().open_session(ttl, on_lost=on_lost, timeout=timeout)
 
 
-@toy("coordination-leaves-thread")
-class LeavesThread(Service):
-    """A thread of each session outlives it."""
-
-    def open_session(self, ttl, *, on_lost, timeout):
-        threading.Thread(target=threading.Event().wait, name="toy-leak", daemon=True).start()
-        return super().open_session(ttl, on_lost=on_lost, timeout=timeout)
-
-
 @toy("coordination-loses-silently")
 class Silent(Service):
     """Nobody is told that a session was lost."""
@@ -320,29 +301,17 @@ class Silent(Service):
         return super().open_session(ttl, on_lost=lambda error: None, timeout=timeout)
 
 
-@toy("coordination-loses-twice")
-class Insistent(Service):
-    """A node is told twice that its session was lost."""
-
-    def open_session(self, ttl, *, on_lost, timeout):
-        def twice(error):
-            on_lost(error)
-            on_lost(error)
-
-        return super().open_session(ttl, on_lost=twice, timeout=timeout)
-
-
 class Rising(Session):
     def __init__(self, reopen):
         self.reopen = reopen
         super().__init__(reopen())
 
-    def put(self, items, *, ephemeral=False, guard=None, timeout):
+    def put(self, items, **options):
         try:
-            return super().put(items, ephemeral=ephemeral, guard=guard, timeout=timeout)
+            return super().put(items, **options)
         except ConnectionLost:
             self.inner = self.reopen()
-            return super().put(items, ephemeral=ephemeral, guard=guard, timeout=timeout)
+            return super().put(items, **options)
 
 
 @toy("coordination-rises-again")

@@ -1,13 +1,12 @@
 """A state in the memory of a service, right in everything, with its harness. A toy puts one fault into it.
 
-``python served_toys.py PORT`` is the service: one request after the other, a line of JSON each.
+``python served_toys.py PORT`` is the service: one request after the other.
 """
 
-import json
-import socket
-import socketserver
+import contextlib
 import sys
 import tempfile
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from types import MappingProxyType
 
@@ -19,24 +18,18 @@ from rdzv_plugins.endpoints import meeting_point
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.testing import Harness, ServerProcess, free_port
 
-STATES = {}
 
-
-class Server(socketserver.TCPServer):
-    allow_reuse_address = True
-
-
-class Handler(socketserver.StreamRequestHandler):
-    def handle(self):
-        line = self.rfile.readline()
-        if not line:  # who only looks whether we are there
-            return
-        run, state, token = json.loads(line)
-        held, written = STATES.get(run), False
-        if state is not None and token == (held[1] if held else None):
-            held, written = [state, (token or 0) + 1], True
-            STATES[run] = held
-        self.wfile.write(json.dumps([held, written]).encode() + b"\n")
+def serve(port):
+    states = {}
+    with Listener(("127.0.0.1", port)) as listener:
+        while True:
+            with listener.accept() as asking, contextlib.suppress(EOFError, OSError):  # who only looks if we are there
+                run, state, token = asking.recv()
+                held = states.get(run)
+                written = state is not None and token == (held[1] if held else None)
+                if written:
+                    held = states[run] = state, (token or 0) + 1
+                asking.send((held, written))
 
 
 @toy("state-served")
@@ -49,21 +42,19 @@ class ServedState:
         self._where, self._run = (host, port), run_id
 
     def get_state(self):
-        held, _ = self._ask(None, None)
-        return (bytes.fromhex(held[0]), held[1]) if held else None
+        return self._ask(None, None)[0]
 
     def set_state(self, state, token=None):
-        held, written = self._ask(state.hex(), token)
-        return (bytes.fromhex(held[0]), held[1], written) if held else None
+        held, written = self._ask(state, token)
+        return (*held, written) if held else None
 
     def _ask(self, state, token):
         try:
-            with socket.create_connection(self._where, 30) as connection, connection.makefile("rwb") as file:
-                file.write(json.dumps([self._run, state, token]).encode() + b"\n")
-                file.flush()
-                return json.loads(file.readline())
-        except (OSError, ValueError) as error:
-            raise EndpointUnreachable(f"no state at {self._where}: {error}", remedy="Start its service.") from error
+            with Client(self._where) as connection:
+                connection.send((self._run, state, token))
+                return connection.recv()
+        except (OSError, EOFError) as error:
+            raise EndpointUnreachable(f"no state at {self._where}: {error!r}", remedy="Start its service.") from error
 
 
 @toy("state-served-from-cache")
@@ -115,5 +106,4 @@ def backend(name, state):
 
 
 if __name__ == "__main__":
-    with Server(("127.0.0.1", int(sys.argv[1])), Handler) as server:
-        server.serve_forever()
+    serve(int(sys.argv[1]))

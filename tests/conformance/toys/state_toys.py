@@ -97,21 +97,6 @@ class Racing(State):
         return state, count, True
 
 
-@toy("state-reads-stale")
-class Stale(State):
-    """What was read once is read again, until the reader writes itself."""
-
-    held = None
-
-    def get_state(self):
-        self.held = self.held or super().get_state()
-        return self.held
-
-    def set_state(self, state, token=None):
-        self.held = None
-        return super().set_state(state, token)
-
-
 @toy("state-torn-write")
 class Torn(State):
     """It writes in place, so who is killed in between leaves a part of a state, or none."""
@@ -164,7 +149,7 @@ def returns_dict(name):
     return backend(name, create=lambda request: {"get_state": None, "set_state": None})
 
 
-@toy("launch-ignores-rank")
+@toy("rendezvous-ignores-rank")
 def ignores_rank(name):
     """It promises that a given node rank counts, and torch's rendezvous assigns the ranks."""
     return backend(name, capabilities=frozenset({Capability.ELASTIC, Capability.NODE_RANK}))

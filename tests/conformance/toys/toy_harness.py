@@ -3,22 +3,9 @@
 import subprocess
 import threading
 from pathlib import Path
-from types import MappingProxyType
 
 from rdzv_plugins.testing import Harness
-
-ELASTIC = MappingProxyType(
-    {"ttl": "4", "timeout": "120", "last_call_timeout": "2", "linger": "2", "allow_same_host": "true"}
-)
-DYNAMIC = MappingProxyType(
-    {
-        "keep_alive_interval": "1",
-        "keep_alive_max_attempt": "4",
-        "join_timeout": "120",
-        "last_call_timeout": "2",
-        "linger": "2",
-    }
-)
+from rdzv_plugins.testing.builtin import C10dHarness, ParallelHarness, StaticHarness
 
 
 class DirectoryHarness(Harness):
@@ -42,14 +29,14 @@ class HangingHarness(DirectoryHarness):
 class StateHarness(Harness):
     """A state backend that a node serves at HOST:PORT, as ``c10d``."""
 
-    conf = DYNAMIC
+    conf = C10dHarness.conf
 
 
 class CoordinationHarness(Harness):
     """A coordination backend that a node serves at HOST:PORT, as ``parallel``; with its options."""
 
     kind = "coordination"
-    conf = ELASTIC
+    conf = ParallelHarness.conf
 
 
 class ServedHarness(CoordinationHarness):
@@ -68,7 +55,7 @@ class HandlerHarness(Harness):
     """A handler of its own, whose node rank 0 serves HOST:PORT, as ``static``; with its options."""
 
     kind = "handler"
-    conf = MappingProxyType({"timeout": "120", "linger": "2"})
+    conf = StaticHarness.conf
 
 
 class BrokenHarness(DirectoryHarness):

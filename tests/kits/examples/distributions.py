@@ -11,7 +11,6 @@ from collections.abc import Collection
 from pathlib import Path
 
 from kits import ROOT
-from kits.examples import reuse_build
 
 EXAMPLES = ("rdzv-file", "rdzv-http", "rdzv-redis")
 LIMIT_S = 1500
@@ -20,41 +19,28 @@ PORTS = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT")
 OURS = ("rdzv", "_rdzv", "__editable__", "_editable_")
 
 
-def build_wheels(directory: Path) -> Path:
-    """This project's wheel and those of the examples; the directory in which they are."""
-    wheels = directory / "wheels"
-    made = directory / "made.json"
-    build = reuse_build.Build(ROOT / "build/native", str(Path(sys.executable).parent / "ninja"))
-    made.write_text(json.dumps(build.made()))
-    launcher = f"{sys.executable};-SE;{Path(reuse_build.__file__)}"
-    variables = {
-        "RDZV_REQUIRE_NATIVE": "1",
-        "RDZV_MADE": str(made),
-        "CMAKE_CXX_COMPILER_LAUNCHER": launcher,
-        "CMAKE_CXX_LINKER_LAUNCHER": launcher,
-    }
-    if build.compiler is not None:
-        variables["CXX"] = build.compiler
-    pip_wheel(wheels, ROOT, f"--config-settings=build-dir={directory}/build", **variables)
-    for name in EXAMPLES:  # built from copies: the checkout stays clean
-        pip_wheel(wheels, shutil.copytree(ROOT / "examples" / name, directory / "sources" / name))
-    for name in ("build", "sources"):
-        shutil.rmtree(directory / name)
-    return wheels
+def build_wheel(wheels: Path, directory: Path) -> None:
+    """This project's wheel, of copies in ``directory``, with the libraries that `make` has built.
+
+    What else is built, the configuration and installation by CMake, is tried by ``test_distributions.py``.
+    """
+    copy = directory / "rdzv-plugins"
+    shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "native").mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "CMakeLists.txt", "native/build_backend.py"):
+        shutil.copy(ROOT / name, copy / name)
+    pip_wheel(wheels, copy, *(f"--config-settings=wheel.{each}" for each in ("cmake=false", "platlib=true")))
+
+
+def build_examples(wheels: Path, directory: Path) -> None:
+    """The wheels of the examples, of copies: the checkout stays clean."""
+    for name in EXAMPLES:
+        pip_wheel(wheels, shutil.copytree(ROOT / "examples" / name, directory / name))
 
 
 def pip_wheel(wheels: Path, source: Path, *options: str, **variables: str) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-index",
-        "--no-deps",
-    ]
-    command += ["--no-build-isolation", *options, f"--wheel-dir={wheels}", str(source)]
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-index"]
+    command += ["--no-deps", "--no-build-isolation", *options, f"--wheel-dir={wheels}", str(source)]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # cmake and ninja
     environment = os.environ | {"PATH": path} | variables
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -26,13 +26,6 @@ def one(name: str, kind: str) -> Manifest:
     """The only manifest of that kind in a file."""
     (found,) = (document for document in documents(name) if document["kind"] == kind)
     return found
-
-
-def everything() -> Iterator[tuple[str, Manifest]]:
-    """Each manifest of each file."""
-    for path in sorted(FOLDER.glob("*.yaml")):
-        for document in documents(path.name):
-            yield path.name, document
 
 
 def job_of(manifest: Manifest) -> Manifest:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from msgspec import structs
 
 from rdzv_plugins.elastic.keys import Assignment, Checked, Member, Round, Seat
-from rdzv_plugins.elastic.leading.membership import Decisions, Membership, Rules
+from rdzv_plugins.elastic.leading.membership import Decisions, Membership
+from rdzv_plugins.elastic.leading.placement import Rules
 from rdzv_plugins.elastic.leading.quorum import seat_of, seats_reached
 
 
@@ -201,7 +202,7 @@ def story(sizes: str, steps: str, **rules: Any) -> str:
         if what == "succeed":
             leader = _succeed(leader, *names)
         else:
-            getattr(_Steps, what)(leader, *names)
+            _STEPS[what](leader, *names)
     return leader.told()
 
 
@@ -222,85 +223,51 @@ def _newcomer(rules: Rules, name: str, rank: str = "", *, broken: bool) -> Membe
     return node(name, int(rank) if rank else None, domain=domain, checks=checks)
 
 
-class _Steps:
-    """Of a ``story``."""
+def _come(leader: Leader, *names: str) -> None:
+    leader.hear(*(_newcomer(leader.rules, *name.rstrip("!").split("@"), broken=name[-1] == "!") for name in names))
 
-    complete, serve, reach, lose, join = Leader.complete, Leader.serve, Leader.reach, Leader.lose, Leader.join
 
-    @staticmethod
-    def come(leader: Leader, *names: str) -> None:
-        leader.hear(*(_newcomer(leader.rules, *name.rstrip("!").split("@"), broken=name[-1] == "!") for name in names))
+def _elsewhere(leader: Leader, name: str, rank: str, world: str, server: str = "-1") -> None:
+    leader.hear(from_elsewhere(name, int(rank), int(world), server=int(server)))
 
-    @staticmethod
-    def elsewhere(leader: Leader, name: str, rank: str, world: str, server: str = "-1") -> None:
-        leader.hear(from_elsewhere(name, int(rank), int(world), server=int(server)))
 
-    @staticmethod
-    def keeps(leader: Leader, name: str, *changes: str) -> None:
-        leader.hear(keeper(name, **_numbers(changes)))
+def _prove(leader: Leader, *names: str) -> None:
+    for name in names:
+        leader.machine.proved(name)
 
-    @staticmethod
-    def left(leader: Leader, name: str, *changes: str) -> None:
-        leader.hear(leaver(name, **_numbers(changes)))
 
-    @staticmethod
-    def knows(leader: Leader, name: str, number: str) -> None:
-        leader.hear(node(name, known=int(number)))
+def _wait(leader: Leader, seconds: str = "") -> None:
+    at = leader.machine.deadline()
+    assert seconds or at is not None, "there is no deadline"
+    leader.wait(float(seconds) if seconds else (at or 0.0) - leader.now)
 
-    @staticmethod
-    def serves(leader: Leader, name: str) -> None:
-        leader.hear(node(name, serves=True))
 
-    @staticmethod
-    def says(leader: Leader, name: str, *changes: str) -> None:
-        leader.say(name, **_numbers(changes))
-
-    @staticmethod
-    def again(leader: Leader, name: str) -> None:
-        leader.say(name, keeps=None, after=5)
-
-    @staticmethod
-    def proved(leader: Leader, *names: str) -> None:
-        for name in names:
-            leader.machine.proved(name)
-
-    @staticmethod
-    def healed(leader: Leader, name: str) -> None:
-        leader.say(name, checks=(), checked=leader.round.number)
-
-    @staticmethod
-    def outside(leader: Leader, name: str) -> None:
-        leader.say(name, reached=leader.round.number, outside=True)
-
-    @staticmethod
-    def back(leader: Leader, name: str) -> None:
-        leader.hear(node(name, after=leader.round.number))
-
-    @staticmethod
-    def dial(leader: Leader, name: str) -> None:
-        leader.say(name, reached=leader.round.number, unreachable="")
-
-    @staticmethod
-    def wall(leader: Leader, name: str) -> None:
-        leader.say(name, reached=leader.number, unreachable="connection refused")
-
-    @staticmethod
-    def reached(leader: Leader, name: str, number: str) -> None:
-        leader.say(name, reached=int(number))
-
-    @staticmethod
-    def done(leader: Leader, name: str) -> None:
-        leader.say(name, done=leader.round.number)
-
-    @staticmethod
-    def leave(leader: Leader, name: str, how: Any) -> None:
-        leader.say(name, leaving=how)
-
-    @staticmethod
-    def wait(leader: Leader, seconds: str = "") -> None:
-        at = leader.machine.deadline()
-        assert seconds or at is not None, "there is no deadline"
-        leader.wait(float(seconds) if seconds else (at or 0.0) - leader.now)
+_STEPS: dict[str, Callable[..., object]] = {
+    "complete": Leader.complete,
+    "serve": Leader.serve,
+    "reach": Leader.reach,
+    "lose": Leader.lose,
+    "join": Leader.join,
+    "come": _come,
+    "elsewhere": _elsewhere,
+    "proved": _prove,
+    "wait": _wait,
+    "keeps": lambda leader, name, *changes: leader.hear(keeper(name, **_numbers(changes))),
+    "left": lambda leader, name, *changes: leader.hear(leaver(name, **_numbers(changes))),
+    "knows": lambda leader, name, number: leader.hear(node(name, known=int(number))),
+    "serves": lambda leader, name: leader.hear(node(name, serves=True)),
+    "back": lambda leader, name: leader.hear(node(name, after=leader.round.number)),
+    "says": lambda leader, name, *changes: leader.say(name, **_numbers(changes)),
+    "again": lambda leader, name: leader.say(name, keeps=None, after=5),
+    "healed": lambda leader, name: leader.say(name, checks=(), checked=leader.round.number),
+    "outside": lambda leader, name: leader.say(name, reached=leader.round.number, outside=True),
+    "dial": lambda leader, name: leader.say(name, reached=leader.round.number, unreachable=""),
+    "wall": lambda leader, name: leader.say(name, reached=leader.number, unreachable="connection refused"),
+    "reached": lambda leader, name, number: leader.say(name, reached=int(number)),
+    "done": lambda leader, name: leader.say(name, done=leader.round.number),
+    "leave": lambda leader, name, how: leader.say(name, leaving=how),
+}
+"""Of a ``story``."""
 
 
 def working(low: int, high: int, *members: Member, **rules: int) -> Leader:

@@ -65,11 +65,11 @@ class Fork:
 class Program:
     """The program that forks. Thread-safe: one request at a time."""
 
-    def __init__(self, kind: str, environment: Mapping[str, str], python: str = sys.executable) -> None:
+    def __init__(self, kind: str, environment: Mapping[str, str]) -> None:
         """``kind``: ``torch`` or ``light``."""
         self._kind, self._owner = kind, os.getpid()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [python, program.__file__, str(theirs.fileno()), kind, "x" * _LONGEST]
+        command = [sys.executable, program.__file__, str(theirs.fileno()), kind, "x" * _LONGEST]
         with theirs:
             self._process = subprocess.Popen(
                 command,

@@ -6,13 +6,14 @@ import gc
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ class ServerProcess:
         except BaseException:
             self.__exit__()
             raise
-        self._before = self._memory("VmRSS")
+        self._before = self._memory()
 
     def _line(self) -> str:
         assert self._process.stdout
@@ -126,10 +127,6 @@ class ServerProcess:
         statistics: dict[str, Any] = self.ask("stats")
         return statistics
 
-    def limit_files(self, count: int) -> None:
-        """Descriptors of its process: from now on it gets none that is ``count`` or higher."""
-        self.ask(f"files {count}")
-
     def log(self) -> str:
         """What its logger has printed."""
         return os.pread(self._log.fileno(), 16 * MIB, 0).decode()
@@ -137,12 +134,6 @@ class ServerProcess:
     def refused(self, reason: str) -> int:
         """How many clients were closed for that so far."""
         return int(self.stats()["refused"].get(reason, 0))
-
-    def expect_refused(self, reason: str, count: int) -> None:
-        """Exactly ``count`` clients are closed for that, and the log says so too."""
-        eventually(lambda: self.refused(reason) >= count, lambda: self.stats()["refused"])
-        assert self.refused(reason) == count, self.stats()["refused"]
-        self.expect_log(reason)
 
     def expect_log(self, reason: str) -> None:
         # lines come from a thread, and at most ten a second
@@ -153,17 +144,12 @@ class ServerProcess:
         """A proxy: it has told its owner that the root is lost."""
         eventually(lambda: "served WARNING lost: " in self.log(), self.log)
 
-    def _memory(self, what: str) -> int:
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        return int(status.split(f"{what}:")[1].split()[0]) * 1024
+    def _memory(self) -> int:
+        return int(Path(f"/proc/{self.pid}/status").read_text().split("VmRSS:")[1].split()[0]) * 1024
 
     def growth(self) -> int:
         """Resident bytes more than when it was empty."""
-        return self._memory("VmRSS") - self._before
-
-    def peak_growth(self) -> int:
-        """The most that ``growth`` has been."""
-        return self._memory("VmHWM") - self._before
+        return self._memory() - self._before
 
     def kill(self) -> None:
         """As a power failure would."""
@@ -314,3 +300,21 @@ def standing(port: int, *data: bytes, validated: bool = True, count: int = 1) ->
         crowd.__exit__()
         raise
     return crowd
+
+
+@contextmanager
+def stopped(pids: Sequence[int]) -> Iterator[None]:
+    """All their threads, for the length of the block."""
+    try:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        eventually(lambda: all(_stands(pid) for pid in pids), lambda: pids)
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def _stands(pid: int) -> bool:
+    states = [stat.read_text().rpartition(")")[2].split()[0] for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(state in "Tt" for state in states)

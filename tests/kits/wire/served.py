@@ -2,15 +2,14 @@
 
 Its argument is JSON: ``limits``; of a server ``threads``, and after how many seconds it is to ``pause``; of a
 proxy ``root``, which is a port of this machine, and ``proxy``, further arguments of ``StoreProxy``. It prints its port,
-then answers each line with a line of JSON, until its input ends: ``stats``, ``files N``, which sets the limit of open
-files, or of a server that may pause ``resume N`` and ``close``. Log lines go to stderr.
+then answers each line with a line of JSON, until its input ends: ``stats``, or of a server that may pause ``resume N``.
+Log lines go to stderr.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import resource
 import sys
 
 from rdzv_plugins.endpoints import Endpoint
@@ -37,15 +36,11 @@ def main() -> None:
         print(json.dumps(port), flush=True)
         for line in sys.stdin:
             command, *arguments = line.split()
-            if command == "files":
-                hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-                resource.setrlimit(resource.RLIMIT_NOFILE, (int(arguments[0]), hard))
-            elif command in ("resume", "close"):
+            if command == "resume":
                 assert isinstance(server, StoreServer)
-                done = server.first.resume(int(arguments[0])) if arguments else server.first.close() is None
-                print(json.dumps(done), flush=True)
-                continue
-            print(json.dumps(server.stats()), flush=True)
+                print(json.dumps(server.first.resume(int(arguments[0]))), flush=True)
+            else:
+                print(json.dumps(server.stats()), flush=True)
 
 
 def lost(reason: str) -> None:

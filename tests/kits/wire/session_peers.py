@@ -58,8 +58,14 @@ def answering(*scripts: Callable[[socket.socket], object], port: int = 0) -> Ite
                 connection.close()
 
 
-def says(data: bytes) -> Callable[[socket.socket], object]:
-    return lambda connection: (connection.recv(1000), connection.sendall(data))
+def says(*words: bytes) -> Callable[[socket.socket], object]:
+    """Each after something was heard."""
+    return lambda connection: [(connection.recv(1000), connection.sendall(each)) for each in words]
+
+
+def opens(*words: bytes) -> Callable[[socket.socket], object]:
+    """A session, and then says these."""
+    return says(HELLO + reply(0, OPENED), *words)
 
 
 def reply(status: int, payload: bytes, number: int = 1) -> bytes:

@@ -2,7 +2,7 @@
 
 A request is a tuple, its name first; ``encode`` puts it on the wire. ``run`` executes it for a connection
 and appends to ``out[connection]`` the bytes that every connection gets. Where the two classes differ is a difference
-that we chose, and only there: each method of ``LibUvStore`` says which one. See ``test_differences.py``.
+that we chose, and only there: each method of ``LibUvStore`` says which one.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from typing import Any
 
 from torch.distributed import TCPStore
@@ -68,19 +68,6 @@ class Server:
         """Statistics of all that clients connect to."""
         assert self.ours is not None
         return [proxy.stats() for proxy in self.proxies] or [self.ours.stats()]
-
-    def waiters(self, key: str) -> int:
-        """How many clients wait for ``key``, by our own statistics."""
-        spaces = [space for stats in self.stats() for space in stats["keyspaces"]]
-        waited = [entry for space in spaces for entry in space["waited"]]
-        return sum(entry["waiters"] for entry in waited if entry["key"] == key)
-
-    def refused(self) -> dict[str, int]:
-        """How many clients were closed for what reason."""
-        count: Counter[str] = Counter()
-        for stats in self.stats():
-            count.update(stats["refused"])
-        return dict(count)
 
 
 def start_ours(threads: int) -> Server:
@@ -150,3 +137,19 @@ def lifeline(server: Server, seconds: float) -> Iterator[None]:
     finally:
         timer.cancel()
         timer.join()
+
+
+LATE = timedelta(seconds=60)  # for what comes
+
+
+def connect(server: Server, **options: Any) -> TCPStore:
+    options = {"wait_for_workers": False, "timeout": LATE} | options
+    return TCPStore("127.0.0.1", server.next_port(), **options)
+
+
+def assert_works(store: TCPStore) -> None:
+    """No byte too few or too many came before: the answers are still those to the questions."""
+    store.set("works", "yes")
+    assert store.get("works") == b"yes"
+    assert store.add("sum", 41) == 41
+    assert store.add("sum", 1) == 42

@@ -10,27 +10,8 @@ import socket
 import struct
 from collections.abc import Iterable
 
-(
-    VALIDATE,
-    SET,
-    COMPARE_SET,
-    GET,
-    ADD,
-    CHECK,
-    WAIT,
-    NUM_KEYS,
-    DELETE_KEY,
-    APPEND,
-    MULTI_GET,
-    MULTI_SET,
-    CANCEL_WAIT,
-    PING,
-    QUEUE_PUSH,
-    QUEUE_POP,
-    QUEUE_LEN,
-    LIST_KEYS,
-    BARRIER,
-) = range(19)
+VALIDATE, SET, COMPARE_SET, GET, ADD, CHECK, WAIT, NUM_KEYS, DELETE_KEY, APPEND = range(10)
+MULTI_GET, MULTI_SET, CANCEL_WAIT, PING, QUEUE_PUSH, QUEUE_POP, QUEUE_LEN, LIST_KEYS, BARRIER = range(10, 19)
 MAGIC = 0x3C85F7CE
 PATIENCE = 60.0  # seconds; nothing that is expected takes that long, on a busy machine either
 STOP_WAITING, WAIT_CANCELED = b"\0", b"\1"

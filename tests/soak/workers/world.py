@@ -13,7 +13,7 @@ import time
 import uuid
 from pathlib import Path
 
-from rdzv_plugins.kvstore.sockets.interruption import Interruption
+from rdzv_plugins.kvstore.sockets.reach import Interruption
 from rdzv_plugins.kvstore.tcpstore import wire
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.worker import round_holds

@@ -21,8 +21,7 @@ from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.endpoints import is_only_local
 from rdzv_plugins.errors import AddressInUse, MissingDependency
 from rdzv_plugins.kvstore.native.server import native_part
-from rdzv_plugins.kvstore.sockets.listening import bind
-from rdzv_plugins.kvstore.sockets.port_turns import PortTurns
+from rdzv_plugins.kvstore.sockets.listening import PortTurns, bind
 from rdzv_plugins.kvstore.sockets.reach import default_address, is_own_address
 from rdzv_plugins.options import WorkerStoreOptions
 

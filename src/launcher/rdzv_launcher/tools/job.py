@@ -100,8 +100,7 @@ def statistics_of(endpoint: Endpoint, timeout: float, whose: Whose) -> dict[str,
 
     Raises ``EndpointUnreachable`` if there is none, or if a backend recognises it as the store of its agents.
     """
-    from rdzv_plugins.kvstore.native.framing import ask_statistics
-    from rdzv_plugins.kvstore.native.statistics import is_control_store
+    from rdzv_plugins.kvstore.native.framing import ask_statistics, is_control_store
 
     statistics = ask_statistics(endpoint, timeout, stranger=whose, token=whose.token, tls=whose.tls)
     if is_control_store(statistics) and (known := whose()) is not None:

@@ -21,7 +21,7 @@ from rdzv_launcher.tools.job import Whose, add_job_flags, request_of, service_at
 from rdzv_plugins.assemble.create import with_options
 from rdzv_plugins.assemble.looking import can_look, look
 from rdzv_plugins.certificates import certificates_of
-from rdzv_plugins.elastic.leading.choosing import in_words
+from rdzv_plugins.elastic.leading.placement import in_words
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, parse_endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RdzvError, UsageError
 from rdzv_plugins.host import PluginHost

@@ -24,10 +24,15 @@ from rdzv_plugins.errors import EndpointUnreachable, RendezvousFailed
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.sockets.listening import bind_if_here
 from rdzv_plugins.kvstore.sockets.reach import default_address, look, resolve
-from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
-from rdzv_plugins.kvstore.tcpstore.hello import hello_key, hello_of
+from rdzv_plugins.kvstore.tcpstore.listener import (
+    greet_store,
+    hello_key,
+    hello_of,
+    refuse_others,
+    stranger_at,
+    telling_whose,
+)
 from rdzv_plugins.kvstore.tcpstore.torch_store import connect, serve_at
-from rdzv_plugins.kvstore.tcpstore.whose import refuse_others, stranger_at, telling_whose
 from rdzv_plugins.rounds.settings_check import wanted
 from rdzv_plugins.torch_types.errors import as_torch
 

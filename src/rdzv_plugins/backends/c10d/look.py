@@ -10,7 +10,7 @@ from rdzv_plugins.dynamic.keys import SETTINGS, run_prefix
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import EndpointUnreachable, UsageError
 from rdzv_plugins.interfaces import NodeStatus, Request, RunStatus
-from rdzv_plugins.kvstore.tcpstore.hello import StoreReader, reading, served_by
+from rdzv_plugins.kvstore.tcpstore.listener import StoreReader, reading, served_by
 from rdzv_plugins.rounds.ends import parse_outcome
 
 

@@ -25,6 +25,7 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RendezvousFailed
 from rdzv_plugins.kit.loop import here, looked_at
 from rdzv_plugins.kit.reasons import Reason, Unusable, default_remedy
+from rdzv_plugins.timing import growing
 
 logger = logging.getLogger(__name__)
 
@@ -260,7 +261,7 @@ class Cluster:
 
     async def _connect(self) -> Connection:
         """Try all members until one can be used."""
-        pause = _FIRST_PAUSE_S
+        pauses = growing(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, random=here().random)
         await asyncio.sleep(self._pause)
         while True:
             found = await self._any_member()
@@ -274,8 +275,7 @@ class Cluster:
             reasons = [self._reasons.get(endpoint) for endpoint in self._endpoints]
             if all(reason and reason.final for reason in reasons) and not self.proven:
                 raise self.problem(f"etcd at {self.name} cannot be used")
-            await asyncio.sleep(pause * here().random.uniform(0.5, 1.0))
-            pause = min(pause * 1.5, _LONGEST_PAUSE_S)
+            await asyncio.sleep(next(pauses))
 
     async def _any_member(self) -> Connection | None:
         """The first usable member, in random order so that the nodes spread over the members."""

@@ -16,7 +16,7 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kit.loop import here, in_thread
 from rdzv_plugins.kit.reasons import Reason, Unusable
 from rdzv_plugins.kvstore.sockets.reach import resolve, try_connect
-from rdzv_plugins.kvstore.tcpstore.whose import SAME_BACKEND
+from rdzv_plugins.kvstore.tcpstore.listener import SAME_BACKEND
 
 Whose = Callable[[str], str]
 """Tells what listens at an endpoint: see ``Request.whose``."""

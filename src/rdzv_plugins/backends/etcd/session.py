@@ -19,7 +19,7 @@ from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError, RendezvousFailed
 from rdzv_plugins.kit.loop import here
 from rdzv_plugins.kit.session import AsyncSession, Closed
-from rdzv_plugins.kvstore.coordination.stoppable import StoppableCall
+from rdzv_plugins.kvstore.coordination.reactor import StoppableCall
 
 _GOOD_BYE_S = 1.0
 """Seconds to revoke a lease that was granted to a session that could not be opened."""

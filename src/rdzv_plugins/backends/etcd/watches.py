@@ -19,7 +19,7 @@ from rdzv_plugins.backends.etcd.leases import trouble
 from rdzv_plugins.backends.etcd.space import Space, watch_request
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.errors import RdzvError
-from rdzv_plugins.kvstore.coordination.stoppable import StoppableCall
+from rdzv_plugins.kvstore.coordination.reactor import StoppableCall
 
 logger = logging.getLogger(__name__)
 

@@ -7,12 +7,11 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kvstore.sockets.interruption import Interruption
-from rdzv_plugins.kvstore.sockets.reach import Greeting, dial, reach
+from rdzv_plugins.kvstore.sockets.reach import Greeting, Interruption, dial, reach
 from rdzv_plugins.kvstore.tcpstore import wire
-from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
-from rdzv_plugins.kvstore.tcpstore.keep_alive import keep_alive
+from rdzv_plugins.kvstore.tcpstore.listener import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
+from rdzv_plugins.kvstore.tcpstore.wire import keep_alive
 from rdzv_plugins.rounds.worker_stores import Serve
 from rdzv_plugins.runtime import Runtime
 
@@ -64,7 +63,7 @@ def serve(listener: socket.socket, runtime: Runtime, *, native: Serve | None, re
     own = {"::": "127.0.0.1", "0.0.0.0": "127.0.0.1"}.get(address, address)
     server: Any
     if native is not None:
-        from rdzv_plugins.kvstore.native.statistics import CONTROL, NO_RUN
+        from rdzv_plugins.kvstore.native.framing import CONTROL, NO_RUN
 
         server = native(threads=1, listen_fd=listener.detach(), name=CONTROL, run=NO_RUN, runtime=runtime)
     else:

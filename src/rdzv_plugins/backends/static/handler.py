@@ -28,15 +28,20 @@ from rdzv_plugins.interfaces import (
 )
 from rdzv_plugins.kvstore.sockets.listening import bind
 from rdzv_plugins.kvstore.sockets.reach import is_own_address, look
-from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
-from rdzv_plugins.kvstore.tcpstore.hello import StoreReader, hello_key, hello_of, parse_hello
-from rdzv_plugins.kvstore.tcpstore.watch import AwaitedKey, KeyWatch
-from rdzv_plugins.kvstore.tcpstore.whose import refuse_others, stranger_at, telling_whose
+from rdzv_plugins.kvstore.tcpstore.listener import (
+    StoreReader,
+    greet_store,
+    hello_key,
+    hello_of,
+    parse_hello,
+    refuse_others,
+    stranger_at,
+    telling_whose,
+)
+from rdzv_plugins.kvstore.tcpstore.plain_client import AwaitedKey, KeyWatch
 from rdzv_plugins.options import PortRange
-from rdzv_plugins.rounds.ends import ended_error, parse_outcome
-from rdzv_plugins.rounds.job_record import JobRecord
+from rdzv_plugins.rounds.ends import JobRecord, ended_error, parse_outcome, stay_while
 from rdzv_plugins.rounds.settings_check import torch_version, warn_of_other_torch
-from rdzv_plugins.rounds.staying import stay_while
 from rdzv_plugins.rounds.worker_stores import Serve, WorkerStores, native_server
 from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.store import Prefixed, Store

@@ -9,7 +9,7 @@ from rdzv_plugins.backends.static.keys import NAME, run_prefix
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.interfaces import NodeStatus, Request, RunStatus
-from rdzv_plugins.kvstore.tcpstore.hello import Hello, StoreReader, reading, require_run, served_by
+from rdzv_plugins.kvstore.tcpstore.listener import Hello, StoreReader, reading, require_run, served_by
 from rdzv_plugins.rounds.ends import parse_outcome
 
 _MOST_NODES = 10_000

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 from rdzv_plugins.backends.static.arrivals import Arrival
 from rdzv_plugins.backends.static.control import ControlStore
+from rdzv_plugins.backends.static.presence import Presence, ask
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.rounds import exit_barrier
-from rdzv_plugins.rounds.job_record import JobRecord
-from rdzv_plugins.rounds.looking import looked_once
-from rdzv_plugins.rounds.presence import Presence, ask
+from rdzv_plugins.rounds.ends import JobRecord
+from rdzv_plugins.rounds.exit_barrier import looked_once
 from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.store import Prefixed, Store
 

@@ -29,7 +29,7 @@ from msgspec import convert, to_builtins
 from rdzv_plugins.backends.static.arrivals import Arrival, Go, Missing, Over, parse_go, parse_over
 from rdzv_plugins.errors import StoreTimeout
 from rdzv_plugins.plain_text import printable
-from rdzv_plugins.rounds.looking import absent
+from rdzv_plugins.rounds.exit_barrier import absent
 from rdzv_plugins.runtime import SYSTEM, Runtime
 from rdzv_plugins.store import Store
 

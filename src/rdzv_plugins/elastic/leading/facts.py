@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from rdzv_plugins.elastic.keys import Assignment, Member
-from rdzv_plugins.elastic.leading.choosing import Shape, in_words
-from rdzv_plugins.elastic.leading.claims import Claims
+from rdzv_plugins.elastic.leading.placement import Shape, in_words
+from rdzv_plugins.elastic.leading.roster import Claims
 from rdzv_plugins.plain_text import some
 from rdzv_plugins.rounds.settings_check import wanted
 
@@ -65,6 +65,27 @@ def joined(
 def to_reach(members: Sequence[Member], world: int) -> str:
     """Who has not dialled the workers' store yet."""
     return f"{len(members)} of {world} nodes have still to reach the workers' store: {_names(members)}"
+
+
+def in_the_way(cannot: Sequence[Member], places: Sequence[Assignment]) -> dict[str, str]:
+    """Which nodes keep the others from work, and why: those that ``cannot`` dial the workers' store, or its node.
+
+    ``places`` are those of the round; the first one's node serves the store.
+    """
+    first, others = places[0], len(places) - 1
+    if len(cannot) > 1 and 2 * len(cannot) > others:
+        who = f"{len(cannot)} of {others} other nodes cannot reach {_store_of(first)}"
+        return {first.node_id: f"{who}, as {cannot[0].name}: {cannot[0].unreachable}"}
+    return {member.node_id: f"it {unreachable(member, first)}" for member in cannot}
+
+
+def unreachable(member: Member, first: Assignment) -> str:
+    """Why it cannot dial the workers' store that the node of ``first`` serves."""
+    return f"cannot reach {_store_of(first)}: {member.unreachable}"
+
+
+def _store_of(first: Assignment) -> str:
+    return f"the workers' store of {first.host} (node 0) at {first.master_addr} port {first.master_port}"
 
 
 def _of_domains(there: Sequence[Member], several: bool, shape: Shape) -> Iterator[str]:

@@ -6,8 +6,11 @@ nothing. Its successor starts from the keys alone.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,12 +18,9 @@ from rdzv_plugins.coordination import Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, NodeNotice, Probe, Round, encode, readable
-from rdzv_plugins.elastic.leading.member_watch import MemberWatch
-from rdzv_plugins.elastic.leading.membership import Decisions, Membership, Rules
-from rdzv_plugins.elastic.leading.neighbours import Neighbours
-from rdzv_plugins.elastic.leading.probing import Probing
-from rdzv_plugins.elastic.leading.ranks import Order
-from rdzv_plugins.elastic.leading.watchdog import LeaderWatchdog
+from rdzv_plugins.elastic.leading.member_watch import MemberWatch, Probing
+from rdzv_plugins.elastic.leading.membership import Decisions, Membership
+from rdzv_plugins.elastic.leading.placement import Order, Rules
 from rdzv_plugins.errors import ConnectionLost, RdzvError
 from rdzv_plugins.interfaces import Outcome
 from rdzv_plugins.rounds.ends import to_json
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from queue import SimpleQueue
 
 logger = logging.getLogger(__name__)
+
 
 T = TypeVar("T")
 
@@ -329,3 +330,96 @@ class Leader:
 
 class _Replaced(Exception):
     """Another node leads."""
+
+
+class LeaderWatchdog:
+    """Watches the thread that enters ``turn``; calls ``on_stuck`` once if a turn takes longer than ``limit`` seconds.
+
+    Waiting for the service does not count (``asking``): a session that gets no answer ends by itself. ``on_stuck`` is
+    called on the watchdog's thread with a sentence saying where the watched thread is, and may block. Thread-safe.
+    """
+
+    def __init__(self, limit: float, on_stuck: Callable[[str], None], runtime: Runtime) -> None:
+        self._limit, self._on_stuck, self._runtime = limit, on_stuck, runtime
+        self._changed = self._runtime.Condition()
+        self._busy_since: float | None = None
+        self._watched = 0
+        self._ended = False
+        self.stuck = False
+        """True once the leader was found stuck: it does not lead any more, whatever it does when it goes on."""
+        self._runtime.Thread(target=self._run, name="rdzv-leader-watchdog").start()
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """A context for one turn of the loop, which may take at most ``limit`` seconds."""
+        self._watched = self._runtime.get_ident()
+        self._set_busy(True)
+        try:
+            yield
+        finally:
+            self._set_busy(False)
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[None]:
+        """A context within a turn, for waiting for an answer from the service."""
+        self._set_busy(False)
+        try:
+            yield
+        finally:
+            self._set_busy(True)
+
+    def end(self) -> None:
+        """Stop: there is nothing to watch any more."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _set_busy(self, busy: bool) -> None:
+        with self._changed:
+            self._busy_since = self._runtime.monotonic() if busy else None
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        with self._changed:
+            while not self._ended:
+                since = self._busy_since
+                left = None if since is None else since + self._limit - self._runtime.monotonic()
+                if left is not None and left <= 0:
+                    self.stuck = True
+                    break
+                self._changed.wait(left)
+            else:
+                return
+        self._on_stuck(self._where())
+
+    def _where(self) -> str:
+        frame = sys._current_frames().get(self._watched)
+        if frame is None:
+            return "it has just gone on"
+        last = traceback.extract_stack(frame)[-1]
+        return f"it stands in {last.name} ({last.filename}, line {last.lineno})"
+
+
+class Neighbours:
+    """Warns once for each machine. Use from one thread at a time."""
+
+    def __init__(self, *, allowed: bool) -> None:
+        self._allowed = allowed
+        self._told: set[str] = set()
+
+    def check(self, assignments: Mapping[str, Assignment]) -> None:
+        """Look at the nodes of a round that is being formed."""
+        if self._allowed or len(assignments) < 2:
+            return
+        machines: dict[str, list[Assignment]] = {}
+        for each in assignments.values():
+            machines.setdefault(each.machine, []).append(each)
+        for machine, nodes in machines.items():
+            if len(nodes) > 1 and machine not in self._told and any(each.node_rank is None for each in nodes):
+                self._told.add(machine)
+                logger.warning(
+                    "nodes %s are agents on the same machine (%s). If that is meant, say so: "
+                    "--rdzv-conf allow_same_host=true, or give each its own --node-rank",
+                    " and ".join(f"{each.rank} (pid {each.pid})" for each in nodes),
+                    ", ".join(sorted({each.host for each in nodes})),
+                )

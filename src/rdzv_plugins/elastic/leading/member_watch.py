@@ -1,17 +1,31 @@
-"""The leader's watch of the members' processes: one that is gone is known before the service notices."""
+"""Which members live, as the leader knows: it watches their processes, and asks for signs of life when a worker fails.
+
+Has a node been lost then, or has a worker failed by itself? The sessions are asked, so that nobody has to guess: its
+node asks for a probe; the leader asks every node of the round for a sign of life, and announces when all have given
+one. A node that does not answer is lost when its session ends, at most its time to live later. An answer counts only if
+it was asked for after the failure: probes are numbered.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from rdzv_plugins.coordination import KeyValue, Session
+from rdzv_plugins.coordination import EndsSessions, KeyValue, Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.keys import Member
-from rdzv_plugins.elastic.leading.session_ends import SessionEnds
+from rdzv_plugins.elastic.insisting import patience
+from rdzv_plugins.elastic.keys import Member, Probe
 from rdzv_plugins.elastic.liveness.peer import Peer, peer_of
 from rdzv_plugins.elastic.liveness.watching import PeerWatch
+from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
 from rdzv_plugins.runtime import Runtime
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue
+
+logger = logging.getLogger(__name__)
 
 
 class MemberWatch:
@@ -100,3 +114,78 @@ class MemberWatch:
     def _forget(self, node: str) -> None:
         if self._watched.pop(node, None) is not None:
             self.peers.remove(node)
+
+
+class SessionEnds:
+    """Ends the sessions of nodes that are gone. Use from one thread at a time.
+
+    If the service cannot end a session, or does not, its time to live ends it.
+    """
+
+    def __init__(self, session: Session, runtime: Runtime) -> None:
+        self._session, self._runtime = session, runtime
+        self._keys: SimpleQueue[str | None] = self._runtime.SimpleQueue()
+        self._started = False
+
+    def end(self, key: str) -> None:
+        """End the session that the ephemeral ``key`` belongs to, after those queued before it. Does not wait."""
+        if not isinstance(self._session, EndsSessions):
+            return
+        self._keys.put(key)
+        if not self._started:
+            self._started = True
+            self._runtime.Thread(target=self._run, args=(self._session,), name="rdzv-session-ends").start()
+
+    def close(self) -> None:
+        """End nothing beyond what has already been requested: that stays right, whoever leads."""
+        self._keys.put(None)
+
+    def _run(self, session: EndsSessions) -> None:
+        try:
+            while (key := self._keys.get()) is not None:
+                self._end(session, key)
+        except ConnectionLost as error:
+            logger.debug("sessions of nodes whose agents have ended, end by themselves: %s", error)
+
+    def _end(self, session: EndsSessions, key: str) -> None:
+        try:
+            session.end_session(key, timeout=patience(self._session))
+        except ConnectionLost:
+            raise
+        except Exception as error:  # a plug-in's, or the service does not answer
+            logger.warning(
+                "the session of %s, whose agent has ended, ends by itself: the service has not ended it: %r", key, error
+            )
+
+
+class Probing:
+    """The leader's part. No clock, no sockets; not thread-safe."""
+
+    def __init__(self, newest: Probe | None = None) -> None:
+        # a probe that an earlier leader has not seen to its end is begun again when its asker is met
+        known = newest or Probe()
+        self._number = known.number if known.answered else known.number - 1
+        self._round = 0
+        self._silent: set[str] = set()
+
+    def changed(self, member: Member, working: Callable[[], Sequence[Member]], round_: int) -> Probe | None:
+        """A member has changed; returns the probe to publish, if any.
+
+        ``working`` returns the nodes of round ``round_``. If there are none, the round is over, which is an answer,
+        too.
+        """
+        if member.probe > self._number and (nodes := working()):
+            self._number, self._round = member.probe, round_
+            self._silent = {each.node_id for each in nodes if each.alive < self._number}
+            return Probe(self._number, round_, answered=not self._silent)
+        return self._heard(member.node_id) if member.alive >= self._number else None
+
+    def gone(self, node: str) -> Probe | None:
+        """A member has left or is lost: its answer is no longer waited for."""
+        return self._heard(node)
+
+    def _heard(self, node: str) -> Probe | None:
+        if node not in self._silent:
+            return None
+        self._silent.discard(node)
+        return None if self._silent else Probe(self._number, self._round, answered=True)

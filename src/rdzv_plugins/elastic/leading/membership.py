@@ -40,41 +40,20 @@ from msgspec.structs import replace
 
 from rdzv_plugins.elastic.keys import Assignment, Member, Round
 from rdzv_plugins.elastic.leading import facts
-from rdzv_plugins.elastic.leading.choosing import Shape, choose, size_of, why_spare
 from rdzv_plugins.elastic.leading.kept_round import KeptRound
+from rdzv_plugins.elastic.leading.placement import (
+    Former,
+    Order,
+    Rules,
+    choose,
+    other_address,
+    plan,
+    size_of,
+    why_spare,
+)
 from rdzv_plugins.elastic.leading.preflight_gate import Judgement, is_broken, judge
 from rdzv_plugins.elastic.leading.quorum import Quorum, begun_at
-from rdzv_plugins.elastic.leading.ranks import Former, Order, other_address, plan
 from rdzv_plugins.elastic.leading.roster import Roster
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What the job asks for. Times are in seconds."""
-
-    min_nodes: int
-    max_nodes: int
-    last_call: float = 30.0
-    """How much longer a first round waits for more nodes once the minimum has joined."""
-    duplicate: float = 11.0
-    """How long two nodes may claim the same given rank: one of them may be lost without that being known yet."""
-    rejoin: float = 60.0
-    """How long the others wait for a living node that does not join again or act on its place."""
-    back: float = 11.0
-    """How long the nodes of a round that the service has forgotten wait for each other. By then a lost one is known."""
-    majority: bool = False
-    """Several endpoints: a round needs more than half of the nodes of the last one (``quorum``)."""
-    node_unit: int = 1
-    """A round has a multiple of this many nodes; ``min_nodes`` and ``max_nodes`` are multiples, too."""
-    min_per_domain: int = 1
-    """A round has no node of a domain, or at least this many."""
-    preflight_factor: float | None = None
-    """With --preflight: a node is slow if it is worse than usual by more than this factor."""
-
-    @property
-    def shape(self) -> Shape:
-        """What a round may look like."""
-        return Shape(self.max_nodes, self.node_unit, self.min_per_domain)
 
 
 @dataclass(frozen=True)
@@ -130,11 +109,8 @@ class Membership:
         self._step: Step = "complete" if self._declared.state == "complete" else "join"
         self._places = {n: a for n, a in held.items() if a.round == self._declared.number and a.is_place}
         """The places of the newest complete round, including those of lost nodes."""
-        # a node that had no place there has one from a round begun after it, if that rank was nobody else's
-        taken = {place.rank for place in self._places.values()}
         given = {n: a for n, a in held.items() if a.is_place}
-        begun = {n: a for n, a in given.items() if a.rank not in taken}
-        self._former = Former(begun | self._places)
+        self._former = Former.before(self._places, given)
         self._stale = {n for n in held if n not in self._places}
         self._plan: dict[str, Assignment] = {}
         self._to_reach: dict[str, None] = {}
@@ -533,7 +509,7 @@ class Membership:
             quorum.begin(member.node_id for member in chosen)
         # after losing its memory, a service numbers on from what its members were in, even if they have not left it yet
         heard = self._kept.number if self._kept is not None else 0
-        self._number = max(self._number, heard, newest, *(_newest(member) for member in chosen)) + 1
+        self._number = max(self._number, heard, newest, *(member.newest for member in chosen)) + 1
         self._plan = plan(self._number, chosen, self._former, self._order)
         if self._mark:
             self._plan = {n: replace(a, begun=self._mark) for n, a in self._plan.items()}
@@ -585,43 +561,20 @@ class Membership:
         self._roster.left_out.entered(self._places, now)
         # one that has since come back may have belonged to the previous round, and not know that it is over
         self._roster.waiting |= {node for node in self.members if self._roster.is_awaited(node)} - self._places.keys()
-        self._declare(
-            Round(
-                first.round,
-                "complete",
-                len(self._places),
-                master_addr=first.master_addr,
-                master_port=first.master_port,
-                begun=first.begun,
-                server=self._server_rank(),
-            )
-        )
+        here = (self.members[node] for node in self._places if node in self.members)
+        server = next((self._places[member.node_id].rank for member in here if member.serves), -1)
+        store = first.master_addr, first.master_port
+        self._declare(Round(first.round, "complete", len(self._places), "", "", *store, first.begun, server))
         if self._quorum is not None:
             self._quorum.declare(self._declared, self._places)
         self._welcome_spares(now)  # nodes that came while the round was formed, and for which there is room
 
-    def _server_rank(self) -> int:
-        """The rank of the node that serves the endpoint, if it is in the round."""
-        serving = (
-            place.rank for node, place in self._places.items() if node in self.members and self.members[node].serves
-        )
-        return next(serving, -1)
-
     def _do_without(self, cannot: list[str], now: float) -> None:
         """Some could not dial the store: either they or the node that serves it are in the others' way."""
-        first = next(iter(self._plan.values()))
-        where = f"the workers' store of {first.host} (node 0) at {first.master_addr} port {first.master_port}"
-        others = len(self._plan) - 1
-        example = self.members[cannot[0]]
-        if len(cannot) > 1 and 2 * len(cannot) > others:
-            why = (
-                f"{len(cannot)} of {others} other nodes cannot reach {where}, as {example.name}: {example.unreachable}"
-            )
-            reasons = {first.node_id: why}
-        else:
-            reasons = {node: f"it cannot reach {where}: {self.members[node].unreachable}" for node in cannot}
+        cut_off = [self.members[node] for node in cannot]
+        reasons = facts.in_the_way(cut_off, list(self._plan.values()))
         if self._is_first and not self._enough(reasons.keys()):
-            why = f"{example.name} cannot reach {where}: {example.unreachable}"
+            why = f"{cut_off[0].name} {facts.unreachable(cut_off[0], next(iter(self._plan.values())))}"
             self._declare(Round(self._number, "failed", len(self._plan), why))
             self._give_up()
             return
@@ -640,8 +593,3 @@ class Membership:
         gone = sorted(self._stale - self.members.keys())
         self._stale -= set(gone)
         return gone
-
-
-def _newest(member: Member) -> int:
-    """The newest round in which it has done anything."""
-    return max(member.after, member.reached, member.store[0] if member.store else 0)

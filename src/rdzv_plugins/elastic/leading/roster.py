@@ -2,15 +2,24 @@
 
 Each living member is in one of these states: it works in the complete round, it waits for another, it is *awaited* (the
 round is over, and it has not joined again), it is left out for a while, or it is refused for good.
+
+A node that cannot take part costs the others time in every round that is formed with it. So it is left out, and let in
+again after a pause that doubles each time (a node is known by its place, so a new process there counts as the same
+node). A node that has stayed in a round for a while starts afresh.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from rdzv_plugins.elastic.keys import Assignment, Member
-from rdzv_plugins.elastic.leading.claims import Claims
-from rdzv_plugins.elastic.leading.left_out import LeftOut
+from rdzv_plugins.elastic.leading.placement import Place, place_of
+
+_FIRST_PAUSE_S = 2.0
+_LONGEST_PAUSE_S = 300.0
+SETTLED_S = 30.0
+"""A node that has stayed in rounds for this long has shown that it can: what was before is forgotten."""
 
 
 class Roster:
@@ -157,3 +166,132 @@ class Roster:
         words, notices = self._words, tuple(dict.fromkeys(self._notices))
         self._words, self._notices = {}, []
         return words, notices
+
+
+class Claims:
+    """Which living nodes were given which rank. A rank may be claimed twice for ``patience`` seconds.
+
+    One of the two may be lost without that being known yet, for example when an agent was restarted at once.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._nodes: dict[int, list[str]] = {}
+        self._until: dict[int, float] = {}
+
+    def add(self, member: Member, now: float) -> None:
+        """Take in the claim of a newcomer."""
+        if member.node_rank is None:
+            return
+        nodes = self._nodes.setdefault(member.node_rank, [])
+        nodes.append(member.node_id)
+        if len(nodes) > 1:
+            self._until.setdefault(member.node_rank, now + self._patience)
+
+    def remove(self, member: Member) -> None:
+        """Forget the claim of a member that has gone or was refused."""
+        if member.node_rank is None:
+            return
+        nodes = self._nodes[member.node_rank]
+        nodes.remove(member.node_id)
+        if len(nodes) < 2:
+            self._until.pop(member.node_rank, None)
+        if not nodes:
+            del self._nodes[member.node_rank]
+
+    def doubled(self, rank: int | None) -> bool:
+        """Whether two nodes claim that rank."""
+        return rank in self._until
+
+    def surplus(self) -> int:
+        """How many nodes have to wait for another node of the same rank."""
+        return sum(len(self._nodes[rank]) - 1 for rank in self._until)
+
+    def twice(self) -> Iterator[list[str]]:
+        """The nodes of each rank that is claimed twice, in order of arrival."""
+        for rank in self._until:
+            yield self._nodes[rank]
+
+    def overdue(self, now: float) -> list[tuple[int, list[str]]]:
+        """The ranks that have been claimed twice for too long, with their nodes."""
+        return [(rank, list(self._nodes[rank])) for rank, until in self._until.items() if now >= until]
+
+    def deadline(self) -> float | None:
+        """When the next double claim is overdue; None while there is none."""
+        return min(self._until.values(), default=None)
+
+    def missing(self, count: int) -> list[int]:
+        """Which of the ranks below ``count`` nobody claims; empty if no node was given a rank."""
+        return [rank for rank in range(count) if rank not in self._nodes] if self._nodes else []
+
+
+class LeftOut:
+    """The nodes that the job goes on without for a while. No clock, no sockets; not thread-safe.
+
+    Times are the leader's own monotonic seconds.
+    """
+
+    def __init__(self) -> None:
+        self._records: dict[Place, tuple[int, float]] = {}
+        """How often a place has spoilt a round, and until when it has to wait."""
+        self._until: dict[str, float] = {}
+        self._after: dict[str, int] = {}  # the round that a late node has to leave behind first
+        self._entered: dict[str, float] = {}
+
+    def __contains__(self, node: str) -> bool:
+        return node in self._until
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def entered(self, nodes: Iterable[str], now: float) -> None:
+        """Note the nodes of a round that is complete; no others are in it."""
+        self._entered = {node: self._entered.get(node, now) for node in nodes}
+
+    def failed(self, member: Member, now: float, *, lives: bool = False) -> None:
+        """Note who spoilt a round. The first time costs it nothing unless it lives: any node can be lost once."""
+        place = place_of(member)
+        settled = now - self._entered.pop(member.node_id, now) >= SETTLED_S
+        times = 0 if settled else self._records.get(place, (0, now))[0]
+        self._records[place] = times + 1, now + _pause(times + int(lives))
+
+    def add(self, member: Member, *, silent_after: int | None = None) -> None:
+        """Leave the member out for as long as its place has to wait.
+
+        A node that was silent has to say something first, and to have left round ``silent_after`` behind.
+        """
+        self._until[member.node_id] = self._wait_of(member)
+        if silent_after is not None:
+            self._until[member.node_id] = math.inf
+            self._after[member.node_id] = silent_after
+
+    def is_due_later(self, member: Member, now: float) -> bool:
+        """Whether its place has to wait: a node that comes now is too early."""
+        return self._wait_of(member) > now
+
+    def heard(self, member: Member, now: float) -> None:
+        """Note that a member has said something: one that was late may have come."""
+        after = self._after.get(member.node_id)
+        if after is not None and member.after >= after:
+            del self._after[member.node_id]
+            self._until[member.node_id] = max(now, self._wait_of(member))
+
+    def remove(self, node: str) -> None:
+        """Forget a node that is lost or has been let in again."""
+        self._until.pop(node, None)
+        self._after.pop(node, None)
+
+    def due(self, now: float) -> list[str]:
+        """The nodes that may come back in."""
+        return [node for node, until in self._until.items() if now >= until]
+
+    def deadline(self) -> float | None:
+        """When the next one is due; None while there is none."""
+        return min((until for until in self._until.values() if until < math.inf), default=None)
+
+    def _wait_of(self, member: Member) -> float:
+        return self._records.get(place_of(member), (0, -math.inf))[1]
+
+
+def _pause(times: int) -> float:
+    return min(_FIRST_PAUSE_S * 2.0 ** (times - 1), _LONGEST_PAUSE_S) if times else 0.0

@@ -8,7 +8,9 @@ import itertools
 import logging
 from typing import TYPE_CHECKING
 
-from rdzv_plugins.elastic.liveness.greeting import BYE, MOST_BYTES, WAITS, answer, hello
+from rdzv_plugins import errors
+from rdzv_plugins.elastic.liveness.peer import BYE, MOST_BYTES, WAITS, answer, hello
+from rdzv_plugins.endpoints import is_loopback_address
 from rdzv_plugins.kvstore.coordination.reactor import close_in_children, reactor
 from rdzv_plugins.kvstore.sockets.listening import bind
 from rdzv_plugins.options import PortRange
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_PART_S = 5.0
 _HELLO_S = 5.0
 """Seconds for a caller to say whom it wants; after that it counts as a stranger."""
 _MOST_STRANGERS = 64
@@ -142,6 +145,59 @@ class Listener:
             self._over = True
             reactor(self._runtime).remove(self)
             self._socket.close()
+
+
+class OwnPort:
+    """This node's own port; after a move to another place it is another one. Used by one thread at a time.
+
+    ``note_outage`` and ``close`` by any.
+    """
+
+    def __init__(self, local_addr: str | None, runtime: Runtime) -> None:
+        """``local_addr``: the address that was given for this node."""
+        self._local_addr, self._runtime = local_addr, runtime
+        self._listener: Listener | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was opened, and not parted from since."""
+        return self._listener is not None
+
+    def listen(self, name: str, address: str, public: str) -> int:
+        """Open it, unless it is open, for others to see whether the process called ``name`` lives.
+
+        Returns 0 if there is none, so that they have to wait.
+        """
+        if self._listener is None or not self._listener.port:
+            self.close()
+            self._listener = None
+            own = address if self._local_addr and is_loopback_address(address) else public
+            try:
+                self._listener = Listener(name, own, self._runtime)
+            except (errors.AddressInUse, OSError) as error:
+                logger.debug("other nodes cannot see whether this one lives: %s", error)
+                return 0
+        return self._listener.port
+
+    def note_outage(self, lasts: bool) -> None:
+        """The service does not do what this node needs, or does again: whoever watches this node needs it, too."""
+        listener = self._listener
+        if listener is not None:
+            listener.note_outage(lasts)
+
+    def part(self) -> None:
+        """Tell whoever watches this node that nothing seen here counts from now on.
+
+        Raises ``TimeoutError`` if they cannot be told now.
+        """
+        if self._listener is not None and not self._listener.part(_PART_S):
+            raise TimeoutError("this node's own port could not be closed in time")
+        self._listener = None
+
+    def close(self) -> None:
+        """Close it, and tell whoever is connected to it. May be repeated."""
+        if self._listener is not None:
+            self._listener.close()
 
 
 class _Caller:

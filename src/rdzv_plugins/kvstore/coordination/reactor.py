@@ -2,7 +2,7 @@
 
 Sessions have a thread to themselves so that a node whose main thread is busy, or waits for its workers, keeps its
 session and hears of changes. There is one thread, whatever the number of sessions: it starts with the first and stays,
-asleep while nothing happens.
+asleep while nothing happens. It calls back by ``StoppableCall``.
 
 A forked child has the descriptors of its parent, but not the thread. In the child, every connection is closed without a
 word to the other side (the parent goes on using it), and the reactor is forgotten: the child's next session starts
@@ -17,7 +17,8 @@ import logging
 import math
 import os
 import weakref
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rdzv_plugins.runtime import EPOLLIN, EPOLLOUT, SYSTEM, Runtime
 
@@ -203,3 +204,33 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):  # without fork there is no need
     os.register_at_fork(after_in_child=_after_fork)
+
+
+class StoppableCall:
+    """A call-back that neither begins nor goes on once ``stop`` has returned elsewhere."""
+
+    def __init__(self, function: Callable[[Any], object], runtime: Runtime = SYSTEM) -> None:
+        self._function, self._get_ident = function, runtime.get_ident
+        self._running = runtime.Lock()
+        self._thread: int | None = None
+        self._stopped = False
+
+    def __call__(self, argument: object) -> None:
+        with self._running:
+            if self._stopped:
+                return
+            self._thread = self._get_ident()
+            try:
+                self._function(argument)
+            finally:
+                self._thread = None
+
+    def stop(self) -> None:
+        """Let no further call begin, and wait for a running one.
+
+        If called from within it, that one goes on as the last.
+        """
+        self._stopped = True
+        if self._thread != self._get_ident():
+            with self._running:  # wait for the one that runs
+                pass

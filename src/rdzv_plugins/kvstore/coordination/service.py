@@ -14,7 +14,7 @@ from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.limits import StoreLimits, raise_file_limit
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.sockets.listening import bind_if_here
-from rdzv_plugins.kvstore.tcpstore.whose import stranger_at, telling_whose
+from rdzv_plugins.kvstore.tcpstore.listener import stranger_at, telling_whose
 from rdzv_plugins.runtime import SYSTEM, Runtime
 
 if TYPE_CHECKING:

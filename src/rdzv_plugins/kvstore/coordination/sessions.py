@@ -12,19 +12,27 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.coordination import Event, KeyValue, OnEvents
-from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import Compacted, ConnectionLost, RdzvError
+from rdzv_plugins.endpoints import Endpoint, require_name
+from rdzv_plugins.errors import AccessRefused, Compacted, ConnectionLost, EndpointUnreachable, RdzvError, RunIdMismatch
 from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.coordination import frames
-from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection
-from rdzv_plugins.kvstore.coordination.opening import Opening
-from rdzv_plugins.kvstore.coordination.second_look import Look, SecondLook
-from rdzv_plugins.kvstore.coordination.stoppable import StoppableCall
-from rdzv_plugins.kvstore.native.framing import DONE, NotNative, OtherVersion, hello
-from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection, Look, SecondLook
+from rdzv_plugins.kvstore.coordination.reactor import StoppableCall, close_in_children
+from rdzv_plugins.kvstore.native.framing import (
+    DONE,
+    NO_RUN,
+    VERSION,
+    NotNative,
+    OtherVersion,
+    frame,
+    hello,
+    receive_reply,
+    request_statistics,
+)
+from rdzv_plugins.kvstore.native.server import StoreServer, version
 from rdzv_plugins.kvstore.sockets.reach import reach, try_connect
-from rdzv_plugins.kvstore.tcpstore.whose import Stranger, unknown
-from rdzv_plugins.plain_text import some
+from rdzv_plugins.kvstore.tcpstore.listener import Stranger, look_if_silent, or_torchs_store, unknown
+from rdzv_plugins.plain_text import printable, some
 from rdzv_plugins.runtime import SYSTEM, Runtime
 
 if TYPE_CHECKING:
@@ -35,6 +43,145 @@ __all__ = ["NativeCoordination", "NativeSession"]
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+
+_LEAST_TTL, _MOST_TTL = 0.1, 3600.0
+_OUR_NUMBER = 1
+_TOO_MANY = "too many sessions"
+_FULL = "rdzv status shows whose they are; the limit is an option (--rdzv-conf) of who serves: rdzv serve, or a node."
+_SAME_VERSION = "Install the same version of rdzv-plugins on every node, and where rdzv serve runs."
+_VERSION_S, _LONGEST_VERSION = 1.0, 40
+
+
+class Opening:
+    """Opens a session of ``ttl`` seconds for run ``run_id``; the attributes are set once ``greet`` has returned "".
+
+    ``named``: the run id is not a default one. ``stranger`` is asked when the listener does not answer as a native
+    store, unless the connections are ``under_tls``; None: it was one before, and is not asked what it is by now, which
+    takes some seconds. ``token`` is the job's, if it has one. Raises ``ValueError`` for an impossible ``ttl``.
+    """
+
+    opened: frames.Opened
+    local_addr: str
+    remote_addr: str
+    asked_at: float
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        run_id: str,
+        ttl: float,
+        *,
+        named: bool = True,
+        stranger: Stranger | None = unknown,
+        token: JobToken | None = None,
+        under_tls: bool = False,
+        runtime: Runtime = SYSTEM,
+    ) -> None:
+        if not _LEAST_TTL <= ttl <= _MOST_TTL:
+            raise ValueError(f"ttl={ttl} is not from {_LEAST_TTL} to {_MOST_TTL:g} seconds")
+        self._endpoint, self._run_id, self._named, self._stranger = endpoint, run_id, named, stranger
+        self._token, self._under_tls, self._runtime = token, under_tls, runtime
+        self._request = frame(_OUR_NUMBER, frames.OPEN, frames.open_(round(ttl * 1000), run_id))
+
+    def greet(self, connection: socket.socket) -> str:
+        """A ``Greeting``. Raises ``EndpointUnreachable``, ``AccessRefused``, ``RunIdMismatch`` or ``RunIdMissing``."""
+        close_in_children(connection, self._runtime)
+        # here, where an error of a connection that has just ended leads to another attempt
+        self.local_addr = _without_mapping(connection.getsockname()[0])
+        self.remote_addr = _without_mapping(connection.getpeername()[0])
+        self.asked_at = self._runtime.now()
+        try:
+            hello(
+                connection,
+                ahead=self._request,
+                on_sent=lambda: self._look_if_silent(connection),
+                token=self._token,
+                run_id=self._run_id,
+                runtime=self._runtime,
+            )
+            status, payload = receive_reply(connection)
+        except NotNative as error:
+            raise self._known() or self._not_native(f"it answers {error.args[0]!r}") from None
+        except OtherVersion as error:
+            raise EndpointUnreachable(
+                f"the native store at {self._endpoint} speaks version {error.args[0]} of the framing, this node "
+                f"version {VERSION}",
+                remedy=_SAME_VERSION,
+            ) from None
+        except TimeoutError:
+            return "something accepts connections there, but does not answer as a native store of rdzv-plugins"
+        except ConnectionError:  # a native store that is just ending, or has no descriptors left, does that, too
+            return (
+                "something accepts connections there and hangs up: is it a native store of rdzv-plugins, or torch's "
+                "TCPStore or another program?"
+            )
+        return self._read(status, payload, connection)
+
+    def _look_if_silent(self, connection: socket.socket) -> None:
+        """Raise the error that says who is silent there, if that is known before the whole time-out has passed."""
+        # under TLS, whoever could be named is asked in plain, and what is silent here has spoken TLS
+        if self._stranger is not None and not self._under_tls:
+            torchs = self._not_native("it answers as torch's TCPStore does")
+            look_if_silent(connection, or_torchs_store(self._stranger, connection, torchs, self._runtime))
+
+    def _known(self) -> EndpointUnreachable | None:
+        return self._stranger() if self._stranger is not None else None
+
+    def _read(self, status: int, payload: bytes, connection: socket.socket) -> str:
+        if status == frames.OTHER_RUN:
+            served = payload.decode(errors="backslashreplace")
+            if served == NO_RUN:
+                raise self._known() or self._not_native("it is the control store of a job with another backend")
+            raise RunIdMismatch(
+                f"{self._endpoint} serves run {served!r}, and this node belongs to run {self._run_id!r}",
+                remedy="Give all nodes of a job the same --rdzv-id, and two jobs two endpoints.",
+            )
+        if status == frames.FOREIGN_RUN:
+            raise AccessRefused(
+                f"run {self._run_id!r} at {self._endpoint} was opened with another token, and belongs to that",
+                remedy="Choose another --rdzv-id, or give this node the token of that run.",
+            )
+        if status != DONE:
+            why = payload.decode(errors="backslashreplace")
+            full = why.startswith(_TOO_MANY)
+            raise EndpointUnreachable(
+                f"the native store at {self._endpoint} opens no session: {why}",
+                remedy=_FULL if full else _SAME_VERSION,
+            )
+        try:
+            self.opened = frames.decoded(frames.opened, payload)
+        except ValueError as error:  # it has greeted as a native store, so it is one
+            logger.debug("%s: %s", self._endpoint, error)
+            raise EndpointUnreachable(
+                f"the native store at {self._endpoint} is of {_version_at(connection)}, this node of rdzv-plugins "
+                f"{version()}: it opens sessions in another way",
+                remedy=_SAME_VERSION,
+            ) from None
+        if self.opened.any_run:
+            require_name(str(self._endpoint), named=self._named)
+        return ""
+
+    def _not_native(self, why: str) -> EndpointUnreachable:
+        return EndpointUnreachable(
+            f"{self._endpoint} is not a native store of rdzv-plugins: it is torch's TCPStore or another program "
+            f"({why})",
+            remedy="Do all nodes use the same --rdzv-backend? Else another program has that port: choose another one, "
+            "the same on every node.",
+        )
+
+
+def _version_at(connection: socket.socket) -> str:
+    """The version of the native store that has greeted, in words; it need not know what it is asked."""
+    connection.settimeout(_VERSION_S)
+    try:
+        found = request_statistics(connection)["server"]["version"]
+        return f"rdzv-plugins {printable(str(found), _LONGEST_VERSION)}"
+    except (OSError, RdzvError, ValueError, LookupError, TypeError):
+        return "another version of rdzv-plugins"
+
+
+def _without_mapping(address: str) -> str:
+    return address.removeprefix("::ffff:") if "." in address else address
 
 
 class _Watch:
@@ -61,12 +208,12 @@ class NativeSession:
         look_again: Look,
         runtime: Runtime,
     ) -> None:
-        self._endpoint, self._ttl, self._on_over, self._runtime = endpoint, ttl, on_over, runtime
+        self._endpoint, self._on_over, self._runtime = endpoint, on_over, runtime
         self._look_again = look_again
-        self._local_addr = opening.local_addr
-        self._remote_addr = opening.remote_addr
+        self.ttl, self.local_addr, self.remote_addr = ttl, opening.local_addr, opening.remote_addr
+        self.seen_as = opening.opened.seen_as
+        """This machine's address as the server sees it: behind address translation it differs from ``local_addr``."""
         self._opened_at = opening.asked_at
-        self._seen_as = opening.opened.seen_as
         self._on_lost = StoppableCall(on_lost, runtime)
         self._lock = runtime.RLock()  # protects the watches; a signal handler may close
         self._watches: dict[int, StoppableCall] = {}
@@ -88,25 +235,8 @@ class NativeSession:
         self._connection.start()
 
     @property
-    def ttl(self) -> float:
-        return self._ttl
-
-    @property
     def known_until(self) -> float:
-        return max(self._opened_at, self._connection.served_at) + self._ttl
-
-    @property
-    def local_addr(self) -> str:
-        return self._local_addr
-
-    @property
-    def remote_addr(self) -> str:
-        return self._remote_addr
-
-    @property
-    def seen_as(self) -> str:
-        """This machine's address as the server sees it: behind address translation it differs from ``local_addr``."""
-        return self._seen_as
+        return max(self._opened_at, self._connection.served_at) + self.ttl
 
     def create(self, key: str, value: bytes, *, ephemeral: bool = False, timeout: float) -> tuple[bool, KeyValue]:
         payload = frames.put({key: value}, ephemeral=ephemeral, guard=(key, 0))
@@ -199,11 +329,11 @@ class NativeSession:
                     call(events)
 
     def _fell_silent(self) -> None:
-        why = f"{self._endpoint} answers others, but said nothing in this session for {self._ttl:g} s"
+        why = f"{self._endpoint} answers others, but said nothing in this session for {self.ttl:g} s"
         SecondLook(
             self._endpoint,
             self._connection,
-            self._ttl,
+            self.ttl,
             lambda: self._connection.give_up(why),
             self._look_again,
             self._runtime,
@@ -211,7 +341,7 @@ class NativeSession:
 
     def _ended(self, error: ConnectionLost) -> None:
         self._on_over(self)
-        logger.debug("session %s ended: %s", self._local_addr, error)
+        logger.debug("session %s ended: %s", self.local_addr, error)
         self._on_lost(error)
 
 

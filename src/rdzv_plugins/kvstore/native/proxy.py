@@ -20,15 +20,11 @@ from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AddressInUse
 from rdzv_plugins.job_token import JobToken
-from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion, hello
+from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion, Purpose, hello, parse_statistics
 from rdzv_plugins.kvstore.native.limits import StoreLimits
-from rdzv_plugins.kvstore.native.proving import Purpose
-from rdzv_plugins.kvstore.native.renewing import Renewing
-from rdzv_plugins.kvstore.native.server import Admit, native_part, not_fitting, version
-from rdzv_plugins.kvstore.native.statistics import parse_statistics
-from rdzv_plugins.kvstore.sockets.interruption import Interruption
+from rdzv_plugins.kvstore.native.server import Admit, Renewing, log_pipe, native_part, version
 from rdzv_plugins.kvstore.sockets.listening import Ports, bind_exactly
-from rdzv_plugins.kvstore.sockets.reach import reach
+from rdzv_plugins.kvstore.sockets.reach import Interruption, reach
 from rdzv_plugins.options import PortRange
 from rdzv_plugins.runtime import AF_UNIX, SOCK_STREAM, SYSTEM, Runtime
 
@@ -84,8 +80,7 @@ class StoreProxy:
         greet = functools.partial(_greet, token, run_id, runtime) if tls is None else None
         connection = reach(root, timeout, "the store's root", greet, interruption=interruption, runtime=runtime)
         connection.settimeout(None)
-        reading, writing = os.pipe()
-        try:
+        with log_pipe() as (reading, writing):
             self._native = native.Proxy(
                 version=version(),
                 log_fd=writing,
@@ -100,12 +95,6 @@ class StoreProxy:
                 tls=fitting.texts if fitting is not None else None,
                 host=root.host,
             )
-        except ValueError as error:
-            os.close(reading)
-            raise not_fitting(error) from None
-        except BaseException:
-            os.close(reading)
-            raise
         self._root = root
         self._lost = ""
         self._paths: list[str] = []

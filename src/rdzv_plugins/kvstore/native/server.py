@@ -6,22 +6,22 @@ built, ``StoreServer`` raises ``MissingDependency`` with the remedy.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import logging
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from rdzv_plugins.certificates import NodeCertificates
+from rdzv_plugins.certificates import CertificateTexts, NodeCertificates
 from rdzv_plugins.errors import AddressInUse, MissingDependency, UsageError
 from rdzv_plugins.installed import version_of
 from rdzv_plugins.job_token import AcceptedToken
+from rdzv_plugins.kvstore.native.framing import parse_statistics
 from rdzv_plugins.kvstore.native.limits import StoreLimits
-from rdzv_plugins.kvstore.native.renewing import Renewing
-from rdzv_plugins.kvstore.native.statistics import parse_statistics
 from rdzv_plugins.kvstore.sockets.listening import bind_exactly
 from rdzv_plugins.options import PortRange
 from rdzv_plugins.runtime import SYSTEM, Runtime
@@ -29,9 +29,67 @@ from rdzv_plugins.runtime import SYSTEM, Runtime
 if TYPE_CHECKING:
     import socket
 
-__all__ = ["Keyspace", "StoreLimits", "StoreServer", "native_part", "servers_here"]
-
 logger = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+"""Seconds between two looks at the files."""
+
+
+class Renewing:
+    """A thread that renews the certificates of a server or proxy when their files have changed. Thread-safe.
+
+    It looks from construction until ``close``; existing connections stay.
+    """
+
+    def __init__(
+        self,
+        certificates: NodeCertificates,
+        seen: object,
+        renew: Callable[[CertificateTexts], object],
+        runtime: Runtime,
+    ) -> None:
+        """``renew`` is called on that thread with the files' contents. It raises ``ValueError`` for what does not fit.
+
+        ``seen`` is the stamp of those that the server has begun with: they may have been replaced since.
+        """
+        self._certificates, self._renew = certificates, renew
+        self._seen = seen
+        self._lock = runtime.Lock()
+        self._closed = runtime.Event()
+        runtime.Thread(target=self._run, name="rdzv-certificates").start()
+
+    def look(self, *, anyway: bool = False) -> None:
+        """Read the files now if they have changed, or regardless with ``anyway``.
+
+        Problems with them are logged, and the old certificates stay.
+        """
+        with self._lock:
+            seen = self._certificates.stamp()
+            if seen == self._seen and not anyway:
+                return
+            self._seen = seen
+            try:
+                self._renew(self._certificates.texts())
+            except UsageError as error:
+                logger.warning("%s; the certificates stay as they were", error)
+            except ValueError as error:
+                logger.warning("--rdzv-conf: %s; the certificates stay as they were", error)
+            else:
+                logger.warning("%s was read again: new connections have that certificate", self._certificates.cert)
+
+    def close(self) -> None:
+        """Stop looking. May be repeated; waits for nothing."""
+        self._closed.set()
+
+    def _run(self) -> None:
+        while not self._closed.wait(_LOOK_S):
+            try:
+                self.look()
+            except Exception:  # it looks again: a thread that has ended would leave the certificates to expire
+                logger.exception("%s could not be read again", self._certificates.cert)
+
+
+__all__ = ["Keyspace", "StoreLimits", "StoreServer", "native_part", "servers_here"]
 
 MOST_THREADS = 64
 LEAST_PAUSE = 0.1  # seconds
@@ -95,14 +153,6 @@ class Keyspace:
         except IndexError:
             return False
 
-    @property
-    def paused(self) -> bool:
-        """Whether it is currently serving nobody because of a pause; False once it is closed."""
-        try:
-            return bool(self._native.paused(self._id))
-        except IndexError:
-            return False
-
     def close(self) -> None:
         """Close its connections, forget its keys and free its port; the other keyspaces are not affected.
 
@@ -158,8 +208,8 @@ class StoreServer:
         native = native_part(proves=bool(tokens), secures=tls is not None)
         fitting = tls.fitting() if tls is not None else None
         listener = self._listen(host, port, listen_fd, name)
-        reading, writing = os.pipe()
-        try:
+        with log_pipe() as (reading, writing), contextlib.ExitStack() as unless_made:
+            unless_made.callback(listener.close)
             self._native = native.Server(
                 threads=threads,
                 version=version(),
@@ -169,14 +219,7 @@ class StoreServer:
                 tokens=tokens,
                 tls=fitting.texts if fitting is not None else None,
             )
-        except ValueError as error:
-            os.close(reading)
-            listener.close()
-            raise not_fitting(error) from None
-        except BaseException:
-            os.close(reading)
-            listener.close()
-            raise
+            unless_made.pop_all()
         # a thread of Python's own, so that loop threads need not run Python; it ends when the server does
         runtime.Thread(target=_log, args=(reading,), name="rdzv-store-log").start()
         self._renewing = None
@@ -314,9 +357,21 @@ def _stop(native: Any, renewing: Renewing | None) -> None:
     native.stop()
 
 
-def not_fitting(error: ValueError) -> UsageError:
-    """What the native part says about certificates, as a usage error."""
-    return UsageError(f"--rdzv-conf: {error}", remedy="The files have to be PEM, and key that of cert.")
+@contextlib.contextmanager
+def log_pipe() -> Iterator[tuple[int, int]]:
+    """A pipe for the log of a native object that is made within: only then its reading end stays open.
+
+    Raises ``UsageError`` for what the native part says about certificates.
+    """
+    reading, writing = os.pipe()  # the native part owns the writing end
+    try:
+        yield reading, writing
+    except BaseException as error:
+        os.close(reading)
+        if isinstance(error, ValueError):
+            remedy = "The files have to be PEM, and key that of cert."
+            raise UsageError(f"--rdzv-conf: {error}", remedy=remedy) from None
+        raise
 
 
 def native_part(*, proves: bool = False, secures: bool = False) -> Any:

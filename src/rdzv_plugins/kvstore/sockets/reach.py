@@ -2,6 +2,10 @@
 
 torch's client reports the same text for every cause; here a name that does not resolve, a refusal, a time-out and a
 missing route are different sentences. No reverse look-up is ever made.
+
+Another thread can end a wait on a socket when what is waited for can no longer come: a socket that is shut down wakes
+whoever is blocked in it, even if the machine at the other end vanished silently and TCP would go on for minutes. Every
+wait of an agent in the store of a round is under such an ``Interruption``.
 """
 
 from __future__ import annotations
@@ -9,23 +13,93 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
-from rdzv_plugins.kvstore.sockets.interruption import Interrupted, Interruption
-from rdzv_plugins.runtime import AF_INET, AF_INET6, SOCK_DGRAM, SOCK_STREAM, SYSTEM, Runtime, gaierror
-from rdzv_plugins.timing import Reporting
+from rdzv_plugins.runtime import AF_INET, AF_INET6, SHUT_RDWR, SOCK_DGRAM, SOCK_STREAM, SYSTEM, Runtime, gaierror
+from rdzv_plugins.timing import Reporting, growing
 
 if TYPE_CHECKING:
     import socket
+
+
+class Interrupted(ConnectionError):
+    """The wait was ended; ``str()`` says why."""
+
+
+class Interruption:
+    """An interruption that comes at most once, and stays.
+
+    Thread-safe; ``interrupt`` never blocks, so any thread may call it.
+    """
+
+    def __init__(self, runtime: Runtime = SYSTEM) -> None:
+        self._lock = runtime.Lock()  # held for system calls that return at once
+        self._sockets: dict[socket.socket, None] = {}  # in the order in which they came
+        self._came = runtime.Event()
+        self._reason = ""
+
+    @property
+    def reason(self) -> str:
+        """Why it came; "" while it has not."""
+        return self._reason
+
+    def interrupt(self, reason: str) -> None:
+        """End all waits under it, now and later, for ``reason``. Only the first reason counts."""
+        with self._lock:
+            self._reason = self._reason or reason
+            for each in self._sockets:
+                _shut_down(each)
+        self._came.set()
+
+    def attach(self, connection: socket.socket) -> None:
+        """Shut this connection down when the interruption comes, or at once if it has come."""
+        with self._lock:
+            self._sockets[connection] = None
+            if self._reason:
+                _shut_down(connection)
+
+    def detach(self, connection: socket.socket) -> None:
+        """Let go of a connection before it is closed: its descriptor may soon belong to another file.
+
+        May be repeated.
+        """
+        with self._lock:
+            self._sockets.pop(connection, None)
+
+    @contextlib.contextmanager
+    def over(self, connection: socket.socket) -> Iterator[None]:
+        """Attached within the block. Raises ``Interrupted`` if the interruption came before or during it."""
+        self.attach(connection)
+        try:
+            yield
+        finally:
+            self.detach(connection)
+            self.check()
+
+    def check(self) -> None:
+        """Raise ``Interrupted`` if the interruption has come."""
+        if self._reason:
+            raise Interrupted(self._reason)
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep for ``seconds``, or less if the interruption comes."""
+        self._came.wait(seconds)
+
+
+def _shut_down(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it has already gone
+        connection.shutdown(SHUT_RDWR)
+
 
 logger = logging.getLogger(__name__)
 
 _ATTEMPT_S = 10.0
 _LOOK_S = 5.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 REFUSED = "connection refused (nobody listens there yet)"
 """The reason of ``try_connect`` if the host answers, and says that nobody listens."""
 NO_ANSWER = "no answer (machine down, or a firewall drops the packets)"
@@ -67,7 +141,7 @@ def reach(
     start = runtime.monotonic()
     deadline = start + timeout
     reporting = Reporting(runtime=runtime)
-    delay = 0.05
+    pauses = growing(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, random=runtime.random)
     while True:
         limit = min(_ATTEMPT_S, max(0.1, deadline - runtime.monotonic()))
         connection, reason = try_connect(endpoint, limit, greet, interruption=interruption, tls=tls, runtime=runtime)
@@ -82,8 +156,7 @@ def reach(
             )
         if reporting.is_due():
             logger.info("waiting for %s at %s: %s (%.0f s of %g s)", who, endpoint, reason, now - start, timeout)
-        interruption.sleep(min(delay * runtime.random.uniform(0.5, 1.0), max(0.0, deadline - now)))
-        delay = min(delay * 1.5, 1.0)
+        interruption.sleep(min(next(pauses), max(0.0, deadline - now)))
 
 
 def look(endpoint: Endpoint, who: str, greet: Greeting | None = None, runtime: Runtime = SYSTEM) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused
-from rdzv_plugins.kvstore.sockets.interruption import Interrupted, Interruption
+from rdzv_plugins.kvstore.sockets.reach import Interrupted, Interruption
 
 _EXPIRED, _NOT_YET_VALID, _OTHER_HOST, _OTHER_ADDRESS = 10, 9, 62, 64
 _OF_AUTHORITIES = frozenset((2, 18, 19, 20, 21))

@@ -14,9 +14,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.errors import StoreLost, StoreTimeout
-from rdzv_plugins.kvstore.sockets.interruption import Interruption
+from rdzv_plugins.kvstore.sockets.reach import Interruption, dial
 from rdzv_plugins.kvstore.tcpstore import wire
-from rdzv_plugins.runtime import AF_INET, AF_INET6, IPPROTO_TCP, SYSTEM, TCP_NODELAY, Runtime
+from rdzv_plugins.runtime import AF_INET, AF_INET6, IPPROTO_TCP, SHUT_RDWR, SYSTEM, TCP_NODELAY, Runtime
 from rdzv_plugins.store import Text
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class PlainClient:
         self._prefix = f"/{prefix}/".encode() if prefix else b"/"
         self._timeout = timedelta(seconds=timeout)
         self._answer, self._again = answer, again
-        self._lock, self._monotonic = runtime.Lock(), runtime.monotonic
+        self._lock = runtime.Lock()
         self._broken = ""
         self._half = False  # the connection is closed: half an answer was left in it
         self._interruption = interruption
@@ -124,9 +124,8 @@ class PlainClient:
 
     def _wait_byte(self, connection: socket.socket, limit: float) -> bool:
         """Whether a WAIT is answered; False if it is not within ``limit`` seconds."""
-        deadline = self._monotonic() + limit
         try:
-            connection.settimeout(max(0.001, deadline - self._monotonic()))
+            connection.settimeout(max(0.001, limit))
             wire.receive(connection, 1)
         except TimeoutError:
             return False
@@ -194,3 +193,87 @@ def _read_text(connection: socket.socket) -> bytes:
 
 def _read_number(connection: socket.socket) -> int:
     return int(struct.unpack("=q", wire.receive(connection, 8))[0])
+
+
+_CONNECT_S = 30.0
+
+
+class KeyWatch:
+    """A thread that waits for one key on a connection of its own and then calls back, once. It can be stopped at once.
+
+    A thread in torch's client cannot, and one that is still there when the process ends takes that down (SIGABRT).
+    ``on_value`` gets the value. ``on_lost`` gets the error when the server goes away, or when its machine has not
+    answered for about 40 s (TCP keep-alive). Both run on the thread.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        key: str,
+        on_value: Callable[[bytes], None],
+        on_lost: Callable[[Exception], None],
+        runtime: Runtime = SYSTEM,
+    ) -> None:
+        self._key, self._on_value, self._on_lost = key, on_value, on_lost
+        self._stopped, self._get_ident = runtime.Event(), runtime.get_ident
+        self._connection = dial(host, port, _CONNECT_S, runtime=runtime)
+        try:
+            wire.greet(self._connection)
+        except OSError:
+            self._connection.close()
+            raise
+        self._connection.settimeout(None)
+        wire.keep_alive(self._connection)
+        self._thread = runtime.Thread(target=self._run, name=f"rdzv-watch-{key}")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop waiting: no call-back begins after this returns. May be called more than once, and from a call-back."""
+        self._stopped.set()
+        try:
+            self._connection.shutdown(SHUT_RDWR)
+        except OSError:
+            pass  # it has already gone
+        if self._get_ident() != self._thread.ident:
+            self._thread.join()
+
+    def _run(self) -> None:
+        with self._connection:
+            try:
+                value = wire.wait_and_get(self._connection, self._key)
+            except Exception as error:  # it has gone, or says what no store says
+                if not self._stopped.is_set():
+                    self._on_lost(error)
+                return
+        if not self._stopped.is_set():
+            self._on_value(value)
+
+
+class AwaitedKey:
+    """Waits for one key from the main thread: unlike a wait inside torch, a signal interrupts it."""
+
+    def __init__(self, host: str, port: int, key: str, runtime: Runtime = SYSTEM) -> None:
+        self._done = runtime.Event()
+        self._value: bytes | None = None
+        self._error: Exception | None = None
+        self._watch = KeyWatch(host, port, key, self._found, self._lost, runtime)
+
+    def wait(self, timeout: float) -> bytes | None:
+        """The value, or None after ``timeout`` seconds. Raises ``OSError`` when the server is lost."""
+        self._done.wait(max(0.0, timeout))
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def stop(self) -> None:
+        """Stop waiting."""
+        self._watch.stop()
+
+    def _found(self, value: bytes) -> None:
+        self._value = value
+        self._done.set()
+
+    def _lost(self, error: Exception) -> None:
+        self._error = error
+        self._done.set()

@@ -14,8 +14,7 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.kvstore.sockets.listening import Ports, bind
 from rdzv_plugins.kvstore.sockets.reach import wait_reachable
-from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
-from rdzv_plugins.kvstore.tcpstore.whose import Stranger, unknown
+from rdzv_plugins.kvstore.tcpstore.listener import Stranger, greet_store, unknown
 
 
 def serve(host: str, ports: Ports, *, timeout: float, what: str) -> TCPStore:

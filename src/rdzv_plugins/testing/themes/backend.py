@@ -228,9 +228,6 @@ class StateContract(JobTheme, kind="state"):
             assert number >= done, f"write {done} was done, and the state is that of {number}"
             bounded("set_state()", functools.partial(_write_behind, node, held))
 
-    def test_a_writer_that_stands_still(self, job: ContractJob) -> None:
-        job.gap("not tried: a node that stands still while it writes; if it holds a lock, others have to do without")
-
 
 def _write_behind(node: RendezvousBackend, held: tuple[bytes, object]) -> None:
     """Write once more, with the token of ``held``; a write of the dead that was on its way may still come first."""

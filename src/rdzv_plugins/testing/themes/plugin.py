@@ -24,7 +24,7 @@ from rdzv_plugins.host import ENTRY_POINT_GROUP, PluginHost
 from rdzv_plugins.host.discovery import PluginRecord
 from rdzv_plugins.installed import normalise
 from rdzv_plugins.interfaces import Capability, Request
-from rdzv_plugins.options import OptionInfo, PortRange, describe_options, parse_conf, parse_options
+from rdzv_plugins.options import PortRange, describe_options, parse_conf, parse_options
 from rdzv_plugins.testing.forked import environment_of
 from rdzv_plugins.testing.nodes import NodeTheme
 from rdzv_plugins.testing.suite import on_ground
@@ -38,8 +38,6 @@ _ATTEMPTS = 4
 _WORD = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _NONSENSE = "~"
 _SCALARS = (bool, int, float, str, PortRange)
-_TIMEOUTS = ("timeout", "join_timeout")
-"""The options by which the backends of this project, and torch's, limit a round."""
 _SHORT_S = 3
 
 
@@ -125,28 +123,16 @@ class PluginTheme(NodeTheme):
             f"rdzv-plugins.{found.record.name}, and does not find it"
         )
 
-    def test_is_listed(self) -> None:
-        """It is in the list of rdzv backends, with its distribution, and works there."""
-        found = self.entry
-        data = _listed()
-        mine = [each for each in data["backends"] if each["name"] == found.backend.name]
-        assert len(mine) == 1, f"rdzv backends lists {found.backend.name!r} {len(mine)} times"
-        record = found.record
-        assert (mine[0]["distribution"], mine[0]["version"]) == (record.distribution, record.version)
-        assert [each["name"] for each in mine[0]["options"]] == [each.name for each in _options(found.backend.options)]
-        assert not [line for line in data["conflicts"] if record.distribution in line], data["conflicts"]
-
     # options
 
     def test_every_option_has_help(self) -> None:
         """Every option has one line of help."""
-        for info in _options(self.entry.backend.options):
+        for info in describe_options(self.entry.backend.options):
             _check_line(info.help, f"the help of option {info.name!r}")
 
     def test_options_have_types_that_text_can_give(self) -> None:
         """Every option is of a type that text can give."""
-        options = self.entry.backend.options
-        for name, hint in (typing.get_type_hints(options) if options else {}).items():
+        for name, hint in self._hints().items():
             assert _is_scalar(hint), (
                 f"option {name!r} is of type {hint}: take bool, int, float, str, PortRange or Literal, each also | None"
             )
@@ -155,7 +141,7 @@ class PluginTheme(NodeTheme):
         """Every default, written after --rdzv-conf, gives itself."""
         options = self.entry.backend.options or NoOptions
         given = dict(self.harness.conf)
-        for info in _options(options):
+        for info in describe_options(options):
             if info.default in (None, "", "REQUIRED") or info.name in given:
                 continue
             pair = f"{info.name}={info.default}"
@@ -172,8 +158,7 @@ class PluginTheme(NodeTheme):
 
     def test_wrong_type_is_refused(self) -> None:
         """An option of the wrong type is refused, with its name, the backend and what it takes."""
-        options = self.entry.backend.options
-        for name, hint in (typing.get_type_hints(options) if options else {}).items():
+        for name, hint in self._hints().items():
             if str not in (hint, *typing.get_args(hint)):
                 self._refuse(name, _NONSENSE)
 
@@ -207,14 +192,15 @@ class PluginTheme(NodeTheme):
         if nowhere is None:
             self.gap("not tried: there is no endpoint at which nobody could be")
             return
-        short = {each: str(_SHORT_S) for each in _TIMEOUTS if each in self._option_names()}
+        short = self.join_timeout(_SHORT_S)
         with self.nodes("2", endpoint=nowhere, conf=short) as job:
             rank = {"node_rank": 1} if self.declares(Capability.NODE_RANK) else {}
             error = job.node(**rank).join().error()
         error.must_be(RdzvError, saying=re.escape(nowhere))
 
-    def _option_names(self) -> list[str]:
-        return [info.name for info in _options(self.entry.backend.options)]
+    def _hints(self) -> dict[str, Any]:
+        options = self.entry.backend.options
+        return typing.get_type_hints(options) if options else {}
 
     def _prepare(self, request: Request) -> Request:
         """Prepare a request as the launcher does, first of all."""
@@ -243,10 +229,6 @@ class PluginTheme(NodeTheme):
             assert word in str(error), f"does not name {word!r}: {error}"
 
 
-def _options(options: type | None) -> list[OptionInfo]:
-    return describe_options(options)
-
-
 def _check_line(text: str, what: str) -> None:
     assert text.strip(), f"{what} is empty"
     assert "\n" not in text, f"{what} has more than one line"
@@ -257,15 +239,6 @@ def _is_scalar(hint: Any) -> bool:
         kinds = [each for each in typing.get_args(hint) if each is not NoneType]
         return len(kinds) == 1 and _is_scalar(kinds[0])
     return hint in _SCALARS or typing.get_origin(hint) is Literal
-
-
-@functools.cache
-def _listed() -> Any:
-    """What ``rdzv backends --json`` prints."""
-    command = [sys.executable, "-m", "rdzv_launcher.tools", "backends", "--json"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from rdzv_plugins.testing.nodes import (
 )
 from rdzv_plugins.testing.parts import PATIENCE, SLACK, wait_until
 
-_LAST_CALL_S, _JOIN_S = 10, 5
+_LAST_CALL_S, _JOIN_S = 5, 5
 _NOT_TOLD = "its handler has no leave() of its own: how a node ends is not told to the others"
 
 
@@ -83,16 +83,6 @@ class Rounds(NodeTheme):
             assert [node.num_nodes_waiting() for node in nodes] == [0, 0], "they are to restart, though nobody waits"
         return None
 
-    @needs(NodeTheme.elastic, "elastic is not declared: a round begins with all nodes, so there is never room")
-    def test_late_node_enters_where_there_is_room(self) -> None:
-        """I2: a node that comes later ends the round in which there is room for it, and is in the next one."""
-        with self.nodes("1:2", conf=self.conf(last_call_timeout=1)) as job:
-            (first,) = job.start(1)
-            late = job.node()
-            entering = late.join()
-            assert first.await_change(), f"{first} is not told that {late} waits"
-            together([first, late], [first.join(), entering])
-
     def test_surplus_node_is_a_spare_and_takes_the_place_of_a_lost_one(self) -> None:
         """I2, I4: a node too many disturbs nobody, and enters when another is lost."""
         if not self.elastic() and self.harness.kind == "handler":
@@ -129,6 +119,23 @@ class Rounds(NodeTheme):
         if self.harness.kind != "coordination":
             self.gap("not tried: whether the others are told of a lost node before their workers fail by it")
 
+    def test_time_out_says_who_is_there_and_who_is_missing(self) -> None:
+        """I4: a round that is not complete in time ends in an error that says how many of how many, and who."""
+        conf = self.join_timeout(_JOIN_S)
+        if not conf:
+            return self.gap("not tried: it has no option for the time within which a round has to be complete")
+        ranked = self.declares(Capability.NODE_RANK)
+        with self.nodes("3", conf=conf) as job:
+            node = job.node(**({"node_rank": 0} if ranked else {}))
+            node.create()
+            error = node.join().error(min(PATIENCE, _JOIN_S + SLACK))
+            error.must_be("RendezvousTimeout", saying=r"\b1 of 3 nodes")
+            if ranked:
+                assert "missing: node rank 1" in error.text, f"who is missing: {error}"
+        if not ranked:
+            self.gap("node_rank is not declared, so nobody knows who is to come: the message says who is there")
+        return None
+
     def test_returning_node_takes_its_old_place(self) -> None:
         """I4, I6: too few are left and wait, saying for whom; an agent that is started again gets its old rank."""
         with self.nodes("2") as job:
@@ -152,23 +159,6 @@ class Rounds(NodeTheme):
                 assert (rank_of(survivor), rank_of(again)) == ranks, "old places"
             else:
                 self.gap("not tried: node_replacement is not declared, so the rank of who comes back is open")
-
-    def test_time_out_says_who_is_there_and_who_is_missing(self) -> None:
-        """I4: a round that is not complete in time ends in an error that says how many of how many, and who."""
-        conf = self.join_timeout(_JOIN_S)
-        if not conf:
-            return self.gap("not tried: it has no option for the time within which a round has to be complete")
-        ranked = self.declares(Capability.NODE_RANK)
-        with self.nodes("3", conf=conf) as job:
-            node = job.node(**({"node_rank": 0} if ranked else {}))
-            node.create()
-            error = node.join().error(min(PATIENCE, _JOIN_S + SLACK))
-            error.must_be("RendezvousTimeout", saying=r"\b1 of 3 nodes")
-            if ranked:
-                assert "missing: node rank 1" in error.text, f"who is missing: {error}"
-        if not ranked:
-            self.gap("node_rank is not declared, so nobody knows who is to come: the message says who is there")
-        return None
 
     @needs(lambda theme: theme.harness.kind == "coordination", "nobody leads: no coordination backend")
     def test_leader_that_is_lost_while_nodes_wait_is_followed_by_another(self) -> None:

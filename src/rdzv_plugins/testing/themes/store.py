@@ -47,7 +47,6 @@ class StoreTheme(NodeTheme):
 
     @pytest.fixture
     def own_pair(self) -> Iterator[Pair]:
-        """Two nodes of one round, for one test."""
         with self.nodes("2") as job:
             first, second = job.start(2)
             yield first, second

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 from rdzv_launcher.run.agent.events import BarrierOver, MustRunAgain
 from rdzv_launcher.run.agent.round_store import appear, is_lost
+from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.interfaces import RendezvousHandler
 from rdzv_plugins.plain_text import some
 from rdzv_plugins.rounds import exit_barrier as keys
-from rdzv_plugins.rounds.joining_again import must_join_again
 from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.store import Store
 from rdzv_plugins.timing import EVERY_S, Reporting

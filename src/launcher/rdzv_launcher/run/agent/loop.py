@@ -33,8 +33,8 @@ from rdzv_launcher.run.health import Pulse
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.errors import RendezvousFailed, is_signal
+from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.interfaces import Failure, Outcome
-from rdzv_plugins.rounds.joining_again import must_join_again
 from rdzv_plugins.runtime import Empty, Runtime
 from rdzv_plugins.store import Store
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rdzv_launcher.tools.status import size, state_text
 from rdzv_launcher.tools.top.watching import is_well
-from rdzv_plugins.elastic.leading.choosing import in_words
+from rdzv_plugins.elastic.leading.placement import in_words
 from rdzv_plugins.plain_text import some
 
 COLUMNS = ("RANK", "HOST", "STATE", "ROUND", "HEARD", "RST", "WRK", "CPU", "MEMORY")

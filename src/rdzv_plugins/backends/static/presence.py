@@ -13,14 +13,14 @@ from collections.abc import Callable, Collection
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointLost, StoreError, StoreLost, StoreTimeout
-from rdzv_plugins.kvstore.sockets.interruption import Interruption
-from rdzv_plugins.kvstore.sockets.reach import NO_ANSWER, REFUSED, try_connect
-from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
-from rdzv_plugins.kvstore.tcpstore.keep_alive import keep_alive
+from rdzv_plugins.kvstore.sockets.reach import NO_ANSWER, REFUSED, Interruption, try_connect
+from rdzv_plugins.kvstore.tcpstore.listener import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
-from rdzv_plugins.rounds.looking import absent
+from rdzv_plugins.kvstore.tcpstore.wire import keep_alive
+from rdzv_plugins.rounds.exit_barrier import absent
 from rdzv_plugins.runtime import SYSTEM, Runtime
 from rdzv_plugins.store import Store
+from rdzv_plugins.timing import growing
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ def ask(store: Store, agents: Collection[str], timeout: float, runtime: Runtime 
     """
     if not agents:
         return set()
-    deadline, pause = runtime.monotonic() + timeout, _PAUSE_S
+    deadline, pauses = runtime.monotonic() + timeout, growing(_PAUSE_S, _LONGEST_PAUSE_S, factor=2)
     number = store.add("asked", 1)
     store.multi_set([f"ask/{agent}" for agent in agents], [""] * len(agents))
     unknown = {list(agents)[each] for each in absent(store, [f"alive/{agent}" for agent in agents])}
@@ -148,6 +148,5 @@ def ask(store: Store, agents: Collection[str], timeout: float, runtime: Runtime 
         awaited = [agent for agent, text in said.items() if agent not in alive and text != _LEFT.encode()]
         if not awaited or runtime.monotonic() >= deadline:
             return alive
-        runtime.sleep(min(pause, max(0.0, deadline - runtime.monotonic())))
-        pause = min(2 * pause, _LONGEST_PAUSE_S)
+        runtime.sleep(min(next(pauses), max(0.0, deadline - runtime.monotonic())))
     return set()
