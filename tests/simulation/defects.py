@@ -37,7 +37,7 @@ DEFECTS = (
         _AGENT + "node_workers.py",
         "self._lose(str(error), error.exit_code)",
         "self._lose(str(error))",
-        "test_without_a_restart_a_supervisor_that_is_lost_while_it_starts_workers_ends_the_job_with_71",
+        "test_a_supervisor_that_is_lost_while_it_starts_workers_costs_a_restart_or_ends_the_job_with_71",
     ),
     Defect(
         "who has left waits for the service",
@@ -164,7 +164,7 @@ DEFECTS = (
         _AGENT + "node_workers.py",
         "except KeeperLost as error:",
         "except ZeroDivisionError as error:",
-        "test_a_supervisor_that_is_lost_while_it_starts_workers_costs_a_restart",
+        "test_a_supervisor_that_is_lost_while_it_starts_workers_costs_a_restart_or_ends_the_job_with_71",
     ),
     Defect(
         "a leader leaves before it says why",

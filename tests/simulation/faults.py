@@ -11,12 +11,12 @@ from rdzv_plugins.runtime import Signals
 from simulation.agent import Agent, Options
 from simulation.job import Job
 from simulation.random_jobs import Cut, RandomJob
-from simulation.whole import on_engine
+from simulation.static_jobs import StaticJob
 from simulation.workers import Does
 
 TTL_S = 5.0
 _FAULTS = 5
-_WITHIN_S = 25.0
+_WITHIN_S = 20.0
 _STOPPING = (Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP)
 _NOTICE = Signals.SIGUSR1
 _STATES = {
@@ -34,7 +34,7 @@ def _state_of(agent: Agent) -> str:
 
 
 class Faulty(RandomJob):
-    """Agents that meet by a rendezvous without messages."""
+    """Agents on the elastic engine."""
 
     states = tuple(dict.fromkeys(_STATES.values()))
     rare = ("failed", "stopping")
@@ -50,21 +50,19 @@ class Faulty(RandomJob):
         self.job = self._job(seed)
         super().__init__(seed, cut, self.job.scheduler, self.job.network)
         random = self.job.scheduler.random
-        nodes = self._begin(random.choice([1, 2, 2, 3, 4]), random.randint(0, _FAULTS), _WITHIN_S)
+        nodes = self._begin(random.choice([1, 2, 2, 2, 3]), random.randint(0, _FAULTS), _WITHIN_S)
         self._settle(nodes, random)
         self.job.plan, self.job.options = self._plan, self._options(random)
         self.job.on_stage = self._look
         self._nodes = self._come(nodes, random)
 
     def _job(self, seed: int) -> Job:
-        return Job(seed=seed, ttl=TTL_S, starts=False, low=1, high=1, timeout=100.0)
+        return Job(seed=seed, ttl=TTL_S, starts=False, timeout=100.0, by_connection=bool(seed % 2))
 
     def _settle(self, nodes: int, random: Random) -> None:
         meeting = self.job.meeting
         meeting.high = random.choice([nodes, max(1, nodes - 1)])
         meeting.low = random.randint(1, meeting.high)
-        meeting.interrupts = random.random() < 0.5
-        meeting.latency = random.choice([0.0, 0.003, 0.1])
 
     def _come(self, nodes: int, random: Random) -> int:
         """Have the nodes come; returns how many there will be."""
@@ -76,7 +74,7 @@ class Faulty(RandomJob):
         return Options(
             workers=random.choice([1, 1, 2, 3]),
             max_restarts=random.choice([0, 1, 3]),
-            shutdown_timeout=random.choice([2.0, 10.0, 30.0]),
+            shutdown_timeout=random.choice([2.0, 4.0, 10.0]),
             monitor_interval=random.choice([0.1, 1.0, 1.0]),
             restart_delay=random.choice([0.0, 1.0]),
             crash_loop=random.choice(["code", "any", "off"]),
@@ -123,7 +121,7 @@ class Faulty(RandomJob):
 
     def _plan(self, group: Any, local_rank: int) -> Does:
         random = self.job.scheduler.random
-        fails, runs = random.random() < 0.12, random.choice([3.0, 10.0, 20.0])
+        fails, runs = random.random() < 0.12, random.choice([3.0, 8.0, 15.0])
         left = Does(runs=float("inf"), ends_in=random.choice([0.1, None]))
         return Does(
             runs=random.random() * 15 if fails else runs,
@@ -192,7 +190,7 @@ class Faulty(RandomJob):
         if agent.workers:
             worker = rng.choice(agent.workers)
             worker.entry.state = "D"
-            self._later(rng, lambda: self.job.processes.release(worker.entry), 30.0)
+            self._later(rng, lambda: self.job.processes.release(worker.entry), 15.0)
 
     def _supervisor_is_killed(self, agent: Agent, rng: Random) -> None:
         if agent.machine.supervisors:
@@ -217,7 +215,7 @@ class Faulty(RandomJob):
 
     def _session_ends(self, agent: Agent, rng: Random) -> None:
         if agent.handler is not None:
-            self.job.meeting.lose(agent.handler, "its session has ended")
+            self.job.meeting.lose(agent.handler)
 
     def _job_hangs(self, agent: Agent, rng: Random) -> None:
         if agent.works:
@@ -245,10 +243,67 @@ Faulty.kinds = KINDS = (
 )
 
 
-class Whole(Faulty):
-    """Agents on the real elastic engine."""
+class StaticFaulty(Faulty):
+    """One job of ``static``: some nodes come late, or never."""
 
-    kinds = tuple(each for each in KINDS if each is not Faulty._session_ends)
+    oracles = (*Faulty.oracles, "I6", "I8", "I11")
 
-    def _job(self, seed: int) -> Job:
-        return on_engine(super()._job(seed), by_connection=bool(seed % 2))
+    def _job(self, seed: int) -> StaticJob:
+        self.static = StaticJob(seed=seed, starts=False)
+        return self.static
+
+    def _settle(self, nodes: int, random: Random) -> None:
+        self.static.nodes = self.static.static.low = nodes
+
+    def _come(self, nodes: int, random: Random) -> int:
+        come = [rank for rank in range(nodes) if rank == 0 or random.random() < 0.95]
+        for rank in come:
+            after = random.random() * random.choice([3.0, 3.0, 3.0, 40.0])
+            self.job.scheduler.at(self.job.now + after, lambda rank=rank: self.static.join(rank))
+        return len(come)
+
+    def _host_is_lost(self, agent: Agent, rng: Random) -> None:
+        self.static.crash(agent)
+        if rng.random() < 0.7:
+            self._later(rng, lambda: self.job.replace(agent), 60.0)
+
+    def _whole_host_stands_still(self, agent: Agent, rng: Random) -> None:
+        self.static.hinder(agent, "stands still")
+        self._host_stands_still(agent, rng)
+
+    def _is_cut_off(self, agent: Agent, rng: Random) -> None:
+        self.static.cut(agent, rng.choice([3.0, 20.0, 60.0]), ways=rng.choice(["both", "to", "from"]))
+
+    def _connections_are_reset(self, agent: Agent, rng: Random) -> None:
+        self.static.reset(agent)
+
+    def _stands_still_for_long(self, agent: Agent, rng: Random) -> None:
+        self.job.freeze(agent, rng.choice([15.0, 60.0]))
+
+    def _another_with_its_rank(self, agent: Agent, rng: Random) -> None:
+        self._another(agent, host=f"10.0.1.{len(self.job.agents)}")
+
+    def _another_on_its_host(self, agent: Agent, rng: Random) -> None:
+        self._another(agent)
+
+    def _other_settings(self, agent: Agent, rng: Random) -> None:
+        wrong = rng.choice([{"nodes": self.static.nodes + 1}, {"run_id": "other"}])
+        self._another(agent, host=f"10.0.1.{len(self.job.agents)}", **wrong)
+
+    def _another(self, agent: Agent, **given: Any) -> None:
+        if self.static.nodes > 1 and self.static.static.ended is None:  # otherwise it would be another job
+            self.static.join(self.static.given[agent.name].rank, **given)
+
+
+_OF_OTHERS = (Faulty._session_ends, Faulty._node_joins, Faulty._host_stands_still)
+StaticFaulty.kinds = (
+    *(each for each in KINDS if each not in _OF_OTHERS),
+    StaticFaulty._whole_host_stands_still,
+    StaticFaulty._host_is_lost,
+    StaticFaulty._is_cut_off,
+    StaticFaulty._connections_are_reset,
+    StaticFaulty._stands_still_for_long,
+    StaticFaulty._another_with_its_rank,
+    StaticFaulty._another_on_its_host,
+    StaticFaulty._other_settings,
+)

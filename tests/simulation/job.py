@@ -1,6 +1,6 @@
 """A job of whole agents: what they share, what happens to them, and what always has to hold.
 
-``Job`` has the rendezvous of ``meeting``; the workers of a round depend on each other, as those of training do.
+``Job`` has the real elastic engine; the workers of a round depend on each other, as those of training do.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.runtime import Signals
 from simulation.agent import Agent, Options, Plan
 from simulation.kernel import Kernel
-from simulation.meeting import Meeting, Round
 from simulation.network import Network
 from simulation.processes import Processes
 from simulation.scheduler import Scheduler
+from simulation.whole import Engine, Round
 from simulation.workers import Does, Worker
 
 CODES = frozenset({0, 1, 66, 68, 69, 71, 75, 76, 78, 80, 81, 82, *(128 + number for number in (1, 2, 3, 9, 15))})
@@ -52,21 +52,19 @@ class Job:
         ttl: float = 5.0,
         timeout: float = 600.0,
         together: bool = True,
-        interrupts: bool = True,
+        by_connection: bool = True,
         starts: bool = True,
+        **options_of_rendezvous: Any,
     ) -> None:
-        """``together``: workers of a round fail when one of them has. ``timeout`` is that of the rendezvous.
-
-        ``interrupts``: waits in the store of a round end with the round.
-        """
+        """``together``: workers of a round fail when one of them has. Nodes that are there at once have their ranks."""
         self.scheduler = Scheduler(seed)
         self.network = Network(self.scheduler)
         self.kernel, self.processes = Kernel(self.network), Processes(self.network)
-        self.meeting = Meeting(self.scheduler, low or high or nodes, high or nodes, ttl=ttl, interrupts=interrupts)
-        self.meeting.on_over = self.round_over
+        settled = {"ttl": ttl, "timeout": timeout, "by_connection": by_connection} | options_of_rendezvous
+        self.meeting: Any = self._meet(low or high or nodes, high or nodes, **settled)
         self.on_stage: Callable[[], object] = lambda: None
         """An agent has decided something."""
-        self.plan, self.options, self._timeout, self._together = plan, options, timeout, together
+        self.plan, self.options, self._together = plan, options, together
         self.agents: list[Agent] = []
         self.violations: list[str] = []
         self.judged: Counter[str] = Counter()
@@ -84,10 +82,13 @@ class Job:
         """The rounds in which a supervisor was lost: what it has left is ended before that is reported."""
         self._reporters: list[tuple[int, Agent, float]] = []
         """Of each of those workers its round, its agent, and when it failed."""
-        for _ in range(nodes if starts else 0):
-            self.add()
+        for rank in range(nodes if starts else 0):
+            self.add(rank=rank if rank < self.meeting.high else None)
 
-    def add(self, options: Options | None = None, host: str = "") -> Agent:
+    def _meet(self, low: int, high: int, **options: Any) -> Engine:
+        return Engine(self, low, high, **options)
+
+    def add(self, options: Options | None = None, host: str = "", *, rank: int | None = None) -> Agent:
         """Another node, on a host of its own if none is given."""
         name = f"n{len(self.agents)}"
         made = Agent(
@@ -95,7 +96,7 @@ class Job:
             self.kernel,
             self.processes,
             name,
-            lambda runtime: self.meeting.handler(made.process, self._timeout),
+            lambda _: self.meeting.handler(made, rank),
             self.plan,
             options or self.options,
             host or f"10.0.0.{len(self.agents) + 1}",
@@ -171,15 +172,6 @@ class Job:
     @property
     def now(self) -> float:
         return self.scheduler.now
-
-    def members(self) -> list[Agent]:
-        """The agents of the last round, in the order of their ranks."""
-        round_ = self.meeting.round
-        return (
-            []
-            if round_ is None
-            else [each for at in round_.members for each in self.agents if each.process is at.process]
-        )
 
     # What is known
 

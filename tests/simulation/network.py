@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Literal
@@ -144,10 +145,10 @@ class Network:
 
     def latency(self) -> float:
         """How long something takes from one host to another, in seconds."""
-        random = self.scheduler.random
-        if random.random() < _SLOW:
-            return random.random() * _SLOW_S
-        return random.expovariate(1 / _MEAN_S)
+        chance = self.scheduler.random.random
+        if chance() < _SLOW:
+            return chance() * _SLOW_S
+        return -math.log(1.0 - chance()) * _MEAN_S
 
     def free_port(self) -> int:
         """A port that nobody has had yet."""
@@ -218,7 +219,9 @@ class Network:
 
     def is_cut(self, source: str, target: str) -> bool:
         """Whether nothing gets from one host to another now."""
-        return source != target and ((source, target) in self._cut or source in self._gone or target in self._gone)
+        if source == target or not (self._cut or self._gone):
+            return False
+        return (source, target) in self._cut or source in self._gone or target in self._gone
 
     def silent_since(self, end: End) -> float | None:
         """When the hosts of a connection have ceased to hear each other, one way at least; None: they do."""

@@ -163,9 +163,9 @@ class Oracles:
         well = not any(each.process.frozen or each.faults != Faults() for each in world.services)
         calm = well and world.now - world.disturbed_at >= _CALM_S and all(each.works for each in world.living)
         told = bool(world.story) and world.now - world.story[-1][0] < _CALM_S
-        asked = dict(sum((each.asked for each in world.services), Counter[str]()))
         if calm and not told and world.living:
             self.judged["I3"] += 1
+            asked = dict(sum((each.asked for each in world.services), Counter[str]()))
             if self._asked is not None and asked != self._asked:
                 more = {name: asked[name] - self._asked.get(name, 0) for name in asked}
                 self.wrong("I3", f"something is requested at rest: {more}")

@@ -21,13 +21,7 @@ from msgspec import Struct
 
 HERE = Path(__file__).parent
 SRC = HERE.parents[1] / "src"
-SCENARIOS = [
-    *(
-        f"scenarios_{name}"
-        for name in ("elastic", "hindered", "service", "outages", "memory", "steps", "places", "recovery")
-    ),
-    *("agent_ends", "agent_lost", "agent_signals", "static_scenarios", "whole_jobs"),
-]
+SCENARIOS = [each for kind in ("scenarios", "agent", "static") for each in sorted(HERE.glob(f"test_{kind}_*.py"))]
 _SEEDS = 200
 _ENDS_S = 1200.0
 """A defect that makes the simulation go on for so long is found."""
@@ -135,7 +129,7 @@ def _scenarios(defect: Defect) -> list[str]:
 
     seen = _Tests(defect)
     options = ["-qx", "-n0", "--noconftest", "-pno:cacheprovider", "-mnot thorough", "--timeout=300"]
-    pytest.main([*options, *(str(HERE / f"test_{name}.py") for name in SCENARIOS)], plugins=[seen])
+    pytest.main([*options, *map(str, SCENARIOS)], plugins=[seen])
     return seen.failed
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
@@ -168,13 +169,14 @@ class Processes:
         return [each for each in found if each is not None]
 
     def descendants(self, roots: Collection[int]) -> list[Seen]:
-        found: list[Seen] = []
-        below = list(roots)
-        while below:
-            children = self.children(below.pop())
-            found += [each for each in children if each.lives]
-            below += [each.pid for each in children]
-        return found
+        children = defaultdict[int, list[int]](list)
+        for each in self.entries.values():
+            children[each.parent].append(each.pid)
+        below, pids = list(roots), list[int]()
+        while below and children:
+            pids += (new := children.pop(below.pop(), []))
+            below += new
+        return [seen for pid in pids if (seen := self.look(pid)) is not None and seen.lives]
 
     def send(self, process: Seen, number: int) -> bool:
         self.scheduler.check()

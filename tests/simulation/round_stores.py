@@ -30,6 +30,7 @@ class DialledStore:
         self.environment: dict[str, str] = {}
         self._reaching, self._give_up_at, self._served = 0, 0.0, 0
         self._listener: Any = None
+        self.on_interrupt: Callable[[], object] = lambda: None
         self.over = 0, ""
         """The newest round whose agents' waits have been ended, and why."""
 
@@ -70,6 +71,7 @@ class DialledStore:
 
     def interrupt(self, round_: int, reason: str) -> None:
         self.over = max(self.over, (round_, reason))
+        self.on_interrupt()
 
     def is_cut_off(self) -> bool:
         return False

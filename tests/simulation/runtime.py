@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import uuid
-from typing import Any
 
 from rdzv_plugins.runtime import Runtime
 from simulation.kernel import Kernel
@@ -12,15 +12,19 @@ from simulation.processes import OwnProcess
 from simulation.threads import Threads
 
 
+@functools.cache
+def _known(kind: type, *own: str) -> tuple[str, ...]:
+    """The names of a runtime that objects of this kind have, of their class or of their own."""
+    return tuple(name for name in (*dir(kind), *own) if not name.startswith("__") and hasattr(Runtime, name))
+
+
 class SimulatedRuntime(Runtime):
     """Of one process. Everything that is random comes from the scheduler's seed."""
 
     def __init__(self, kernel: Kernel, own: OwnProcess) -> None:
         scheduler = kernel.network.scheduler
-        names: dict[str, Any] = {}
         for each in (Threads(scheduler), own, kernel):
-            names |= {name: getattr(each, name) for name in dir(each) if hasattr(Runtime, name)}
-        vars(self).update(names)
+            vars(self).update((name, getattr(each, name)) for name in _known(type(each), *vars(each)))
         super().__init__()
         assert own.entry.process is not None
         self._host, self._scheduler = own.entry.process.host, scheduler

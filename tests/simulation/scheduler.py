@@ -85,6 +85,7 @@ class Scheduler:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self._chance = self.random.random
         self.now = 1000.0
         self.current: Thread | None = None
         """The thread that runs; None while something happens by itself."""
@@ -172,7 +173,7 @@ class Scheduler:
         self._done_at_once += 1
         if self._done_at_once > _MOST_AT_ONCE or thread.process.killed:
             self._refuse(thread)
-        if self._ready and self.random.random() < _PAUSES:
+        if self._ready and self._chance() < _PAUSES:
             self._ready.append(thread)
             self._hub.switch()
         if thread.interrupts:
@@ -185,7 +186,7 @@ class Scheduler:
     def wake(self, waiters: list[Thread]) -> None:
         """Wake one of them, whichever."""
         if waiters:
-            self._wake(waiters[self.random.randrange(len(waiters))], woken=True)
+            self._wake(waiters[int(self._chance() * len(waiters))], woken=True)
 
     def wake_all(self, waiters: list[Thread]) -> None:
         """Wake all of them."""
@@ -246,8 +247,9 @@ class Scheduler:
     def run(self, until: Callable[[], Any], limit: float) -> None:
         """Let things happen until that is so. Raises ``Stuck`` if it never will be, or not within ``limit`` seconds."""
         began = self.now
+        end = began + limit
         while not until():
-            if not self._step(began + limit):
+            if not self._step(end):
                 waiting = [each for process in self.processes for each in process.threads if not each.done]
                 raise Stuck(f"after {self.now - began:.1f} s these still wait: {waiting}")
 
@@ -290,7 +292,7 @@ class Scheduler:
         ready = self._ready
         while ready:
             if len(ready) > 1:
-                place = self.random.randrange(len(ready))
+                place = int(self._chance() * len(ready))
                 ready[place], ready[-1] = ready[-1], ready[place]
             thread = ready.pop()
             if not thread.process.frozen:

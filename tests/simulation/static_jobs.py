@@ -25,8 +25,8 @@ from rdzv_plugins.rounds.ends import parse_outcome
 from rdzv_plugins.runtime import Signals
 from simulation.agent import Agent, Options, Plan
 from simulation.job import Job
-from simulation.meeting import Round
 from simulation.stores import StoreServers
+from simulation.whole import Round
 from simulation.workers import Does
 
 HOST, PORT = "10.0.0.1", 5
@@ -67,20 +67,18 @@ class Entered(Struct, frozen=True):
 
 
 class Static:
-    """What ``Job`` asks of a ``Meeting``."""
+    """What ``Job`` asks of an ``Engine``."""
 
     forgets = False
 
     def __init__(self, job: StaticJob, nodes: int, linger: float) -> None:
         self.low = self.high = nodes
-        self.rounds: list[Round] = []
+        self.rounds: dict[int, Round] = {}
         self.entered: list[Entered] = []
         self.servers = StoreServers(job.kernel)
-        self.on_over: Callable[[Round], object] = lambda round_: None
         self._job, self._linger = job, linger
 
-    def handler(self, process: Any, timeout: float) -> Handler:
-        agent = next(each for each in self._job.agents if each.process is process)
+    def handler(self, agent: Agent, _: object) -> Handler:
         given = self._job.given[agent.name]
         request = Request(
             "static",
@@ -97,10 +95,6 @@ class Static:
         )
         return Handler(self, agent, request, given.rank)
 
-    @property
-    def round(self) -> Round | None:
-        return self.rounds[-1] if self.rounds else None
-
     def enter(self, handler: Handler, number: int, info: RoundInfo) -> Round:
         """A round is complete for a node."""
         where = info.bootstrap_store_info
@@ -108,21 +102,14 @@ class Static:
         address = where.master_addr, where.master_port
         job = sum(name == CONTROL for name, _ in self.servers.opened)
         self.entered.append(Entered(str(handler.process), job, number, info.rank, info.world_size, address))
-        round_ = self._numbered(number)
-        round_.members.append(handler)  # type: ignore[arg-type]
-        return round_
+        return self.rounds.setdefault(number, Round(number))
 
     def over(self, number: int, why: str) -> None:
         """Somebody has heard that a round is over."""
-        round_ = self._numbered(number)
+        round_ = self.rounds.setdefault(number, Round(number))
         if not round_.over:
             round_.over = why
-            self.on_over(round_)
-
-    def _numbered(self, number: int) -> Round:
-        while len(self.rounds) < number:
-            self.rounds.append(Round(len(self.rounds) + 1, []))
-        return self.rounds[number - 1]
+            self._job.round_over(round_)
 
     @property
     def ended(self) -> Outcome | None:
@@ -138,9 +125,6 @@ class Static:
         for name, store in self.servers.opened:
             if name == CONTROL and _END in store.keys and (said := parse_outcome(store.keys[_END])).end == "failed":
                 yield store.told_at[_END], said
-
-    def lose(self, handler: Handler, why: str) -> None:
-        """Nothing: there are no sessions."""
 
 
 class Handler(StaticHandler):
@@ -182,18 +166,17 @@ class StaticJob(Job):
         linger: float = 5.0,
         starts: bool = True,
     ) -> None:
-        self.timeout, self.nodes = timeout, nodes
+        self.timeout, self.nodes, self._linger = timeout, nodes, linger
         self.given: dict[str, Given] = {}
         self.hindered: dict[str, str] = {}
         """Agents to which something has happened that others may notice, and what."""
         self._supervised = True
-        super().__init__(
-            nodes, plan, options or Options(monitor_interval=1.0), seed=seed, timeout=timeout, starts=False
-        )
-        self.meeting = Static(self, nodes, linger)  # type: ignore[assignment]
-        self.meeting.on_over = self.round_over
+        super().__init__(nodes, plan, options or Options(monitor_interval=1.0), seed=seed, starts=False)
         for rank in range(nodes if starts else 0):
             self.join(rank)
+
+    def _meet(self, low: int, high: int, **_: Any) -> Any:
+        return Static(self, high, self._linger)
 
     def join(
         self,
@@ -211,8 +194,8 @@ class StaticJob(Job):
 
     @property
     def static(self) -> Static:
-        assert isinstance(self.meeting, Static)
-        return self.meeting
+        found: Static = self.meeting
+        return found
 
     # What happens
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rdzv_plugins.errors import BrokenPlugin
-from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.runtime import Signals
 from simulation.agent import Options
 from simulation.job import Job, failure_of
-from simulation.meeting import Handler, Meeting
-from simulation.scheduler import Process
 from simulation.workers import Does
 
 TTL_S = 6.0
@@ -19,33 +16,28 @@ LONG = Does(runs=60.0)
 
 def working(does: Does = LONG, options: Options | None = None, *, nodes: int = 2, low: int = 1) -> Job:
     job = Job(nodes, lambda *_: does, options, low=low, high=nodes, ttl=TTL_S)
-    job.until(lambda: job.members() and job.works())
+    job.until(job.works)
     return job
 
 
-def test_nothing_outlives_an_agent_that_is_killed() -> None:
+@pytest.mark.parametrize("supervisor", ["runs", "is stopped"])
+def test_nothing_outlives_an_agent_that_is_killed(supervisor: str) -> None:
     job = working(Does(runs=60.0, ends_in=None, background=LONG))
+    if supervisor == "is stopped":
+        job.processes.signal(job[1].machine.supervisor.entry, Signals.SIGSTOP)
     job[1].kill()
     job.after(2.0)
     assert job[1].alive == []
     assert job.run().codes == [0, None]
 
 
-def test_nothing_outlives_an_agent_that_is_killed_while_its_supervisor_is_stopped() -> None:
-    job = working()
-    job[1].processes.signal(job[1].machine.supervisor.entry, Signals.SIGSTOP)
-    job[1].kill()
-    job.after(2.0)
-    assert job[1].alive == []
-    job.run()
-
-
-def test_losing_a_node_uses_no_restart() -> None:
+@pytest.mark.parametrize(("number", "code"), [(Signals.SIGKILL, None), (Signals.SIGTERM, 143)])
+def test_losing_a_node_uses_no_restart(number: Signals, code: int | None) -> None:
     """The workers of the others fail with it, and there is no restart to use."""
     job = working(nodes=3)
-    job[1].kill()
+    job[1].signal(number)
     job.run()
-    assert job.codes == [0, None, 0]
+    assert job.codes == [0, code, 0]
     assert job.restarts == [0, 0, 0]
     assert [len(each.groups) for each in (job[0], job[2])] == [2, 2]
 
@@ -55,46 +47,28 @@ def test_a_node_that_ends_by_an_error_of_its_own_is_no_failure_of_the_others() -
     plan = lambda group, local_rank: Does(runs=60.0, ends_in=10.0 * local_rank * group.group_rank + 0.1)  # noqa: E731
     job = Job(2, plan, Options(workers=2), low=1)
     job.until(job.works)
-    job[1].handler.broken = BrokenPlugin("its plug-in has a fault")
+
+    def breaks() -> int:
+        raise BrokenPlugin("its plug-in has a fault")
+
+    job[1].handler.num_nodes_waiting = breaks
     job.run()
     assert job.codes == [0, BrokenPlugin.exit_code]
     assert job.restarts == [0, 0]
 
 
-class SlowToTell(Meeting):
-    """One whose nodes are slow to begin to tell the others of a failure."""
-
-    def handler(self, process: Process, timeout: float = 600.0) -> Handler:
-        class Slow(Handler):
-            def note_failure(self, failure: Failure) -> None:
-                self._scheduler.sleep(1.0)
-                super().note_failure(failure)
-
-        return Slow(self, process, timeout)
-
-
 def test_a_worker_of_an_earlier_round_is_not_to_blame_for_the_end_of_a_later_one() -> None:
     """It has failed with a lost node; the report of that is for its own round, however late it is."""
     plan = lambda group, local_rank: LONG if group.generation == 1 else Does(runs=5.0, code=3)  # noqa: E731
-    job = Job(2, plan, Options(monitor_interval=10.0), starts=False)
-    job.meeting = SlowToTell(job.scheduler, 1, 2)
-    for _ in range(2):
-        job.add()
-    job.until(lambda: job.members() and job.works())
+    job = Job(2, plan, Options(monitor_interval=10.0), low=1)
+    job.until(job.works)
+    note_failure = job[0].handler.note_failure
+    job[0].handler.note_failure = lambda failure: (job.scheduler.sleep(1.0), note_failure(failure))
     job[1].kill()
     job.run()
     blamed = failure_of(job[0])
     assert blamed is not None
     assert (job.codes, blamed.exit_code) == ([3, None], 3)
-
-
-def test_a_replacement_is_waited_for_when_too_few_are_left() -> None:
-    job = working(low=2)
-    job[1].kill()
-    job.after(100.0)
-    assert job[0].stage == "joining"
-    job.add()
-    assert job.run().codes == [0, None, 0]
 
 
 def test_a_short_standstill_of_an_agent_is_none_of_its_workers_business() -> None:
@@ -110,10 +84,14 @@ def test_a_short_standstill_of_an_agent_is_none_of_its_workers_business() -> Non
 
 def test_workers_are_paused_while_nobody_knows_whether_their_round_holds_and_go_on() -> None:
     job = working()
-    worker = job[1].workers[0]
+    worker, service = job[1].workers[0], job.meeting.service.process
     job[1].freeze()
+    job.after(TTL_S / 2)
+    job.scheduler.freeze(service)  # it cannot end the session
     job.until(lambda: worker.entry.state == "T", 2 * TTL_S)
     job[1].thaw()
+    job.after(0.2)
+    job.scheduler.thaw(service)
     job.until(lambda: worker.entry.state == "R", TTL_S)
     job.run()
     assert job.codes == [0, 0]
@@ -123,12 +101,12 @@ def test_workers_are_paused_while_nobody_knows_whether_their_round_holds_and_go_
 def test_paused_workers_whose_round_is_over_meanwhile_never_go_on() -> None:
     """Their session lives, but another node has come."""
     job = Job(2, lambda *_: LONG, low=1, high=3, ttl=TTL_S)
-    job.until(lambda: job.members() and job.works())
+    job.until(job.works)
     worker = job[1].workers[0]
     job[1].freeze()
     job.until(lambda: worker.entry.state == "T", 2 * TTL_S)
     job.add()
-    job.until(lambda: job.meeting.rounds[0].over)
+    job.until(lambda: job[0].handler.mine.over)
     job[1].thaw()
     job.run()
     assert Signals.SIGCONT not in worker.signals
@@ -152,7 +130,7 @@ def test_workers_of_a_node_that_was_given_up_never_run_beside_those_of_the_next_
 
 def test_a_session_that_ends_has_the_workers_killed_before_others_begin() -> None:
     job = working()
-    job.scheduler.at(job.now, lambda: job.meeting.lose(job[1].handler, "its session has ended"))
+    job.scheduler.at(job.now, lambda: job.meeting.lose(job[1].handler))
     worker = job[1].workers[0]
     job.until(lambda: not worker.entry.lives, 1.0)
     assert worker.entry.status == Signals.SIGKILL
@@ -161,20 +139,15 @@ def test_a_session_that_ends_has_the_workers_killed_before_others_begin() -> Non
     assert job.restarts == [0, 0]
 
 
-def test_workers_end_with_their_supervisor_and_are_restarted_by_another() -> None:
-    job = working(options=Options(max_restarts=1))
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_workers_end_with_their_supervisor_and_are_restarted_by_another_or_the_job_ends(restarts: int) -> None:
+    job = working(options=Options(max_restarts=restarts))
     supervisor = job[1].machine.supervisor
     job.lose_supervisor(job[1], lambda: job.processes.signal(supervisor.entry, Signals.SIGKILL))
     job.run()
-    assert job.codes == [0, 0]
-    assert job.restarts[1] == 1
-    assert len(job[1].machine.supervisors) == 2
-
-
-def test_without_a_restart_the_end_of_a_supervisor_is_that_of_the_job() -> None:
-    job = working(nodes=1)
-    job.lose_supervisor(job[0], lambda: job.processes.signal(job[0].machine.supervisor.entry, Signals.SIGKILL))
-    assert job.run().codes == [137]
+    assert job.codes == ([0, 0] if restarts else [137, 137])
+    assert job.restarts[1] == restarts
+    assert len(job[1].machine.supervisors) == 1 + restarts
 
 
 def test_a_supervisor_that_was_stopped_by_a_signal_is_told_to_go_on() -> None:
@@ -215,21 +188,17 @@ def test_a_standstill_of_agent_and_supervisor_is_not_blamed_on_the_supervisor() 
     assert len(job[0].machine.supervisors) == 1
 
 
-def test_a_supervisor_that_is_lost_while_it_starts_workers_costs_a_restart() -> None:
-    job = Job(1, lambda *_: Does(), Options(workers=4, max_restarts=1))
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_supervisor_that_is_lost_while_it_starts_workers_costs_a_restart_or_ends_the_job_with_71(
+    restarts: int,
+) -> None:
+    job = Job(1, lambda *_: Does(), Options(workers=4, max_restarts=restarts))
     job.until(lambda: len(job[0].machine.workers) == 2)
     job.lose_supervisor(job[0], lambda: job.processes.signal(job[0].machine.supervisor.entry, Signals.SIGKILL))
     job.run()
-    assert job.codes == [0]
-    assert job.restarts == [1]
-    assert len(job[0].machine.workers) == 6
-
-
-def test_without_a_restart_a_supervisor_that_is_lost_while_it_starts_workers_ends_the_job_with_71() -> None:
-    job = Job(1, lambda *_: Does(), Options(workers=4))
-    job.until(lambda: len(job[0].machine.workers) == 2)
-    job.lose_supervisor(job[0], lambda: job.processes.signal(job[0].machine.supervisor.entry, Signals.SIGKILL))
-    assert job.run().codes == [71]
+    assert job.codes == ([0] if restarts else [71])
+    assert job.restarts == [restarts]
+    assert len(job[0].machine.workers) == 2 + 4 * restarts
 
 
 def test_signals_end_a_node_whose_supervisor_stands_still() -> None:

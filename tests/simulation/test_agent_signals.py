@@ -18,7 +18,7 @@ NOTICED = Options(preempt_grace=60.0, preempt_signals=frozenset({Signals.SIGUSR1
 
 def working(*, does: Does = ENDLESS, options: Options | None = None, nodes: int = 2, low: int = 1) -> Job:
     job = Job(nodes, lambda *_: does, options, low=low, high=nodes)
-    job.until(lambda: job.members() and job.works())
+    job.until(job.works)
     return job
 
 
@@ -29,17 +29,6 @@ def test_a_signal_ends_a_node_with_128_and_its_number(number: Signals, code: int
     job.run()
     assert job.codes == [code]
     assert job[0].machine.workers[0].signals == [number]
-
-
-def test_the_others_go_on_without_a_node_that_got_a_signal() -> None:
-    """Its workers' end is not a failure of theirs: they have no restart, and need none."""
-    job = Job(plan=lambda group, _: Does(runs=20.0), low=1, high=2)
-    job.until(job.works)
-    job[1].signal(Signals.SIGTERM)
-    job.run()
-    assert job.codes == [0, 143]
-    assert len(job[0].groups) == 2
-    assert job.restarts == [0, 0]
 
 
 def test_workers_that_do_not_end_are_killed_after_the_shutdown_timeout() -> None:
@@ -106,12 +95,13 @@ def test_a_signal_ends_a_node_whatever_it_is_doing(when: Callable[[Job], bool]) 
     assert job.codes == [143, 0]
 
 
-def test_a_signal_ends_the_wait_for_other_nodes_at_once() -> None:
-    job = Job(nodes=1, low=2, high=2)
+@pytest.mark.parametrize(("number", "code"), [(Signals.SIGTERM, 143), (Signals.SIGUSR1, 81)])
+def test_a_signal_or_notice_ends_the_wait_for_other_nodes_at_once(number: Signals, code: int) -> None:
+    job = Job(nodes=1, low=2, high=2, options=NOTICED)
     job.after(20.0)
-    job[0].signal(Signals.SIGTERM)
-    job.until(lambda: job[0].over, 2.0)
-    assert job.run().codes == [143]
+    job[0].signal(number)
+    job.until(lambda: job[0].over, 5.0)
+    assert job.run().codes == [code]
 
 
 def test_a_signal_while_the_handler_is_being_made() -> None:
@@ -197,14 +187,6 @@ def test_a_signal_ends_a_node_that_has_a_notice() -> None:
     job[0].signal(Signals.SIGTERM)
     job.run()
     assert job.codes == [143]
-
-
-def test_a_notice_before_there_are_workers_ends_a_node_with_81() -> None:
-    job = Job(nodes=1, options=NOTICED, low=2, high=2)
-    job.after(20.0)
-    job[0].signal(Signals.SIGUSR1)
-    job.until(lambda: job[0].over, 2.0)
-    assert job.run().codes == [81]
 
 
 def test_a_second_notice_stops_the_workers_and_a_third_kills_them() -> None:

@@ -1,4 +1,4 @@
-"""The service does not do what nodes need, whatever is wrong: that is waited out, for one time."""
+"""The service does not do what nodes need: it is waited for, for one time, by all together, and blamed on nobody."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
+from rdzv_plugins.elastic import keys
+from rdzv_plugins.errors import ConnectionLost
 from simulation import troubles
-from simulation.service import Faults
+from simulation.agent import Agent, Options, Plan
+from simulation.job import Job, fails
+from simulation.service import Faults, Service
 from simulation.test_scenarios_elastic import LONG, at_work, ends
+from simulation.workers import Does
 from simulation.world import TTL_S, Node, World
 
 OUTAGE_S = 20.0
@@ -116,26 +121,6 @@ def test_writes_that_are_not_taken_for_a_while_end_nothing(seed: int) -> None:
     assert [each.restarts for each in world.nodes[:2]] == [0, 0]
 
 
-def test_an_outage_is_one_for_all_who_watch_each_other(seed: int) -> None:
-    """Who needs nothing of the service meanwhile would else begin to count when the first has given up."""
-    world = job(seed)
-    struck_at = strike(world, Faults(full=True), sessions=False)
-    assert world[0].place is not None
-    world[0].fail_with(world[0].place.round)
-    ended_within(world, struck_at)
-
-
-def test_nobody_is_missing_because_the_service_is_away(seed: int) -> None:
-    """The time to join is over in an outage, which has its own end."""
-    world = job(seed, timeout=OUTAGE_S / 4)
-    troubles.kill(world, world[1])
-    world.until(lambda: not world[0].works)
-    struck_at = strike(world, REFUSALS["token"])
-    world.run()
-    assert world[0].end == "EndpointLost"
-    assert (world[0].ended_at or 0.0) - struck_at >= OUTAGE_S - TTL_S
-
-
 def test_who_is_done_is_done_whatever_the_service_refuses(seed: int) -> None:
     world = job(seed)
     for each in world.nodes:
@@ -144,17 +129,6 @@ def test_who_is_done_is_done_whatever_the_service_refuses(seed: int) -> None:
     for each in world.nodes:
         assert does(world, each, each.handler.stay) == [None]
     assert world.now < struck_at + OUTAGE_S + TTL_S
-    world.scheduler.close()
-
-
-def test_who_cannot_be_asked_for_is_not_taken_for_done(seed: int) -> None:
-    world = job(seed)
-    first = world[0]
-    for faults, sessions in ((Faults(), False), (Faults(loses_answers=True), False), (REFUSALS["token"], True)):
-        strike(world, faults, sessions=sessions)
-        [peers] = does(world, first, first.handler.working_peers)
-        assert peers
-        assert not isinstance(peers, Exception)
     world.scheduler.close()
 
 
@@ -190,3 +164,121 @@ def test_a_spare_says_nothing_while_it_waits_after_a_round(seed: int) -> None:
         troubles.kill(world, each)
     world.until(lambda: world[2].end)
     assert world.service.asked["n2"] < 16
+
+
+def agents(seed: int, plan: Plan, options: Options | None = None, *, outage_timeout: float = 300.0) -> Job:
+    """Two, whose workers do not fail with each other."""
+    job = Job(2, plan, options, seed=seed, together=False, outage_timeout=outage_timeout)
+    job.until(job.works)
+    return job
+
+
+def service_of(job: Job) -> Service:
+    return job.meeting.service  # type: ignore[no-any-return]
+
+
+def test_an_outage_uses_up_no_time_to_join(seed: int) -> None:
+    world = World(seed, 1, 2, 2, timeout=30.0, outage_timeout=200.0)
+    world.after(5.0)
+    troubles.freeze_service(world, 60.0)
+    world.after(70.0)
+    world.add()
+    assert ends(world.run()) == ["done", "done"]
+
+
+def test_an_outage_is_one_for_all_nodes_whoever_needs_the_service_first(seed: int) -> None:
+    job = agents(seed, fails(1, after=5.0, then=200.0), outage_timeout=20.0)
+    service_of(job).faults.full = True
+    job.run()
+    assert job.codes == [68, 68]
+    first, second = sorted(time for each in job.agents for time, what, _ in each.story if what == "ends")
+    assert second - first < 10.0
+
+
+def test_who_is_done_waits_for_others_whom_nobody_can_ask(seed: int) -> None:
+    def plan(group: object, local_rank: int) -> Does:
+        return Does(runs=40.0 if group.group_rank == 1 else 5.0)  # type: ignore[attr-defined]
+
+    job = agents(seed, plan, Options(exit_barrier_timeout=5.0))
+    job.scheduler.freeze(service_of(job).process)
+    job.after(25.0)
+    job.scheduler.thaw(service_of(job).process)
+    job.run()
+    assert job.codes == [0, 0]
+    done = [time for each in job.agents for time, what, _ in each.story if what == "ends"]
+    assert min(done) > job.agents[0].machine.workers[0].entered + 40.0
+
+
+def test_a_node_that_has_left_waits_for_no_answer(seed: int) -> None:
+    world = World(seed, 2, work=LONG, outage_timeout=500.0)
+    at_work(world)
+    node, raised = world[0], list[ConnectionLost]()
+    troubles.freeze_service(world, 400.0)
+
+    def ask() -> None:
+        try:
+            node.handler.peer_lost()
+        except ConnectionLost as error:
+            raised.append(error)
+
+    world.scheduler.spawn(node.process, "asks", ask)
+    world.after(20.0)
+    assert not raised
+    world.scheduler.spawn(node.process, "leaves", node.handler.shutdown)
+    world.until(lambda: raised, limit=100.0)
+    world.close()
+
+
+def test_a_service_that_forgets_its_history_at_once_is_led_by_another_all_the_same(seed: int) -> None:
+    world = World(seed, 3, 2, 3, LONG)
+    at_work(world)
+    leader = world.leader
+    lasts = [True]
+
+    def forget() -> None:
+        while lasts:
+            world.service.store.put(0, {"anything": b""}, False, None)
+            world.service.tell()
+            world.service.store.compact()
+            world.scheduler.sleep(0.005)
+
+    world.script(forget)
+    troubles.kill(world, leader)
+    world.after(0.1)
+    lasts.clear()
+    world.comes_nothing_more()
+    rest = [each for each in world.nodes if each is not leader]
+    at_work(world, *rest)
+    assert sorted(ends(world.run())) == ["", "done", "done"]
+
+
+def test_a_session_that_is_over_as_soon_as_it_was_opened_does_not_end_the_first_join(seed: int) -> None:
+    world = World(seed, 1, 2, 2, by_connection=False)
+    world.until(lambda: world.service.asked["n0"])
+    troubles.freeze(world, world[0], 3 * TTL_S)
+    world.add()
+    assert ends(world.run()) == ["done", "done"]
+
+
+def test_who_waits_in_the_store_for_another_agent_goes_on_when_its_own_session_was_lost(seed: int) -> None:
+    job = Job(plan=lambda *_: Does(runs=60.0), low=1, seed=seed, options=Options(workers=2), starts=False)
+    stands: list[Agent] = []
+
+    def stand(_: object) -> None:
+        stands.append(next(each for each in job.agents if each.handler._self.me.store is not None))
+        stands[0].freeze()
+
+    service = service_of(job)
+    service.once("put", keys.ROUND, stand, lost="")
+    job.add()
+    job.add()
+    job.until(lambda: stands)
+    waits = next(each for each in job.agents if each is not stands[0])
+    job.until(lambda: waits.handler.mine is not None)
+    job.after(1.0)
+    service.end(next(each for each, process in service.sessions.items() if process is waits.process))
+    lost_at = job.now
+    job.until(lambda: waits.handler._round.is_joining)
+    assert job.now < lost_at + TTL_S
+    stands[0].thaw()
+    assert job.run().codes == [0, 0]

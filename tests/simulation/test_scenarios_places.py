@@ -6,26 +6,9 @@ import pytest
 
 from simulation import troubles
 from simulation.test_scenarios_elastic import LONG, at_work, ends, rounds
-from simulation.world import TTL_S, World
+from simulation.world import World
 
-pytestmark = pytest.mark.parametrize("seed", range(1, 4))
-
-
-@pytest.mark.parametrize(("how", "within"), [(troubles.kill, 3.0), (troubles.crash, 3 * TTL_S)])
-def test_another_endpoint_serves_when_the_node_that_served_is_lost(
-    seed: int, how: troubles.ToNode, within: float
-) -> None:
-    world = World(seed, 3, 2, 3, LONG, places=2)
-    at_work(world)
-    world.after(5.0)
-    lost, lost_at = world.server, world.now
-    how(world, lost)
-    rest = [each for each in world.nodes if each is not lost]
-    world.until(lambda: all(len(each.places) == 2 for each in rest))
-    assert world.now < lost_at + within
-    assert world.server in rest
-    assert [each.restarts for each in rest] == [0, 0]
-    assert {each.end for each in world.run().nodes} == {"", "done"}
+pytestmark = pytest.mark.parametrize("seed", [1, 2])
 
 
 def test_the_last_of_several_endpoints_serves_when_two_are_lost_one_after_the_other(seed: int) -> None:
@@ -40,29 +23,21 @@ def test_the_last_of_several_endpoints_serves_when_two_are_lost_one_after_the_ot
     assert sorted(ends(world.run())) == ["", "", "done", "done", "done"]
 
 
-def test_a_node_that_served_and_was_cut_off_finds_itself_replaced_and_joins_again(seed: int) -> None:
+@pytest.mark.parametrize("away", ["is cut off", "stands still"])
+def test_a_node_that_served_and_was_away_finds_itself_replaced_and_joins_again(seed: int, away: str) -> None:
     world = World(seed, 3, 2, 3, LONG, places=2)
     at_work(world)
     server = world.server
     server.hindered = True
-    troubles.isolate(world, [server], 40.0)
+    if away == "is cut off":
+        troubles.isolate(world, [server], 40.0)
+    else:
+        troubles.freeze(world, server, 40.0)
     world.until(lambda: sum(len(each.places) == 2 for each in world.nodes) == 2)
     assert len(server.places) == 1
     world.after(45.0)
     at_work(world, *world.nodes)
     assert [each.places[-1].world for each in world.nodes] == [3, 3, 3]
-    assert ends(world.run()) == ["done"] * 3
-
-
-def test_a_node_that_served_and_stood_still_finds_itself_replaced(seed: int) -> None:
-    world = World(seed, 3, 2, 3, LONG, places=2)
-    at_work(world)
-    server = world.server
-    troubles.freeze(world, server, 6 * TTL_S)
-    rest = [each for each in world.nodes if each is not server]
-    world.until(lambda: all(len(each.places) == 2 for each in rest))
-    at_work(world, *world.nodes)
-    assert world.server is not server
     assert ends(world.run()) == ["done"] * 3
 
 

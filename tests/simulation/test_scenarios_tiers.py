@@ -7,7 +7,7 @@ import pytest
 from simulation.test_scenarios_elastic import LONG, at_work, ends, rounds
 from simulation.world import Node, Work, World
 
-pytestmark = pytest.mark.parametrize("seed", range(1, 4))
+pytestmark = pytest.mark.parametrize("seed", [1, 2])
 
 
 def lose_store(world: World, node: Node) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rdzv_plugins.coordination import Event
-from rdzv_plugins.errors import AccessRefused, Compacted, ConnectionLost, EndpointUnreachable
+from rdzv_plugins.errors import AccessRefused, ConnectionLost, EndpointUnreachable
 from simulation.network import Network
 from simulation.scheduler import Process, Scheduler
-from simulation.service import Coordination, Service, Session
+from simulation.service import Service
+from simulation.sessions import Coordination, Session
 from simulation.threads import Threads
 
 TTL = 10.0
@@ -45,59 +46,6 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     world = World(by_connection=request.param)
     yield world
     world.scheduler.close()
-
-
-def test_keys_have_revisions_and_guards(world: World) -> None:
-    def does() -> None:
-        session = world.open()
-        done, first = session.create("a", b"1", timeout=5)
-        assert (done, first.value) == (True, b"1")
-        assert session.create("a", b"2", timeout=5) == (False, first)
-        revision = session.put({"a": b"3", "b": b"4"}, guard=first, timeout=5)
-        assert revision == first.revision + 2
-        assert session.put({"a": b"5"}, guard=first, timeout=5) is None
-        assert not session.delete(["a"], guard=first, timeout=5)
-        held, now = session.list("", timeout=5)
-        assert ([kv.value for kv in held], now) == ([b"3", b"4"], revision)
-        assert session.delete(["a", "never"], timeout=5)
-
-    world.run(does)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_watch_tells_everything_once_and_in_order(seed: int) -> None:
-    world, told = World(seed), list[Event]()
-
-    def does() -> None:
-        session = world.open()
-        session.put({"x/0": b"", "y/0": b""}, timeout=5)
-        watch = session.watch("x/", told.extend, timeout=5)
-        for number in range(1, 20):
-            session.put({f"x/{number}": b"", f"y/{number}": b""}, timeout=5)
-        session.delete(["x/3"], timeout=5)
-        world.threads.sleep(5)
-        watch.cancel()
-        session.put({"x/late": b""}, timeout=5)
-        world.threads.sleep(5)
-
-    world.run(does)
-    assert [each.key for each in told] == [f"x/{number}" for number in range(20)] + ["x/3"]
-    assert told[-1].value is None
-    revisions = [each.revision for each in told]
-    assert revisions == sorted(set(revisions))
-
-
-def test_what_is_compacted_is_said(world: World) -> None:
-    def does() -> None:
-        session = world.open()
-        first = session.put({"a": b""}, timeout=5)
-        session.put({"a": b""}, timeout=5)
-        world.service.store.compact()
-        with pytest.raises(Compacted):
-            session.watch("a", lambda _: None, after=first, timeout=5)
-        assert session.watch("a", lambda _: None, after=0, timeout=5)
-
-    world.run(does)
 
 
 def test_over_another_connection_a_watch_misses_nothing_that_is_compacted_and_requests_are_asked_again() -> None:
@@ -184,47 +132,6 @@ def test_a_session_lives_through_a_short_outage(world: World) -> None:
 
     world.run(does)
     assert world.lost == []
-
-
-def test_a_service_that_is_gone_cannot_be_reached(world: World) -> None:
-    world.network.kill(world.service.process)
-
-    def does() -> None:
-        with pytest.raises(EndpointUnreachable, match="refused"):
-            Coordination(world.service, world.threads).open_session(TTL, on_lost=lambda _: None, timeout=5.0)
-
-    world.run(does)
-
-
-def test_leases_outlive_a_restart_with_memory() -> None:
-    world = World(by_connection=False)
-
-    def does() -> None:
-        session = world.open()
-        session.put({"a": b""}, ephemeral=True, timeout=5)
-        world.network.kill(world.service.process)
-        world.threads.sleep(1.0)
-        world.service.start()
-        world.threads.sleep(TTL)
-        held, _ = session.list("", timeout=5)
-        assert len(held) == 1
-
-    world.run(does)
-    assert world.lost == []
-
-
-def test_one_session_can_end_another_whose_process_is_gone(world: World) -> None:
-    mine = world.process("mine")
-    world.run(lambda: world.open().put({"here": b""}, ephemeral=True, timeout=5), mine)
-    world.network.crash(mine.host)
-
-    def does() -> None:
-        session = world.open()
-        assert session.end_session("here", timeout=5)
-        assert not session.end_session("here", timeout=5)
-        assert session.list("", timeout=5)[0] == []
-
-    world.run(does)
 
 
 def test_a_service_that_is_slow_or_loses_answers_has_done_what_was_asked(world: World) -> None:

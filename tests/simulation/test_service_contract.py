@@ -11,7 +11,7 @@ from rdzv_plugins.coordination import CoordinationBackend, Session
 from rdzv_plugins.testing import coordination, parts
 from rdzv_plugins.testing.coordination import CoordinationKeys, CoordinationSessions, CoordinationWatches
 from rdzv_plugins.testing.job import JobTheme
-from simulation.service import Coordination
+from simulation.sessions import Coordination
 from simulation.test_service import World
 
 NOT_HERE = {

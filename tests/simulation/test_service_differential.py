@@ -22,7 +22,7 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.server import StoreServer
-from simulation.service import Coordination
+from simulation.sessions import Coordination
 from simulation.test_service import World
 
 KEYS = ("a/1", "a/2", "a/3", "b/1", "b/2")

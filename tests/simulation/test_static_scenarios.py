@@ -15,7 +15,6 @@ from rdzv_plugins.errors import (
     PeerFailed,
     RdzvError,
     RendezvousClosed,
-    RendezvousTimeout,
     SettingsDiffer,
 )
 from rdzv_plugins.interfaces import RoundEvent
@@ -80,34 +79,18 @@ def test_each_node_has_the_rank_that_it_was_given_whoever_comes_first(seed: int,
     assert {each.agent: each.rank for each in job.static.entered} == {f"n{n}": rank for n, rank in enumerate(order)}
 
 
-def test_nobody_works_before_all_are_there(seed: int) -> None:
-    job = StaticJob(3, seed=seed, starts=False)
-    for rank in (0, 1):
-        job.join(rank)
-    job.after(60.0)
-    assert starts(job) == [0, 0]
-    job.join(2)
-    assert job.run().codes == [0, 0, 0]
-
-
-def test_a_node_that_never_comes_is_named_by_all_when_the_time_is_over(seed: int) -> None:
+@pytest.mark.parametrize(("missing", "code", "named"), [(2, 75, "node rank 2"), (0, 68, f"{HOST}:{PORT}")])
+def test_a_node_that_never_comes_is_named_by_all_when_the_time_is_over(
+    seed: int, missing: int, code: int, named: str
+) -> None:
     job = StaticJob(4, seed=seed, starts=False, timeout=30.0)
-    for rank in (0, 1, 3):
+    for rank in [each for each in range(4) if each != missing]:
         job.join(rank)
     job.run()
-    assert job.codes == [75, 75, 75]
+    assert job.codes == [code] * 3
     for agent in job.agents:
-        assert "node rank 2" in str(error_of(agent))
+        assert named in str(error_of(agent))
         assert ended_at(agent) - 1000 == pytest.approx(30.0, abs=SETTLED_S)
-
-
-def test_a_node_rank_0_that_never_comes_is_waited_for_no_longer_than_that(seed: int) -> None:
-    job = StaticJob(3, seed=seed, starts=False, timeout=30.0)
-    for rank in (1, 2):
-        job.join(rank)
-    job.run()
-    assert job.codes == [68, 68]
-    assert all(f"{HOST}:{PORT}" in str(error_of(each)) for each in job.agents)
 
 
 def test_a_node_that_leaves_before_the_first_round_can_be_replaced(seed: int) -> None:
@@ -213,6 +196,9 @@ def test_workers_that_fail_are_restarted_with_all_others_in_a_store_of_their_own
     assert starts(job) == [2, 2, 2]
     assert max(job.restarts) == 1
     assert len(set(stores(job))) == 2
+    for agent in job.agents:  # each hears once that the first round is over
+        assert len([each for each in agent.steps(RoundEvent) if each.kind == "over"]) <= 1
+        assert not agent.steps(Failed)
 
 
 def test_restarts_that_are_used_up_end_the_job_everywhere_with_its_cause(seed: int) -> None:
@@ -223,26 +209,19 @@ def test_restarts_that_are_used_up_end_the_job_everywhere_with_its_cause(seed: i
     assert max(map(ended_at, job.agents)) - min(map(ended_at, job.agents)) < 3 * SETTLED_S
 
 
-def test_a_failure_is_told_to_those_that_are_done(seed: int) -> None:
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_failure_is_told_to_those_that_are_done_and_they_run_again_with_it(seed: int, restarts: int) -> None:
     """They wait for it in the exit barrier, and so does node rank 0, which serves."""
 
-    def plan(group: object, local_rank: int) -> Does:
-        return Does(runs=30.0, code=9) if group.group_rank == 2 else Does(runs=5.0)  # type: ignore[attr-defined]
-
-    job = StaticJob(3, plan, seed=seed).run()
-    assert job.codes == [9, 9, 9]
-    assert isinstance(error_of(job[0]), PeerFailed)
-
-
-def test_those_that_are_done_run_again_with_one_that_is_restarted(seed: int) -> None:
     def plan(group: object, local_rank: int) -> Does:
         slow = group.group_rank == 2 and group.generation == 1  # type: ignore[attr-defined]
         return Does(runs=30.0, code=9) if slow else Does(runs=5.0)
 
-    job = StaticJob(3, plan, RETRIES, seed=seed).run()
-    assert job.codes == [0, 0, 0]
-    assert starts(job) == [2, 2, 2]
-    assert job[0].steps(MustRunAgain)
+    job = StaticJob(3, plan, Options(max_restarts=restarts, monitor_interval=1.0), seed=seed).run()
+    assert job.codes == ([0] * 3 if restarts else [9] * 3)
+    assert starts(job) == [1 + restarts] * 3
+    assert bool(job[0].steps(MustRunAgain)) == bool(restarts)
+    assert restarts or isinstance(error_of(job[0]), PeerFailed)
 
 
 def test_a_node_that_joins_when_the_job_has_failed_is_told_so(seed: int) -> None:
@@ -290,18 +269,6 @@ def test_who_leaves_uses_no_restart_of_one_whose_workers_fail_before_it_has_hear
     assert job.restarts == [0, 0, 0]
 
 
-def test_another_one_in_its_place_is_enough(seed: int) -> None:
-    job = working(seed)
-    job[1].signal(Signals.SIGTERM)
-    job.until(lambda: job[1].over)
-    job.after(20.0)
-    job.join(1, host="10.0.1.1")
-    job.run()
-    assert job.codes == [0, 143, 0, 0]
-    assert starts(job) == [2, 1, 2, 1]
-    assert job.restarts == [0, 0, 0, 0]
-
-
 def test_a_node_that_is_done_takes_nobody_with_it(seed: int) -> None:
     def plan(group: object, local_rank: int) -> Does:
         return Does(runs=5.0 if group.group_rank == 1 else 50.0)  # type: ignore[attr-defined]
@@ -335,16 +302,23 @@ def test_a_node_that_is_killed_is_named_and_ends_a_job_without_restarts(seed: in
         assert ended_at(agent) < killed_at + ANSWER_S + 3 * SETTLED_S
 
 
-@pytest.mark.parametrize("happens", [StaticJob.kill, StaticJob.crash])
+def leave(job: StaticJob, agent: Agent) -> None:
+    agent.signal(Signals.SIGTERM)
+    job.until(lambda: agent.over)
+
+
+@pytest.mark.parametrize(("happens", "code"), [(StaticJob.kill, None), (StaticJob.crash, None), (leave, 143)])
 @pytest.mark.parametrize("after", [0.0, 30.0])
-def test_one_that_is_gone_is_replaced_if_there_is_a_restart(seed: int, happens: object, after: float) -> None:
-    job = working(seed, options=RETRIES)
+def test_one_that_is_gone_is_replaced(seed: int, happens: object, code: int | None, after: float) -> None:
+    """Who leaves without a word costs a restart."""
+    job = working(seed, options=RETRIES if code is None else None)
     happens(job, job[1])  # type: ignore[operator]
     job.after(after)
     job.replace(job[1])
     job.run()
-    assert job.codes == [0, None, 0, 0]
+    assert job.codes == [0, code, 0, 0]
     assert starts(job) == [2, 1, 2, 1]
+    assert code is None or job.restarts == [0, 0, 0, 0]
 
 
 def test_one_whose_process_has_ended_on_the_same_machine_is_not_waited_for(seed: int) -> None:
@@ -421,19 +395,15 @@ def test_a_node_that_is_cut_off_for_long_ends_by_itself(seed: int) -> None:
 # Who lives is not blamed
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_node_that_stands_still_while_all_work_is_nobodys_business(seed: int, rank: int) -> None:
+@pytest.mark.parametrize(("rank", "happens"), [(0, "freeze"), (1, "freeze"), (1, "short cut")])
+def test_a_node_that_nobody_needs_while_all_work_is_nobodys_business(seed: int, rank: int, happens: str) -> None:
     job = working(seed, plan=lambda *_: Does(runs=500.0))
-    job.freeze(job[rank], 300.0)
+    if happens == "freeze":
+        job.freeze(job[rank], 300.0)
+    else:
+        job.cut(job[rank], KEEP_ALIVE_S - 5.0)
     job.run()
     assert job.codes == [0, 0, 0]
-    assert starts(job) == [1, 1, 1]
-
-
-def test_a_short_cut_of_the_network_is_not_noticed(seed: int) -> None:
-    job = working(seed)
-    job.cut(job[1], KEEP_ALIVE_S - 5.0)
-    assert job.run().codes == [0, 0, 0]
     assert starts(job) == [1, 1, 1]
 
 
@@ -499,24 +469,6 @@ def test_questions_whether_agents_live_leave_nothing_behind(seed: int) -> None:
     job.after(1.0)
     assert not [key for key in control.keys if b"/presence/ask/" in key]
     job.run()
-
-
-def test_everybody_hears_once_that_a_round_is_over(seed: int) -> None:
-    job = StaticJob(4, fails(2), RETRIES, seed=seed).run()
-    for agent in job.agents:
-        over = [each for each in agent.steps(RoundEvent) if each.kind == "over"]
-        assert len(over) <= 1
-        assert not agent.steps(Failed)
-
-
-def test_a_time_out_of_the_second_round_names_who_is_missing_there(seed: int) -> None:
-    job = working(seed, options=RETRIES, timeout=40.0)
-    job.crash(job[2])
-    job.run()
-    assert job.codes == [75, 75, None]
-    for agent in job.agents[:2]:
-        assert isinstance(error_of(agent), RendezvousTimeout)
-        assert "node rank 2" in str(error_of(agent))
 
 
 def test_a_node_that_waits_no_longer_ends_alone_and_can_be_replaced(seed: int) -> None:

@@ -8,17 +8,16 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from rdzv_plugins.backends.static.presence import Presence, ask
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import StoreLost, StoreTimeout
+from rdzv_plugins.errors import StoreLost
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.sockets.listening import bind
-from rdzv_plugins.kvstore.sockets.reach import REFUSED, Interruption, try_connect
+from rdzv_plugins.kvstore.sockets.reach import Interruption, try_connect
 from rdzv_plugins.kvstore.tcpstore import wire
 from rdzv_plugins.kvstore.tcpstore.listener import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import KeyWatch, PlainClient
@@ -207,29 +206,6 @@ def _dialled(runtime: SimulatedRuntime) -> Any:
     return connection
 
 
-@pytest.mark.parametrize("size", [1, 3, 1000])
-def test_requests_that_come_in_pieces(world: World, client: SimulatedRuntime, size: int) -> None:
-    def asks() -> bytes:
-        connection = _dialled(client)
-        requests = struct.pack("=BI", wire.VALIDATE, 0x3C85F7CE)
-        requests += struct.pack("=BQ1sQ3s", wire.SET, 1, b"k", 3, b"abc") + struct.pack("=BQ1s", wire.GET, 1, b"k")
-        for at in range(0, len(requests), size):
-            connection.sendall(requests[at : at + size])
-        return wire.receive(connection, 11)
-
-    assert world.run(asks, client) == struct.pack("=Q", 3) + b"abc"
-
-
-@pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n", b"\0\0\0\0\0\0"], ids=["http", "magic"])
-def test_who_does_not_greet_is_hung_up_on(world: World, client: SimulatedRuntime, said: bytes) -> None:
-    def asks() -> bytes:
-        connection = _dialled(client)
-        connection.sendall(said)
-        return bytes(connection.recv(1))
-
-    assert world.run(asks, client) == b""
-
-
 # What our clients see
 
 
@@ -253,27 +229,6 @@ def test_an_agent_answers_however_long_nobody_has_asked(world: World, client: Si
     assert lost == []
 
 
-def test_a_wait_ends_with_the_key_or_with_its_time(world: World, client: SimulatedRuntime) -> None:
-    other = world.process("other", "10.0.0.3")
-    world.after(3.0, lambda: world.scheduler.spawn(world.of(other), "x", lambda: store_of(other).set("late", "1")))
-
-    def waits() -> tuple[bytes, float]:
-        store, began = store_of(client), client.monotonic()
-        with pytest.raises(StoreTimeout):
-            store.wait(["never"], timedelta(seconds=1.5))
-        assert client.monotonic() == pytest.approx(began + 1.5, abs=0.6)
-        return store.get("late"), client.monotonic() - began
-
-    value, took = world.run(waits, client)
-    assert value == b"1"
-    assert 2.5 < took < 4.5
-
-
-def test_nobody_serves(world: World, client: SimulatedRuntime) -> None:
-    reach = functools.partial(try_connect, Endpoint(SERVER, PORT + 1), 5.0, greet_store, runtime=client)
-    assert world.run(reach, client) == (None, REFUSED)
-
-
 def test_a_process_that_stands_still_answers_later(world: World, client: SimulatedRuntime) -> None:
     """Its kernel takes connections meanwhile, but no greeting is answered."""
     server = world.of(world.server)
@@ -293,45 +248,11 @@ def test_a_process_that_stands_still_answers_later(world: World, client: Simulat
     assert took > 20.0
 
 
-def test_an_answer_that_does_not_come_in_time(world: World, client: SimulatedRuntime) -> None:
-    def asks() -> None:
-        store = store_of(client, answer=5.0)
-        world.scheduler.freeze(world.of(world.server))
-        store.add("k", 1)
-
-    assert isinstance(world.run(asks, client), StoreLost)
-
-
-def test_a_process_that_ends_takes_its_store_along(world: World, client: SimulatedRuntime) -> None:
-    lost = list[Exception]()
-
-    def asks() -> None:
-        store = store_of(client)
-        KeyWatch(SERVER, PORT, "k", lambda value: None, lost.append, client)
-        world.after(1.0, lambda: world.network.kill(world.of(world.server)))
-        store.get("k")
-
-    assert isinstance(world.run(asks, client), StoreLost)
-    assert len(lost) == 1
-
-
-def test_a_store_that_is_closed_hangs_up(world: World, client: SimulatedRuntime) -> None:
-    def asks() -> None:
-        store = store_of(client)
-        world.after(1.0, world.servers.opened[0][1].close)
-        store.get("k")
-
-    assert isinstance(world.run(asks, client), StoreLost)
-    assert (
-        world.run(lambda: try_connect(Endpoint(SERVER, PORT), 5.0, greet_store, runtime=client), client)[1] == REFUSED
-    )
-
-
 @pytest.mark.parametrize("happens", ["crash", "cut"])
-def test_a_host_that_is_silent_is_noticed_by_who_asks_and_not_by_who_has_sent(
+def test_a_host_that_is_silent_is_noticed_by_who_waits_and_by_who_has_sent(
     world: World, client: SimulatedRuntime, happens: str
 ) -> None:
-    """As TCP does it: an idle connection is lost after 40 s; bytes are sent again for a quarter of an hour."""
+    """As TCP does it, with the options that are set: else bytes would be sent again for a quarter of an hour."""
     noticed = list[float]()
 
     def asks() -> float:
@@ -346,17 +267,9 @@ def test_a_host_that_is_silent_is_noticed_by_who_asks_and_not_by_who_has_sent(
         noticed.append(began)
         with pytest.raises(StoreLost):
             store.add("k", 1)
-        return client.monotonic() - began
+        took = client.monotonic() - began
+        client.sleep(1.0)
+        return took
 
-    assert world.run(asks, client) == pytest.approx(924.6)
+    assert world.run(asks, client) == pytest.approx(40.0)
     assert noticed[1] - noticed[0] == pytest.approx(40.0)
-
-
-def test_a_short_cut_is_not_noticed(world: World, client: SimulatedRuntime) -> None:
-    def asks() -> int:
-        store = store_of(client)
-        world.network.cut("10.0.0.2", SERVER)
-        world.after(30.0, lambda: world.network.heal("10.0.0.2", SERVER))
-        return store.add("k", 1)
-
-    assert world.run(asks, client) == 1

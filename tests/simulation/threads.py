@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from simulation.scheduler import Process, Scheduler
+from simulation.scheduler import Scheduler
 from simulation.scheduler import Thread as Scheduled
 
 
@@ -318,16 +318,3 @@ class Threads:
 
     def get_ident(self) -> int:
         return self._scheduler.running.ident
-
-
-def main_of(scheduler: Scheduler, process: Process, run: Callable[[], object]) -> Scheduled:
-    """Start the main thread of a process, which ends with it: its other threads are daemons, as all of ours are."""
-
-    def main() -> None:
-        try:
-            run()
-        finally:
-            if not process.killed:
-                scheduler.at(scheduler.now, lambda: scheduler.kill(process))
-
-    return scheduler.spawn(process, "main", main)

@@ -6,7 +6,7 @@ likes (``hindered``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,42 @@ from rdzv_plugins.interfaces import Outcome
 from simulation.service import Faults
 
 if TYPE_CHECKING:
+    from simulation.scheduler import Process
     from simulation.world import Node, World
 
 SERVICE = "service"
 _NONSENSE = (b"", b"\xff\xfe", b"{}", b"[]", b'{"round": -1}', b'{"number": 1e400}', b"null" * 4000)
+
+
+def _for(world: World, seconds: float, who: str, happens: str, ends: str, end: Callable[[], object]) -> None:
+    """Something lasts for so long. ``end`` undoes it; False: there is nothing to undo any more."""
+    world.disturbed(who, f"{happens} for {seconds:g} s")
+
+    def over() -> None:
+        if end() is not False:
+            world.disturbed(who, ends)
+
+    world.scheduler.at(world.scheduler.now + seconds, over)
+
+
+def _cut_for(world: World, seconds: float, who: str, whom: str, ways: Iterable[tuple[str, str]]) -> None:
+    """Nothing gets from one host to the other, in these directions."""
+    ways = list(ways)
+    for way in ways:
+        world.network.cut(*way)
+    _for(
+        world,
+        seconds,
+        who,
+        f"does not reach {whom}",
+        f"reaches {whom} again",
+        lambda: [world.network.heal(*way) for way in ways],
+    )
+
+
+def _freeze_for(world: World, seconds: float, who: str, process: Process) -> None:
+    world.scheduler.freeze(process)
+    _for(world, seconds, who, "stands still", "goes on", lambda: not process.killed and world.scheduler.thaw(process))
 
 
 def kill(world: World, node: Node) -> None:
@@ -38,70 +70,36 @@ def crash(world: World, node: Node) -> None:
 
 def freeze(world: World, node: Node, seconds: float) -> None:
     """Its agent stands still."""
-    world.disturbed(node.name, f"stands still for {seconds:g} s")
     node.held_up = node.held_up or seconds >= world.options.ttl / 2
-    world.scheduler.freeze(node.process)
-
-    def thaw() -> None:
-        if node.lives:
-            world.disturbed(node.name, "goes on")
-            world.scheduler.thaw(node.process)
-
-    world.scheduler.at(world.scheduler.now + seconds, thaw)
+    _freeze_for(world, seconds, node.name, node.process)
 
 
 def cut(world: World, node: Node, seconds: float, *, only: str = "") -> None:
     """Nothing gets from it to the service and back; ``only`` ``to`` or ``from`` the service."""
-    world.disturbed(node.name, f"is cut off from the service for {seconds:g} s", only)
     node.held_up = node.held_up or seconds >= world.options.ttl / 2
-    here, network = node.process.host, world.network
-    ways = {"to": [(here, SERVICE)], "from": [(SERVICE, here)]}.get(only, [(here, SERVICE), (SERVICE, here)])
-    for source, target in ways:
-        network.cut(source, target)
-
-    def heal() -> None:
-        world.disturbed(node.name, "reaches the service again")
-        for source, target in ways:
-            network.heal(source, target)
-
-    world.scheduler.at(world.scheduler.now + seconds, heal)
+    here = node.process.host
+    ways = {"to": (here, SERVICE), "from": (SERVICE, here)}
+    _cut_for(
+        world, seconds, node.name, f"the service ({only or 'to and from'})", [ways[only]] if only else ways.values()
+    )
 
 
 def isolate(world: World, nodes: Sequence[Node], seconds: float) -> None:
     """These nodes reach each other, and nobody else; the place that one of them serves is cut off with them."""
-    names = ", ".join(each.name for each in nodes)
-    world.disturbed(names, f"is cut off from all others for {seconds:g} s")
     inside = {each.process.host for each in nodes}
     hosts = dict.fromkeys(each.host for each in world.services) | dict.fromkeys(n.process.host for n in world.nodes)
     outside = [each for each in hosts if each not in inside]
     ways = [way for here in sorted(inside) for there in outside for way in ((here, there), (there, here))]
-    for source, target in ways:
-        world.network.cut(source, target)
-
-    def heal() -> None:
-        world.disturbed(names, "reaches the others again")
-        for source, target in ways:
-            world.network.heal(source, target)
-
-    world.scheduler.at(world.scheduler.now + seconds, heal)
+    _cut_for(world, seconds, ", ".join(each.name for each in nodes), "the others", ways)
 
 
 def part(world: World, node: Node, other: Node, seconds: float, *, one_way: bool = False) -> None:
     """Two nodes do not reach each other, or one not the other; both reach the service."""
-    world.disturbed(node.name, f"does not reach {other.name} for {seconds:g} s", "but is reached" if one_way else "")
     if world.has_places and seconds >= world.options.ttl / 2:  # one of them may serve the other
         node.held_up = other.held_up = True
-    here, there, network = node.process.host, other.process.host, world.network
-    ways = [(here, there), (there, here)][: 2 - one_way]
-    for way in ways:
-        network.cut(*way)
-
-    def heal() -> None:
-        world.disturbed(node.name, f"reaches {other.name} again")
-        for way in ways:
-            network.heal(*way)
-
-    world.scheduler.at(world.scheduler.now + seconds, heal)
+    here, there = node.process.host, other.process.host
+    ways = [(here, there)] if one_way else [(here, there), (there, here)]
+    _cut_for(world, seconds, node.name, f"{other.name}{' (but is reached)' * one_way}", ways)
 
 
 def reset(world: World, node: Node) -> None:
@@ -116,15 +114,13 @@ def reset(world: World, node: Node) -> None:
 
 def slow(world: World, node: Node, seconds: float) -> None:
     """The network is slow for a time."""
-    world.disturbed("network", f"is slow for {seconds:g} s")
     network = world.network
     network.latency = lambda: world.random.random() * 0.4  # type: ignore[method-assign]
 
-    def over() -> None:
-        world.disturbed("network", "is as quick as before")
-        del network.latency  # type: ignore[method-assign]
+    def over() -> bool:
+        return vars(network).pop("latency", None) is not None
 
-    world.scheduler.at(world.scheduler.now + seconds, lambda: "latency" in vars(network) and over())
+    _for(world, seconds, "network", "is slow", "is as quick as before", over)
 
 
 def restart_service(world: World, seconds: float, *, memory: bool) -> None:
@@ -155,30 +151,20 @@ def crash_service(world: World) -> None:
 
 def freeze_service(world: World, seconds: float) -> None:
     """The service stands still."""
-    process = world.service.process
-    world.disturbed(SERVICE, f"stands still for {seconds:g} s")
-    world.scheduler.freeze(process)
-
-    def thaw() -> None:
-        if not process.killed:
-            world.disturbed(SERVICE, "goes on")
-            world.scheduler.thaw(process)
-
-    world.scheduler.at(world.scheduler.now + seconds, thaw)
+    _freeze_for(world, seconds, SERVICE, world.service.process)
 
 
 def fault_of_service(world: World, seconds: float, what: str, **faults: Any) -> None:
     """The service does not do what it should for a time."""
     found, service = Faults(**faults), world.service
-    world.disturbed(SERVICE, f"{what} for {seconds:g} s")
     service.faults = found
 
-    def over() -> None:
-        if service.faults is found:
-            world.disturbed(SERVICE, "does again what it should")
+    def over() -> bool:
+        if mine := service.faults is found:
             service.faults = Faults()
+        return mine
 
-    world.scheduler.at(world.scheduler.now + seconds, over)
+    _for(world, seconds, SERVICE, what, "does again what it should", over)
 
 
 def late_watch(world: World, node: Node, seconds: float) -> None:
@@ -223,15 +209,16 @@ def wrong_clock(world: World, node: Node, seconds: float) -> None:
 
 def starve(world: World, node: Node, seconds: float) -> None:
     """Its process gets no further descriptor for a time."""
-    world.disturbed(node.name, f"has no descriptor left for {seconds:g} s")
     node.hindered = True
     world.kernel.starved.add(node.process)
-
-    def over() -> None:
-        world.disturbed(node.name, "has descriptors again")
-        world.kernel.starved.discard(node.process)
-
-    world.scheduler.at(world.scheduler.now + seconds, over)
+    _for(
+        world,
+        seconds,
+        node.name,
+        "has no descriptor left",
+        "has descriptors again",
+        lambda: world.kernel.starved.discard(node.process),
+    )
 
 
 def stranger(world: World, node: Node) -> bool:

@@ -13,8 +13,10 @@ from typing import Any
 
 from rdzv_launcher.run.keeper.channel import Channel, Gone
 from rdzv_launcher.run.keeper.descendants import Process as Seen
+from rdzv_launcher.run.keeper.keeper import BEAT_S
 from rdzv_launcher.run.keeper.keeper_process import FrozenAgent
 from rdzv_launcher.run.keeper.messages import Belongings, Inherited
+from rdzv_plugins.round_page import BEAT, PAUSE_AT, STILL
 from rdzv_plugins.runtime import Signals
 from simulation.kernel import Kernel
 from simulation.processes import Entry, Processes
@@ -136,19 +138,17 @@ class Supervisor:
         self._news = 0
 
     def run(self) -> None:
-        kernel = self._machine.kernel
+        kernel, poll = self._machine.kernel, self._machine.kernel.poll()
         self._news = kernel.eventfd(0, 0)
+        poll.register(self._channel.fileno(), select.POLLIN)
+        poll.register(self._news, select.POLLIN)
         while self._running and self._agent.lives:
-            poll = kernel.poll()
-            poll.register(self._channel.fileno(), select.POLLIN)
-            poll.register(self._news, select.POLLIN)
-            pause = _LOOK_S if self._killing else self._frozen.pause()
-            poll.poll(-1 if pause < 0 else pause * 1000)
-            try:
+            pause = _LOOK_S if self._killing else self._pause()
+            ready = [fd for fd, _ in poll.poll(-1 if pause < 0 else pause * 1000)]
+            if self._news in ready:
                 kernel.eventfd_read(self._news)
-            except BlockingIOError:
-                pass
-            self._hear()
+            if self._channel.fileno() in ready:
+                self._hear()
             self._tell_ends()
             self._frozen.look()
             self._kill_on()
@@ -159,6 +159,12 @@ class Supervisor:
                 self._processes.kill([self.entry.pid])
                 self._scheduler.sleep(_LOOK_S)
         self._scheduler.at(self._scheduler.now, lambda: self._processes.end(self.entry, 0))
+
+    def _pause(self) -> float:
+        """Until the agent may stand still: no machine sleeps here, and it need not look more often than it is asked."""
+        pause, page = self._frozen.pause(), self._machine.page
+        due = max(page[PAUSE_AT], page[BEAT] + page[STILL]) / 1e9 - self._scheduler.now
+        return max(pause, min(due, BEAT_S)) if pause > 0 else pause
 
     def _entry(self, pid: int) -> Entry:
         return self._processes.entries[pid]

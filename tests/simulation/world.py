@@ -27,7 +27,8 @@ from simulation.processes import OwnProcess, Processes
 from simulation.round_stores import DialledStore, ProxiedStore
 from simulation.runtime import SimulatedRuntime
 from simulation.scheduler import Scheduler, Stuck, Thread
-from simulation.service import PORT, Coordination, Service
+from simulation.service import PORT, Service
+from simulation.sessions import Coordination
 
 TTL_S = 5.0
 _BEGAN = 1000.0
@@ -94,11 +95,6 @@ class Node:
     @property
     def lives(self) -> bool:
         return not self.process.killed
-
-    @property
-    def differs(self) -> bool:
-        """Whether it was started with other settings than the job's first node."""
-        return self.request.entrypoint != self._world.nodes[0].request.entrypoint
 
     @property
     def place(self) -> Place | None:
