@@ -9,10 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from kits.eventually import eventually
 
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.linux.process_stat import read_stat
@@ -117,14 +117,17 @@ server.serve_forever()
 """
 
 
+def all_there(pids: tuple[int, ...]) -> tuple[int, ...]:
+    """The three that stay, once they are in sessions of their own: the daemon is not the leader of its one."""
+    sessions = [os.getsid(pid) for pid in pids]
+    return pids if len(set(sessions)) == len(pids) == 3 and not set(sessions) <= set(pids) else ()
+
+
 def test_children_in_sessions_of_their_own_are_stopped_and_killed_with_it(tmp_path: Path) -> None:
     one = server(tmp_path, free_port(), FAMILY)
     one.start()
     try:
-        while len(one.pids) < 3:
-            time.sleep(0.01)
-        pids = one.pids
-        assert len({os.getsid(pid) for pid in pids}) == 3
+        pids = eventually(lambda: all_there(one.pids))
         with frozen(one):
             assert [read_stat(pid).state for pid in pids] == ["T"] * 3
         one.kill()

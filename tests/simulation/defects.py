@@ -225,7 +225,7 @@ DEFECTS = (
     Defect(
         "static: who is done counts as working",
         "drawn 0",
-        _STATIC + "peers.py",
+        _STATIC + "control.py",
         "if rank in busy and rank != self._rank]",
         "if rank not in busy and rank != self._rank]",
         "test_node_rank_0_stays_while_others_work",
