@@ -16,6 +16,7 @@ from torch.distributed.elastic.utils import store as store_util
 
 from rdzv_launcher.run.agent.events import BarrierOver
 from rdzv_launcher.run.agent.round_store import ExitBarrier
+from rdzv_plugins.errors import RendezvousFailed, StoreLost
 from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.rounds import exit_barrier as keys
@@ -121,6 +122,24 @@ def test_of_all_who_want_to_know_who_is_missing_one_looks(server: StoreServer, n
     store(server).set(keys.node_key(nodes - 1), "")
     store(server).add(keys.ARRIVALS, 1)
     assert keys.missing(looks[1], nodes) == expected[:-1], "it is looked again when one more has arrived"
+
+
+def test_a_store_that_is_lost_with_the_job_ends_it_by_the_end_of_the_job(server: StoreServer) -> None:
+    """Known sooner by the store than here."""
+
+    class Lost(OfTorch):
+        def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+            raise StoreLost("the round is over")
+
+    others = Mock(must_rejoin=Mock(return_value=False), peer_lost=Mock(return_value=False))
+    for error in (RendezvousFailed("node 1 has failed"), None):
+        others.raise_if_ended.side_effect = error
+        waiting = ExitBarrier(Lost(torch_store(server)), others, rank=0, nodes=3, timeout=120, runtime=SYSTEM)
+        if error is None:
+            assert waiting.wait() == BarrierOver()
+        else:
+            with pytest.raises(RendezvousFailed):
+                waiting.wait()
 
 
 def test_a_store_that_fails_ends_it_at_once(server: StoreServer) -> None:
