@@ -215,7 +215,7 @@ class Faulty(RandomJob):
 
     def _session_ends(self, agent: Agent, rng: Random) -> None:
         if agent.handler is not None:
-            self.job.meeting.lose(agent.handler)
+            self.job.end_session(agent)
 
     def _job_hangs(self, agent: Agent, rng: Random) -> None:
         if agent.works:

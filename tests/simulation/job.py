@@ -29,6 +29,7 @@ _WITH_S = 0.3
 """How soon a worker fails when one of its round has ended."""
 _KILL_S = Limits(workers=1).kill_timeout
 _LIMIT_S = 2000.0
+_TOLD_S = 1.0
 _HEARS_S, _ENDS_S = 15.0, 35.0
 """How soon an agent has heard of the end of a round, and has ended after the job, even if its supervisor stands still:
 beyond --monitor-interval and --shutdown-timeout.
@@ -80,6 +81,8 @@ class Job:
         """The pids of those workers."""
         self.late: set[int] = set()
         """The rounds in which a supervisor was lost: what it has left is ended before that is reported."""
+        self._told_by: dict[str, float] = {}
+        """When a node whose session the service has ended before its time has heard of that, at the latest."""
         self._reporters: list[tuple[int, Agent, float]] = []
         """Of each of those workers its round, its agent, and when it failed."""
         for rank in range(nodes if starts else 0):
@@ -164,6 +167,11 @@ class Job:
             self._blame(agent, worker, self._round_of[worker.entry.pid])
         self.processes.signal(worker.entry, Signals.SIGKILL)
 
+    def end_session(self, agent: Agent) -> None:
+        """The service ends its session: the others know of that before it does."""
+        self._told_by[agent.name] = self.now + _TOLD_S
+        self.meeting.lose(agent.handler)
+
     def hang(self, agent: Agent) -> None:
         """Its watch finds that the job hangs, because of the first worker of node 1."""
         self.failed.add(self._rounds[agent.name, agent.groups[-1].generation])
@@ -201,6 +209,7 @@ class Job:
             if other.entry.lives
             and other.works  # otherwise they are being ended, and their round does not hold
             and not (other.process.frozen and other.machine.supervisor.process.frozen)  # nobody who could end them
+            and self.now >= self._told_by.get(other.name, 0.0)
             for each in other.workers
             if self._round_of.get(each.entry.pid, round_) < round_ and each.entry.state == "R"
         ]

@@ -135,7 +135,7 @@ class HostedNode(Node):
     def facts(self) -> dict[str, Any]:
         asked = Counter(self._asked.counts())
         asked["put"] += asked.pop("create", 0)  # for a service they are one request
-        round_ = {"round": self._handler._joining.round} if self._coordinates else {}
+        round_ = {"round": self._handler._round.number} if self._coordinates else {}
         return round_ | {
             "asked": dict(+asked) if self._counts else None,
             "leads": self._asked.leads,
