@@ -157,7 +157,7 @@ def test_nothing_is_found_in_a_right_backend(tmp_path: Path, toy: str, theme: st
     checked.must_pass()
     passed, gaps = (len(checked.names(outcome)) for outcome in ("passed", "gap"))
     assert passed >= least
-    assert f"  {theme:<12}{passed:>6}{0:>8}{gaps:>8}\n" in checked.text
+    assert f"  {theme:<12}{passed:>8}{0:>8}{gaps:>8}\n" in checked.text
     assert f"  verdict: conforms in what was tried: {theme}" in checked.text
 
 
