@@ -285,8 +285,7 @@ class Job:
 
     def _is_part(self, agent: Agent) -> bool:
         """Whether it can hear of the end of the job: one that came, or went on, after it may find all others gone."""
-        ended_at = self.meeting.ended_at
-        return not self.meeting.forgets or max(self.meeting.came(agent), agent.entry.continued_at) <= ended_at
+        return max(self.meeting.came(agent), agent.entry.continued_at) <= self.meeting.ended_at
 
     def _supervised_at(self, agent: Agent) -> float:
         """Until when its supervisor stood still."""

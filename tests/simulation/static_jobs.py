@@ -69,8 +69,6 @@ class Entered(Struct, frozen=True):
 class Static:
     """What ``Job`` asks of an ``Engine``."""
 
-    forgets = False
-
     def __init__(self, job: StaticJob, nodes: int, linger: float) -> None:
         self.low = self.high = nodes
         self.rounds: dict[int, Round] = {}

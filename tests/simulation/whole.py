@@ -93,9 +93,6 @@ class AgentsStore:
 class Engine:
     """What the agents of a job meet by, and what is known about it."""
 
-    forgets = True
-    """When all nodes have gone, whoever comes then is the first of another job: then there is ``came``, too."""
-
     def __init__(self, job: Job, low: int, high: int, *, by_connection: bool, **options: Any) -> None:
         self.low, self.high, self.scheduler = low, high, job.scheduler
         self.rounds: dict[tuple[str, int], Round] = {}

@@ -1,4 +1,5 @@
-// What a proxy asks of its root: what it could not answer by itself. In a proxy: what those behind it ask, relayed.
+// A proxy's connection to its root: counted frames, in their order, across broken connections. What they ask for is
+// TrunkRequests; the other end is Upstream. See PROTOCOL.md.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +22,7 @@
 
 namespace rdzv {
 
+// What a proxy asks of its root: what it could not answer by itself. In a proxy: what those behind it ask, relayed.
 class TrunkRequests {
  public:
   // `relay_client`: in a proxy.
@@ -48,8 +50,6 @@ class TrunkRequests {
   Requests requests_;
 };
 
-// A proxy's connection to its root: counted frames, in their order, across broken connections. What they ask for is
-// TrunkRequests; the other end is Upstream. See PROTOCOL.md.
 class TrunkProtocol final : public Protocol {
  public:
   TrunkProtocol(ClientContext& client, std::shared_ptr<Trunk> trunk, std::shared_ptr<Subscriber> subscriber);

@@ -222,8 +222,13 @@ def _elastic(backend: CoordinationBackend, request: Request, host: PluginHost) -
 
     given = request.options
     options = given if isinstance(given, ElasticOptions) else with_token(request, _shared(ElasticOptions(), given))
-    order = lambda nodes: host.assign_ranks(request, nodes)  # noqa: E731
-    return ElasticHandler(backend, request, options, order, places=_several(backend, request))
+    return ElasticHandler(
+        backend,
+        request,
+        options,
+        lambda nodes: host.assign_ranks(request, nodes),
+        places=_several(backend, request),
+    )
 
 
 def _several(backend: CoordinationBackend, request: Request) -> Places | None:
