@@ -77,11 +77,14 @@ TEST(a_client_that_leaves_leaves_no_waits) {
   CHECK_EQUAL(two.room.keyspace->connections.load(), 2u);
 }
 
-TEST(a_refused_client_holds_its_waits_until_it_is_closed) {
+TEST(a_refused_client_holds_its_waits_until_its_conversation_ends) {
   Two two;
-  two.a.say(wire::wait({"k"}) + wire::op(99));
+  two.a.say(wire::wait({"k", "l"}) + wire::op(99));
   CHECK_EQUAL(two.a.refusal(), Refusal::kUnknownRequest);
   two.b.say(wire::set("k", "v"));  // must not harm
+  CHECK_EQUAL(two.waited_keys(), 1u);
+  two.a.conversation().end();
+  CHECK_EQUAL(two.waited_keys(), 0u);
 }
 
 TEST(a_client_that_wakes_itself_is_answered_in_the_order_of_its_requests) {

@@ -22,6 +22,7 @@ class StoreProtocol : public Protocol {
   bool woken(const Waiter& waiter, Output& reply) override { return requests_.woken(waiter, reply); }
   std::shared_ptr<Trunk> end() override {
     requests_.forget_holders();
+    requests_.waits.cancel();  // before its socket closes: who sees that may count on the next one in line being served
     return nullptr;
   }
   std::size_t gathered() const override { return requests_.gathered(); }
