@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +16,6 @@ from kits.launcher.harness import Agent, Cluster
 from rdzv_plugins.errors import Preempted
 
 CODE = Preempted.exit_code
-
-
-def kept(directory: Path, round_: int = 1) -> list[dict[str, Any]]:
-    """What the ranks of a round have saved, in their order."""
-    return [json.loads(path.read_text()) for path in sorted(directory.glob(f"saved-{round_}-?"))]
 
 
 def heard(agent: Agent) -> list[dict[str, Any]]:
@@ -41,7 +35,7 @@ def test_all_ranks_save_the_same_step_and_the_others_go_on_from_it(meeting: Meet
     goes, others = ranks.pop(1), [*ranks.values()]
     os.kill(goes.pid, signal.SIGTERM)
     assert goes.wait(60) == CODE, outputs(agents)
-    found = kept(meeting.directory)
+    found = [json.loads(path.read_text()) for path in sorted(meeting.directory.glob("saved-1-?"))]
     assert len(found) == 3, outputs(agents)
     assert len({(each["step"], each["total"], each["round"]) for each in found}) == 1, found
     assert {each["node"] for each in found} == {1}
