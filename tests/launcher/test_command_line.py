@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed.run as torch_run
-from kits.launcher.elastic_kit import Job, Meeting, in_one_round, parallel_only
+from kits.launcher.elastic_kit import Job, Meeting, in_one_round
 from kits.launcher.harness import BIN, Agent, Cluster, error_of
 
 from rdzv_launcher.run.cli import main
@@ -83,7 +83,6 @@ def test_a_backend_of_torchs_imports_it(tmp_path: Path, watched: dict[str, str])
     assert (code, "level unset\n" in text) == (0, True), text
 
 
-@parallel_only  # over etcd the same agent
 def test_no_agent_imports_torch(meeting: Meeting, watched: dict[str, str]) -> None:
     """A crash, a restart, the loss of rank 0's node, and with it of the workers' store; and the end, well or not."""
     options = ["--tee=3", "--redirects=3", f"--log-dir={meeting.directory}/logs"]

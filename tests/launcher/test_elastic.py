@@ -6,8 +6,8 @@ In other orders of events: the scenarios of tests/simulation; over etcd: the con
 from __future__ import annotations
 
 import os
-import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,17 +18,13 @@ from kits.launcher.elastic_kit import (
     in_one_round,
     last_rank,
     named,
-    observing,
     outputs,
-    parallel_only,
     restarts,
-    trained,
     worlds,
 )
-from kits.launcher.harness import plug_in
+from kits.launcher.harness import Said, plug_in
 
 
-@parallel_only
 def test_node_that_comes_late_joins_and_node_that_is_stopped_leaves(meeting: Meeting) -> None:
     job = Job(meeting, "1:2", script="says.py", conf="last_call_timeout=0,allow_same_host=true")
     first = job.node()
@@ -47,7 +43,6 @@ def test_node_that_comes_late_joins_and_node_that_is_stopped_leaves(meeting: Mee
     assert meeting.processes() == {}
 
 
-@parallel_only
 def test_spare_takes_the_place_of_a_lost_node_and_another_one_ends_with_the_job(meeting: Meeting) -> None:
     job = Job(meeting, 2, script="says.py", conf="allow_same_host=true")
     first, second = job.node(), job.node()
@@ -80,7 +75,6 @@ def rdzv_preflight(request):
 """
 
 
-@parallel_only
 def test_a_broken_node_is_left_out_until_the_round_is_over_and_it_is_well(meeting: Meeting, tmp_path: Path) -> None:
     """A plug-in finds it with --preflight."""
     hooks, still = plug_in(tmp_path, "rdzv_test_fan", FAN), tmp_path / "still"
@@ -88,6 +82,7 @@ def test_a_broken_node_is_left_out_until_the_round_is_over_and_it_is_well(meetin
     flags = ("--preflight=plugins", "--max-restarts=1")
     job = Job(meeting, "2:3", script="says.py", conf="last_call_timeout=60,allow_same_host=true", flags=flags)
     broken = job.node(PYTHONPATH=hooks, TEST_FAN=str(still))
+    broken.wait_for("--preflight")  # with variables of its own it takes its time to start
     well = [job.node(), job.node()]
     before = in_one_round(*well)
     for agent in well:
@@ -97,32 +92,6 @@ def test_a_broken_node_is_left_out_until_the_round_is_over_and_it_is_well(meetin
     meeting.kill(job.workers(well[0])[0])
     in_one_round(*well, broken, after=before)
     job.finish(*well, broken)
-
-
-@pytest.mark.thorough
-def test_leader_and_then_rank_0_are_lost_while_the_workers_run(meeting: Meeting) -> None:
-    """No step of the training is lost or done twice."""
-    meeting.serve()
-    job = Job(meeting, "1:3", conf="last_call_timeout=80")
-    with observing(meeting) as observer:
-        leader = job.node(2)
-        observer.wait_members(leader)
-        first, second = job.node(0), job.node(1)
-        before = in_one_round(leader, first, second)
-        job.wait_step(leader, first, second)
-        assert observer.leader() == leader.pid
-        job.kill_node(leader)
-        in_one_round(first, second, after=before)
-        assert [last_rank(node) for node in (first, second)] == [0, 1]
-        job.kill_node(first)  # the one that writes the checkpoints
-        in_one_round(second)
-        assert observer.leader() == second.pid
-    job.finish(second)
-    assert worlds(second) == [3, 2, 1]
-    assert restarts(second) == {"0"}
-    assert trained(second) > second.reports()[-1]["FROM"] > 0
-    for lost in (leader, first):
-        assert re.search(f"{named(lost)} was lost", second.text), outputs([first, second])
 
 
 HOOKS = """
@@ -141,20 +110,20 @@ def rdzv_assign_ranks(request, nodes):
 
 
 @pytest.mark.thorough
-@parallel_only
-def test_leader_that_hangs_in_a_hook_is_followed_by_another(meeting: Meeting, tmp_path: Path) -> None:
+def test_leader_that_hangs_in_a_hook_is_followed_by_another(
+    meeting: Meeting, tmp_path: Path, rdzv: Callable[..., Said]
+) -> None:
     """Its session lives. What it still does is void: here its hook fails, which ends the job if a leader's does."""
     hooks = plug_in(tmp_path, "rdzv_test_hangs", HOOKS)
     meeting.serve()
     release = meeting.directory / "release"
     job = Job(meeting, 3, script="says.py", conf="ttl=10")
-    with observing(meeting) as observer:
-        stuck = job.node(PYTHONPATH=hooks, HANGS=str(release))
-        observer.wait_members(stuck)
-        others = [job.node(PYTHONPATH=hooks) for _ in range(2)]
-        in_one_round(stuck, *others)
-        stuck.wait_for(r"rdzv_assign_ranks \(\S*rdzv_test_hangs.py, line \d+\)")
-        assert observer.leader() in [agent.pid for agent in others]
-        release.touch()
-        stuck.wait_for("too late")
+    stuck = job.node(PYTHONPATH=hooks, HANGS=str(release))
+    asks = ("status", f"--rdzv-endpoint={meeting.endpoint}", "--rdzv-id=none")
+    eventually(lambda: f"pid {stuck.pid})" in rdzv(*asks).out.partition("led by ")[2], lambda: rdzv(*asks))
+    others = [job.node(PYTHONPATH=hooks) for _ in range(2)]
+    in_one_round(stuck, *others)
+    stuck.wait_for(r"rdzv_assign_ranks \(\S*rdzv_test_hangs.py, line \d+\)")
+    release.touch()
+    stuck.wait_for("too late")
     job.finish(stuck, *others)

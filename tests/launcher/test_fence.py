@@ -8,7 +8,7 @@ import signal
 import pytest
 from kits.eventually import eventually
 from kits.keeper.keeper_kit import alive, state
-from kits.launcher.elastic_kit import Job, Meeting, in_one_round, outputs, parallel_only
+from kits.launcher.elastic_kit import Job, Meeting, in_one_round, outputs
 from kits.launcher.harness import Agent, Cluster, comm_of, parent_of
 
 from rdzv_plugins.worker import round_holds, wait_until_round_holds
@@ -75,7 +75,6 @@ def test_outside_of_a_launcher_every_round_holds(monkeypatch: pytest.MonkeyPatch
     assert not round_holds()
 
 
-@parallel_only  # what pauses workers is the same over etcd
 def test_a_node_that_stood_still_does_not_act_for_a_round_that_is_over(meeting: Meeting) -> None:
     """Its workers are processes of their own, which go on while it stands still: for as long as its session lives."""
 
@@ -105,4 +104,4 @@ def test_a_node_that_stood_still_does_not_act_for_a_round_that_is_over(meeting: 
     job.finish(frozen, other)
     late = [when - begun for when, pid, _ in acts() if pid == worker and when >= begun]
     assert not late, f"it acted {late[-1]} s after the new round had begun\n{outputs([frozen, other])}"
-    assert served is None or served.process.poll() is None
+    assert served.process.poll() is None

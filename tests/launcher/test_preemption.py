@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from kits.eventually import eventually
-from kits.launcher.elastic_kit import Job, Meeting, in_one_round, last_rank, outputs, parallel_only
-from kits.launcher.harness import Agent, Cluster
+from kits.launcher.elastic_kit import Job, Meeting, in_one_round, last_rank, outputs
+from kits.launcher.harness import Agent
 
 from rdzv_plugins.errors import Preempted
 
@@ -23,7 +23,6 @@ def heard(agent: Agent) -> list[dict[str, Any]]:
     return [report for report in agent.reports() if "notice" in report]
 
 
-@parallel_only  # what is agreed goes by the same keys over etcd
 def test_all_ranks_save_the_same_step_and_the_others_go_on_from_it(meeting: Meeting) -> None:
     meeting.serve()
     stop = meeting.directory / "stop-none"
@@ -48,7 +47,6 @@ def test_all_ranks_save_the_same_step_and_the_others_go_on_from_it(meeting: Meet
 
 
 @pytest.mark.thorough
-@parallel_only
 def test_every_form_of_a_notice(meeting: Meeting) -> None:
     """A call, a file and a signal; workers that say nothing of steps have time until the deadline, or say that."""
     meeting.serve()
@@ -77,16 +75,3 @@ def test_every_form_of_a_notice(meeting: Meeting) -> None:
         assert 0 < said["deadline"] - started < 700
     (meeting.directory / "stop-none").touch()
     assert agents[1].wait(60) == 0, outputs(agents)
-
-
-@pytest.mark.thorough
-def test_a_backend_that_carries_no_notice_ends_everywhere(cluster: Cluster) -> None:
-    """The workers here are told, and too few are left."""
-    stop = cluster.directory / "stop"
-    agents = cluster.pair("hears.py", stop, "says", backend="static", options=["--preempt-grace=600"])
-    for agent in agents:
-        agent.wait_for(" begins")
-    os.kill(agents[1].pid, signal.SIGTERM)
-    assert [agent.wait(60) for agent in agents] == [CODE, CODE], outputs(agents)
-    assert heard(agents[1])
-    assert not heard(agents[0])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from kits.eventually import eventually
-from kits.launcher.elastic_kit import Job, Meeting, outputs, parallel_only, root_of
+from kits.launcher.elastic_kit import Job, Meeting, outputs, root_of
 from kits.launcher.harness import Agent, free_port
 from kits.wire import wire_client as wire
 from kits.wire.other_user import NOBODY, asked
@@ -27,8 +27,6 @@ from rdzv_plugins.interfaces import Failure, Outcome, Request
 from rdzv_plugins.job_token import token_of
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.rounds.ends import to_json
-
-pytestmark = parallel_only  # etcd knows its users by other means, and what the agents do is the same there
 
 TOKEN, OTHER, THIRD = ("0123456789abcdef" + each * 16 for each in "mox")
 REFUSED = AccessRefused.exit_code
@@ -212,7 +210,9 @@ ESCAPED = r"evil\x1b[2J\x1b]0;owned\x07\x9b\u202e\nrdzv-run: all is well"
 def test_agent_shows_what_other_nodes_say_of_themselves(meeting: Meeting) -> None:
     """Without a byte that a terminal acts upon."""
     agent = Job(meeting, 3, script="says.py").node()
-    with closing(meeting.coordination(meeting.run_id)) as service:
+    meeting.wait_listening()
+    place = Endpoint("127.0.0.1", meeting.port)
+    with closing(NativeCoordination(place, meeting.run_id, name="test", who="it")) as service:
         session = service.open_session(60, on_lost=lambda _: None, timeout=PATIENCE_S)
 
         def put(key: str, value: bytes) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from kits.eventually import eventually
-from kits.launcher.elastic_kit import Job, Meeting, in_one_round, outputs, parallel_only
+from kits.launcher.elastic_kit import Job, Meeting, in_one_round, outputs
 from kits.launcher.harness import Agent, Said
 from kits.unit.timelines import lines
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -80,7 +80,6 @@ def nodes_shown(meeting: Meeting, rdzv: Callable[..., Said]) -> list[tuple[int, 
     return [(n["rank"], n["pid"], n["state"], [worker["pid"] for worker in n["workers"]]) for n in nodes]
 
 
-@parallel_only
 def test_a_job_that_restarts_a_worker_and_loses_a_node(
     meeting: Meeting, tmp_path: Path, rdzv: Callable[..., Said]
 ) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import stat
 import subprocess
 import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,7 @@ import pytest
 from kits.eventually import eventually
 from kits.launcher.harness import BIN, WORKERS
 from kits.launcher.specs import spec_of
-from torch.distributed.elastic.timer import FileTimerClient
 
-from rdzv_launcher.run.workers.file_timer import FileTimer
 from rdzv_launcher.run.workers.logs_specs import ThirdPartyLogs
 from rdzv_plugins.errors import PluginError, UsageError
 from rdzv_plugins.testing.processes import clean_environment
@@ -264,21 +260,6 @@ def test_events_are_torchs(tmp_path: Path) -> None:
     assert sorted(ours, key=json.dumps) == sorted(kept, key=json.dumps)
     assert {"AGENT watchdog started", "AGENT watchdog stopped"} <= {*named}
     assert len(ours) == 4, named
-
-
-@pytest.mark.thorough
-def test_file_timer_serves_one_round_after_the_other(tmp_path: Path) -> None:
-    path, before = tmp_path / "timer", set(threading.enumerate())
-    timer = FileTimer("job", {"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": str(path)}, "/")
-    for _ in range(2):
-        assert timer.start() == {"TORCHELASTIC_TIMER_FILE": str(path)}
-        assert stat.S_ISFIFO(path.stat().st_mode)
-        FileTimerClient(str(path)).release("scope")  # there is a server that reads
-    timer.stop()
-    assert not path.exists()
-    for thread in set(threading.enumerate()) - before:
-        thread.join(60)
-        assert not thread.is_alive()
 
 
 MISSES = """

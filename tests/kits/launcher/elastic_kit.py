@@ -1,7 +1,7 @@
-"""Nodes of an elastic backend, what they say, and what the coordination service knows of them.
+"""Nodes of an elastic backend, and what they say.
 
-A ``Meeting`` is where they meet. A test that takes the fixture ``meeting`` runs once by each backend, unless it is
-marked ``parallel_only``: with ``parallel`` a node or ``rdzv serve`` serves the endpoint, with etcd none of them does.
+A ``Meeting`` is where they meet: with ``parallel``, which the fixture ``meeting`` takes unless it is told another, a
+node or ``rdzv serve`` serves the endpoint, with etcd none of them does.
 """
 
 from __future__ import annotations
@@ -9,24 +9,15 @@ from __future__ import annotations
 import re
 import socket
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import pytest
-
 from kits.etcd import etcd_kit
 from kits.eventually import eventually
 from kits.launcher.harness import Agent, Cluster
-from rdzv_plugins.coordination import CoordinationBackend
-from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.keys import Leading, Member, decode
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
-from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
-
-parallel_only = pytest.mark.parametrize("backend", ["parallel"], indirect=True)
 
 
 class Meeting(Cluster):
@@ -36,16 +27,11 @@ class Meeting(Cluster):
     run_id = "none"
     conf = ""
 
-    def serve(self) -> Agent | None:
+    def serve(self) -> Agent:
         """From now on the service outlives each node: ``rdzv serve`` at the endpoint."""
         serving = self.start(["rdzv", "serve", f"--rdzv-endpoint={self.endpoint}"])
         serving.wait_for(r"serving a store at")
         return serving
-
-    def coordination(self, run_id: str) -> CoordinationBackend:
-        """As one more node of the run sees the service."""
-        self.wait_listening()
-        return NativeCoordination(Endpoint("127.0.0.1", self.port), run_id, name="parallel", who="the endpoint")
 
 
 class TieredMeeting(Meeting):
@@ -68,18 +54,6 @@ class EtcdMeeting(Meeting):
     @property
     def endpoint(self) -> str:
         return self.etcd.endpoint
-
-    def serve(self) -> None:
-        """It is there."""
-
-    def listens(self, agent: Agent) -> bool:
-        """No node is special."""
-        return False
-
-    def coordination(self, run_id: str) -> CoordinationBackend:
-        from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
-
-        return EtcdCoordination(self.etcd.endpoints, run_id)
 
     def held(self, run_id: str) -> dict[str, int]:
         """The keys of the run that are in etcd now, and the lease of each."""
@@ -128,10 +102,6 @@ class Job:
         self.stop()
         codes = [agent.wait() for agent in agents]
         assert codes == [0] * len(agents), outputs(agents)
-
-    def wait_step(self, *agents: Agent) -> None:
-        """Until trains.py has made a step: whoever starts now goes on from there."""
-        eventually((self.meeting.directory / "checkpoint").exists, lambda: f"no step:\n{outputs(agents)}")
 
     def workers(self, agent: Agent) -> list[int]:
         return self.meeting.workers(agent, self.script)
@@ -193,45 +163,3 @@ def restarts(*agents: Agent) -> set[str]:
 def named(agent: Agent) -> str:
     """A pattern for how messages of other nodes call it."""
     return rf"{re.escape(socket.gethostname())} \((node rank \d+, )?pid {agent.pid}\)"
-
-
-class Observer:
-    """A session of the test's own: who is a member, and who leads."""
-
-    def __init__(self, service: CoordinationBackend) -> None:
-        self._session = service.open_session(60, on_lost=lambda _: None, timeout=60)
-
-    def members(self) -> dict[int, Member]:
-        """Those that live, by pid."""
-        held, _ = self._session.list(keys.MEMBERS, timeout=60)
-        members = [decode(Member, kv.value) for kv in held]
-        return {member.pid: member for member in members}
-
-    def leader(self) -> int | None:
-        """The pid of the agent that leads."""
-        held, _ = self._session.list(keys.LEADER, timeout=60)
-        ids = {decode(Leading, kv.value).node_id for kv in held}
-        return next((pid for pid, member in self.members().items() if member.node_id in ids), None)
-
-    def wait_members(self, *agents: Agent) -> None:
-        """Until these are the members, and one of them leads."""
-        pids = {agent.pid for agent in agents}
-        eventually(
-            lambda: self.members().keys() == pids and self.leader() in pids,
-            lambda: f"members {sorted(self.members())}, leader {self.leader()}\n{outputs(agents)}",
-        )
-
-
-@contextmanager
-def observing(meeting: Meeting) -> Iterator[Observer]:
-    """An ``Observer`` of the run, once the service is there."""
-    with closing(meeting.coordination(meeting.run_id)) as service:
-        yield Observer(service)
-
-
-def trained(agent: Agent) -> int:
-    """How many steps trains.py has made in all rounds, after checking that none is missing or was made twice."""
-    found = agent.wait_for(r"trained (\d+) steps: (\d+)")
-    steps, total = map(int, found.groups())
-    assert total == sum(range(12)) * steps * (steps + 1) // 2
-    return steps
