@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import json
 import os
 import platform
 import resource
@@ -21,7 +20,7 @@ from rdzv_launcher.run.cli import main
 from rdzv_launcher.run.parser import parse_arguments
 from rdzv_launcher.tools import cli as tools
 
-RUN, TOOLS = [str(BIN / "rdzv-run")], [str(BIN / "rdzv")]
+RUN = [str(BIN / "rdzv-run")]
 RUN_MODULE, TOOLS_MODULE = [sys.executable, "-m", "rdzv_launcher"], [sys.executable, "-m", "rdzv_launcher.tools"]
 IMPORTED = 99
 WATCH = f"""
@@ -123,23 +122,6 @@ def test_a_flag_that_a_later_torch_has_is_called_that(
     assert parse_arguments(["--exit-barrier-timeout=5", "t.py"]).exit_barrier_timeout == 5
     assert main(["--of-a-later-torch=3", "t.py"]) == 2
     assert "torch" in capsys.readouterr().err.replace("--of-a-later-torch", "")
-
-
-@pytest.mark.thorough
-def test_a_users_project_may_call_its_modules_as_it_likes(tmp_path: Path) -> None:
-    """None of ours is in its way, nor are they in ours."""
-    names = ("launcher", "rdzv", "tools", "native", "run", "agent", "console", "signals", "status")
-    for name in names:
-        (tmp_path / f"{name}.py").write_text("WHOSE = 'the user'\n")
-    (tmp_path / "train.py").write_text(
-        f"import importlib, json\nprint(json.dumps({{n: importlib.import_module(n).WHOSE for n in {names}}}))\n"
-    )
-    for command in (RUN, RUN_MODULE):
-        code, text = ended([*command, "train.py"], tmp_path, PYTHONPATH=".")
-        assert (code, json.loads(text.splitlines()[-1])) == (0, dict.fromkeys(names, "the user"))
-    for command in (TOOLS, TOOLS_MODULE):
-        code, text = ended([*command, "backends"], tmp_path, PYTHONPATH=".")
-        assert (code, "parallel" in text) == (0, True), text
 
 
 def limited(directory: Path, limits: str, *arguments: str) -> tuple[int, str]:

@@ -5,9 +5,9 @@ In other orders of events: the scenarios of tests/simulation; over etcd: the con
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,9 @@ from kits.launcher.elastic_kit import (
     restarts,
     worlds,
 )
-from kits.launcher.harness import Said, plug_in
+from kits.launcher.harness import plug_in
+
+from rdzv_plugins.errors import Preempted
 
 
 def test_node_that_comes_late_joins_and_node_that_is_stopped_leaves(meeting: Meeting) -> None:
@@ -94,6 +96,31 @@ def test_a_broken_node_is_left_out_until_the_round_is_over_and_it_is_well(meetin
     job.finish(*well, broken)
 
 
+def test_before_a_node_goes_all_ranks_save_the_same_step_and_the_others_go_on_from_it(meeting: Meeting) -> None:
+    """With a notice before preemption, by a call and a signal."""
+    meeting.serve()
+    stop = meeting.directory / "stop-none"
+    flags = ["--preempt-grace=600", "--worker-notice-signal=USR2"]
+    args, conf = (stop, 0.02, "handles"), "last_call_timeout=80,ttl=60"
+    job = Job(meeting, "2:3", script="saves.py", args=args, conf=conf, flags=flags)
+    agents = [job.node(rank) for rank in range(3)]
+    before = in_one_round(*agents)
+    ranks = {last_rank(agent): agent for agent in agents}
+    goes, others = ranks.pop(1), [*ranks.values()]
+    os.kill(goes.pid, signal.SIGTERM)
+    assert goes.wait() == Preempted.exit_code, outputs(agents)
+    found = [json.loads(path.read_text()) for path in sorted(meeting.directory.glob("saved-1-?"))]
+    assert len(found) == 3, outputs(agents)
+    assert len({(each["step"], each["total"], each["round"]) for each in found}) == 1, found
+    assert {(each["node"], *each["signals"]) for each in found} == {(1, signal.SIGUSR2)}
+    assert all(each["left"] > 20 for each in found)
+    after = in_one_round(*others, after=before)
+    assert [report["FROM"] for report in after] == [found[0]["step"]] * 2, "all that was done before is kept"
+    assert {report["TORCHELASTIC_RESTART_COUNT"] for report in after} == {"0"}
+    stop.touch()
+    assert [agent.wait() for agent in others] == [0, 0], outputs(agents)
+
+
 HOOKS = """
 import os, time
 from pathlib import Path
@@ -110,17 +137,14 @@ def rdzv_assign_ranks(request, nodes):
 
 
 @pytest.mark.thorough
-def test_leader_that_hangs_in_a_hook_is_followed_by_another(
-    meeting: Meeting, tmp_path: Path, rdzv: Callable[..., Said]
-) -> None:
+def test_leader_that_hangs_in_a_hook_is_followed_by_another(meeting: Meeting, tmp_path: Path) -> None:
     """Its session lives. What it still does is void: here its hook fails, which ends the job if a leader's does."""
     hooks = plug_in(tmp_path, "rdzv_test_hangs", HOOKS)
     meeting.serve()
     release = meeting.directory / "release"
     job = Job(meeting, 3, script="says.py", conf="ttl=10")
     stuck = job.node(PYTHONPATH=hooks, HANGS=str(release))
-    asks = ("status", f"--rdzv-endpoint={meeting.endpoint}", "--rdzv-id=none")
-    eventually(lambda: f"pid {stuck.pid})" in rdzv(*asks).out.partition("led by ")[2], lambda: rdzv(*asks))
+    stuck.wait_for("1 of 3 nodes have joined")  # it leads: the leader says so
     others = [job.node(PYTHONPATH=hooks) for _ in range(2)]
     in_one_round(stuck, *others)
     stuck.wait_for(r"rdzv_assign_ranks \(\S*rdzv_test_hangs.py, line \d+\)")
