@@ -147,7 +147,7 @@ def test_each_rank_is_named_with_its_place(ask: Ask, cluster: Cluster) -> None:
     assert "all_reduce" in named
     assert [len(frames) > 0 for frames in waiting].count(True) <= 2  # one of each node
 
-    stopped = job.agents[1]
+    stopped = next(agent for agent in job.agents if not cluster.listens(agent))  # the other one serves the endpoint
     os.kill(stopped.pid, signal.SIGSTOP)
     try:
         there, here = job.ask("--timeout=15"), ask(f"--rdzv-id={job.run_id}")
