@@ -18,7 +18,6 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -196,15 +195,14 @@ class Guard:
     """A context manager: while it is open, all that this process starts is the guard's, services of backends included.
 
     The guard is a child that, when this process ends, kills every process that carries the mark, frozen ones too, and
-    deletes the directories. Marks of parts begin with that of the whole: ``MARK-1`` is part of ``MARK``.
+    deletes the directory. Marks of parts begin with that of the whole: ``MARK-1`` is part of ``MARK``.
     """
 
-    def __init__(self, data: Path | None = None) -> None:
-        """``data``: where another directory is to be created, ``below``."""
+    def __init__(self) -> None:
         self.mark = uuid.uuid4().hex
-        self.directory = self.below = Path()
-        """For all files, and for those that must be on the disk of ``data``; both are deleted with the guard."""
-        self._data, self._jobs = data, 0
+        self.directory = Path()
+        """For all files: deleted with the guard."""
+        self._jobs = 0
 
     def new_job(self) -> tuple[str, Path]:
         """A mark for one job, and an empty directory."""
@@ -216,9 +214,9 @@ class Guard:
     def __enter__(self) -> Guard:
         self._before = os.environ.get(MARK)
         who = "the process that ends all others with the benchmark"
-        self._process = Child(who, _guard, self.mark, self._data, end_limit_s=_END_LIMIT_S)
+        self._process = Child(who, _guard, self.mark, end_limit_s=_END_LIMIT_S)
         try:
-            self.directory, self.below = self._process.answer()
+            self.directory = self._process.answer()
         except BaseException:
             self._process.end()
             raise
@@ -235,17 +233,9 @@ class Guard:
         self._process.end()
 
 
-def _guard(connection: Connection, mark: str, data: Path | None) -> None:
-    with ExitStack() as made:
-        directories = [
-            Path(
-                made.enter_context(
-                    tempfile.TemporaryDirectory(prefix="rdzv-bench-", dir=where, ignore_cleanup_errors=True)
-                )
-            )
-            for where in (None, *([data] if data is not None else []))
-        ]
-        connection.send((directories[0], directories[-1]))
+def _guard(connection: Connection, mark: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="rdzv-bench-", ignore_cleanup_errors=True) as directory:
+        connection.send(Path(directory))
         with contextlib.suppress(EOFError, ConnectionError):
             connection.recv()
         end_all(mark)

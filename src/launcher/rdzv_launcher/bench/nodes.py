@@ -253,8 +253,6 @@ class NodeProcess:
     def _node(self, number: int) -> Node:
         task, request = self._task, cast(Request, self._task["request"])
         request = replace(request, conf=MappingProxyType(dict(request.conf)))
-        if number:
-            request = replace(request, endpoint=task["endpoint"])
         if task["ranks"]:
             request = replace(request, node_rank=number)
         if task["says_who_serves"]:
