@@ -193,6 +193,13 @@ def _job(text: str) -> tuple[int, int]:
     return _number(int, 1, 4096)(nodes), _number(int, 1, 4096)(each)
 
 
+def _of_backend(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    if not (name and value):
+        raise argparse.ArgumentTypeError(f"'{text}': write the backend's name, '=' and the value")
+    return name, value
+
+
 def _flag(parser: argparse.ArgumentParser, name: str, default: Any, read: Any, metavar: str, text: str) -> None:
     """Add one flag. The help ends with the default, unless that is nothing or said otherwise."""
     if default not in (None, "", ()) and "default" not in text:
@@ -204,10 +211,11 @@ def _flag(parser: argparse.ArgumentParser, name: str, default: Any, read: Any, m
 def _backends(parser: argparse.ArgumentParser) -> None:
     _flag(parser, "--backends", None, _each(_word()), "A,B", "any installed backends, compared with torch's own "
         "(default: those of rdzv-plugins that are installed)")  # fmt: skip
-    parser.add_argument("--rdzv-endpoint", "--rdzv_endpoint", action="append", default=[], metavar="BACKEND=WHERE",
-        help="where a backend's service already runs; without it, its own harness starts one. Repeatable")  # fmt: skip
-    parser.add_argument("--rdzv-conf", "--rdzv_conf", action="append", default=[], metavar="BACKEND=K=V,...",
-        help="options of a backend; may be repeated")  # fmt: skip
+    parser.add_argument("--rdzv-endpoint", "--rdzv_endpoint", action="append", default=[], type=_of_backend,
+        metavar="BACKEND=WHERE", help="where a backend's service already runs; without it, its own harness starts one. "
+        "Repeatable")  # fmt: skip
+    parser.add_argument("--rdzv-conf", "--rdzv_conf", action="append", default=[], type=_of_backend,
+        metavar="BACKEND=K=V,...", help="options of a backend; may be repeated")  # fmt: skip
     _flag(parser, "--references", _REFERENCES, _references, "A,B", "torch's own to compare with, or none")
 
 
@@ -302,17 +310,10 @@ def full() -> list[tuple[str, ...]]:
     whose service is not there. A job is started, and disturbed, over one of the backends that meet at the native store:
     the others do the same there.
     """
-    from rdzv_launcher.bench.backends import shipped
+    from rdzv_launcher.bench.backends import shipped, there
     from rdzv_plugins.testing.find import find_harness
 
-    def there(harness: Any) -> bool:
-        try:
-            harness.require()
-        except RdzvError:
-            return False
-        return bool(harness.kind != "state")
-
-    own = [each for each in map(find_harness, shipped()) if there(each)]
+    own = [each for each in map(find_harness, filter(there, shipped())) if each.kind != "state"]
     native = [each for each in own if each.native]
     jobs = [each for each in own if each not in native[1:]]
     elastic = [each for each in jobs if each.kind == "coordination"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -287,28 +286,24 @@ def names_apart() -> None:
     if _NAMES in os.environ or sys.argv[1:2] != ["bench"]:  # it is again, or called by another program
         return
     os.environ[_NAMES] = "system"
-    directory = tempfile.mkdtemp(prefix="rdzv-bench-")
-    try:
-        mounts = []
+    with tempfile.TemporaryDirectory(prefix="rdzv-bench-") as directory:
+        script = Path(directory, "apart")
         for target, text in _FILES.items():
             source = Path(directory, Path(target).name)
             source.write_text(text)
-            mounts.append(f"mount --bind '{source}' {target}")
+            with script.open("a") as lines:
+                lines.write(f"mount --bind '{source}' {target} || exit\n")
         # a mounted file stays when its directory is deleted
-        begin = " && ".join([*mounts, f"rm -r '{directory}'", 'exec "$@"'])
-        probe = " && ".join([*mounts, 'exec "$@"'])
+        script.write_text(f'{script.read_text()}test "$1" = -c || rm -r "{directory}"\nexec "{sys.executable}" "$@"\n')
         for way in _WAYS:
+            command = [*way, "sh", str(script)]
             try:
-                command = [*way, "sh", "-c", probe, "sh", sys.executable, "-c", _PROBE]
-                allowed = subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 0
+                allowed = subprocess.run([*command, "-c", _PROBE], capture_output=True, timeout=30, check=False)
             except (OSError, subprocess.TimeoutExpired):
                 continue
-            if allowed:
+            if allowed.returncode == 0:
                 os.environ[_NAMES] = "file"
-                again = [sys.executable, "-m", "rdzv_launcher.tools", *sys.argv[1:]]
-                os.execvp(way[0], [*way, "sh", "-c", begin, "sh", *again])
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+                os.execvp(way[0], [*command, "-m", "rdzv_launcher.tools", *sys.argv[1:]])
 
 
 def names_remark() -> str:

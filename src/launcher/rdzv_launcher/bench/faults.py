@@ -9,8 +9,7 @@ import socket
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
 
 from rdzv_launcher.bench.backends import candidates
 from rdzv_launcher.bench.jobs import (
@@ -72,8 +71,7 @@ def run(args: Namespace) -> int:
     with job_bench(args, candidates(args, {"ttl": str(args.ttl), **c10d_conf(args.ttl)})) as bench:
         launchers = [*bench.mine, *torch_s_own(args.references, c10d_conf(args.ttl))]
         if args.preload:
-            able = [each for each in bench.mine if each.name not in bench.left_out]
-            launchers = [*(preloading(each, args.preload) for each in able), *launchers]
+            launchers = [*(preloading(each, args.preload) for each in bench.mine), *launchers]
         for fault, hit in cases(args.faults, launchers).items():
             _case(fault, args, hit, bench)
         bench.output.end(
@@ -100,7 +98,7 @@ def _case(fault: Fault, args: Namespace, launchers: Sequence[Launcher], bench: J
     # without a warm-up: each run has its own before the fault, the job's start
     turns = case.turns(once, repeats=args.repeats, warm_up=False)
     case.add(turns, _FIGURES)
-    runs = {name: list(map(_run, samples)) for name, samples in turns.samples.items()}
+    runs = {name: [asdict(sample) for sample in samples] for name, samples in turns.samples.items()}
     case.write({"way": fault.way(args.nodes), "runs": runs}, notes=_starts(turns))
 
 
@@ -112,15 +110,6 @@ def _starts(turns: Turns[FaultSample]) -> list[str]:
         for name, each in counts.items()
         if any(count > 1 for count in each)
     ]
-
-
-def _run(sample: FaultSample) -> dict[str, Any]:
-    return {
-        "rank": sample.victim_rank,
-        "served": sample.served,
-        "nodes_after": sample.nodes_after,
-        "starts": sample.starts,
-    }
 
 
 # what can happen, and to whom
@@ -198,7 +187,8 @@ class FaultSample:
 
     recover: float
     restarted: float
-    victim_rank: int
+    rank: int
+    """The victim's."""
     served: bool
     """Whether the victim served the endpoint."""
     nodes_after: int
@@ -230,7 +220,7 @@ def inflict(ground: JobGround, fault: Fault, target: Launcher, nodes: int, limit
         return FaultSample(
             recover=after.at - at,
             restarted=after.started - at,
-            victim_rank=before.ranks[victim],
+            rank=before.ranks[victim],
             served=serving == victim,
             nodes_after=after.world,
             starts=after.starts,

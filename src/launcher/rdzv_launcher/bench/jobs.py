@@ -35,7 +35,8 @@ from rdzv_plugins.testing.processes import default_signals, send
 Sample = TypeVar("Sample")
 
 COLLECTIVE_TIMEOUT_S = 20.0
-"""gloo's, after which a worker gives a silent peer up by itself."""
+"""gloo's, after which a worker gives a silent peer up by itself, where something is to happen to its peer."""
+_TORCH_S_TIMEOUT_S = 1800.0
 _MOST_CHARACTERS = 300
 _LOOK_EVERY_S = 0.02
 _END_S = 30.0
@@ -107,7 +108,8 @@ class Job:
             self._flags.append(f"--master-port={self.endpoint.rpartition(':')[2]}")
         if launcher.conf:
             self._flags.append("--rdzv-conf=" + ",".join(f"{key}={value}" for key, value in launcher.conf.items()))
-        self._launcher, self._script = launcher, [str(ground.worker), mode, str(COLLECTIVE_TIMEOUT_S)]
+        timeout_s = COLLECTIVE_TIMEOUT_S if mode == "endless" else _TORCH_S_TIMEOUT_S
+        self._launcher, self._script = launcher, [str(ground.worker), mode, str(timeout_s)]
         self.agents: list[subprocess.Popen[bytes]] = []
         """The agents by node; one that was started in place of another comes at the end."""
 
@@ -254,9 +256,7 @@ class JobBench:
     output: Output
     ground: JobGround
     mine: Sequence[Launcher]
-    """``rdzv-run`` on each requested backend, including those left out."""
-    left_out: Mapping[str, str]
-    """Why some of them cannot be measured, by name."""
+    """``rdzv-run`` on each requested backend."""
     remarks: str
     """Lines for a caption: what is special about the services that were started, and about names."""
 
@@ -273,18 +273,14 @@ def job_bench(args: argparse.Namespace, found: list[Candidate]) -> Iterator[JobB
     options = asked(args, backends={each.name: dict(each.harness.conf) for each in found})
     output = Output(args, options, dict(each.version for each in found))
     with Guard() as guard, ExitStack() as running:
-        everyone = [*found]
-        left_out = start(found, running, asked_for=args.backends is not None)
+        start(found, running)
         running.enter_context(output)  # its file is created here, so none is left if something necessary is missing
-        for name, why in left_out.items():
-            output.progress.say(f"without {name}: {why}")
         remarks = [each.harness.remark for each in found if each.harness.remark]
         worker = shutil.copy(Path(__file__).with_name("job_worker.py"), guard.directory / "worker.py")
         yield JobBench(
             output=output,
             ground=JobGround(guard, Path(worker)),
-            mine=[ours(each) for each in everyone],
-            left_out=left_out,
+            mine=[ours(each) for each in found],
             remarks="\n".join([*remarks, names_remark()]),
         )
 
@@ -295,7 +291,7 @@ class JobCase:
     def __init__(self, name: str, bench: JobBench, launchers: Sequence[Launcher]) -> None:
         self.name, self._bench = name, bench
         self._by_name = {launcher.name: launcher for launcher in launchers}
-        self._given_up = {name: why for name, why in bench.left_out.items() if name in self._by_name}
+        self._given_up: dict[str, str] = {}
         self._words: dict[str, str] = {}
         self._points: list[Point] = []
 
@@ -337,5 +333,5 @@ class JobCase:
     def write(self, details: Mapping[str, Any], notes: Sequence[str] = ()) -> None:
         """Write the case once all is measured; ``details`` and ``notes`` are added to what every such case has."""
         words = [f"{name}: {text}" for name, text in self._words.items()]
-        about = {"left_out": self._bench.left_out, **details, "last_words": self._words}
+        about = {**details, "last_words": self._words}
         self._bench.output.case(self.name, self._points, details=about, notes=[*notes, *words])

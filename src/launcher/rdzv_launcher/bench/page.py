@@ -8,7 +8,7 @@ import io
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,20 +54,14 @@ def require_libraries() -> None:
 def write_charts(result: Result, directory: Path) -> list[Path]:
     """Write a chart of each figure as ``NAME-FIGURE.svg``; returns the files. Raises ``UsageError``."""
     files = []
-    for figure in _figures(result.points):
+    for figure in dict.fromkeys(point.figure for point in result.points if point.samples):
         for kind, svg in charts(result, figure):
-            file = directory / f"{result.name}-{re.sub(r'[^A-Za-z0-9_.-]', '_', figure)}{kind}.svg"
+            files.append(directory / f"{result.name}-{re.sub(r'[^A-Za-z0-9_.-]', '_', figure)}{kind}.svg")
             try:
-                file.write_text(svg, encoding="utf-8")
+                files[-1].write_text(svg, encoding="utf-8")
             except OSError as error:
-                raise UsageError(f"cannot write the chart {file}: {error.strerror}") from None
-            files.append(file)
+                raise UsageError(f"cannot write the chart {files[-1]}: {error.strerror}") from None
     return files
-
-
-def _figures(points: Iterable[Point]) -> list[str]:
-    """The figures that were measured for anything."""
-    return list(dict.fromkeys(point.figure for point in points if point.samples))
 
 
 def charts(result: Result, figure: str) -> Iterator[tuple[str, str]]:
@@ -75,16 +69,16 @@ def charts(result: Result, figure: str) -> Iterator[tuple[str, str]]:
 
     Cases that differ only in their number of nodes make curves. If some do not, all of these are bars, too.
     """
-    families: dict[str, list[Point]] = {}
-    for point in result.points:
-        if point.figure == figure:
-            families.setdefault(family(point), []).append(point)
-    curves = {
-        name: each for name, each in families.items() if len({point.nodes for point in each if point.samples}) > 1
-    }
-    bars = [point for name, each in families.items() if name not in curves for point in each]
+    points = [point for point in result.points if point.figure == figure]
+    measured = [(family(point), point.nodes) for point in points if point.samples]
+    several = {name for name, nodes in measured if any(name == each and nodes != more for each, more in measured)}
+    bars = [point for point in points if family(point) not in several]
+    curves: dict[str, list[Point]] = {}
+    for point in points:
+        if family(point) in several:
+            curves.setdefault(family(point), []).append(point)
     looks = {target: index for index, target in enumerate(dict.fromkeys(point.target for point in result.points))}
-    if bars and any(point.samples for point in bars):
+    if any(point.samples for point in bars):
         yield "", _drawn(lambda sheet: _draw_bars(sheet, bars, looks), 1.0 + 0.25 * len(bars), result)
     if curves:
         height = 4.2 * len(curves)
@@ -211,13 +205,10 @@ def write_report(directory: Path, file: Path) -> Path:
     Raises ``UsageError`` if there are no results, a file is not a valid one, or ``file`` cannot be written;
     ``MissingDependency``.
     """
-    if not directory.is_dir():
-        raise UsageError(f"there is no directory {directory}", remedy="Name the one that rdzv bench got with --out.")
     results = read_results(directory)
     require_libraries()
-    text = as_page(results)
     try:
-        file.write_text(text, encoding="utf-8")
+        file.write_text(as_page(results), encoding="utf-8")
     except OSError as error:
         raise UsageError(
             f"cannot write the report {file}: {error.strerror}", remedy="Name another file with --to."

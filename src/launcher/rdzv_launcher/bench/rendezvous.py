@@ -21,7 +21,7 @@ from rdzv_launcher.bench.points import DidNotFinish, Point, Turns, take_turns
 from rdzv_launcher.bench.results import Output, asked
 from rdzv_plugins.assemble.create import NoOptions
 from rdzv_plugins.errors import RdzvError, UsageError
-from rdzv_plugins.interfaces import Capability, Request
+from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
 from rdzv_plugins.testing.harness import Harness
 
@@ -81,15 +81,14 @@ def run(args: Namespace) -> int:
     """
     _check(args)
     found = backends.candidates(args, _wanted(args.ttl, args.limit))
-    given = {name for name, _, _ in (text.partition("=") for text in args.rdzv_endpoint)}
     options = asked(args, backends=[each.name for each in found])
     with Guard() as guard, ExitStack() as running:
         for each in found:
             each.harness = each.harness.afresh(guard.directory)
-        everyone = [_target(each, not given.isdisjoint((each.name, *each.entry.backend.aliases))) for each in found]
-        targets = [*everyone, *map(_reference, args.references)]
+        targets = [*map(_target, found), *map(_reference, args.references)]
         output = running.enter_context(Output(args, options, dict(each.version for each in found)))
-        given_up = backends.start(found, running, asked_for=args.backends is not None)
+        backends.start(found, running)
+        given_up: dict[str, str] = {}
         for nodes in sorted(args.nodes):
             _case(nodes, args, targets, output, guard.directory, given_up)
         output.end(_caption(args))
@@ -167,11 +166,11 @@ class RendezvousTarget:
 
     name: str
     harness: Harness
-    """The harness, already started."""
+    """Started before the first run."""
     elastic: bool
     ranks: bool
     """Node ranks have to be given."""
-    given: bool = False
+    runs: bool = False
     """The service was already running, where the user said."""
     says_who_serves: bool = False
     """A node can be told whether it serves the endpoint. Otherwise each tries to, which takes long on one machine."""
@@ -184,28 +183,6 @@ class RendezvousTarget:
     def reference(self) -> bool:
         return self.name in REFERENCES
 
-    @property
-    def apart(self) -> bool:
-        """Whether the service is in none of the nodes."""
-        return self.given or self.harness.service is not None
-
-    def request(self, nodes: int, endpoint: str) -> Request:
-        """The request of any node; not prepared."""
-        low = nodes - 1 if self.elastic else nodes
-        run_id = f"bench-{uuid.uuid4().hex[:8]}"
-        return self.harness.request(
-            endpoint, run_id=run_id, min_nodes=low, max_nodes=nodes, nproc_per_node=1, node_rank=None
-        )
-
-    def endpoint(self, directory: Path) -> str:
-        """The endpoint of a new run. Raises ``RdzvError``."""
-        try:
-            return self.harness.endpoint(directory)
-        except RdzvError:
-            raise
-        except Exception as error:  # a third-party harness may raise anything
-            raise RdzvError(f"its harness gives no endpoint: {type(error).__name__}: {error}") from error
-
 
 def _reference(name: str) -> RendezvousTarget:
     """torch's own of this name: node 0 serves the endpoint, as with plain torchrun."""
@@ -214,8 +191,7 @@ def _reference(name: str) -> RendezvousTarget:
     return RendezvousTarget(name, harness, elastic=not static, ranks=static, imports=_IMPORTS_OF_TORCH)
 
 
-def _target(candidate: Candidate, given: bool) -> RendezvousTarget:
-    """The target of a backend; its harness need not run yet."""
+def _target(candidate: Candidate) -> RendezvousTarget:
     traits, backend, harness = candidate.traits, candidate.entry.backend, candidate.harness
     elastic = Capability.ELASTIC in backend.capabilities
     keys = {field.name for field in dataclasses.fields(backend.options or NoOptions)}
@@ -223,9 +199,9 @@ def _target(candidate: Candidate, given: bool) -> RendezvousTarget:
     return RendezvousTarget(
         candidate.name,
         harness,
-        elastic=elastic,
+        elastic,
         ranks=Capability.NODE_RANK in backend.capabilities and not elastic,
-        given=given,
+        runs=candidate.runs,
         says_who_serves="is_host" in keys - candidate.given.keys(),
         probe=(traits.probe or harness.probe) if harness.dialled and not closed else "",
         imports=traits.imports,
@@ -277,22 +253,32 @@ def run_once(target: RendezvousTarget, nodes: int, args: Namespace, *, loss: boo
 
     harness = target.harness
     with ExitStack() as running:
-        endpoint = target.endpoint(Path(running.enter_context(tempfile.TemporaryDirectory(dir=files))))
+        directory = Path(running.enter_context(tempfile.TemporaryDirectory(dir=files)))
+        endpoint = _told("gives no endpoint", lambda: harness.endpoint(directory))
+        pids = _told("does not tell its processes", lambda: [*harness.service.pids] if harness.service else [])
+        apart = target.runs or harness.service is not None  # in none of the nodes
+        request = harness.request(
+            endpoint,
+            run_id=f"bench-{uuid.uuid4().hex[:8]}",
+            min_nodes=nodes - 1 if target.elastic else nodes,
+            max_nodes=nodes,
+            node_rank=None,
+        )
         heard_of_s = 0.0 if harness.kind == "coordination" else _HEARD_OF_S
         task = {
             "target": target.name,
             "imports": [*_IMPORTS.get(harness.kind, ()), *target.imports],
-            "request": dataclasses.replace(target.request(nodes, endpoint), conf=dict(harness.conf)),
+            "request": dataclasses.replace(request, conf=dict(harness.conf)),
             "ranks": target.ranks,
             "says_who_serves": target.says_who_serves,
-            "first_serves": harness.dialled and not target.apart,
+            "first_serves": harness.dialled and not apart,
             "addresses": target.reference or harness.kind == "state",
             "timeout_s": args.ttl + args.limit + _LATER_S,
             "processes": layout(nodes, args.simulate),
             "limit_s": args.limit,
             "unheard_s": max(2 * args.ttl, heard_of_s),
             "loss": loss,
-            "service": {"probe": target.probe, "endpoint": endpoint, "pids": _pids(harness), "apart": target.apart},
+            "service": {"probe": target.probe, "endpoint": endpoint, "pids": pids, "apart": apart},
         }
         environment = dict(harness.environment)
         keeper = Child("the process that keeps its nodes", keep, task, environment=environment, end_limit_s=0)
@@ -301,12 +287,14 @@ def run_once(target: RendezvousTarget, nodes: int, args: Namespace, *, loss: boo
         return sample
 
 
-def _pids(harness: Harness) -> list[int]:
-    """The processes of its service, as far as it has started one. Raises ``RdzvError``."""
+def _told(what: str, ask: Callable[[], Any]) -> Any:
+    """What a harness says. Raises ``RdzvError``."""
     try:
-        return [*harness.service.pids] if harness.service is not None else []
+        return ask()
+    except RdzvError:
+        raise
     except Exception as error:  # a third-party harness may raise anything
-        raise RdzvError(f"its harness does not tell its processes: {type(error).__name__}: {error}") from error
+        raise RdzvError(f"its harness {what}: {type(error).__name__}: {error}") from error
 
 
 # the figures

@@ -11,7 +11,7 @@ from __future__ import annotations
 import multiprocessing
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from datetime import timedelta
@@ -23,6 +23,9 @@ from rdzv_launcher.bench import servers
 from rdzv_launcher.bench.children import Child, serve
 from rdzv_launcher.bench.points import Point, take_turns
 from rdzv_launcher.bench.results import Output
+
+Stages = Mapping[str, Mapping[str, Any]]
+"""Of one run: the figures and counts of each stage."""
 
 ROUTES = ("direct", "tiered", "tiered-unix")
 _STAGES = {"gloo init": "gloo", "barrier": "store_barrier"}
@@ -84,7 +87,7 @@ def measure_init(args: Namespace, output: Output) -> None:
         turns = take_turns(
             f"{name}, init",
             [*ways],
-            partial(_one_of, ways, nodes, each, args.limit),
+            partial(_once, ways, nodes, each, args.limit),
             repeats=args.repeats,
             progress=output.progress,
             given_up=given_up,
@@ -105,14 +108,12 @@ def measure_init(args: Namespace, output: Output) -> None:
                 output.case(case, points, details={"runs": runs})
 
 
-def _one_of(
-    ways: dict[str, tuple[str, float]], nodes: int, each: int, limit_s: float, way: str, turn: int
-) -> dict[str, dict[str, Any]]:
+def _once(ways: Mapping[str, tuple[str, float]], nodes: int, each: int, limit_s: float, way: str, turn: int) -> Stages:
     return run_once(*ways[way], nodes, each, limit_s)
 
 
-def run_once(route: str, delay_ms: float, nodes: int, per_node: int, limit_s: float) -> dict[str, dict[str, Any]]:
-    """One run, with its own processes: the figures and counts of each stage.
+def run_once(route: str, delay_ms: float, nodes: int, per_node: int, limit_s: float) -> Stages:
+    """One run, with its own processes.
 
     Raises ``DidNotFinish``, and ``RdzvError`` for a wrong reply or a process that ends.
     """
@@ -150,10 +151,8 @@ def run_once(route: str, delay_ms: float, nodes: int, per_node: int, limit_s: fl
 def new_requests(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
     """What was asked since; only of trunks if there are any, as what they forward is counted again by its name."""
     new = {name: count - before.get(name, 0) for name, count in now.items()}
-    names = (
-        _TRUNK if any(new.get(name) for name in _TRUNK) else [name for name in new if name not in ("framed", "report")]
-    )
-    return {name: new[name] for name in names if new.get(name)}
+    trunks = {name: count for name, count in new.items() if name in _TRUNK and count}
+    return trunks or {name: count for name, count in new.items() if count and name not in ("framed", "report")}
 
 
 # worker
@@ -178,10 +177,9 @@ def _case(
 ) -> None:
     case = f"{count} worker{'s' if count > 1 else ''}, values of {size} bytes"
 
-    def once(transport: str, turn: int) -> dict[str, float]:
+    def once(transport: str, turn: int) -> Any:
         question = {"place": place, "transport": transport, "count": count, "size": size, "rounds": rounds}
-        taken: dict[str, float] = workers.ask(question, _RUN_LIMIT_S)
-        return taken
+        return workers.ask(question, _RUN_LIMIT_S)
 
     turns = take_turns(case, TRANSPORTS, once, repeats=repeats, progress=output.progress)
     points = [
