@@ -53,9 +53,9 @@ class Child:
     ) -> None:
         """Returns at once. ``what`` is its name in messages. It is killed if it does not end by itself in its limit."""
         self._what, self._end_limit_s = what, end_limit_s
-        # thousands of nodes may warn: no pipe holds that
-        stderr, path = tempfile.mkstemp(prefix="rdzv-bench-")
-        self._stderr = os.fdopen(stderr, "rb")
+        # thousands of nodes may warn: no pipe holds that; nor is a file left if both are killed
+        self._stderr = tempfile.TemporaryFile()
+        path = f"/proc/{os.getpid()}/fd/{self._stderr.fileno()}"
         self._connection, theirs = _SPAWN.Pipe()
         self._process = _SPAWN.Process(target=_begin, args=(run, theirs, path, dict(environment), arguments))
         resource_tracker.ensure_running()  # which unblocks the signal when it begins
@@ -138,9 +138,10 @@ def _begin(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that came before that is forgotten
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _CTRL_C)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    file = os.open(stderr, os.O_WRONLY | os.O_APPEND)
-    os.unlink(stderr)
-    os.dup2(file, 2)
+    try:
+        os.dup2(os.open(stderr, os.O_WRONLY | os.O_APPEND), 2)
+    except FileNotFoundError:  # the benchmark has ended
+        os._exit(0)
     os.environ.update(environment)
     code = 1
     try:
