@@ -27,7 +27,7 @@ def test_fault_of_one_is_reported_and_the_others_still_run(tmp_path, capfd) -> N
     (result,) = read_results(out)
     assert (result.bench, result.end is not None) == ("store", True)
     assert "none" in capfd.readouterr().err
-    assert "barrier, 100 clients" in (out / "report.html").read_text()
+    assert "barrier, 50 clients" in (out / "report.html").read_text()
     assert {file.suffix for file in out.glob("store-*")} == {".jsonl", ".svg"}
 
 

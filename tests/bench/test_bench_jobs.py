@@ -154,14 +154,12 @@ def test_torch_s_c10d_is_as_patient_as_the_others(ground) -> None:
     assert "--rdzv-conf=keep_alive_interval=2,keep_alive_max_attempt=3,last_call_timeout=2" in command
 
 
-@pytest.mark.parametrize(
-    ("which", "missing", "named"), [("launch", "launcher", "rdzv-run"), ("faults", "etcd", "etcd")]
-)
-def test_benchmark_that_cannot_begin_leaves_no_file(which, missing, named, monkeypatch, tmp_path: Path, capfd) -> None:
+@pytest.mark.parametrize(("which", "missing"), [("launch", "rdzv-run"), ("faults", "etcd")])
+def test_benchmark_that_cannot_begin_leaves_no_file(which, missing, monkeypatch, tmp_path: Path, capfd) -> None:
     out, empty = tmp_path / "out", tmp_path / "no-programs"
     empty.mkdir()
     monkeypatch.setenv("PATH", str(empty))  # without etcd
-    if missing == "launcher":
+    if missing == "rdzv-run":
         monkeypatch.setattr("sysconfig.get_path", lambda name: str(empty))
     assert tools.main(["bench", which, "--quick", "--backends=etcd", "--references=none", f"--out={out}"]) != 0
     assert [*out.glob("*")] == []

@@ -27,6 +27,7 @@ def asked(*words: str) -> argparse.Namespace:
 def test_flags_are_read_and_what_is_not_given_is_the_default_or_that_of_quick() -> None:
     store = asked("store")
     assert (store.connections, store.job, store.quick) == ((1000,), ((4, 8), (16, 8)), False)
+    assert not {"storm", "closed", "worker_rounds"} & vars(store).keys()  # in the manifest is what may be set
     quick = asked("store", "--connections=7", "--quick", "--repeats=3")
     assert (quick.connections, quick.workers, quick.repeats, quick.quick) == ((7,), (2,), 3, True)
     some = asked("rendezvous", "--nodes=8,4,8", "--simulate=3", "--references=none", "--backends=a,b")

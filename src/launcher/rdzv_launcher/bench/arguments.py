@@ -111,7 +111,7 @@ def configure(commands: Any) -> None:
         parser.add_argument("--json", action="store_true", help="print JSON lines: manifest, points, ratios, end")
         parser.add_argument("--out", metavar="DIR", help="also write the JSON lines and charts into this directory")
         for flag, instead in _GONE_FLAGS[name].items():
-            parser.add_argument(flag, action=_Gone, const=instead, help=argparse.SUPPRESS)
+            parser.add_argument(flag, action=_Gone, const=instead, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     _all(what.add_parser("all", help="all benchmarks one after the other, and a report of them"))
     report = what.add_parser("report", help="several results side by side, as one HTML page that needs nothing else")
     report.add_argument("directory", metavar="DIR", help="where rdzv bench wrote the results, with --out=DIR")
