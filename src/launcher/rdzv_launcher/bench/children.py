@@ -54,7 +54,7 @@ class Child:
         """Returns at once. ``what`` is its name in messages. It is killed if it does not end by itself in its limit."""
         self._what, self._end_limit_s = what, end_limit_s
         # thousands of nodes may warn: no pipe holds that; nor is a file left if both are killed
-        self._stderr = tempfile.TemporaryFile()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by end)
         path = f"/proc/{os.getpid()}/fd/{self._stderr.fileno()}"
         self._connection, theirs = _SPAWN.Pipe()
         self._process = _SPAWN.Process(target=_begin, args=(run, theirs, path, dict(environment), arguments))
