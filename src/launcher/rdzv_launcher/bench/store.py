@@ -64,8 +64,8 @@ def run(args: Namespace) -> int:
     Raises ``UsageError``, ``MissingDependency`` if the load generator was not built, and ``RdzvError`` for a wrong
     reply or a server that ends.
     """
-    servers.load_module()
     _check(args)
+    servers.load_module()
     with Guard(), Output(args, asked(args)) as output:
         for workload in args.workloads:
             if workload == "init":
