@@ -22,6 +22,7 @@ import trustme
 
 from kits.etcd.etcd_processes import NEEDED_MIB, Member, environment, program, require_programs
 from kits.eventually import eventually
+from kits.hosts.hosts import Host
 from rdzv_plugins.testing.services import data_directory, etcd_messages
 
 __all__ = ["Cluster", "Member", "Tls", "Users", "etcd"]
@@ -200,8 +201,11 @@ def etcd(
     heartbeat: int | None = None,
     election: int | None = None,
     arguments: Sequence[str] = (),
+    hosts: Sequence[Host] = (),
 ) -> Iterator[Cluster]:
     """A cluster that is ready, gone with the ``with`` block. Its logs are in ``directory``, several clusters may be.
+
+    With ``hosts`` each has one of the members, by its name.
 
     ``heartbeat``, ``election``: etcd's intervals in milliseconds (its defaults: 100, 1000). A lease is granted for at
     least 1.5 times the election time-out, in whole seconds: at least 2 by default, at least 1 with 20 and 200.
@@ -216,7 +220,10 @@ def etcd(
     started: list[Member] = []
     try:
         for _ in range(3):  # others look for free ports at the same time
-            started = _start(members, logs, data, "https" if tls else "http", arguments)
+            scheme = "https" if tls else "http"
+            started = [Member(each.name, logs, scheme, each) for each in hosts]
+            started = started or [Member(f"m{number}", logs, scheme) for number in range(members)]
+            started = _start(started, data, arguments)
             if started:
                 break
         assert started, "no free ports"
@@ -231,10 +238,9 @@ def etcd(
         shutil.rmtree(data, ignore_errors=True)
 
 
-def _start(count: int, logs: Path, data: Path, scheme: str, arguments: Sequence[str]) -> list[Member]:
-    """All members, listening; none where a port was taken from under one."""
+def _start(members: list[Member], data: Path, arguments: Sequence[str]) -> list[Member]:
+    """All of them, listening; none where a port was taken from under one."""
     token = uuid.uuid4().hex  # or clusters on the same ports would have the same id
-    members = [Member(f"m{number}", logs, scheme) for number in range(count)]
     cluster = ",".join(f"{member.name}={member.peer_url}" for member in members)
     for member in members:
         member.data = data / f"{member.name}-{token}"
