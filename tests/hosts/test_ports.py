@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 import pytest
 from kits.eventually import eventually
-from kits.hosts.fleet import Fleet, outputs
+from kits.hosts.fleet import Fleet
 from kits.hosts.hosts import Host
+
+from rdzv_plugins.testing.launched import outputs
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/operations.md"
 FIRST, LAST = 29601, 29610

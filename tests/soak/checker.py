@@ -1,4 +1,4 @@
-"""What workers have written down must fit together: one world at a time, each whole, each in a store of its own.
+"""What workers have written down must fit together: one round at a time, each whole, each in a store of its own.
 
 Records come in any order between nodes, as they are read; times are of one clock. No processes, no files.
 """
@@ -6,15 +6,12 @@ Records come in any order between nodes, as they are read; times are of one cloc
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 Record = Mapping[str, Any]
-
-_REMEMBERED = 50
-"""Worlds that are compared with a new one."""
 
 
 @dataclass(frozen=True)
@@ -28,38 +25,34 @@ class Violation:
 
 
 @dataclass
-class World:
-    """The workers of one store, as far as they have been heard of."""
+class Round:
+    """The workers of one, as far as they have been heard of."""
 
-    id: str
+    number: int
     members: dict[int, Record] = field(default_factory=dict)
     """By rank: that of the first worker who had it."""
-    sizes: set[int] = field(default_factory=set)
-    rounds: set[int] = field(default_factory=set)
-    begun: float | None = None
+    size: int = 0
+    begun: float = math.inf
     """When the first of its workers began its first step: all had joined before."""
-    steps: dict[int, deque[float]] = field(default_factory=dict)
+    steps: dict[int, list[float]] = field(default_factory=dict)
     """By rank: when the last steps that were completed began."""
     last: Record | None = None
     """The last step to be completed, or checkpoint to be written."""
-    settled: bool = False
 
-    @property
-    def size(self) -> int:
-        return max(self.sizes, default=0)
+    def whole(self) -> bool:
+        return sorted(self.members) == list(range(self.size))
 
     def worked_since(self, moment: float) -> bool:
         """Each of its ranks has begun and completed two steps since then."""
-        return len(self.members) == self.size > 0 and all(
-            sum(begun > moment for begun in self.steps.get(rank, ())) >= 2 for rank in self.members
-        )
+        counts = [sum(begun > moment for begun in self.steps.get(rank, ())) for rank in self.members]
+        return self.whole() and min(counts, default=0) >= 2
 
 
 class Checker:
     """Feed it with records and call ``settle`` when all were read that had been written; it collects ``violations``.
 
     The nodes that are cut off are told to it (``cut``, ``healed``). Such a node cannot know that others have begun
-    a new world, and its workers go on, since it may as well be the service that does not answer. A step that they
+    a new round, and its workers go on, since it may as well be the service that does not answer. A step that they
     had begun before may then come to its end: for ``heard_s`` seconds after the network is whole again, at most. A
     step that is begun, or a checkpoint, is a violation there, too (docs/explanation/fencing.md).
     """
@@ -67,20 +60,23 @@ class Checker:
     def __init__(self, heard_s: float = 0.0) -> None:
         self._heard_s = heard_s
         self._cuts: dict[str, list[tuple[float, float]]] = {}
-        self.excused: set[str] = set()
-        """Worlds of which such a step came to its end."""
+        self.excused: set[int] = set()
+        """Rounds of which such a step came to its end."""
         self.violations: list[Violation] = []
-        self.worked = 0
-        """Worlds in which a step was completed."""
         self.steps = 0
-        self._worlds: dict[str, World] = {}
-        self._accused: set[tuple[str, str]] = set()
+        self._rounds: dict[int, Round] = {}
+        self._accused: set[tuple[str, int]] = set()
 
     @property
-    def newest(self) -> World | None:
-        """The world that has begun last."""
-        begun = [world for world in self._worlds.values() if world.begun is not None]
-        return max(begun, key=lambda world: world.begun or 0.0, default=None)
+    def worked(self) -> int:
+        """Rounds in which a step was completed."""
+        return sum(each.last is not None for each in self._rounds.values())
+
+    @property
+    def newest(self) -> Round | None:
+        """The round that has begun last."""
+        begun = [each for each in self._rounds.values() if each.begun < math.inf]
+        return max(begun, key=lambda each: each.begun, default=None)
 
     def cut(self, node: str, at: float) -> None:
         """From now on the node reaches nobody."""
@@ -93,97 +89,77 @@ class Checker:
 
     def feed(self, record: Record) -> None:
         """Any record of a worker."""
-        world = self._worlds.setdefault(record["id"], World(record["id"]))
+        round_ = self._rounds.setdefault(record["round"], Round(record["round"]))
         if record["what"] == "joined":
-            self._joined(world, record)
-        else:
-            if record["what"] == "step":
-                self._step(world, record)
-            self._acted(world, record)
+            self._joined(round_, record)
+            return
+        if record["what"] == "step":
+            self.steps += 1
+            if record["step"] == 0:
+                round_.begun = min(round_.begun, record["t0"])
+            round_.steps[record["rank"]] = [*round_.steps.get(record["rank"], [])[-20:], record["t0"]]
+        if round_.last is None or record["t"] > round_.last["t"]:
+            round_.last = record
 
     def settle(self) -> None:
         """Everything that was written before the last ``feed`` is known."""
-        for world in self._worlds.values():
-            if world.begun is not None and not world.settled:
-                if sorted(world.members) != list(range(world.size)):
-                    text = f"a world of {world.size} works with ranks {sorted(world.members)}"
-                    self._accuse("ranks", text, world.begun, world)
-                self._check_rounds(world, world.begun)
-                world.settled = True
-        for old in list(self._worlds)[:-_REMEMBERED]:
-            del self._worlds[old]
+        begun = sorted((each for each in self._rounds.values() if each.begun < math.inf), key=lambda each: each.begun)
+        for each in begun:
+            if not each.whole():
+                text = f"a round of {each.size} works with ranks {sorted(each.members)}"
+                self._accuse("ranks", text, each.begun, each)
+        for old, new in pairwise(begun):
+            if old.number > new.number:
+                text = f"round {new.number} began at {new.begun:.3f}, round {old.number} at {old.begun:.3f}"
+                self._accuse("rounds", text, new.begun, new)
+            self._compare(old, new)
 
-    def _joined(self, world: World, record: Record) -> None:
+    def _joined(self, round_: Round, record: Record) -> None:
         rank, at = record["rank"], record["t"]
-        world.sizes.add(record["size"])
-        world.rounds.add(record["round"])
-        for kind, told in (("sizes", world.sizes), ("rounds", world.rounds)):
-            if len(told) > 1:
-                self._accuse(kind, f"workers of one store were told {kind} {sorted(told)}", at, world)
-        if rank in world.members:
-            self._accuse("ranks", f"rank {rank} is that of {_who(world.members[rank])} and {_who(record)}", at, world)
-        world.members.setdefault(rank, record)
-        if world.begun is not None and at > world.begun:
-            text = f"{_who(record)} has come into the store of a world that works already: it is not fresh"
-            self._accuse("store", text, at, world)
+        round_.size = round_.size or record["size"]
+        if round_.size != record["size"]:
+            self._accuse("sizes", f"workers were told sizes {round_.size} and {record['size']}", at, round_)
+        if rank in round_.members:
+            text = f"rank {rank} is that of {_who(round_.members[rank])} and {_who(record)}"
+            self._accuse("ranks", text, at, round_)
+        round_.members.setdefault(rank, record)
+        if at > round_.begun:
+            text = f"{_who(record)} has come into the store of a round that works already: it is not fresh"
+            self._accuse("store", text, at, round_)
 
-    def _step(self, world: World, record: Record) -> None:
-        self.steps += 1
-        self.worked += world.begun is None
-        if world.begun is None or (record["step"] == 0 and record["t0"] < world.begun):
-            world.begun = record["t0"]
-        world.steps.setdefault(record["rank"], deque(maxlen=20)).append(record["t0"])
-
-    def _acted(self, world: World, record: Record) -> None:
-        if world.last is None or record["t"] > world.last["t"]:
-            world.last = record
-        for other in self._worlds.values():
-            if other is not world and other.begun is not None and world.begun is not None:
-                old, new = (world, other) if world.begun < other.begun else (other, world)
-                self._compare(old, new, new.begun or 0.0)
-
-    def _compare(self, old: World, new: World, begun: float) -> None:
+    def _compare(self, old: Round, new: Round) -> None:
         """``new`` has begun later: from then on nobody of ``old`` acts."""
-        last = old.last
+        last, begun = old.last, new.begun
         if last is None or last["t"] <= begun:
             return
         late = last["t"] - begun
         kind = f"late_{last['what']}"
-        text = f"{_who(last)} ended the {last['what']} of an old world {late:.3f} s after"
+        text = f"{_who(last)} ended the {last['what']} of round {old.number} {late:.3f} s after"
         if last["what"] == "step" and last["t0"] > begun:
-            kind, text = "two_worlds", f"{_who(last)} began a step of an old world {last['t0'] - begun:.3f} s after"
+            kind, text = "two_worlds", f"{_who(last)} began a step of an old round {last['t0'] - begun:.3f} s after"
         elif last["what"] == "step" and self._was_cut_off(last, begun):
-            self.excused.add(old.id)
+            self.excused.add(old.number)
             return
-        text += f" the first step of a new world of {new.size}"
-        self._accuse(kind, text, last["t"], old, act=dict(last), new_world=_members(new), late_s=round(late, 3))
+        text += f" the first step of round {new.number}"
+        self._accuse(kind, text, last["t"], old, act=dict(last), next=_members(new), late_s=round(late, 3))
 
     def _was_cut_off(self, act: Record, begun: float) -> bool:
-        """When the new world began, and until shortly before that step came to its end."""
+        """When the new round began, and until shortly before that step came to its end."""
         return any(
             since < begun < until and act["t"] <= until + self._heard_s
             for since, until in self._cuts.get(act["node"], ())
         )
 
-    def _check_rounds(self, world: World, begun: float) -> None:
-        """Later worlds have higher rounds."""
-        for other in self._worlds.values():
-            if other.settled and other.begun is not None and other.rounds and world.rounds:
-                one, two = max(world.rounds), max(other.rounds)
-                if one == two or (one < two) != (begun < other.begun):
-                    text = f"round {one} began at {begun:.3f}, round {two} at {other.begun:.3f}"
-                    self._accuse("rounds", text, begun, world)
-
-    def _accuse(self, kind: str, text: str, at: float, world: World, **evidence: Any) -> None:
-        """Once for each world and kind."""
-        if (kind, world.id) not in self._accused:
-            self._accused.add((kind, world.id))
-            shown = {"world": world.id, "members": _members(world)}
+    def _accuse(self, kind: str, text: str, at: float, round_: Round, **evidence: Any) -> None:
+        """Once for each round and kind."""
+        if (kind, round_.number) not in self._accused:
+            self._accused.add((kind, round_.number))
+            shown = {"round": round_.number, "members": _members(round_)}
             self.violations.append(Violation(kind, text, at, shown | evidence))
 
 
-def _members(world: World) -> dict[str, str]:
-    return {str(rank): _who(record) for rank, record in sorted(world.members.items())}
+def _members(round_: Round) -> dict[str, str]:
+    return {str(rank): _who(record) for rank, record in sorted(round_.members.items())}
 
 
 def _who(record: Record) -> str:

@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
         secrets, parts = _service(args, lan, hosts, directory, ends)
         endpoint = ",".join(str(part.endpoint) for part in parts.values())
         endpoint = endpoint or ",".join(f"{host.address}:{_PORT}" for host in hosts[: args.places])
-        job = Job(directory, [Node(host) for host in hosts], _command(args, endpoint, secrets))
+        job = Job(directory, [Node(host) for host in hosts], _command(args, endpoint, secrets, directory))
         soak = Soak(directory, lan, job, parts, ttl=args.ttl, slack=args.slack, min_nodes=min_nodes)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: setattr(soak, "interrupted", True))
@@ -123,7 +123,7 @@ def _service(
     return secrets, servers
 
 
-def _command(args: argparse.Namespace, endpoint: str, secrets: Sequence[str]) -> list[str]:
+def _command(args: argparse.Namespace, endpoint: str, secrets: Sequence[str], directory: Path) -> list[str]:
     # without a delay that grows with each fault: how soon a job is back is what is looked at
     conf = [*secrets, f"ttl={args.ttl:g}", "reach_timeout=15", "last_call_timeout=5", "restart_delay=0", args.conf]
     return [
@@ -134,4 +134,6 @@ def _command(args: argparse.Namespace, endpoint: str, secrets: Sequence[str]) ->
         f"--rdzv-endpoint={endpoint}",
         f"--rdzv-conf={','.join(filter(None, conf))}",
         "--max-restarts=1000000",
+        "--rdzv-id=soak",
+        f"--timeline={directory}/timeline",
     ]

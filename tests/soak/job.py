@@ -5,61 +5,55 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 import sys
-import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from kits.eventually import eventually
 from kits.hosts.hosts import Host
 
-from rdzv_plugins.testing.processes import MARK, before_exec, clean_environment, kill, marked, send
+from rdzv_plugins.testing.launched import Agent, Process, cold
+from rdzv_plugins.testing.processes import MARK, clean_environment, kill, marked, send
 
 BIN = Path(sys.executable).parent
 _PORT = 29400
 _END_S = 60.0
 _SCRIPT = Path(__file__).parent / "worker.py"
+_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
+"""In front of a command: it ends when this process does."""
 
 
-@dataclass
-class AgentProcess:
-    """One agent, from its start to its end."""
+class AgentProcess(Agent):
+    """One agent, from its start to its end. It and all that it starts carry ``token`` in their environment."""
 
-    node: str
-    process: subprocess.Popen[bytes]
-    token: str
-    """It and all that it starts carry this in their environment."""
-    transcript: Path
-    started: float
-    sent: list[signal.Signals] = field(default_factory=list)
-    """Those that end it."""
-    heard: bool = False
-    """It was seen to have said something: its signals are handled."""
-    ended: float | None = None
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
+    def __init__(self, node: str, process: Process, output: Path, token: str) -> None:
+        super().__init__(process, output)
+        self.node, self.token = node, token
+        self.started = time.monotonic()
+        self.sent: list[signal.Signals] = []
+        """Those that end it."""
+        self.heard = False
+        """It was seen to have said something: its signals are handled."""
+        self.code: int | None = None
 
     def send(self, number: signal.Signals) -> None:
         """Nothing happens if it has ended."""
-        if self.ended is None:
+        if self.code is None:
             if number in (signal.SIGKILL, signal.SIGTERM):
                 self.sent.append(number)
             send(self.pid, number)
 
     def look(self) -> bool:
         """Whether it has ended since the last call."""
-        self.heard = self.heard or self.transcript.stat().st_size > 0
-        if self.ended is not None or self.process.poll() is None:
+        self.heard = self.heard or self.output.stat().st_size > 0
+        if self.code is not None:
             return False
-        self.ended = time.monotonic()
-        return True
+        self.code = self.process.poll()
+        return self.code is not None
 
     def processes(self) -> dict[int, str]:
         """What lives of it and of all that it has started: pid to command."""
@@ -76,7 +70,7 @@ class AgentProcess:
 
     def said(self) -> list[str]:
         """Its last lines, and the last of those that name something bad."""
-        lines = self.transcript.read_text(errors="replace").splitlines()[-200:]
+        lines = self.text.splitlines()[-200:]
         return [*[line for line in lines if re.search(r"error|lost|Traceback", line)][-6:], "...", *lines[-4:]]
 
 
@@ -97,7 +91,7 @@ class Node:
     @property
     def up(self) -> bool:
         """Its agent lives."""
-        return self.agent is not None and self.agent.ended is None
+        return self.agent is not None and self.agent.code is None
 
 
 class Job:
@@ -120,10 +114,10 @@ class Job:
         folder = self.directory / "tmp" / node.name
         folder.mkdir(exist_ok=True)
         env = {"SOAK_AGENT": token, "SOAK_DIR": str(self.directory), "SOAK_NODE": node.name, "TMPDIR": str(folder)}
-        transcript = self.directory / "agents" / f"{node.name}-{node.starts}.log"
-        whole = [*node.host.enter(self.directory), *self._command, "--rdzv-id=soak", str(_SCRIPT)]
-        process = start(whole, transcript, clean_environment() | {MARK: token} | env)
-        node.agent = AgentProcess(node.name, process, token, transcript, time.monotonic())
+        output = self.directory / "agents" / f"{node.name}-{node.starts}.log"
+        command = [*_WITH_US, *node.host.enter(self.directory), *self._command, str(_SCRIPT)]
+        process = cold(command, output, clean_environment() | {MARK: token} | env)
+        node.agent = AgentProcess(node.name, process, output, token)
         self.agents.append(node.agent)
         return node.agent
 
@@ -170,10 +164,10 @@ class Server:
     """One ``rdzv serve``."""
 
     def __init__(self, host: Host, directory: Path, conf: Sequence[str]) -> None:
-        self._host, self._transcript = host, directory / "server.log"
+        self._host, self._output = host, directory / "server.log"
         self.endpoint = f"{host.address}:{_PORT}"
-        self._command = [*host.enter(directory), str(BIN / "rdzv"), "serve", f"--rdzv-endpoint={self.endpoint}"]
-        self._command.append(f"--rdzv-conf={','.join(conf)}")
+        self._command = [*_WITH_US, *host.enter(directory), str(BIN / "rdzv"), "serve"]
+        self._command += [f"--rdzv-endpoint={self.endpoint}", f"--rdzv-conf={','.join(conf)}"]
         self.restart()
 
     @property
@@ -185,7 +179,7 @@ class Server:
         return self._process.poll() is None
 
     def restart(self) -> None:
-        self._process = start(self._command, self._transcript, clean_environment())
+        self._process = cold(self._command, self._output, clean_environment())
         eventually(lambda: self._host.listens(_PORT) or not self.alive, lambda: "rdzv serve does not listen")
 
     def kill(self) -> None:
@@ -197,24 +191,3 @@ class Server:
 
     def cont(self) -> None:
         send(self.pid, signal.SIGCONT)
-
-
-def start(command: Sequence[str], transcript: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """A process that dies with this one; each line that it prints gets the monotonic clock's seconds in front of it."""
-    process = subprocess.Popen(
-        ["setpriv", "--pdeathsig", "KILL", "--", *command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**env},
-        preexec_fn=before_exec(),
-    )
-    file = transcript.open("ab", buffering=0)
-
-    def copy(stream: IO[bytes]) -> None:  # what it has started may live longer than it, and never waits for us
-        with stream, file:
-            for line in stream:
-                file.write(f"{time.monotonic():.3f} ".encode() + line)
-
-    threading.Thread(target=copy, args=(process.stdout,), daemon=True).start()
-    return process

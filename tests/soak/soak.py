@@ -109,7 +109,7 @@ class Soak:
     def _start(self, node: Node) -> None:
         agent = self._job.start(node)
         self._since = time.monotonic()
-        self.diary.event("agent", node=node.name, pid=agent.pid, log=agent.transcript.name)
+        self.diary.event("agent", node=node.name, pid=agent.pid, log=agent.output.name)
 
     def _do(self, burst: Burst) -> None:
         self.diary.burst = burst
@@ -153,15 +153,14 @@ class Soak:
                 raise Over
         took = time.monotonic() - self._since
         self.diary.recovered(kind, took)
-        world, agents = self._checker.newest, self._agents()
-        assert world
-        self._leftovers.works(world, agents)
-        for agent in agents:
-            for pid in agent.processes().keys() - {record["pid"] for record in world.members.values()}:
+        round_ = self._checker.newest
+        assert round_
+        for agent in self._agents():
+            for pid in agent.processes().keys() - {record["pid"] for record in round_.members.values()}:
                 self._growth.look(agent.node, pid)
         if isinstance(server := self._parts.get("server"), Server):
             self._growth.look("rdzv serve", server.pid)
-        self.diary.note(f"back after {took:.1f} s with {world.size} worker(s)")
+        self.diary.note(f"back after {took:.1f} s in round {round_.number} with {round_.size} worker(s)")
 
     def _too_long(self, limit: float) -> bool:
         """Since the last thing that was done to the job, or the first word of the last agent that was started."""
@@ -180,7 +179,7 @@ class Soak:
             text = f"the workers were done {limit:.0f} s ago; still there: {still}"
             self.diary.accuse("not_ended", text, **self._state())
             return
-        self._wait(lambda: not self._leftovers.pending, 5 * LEFT_BEHIND_S)
+        self._wait(lambda: not self._leftovers.due, 5 * LEFT_BEHIND_S)
         for agent in agents:
             if left := self._job.left_files(agent.node):
                 text = f"{agent.node}: {len(left)} files are left for ever: {left[:5]}"
@@ -278,7 +277,7 @@ class Soak:
 
     def _has_ended(self, node: Node) -> bool:
         agent = node.agent
-        if agent is None or agent.ended is not None:
+        if agent is None or agent.code is not None:
             return True
         if time.monotonic() > self._since + self._allowed(_TO_END_S) and signal.SIGKILL not in agent.sent:
             self.diary.accuse("not_ended", f"the agent of {node.name} got SIGTERM and does not end", **self._state())
@@ -301,11 +300,11 @@ class Soak:
             if ended:
                 self._judge(agent)
                 self._leftovers.ended(agent)
-        self._leftovers.look(self._checker.newest)
+        self._leftovers.look()
 
     def _judge(self, agent: AgentProcess) -> None:
         """It has ended: as it was told to, or as it must not."""
-        code = agent.process.returncode
+        code = agent.code
         self.diary.event("agent_ended", node=agent.node, pid=agent.pid, code=code)
         allowed = [-signal.SIGKILL] if signal.SIGKILL in agent.sent else []
         if signal.SIGTERM in agent.sent:  # handled once it has said its first word
@@ -342,11 +341,11 @@ class Soak:
         return [node.agent for node in self._job.nodes.values() if node.up and node.agent]
 
     def _is_back(self, since: float) -> bool:
-        """All that can take part work in one world, which has done steps of which each began after ``since``."""
-        world = self._checker.newest
+        """All that can take part work in one round, which has done steps of which each began after ``since``."""
+        round_ = self._checker.newest
         can = {node.agent.token for node in self._job.nodes.values() if node.up and not node.impaired and node.agent}
-        does = {record["agent"] for record in world.members.values()} if world else set()
-        return world is not None and does == can and world.worked_since(since)
+        does = {record["agent"] for record in round_.members.values()} if round_ else set()
+        return round_ is not None and does == can and round_.worked_since(since)
 
     def _limit(self) -> float:
         """Within which the job is back once nothing is wrong any more, and all agents have said their first word."""
@@ -369,9 +368,7 @@ class Soak:
             node.name: {"up": node.up, "impaired": node.impaired, "log": node.agent.said() if node.agent else []}
             for node in self._job.nodes.values()
         }
-        world = self._checker.newest
-        shown = {"ranks": sorted(world.members), "size": world.size, "begun": world.begun} if world else {}
-        return {"nodes": nodes, "newest_world": shown}
+        return {"nodes": nodes, "round": asdict(round_) if (round_ := self._checker.newest) else None}
 
 
 def _after(seconds: float) -> Condition:

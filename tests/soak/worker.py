@@ -1,7 +1,7 @@
 """A training loop without torch: a step is a barrier of all ranks in their store. It ends when the file STOP exists.
 
-Each worker says who it is, in its store and in the records: a record is a line of JSON in
-``$SOAK_DIR/records/<node>.jsonl``, with the machine's one monotonic clock.
+Each worker writes down what it does: a record is a line of JSON in ``$SOAK_DIR/records/<node>.jsonl``, with the
+machine's one monotonic clock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import socket
 import sys
 import threading
 import time
-import uuid
 from pathlib import Path
 
 from rdzv_plugins.errors import StoreLost
@@ -33,15 +32,15 @@ SAVING_S = 6.0
 
 
 class World:
-    """The workers that meet in one store. ``id`` was made by the first of them: another store has another one."""
+    """The workers that meet in one store."""
 
     def __init__(self) -> None:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self._records = os.open(DIRECTORY / "records" / f"{NODE}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._who = {"node": NODE, "agent": os.environ["SOAK_AGENT"], "pid": os.getpid(), "rank": self.rank}
+        self._who["round"] = int(os.environ["RDZV_ROUND"])
         self.store = _store()
-        self._who["id"] = self.store.compare_set("soak/world", "", uuid.uuid4().hex).decode()
-        self._write("joined", size=self.size, round=int(os.environ["RDZV_ROUND"]))
+        self._write("joined", size=self.size)
         if self.store.add("soak/joined", 1) == self.size:
             self.store.set("soak/all", "")
         self.store.get("soak/all")

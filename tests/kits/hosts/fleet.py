@@ -10,11 +10,14 @@ from kits.etcd.etcd_processes import program, require_programs
 from kits.eventually import eventually
 from kits.hosts.hosts import Host, Lan
 from kits.launcher.harness import Agent, Cluster
+from rdzv_plugins.testing.launched import outputs
 from rdzv_plugins.testing.services import member_flags
 
 PORT = 29500
 TTL = 4
 """Seconds: short, so that a loss is noticed soon, and longer than two busy processors keep an agent silent."""
+SOON = TTL + 60
+"""Within which a loss is noticed: the time to live, one for a last question, and a margin for busy processors."""
 LONG_TTL = 30
 """Where nobody is lost."""
 
@@ -29,7 +32,7 @@ class Fleet:
     def node(
         self,
         host: Host,
-        endpoint: str,
+        endpoint: str | Sequence[Host],
         nnodes: object,
         *,
         rank: int | None = None,
@@ -42,8 +45,11 @@ class Fleet:
     ) -> Agent:
         """An agent on ``host``. The worker says.py has no torch, trains.py trains over gloo.
 
-        It waits ``outage`` seconds for a rendezvous that does not answer; unset: as long as a session lives.
+        ``endpoint``: or the hosts at which the job may meet. It waits ``outage`` seconds for a rendezvous that does not
+        answer; unset: as long as a session lives.
         """
+        if not isinstance(endpoint, str):
+            endpoint = ",".join(f"{each.address}:{PORT}" for each in endpoint)
         args = (self._stop,) if script == "trains.py" else (self._stop, 0)
         conf += ",same_command=no"
         settings = (f"ttl={ttl}", f"outage_timeout={ttl if outage is None else outage}", conf)
@@ -78,10 +84,6 @@ class Fleet:
     def check_gone(self) -> None:
         """Nothing of the job is left."""
         self.cluster.check_gone(but="rdzv serve")
-
-
-def outputs(agents: Sequence[Agent]) -> str:
-    return "\n".join(f"--- {' '.join(agent.process.args[-3:])}, pid {agent.pid}:\n{agent.text}" for agent in agents)
 
 
 def in_one_round(*agents: Agent, after: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
