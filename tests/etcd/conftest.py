@@ -1,12 +1,18 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kits.etcd.etcd_kit import Cluster, etcd
-from kits.launcher import harness
+from kits.etcd.failover_kit import Subject
+from kits.wire.coordination_kit import LONG, Losses, opened
 
+from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
+from rdzv_plugins.coordination import Session
+from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kit import session
 
 
@@ -38,6 +44,32 @@ def small(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def agents(tmp_path: Path) -> Iterator[harness.Cluster]:
-    """Starts jobs."""
-    yield from harness.new_cluster(tmp_path)
+def session_at() -> Iterator[Callable[..., Session]]:
+    """Opens sessions, which are closed after the test with those who look at losses."""
+    with ExitStack() as ends:
+
+        def session_at(
+            endpoints: Sequence[Endpoint], run: str = "run", ttl: float = LONG, losses: Losses | None = None, **how: Any
+        ) -> Session:
+            backend = EtcdCoordination(endpoints, run, **how)
+            ends.callback(backend.close)
+            return opened(backend, ttl, losses)
+
+        yield session_at
+
+
+@pytest.fixture
+def observed() -> Iterator[Callable[..., Subject]]:
+    """Opens sessions under observation, which are closed after the test, and lost by nothing since it has looked."""
+    with ExitStack() as ends:
+
+        def observed(cluster: Cluster, **how: Any) -> Subject:
+            subject = Subject(cluster, **how)
+            ends.callback(lambda: subject.close() or _not_lost(subject))
+            return subject
+
+        yield observed
+
+
+def _not_lost(subject: Subject) -> None:
+    assert subject.losses.none

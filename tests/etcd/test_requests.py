@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 from kits.etcd.etcd_kit import Cluster
@@ -19,8 +21,8 @@ MIB = 2**20
 
 
 @pytest.fixture
-def session(single: Cluster) -> Session:
-    return opened(EtcdCoordination(single.endpoints, "run"))
+def session(single: Cluster, session_at: Callable[..., Session]) -> Session:
+    return session_at(single.endpoints)
 
 
 def big(count: int, size: int) -> dict[str, bytes]:
@@ -64,13 +66,15 @@ def test_a_guard_that_changes_in_between_stops_the_rest(single: Cluster, session
     if what == "delete":
         session.put(dict.fromkeys(names, b""), timeout=T)
     _, guard = session.create("guard", b"", timeout=T)
-    with HoldingRelay(single.endpoints[0]) as relay, ThreadPoolExecutor(1) as pool:
-        held_up = opened(EtcdCoordination([relay.endpoint], "run"))
+    with (
+        HoldingRelay(single.endpoints[0]) as relay,
+        ThreadPoolExecutor(1) as pool,
+        closing(EtcdCoordination([relay.endpoint], "run")) as held_up_backend,
+    ):
+        held_up = opened(held_up_backend)
         relay.hold_requests(after=1_000_000)  # the first part, of 128 operations, and a bit
-        if what == "put":
-            asking = pool.submit(held_up.put, dict.fromkeys(names, b""), guard=guard, timeout=LONG)
-        else:
-            asking = pool.submit(held_up.delete, names, guard=guard, timeout=LONG)
+        ask: Callable[..., object] = held_up.put if what == "put" else held_up.delete
+        asking = pool.submit(ask, dict.fromkeys(names, b""), guard=guard, timeout=LONG)
         relay.wait_held()
         changed = len(names) if what == "delete" else 0
         eventually(lambda: len(session.list("0", timeout=T)[0]) != changed, lambda: "no part has arrived")
@@ -80,7 +84,6 @@ def test_a_guard_that_changes_in_between_stops_the_rest(single: Cluster, session
         left = sorted(each.key for each in session.list("0", timeout=T)[0])
         assert left == (names[: len(left)] if what == "put" else names[len(names) - len(left) :]), "no gaps"
         assert 0 < len(left) < len(names)
-        held_up.close()
 
 
 def test_a_value_that_is_too_large_is_refused_and_the_session_goes_on(session: Session) -> None:

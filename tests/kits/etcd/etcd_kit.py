@@ -18,11 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import trustme
-
 from kits.etcd.etcd_processes import NEEDED_MIB, Member, environment, program, require_programs
 from kits.eventually import eventually
 from kits.hosts.hosts import Host
+from kits.wire.tls_kit import Issued
 from rdzv_plugins.testing.services import data_directory, etcd_messages
 
 __all__ = ["Cluster", "Member", "Tls", "Users", "etcd"]
@@ -43,27 +42,18 @@ class Users:
 
 
 class Tls:
-    """A certificate authority, certificates of the members (127.0.0.1, localhost) and of a client: PEM files.
+    """Certificates of the members (127.0.0.1, localhost) and of a client, by the authority called ``by``.
 
     ``client_auth``: members want the client's certificate.
     """
 
-    def __init__(self, directory: Path, *, client_auth: bool = False) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+    def __init__(self, directory: Path, *, client_auth: bool = False, by: str = "ours") -> None:
         self.client_auth = client_auth
-        authority = trustme.CA()
-        self.cacert = self._file(directory / "ca.pem", authority.cert_pem)
-        server = authority.issue_cert("127.0.0.1", "localhost")
-        self.server_cert = self._file(directory / "server.pem", *server.cert_chain_pems)
-        self.server_key = self._file(directory / "server-key.pem", server.private_key_pem)
-        client = authority.issue_cert("client@example.org", common_name="client")
-        self.cert = self._file(directory / "client.pem", *client.cert_chain_pems)
-        self.key = self._file(directory / "client-key.pem", client.private_key_pem)
-
-    @staticmethod
-    def _file(path: Path, *blobs: trustme.Blob) -> str:
-        path.write_bytes(b"".join(blob.bytes() for blob in blobs))
-        return str(path)
+        server, client = (Issued(directory / name, by=by) for name in ("server", "client"))
+        for each in (server, client):
+            each.trust(by)
+        self.server_cert, self.server_key = server.cert, server.key
+        self.cacert, self.cert, self.key = str(client.cacert), str(client.cert), str(client.key)
 
     def arguments(self) -> list[str]:
         """Of a member."""
