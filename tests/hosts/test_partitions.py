@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from kits.hosts.fleet import PORT, SOON, TTL, Fleet, in_one_round, said
+from kits.hosts.fleet import PORT, SOON, TTL, Fleet, said
 from kits.hosts.hosts import Host
+from kits.launcher.elastic_kit import in_one_round, restarts, worlds
 from kits.launcher.harness import Agent
 
 from rdzv_plugins.testing.launched import outputs
@@ -34,8 +35,8 @@ def test_node_is_cut_off_and_comes_back(fleet: Fleet) -> None:
     in_one_round(first, second, third, after=smaller)
     fleet.finish(first, second, third)
     for agent in (first, second):
-        assert [report["WORLD_SIZE"] for report in agent.reports()] == ["3", "2", "3"]
-        assert {report["TORCHELASTIC_RESTART_COUNT"] for report in agent.reports()} == {"0"}
+        assert worlds(agent) == [3, 2, 3]
+    assert restarts(first, second) == {"0"}
 
 
 @pytest.mark.parametrize("kind", ["drops", pytest.param("refuses", marks=pytest.mark.thorough)])

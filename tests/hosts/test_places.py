@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kits.hosts.fleet import PORT, SOON, TTL, Fleet, in_one_round
+from kits.hosts.fleet import PORT, SOON, TTL, Fleet
 from kits.hosts.hosts import Host
+from kits.launcher.elastic_kit import in_one_round, restarts
 from kits.launcher.harness import Agent
 from kits.wire.tls_kit import Issued
 
@@ -26,10 +27,6 @@ def node(fleet: Fleet, places: list[Host], nnodes: str, host: Host, ttl: float =
     return fleet.node(host, places, nnodes, ttl=ttl, outage=OUTAGE, conf=conf, **how)
 
 
-def no_restart(*agents: Agent) -> bool:
-    return {report["TORCHELASTIC_RESTART_COUNT"] for agent in agents for report in agent.reports()} == {"0"}
-
-
 def test_serving_agent_is_killed_and_its_host_comes_back(fleet: Fleet) -> None:
     hosts = fleet.lan.add("alpha", "beta", "gamma")
     first, second, third = agents = [node(fleet, hosts, "2:3", host, 60, rank=rank) for rank, host in enumerate(hosts)]
@@ -37,12 +34,12 @@ def test_serving_agent_is_killed_and_its_host_comes_back(fleet: Fleet) -> None:
     os.kill(first.pid, signal.SIGKILL)
     smaller = in_one_round(second, third, after=before)  # long before the time to live: its host refuses connections
     assert [len(agent.reports()) for agent in (second, third)] == [2, 2], outputs(agents)
-    assert no_restart(second, third)
+    assert restarts(second, third) == {"0"}
 
     late = node(fleet, hosts, "2:3", hosts[0], 60, rank=0)  # dials its own place first, which stands by now
     in_one_round(late, second, third, after=smaller)
     fleet.finish(late, second, third)
-    assert no_restart(late, second, third)
+    assert restarts(late, second, third) == {"0"}
 
 
 @pytest.mark.thorough
@@ -72,7 +69,7 @@ def test_under_tls_with_a_token_the_next_place_serves(fleet: Fleet, tmp_path: Pa
     late = tiered(hosts[0], 0, own[hosts[0]].conf, RDZV_TOKEN=TOKEN)
     in_one_round(late, second, third, after=smaller)
     fleet.finish(late, second, third)
-    assert no_restart(late, second, third)
+    assert restarts(late, second, third) == {"0"}
 
 
 @pytest.mark.thorough
@@ -88,7 +85,7 @@ def test_serving_host_is_cut_off(fleet: Fleet) -> None:
     fleet.lan.mend(hosts[0])
     in_one_round(*agents, after=smaller)
     fleet.finish(*agents)
-    assert no_restart(*agents)
+    assert restarts(*agents) == {"0"}
 
 
 @pytest.mark.thorough

@@ -164,7 +164,7 @@ class Server:
     """One ``rdzv serve``."""
 
     def __init__(self, host: Host, directory: Path, conf: Sequence[str]) -> None:
-        self._host, self._output = host, directory / "server.log"
+        self._host, self._directory, self._starts = host, directory, 0
         self.endpoint = f"{host.address}:{_PORT}"
         self._command = [*_WITH_US, *host.enter(directory), str(BIN / "rdzv"), "serve"]
         self._command += [f"--rdzv-endpoint={self.endpoint}", f"--rdzv-conf={','.join(conf)}"]
@@ -179,7 +179,8 @@ class Server:
         return self._process.poll() is None
 
     def restart(self) -> None:
-        self._process = cold(self._command, self._output, clean_environment())
+        self._starts += 1
+        self._process = cold(self._command, self._directory / f"server-{self._starts}.log", clean_environment())
         eventually(lambda: self._host.listens(_PORT) or not self.alive, lambda: "rdzv serve does not listen")
 
     def kill(self) -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kits.hosts.hosts import require
 
+from rdzv_plugins.testing.processes import MARK
 from soak.checker import Checker
-from soak.leaks import grown
+from soak.diary import Diary
+from soak.job import AgentProcess
+from soak.leaks import Leftovers, grown
 
 SOAK = Path(__file__).parent
 Trace = list[dict[str, Any]]
@@ -137,3 +142,13 @@ def test_step_that_was_under_way_on_a_node_that_is_cut_off(
 )
 def test_what_grows_is_more_than_the_first_rounds_have_needed(counts: tuple[int, ...], found: bool) -> None:
     assert grown(counts, room=30) == found
+
+
+def test_what_an_agent_leaves_is_found_and_ended(tmp_path: Path) -> None:
+    process = subprocess.Popen(["sleep", "600"], env={MARK: "of an agent"})
+    with closing(Diary(tmp_path)) as diary:
+        leftovers = Leftovers(diary)
+        leftovers.due.append((0.0, AgentProcess("node0", process, tmp_path / "log", "of an agent")))
+        leftovers.look()
+    assert [(each.kind, each.evidence["node"]) for each in diary.violations] == [("left_behind", "node0")]
+    assert process.wait(60) == -signal.SIGKILL

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from kits.etcd.etcd_processes import program, require_programs
-from kits.eventually import eventually
 from kits.hosts.hosts import Host, Lan
 from kits.launcher.harness import Agent, Cluster
 from rdzv_plugins.testing.launched import outputs
@@ -84,31 +82,6 @@ class Fleet:
     def check_gone(self) -> None:
         """Nothing of the job is left."""
         self.cluster.check_gone(but="rdzv serve")
-
-
-def in_one_round(*agents: Agent, after: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
-    """Wait until the workers of ``agents``, one each, are the whole of one round, another one than that of ``after``.
-
-    Returns their reports in order of ``agents``.
-    """
-    old = {report["PID"] for report in after}
-
-    def together() -> list[dict[str, Any]] | None:
-        last = [report for agent in agents for report in agent.reports()[-1:]]
-        ports = {report.get("RDZV_ROOT_PORT", report["MASTER_PORT"]) for report in last}
-        ranks = [int(report["RANK"]) for report in last]
-        sizes = {int(report["WORLD_SIZE"]) for report in last}
-        ended = [agent for agent in agents if agent.process.poll() is not None]
-        assert not ended, f"an agent has ended:\n{outputs(agents)}"
-        fresh = not old & {report["PID"] for report in last}
-        whole = sorted(ranks) == list(range(len(agents))) and sizes == {len(agents)}
-        return last if fresh and whole and len(ports) == 1 else None
-
-    def what() -> str:
-        return f"no round of all of these:\n{outputs(agents)}"
-
-    found: list[dict[str, Any]] = eventually(together, what)
-    return found
 
 
 def said(agent: Agent, pattern: str) -> re.Match[str]:
