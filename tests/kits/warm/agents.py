@@ -93,11 +93,10 @@ class Program:
         name: str,
         arguments: Sequence[str],
         env: Mapping[str, str],
-        stdout: Path,
-        stderr: Path,
+        output: Path,
         inside: int = 0,
     ) -> Fork:
-        """A new agent, once it has become what was asked for; its directory is that of ``stdout``.
+        """A new agent, once it has become what was asked for; its directory is that of its ``output``.
 
         ``inside``: a process whose network, host name and mounts it has to share. Raises ``RuntimeError`` if the
         program has ended, or has not answered for ``_START_S``.
@@ -107,9 +106,7 @@ class Program:
             "program": name,
             "arguments": [*arguments],
             "environment": {**env},
-            "directory": str(stdout.parent),
-            "stdout": str(stdout),
-            "stderr": str(stderr),
+            "output": str(output),
             "files": resource.getrlimit(resource.RLIMIT_NOFILE),
         }
         with contextlib.ExitStack() as opened:
@@ -193,7 +190,7 @@ def warm_agent(name: str, arguments: Sequence[str], output: Path, env: Mapping[s
     key = os.getpid(), kind  # a fork of this process has none yet
     if key not in _running or not _running[key].alive:
         _running[key] = Program(kind, _environment())
-    return _running[key].start(name, arguments, env, output, output, inside)
+    return _running[key].start(name, arguments, env, output, inside)
 
 
 _running: dict[tuple[int, str], Program] = {}

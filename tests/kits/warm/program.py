@@ -108,8 +108,7 @@ def become(request: Mapping[str, Any], fds: list[int]) -> Callable[[], Any]:
     """
     if fds:
         enter(fds[0])
-    stdout, stderr = (os.open(request[name], os.O_WRONLY | os.O_APPEND) for name in ("stdout", "stderr"))
-    settle(stdout, stderr, request["directory"], request["environment"])
+    settle(request["output"], request["environment"])
     resource.setrlimit(resource.RLIMIT_NOFILE, tuple(request["files"]))
     program, arguments = request["program"], request["arguments"]
     show([sys.executable, program, *arguments], request["environment"])
@@ -214,14 +213,14 @@ def asks_for_it(script: str | Path) -> bool:
         return False
 
 
-def settle(stdout: int, stderr: int, directory: str, variables: Mapping[str, str]) -> None:
-    """Give this process its own output (which may be the same descriptor twice), its directory and its variables."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for fd, stream in ((nothing, 0), (stdout, 1), (stderr, 2)):
-        os.dup2(fd, stream)
-    for fd in {nothing, stdout, stderr}:
+def settle(output: str, variables: Mapping[str, str]) -> None:
+    """Give this process its own output, the directory of that, and its variables."""
+    for path, flags, streams in ((os.devnull, os.O_RDONLY, (0,)), (output, os.O_WRONLY | os.O_APPEND, (1, 2))):
+        fd = os.open(path, flags)
+        for stream in streams:
+            os.dup2(fd, stream)
         os.close(fd)
-    os.chdir(directory)
+    os.chdir(os.path.dirname(output))
     os.environ.clear()
     os.environ.update(variables)
 
