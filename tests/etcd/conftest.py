@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kits.etcd.etcd_kit import Cluster, etcd
-from kits.etcd.failover_kit import Subject
+from kits.etcd.failover_kit import Observed, SessionAt, Subject
 from kits.wire.coordination_kit import LONG, Losses, opened
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
@@ -44,7 +44,7 @@ def small(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def session_at() -> Iterator[Callable[..., Session]]:
+def session_at() -> Iterator[SessionAt]:
     """Opens sessions, which are closed after the test with those who look at losses."""
     with ExitStack() as ends:
 
@@ -59,7 +59,7 @@ def session_at() -> Iterator[Callable[..., Session]]:
 
 
 @pytest.fixture
-def observed() -> Iterator[Callable[..., Subject]]:
+def observed() -> Iterator[Observed]:
     """Opens sessions under observation, which are closed after the test, and lost by nothing since it has looked."""
     with ExitStack() as ends:
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from kits.etcd.etcd_kit import Cluster, Tls, Users, etcd
-from kits.etcd.failover_kit import PREFIX, Subject, home, lead
+from kits.etcd.failover_kit import PREFIX, Observed, SessionAt, home, lead
 from kits.eventually import eventually
 from kits.wire.coordination_kit import LONG, keys_of
 
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
-from rdzv_plugins.coordination import Session
 
 T = LONG
 
@@ -30,7 +28,7 @@ T = LONG
     ],
 )
 def test_its_own_member_goes_while_it_writes(
-    three: Cluster, observed: Callable[..., Subject], how: str, leads: bool, busy: bool
+    three: Cluster, observed: Observed, how: str, leads: bool, busy: bool
 ) -> None:
     subject = observed(three)
     member = home(three)
@@ -48,7 +46,7 @@ def test_its_own_member_goes_while_it_writes(
 
 
 @pytest.mark.thorough
-def test_members_come_and_go_where_it_has_to_log_in_over_tls(tmp_path: Path, observed: Callable[..., Subject]) -> None:
+def test_members_come_and_go_where_it_has_to_log_in_over_tls(tmp_path: Path, observed: Observed) -> None:
     """A member that was restarted has forgotten who has logged in."""
     tls, users = Tls(tmp_path / "tls", client_auth=True), Users(prefix=PREFIX)
     security = EtcdSecurity(True, tls.cacert, tls.cert, tls.key, users.user, users.password)
@@ -64,7 +62,7 @@ def test_members_come_and_go_where_it_has_to_log_in_over_tls(tmp_path: Path, obs
 
 
 @pytest.mark.thorough
-def test_it_waits_for_a_quorum_and_is_the_same_session_then(three: Cluster, observed: Callable[..., Subject]) -> None:
+def test_it_waits_for_a_quorum_and_is_the_same_session_then(three: Cluster, observed: Observed) -> None:
     subject = observed(three)
     for member in three.members:
         member.kill()
@@ -81,9 +79,7 @@ def test_it_waits_for_a_quorum_and_is_the_same_session_then(three: Cluster, obse
 
 
 @pytest.mark.thorough
-def test_a_counter_of_all_counts_each_step_once_while_members_go(
-    three: Cluster, session_at: Callable[..., Session]
-) -> None:
+def test_a_counter_of_all_counts_each_step_once_while_members_go(three: Cluster, session_at: SessionAt) -> None:
     """Compare-and-put by four sessions: a step that was done and not reported, or reported and undone, would show."""
     stop = threading.Event()
     sessions = [session_at(three.endpoints) for _ in range(4)]
@@ -121,7 +117,7 @@ def test_a_counter_of_all_counts_each_step_once_while_members_go(
 
 
 @pytest.mark.thorough
-def test_certificates_are_read_again_for_each_new_connection(tmp_path: Path, observed: Callable[..., Subject]) -> None:
+def test_certificates_are_read_again_for_each_new_connection(tmp_path: Path, observed: Observed) -> None:
     """All are of a new authority: those of the member first, those of the node some time later."""
     theirs, mine = (Tls(tmp_path / name, client_auth=True) for name in ("theirs", "mine"))
     with etcd(tmp_path, tls=theirs) as cluster:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kits.etcd.etcd_kit import Cluster
 from kits.etcd.etcd_relay import HoldingRelay
-from kits.etcd.failover_kit import home, path_of
+from kits.etcd.failover_kit import SessionAt, home, path_of
 from kits.eventually import eventually
 from kits.wire.coordination_kit import LONG, Losses, Recorder, opened
 
@@ -70,15 +70,6 @@ def test_create(ways: TwoWays) -> None:
     assert done
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("among", [True, False], ids=["guard among the items", "another guard"])
-def test_guarded_put(ways: TwoWays, among: bool) -> None:
-    _, guard = ways.other.create("guard", b"", timeout=T)
-    items = {"k": b"1", "guard": b"new"} if among else {"k": b"1"}
-    revision = ways.ask(lambda: ways.session.put(items, guard=guard, timeout=T))
-    assert revision == ways.now("k")[0].revision
-
-
 def test_a_put_that_is_asked_again_does_not_undo_what_came_between(ways: TwoWays) -> None:
     """What is asked again was done once: whoever writes after that has written last."""
     ways.ask(lambda: ways.session.put({"k": b"first"}, timeout=T), lambda: ways.other.put({"k": b"second"}, timeout=T))
@@ -87,7 +78,7 @@ def test_a_put_that_is_asked_again_does_not_undo_what_came_between(ways: TwoWays
 
 @pytest.mark.thorough
 def test_a_put_that_a_frozen_member_finds_when_it_wakes_up_comes_too_late(
-    three: Cluster, session_at: Callable[..., Session]
+    three: Cluster, session_at: SessionAt
 ) -> None:
     losses = Losses()
     session = session_at(three.endpoints, losses=losses)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from kits.etcd.etcd_kit import Cluster, Member, etcd
-from kits.etcd.failover_kit import Subject, home
+from kits.etcd.failover_kit import Observed, SessionAt, home
 from kits.eventually import eventually
 from kits.wire.attack_kit import read_line
 from kits.wire.coordination_kit import LONG, Losses, Recorder, client_of, leave, stop
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
-from rdzv_plugins.coordination import Event, Session
+from rdzv_plugins.coordination import Event
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
 
 T = LONG
@@ -30,7 +29,7 @@ def named_with_reasons(text: str, members: list[Member]) -> list[str]:
 
 
 def test_no_quorum_for_too_long_ends_the_session_and_names_every_member_with_its_reason(
-    three: Cluster, observed: Callable[..., Subject]
+    three: Cluster, observed: Observed
 ) -> None:
     subject = observed(three, outage_timeout=4)
     mine = home(three)
@@ -47,27 +46,6 @@ def test_no_quorum_for_too_long_ends_the_session_and_names_every_member_with_its
     for _ in range(2):
         with pytest.raises(ConnectionLost, match=re.escape(str(error))):
             subject.session.put({"k": b""}, timeout=T)
-
-
-@pytest.mark.thorough
-def test_no_quorum_at_the_start_and_members_that_stand_still(three: Cluster, observed: Callable[..., Subject]) -> None:
-    subject = observed(three, outage_timeout=4)
-    for member in three.members:
-        member.stop()
-    error = subject.losses.next()
-    assert error.silent
-    assert all("answer" in each for each in named_with_reasons(str(error), three.members)), str(error)
-    three.members[0].cont()
-    for member in three.members[1:]:
-        member.kill()
-    three.wait_no_quorum()
-    with (
-        closing(EtcdCoordination(three.endpoints, "run")) as backend,
-        pytest.raises(EndpointUnreachable) as raised,
-    ):
-        backend.open_session(5, on_lost=Losses(), timeout=4)
-    reasons = named_with_reasons(str(raised.value), list(three.members))
-    assert ["refused" in each for each in reasons] == [False, True, True], str(raised.value)
 
 
 @pytest.mark.thorough
@@ -88,7 +66,7 @@ def test_members_of_two_clusters_are_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_lease_that_was_revoked_by_hand_ends_the_session(single: Cluster, observed: Callable[..., Subject]) -> None:
+def test_a_lease_that_was_revoked_by_hand_ends_the_session(single: Cluster, observed: Observed) -> None:
     """Long before a third of its time to live, when it would have to be refreshed."""
     subject = observed(single, ttl=600)
     single.etcdctl("lease", "revoke", f"{subject.lease:x}")
@@ -100,7 +78,7 @@ def test_a_lease_that_was_revoked_by_hand_ends_the_session(single: Cluster, obse
 
 
 @pytest.mark.thorough
-def test_a_process_that_stood_still_is_told_that_it_did(single: Cluster, session_at: Callable[..., Session]) -> None:
+def test_a_process_that_stood_still_is_told_that_it_did(single: Cluster, session_at: SessionAt) -> None:
     recorder = Recorder()
     session_at(single.endpoints).watch("node", recorder, timeout=T)
     with client_of(single.endpoints, "node", 4, kind="etcd") as process:
@@ -114,7 +92,7 @@ def test_a_process_that_stood_still_is_told_that_it_did(single: Cluster, session
 
 @pytest.mark.thorough
 def test_a_watch_that_resumes_behind_a_compaction_tells_the_last_state_and_what_is_gone(
-    three: Cluster, session_at: Callable[..., Session]
+    three: Cluster, session_at: SessionAt
 ) -> None:
     away, there, _ = three.members
     other = session_at([there.endpoint])

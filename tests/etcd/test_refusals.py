@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from kits.etcd.etcd_kit import Cluster, Users, etcd
-from kits.etcd.failover_kit import Subject
+from kits.etcd.failover_kit import Observed, SessionAt, Subject
 from kits.eventually import eventually
 from kits.wire.coordination_kit import LONG, Losses
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.backends.etcd.security import ACCOUNT, EtcdSecurity
-from rdzv_plugins.coordination import Session
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
 
 
 def test_writes_wait_for_space_and_sessions_live_meanwhile(
-    small: Cluster, observed: Callable[..., Subject], session_at: Callable[..., Session]
+    small: Cluster, observed: Observed, session_at: SessionAt
 ) -> None:
     subject = observed(small)
     small.fill()
@@ -44,7 +42,7 @@ def test_writes_wait_for_space_and_sessions_live_meanwhile(
 
 
 @pytest.mark.thorough
-def test_password_is_read_again_when_it_is_refused(tmp_path: Path, observed: Callable[..., Subject]) -> None:
+def test_password_is_read_again_when_it_is_refused(tmp_path: Path, observed: Observed) -> None:
     """It is changed in etcd first, and in the file some time later; with a token that is not known any more."""
     file = tmp_path / "credentials"
     file.touch(mode=0o600)

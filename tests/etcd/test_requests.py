@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 from kits.etcd.etcd_kit import Cluster
 from kits.etcd.etcd_relay import HoldingRelay
+from kits.etcd.failover_kit import SessionAt
 from kits.eventually import eventually
 from kits.wire.coordination_kit import LONG, Recorder, keys_of, opened
 
@@ -21,7 +22,7 @@ MIB = 2**20
 
 
 @pytest.fixture
-def session(single: Cluster, session_at: Callable[..., Session]) -> Session:
+def session(single: Cluster, session_at: SessionAt) -> Session:
     return session_at(single.endpoints)
 
 

@@ -108,21 +108,13 @@ class Program:
             "environment": {**env},
             "output": str(output),
             "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+            "inside": inside,
         }
-        with contextlib.ExitStack() as opened:
-            opened.enter_context(self._lock)
-            file = opened.enter_context(os.fdopen(os.memfd_create("request"), "wb+"))
-            file.write(json.dumps(request).encode())
-            file.flush()
-            file.seek(0)
-            fds = [file.fileno()]
-            if inside:
-                fds.append(os.pidfd_open(inside))
-                opened.callback(os.close, fds[-1])
+        with self._lock:
             self._args = [name, *arguments]
             try:
-                socket.send_fds(self._control, [b"x"], fds)
-            except OSError:
+                self._control.send(json.dumps(request).encode())
+            except ConnectionError:
                 raise self.lost() from None
             with self._said:
                 self._said.wait_for(lambda: self._started or self._over, _START_S)
