@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from contextlib import closing
 from pathlib import Path
 
@@ -11,8 +10,7 @@ import pytest
 from kits.etcd.etcd_kit import Cluster, Member, etcd
 from kits.etcd.failover_kit import Observed, SessionAt, home
 from kits.eventually import eventually
-from kits.wire.attack_kit import read_line
-from kits.wire.coordination_kit import LONG, Losses, Recorder, client_of, leave, stop
+from kits.wire.coordination_kit import LONG, Losses, Recorder
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.coordination import Event
@@ -75,19 +73,6 @@ def test_a_lease_that_was_revoked_by_hand_ends_the_session(single: Cluster, obse
     assert not error.silent
     with pytest.raises(ConnectionLost, match="by hand"):
         subject.session.list("", timeout=T)
-
-
-@pytest.mark.thorough
-def test_a_process_that_stood_still_is_told_that_it_did(single: Cluster, session_at: SessionAt) -> None:
-    recorder = Recorder()
-    session_at(single.endpoints).watch("node", recorder, timeout=T)
-    with client_of(single.endpoints, "node", 4, kind="etcd") as process:
-        recorder.take(1)
-        stop(process.pid)
-        assert recorder.take(2)[1] == ("node", None)
-        process.send_signal(signal.SIGCONT)
-        assert re.match(r"lost: .*this process stood still for \d", read_line(process))
-        leave(process)
 
 
 @pytest.mark.thorough

@@ -31,7 +31,7 @@ SHORT = 1.0
 
 
 def test_a_service_that_is_gone_for_good(server: ServerProcess, caplog: pytest.LogCaptureFixture) -> None:
-    with session_at(server.port, TTL, outage=10) as (session, losses):
+    with session_at(server.port, TTL, outage=6) as (session, losses):
         server.kill()
         with pytest.raises(TimeoutError, match="connection refused"):
             session.list("", timeout=SHORT)
@@ -168,13 +168,10 @@ def test_nobody_listens(server: ServerProcess) -> None:
     error = refused(server.port, timeout=SHORT)
     assert isinstance(error, EndpointUnreachable)
     assert "connection refused" in str(error)
-    with backend_at(server.port) as backend:  # it is waited for
-        found: list[Session] = []
-        opening = threading.Thread(target=lambda: found.append(opened(backend)))
-        opening.start()
+    with backend_at(server.port) as backend, ThreadPoolExecutor() as pool:  # it is waited for
+        opening = pool.submit(opened, backend)
         server.start_again()
-        opening.join(T)
-        assert found[0].create("k", b"", timeout=T)[0]
+        assert opening.result(T).create("k", b"", timeout=T)[0]
 
 
 def test_connections_that_break_are_made_again(server: ServerProcess) -> None:

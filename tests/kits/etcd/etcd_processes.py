@@ -21,6 +21,7 @@ from kits.hosts.hosts import Host
 from kits.needed import programs_needed
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.testing.harness import free_port
+from rdzv_plugins.testing.parts import stop
 from rdzv_plugins.testing.services import member_environment, member_flags
 
 START_S = 60.0
@@ -88,9 +89,8 @@ class Member:
             self._process.wait(START_S)
 
     def stop(self) -> None:
-        """SIGSTOP; returns when each of its threads has stopped: the signal itself may come later."""
-        os.kill(self.pid, signal.SIGSTOP)
-        eventually(lambda: self._states() == {"T"}, self._text)
+        """SIGSTOP; returns when each of its threads has stopped."""
+        stop(self.pid)
         self.stopped = True
 
     def cont(self) -> None:
@@ -123,16 +123,6 @@ class Member:
 
     def leads(self) -> bool:
         return re.search(r"^etcd_server_is_leader 1$", self.metrics(), re.MULTILINE) is not None
-
-    def _states(self) -> set[str]:
-        """Of its threads, as in /proc."""
-        found = set()
-        for thread in Path(f"/proc/{self.pid}/task").iterdir():
-            try:
-                found.add((thread / "stat").read_text().rpartition(") ")[2][0])
-            except OSError:  # it has ended
-                continue
-        return found
 
     def _get(self, path: str) -> str:
         if self._host:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import ExitStack
 
-from kits.etcd.etcd_processes import program, require_programs
+from kits.etcd.etcd_kit import Member, etcd
 from kits.hosts.hosts import Host, Lan
 from kits.launcher.harness import Agent, Cluster
 from rdzv_plugins.testing.launched import outputs
-from rdzv_plugins.testing.services import member_flags
 
 PORT = 29500
 TTL = 4
@@ -23,8 +23,8 @@ LONG_TTL = 30
 class Fleet:
     """Hosts, and one job on them; its workers run until ``stop``."""
 
-    def __init__(self, lan: Lan, cluster: Cluster) -> None:
-        self.lan, self.cluster = lan, cluster
+    def __init__(self, lan: Lan, cluster: Cluster, ends: ExitStack) -> None:
+        self.lan, self.cluster, self._ends = lan, cluster, ends
         self._stop = cluster.directory / "stop"
 
     def node(
@@ -61,12 +61,10 @@ class Fleet:
         """Any command of the environment under test."""
         return self.cluster.start(command, before=host.enter(self.cluster.directory), inside=host.pid, **env)
 
-    def serve_etcd(self, host: Host, port: int = 2379) -> Agent:
-        """An etcd of one member on ``host``. Where there is no etcd, the test is skipped; CI fails."""
-        require_programs()
-        clients, peers = (f"http://{host.address}:{each}" for each in (port, 2380))
-        flags = member_flags("default", self.cluster.directory / "etcd", clients, peers)
-        return self.start(host, [program("etcd"), *flags, f"--initial-cluster=default={peers}", "--log-level=error"])
+    def serve_etcd(self, host: Host) -> Member:
+        """An etcd of one member on ``host``, until the end of the test."""
+        (member,) = self._ends.enter_context(etcd(self.cluster.directory, hosts=[host])).members
+        return member
 
     def stop(self) -> None:
         """The workers end."""
