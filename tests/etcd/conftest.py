@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from kits.etcd.etcd_kit import Cluster, etcd
 from kits.etcd.failover_kit import Observed, SessionAt, Subject
-from kits.wire.coordination_kit import LONG, Losses, opened
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kit import session
+from rdzv_plugins.testing.parts import LONG, Losses, opened
 
 
 @pytest.fixture(autouse=True)

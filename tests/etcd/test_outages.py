@@ -10,11 +10,11 @@ import pytest
 from kits.etcd.etcd_kit import Cluster, Member, etcd
 from kits.etcd.failover_kit import Observed, SessionAt, home
 from kits.eventually import eventually
-from kits.wire.coordination_kit import LONG, Losses, Recorder
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.coordination import Event
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
+from rdzv_plugins.testing.parts import LONG, Losses, Recorder
 
 T = LONG
 

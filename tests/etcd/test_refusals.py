@@ -9,11 +9,11 @@ import pytest
 from kits.etcd.etcd_kit import Cluster, Users, etcd
 from kits.etcd.failover_kit import Observed, SessionAt, Subject
 from kits.eventually import eventually
-from kits.wire.coordination_kit import LONG, Losses
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.backends.etcd.security import ACCOUNT, EtcdSecurity
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
+from rdzv_plugins.testing.parts import LONG, Losses
 
 
 def test_writes_wait_for_space_and_sessions_live_meanwhile(

@@ -11,11 +11,11 @@ from kits.etcd.etcd_kit import Cluster
 from kits.etcd.etcd_relay import HoldingRelay
 from kits.etcd.failover_kit import SessionAt
 from kits.eventually import eventually
-from kits.wire.coordination_kit import LONG, Recorder, keys_of, opened
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.testing.parts import LONG, Recorder, keys_of, opened
 
 T = LONG
 MIB = 2**20
