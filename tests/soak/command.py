@@ -20,7 +20,7 @@ from kits.hosts.hosts import Host, Lan, why_not
 from kits.wire.tls_kit import Issued
 
 from soak.job import BIN, Job, Node, Server
-from soak.schedule import KINDS, Terms, bursts
+from soak.schedule import KINDS, faults
 from soak.soak import Soak
 
 _DESCRIPTION = """Runs an elastic job, does things to it at random, and checks what must hold all the same. One line of
@@ -37,8 +37,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--token", action="store_true", help="nodes and service prove a token of the job")
     add("--tls", action="store_true", help="nodes and service have certificates, and speak TLS")
     add("--seed", type=int, default=1, help="the same seed does the same faults (1)")
-    add("--minutes", type=float, default=10, help="no burst of faults begins after that (10)")
-    add("--bursts", type=int, default=None, help="at most so many bursts of faults")
+    add("--minutes", type=float, default=10, help="no fault happens after that (10)")
+    add("--count", type=int, default=None, help="at most so many faults")
     add("--nodes", type=int, default=4, help="hosts with an agent; the job's maximum (4)")
     add("--min-nodes", type=int, default=2, help="the job's minimum (2)")
     add("--ttl", type=float, default=5, help="seconds (5)")
@@ -51,8 +51,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         parser.error("--places, --token and --tls are for what a node or `rdzv serve` serves")
     if args.places == 1 or args.places > args.nodes:
         parser.error("--places is from 2 to --nodes")
-    if not 1 <= args.min_nodes <= args.nodes:
-        parser.error("--min-nodes is from 1 to --nodes")
+    if args.places:  # a round goes on with more than half of the last one's nodes
+        args.min_nodes = max(args.min_nodes, args.nodes // 2 + 1)
+    if not 1 <= args.min_nodes < args.nodes:
+        parser.error("--min-nodes is from 1 on, and some nodes may be lost")
     args.kinds = args.faults.split(",") if args.faults else list(KINDS)
     if wrong := [kind for kind in args.kinds if kind not in KINDS]:
         parser.error(f"there is no fault {wrong[0]!r}: it is one of {', '.join(KINDS)}")
@@ -73,18 +75,16 @@ def main(argv: Sequence[str]) -> int:
     with ExitStack() as ends:
         lan = ends.enter_context(closing(Lan(directory / "etc")))
         hosts = lan.add(*(f"node{number}" for number in range(args.nodes)))
-        # with several endpoints a round goes on with more than half of the last one's nodes
-        min_nodes = max(args.min_nodes, args.nodes // 2 + 1) if args.places else args.min_nodes
         secrets, parts = _service(args, lan, hosts, directory, ends)
         endpoint = ",".join(str(part.endpoint) for part in parts.values())
         endpoint = endpoint or ",".join(f"{host.address}:{_PORT}" for host in hosts[: args.places])
         job = Job(directory, [Node(host) for host in hosts], _command(args, endpoint, secrets, directory))
-        soak = Soak(directory, lan, job, parts, ttl=args.ttl, slack=args.slack, min_nodes=min_nodes)
+        soak = Soak(directory, lan, job, parts, ttl=args.ttl, slack=args.slack, min_nodes=args.min_nodes)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: setattr(soak, "interrupted", True))
-        terms = Terms([*job.nodes], [*parts], min_nodes, args.ttl, args.kinds)
+        plan = islice(faults(args.seed, args.ttl, args.kinds, [*job.nodes], [*parts]), args.count)
         with closing(soak):
-            soak.run(islice(bursts(args.seed, terms), args.bursts), began + 60 * args.minutes)
+            soak.run(plan, began + 60 * args.minutes)
             found = len(soak.diary.violations)
             soak.diary.note(f"{found} violation(s); everything is in {directory}")
     told = ("backend", "places", "token", "tls", "seed", "nodes", "min_nodes", "ttl", "conf")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from soak.checker import Violation
-from soak.schedule import Burst
+from soak.schedule import Fault
 
 _SHOWN = 50
 """Violations in the line at the end; all are in events.jsonl."""
@@ -23,10 +23,10 @@ class Diary:
 
     def __init__(self, directory: Path) -> None:
         self.violations: list[Violation] = []
-        self.burst: Burst | None = None
-        """What is under way."""
+        self.fault: Fault | None = None
+        """What is under way, or was the last."""
         self.counts: Counter[str] = Counter()
-        """Bursts, rounds, steps, and how the jobs have ended."""
+        """Rounds, steps, and how many of these were excused."""
         self.faults: Counter[str] = Counter()
         self._recovery: dict[str, list[float]] = {}
         self._log = (directory / "soak.log").open("a", buffering=1)
@@ -48,8 +48,8 @@ class Diary:
 
     def add(self, violation: Violation) -> None:
         """One more, with what was under way."""
-        during = {"during": str(self.burst), "burst": self.burst.number} if self.burst else {}
-        evidence = {**violation.evidence, **during, "load": round(os.getloadavg()[0], 1)}
+        more = {"during": str(self.fault), "load": round(os.getloadavg()[0], 1)}
+        evidence = {**violation.evidence, **more}
         self.violations.append(Violation(violation.kind, violation.text, violation.at, evidence))
         self.event("violation", kind=violation.kind, text=violation.text, at=violation.at, **evidence)
         self.note(f"VIOLATION {violation.kind}: {violation.text}")

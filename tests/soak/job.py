@@ -80,8 +80,8 @@ class Node:
 
     host: Host
     agent: AgentProcess | None = None
-    impaired: int = 0
-    """Faults that keep it from taking part."""
+    impaired: bool = False
+    """A fault keeps it from taking part."""
     starts: int = 0
 
     @property

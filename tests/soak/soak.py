@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,7 @@ from soak.checker import Checker
 from soak.diary import Diary
 from soak.job import AgentProcess, Job, Node, Server
 from soak.leaks import LEFT_BEHIND_S, Growth, Leftovers
-from soak.schedule import Burst, Fault
-
-Condition = Callable[[], bool]
-Steps = Generator[Condition, None, Any]
+from soak.schedule import Fault
 
 _TICK_S = 0.05
 _TO_END_S = 60.0
@@ -42,8 +40,6 @@ _REACH_S = 15.0
 """A node was lost while others were to reach its store."""
 _AGAIN_S = 30.0
 """A node that could not reach the store, or was lost again and again, is let in after pauses that grow."""
-_STOPPED_WORKER_S = 30.0
-"""A worker has so long to end by SIGTERM, which a stopped one does not."""
 
 
 class Over(Exception):
@@ -51,7 +47,7 @@ class Over(Exception):
 
 
 class Soak:
-    """Does bursts of faults, and watches what they do to the job. ``directory`` keeps all that was seen.
+    """Does faults, one after the other, and watches what they do to the job. ``directory`` keeps all that was seen.
 
     ``parts`` are those of the service that are apart from the nodes, by name. Limits are ``slack`` times as long as on
     a machine that has nothing else to do.
@@ -86,16 +82,18 @@ class Soak:
 
     # the job
 
-    def run(self, bursts: Iterable[Burst], until: float) -> None:
+    def run(self, faults: Iterable[Fault], until: float) -> None:
         """Until the clock says ``until``; then the job is let end."""
         try:
             for node in self._job.nodes.values():
                 self._start(node)
-            self._wait_back("start", lambda: self._allowed(2 * _ROUND_S + self._ttl))
-            for burst in bursts:
+            self._wait_back()
+            for fault in faults:
                 if time.monotonic() >= until or self.interrupted:
                     break
-                self._do(burst)
+                self._do(fault)
+            if self.diary.fault and self.diary.fault.hurries:
+                self._wait_back()
             if not self.interrupted:
                 self._let_end()
         except Over:
@@ -111,48 +109,35 @@ class Soak:
         self._since = time.monotonic()
         self.diary.event("agent", node=node.name, pid=agent.pid, log=agent.output.name)
 
-    def _do(self, burst: Burst) -> None:
-        self.diary.burst = burst
-        self._wait(lambda: False, burst.pause)
-        self.diary.note(f"burst {burst.number}: {burst}")
-        self.diary.counts["bursts"] += 1
+    def _do(self, fault: Fault) -> None:
+        self._wait(lambda: False, fault.pause)
+        self.diary.fault = fault
+        self.diary.note(f"fault {sum(self.diary.faults.values()) + 1}: {fault}")
+        self.diary.faults[fault.kind] += 1
+        self.diary.event("fault", **{key: value for key, value in asdict(fault).items() if value})
         begun = self._since = time.monotonic()
-        running = [self._timed(fault, begun) for fault in burst.faults]
-        try:
-            self._drive(running)
-            self._since = max(self._since, time.monotonic())
-            self._wait_back(burst.kind, self._limit)
-        finally:
-            for each in running:
-                each.close()
-            self.diary.burst = None
+        with getattr(self, "_service" if fault.kind.endswith("_service") else f"_{fault.kind}")(fault.target):
+            if fault.waits:
+                self._wait(lambda: self._others_went_on(fault, begun), math.inf)
+            self._wait(lambda: False, fault.lasts)
+        self._since = time.monotonic()
+        self.diary.event("over", kind=fault.kind, target=fault.target)
+        if not fault.hurries:
+            self._wait_back()
 
-    def _drive(self, running: list[Steps]) -> None:
-        """All of them to their ends, side by side."""
-        waiting: list[tuple[Steps, Condition]] = [(each, lambda: True) for each in running]
-        while waiting:
-            later = []
-            for each, condition in waiting:
-                after: Condition | None = condition
-                while after is not None and (after() or self.interrupted):
-                    after = next(each, None)
-                if after is not None:
-                    later.append((each, after))
-            waiting = later
-            self._tick()
-
-    def _wait_back(self, kind: str, limit: Callable[[], float]) -> None:
+    def _wait_back(self) -> None:
         """Until all nodes work together; says so if that takes too long."""
+        name = self.diary.fault.name if self.diary.fault else "start"
         while not self._is_back(self._since):
             self._tick()
             if self.interrupted:
                 return
-            if self._too_long(limit()):
-                text = f"the job is not back {time.monotonic() - self._since:.0f} s after {kind}"
-                self.diary.accuse("not_back", text, allowed=limit(), **self._state())
+            if self._too_long():
+                text = f"the job is not back {time.monotonic() - self._since:.0f} s after {name}"
+                self.diary.accuse("not_back", text, allowed=self._limit(), **self._state())
                 raise Over
         took = time.monotonic() - self._since
-        self.diary.recovered(kind, took)
+        self.diary.recovered(name, took)
         round_ = self._checker.newest
         assert round_
         for agent in self._agents():
@@ -162,11 +147,11 @@ class Soak:
             self._growth.look("rdzv serve", server.pid)
         self.diary.note(f"back after {took:.1f} s in round {round_.number} with {round_.size} worker(s)")
 
-    def _too_long(self, limit: float) -> bool:
+    def _too_long(self) -> bool:
         """Since the last thing that was done to the job, or the first word of the last agent that was started."""
         now = time.monotonic()
         silent = [agent.started for agent in self._agents() if not agent.heard]
-        return now > min(silent) + _FIRST_WORD_S if silent else now > self._since + limit
+        return now > min(silent) + _FIRST_WORD_S if silent else now > self._since + self._limit()
 
     def _let_end(self) -> None:
         """The workers are told to end: so does the job, everywhere, with exit code 0."""
@@ -185,82 +170,83 @@ class Soak:
                 text = f"{agent.node}: {len(left)} files are left for ever: {left[:5]}"
                 self.diary.accuse("left_files", text, node=agent.node)
 
-    # faults: each is a generator that yields what it waits for, a condition at a time
+    # faults: each is done, and undone at the end of its context, also if it is given up
 
-    def _timed(self, fault: Fault, begun: float) -> Steps:
-        yield lambda: time.monotonic() >= begun + fault.after
-        self.diary.faults[fault.kind] += 1
-        self.diary.event("fault", **{key: value for key, value in asdict(fault).items() if value})
-        if fault.kind.endswith("_service"):
-            yield from self._of_service(fault)
-        else:
-            yield from getattr(self, f"_{fault.kind}")(fault, self._job.nodes[fault.target])
-        self._since = time.monotonic()
-        self.diary.event("over", kind=fault.kind, target=fault.target)
-
-    def _over(self, fault: Fault) -> Steps:
-        since = time.monotonic()
-        if fault.waits:
-            yield lambda: self._others_went_on(fault, since)
-        yield _after(fault.lasts)
-
-    def _kill_agent(self, fault: Fault, node: Node, number: signal.Signals = signal.SIGKILL) -> Steps:
-        with _impaired(node):
-            if node.agent is not None:
-                node.agent.send(number)
-            yield lambda: self._has_ended(node)
-        yield from self._over(fault)
+    @contextmanager
+    def _kill_agent(self, target: str, number: signal.Signals = signal.SIGKILL) -> Iterator[None]:
+        node = self._job.nodes[target]
+        if node.agent is not None:
+            node.agent.send(number)
+        self._wait(lambda: self._has_ended(node), math.inf)
+        yield
         self._start(node)
 
-    def _term_agent(self, fault: Fault, node: Node) -> Steps:
-        return self._kill_agent(fault, node, signal.SIGTERM)
+    def _term_agent(self, target: str) -> AbstractContextManager[None]:
+        return self._kill_agent(target, signal.SIGTERM)
 
-    def _stop_agent(self, fault: Fault, node: Node) -> Steps:
-        if (agent := node.agent) is not None:
-            with _impaired(node), _then(agent.send, signal.SIGCONT):
-                agent.send(signal.SIGSTOP)
-                yield from self._over(fault)
+    @contextmanager
+    def _stop_agent(self, target: str) -> Iterator[None]:
+        node = self._job.nodes[target]
+        with self._impaired(node), ExitStack() as undo:
+            if node.agent:
+                undo.callback(node.agent.send, signal.SIGCONT)
+                node.agent.send(signal.SIGSTOP)
+            yield
 
-    def _cut(self, fault: Fault, node: Node) -> Steps:
-        with _impaired(node):
-            self._checker.cut(node.name, time.monotonic())
+    @contextmanager
+    def _cut(self, target: str) -> Iterator[None]:
+        node = self._job.nodes[target]
+        with self._impaired(node):
+            self._checker.cut(target, time.monotonic())
             self._lan.cut(node.host)
-            with _then(self._heal, node):
-                yield from self._over(fault)
+            try:
+                yield
+            finally:
+                self._lan.mend(node.host)
+                self._checker.healed(target, time.monotonic())
 
-    def _heal(self, node: Node) -> None:
-        self._lan.mend(node.host)
-        self._checker.healed(node.name, time.monotonic())
-
-    def _kill_worker(self, fault: Fault, node: Node) -> Steps:
-        for pid in (yield from self._one_worker(fault, node)):
+    @contextmanager
+    def _kill_worker(self, target: str) -> Iterator[None]:
+        for pid in self._one_worker(target):
             send(pid, signal.SIGKILL)
+        yield
 
-    def _stop_worker(self, fault: Fault, node: Node) -> Steps:
-        for pid in (yield from self._one_worker(fault, node)):
-            send(pid, signal.SIGSTOP)
-            with _then(send, pid, signal.SIGCONT):
-                yield _after(fault.lasts)
+    @contextmanager
+    def _stop_worker(self, target: str) -> Iterator[None]:
+        with ExitStack() as undo:
+            for pid in self._one_worker(target):
+                undo.callback(send, pid, signal.SIGCONT)
+                send(pid, signal.SIGSTOP)
+            yield
 
-    def _one_worker(self, fault: Fault, node: Node) -> Steps:
-        """Returns its pid in a list, which is empty if it does not come."""
-        found: list[int] = []
-        late = _after(_WORKER_S)
-
-        def look() -> bool:
-            found[:] = node.agent.workers()[:1] if node.agent else []
-            return bool(found) or late()
-
-        yield look
-        self.diary.note(f"{fault}: pid {found or 'none'}")
+    def _one_worker(self, target: str) -> list[int]:
+        """Its pid; none if it does not come: the node may be between two rounds."""
+        node, found = self._job.nodes[target], list[int]()
+        self._wait(lambda: found.extend(node.agent.workers()[:1] if node.agent else []) or bool(found), _WORKER_S)
+        self.diary.note(f"pid {found or 'none'}")
         return found
 
-    def _of_service(self, fault: Fault) -> Steps:
-        part, kills = self._parts[fault.target], fault.kind.startswith("kill")
-        self._away.add(fault.target)
+    @contextmanager
+    def _service(self, target: str) -> Iterator[None]:
+        part = self._parts[target]
+        kills = self.diary.fault is not None and self.diary.fault.kind.startswith("kill")
+        self._away.add(target)
         (part.kill if kills else part.stop)()
-        with _then(self._away.discard, fault.target), _then(part.restart if kills else part.cont):
-            yield _after(fault.lasts)
+        try:
+            yield
+        finally:
+            (part.restart if kills else part.cont)()
+            self._away.discard(target)
+
+    @staticmethod
+    @contextmanager
+    def _impaired(node: Node) -> Iterator[None]:
+        """Until the end it takes no part."""
+        node.impaired = True
+        try:
+            yield
+        finally:
+            node.impaired = False
 
     def _others_went_on(self, fault: Fault, since: float) -> bool:
         """Or they are late, or too few."""
@@ -269,8 +255,8 @@ class Soak:
             self.diary.recovered(f"{fault.kind}_others", took)
             self.diary.note(f"the others went on after {took:.1f} s")
             return True
-        burst, limit = self.diary.burst, self._limit()
-        if took > limit and burst is not None and len(burst.faults) == 1:
+        limit = self._limit()
+        if took > limit:
             text = f"the others have not gone on {limit:.1f} s after {fault.kind} {fault.target}"
             self.diary.accuse("not_back", text, kind_of_fault=f"{fault.kind}_others", **self._state())
         return took > limit or len(self._agents()) < self._min_nodes
@@ -328,7 +314,7 @@ class Soak:
         for violation in new:
             self.diary.add(violation)
 
-    def _wait(self, condition: Condition, limit: float) -> bool:
+    def _wait(self, condition: Callable[[], bool], limit: float) -> bool:
         deadline = time.monotonic() + limit
         while not condition():
             if time.monotonic() >= deadline or self.interrupted:
@@ -348,15 +334,11 @@ class Soak:
         return round_ is not None and does == can and round_.worked_since(since)
 
     def _limit(self) -> float:
-        """Within which the job is back once nothing is wrong any more, and all agents have said their first word."""
-        burst, seconds = self.diary.burst, _ROUND_S
-        kinds = {fault.kind for fault in burst.faults} if burst else set()
-        if kinds - {"kill_worker", "term_agent"}:
-            # a node is not known to be lost before ttl has passed; who fails with it asks for as long, and a second
-            seconds += 2 * self._ttl + 1 + max(_REACH_S, self._ttl + 1) + _AGAIN_S
-        if "stop_worker" in kinds:
-            seconds += _STOPPED_WORKER_S
-        return self._allowed(seconds)
+        """Within which the job is back once nothing is wrong any more, and all agents have said their first word.
+
+        A node is not known to be lost before ttl has passed; who fails with it asks for as long, and a second.
+        """
+        return self._allowed(2 * _ROUND_S + 2 * self._ttl + 1 + max(_REACH_S, self._ttl + 1) + _AGAIN_S)
 
     def _allowed(self, seconds: float) -> float:
         """How long it takes, since others use the processors as well."""
@@ -369,28 +351,3 @@ class Soak:
             for node in self._job.nodes.values()
         }
         return {"nodes": nodes, "round": asdict(round_) if (round_ := self._checker.newest) else None}
-
-
-def _after(seconds: float) -> Condition:
-    """True once that time has passed."""
-    deadline = time.monotonic() + seconds
-    return lambda: time.monotonic() >= deadline
-
-
-@contextmanager
-def _impaired(node: Node) -> Iterator[None]:
-    """Until the end it takes no part."""
-    node.impaired += 1
-    try:
-        yield
-    finally:
-        node.impaired -= 1
-
-
-@contextmanager
-def _then(undo: Callable[..., object], *args: object) -> Iterator[None]:
-    """Also if the fault is given up in between."""
-    try:
-        yield
-    finally:
-        undo(*args)
