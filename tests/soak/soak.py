@@ -179,7 +179,8 @@ class Soak:
             node.agent.send(number)
         self._wait(lambda: self._has_ended(node), math.inf)
         yield
-        self._start(node)
+        if not node.up:  # nor was this interrupted
+            self._start(node)
 
     def _term_agent(self, target: str) -> AbstractContextManager[None]:
         return self._kill_agent(target, signal.SIGTERM)

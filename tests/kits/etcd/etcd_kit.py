@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from kits.etcd.etcd_processes import NEEDED_MIB, Member, environment, program, require_programs
+from kits.etcd.etcd_processes import NEEDED_MIB, Member, environment, require_programs
 from kits.eventually import eventually
 from kits.hosts.hosts import Host
 from kits.wire.tls_kit import Issued
@@ -85,24 +85,12 @@ class Cluster:
         found: list[Member] = eventually(leaders, self._state)
         return found[0]
 
-    @property
-    def followers(self) -> list[Member]:
-        """The members that run and do not lead."""
-        leader = self.leader
-        return [member for member in self.members if member.runs and member is not leader]
-
     def wait_quorum(self) -> None:
         """Until there is a leader and each running member can commit."""
         running = [member for member in self.members if member.runs]
         assert 2 * len(running) > len(self.members), "no quorum without a restart"
         eventually(lambda: all(member.healthy() for member in running), self._state)
         assert self.leader
-
-    def wait_no_quorum(self) -> None:
-        """Until no running member knows of a leader."""
-        running = [member for member in self.members if member.runs]
-        assert 2 * len(running) <= len(self.members), "these are a quorum"
-        eventually(lambda: all(member.knows_no_leader() for member in running), self._state)
 
     def count(self, method: str) -> int:
         """How often the running members were asked that (``LeaseKeepAlive``); one that was restarted begins at 0."""
@@ -132,7 +120,7 @@ class Cluster:
     def etcdctl(self, *arguments: str, only: Member | None = None) -> str:
         """What etcdctl prints, as root, asked of the members that run, or ``only`` of that one."""
         urls = only.url if only else ",".join(member.url for member in self.members if member.runs)
-        command = [program("etcdctl"), f"--endpoints={urls}", "--dial-timeout=20s", "--command-timeout=40s"]
+        command = ["etcdctl", f"--endpoints={urls}", "--dial-timeout=20s", "--command-timeout=40s"]
         if self.tls:
             command += [f"--cacert={self.tls.cacert}"]
             if self.tls.client_auth:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import urllib.request
@@ -56,7 +55,7 @@ class Member:
         if arguments:
             before = self._host.enter(self.log.parent) if self._host else []
             self._command = [
-                *(*before, "setpriv", "--pdeathsig", "KILL", program("etcd")),
+                *(*before, "setpriv", "--pdeathsig", "KILL", "etcd"),
                 *member_flags(self.name, self.data, self.url, self.peer_url),
                 f"--listen-metrics-urls={self.metrics_url}",
                 *arguments,
@@ -109,10 +108,6 @@ class Member:
         eventually(lambda: condition() or not self.alive, self._text)
         assert self.alive, self._text()
 
-    def knows_no_leader(self) -> bool:
-        """It says that there is none."""
-        return re.search(r"^etcd_server_has_leader 0$", self.metrics(), re.MULTILINE) is not None
-
     def healthy(self) -> bool:
         """It has a leader and can commit."""
         return self.runs and '"true"' in self._get("/health")
@@ -145,10 +140,3 @@ def environment() -> dict[str, str]:
 def require_programs() -> None:
     """Or the test is skipped; CI fails."""
     programs_needed("etcd", "etcdctl", "setpriv", install="etcd-server etcd-client util-linux")
-
-
-def program(name: str) -> str:
-    """Its path."""
-    found = shutil.which(name)
-    assert found
-    return found
