@@ -27,15 +27,20 @@ pytestmark = pytest.mark.thorough
 KEY = b"/key"
 
 
-def disturbed(relay: Relay, how: Callable[[], None], record: Callable[[], list[Operation]]) -> list[Operation]:
-    """A history during which the relay is treated like that, again and again."""
+def disturbed(relay: Relay, node: Node, how: str, record: Callable[[], list[Operation]]) -> list[Operation]:
+    """A history during which the relay breaks or stalls again and again, each time after the node was served again.
+
+    By the clock alone, a busy machine would break it before the node has come back, and nothing would go on.
+    """
     stopping = threading.Event()
 
     def run() -> None:
-        while not stopping.wait(0.03):
-            how()
-            stopping.wait(0.05)
+        while not stopping.wait(0.02):
+            getattr(relay, how)()
+            stopping.wait(0.02)
             relay.mend()
+            served = relay.passed[False] + 500
+            eventually(lambda served=served: stopping.is_set() or relay.passed[False] > served, node.proxy.stats)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
@@ -47,7 +52,6 @@ def disturbed(relay: Relay, how: Callable[[], None], record: Callable[[], list[O
         relay.mend()
 
 
-@pytest.mark.timeout(600)  # beside other work
 @pytest.mark.parametrize(("how", "requests"), [("break_", "all"), ("break_", "kept"), ("stall", "kept")])
 def test_nobody_reads_what_is_old_while_it_breaks(
     root: StoreServer, way: tuple[Relay, Node], how: str, requests: str
@@ -55,14 +59,9 @@ def test_nobody_reads_what_is_old_while_it_breaks(
     relay, node = way
     with Node(root.port) as other:
         ports = [node.port, other.port, root.port]
-        history = disturbed(
-            relay,
-            getattr(relay, how),
-            lambda: by_processes(ports, 2 * len(ports), 600, 4, 4, requests),
-        )
+        history = disturbed(relay, node, how, lambda: by_processes(ports, 2 * len(ports), 200, 4, 4, requests))
         assert node.proxy.lost == other.proxy.lost == ""
-        if how == "break_":
-            eventually(lambda: relay.connections > 2, lambda: relay.connections)
+        assert how == "stall" or relay.connections > 2
     assert violations(history) == []
 
 
@@ -70,8 +69,8 @@ def test_nobody_reads_what_is_old_while_it_breaks(
 def test_an_answer_that_was_sent_again_is_not_kept(root: StoreServer, relay: Relay, request_: bytes) -> None:
     """The break has lost it; when it comes again, the key has another value, and nobody was asked to give it up."""
     # a writer waits for half of the grace; in the rest of it the break has to be mended
-    with Node(relay.port, grace=12.0) as node, crowd(node.port, 2) as (asking, reader), wire.Raw(root.port) as writer:
-        for turn in range(3):
+    with Node(relay.port, grace=8.0) as node, crowd(node.port, 2) as (asking, reader), wire.Raw(root.port) as writer:
+        for turn in range(2):
             writer.do(wire.set_(KEY, b"old") + wire.set_(b"/held", b"old"))
             assert reader.get(b"/held") == b"old"
             relay.break_after(0, upward=False)
@@ -89,7 +88,7 @@ def test_an_answer_that_was_sent_again_is_not_kept(root: StoreServer, relay: Rel
 
 def test_half_open_break(root: StoreServer, relay: Relay) -> None:
     """The root has seen the end of the connection, the proxy not yet: the writer waits until it must have."""
-    with Node(relay.port, grace=12.0) as node, crowd(node.port, 2) as readers, wire.Raw(root.port) as writer:
+    with Node(relay.port, grace=8.0) as node, crowd(node.port, 2) as readers, wire.Raw(root.port) as writer:
         writer.do(wire.set_(KEY, b"old"))
         for reader in readers * 2:
             assert reader.get(KEY) == b"old"

@@ -19,8 +19,6 @@ from kits.wire.coordination_kit import (
     LONG,
     Losses,
     Recorder,
-    check_that_an_end_waits_for_the_call,
-    check_that_sessions_share_a_thread,
     client_of,
     keys,
     leave,
@@ -221,14 +219,27 @@ def test_the_keys_of_a_killed_process_go_at_once(server: StoreServer, child: str
         assert recorder.take(2)[1] == ("node", None)
 
 
-def test_many_sessions_of_one_process_have_one_thread(server: StoreServer) -> None:
-    check_that_sessions_share_a_thread(at(server.port), session_at(server.port))
-
-
 @pytest.mark.parametrize("how", ["cancel", "close"])
 def test_ending_a_watch_waits_for_the_call_that_runs(server: StoreServer, how: str) -> None:
-    def change() -> None:
-        with client_of([Endpoint("127.0.0.1", server.port)], "from another process, ours being busy", LONG) as process:
-            leave(process)
+    session, running, go, history = session_at(server.port), threading.Event(), threading.Event(), []
 
-    check_that_an_end_waits_for_the_call(session_at(server.port), how, change)
+    def call(_: object) -> None:
+        if not running.is_set():  # a later event: the end may not have begun
+            running.set()
+            assert go.wait(T)
+            history.append("the call ends")
+
+    def end() -> None:
+        watch.cancel() if how == "cancel" else session.close()
+        history.append("ended")
+
+    watch = session.watch("", call, timeout=T)
+    with client_of([Endpoint("127.0.0.1", server.port)], "from another process, ours being busy", LONG) as process:
+        leave(process)
+    assert running.wait(T)
+    thread = threading.Thread(target=end)
+    thread.start()
+    thread.join(0.2)  # it should not come to its end before the call has
+    go.set()
+    thread.join(T)
+    assert history == ["the call ends", "ended"]

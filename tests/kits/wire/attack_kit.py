@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -25,24 +24,6 @@ from rdzv_plugins.kvstore.native.server import StoreServer
 MIB = 2**20
 PROXY = 0
 """Of threads: the server that is attacked is a proxy."""
-
-
-def read_line(process: subprocess.Popen[str]) -> str:
-    """The next line that it prints; "" when it prints no more.
-
-    The pipe is read byte by byte: a line that lies in a buffer is not seen by who waits for the pipe, and not by
-    ``communicate``.
-    """
-    assert process.stdout
-    pipe, come = process.stdout.fileno(), b""
-    poll = select.poll()
-    poll.register(pipe, select.POLLIN)
-    while not come.endswith(b"\n"):
-        assert poll.poll(1000 * PATIENCE), f"process {process.pid} says no more than {come!r}"
-        if not (part := os.read(pipe, 1)):
-            break
-        come += part
-    return come.decode()
 
 
 Files = frozenset[tuple[str, str]]
@@ -134,15 +115,6 @@ class ServerProcess:
     def refused(self, reason: str) -> int:
         """How many clients were closed for that so far."""
         return int(self.stats()["refused"].get(reason, 0))
-
-    def expect_log(self, reason: str) -> None:
-        # lines come from a thread, and at most ten a second
-        lines = [" WARNING ", ": closed a connection", f": {reason}"]
-        eventually(lambda: any(all(part in each for part in lines) for each in self.log().splitlines()), self.log)
-
-    def expect_lost(self) -> None:
-        """A proxy: it has told its owner that the root is lost."""
-        eventually(lambda: "served WARNING lost: " in self.log(), self.log)
 
     def _memory(self) -> int:
         return int(Path(f"/proc/{self.pid}/status").read_text().split("VmRSS:")[1].split()[0]) * 1024
