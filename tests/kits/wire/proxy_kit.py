@@ -144,15 +144,6 @@ def expect_requests(node: Node, name: str, count: int) -> None:
     eventually(lambda: node.requests(name) >= count, lambda: node.proxy.stats()["requests"])
 
 
-def assert_new_or_closed(reader: Raw) -> None:
-    """The answer to a GET is not what was there before; it may also be cut off, and is told nothing then."""
-    try:
-        answer = reader.receive_text()
-    except wire.Closed as closed:
-        answer = closed.args[0]
-    assert answer in (b"new", b"")
-
-
 def silent(clients: Sequence[Raw]) -> bool:
     """None of them has been told anything, or was closed."""
     return not select.select([client.socket for client in clients], [], [], 0)[0]
