@@ -145,7 +145,7 @@ def test_arrivals_of_a_node_go_up_together(root: StoreServer) -> None:
             before = root.stats()["requests"]["arrive"]
             key = b"/barrier/%d" % turn
             for proxy, clients in ((one, mine), (two, theirs)):
-                with stopped([proxy.pid]):  # it finds the requests of all in one turn
+                with stopped(proxy.pid):  # it finds the requests of all in one turn
                     for client in clients:
                         client.send(wire.barrier(key, nodes * CLIENTS))
                 eventually(lambda before=before: root.stats()["requests"]["arrive"] > before, root.stats)

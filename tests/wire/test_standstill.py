@@ -48,7 +48,7 @@ def test_a_server_that_has_stood_still_gives_nobody_up() -> None:
         trunks = [
             keep(closing(attached(port, number, grace_ms=int(TTL * 1000)))) for number, port in enumerate(places, 1)
         ]
-        with stopped([one.pid, four.pid]):
+        with stopped(one.pid, four.pid):
             for each in speakers:
                 each.send(frame(8, KEEP_ALIVE))
             time.sleep(STILL)
@@ -83,7 +83,7 @@ def test_nobody_is_served_until_it_resumes() -> None:
         writer.do(set_(b"/old", b"step"))
         waiting.do(keyed(WAIT, [b"/gate"]))
         before = server.stats()
-        with stopped([server.pid]):
+        with stopped(server.pid):
             for each in readers:
                 each.send(get(b"/old"))
             writer.send(set_(b"/gate", b"") + get(b"/gate"))

@@ -50,7 +50,7 @@ def test_who_asks_after_all_have_written_finds_it(server: ServerProcess) -> None
                 for client in clients:  # a proxy holds them
                     assert client.ask(wire.get(KEYS[0]), 11) == wire.text(b"old")
             asked = [question(name, number) for number in range(CLIENTS)]
-            with stopped([server.pid]):
+            with stopped(server.pid):
                 for client, key in zip(clients, KEYS, strict=True):
                     client.send(wire.set_(key, b"new"))
                 for client, (request, _) in zip(clients, asked, strict=True):

@@ -12,7 +12,8 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,11 @@ from typing import Any
 from kits.eventually import eventually
 from kits.wire.wire_client import PATIENCE, Closed, Raw, add, get, i64, set_, text
 from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.testing.parts import stop
 
 MIB = 2**20
 PROXY = 0
 """Of threads: the server that is attacked is a proxy."""
-
 
 Files = frozenset[tuple[str, str]]
 
@@ -67,14 +68,13 @@ class ServerProcess:
         **limits: float,
     ) -> None:
         self.root = StoreServer("127.0.0.1", threads=1) if threads == PROXY and root is None else None
-        options: dict[str, Any] = {
-            "limits": {"handshake_seconds": 600.0, "stall_seconds": 600.0} | limits,
+        options = {
+            "root": self.root.port if self.root is not None else root,
             "proxy": {"grace": 2 * PATIENCE} | (proxy or {}),
+            "threads": threads,
+            "pause": pause,
+            "limits": {"handshake_seconds": 600.0, "stall_seconds": 600.0} | limits,
         }
-        if threads == PROXY:
-            options["root"] = self.root.port if self.root is not None else root
-        else:
-            options |= {"threads": threads, "pause": pause}
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the server
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).parent / "served.py"), json.dumps(options)],
@@ -86,23 +86,20 @@ class ServerProcess:
         self.pid = self._process.pid
         self._killed = False
         try:
-            self.port = int(self._line())
+            self.port = int(self.ask("port"))
         except BaseException:
             self.__exit__()
             raise
         self._before = self._memory()
 
-    def _line(self) -> str:
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        assert line, f"the server ended with {self._process.wait(PATIENCE)}:\n{self.log()}"
-        return line
-
     def ask(self, command: str) -> Any:
         """What it answers to one of its commands."""
         assert self._process.stdin
+        assert self._process.stdout
         print(command, file=self._process.stdin, flush=True)
-        return json.loads(self._line())
+        line = self._process.stdout.readline()
+        assert line, f"the server ended with {self._process.wait(PATIENCE)}:\n{self.log()}"
+        return json.loads(line)
 
     def stats(self) -> dict[str, Any]:
         statistics: dict[str, Any] = self.ask("stats")
@@ -225,28 +222,22 @@ class Bystanders(Rounds):
 @contextmanager
 def repeated(attack: Callable[[], object]) -> Iterator[Callable[[], int]]:
     """``attack`` again and again in a thread until the block ends; gives how often it was completed."""
-    done = 0
-    errors: list[BaseException] = []
-    stopping = threading.Event()
+    done, stopping = 0, threading.Event()
 
-    def run() -> None:
+    def run() -> int:
         nonlocal done
-        try:
-            while not stopping.is_set():
-                attack()
-                done += 1
-        except BaseException as error:
-            errors.append(error)
+        while not stopping.is_set():
+            attack()
+            done += 1
+        return done
 
-    thread = threading.Thread(target=run, name="attacker", daemon=True)
-    thread.start()
-    try:
-        yield lambda: done
-    finally:
-        stopping.set()
-        thread.join(PATIENCE)
-    assert not errors, errors
-    assert not thread.is_alive(), "the attacker is stuck"
+    with ThreadPoolExecutor(1) as pool:
+        attacker = pool.submit(run)
+        try:
+            yield lambda: attacker.result() if attacker.done() else done  # its error
+        finally:
+            stopping.set()
+        attacker.result(PATIENCE)
 
 
 class Crowd(list[Raw]):
@@ -264,10 +255,9 @@ def standing(port: int, *data: bytes, validated: bool = True, count: int = 1) ->
     """``count`` connections for each of ``data``, which have sent it and do nothing else."""
     crowd = Crowd()
     try:
-        for each in data:
-            for _ in range(count):
-                crowd.append(Raw(port, validated=validated))
-                crowd[-1].send(each)
+        for each in data * count:
+            crowd.append(Raw(port, validated=validated))
+            crowd[-1].send(each)
     except BaseException:
         crowd.__exit__()
         raise
@@ -275,18 +265,12 @@ def standing(port: int, *data: bytes, validated: bool = True, count: int = 1) ->
 
 
 @contextmanager
-def stopped(pids: Sequence[int]) -> Iterator[None]:
+def stopped(*pids: int) -> Iterator[None]:
     """All their threads, for the length of the block."""
     try:
         for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        eventually(lambda: all(_stands(pid) for pid in pids), lambda: pids)
+            stop(pid)
         yield
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
-
-
-def _stands(pid: int) -> bool:
-    states = [stat.read_text().rpartition(")")[2].split()[0] for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
-    return all(state in "Tt" for state in states)
