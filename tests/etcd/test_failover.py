@@ -12,7 +12,7 @@ import pytest
 from kits.etcd.etcd_kit import Cluster, Tls, Users, etcd
 from kits.etcd.failover_kit import PREFIX, Subject, home, lead
 from kits.eventually import eventually
-from kits.wire.coordination_kit import LONG, keys_of, opened
+from kits.wire.session_peers import LONG, keys_of, opened
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.backends.etcd.security import EtcdSecurity

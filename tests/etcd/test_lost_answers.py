@@ -12,7 +12,7 @@ from kits.etcd.etcd_kit import Cluster
 from kits.etcd.etcd_relay import HoldingRelay
 from kits.etcd.failover_kit import home, path_of
 from kits.eventually import eventually
-from kits.wire.coordination_kit import LONG, Losses, Recorder, opened
+from kits.wire.session_peers import LONG, Losses, Recorder, opened
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.coordination import KeyValue, Session

@@ -10,8 +10,8 @@ import pytest
 from kits.etcd.etcd_kit import Cluster, Member, etcd
 from kits.etcd.failover_kit import Subject, home
 from kits.eventually import eventually
-from kits.wire.coordination_kit import LONG, Losses, Recorder, client_of, leave, opened, stop
 from kits.wire.processes import read_line
+from kits.wire.session_peers import LONG, Losses, Recorder, client_of, leave, opened, stop
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.coordination import Event

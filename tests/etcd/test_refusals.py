@@ -9,7 +9,7 @@ import pytest
 from kits.etcd.etcd_kit import Cluster, Users, etcd
 from kits.etcd.failover_kit import Subject
 from kits.eventually import eventually
-from kits.wire.coordination_kit import LONG, Losses, opened
+from kits.wire.session_peers import LONG, Losses, opened
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.backends.etcd.security import ACCOUNT, EtcdSecurity

@@ -8,7 +8,7 @@ import pytest
 from kits.etcd.etcd_kit import Cluster
 from kits.etcd.etcd_relay import HoldingRelay
 from kits.eventually import eventually
-from kits.wire.coordination_kit import LONG, Recorder, keys_of, opened
+from kits.wire.session_peers import LONG, Recorder, keys_of, opened
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.coordination import Session

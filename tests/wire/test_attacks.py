@@ -16,7 +16,7 @@ import pytest
 from kits.eventually import eventually
 from kits.wire import proof_kit as proofs
 from kits.wire import wire_client as wire
-from kits.wire.attack_kit import MIB, Bystanders, ServerProcess, repeated, standing, stopped
+from kits.wire.attack_kit import MIB, ServerProcess, Workers, repeated, standing, stopped
 from kits.wire.proof_kit import MINE, RUN, Client
 from kits.wire.wire_client import PATIENCE, Raw, i64, op, text, u64
 
@@ -74,7 +74,7 @@ def offend(port: int, data: bytes) -> bytes:
 
 
 def test_what_breaks_a_limit_is_refused_before_it_arrives(server: ServerProcess) -> None:
-    with Bystanders(server.port) as bystanders:
+    with Workers(server.port) as bystanders:
         for reason, requests in OFFENCES.items():
             for request in requests:
                 assert offend(server.port, request) == b"", (reason, request[:40])
@@ -91,7 +91,7 @@ def test_what_breaks_a_limit_is_refused_before_it_arrives(server: ServerProcess)
 
 def test_nobody_waits_for_what_is_half_sent(server: ServerProcess) -> None:
     with (
-        Bystanders(server.port) as bystanders,
+        Workers(server.port) as bystanders,
         standing(server.port, *HALF_A_REQUEST, count=4) as halves,
         standing(server.port, b"", wire.validate()[:4], validated=False, count=4),
     ):
@@ -111,7 +111,7 @@ def test_random_bytes_hurt_nobody(server: ServerProcess) -> None:
             first = source.randrange(19) if validated else source.randrange(1, 0xF7)
             client.send(bytes([first]) + source.randbytes(source.choice([1, 8, 9, 30, 5000, 70_000])))
 
-    with Bystanders(server.port) as bystanders, repeated(attack) as done:
+    with Workers(server.port) as bystanders, repeated(attack) as done:
         while done() < 150:
             bystanders.advance(5)
 
@@ -148,7 +148,7 @@ def is_open(connection: socket.socket) -> bool:
 def test_the_oldest_that_says_nothing_makes_room(threads: int) -> None:
     with (
         ServerProcess(threads=threads, pending_connections=20) as server,
-        Bystanders(server.port) as bystanders,
+        Workers(server.port) as bystanders,
         ExitStack() as held,
     ):
         crowd: list[socket.socket] = []

@@ -64,7 +64,7 @@ def test_same_programs_same_bytes(server_of, program):
 @example(program=OWN_WAIT)
 def test_same_bytes_through_proxies(server_of, program):
     """As one store, but that nodes take turns at a queue."""
-    for kind in ("proxy", "proxies", "tiers"):
+    for kind in ("proxies", "tiers"):
         compare(server_of(kind), program)
 
 

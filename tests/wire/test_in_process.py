@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from kits.eventually import eventually
-from kits.wire.attack_kit import Bystanders
+from kits.wire.attack_kit import Workers
 from kits.wire.processes import outputs, read_line, say, spawned
 from kits.wire.wire_client import PATIENCE, WAIT, Raw, keyed, multi_set
 
@@ -100,7 +100,7 @@ def test_forked_children_leave_the_server_alone_and_keep_nothing_open() -> None:
         waiting, leaving, bad = Raw(other), [Raw(port) for _ in range(10)], Raw(port)
         waiting.do(keyed(WAIT, [b"/never"]))
         assert ask(process, "") == "forked"
-        with Bystanders(port) as bystanders:
+        with Workers(port, clients=8) as bystanders:
             bystanders.advance(5)
             for client in leaving:
                 client.close()

@@ -4,6 +4,7 @@ ports of their own, and the workers' stores of a job on the ports of a range in 
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import re
 import socket
@@ -116,6 +117,14 @@ def test_an_address_that_is_not_ours_is_refused(host: str) -> None:
         StoreServer(host)
     assert caught.value.remedy
     expect_no_more_files(before)
+
+
+def test_a_server_that_is_dropped_is_closed() -> None:
+    server = StoreServer(HERE, threads=2)
+    with Raw(server.port) as client:
+        del server
+        gc.collect()
+        assert client.until_close() == b""
 
 
 def test_one_of_two_that_listen_at_the_same_moment_serves() -> None:

@@ -12,7 +12,7 @@ import pytest
 from kits.eventually import eventually
 from kits.wire import trunk_peer as trunk
 from kits.wire import wire_client as wire
-from kits.wire.attack_kit import MIB, Bystanders, ServerProcess
+from kits.wire.attack_kit import MIB, ServerProcess, Workers
 from kits.wire.proxy_kit import Node, advance, trunks
 from kits.wire.session_peers import answering
 from kits.wire.trunk_peer import ERROR, FORWARD, OK, answer, attach, attached, frame, framed, text
@@ -56,7 +56,7 @@ def names(root: ServerProcess) -> list[str]:
     return [trunk["name"] for trunk in trunks(root.stats())]
 
 
-def test_a_root_refuses_nonsense_of_a_proxy(root: ServerProcess, others: list[Bystanders]) -> None:
+def test_a_root_refuses_nonsense_of_a_proxy(root: ServerProcess, others: list[Workers]) -> None:
     for token, nonsense in enumerate(NONSENSE, 1):
         with attached(root.port, token) as client:
             client.send(nonsense)
@@ -70,7 +70,7 @@ def test_a_root_refuses_nonsense_of_a_proxy(root: ServerProcess, others: list[By
 
 
 def test_a_root_refuses_an_attach_that_is_wrong_and_operations_without_one(
-    root: ServerProcess, others: list[Bystanders]
+    root: ServerProcess, others: list[Workers]
 ) -> None:
     for wrong in (b"", bytes(4), struct.pack("<QQIB", 1, 0, 2000, 0x80) + text(b"x"), attach(1)[9:] + b"rest"):
         with framed(root.port) as client:
@@ -85,7 +85,7 @@ def test_a_root_refuses_an_attach_that_is_wrong_and_operations_without_one(
     assert [name for name in names(root) if name != "by hand"] == ["other"]
 
 
-def test_who_takes_over_a_trunk_ends_the_one_before(root: ServerProcess, others: list[Bystanders]) -> None:
+def test_who_takes_over_a_trunk_ends_the_one_before(root: ServerProcess, others: list[Workers]) -> None:
     """As a proxy does that has noticed a break before its root; and a stranger would have to know the token."""
     with attached(root.port, 77, grace_ms=60_000) as first, framed(root.port) as second:
         first.send(frame(2, FORWARD, wire.add(KEY, 1)))

@@ -8,10 +8,10 @@ import signal
 import pytest
 from kits.eventually import eventually
 from kits.wire import wire_client as wire
-from kits.wire.attack_kit import PROXY, Bystanders, ServerProcess
-from kits.wire.coordination_kit import stop
+from kits.wire.attack_kit import PROXY, ServerProcess, Workers
 from kits.wire.proxy_kit import FOREVER, Node, advance, crowd, trunks
 from kits.wire.relay import Relay
+from kits.wire.session_peers import stop
 
 from rdzv_plugins.kvstore.native.server import StoreServer
 
@@ -45,7 +45,7 @@ def expect_cut_off(node: Node, *clients: wire.Raw) -> None:
     [("break_", 2.0, ""), ("stall", 2.0, ""), ("refuse", FOREVER, "refuses")],  # who is refused does not wait
 )
 def test_a_root_that_is_cut_off_is_lost(
-    root: StoreServer, others: list[Bystanders], how: str, grace: float, word: str
+    root: StoreServer, others: list[Workers], how: str, grace: float, word: str
 ) -> None:
     with Relay(root.port) as relay, Node(relay.port, grace=grace) as node, crowd(node.port, 2) as (waiting, idle):
         waiting.do(wire.keyed(wire.WAIT, [KEY]) + wire.barrier(b"/barrier", 9))
@@ -61,7 +61,7 @@ def test_a_root_that_is_cut_off_is_lost(
             expect_cut_off(node)
 
 
-def test_a_root_that_has_begun_anew_is_another(root: StoreServer, others: list[Bystanders]) -> None:
+def test_a_root_that_has_begun_anew_is_another(root: StoreServer, others: list[Workers]) -> None:
     """At the same address, and it does not know the proxy: what that has kept is worth nothing."""
     first = StoreServer("127.0.0.1")
     with Relay(first.port) as relay, Node(relay.port, grace=FOREVER) as node, crowd(node.port, 1) as (client,):
@@ -89,7 +89,7 @@ def hold(proxy: ServerProcess, writer: wire.Raw, value: bytes) -> None:
     eventually(kept, proxy.stats)
 
 
-def test_proxy_killed(root: StoreServer, others: list[Bystanders]) -> None:
+def test_proxy_killed(root: StoreServer, others: list[Workers]) -> None:
     """It holds a value, waits for a key and for a barrier: its root forgets all that after its grace."""
     options = {"name": "killed", "grace": 4.0}
     with ServerProcess(threads=PROXY, root=root.port, proxy=options) as proxy, wire.Raw(root.port) as writer:
@@ -120,7 +120,7 @@ def told_or_cut_off(reader: wire.Raw) -> bytes:
 
 
 @pytest.mark.parametrize("tiers", [1, 2])
-def test_frozen_proxy(root: StoreServer, others: list[Bystanders], tiers: int) -> None:
+def test_frozen_proxy(root: StoreServer, others: list[Workers], tiers: int) -> None:
     """It holds a value that another writes, and does not answer. The writer goes on when the grace is over; when the
     proxy is awake again, it gives nobody the old value, and is cut off."""
     with (

@@ -8,18 +8,16 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from kits.eventually import eventually
 from kits.wire import proof_kit as proofs
 from kits.wire import wire_client as wire
-from kits.wire.coordination_kit import keys_of
-from kits.wire.other_user import NOBODY, asked
+from kits.wire.attack_kit import Workers
 from kits.wire.proof_kit import KEY, MINE, OTHER, RUN
-from kits.wire.proxy_kit import Node, Workers
+from kits.wire.proxy_kit import Node
 from kits.wire.relay import Relay
-from kits.wire.session_peers import answering
+from kits.wire.session_peers import answering, keys_of
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, RunIdMismatch
@@ -205,17 +203,3 @@ def test_several_tokens_each_with_runs_of_its_own() -> None:
         with pytest.raises(AccessRefused, match="does not accept"):
             opened(server, a, "team-b")
         assert keys_of(session)["key"] == b"value", "who is there stays"
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="to be another user")
-def test_workers_are_processes_of_this_very_user(guarded: StoreServer, open_to_all: Path) -> None:
-    with Node(guarded.port, token=MINE, run_id=RUN) as node:
-        port = ("127.0.0.1", node.proxy.listen(admit="user"))
-        paths = (str(open_to_all / "store"), f"@rdzv-test{open_to_all}")
-        for path in paths:
-            node.proxy.listen_unix(path, admit="user")
-        os.chmod(paths[0], 0o777)
-        for where in (port, *paths):
-            assert asked(where) == wire.pong(7)
-            assert asked(where, NOBODY) in (b"", "ConnectionResetError", "BrokenPipeError")
-        assert node.proxy.stats()["refused"] == {"foreign user": 3}

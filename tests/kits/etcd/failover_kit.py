@@ -14,7 +14,7 @@ import pytest
 
 from kits.etcd.etcd_kit import Cluster, Member
 from kits.eventually import eventually
-from kits.wire.coordination_kit import LONG, Losses, Recorder, keys_of, opened
+from kits.wire.session_peers import LONG, Losses, Recorder, keys_of, opened
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
 

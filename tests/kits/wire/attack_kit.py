@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from kits.eventually import eventually
-from kits.wire.wire_client import PATIENCE, Closed, Raw, add, get, i64, set_, text
+from kits.wire import wire_client as wire
+from kits.wire.wire_client import PATIENCE, Closed, Raw
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.testing.parts import stop
 
@@ -142,29 +143,27 @@ class ServerProcess:
         assert code == 0 or self._killed, f"the server ended with {code}:\n{log}"
 
 
-class Rounds:
-    """Clients that go on in a thread, round after round, and check every answer: see ``round``."""
+class Workers:
+    """Clients that do in a thread, round after round, all that changes something, each with keys of its own.
 
-    ends = False
-    """The server may end the connections, which is no disturbance."""
+    Every answer is checked: nothing may be lost, done twice or out of order.
+    """
 
-    def __init__(self, port: int, clients: int) -> None:
+    def __init__(self, port: int, clients: int = 3, name: bytes = b"") -> None:
         self.clients = [Raw(port) for _ in range(clients)]
         self.rounds = 0
         """How often every client has been answered."""
+        self._name = name or uuid.uuid4().hex.encode()
         self._changed = threading.Condition()
-        self._stopping = False
+        self._stopping = self._ended = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def round(self) -> None:
-        raise NotImplementedError
 
     def _run(self) -> None:
         error = None
         while not (error or self._stopping):
             try:
-                self.round()
+                self._round()
             except (Closed, OSError, AssertionError) as caught:
                 error = caught
             with self._changed:
@@ -185,11 +184,11 @@ class Rounds:
         with self._changed:
             self._changed.wait_for(lambda: self._error, PATIENCE)
         assert isinstance(self._error, Closed), self._error
-        self.ends = True
+        self._ended = True
         for client in self.clients:
             client.until_close()
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Workers:
         self._thread.start()
         return self
 
@@ -198,25 +197,54 @@ class Rounds:
         self._thread.join(PATIENCE)
         for client in self.clients:
             client.close()
-        if kind is None and not (self.ends and isinstance(self._error, Closed)):
+        if kind is None and not self._ended:
             assert self._error is None, f"a bystander was disturbed: {self._error!r}"
 
-
-class Bystanders(Rounds):
-    """They set, get and add. One thread asks one client after the other, so none of them can be left behind."""
-
-    def __init__(self, port: int, clients: int = 8, value: bytes = b"value") -> None:
-        super().__init__(port, clients)
-        self._value = value
-        self._name = uuid.uuid4().bytes
-
-    def round(self) -> None:
+    def _round(self) -> None:
         for number, client in enumerate(self.clients):
-            key, value = b"/%s/%d" % (self._name, number), b"%d " % self.rounds + self._value
-            answer = client.ask(set_(key, value) + get(key), 8 + len(value))
-            assert answer == text(value), (answer[:99], value[:99])
-            assert client.ask(add(key + b"/count", 1), 8) == i64(self.rounds + 1)
+            client.send(self._request(number))
+        for number, client in enumerate(self.clients):
+            self._check(number, client)
         time.sleep(0.002)  # they are there to be disturbed, not to take a processor for as long as a test waits
+
+    def _key(self, number: int, what: bytes) -> bytes:
+        return b"/%s/%d/%s" % (self._name, number, what)
+
+    def _request(self, number: int) -> bytes:
+        turn = self.rounds
+        value, log, count, item, once = (self._key(number, each) for each in (b"v", b"log", b"n", b"q", b"once"))
+        return (
+            wire.set_(value, b"%d" % turn)
+            + wire.get(value)
+            + wire.add(count, 1)
+            + wire.append(log, b"%d," % (turn % 10))
+            + wire.queue_push(item, b"%d.1" % turn)
+            + wire.queue_push(item, b"%d.2" % turn)
+            + wire.queue_pop(item)
+            + wire.compare_set(once, b"%d" % turn if turn else b"", b"%d" % (turn + 1))
+            + wire.multi_set([(value, b"m%d" % turn), (value + b"2", b"")])
+            + wire.keyed(wire.MULTI_GET, [value, log])
+            + wire.delete(value)
+            + wire.delete(value)
+            + wire.keyed(wire.CHECK, [value])
+            + wire.keyed(wire.WAIT, [log])
+            + wire.queue_pop(item)
+            + wire.barrier(self._key(number, b"barrier"), turn + 1)
+            + wire.add(self._key(0, b"all"), 1)
+        )
+
+    def _check(self, number: int, client: Raw) -> None:
+        turn = self.rounds
+        log = b"".join(b"%d," % (each % 10) for each in range(turn + 1))
+        text, i64 = client.receive_text, client.receive_i64
+        seen: list[object] = [text(), i64(), i64(), text(), text(), text(), text()]
+        seen += [i64(), i64(), client.receive(1), client.receive(1), i64(), text(), client.receive(1)]
+        assert seen == [
+            *(b"%d" % turn, turn + 1, 2, b"%d.1" % turn, b"%d" % (turn + 1), b"m%d" % turn, log),
+            *(1, 0, b"\1", wire.STOP_WAITING, 1, b"%d.2" % turn, wire.STOP_WAITING),
+        ], (number, turn, seen)
+        total, clients = i64(), len(self.clients)  # in any order among the clients
+        assert turn * clients < total <= (turn + 1) * clients, (total, turn)
 
 
 @contextmanager

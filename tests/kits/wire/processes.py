@@ -6,9 +6,8 @@ import itertools
 import os
 import select
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 from kits import TESTS
 
@@ -41,14 +40,6 @@ def spawned(
         for process in processes:
             with process:  # closes the pipes
                 process.wait(60)
-
-
-def started(
-    script: str, arguments: Sequence[Sequence[object]], environments: Sequence[dict[str, str]] = (), **shared: str
-) -> AbstractContextManager[list[subprocess.Popen[str]]]:
-    """One process of a script in ``workers`` for each list of arguments."""
-    commands = [[sys.executable, SCRIPTS / script, *each] for each in arguments]
-    return spawned(commands, environments, **shared)
 
 
 def read_line(process: subprocess.Popen[str]) -> str:
