@@ -8,17 +8,16 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
 from kits.eventually import eventually
-from kits.wire.attack_kit import Workers
+from kits.wire.attack_kit import Workers, repeated
 from kits.wire.processes import outputs, read_line, say, spawned
-from kits.wire.wire_client import PATIENCE, WAIT, Raw, keyed, multi_set
+from kits.wire.wire_client import WAIT, Raw, keyed, multi_set
 
 from rdzv_plugins.kvstore.native.server import StoreServer
 
@@ -121,29 +120,6 @@ def test_forked_children_leave_the_server_alone_and_keep_nothing_open() -> None:
         assert outputs([process]) == [""]
 
 
-@contextmanager
-def python_that_only_runs_when_it_is_let() -> Iterator[Callable[[], int]]:
-    """A thread that counts as often as it gets the GIL; nobody has to give it up to it while running Python."""
-    count, stopping = 0, False
-
-    def run() -> None:
-        nonlocal count
-        while not stopping:
-            count += 1
-            time.sleep(0)  # gives it up
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1000)
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield lambda: count
-    finally:
-        stopping = True
-        sys.setswitchinterval(interval)
-        thread.join(PATIENCE)
-
-
 @pytest.mark.parametrize("call", ["stats", "wipe", "close_keyspace", "close"])
 def test_calls_that_may_block_release_the_gil(call: str) -> None:
     keys = [b"/key/%d" % number for number in range(20_000)]
@@ -162,5 +138,10 @@ def test_calls_that_may_block_release_the_gil(call: str) -> None:
             calls[call]()
             return count() > before
 
-    with python_that_only_runs_when_it_is_let() as count:
-        eventually(moved)  # waking up may take longer than the call
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)  # no thread has to give the GIL up to another while it runs Python
+    try:
+        with repeated(lambda: time.sleep(0)) as count:  # which gives it up: it goes on when it gets it
+            eventually(moved)  # waking up may take longer than the call
+    finally:
+        sys.setswitchinterval(interval)
