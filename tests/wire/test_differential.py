@@ -72,9 +72,8 @@ def test_same_bytes_through_proxies(server_of, program):
 @settings(RANDOM, max_examples=350)
 @given(program=programs())
 def test_many_programs(server_of, program):
-    """They have found who was pushed an item after it had gone, which took a server a moment too long to see."""
-    for kind in ("threads=1", "threads=4"):
-        compare(server_of(kind), program)
+    """Between threads: they have found an item that was pushed to who had gone, a moment before his loop saw it."""
+    compare(server_of("threads=4"), program)
 
 
 @pytest.mark.thorough
