@@ -22,18 +22,15 @@ from kits.wire import wire_client as wire
 
 @dataclass(frozen=True)
 class Operation:
-    """``end`` is infinite where nothing tells that it was done; ``result`` None where the wire has no answer.
-
-    Operations of one ``client`` took effect in the order in which they are listed; those of None in any.
-    """
+    """``result`` is None where the wire has no answer. A client's took effect in the order in which they are listed."""
 
     name: str
     arguments: tuple[bytes | int, ...]
     result: bytes | int | None
-    begin: float
-    end: float = math.inf
-    key: bytes = b""
-    client: int | None = None
+    begin: int
+    end: int
+    key: bytes
+    client: int
 
 
 State = bytes | None  # of a register; None: never set
@@ -75,14 +72,12 @@ def apply(state: State, operation: Operation) -> State:
 def linearizable(history: Iterable[Operation]) -> bool:
     """For operations of one key."""
     operations = sorted(history, key=lambda operation: operation.begin)
-    # what is not in here may never have happened
-    required = sum(1 << index for index, operation in enumerate(operations) if operation.end < math.inf)
     # Depth first: (which are done, state), and where to go on among those that may be next.
     done, state, position = 0, None, 0
     been: set[tuple[int, State]] = set()
     path: list[tuple[int, State, int]] = []
     while True:
-        if done & required == required:
+        if done == (1 << len(operations)) - 1:
             return True
         found = False
         for index in _next(operations, done):
@@ -108,7 +103,7 @@ def linearizable(history: Iterable[Operation]) -> bool:
 def _next(operations: list[Operation], done: int) -> list[int]:
     """Those that may come next: not done, begun before any other of those ended, their client's first. Ascending."""
     candidates = []
-    clients: set[int | None] = set()
+    clients = set()
     first_end = math.inf
     first_left = (~done & done + 1).bit_length() - 1
     for index in range(first_left, len(operations)):
@@ -116,7 +111,7 @@ def _next(operations: list[Operation], done: int) -> list[int]:
         if operation.begin > first_end:
             break
         if not done >> index & 1:
-            if operation.client is None or operation.client not in clients:
+            if operation.client not in clients:
                 candidates.append(index)
             clients.add(operation.client)
             first_end = min(first_end, operation.end)

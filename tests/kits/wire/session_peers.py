@@ -17,7 +17,6 @@ from kits.wire.processes import SCRIPTS, read_line, spawned
 from kits.wire.wire_client import PATIENCE
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
-from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.testing.parts import LONG, Losses, Recorder, keys, keys_of, opened, stop
 
 __all__ = ["LONG", "Losses", "Recorder", "client_of", "keys", "keys_of", "leave", "opened", "stop"]
@@ -56,8 +55,8 @@ HELLO = b"RDZV" + struct.pack("<I", 1)
 OPENED = struct.pack("<QQI", 1, 0, 9) + b"127.0.0.1\1"
 
 
-def at(port: int, run: str = "run", host: str = "127.0.0.1", server: StoreServer | None = None) -> NativeCoordination:
-    return NativeCoordination(Endpoint(host, port), run, name="parallel", server=server, who="the store")
+def at(port: int, run: str = "run", host: str = "127.0.0.1") -> NativeCoordination:
+    return NativeCoordination(Endpoint(host, port), run, name="parallel", who="the store")
 
 
 def session_at(port: int, ttl: float = LONG, losses: Losses | None = None) -> NativeSession:
