@@ -9,9 +9,8 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from types import MappingProxyType
 
 from kits.wire.processes import SCRIPTS, read_line, spawned
 from kits.wire.wire_client import PATIENCE
@@ -24,21 +23,12 @@ __all__ = ["LONG", "Losses", "Recorder", "client_of", "keys", "keys_of", "leave"
 
 @contextmanager
 def client_of(
-    endpoints: Sequence[Endpoint],
-    key: str,
-    ttl: float,
-    *,
-    kind: str = "native",
-    run: str = "run",
-    child: str = "",
-    environment: Mapping[str, str] = MappingProxyType({}),
-    **more: object,
+    endpoints: Sequence[Endpoint], key: str, ttl: float, *, kind: str = "native", child: str = ""
 ) -> Iterator[subprocess.Popen[str]]:
-    """A process with a session that has written ``key`` as ephemeral. ``more``: arguments of its backend."""
-    options = {"kind": kind, "endpoints": [(each.host, each.port) for each in endpoints], "run": run, "more": more}
+    """A process with a session of run ``run`` that has written ``key`` as ephemeral."""
+    options = {"kind": kind, "endpoints": [(each.host, each.port) for each in endpoints]}
     options |= {"key": key, "ttl": ttl, "child": child}
-    command = [sys.executable, SCRIPTS / "session_client.py", json.dumps(options)]
-    with spawned([command], [dict(environment)]) as (process,):
+    with spawned([[sys.executable, SCRIPTS / "session_client.py", json.dumps(options)]]) as (process,):
         line = read_line(process)
         assert line == "ready\n", line + (process.communicate(timeout=PATIENCE)[0] if process.stdout else "")
         yield process
