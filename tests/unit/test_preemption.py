@@ -275,14 +275,15 @@ def test_who_is_not_heard_of_may_be_saving_still_and_is_told_again() -> None:
     job.deaf = {"agree": 2}
     job.lead(lambda: job.knows)
     assert job.knows == job.agreed == 6
+    saving = Job(4, 5, 5)
 
     def over() -> bool:
-        if job.does("over") and not job.saved:
-            job.deaf["tell"], job.saved = 8, True  # on the two that answer
-        return job.is_over()
+        if saving.does("over") and not saving.saved:
+            saving.deaf["tell"], saving.saved = 8, True  # on the two that answer
+        return saving.is_over()
 
-    job.lead(over)
-    assert job.deaf["tell"] == 0, "it was waited for"
+    saving.lead(over)
+    assert saving.deaf["tell"] == 0, "it was waited for"
 
 
 def test_a_lost_question_is_not_the_end_of_it() -> None:
