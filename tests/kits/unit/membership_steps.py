@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -276,19 +274,3 @@ def working(low: int, high: int, *members: Member, **rules: int) -> Leader:
     leader.hear(*members)
     leader.complete()
     return leader
-
-
-def largest(nodes: Iterable[Member], rules: Rules) -> int:
-    """The size of the largest round of these nodes, found by trying: at the least, whoever of a rank is in it."""
-    claims: dict[int | str, list[str]] = {}
-    for each in nodes:
-        claims.setdefault(each.node_id if each.node_rank is None else each.node_rank, []).append(each.domain)
-    return min(_of_counts(Counter(domains).values(), rules) for domains in itertools.product(*claims.values()))
-
-
-def _of_counts(counts: Iterable[int], rules: Rules) -> int:
-    sizes = {0}
-    for count in counts:
-        some = (0, *range(rules.min_per_domain, count + 1))
-        sizes = {size + more for size in sizes for more in some if size + more <= rules.max_nodes}
-    return max(size for size in sizes if size % rules.node_unit == 0)
