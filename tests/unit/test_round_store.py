@@ -13,7 +13,7 @@ from torch.distributed.elastic.rendezvous import api
 from rdzv_launcher.run.agent.round_store import appear, is_graceful_exit, is_lost, is_timeout
 from rdzv_plugins import errors
 from rdzv_plugins.kvstore.native.server import StoreServer
-from rdzv_plugins.runtime import SYSTEM, Runtime
+from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.torch_types import as_torch
 
 
@@ -75,12 +75,6 @@ class Failing:
         raise self.error
 
 
-@pytest.mark.parametrize("error", [RuntimeError("the server objects"), NotImplementedError("no")])
-def test_an_error_before_the_time_is_over_is_raised(error: Exception) -> None:
-    with pytest.raises(type(error), match=str(error)):
-        appear(Failing(error), ["never"], 60.0, SYSTEM)  # type: ignore[arg-type]
-
-
 def test_a_wait_that_ends_early_takes_its_time_nevertheless() -> None:
     """A loop over it would spin."""
     slept: list[float] = []
@@ -90,6 +84,8 @@ def test_a_wait_that_ends_early_takes_its_time_nevertheless() -> None:
     store = Failing(errors.StoreTimeout("it is over"))
     assert not appear(store, ["never"], 30.0, runtime)  # type: ignore[arg-type]
     assert (sum(slept), store.waits) == (30.0, 1)
+    with pytest.raises(RuntimeError, match="the server objects"):  # an error is none
+        appear(Failing(RuntimeError("the server objects")), ["never"], 30.0, runtime)  # type: ignore[arg-type]
 
 
 def test_a_graceful_exit_is_known_by_its_name() -> None:
