@@ -88,11 +88,6 @@ def test_methods_are_torchs_with_their_parameters(interface, cls):
     assert {name: parameters(cls, name) for name in names} == {name: parameters(torchs, name) for name in names}
 
 
-def test_nothing_is_required_but_what_torch_requires():
-    assert RendezvousHandler.__abstractmethods__ == OF_TORCH[RendezvousHandler][1]
-    assert {name for name in vars(RendezvousBackend) if name[0] != "_"} == OF_TORCH[RendezvousBackend][1]
-
-
 @pytest.mark.parametrize("cls", [StaticHandler, ElasticHandler, FreshDynamicHandler])
 def test_our_handlers_keep_to_the_parameters_of_what_is_optional(cls):
     methods = [name for name in OPTIONAL if callable(vars(RendezvousHandler)[name])]

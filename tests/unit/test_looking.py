@@ -51,9 +51,9 @@ def raises(request: Request, timeout: float) -> str:
     raise OSError("a fault of the plug-in")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For those who have an answer to wait for."""
+    """There is an answer to wait for."""
     monkeypatch.setattr("rdzv_plugins.assemble.recognition._ANSWER_S", 60.0)
 
 
@@ -65,7 +65,6 @@ def hang() -> Iterator[Callable[[Request, float], str]]:
     over.set()
 
 
-@pytest.mark.usefixtures("patient")
 def test_the_one_that_knows_it_is_found_whatever_the_others_do(hang: Callable[[Request, float], str]) -> None:
     entries = [entry("a", recognise=hang), entry("b", recognise=raises), entry("c"), entry("d", recognise=says(""))]
     mine = entry("mine", recognise=says("the rendezvous of run 'a' by mine"))
@@ -74,7 +73,6 @@ def test_the_one_that_knows_it_is_found_whatever_the_others_do(hang: Callable[[R
     assert (found.entry, found.what) == (mine, "the rendezvous of run 'a' by mine")
 
 
-@pytest.mark.usefixtures("patient")
 def test_a_node_asks_the_others_and_not_its_own() -> None:
     asked: list[Request] = []
     answers: list[str] = []
@@ -160,7 +158,6 @@ def test_a_coordination_service_needs_no_status_of_its_own() -> None:
         look(mine, dataclasses.replace(REQUEST, run_id="none", given=frozenset()), T)
 
 
-@pytest.mark.usefixtures("patient")
 def test_a_store_under_tls_is_asked_by_those_who_speak_it_and_warns_of_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

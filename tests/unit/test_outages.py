@@ -61,15 +61,6 @@ def service() -> Service:
 
 
 @pytest.mark.parametrize("takes", [0.0, 0.1])
-def test_what_is_not_done_is_asked_again_until_it_is(service: Service, takes: float) -> None:
-    service.takes, service.well = takes, 1007.0
-    assert service.outage.insist(SESSION, service.ask) == "done"
-    assert not service.outage.lasts
-    assert service.told == [True, False], "others hear of it, and of its end"
-    assert service.gave_up == []
-
-
-@pytest.mark.parametrize("takes", [0.0, 0.1])
 def test_a_service_that_does_nothing_for_all_of_an_outage_is_given_up(service: Service, takes: float) -> None:
     service.takes, service.well = takes, 9999.0
     with pytest.raises(ConnectionLost):
@@ -77,17 +68,6 @@ def test_a_service_that_does_nothing_for_all_of_an_outage_is_given_up(service: S
     [(at, why)] = service.gave_up
     assert 1010 <= at <= 1011
     assert why == ("it is full" if takes else "no answer")
-
-
-def test_who_notices_later_goes_on_with_the_same_count(service: Service) -> None:
-    """Whoever asks, and whether a session was lost in between: nobody begins anew."""
-    service.well = 9999.0
-    assert not service.outage.note(TimeoutError("a question"), 1000.0, 4.0)
-    service.seconds = 1006.0
-    service.outage.begin(service.seconds)  # its session is lost
-    with pytest.raises(ConnectionLost):
-        service.outage.insist(SESSION, service.ask)
-    assert 1010 <= service.gave_up[0][0] <= 1011
 
 
 def test_an_outage_that_is_over_does_not_count_in_the_next(service: Service) -> None:

@@ -44,10 +44,6 @@ ASKED, ANSWERED = Probe(1, 4), Probe(1, 4, answered=True)
                 ("b", 0, 2, Probe(2, 4, answered=True)),
             ],
         ),
-        # a second question of the same number is the same probe
-        (None, "ab", [("a", 1, 0, ASKED), ("b", 1, 0, None)]),
-        # there is none when the round is over
-        (None, "", [("a", 1, 0, None)]),
         # one that another leader has begun is begun again, unless it was answered
         (ASKED, "ab", [("a", 1, 1, ASKED), ("b", 0, 1, ANSWERED)]),
         (ANSWERED, "ab", [("a", 1, 1, None), ("a", 2, 1, Probe(2, 4))]),
