@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from kits.eventually import eventually
+from msgspec.structs import replace
 
 from rdzv_plugins import Backend
 from rdzv_plugins.assemble.create import create_rendezvous
-from rdzv_plugins.clock import now
 from rdzv_plugins.elastic.endpoint_options import EndpointOptions, meeting_places, validate
 from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.joining import Joining
@@ -34,7 +34,6 @@ from rdzv_plugins.elastic.places.sight import Sight, choose, is_better
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import (
     ConnectionLost,
-    EndpointUnreachable,
     RunIdMismatch,
     SettingsDiffer,
     UsageError,
@@ -281,139 +280,104 @@ def test_first_round_of_another_list_is_none_of_this_one(said: str):
     assert read_born(say_born(1, "abc").encode(), "abc") == (1, "")
 
 
-class Sessions:
-    """A link whose session takes down what is said."""
+class Carried:
+    """What a node that has reached these rounds carries, its way into a round, and what it is told and says."""
 
-    def __init__(self) -> None:
+    def __init__(self, *rounds: Assignment) -> None:
         self.said: list[dict[str, Any]] = []
         self.session: Any = SimpleNamespace(ttl=5.0, put=lambda items, **_: self.said.append(items))
         self.outage = Outage("r", 60.0, lambda: True, lambda _: None, lambda _: None, SYSTEM)
+        self.places = SimpleNamespace(at=0, left_gone=False, carried_by=lambda _: None)
+        seats = tuple(seat_of(place, complete=False) for place in rounds)
+        member = Member("a", "a", "a", 1, "10.0.0.1", "", 1, seats=seats)
+        self.myself = Myself(member, self, SYSTEM)  # type: ignore[arg-type]
+        self.carrying = Carrying(self.places, self.myself, OwnPort(None, SYSTEM))  # type: ignore[arg-type]
+        self.carrying.settled()
+        self.told: Any = SimpleNamespace(round=Round(), has_leader=True, newest=0, list=lambda *_, **__: ([], 0))
+        contact: Any = SimpleNamespace(session=self.told, opened=0)
+        self.own = OwnRound(self.told, contact, self.myself)
+        request = Request("parallel", "r", "a,b", min_nodes=1, max_nodes=5, nproc_per_node=1)
+        store: Any = SimpleNamespace(patience=5.0, close=lambda _: None, attempt=None)
+        node = NodeContext(request, ElasticOptions(), self.told, contact, self.myself, self.own, store, SYSTEM)
+        self.joining = Joining(node, None, None, None, self.carrying)  # type: ignore[arg-type]
 
+    @property
+    def me(self) -> Member:
+        return self.myself.me
 
-def carrying_of(*rounds: Assignment) -> tuple[Carrying, Myself, Sessions, SimpleNamespace]:
-    """A node that has reached these."""
-    places, link = SimpleNamespace(at=0, left_gone=False, carried_by=lambda _: None), Sessions()
-    seats = tuple(seat_of(place, complete=False) for place in rounds)
-    myself = Myself(Member("a", "a", "a", 1, "10.0.0.1", "", 1, seats=seats), link, SYSTEM)  # type: ignore[arg-type]
-    carrying = Carrying(places, myself, OwnPort(None, SYSTEM))  # type: ignore[arg-type]
-    carrying.settled()
-    return carrying, myself, link, places
+    def hears(self, declared: Round) -> Assignment | None:
+        """Of its place in round 6, which it has reached, and of the round that was declared. Returns where it is."""
+        self.told.assignment, self.told.round = PLACE, declared
+        self.myself.change(reached=6)
+        return self.joining._step(self.told)
+
+    def seats(self) -> list[tuple[int, bool]]:
+        return [(seat.round, seat.complete) for seat in self.me.seats]
 
 
 PLACE = Assignment(6, 0, 3, "a", master_addr="10.0.0.2", master_port=4000, begun="here")
+COMPLETE = Round(6, "complete", 3, master_addr="10.0.0.2", master_port=4000, begun="here", server=2)
 
 
 @pytest.mark.parametrize(
-    ("declared", "mine"),
+    "other",
     [
-        (Round(6, "complete", 3, master_addr="10.0.0.2", master_port=4000, begun="here"), True),
-        (Round(6, "complete", 3, master_addr="10.0.0.2", master_port=4001, begun="here"), False),
-        (Round(6, "complete", 3, master_addr="10.0.0.3", master_port=4000, begun="here"), False),
-        (Round(6, "complete", 3, master_addr="10.0.0.2", master_port=4000, begun="there"), False),
-        (Round(6, "over", 3, "another one was begun"), False),
+        {"master_port": 4001},
+        {"master_addr": "10.0.0.3"},
+        {"begun": "there"},
+        {"state": "over", "reason": "another one"},
     ],
 )
-def test_round_was_complete_only_if_that_one_was_declared(declared: Round, mine: bool):
+def test_round_was_complete_only_if_that_one_was_declared(other: dict[str, Any]):
     before = Assignment(5, 0, 5, "a", master_addr="10.0.0.2", master_port=4000, begun="once")
-    carrying, myself, _, _ = carrying_of(before, PLACE)
-    joining, own, told = joining_of(carrying, myself)
-    told.assignment, told.round = PLACE, declared
-    myself.change(reached=6)
-    place = joining._step(told)
-    seats = [(seat.round, seat.complete) for seat in myself.me.seats]
-    assert seats == ([(6, True)] if mine else [(5, False), (6, False)]), "undecided ones bind"
-    assert (place == PLACE) is mine
-    assert own.number == (0 if declared.state == "complete" and not mine else 6)
+    job = Carried(before, PLACE)
+    assert job.hears(replace(COMPLETE, **other)) != PLACE
+    assert job.seats() == [(5, False), (6, False)], "undecided ones bind"
+    assert job.own.number == (6 if "state" in other else 0)
+    job = Carried(before, PLACE)
+    assert (job.hears(COMPLETE), job.seats(), job.own.number) == (PLACE, [(6, True)], 6)
 
 
-@pytest.mark.parametrize("came_back", [False, True])
-def test_node_that_has_reached_another_round_since_does_not_go_on_in_the_one_before(came_back: bool):
+def test_node_that_has_reached_another_round_since_does_not_go_on_in_the_one_before():
     """It has come back before anybody has heard that it went; the other one may have been complete."""
     since = Assignment(7, 1, 2, "a", master_addr="10.0.0.3", master_port=4000, begun="there")
-    carrying, myself, link, _ = carrying_of(PLACE, *[since] * came_back)
-    joining, _, told = joining_of(carrying, myself)
-    told.assignment, told.round = PLACE, Round(6, "complete", 3, "", "", "10.0.0.2", 4000, "here")
-    myself.change(reached=6)
-    assert joining._step(told) == (None if came_back else PLACE)
-    assert [(seat.round, seat.complete) for seat in myself.me.seats] == [(6, True), (7, False)][: 1 + came_back]
-    assert myself.me.after == (6 if came_back else 0)
-    assert len(link.said) == came_back, "the others are told that it does not"
+    job = Carried(PLACE, since)
+    assert job.hears(COMPLETE) is None
+    assert (job.seats(), job.me.after) == ([(6, True), (7, False)], 6)
+    assert len(job.said) == 1, "the others are told that it does not"
 
 
 @pytest.mark.parametrize("leaving", ["", "done", "lost"])
 def test_who_was_leaving_says_nothing_at_another_place(leaving: str):
     """Where it has said so its voice counts: it is not to count at two."""
-    _, myself, link, places = found = carrying_of(PLACE)
-    myself.say_once(5.0, leaving=leaving, store=(6, "10.0.0.2", 4000))
-    assert len(link.said) == 1
-    places.at = 1
-    found[0].settled()
-    myself.say(address="10.0.0.9", known=6)
-    myself.say_once(5.0, leaving="lost")
-    assert len(link.said) == (1 if leaving else 3)
-    assert myself.me.store is None, "a round of that number is another one here"
+    job = Carried(PLACE)
+    job.myself.say_once(5.0, leaving=leaving, store=(6, "10.0.0.2", 4000))
+    assert len(job.said) == 1
+    job.places.at = 1
+    job.carrying.settled()
+    job.myself.say(address="10.0.0.9", known=6)
+    job.myself.say_once(5.0, leaving="lost")
+    assert len(job.said) == (1 if leaving else 3)
+    assert job.me.store is None, "a round of that number is another one here"
 
 
 @pytest.mark.parametrize("proved", [False, True])
 def test_who_moves_says_which_node_served_what_it_has_left(proved: bool):
-    carrying, myself, _, places = carrying_of(PLACE)
-    carrying.complete(PLACE, Round(6, "complete", 3, "", "", "10.0.0.2", 4000, "here", server=2))
-    carrying.settled()
-    assert (myself.me.server, myself.me.gone) == (-1, -1)
-    places.at, places.left_gone = 1, proved
-    carrying.settled()
-    assert (myself.me.server, myself.me.gone) == (2, 2 if proved else -1)
-    carrying.complete(PLACE, Round(7, "complete", 2, "", "", "10.0.0.3", 4000, "there", server=0))
-    assert (myself.me.server, myself.me.gone) == (-1, -1)
+    job = Carried(PLACE)
+    job.carrying.complete(PLACE, COMPLETE)
+    job.carrying.settled()
+    assert (job.me.server, job.me.gone) == (-1, -1)
+    job.places.at, job.places.left_gone = 1, proved
+    job.carrying.settled()
+    assert (job.me.server, job.me.gone) == (2, 2 if proved else -1)
+    job.carrying.complete(PLACE, replace(COMPLETE, number=7, begun="there", server=0))
+    assert (job.me.server, job.me.gone) == (-1, -1)
 
 
 def test_nothing_of_a_round_is_said_in_another_session():
-    _, myself, link, _ = carrying_of()
-    before, link.session = link.session, SimpleNamespace(ttl=5.0, put=link.session.put)
-    myself.say(during=before, store=(6, "10.0.0.2", 4000))
-    assert (link.said, myself.me.store) == ([], None)
-    myself.say(during=link.session, store=(6, "10.0.0.2", 4000))
-    assert len(link.said) == 1
-
-
-def joining_of(carrying: Carrying, myself: Myself) -> tuple[Joining, OwnRound, SimpleNamespace]:
-    """A node's way into a round, and what it is told."""
-    told = SimpleNamespace(assignment=None, round=Round(), has_leader=True, newest=0, list=lambda *_, **__: ([], 0))
-    contact: Any = SimpleNamespace(session=told, opened=0)
-    own = OwnRound(told, contact, myself)  # type: ignore[arg-type]
-    request = Request("parallel", "r", "a,b", min_nodes=1, max_nodes=5, nproc_per_node=1)
-    store = SimpleNamespace(patience=5.0, close=lambda _: None, attempt=None)
-    node = NodeContext(request, ElasticOptions(), told, contact, myself, own, store, SYSTEM)  # type: ignore[arg-type]
-    joining = Joining(node, None, None, None, carrying)  # type: ignore[arg-type]
-    return joining, own, told
-
-
-def test_who_finds_no_place_says_what_is_wrong_with_each(servers: list[StoreServer]):
-    token = JobToken((b"m" * 32,))
-    with ExitStack() as stack:
-        closed = stack.enter_context(StoreServer("127.0.0.1", free_port(), run="r", tokens=token.accepted("r")))
-        here = stack.enter_context(closing(places_of([closed, *servers[1:]])))
-        here.at = 1  # it was a member there
-        for each in servers[1:]:
-            each.close()
-
-        def error() -> str:
-            with pytest.raises(EndpointUnreachable) as raised:
-                here.open_session(TTL_S, on_lost=lambda _: None, timeout=1)
-            return str(raised.value)
-
-        error()
-        eventually(lambda: all(each.wrong for each in here._outlooks))
-        assert "needs the job's token" in (said := error())
-        assert said.count("refused") == 2
-
-
-def test_place_is_left_when_it_counts_on_a_node_no_longer(servers: list[StoreServer]):
-    """It counts from what it has heard last: up to a third of the time to live later than it has answered."""
-    with closing(places_of(servers)) as one:
-        lost = queue.SimpleQueue[ConnectionLost]()
-        session = joined(one, lost)
-        until = session.known_until
-        session._connection.give_up("a relay has reset it")
-        lost.get(timeout=20)
-        assert until + TTL_S / 3 <= one._free_at <= now() + one.leaves_within
+    job = Carried()
+    before, job.session = job.session, SimpleNamespace(ttl=5.0, put=job.session.put)
+    job.myself.say(during=before, store=(6, "10.0.0.2", 4000))
+    assert (job.said, job.me.store) == ([], None)
+    job.myself.say(during=job.session, store=(6, "10.0.0.2", 4000))
+    assert len(job.said) == 1
