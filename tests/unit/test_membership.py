@@ -1,4 +1,4 @@
-"""The leader's state machine, step by step: who is in which round, and when; and another that takes over from it."""
+"""The leader's state machine, step by step: who is in which round, and when; another that takes over; signs of life."""
 
 from __future__ import annotations
 
@@ -6,7 +6,21 @@ import itertools
 import sys
 
 import pytest
-from kits.unit.membership_steps import Leader, node, story, working
+from kits.unit.membership_steps import KEPT, Leader, keeper, node, story, working
+
+from rdzv_plugins.elastic.keys import Assignment, Probe
+from rdzv_plugins.elastic.leading.member_watch import Probing
+
+ELSEWHERE = {
+    "again b": "6 complete: c b",
+    "lose b": "6 complete: c",
+    "serves d": "6 complete: d b c",
+    "keeps a world=3": "6 complete: a b c",
+    "keeps a master_port=10": "6 complete: a b c",
+    "keeps a rank=1": "6 complete: a b c",
+    "keeps a rank=2": "6 complete: c b a",
+}
+"""After which a node of the round, which cannot be whole, may work elsewhere; and what comes of it in the end."""
 
 STORIES = [
     # a first round begins at the maximum, or a last call after the minimum, which begins again when that is lost
@@ -84,6 +98,23 @@ STORIES = [
     ("1:3", "come a b c, complete, succeed finishing without a, come d, dial d", "1 complete: a b c", {}),
     ("1:3", "come a b c, complete, done a, succeed gone a", "1 complete: a b c", {}),
     ("1:1", "come a, complete, come b, succeed without a, complete", "2 complete: b", {}),
+    # the service has lost its memory: the round goes on when all are back, and is over when nobody can be elsewhere
+    ("1:2", "keeps b, keeps a", "5 complete: a b", {}),
+    ("1:3", "keeps b, left a", "5 over lost", {}),
+    ("1:3", "keeps b, says b server=0, serves d", "5 over lost", {}),
+    # nothing begins while somebody may be
+    *(("1:3", f"keeps b, come c, {step}, wait 10.9", "0 none", {}) for step in ELSEWHERE),
+    *(("1:3", f"keeps b, come c, {step}, wait, join, complete", told, {}) for step, told in ELSEWHERE.items()),
+    # who is in no round waits for who may still be in it: its workers have failed, or it is a spare; for nobody else
+    ("1:1", "left b, wait 10.9", "0 none", {}),
+    ("1:2", "left b, left a", "0 none, 6 begun: b of 2", {}),
+    # a last call waits for them, too
+    ("1:3", "come c, knows d 5, wait 6", "0 none", {"last_call": 5}),
+    ("1:3", "come c, knows d 5, wait 6, wait", "0 none, 6 begun: c of 2", {"last_call": 5}),
+    # a newcomer who has heard of nothing makes way
+    ("1:2", "come c, keeps a, keeps b", "5 complete: a b", {}),
+    # a newer round of which somebody has heard comes first
+    ("1:3", "knows c 6, keeps a, keeps b, wait, join a b", "6 over lost, 7 begun: a b c of 3", {}),
 ]
 
 
@@ -218,3 +249,90 @@ def test_node_that_comes_back_at_once_and_is_lost_again_has_to_wait_ever_longer(
         overs += ends(leader)
     assert let_in[:3] == [True, True, stays != 5]
     assert least <= overs <= most
+
+
+def test_round_is_declared_as_it_was():
+    leader = Leader(1, 2, last_call=0)
+    leader.hear(keeper("b"))
+    assert "1 of 2" in leader.machine.facts()
+    leader.hear(keeper("a"))
+    (declared,) = leader.published
+    assert (declared.number, declared.world) == (5, 2)
+    assert (declared.master_addr, declared.master_port) == ("10.0.0.1", 9)
+    assert leader.assigned == KEPT
+    assert "host-a" in leader.successor(without=("a",)).round.reason, "who takes over knows the places"
+
+
+@pytest.mark.parametrize("held", [{}, {"a": KEPT["a"]}], ids=["nothing", "half of its places"])
+def test_leader_that_is_lost_before_the_round_is_declared(held: dict[str, Assignment]):
+    leader = Leader(1, 2, None, held, last_call=0)
+    leader.hear(keeper("a"), keeper("b"))
+    assert leader.state == (5, "complete")
+
+
+def test_node_that_is_ahead_of_the_service_gets_in():
+    """It was too late to keep its round, and newcomers have begun again from 1."""
+    leader = working(1, 2, node("c"))
+    leader.hear(node("a", after=5, known=5))
+    assert (leader.state, leader.round.cause) == ((1, "over"), "came")
+    leader.join("c")
+    assert leader.number == 6
+
+
+PROBE, PROBED = Probe(1, 4), Probe(1, 4, answered=True)
+
+
+@pytest.mark.parametrize(
+    ("newest", "names", "says"),
+    [
+        # answered when the last has answered; that it is told again is no news
+        (
+            None,
+            "abc",
+            [
+                ("a", 1, 0, PROBE),
+                ("a", 1, 1, None),
+                ("b", 0, 1, None),
+                ("b", 0, 1, None),
+                ("c", 0, 1, PROBED),
+                ("c", 0, 1, None),
+            ],
+        ),
+        # nobody waits for a lost node
+        (None, "ab", [("a", 1, 0, PROBE), ("a", 1, 1, None), ("b", "is lost", 0, PROBED), ("b", "is lost", 0, None)]),
+        # an old answer does not count
+        (
+            None,
+            "ab",
+            [
+                ("a", 1, 0, PROBE),
+                ("a", 1, 1, None),
+                ("b", 0, 0, None),
+                ("b", 0, 1, PROBED),
+                ("a", 2, 1, Probe(2, 4)),
+                ("a", 2, 2, None),
+                ("b", 0, 1, None),
+                ("b", 0, 2, Probe(2, 4, answered=True)),
+            ],
+        ),
+        # one that another leader has begun is begun again, unless it was answered
+        (PROBE, "ab", [("a", 1, 1, PROBE), ("b", 0, 1, PROBED)]),
+        (PROBED, "ab", [("a", 1, 1, None), ("a", 2, 1, Probe(2, 4))]),
+        # answered at once when all have answered already
+        (PROBE, "a", [("a", 1, 1, PROBED)]),
+    ],
+)
+def test_what_comes_of_what_a_node_says(
+    newest: Probe | None, names: str, says: list[tuple[str, int | str, int, Probe | None]]
+) -> None:
+    """``says``: who asks which probe and has answered which, and what the leader writes."""
+    probing, members = Probing(newest), {name: node(name) for name in names}
+    for name, probe, alive, written in says:
+        if probe == "is lost":
+            members.pop(name, None)
+            assert probing.gone(name) == written
+            continue
+        said = node(name, probe=probe, alive=alive)
+        if names:
+            members[name] = said
+        assert probing.changed(said, lambda: list(members.values()), 4) == written
