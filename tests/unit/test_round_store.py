@@ -1,4 +1,4 @@
-"""A round's store as an agent uses it: what its errors mean, the exit barrier, and the exchange of ranks with torch's."""
+"""A round's store as an agent uses it: what its errors mean, the exit barrier, and the exchange of ranks."""
 
 from __future__ import annotations
 
