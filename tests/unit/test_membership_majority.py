@@ -32,6 +32,7 @@ def leader_of(*names: str) -> Leader:
 
 
 THREE = "come a b c, complete, "
+XYZ = "elsewhere x 0 5, elsewhere y 1 5, elsewhere z 2 5, wait 11, "
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,34 @@ THREE = "come a b c, complete, "
         # of two halves the one with the highest rank goes on
         ("come a b, complete, lose b, join a", "1 over lost", {}),
         ("come a b, complete, lose a, join b", "1 over lost, 2 begun: b of 1", {}),
+        # who could not dial is taken in where the others are too few: b alone would be enough, but no majority
+        (
+            "come a b c d, complete, join, serve, reached a 2, reached b 2, wall c, wall d, complete",
+            "3 complete: d b c, a out",
+            {},
+        ),
+        # the last round binds the next leader, also when its places are overwritten by those of one never complete
+        (THREE + "join, serve, come d e, succeed without a b c, wait 1000", "1 over asked, 2 begun: a b c of 3", {}),
+        # what one leader declared does, whoever has heard that it was complete
+        (
+            XYZ + "complete, elsewhere v 3 5, dial v, elsewhere w 4 5, dial w, join x y z, serve",
+            "6 over came, 7 begun: x y z v w of 5",
+            {},
+        ),
+        (
+            XYZ + "complete, elsewhere v 3 5, dial v, elsewhere w 4 5, dial w, join x y z, serve, "
+            "succeed without y z, wait 1000",
+            "6 over came, 7 begun: x y z v w of 5",
+            {},
+        ),
+        # who knows of no round forms none where there was one
+        ("elsewhere a 0 3, come d, lose a, wait 1000", "0 none", {}),
+        # a round counts as reached by its seat, and not by its number
+        (
+            "elsewhere x 0 3, elsewhere y 1 3, wait 11, serve, says x reached=6, says y reached=6",
+            "0 none, 6 begun: x y of 2",
+            {},
+        ),
         # nodes from elsewhere wait for each other, keep their ranks, and count on; rank 0 served what they have left
         ("elsewhere c 2 3 0, elsewhere b 1 3 0, complete", "6 complete: c b", {"last_call": 30}),
         # else it may be on its way
@@ -104,27 +133,6 @@ def test_plan_is_given_up_if_one_of_it_has_reached_a_round_elsewhere_meanwhile()
     assert f"more than half of the nodes of round {number} have to be here" in leader.machine.facts()
 
 
-def test_round_counts_as_reached_by_its_seat_and_not_by_its_number():
-    leader = forming()
-    leader.say("x", reached=leader.number)
-    leader.say("y", reached=leader.number)
-    assert leader.state == (0, "none")
-    leader.reach()
-    assert leader.state == (6, "complete")
-
-
-def test_who_could_not_dial_is_taken_in_where_the_others_are_too_few():
-    leader = leader_of(*"abcd")
-    leader.join(*"abcd")
-    leader.serve()
-    for name in "abcd":
-        seats = seats_reached(leader.members[name].seats, leader.assigned[name])
-        leader.say(name, reached=2, **({"unreachable": "timed out"} if name in "cd" else {"seats": seats}))
-    assert leader.state == (1, "over")
-    leader.complete()
-    assert sorted(leader.ranks()) == list("bcd"), "b alone would be enough, but it is not more than half"
-
-
 def stale(high: int) -> Leader:
     """Of a place that served round 3 of a, b and c, and is come to again after others."""
     places = {
@@ -165,59 +173,17 @@ def test_place_that_served_an_earlier_round_waits_for_the_nodes_of_the_last():
     assert leader.number == 7, "the next one is waited for no longer"
 
 
-def test_last_round_binds_the_next_leader_also_when_all_its_places_are_overwritten():
-    """By those of a round that was begun and never complete, after which its nodes have gone elsewhere."""
-    leader = leader_of(*"abc")
-    leader.join(*"abc")
-    leader.serve()
-    assert {each.round for each in leader.assigned.values()} == {2}
-    for name in "de":
-        leader.hear(node(name))
-    newcomers = leader.successor(without=tuple("abc"))
-    newcomers.wait(1000)
-    assert newcomers.number == 2
-    assert "of round 1 have to be here, as the others may go on elsewhere: 0 of 3 are" in newcomers.machine.facts()
-
-
-def test_what_one_leader_declared_binds_the_next_whoever_has_heard_that_it_was_complete():
-    """Of what a leader has begun only what it cannot have declared is known to have come to nothing."""
-    leader = of_majority(*(from_elsewhere(name, rank, 5) for rank, name in enumerate("xyz")))
-    leader.wait(BACK_S)
-    leader.complete()
-    assert (leader.state, sorted(leader.ranks())) == ((6, "complete"), list("xyz"))
-    for rank, name in ((3, "v"), (4, "w")):
-        leader.come(from_elsewhere(name, rank, 5))
-    assert leader.state == (6, "over")
-    leader.join("x", "y", "z")
-    leader.serve()
-    assert sorted(leader.ranks()) == list("vwxyz")
-    other = leader.successor(without=("y", "z"))  # which go on elsewhere, and have heard that it was complete
-    other.wait(1000)
-    assert other.number == 7
-    assert "of round 6 have to be here, as the others may go on elsewhere: 1 of 3 are" in other.machine.facts()
-
-
-@pytest.mark.parametrize("how", ["heard", "remembered"])
-def test_who_knows_of_no_round_forms_none_where_there_was_one(how: str):
-    leader = of_majority()
-    if how == "heard":
-        leader.hear(node("new"), from_elsewhere("a", 0, 3))
-        leader.lose("a")
-    else:
-        leader.machine = Membership(leader.rules, lambda _: None, has_begun=True)
-        leader.hear(node("new"))
-    leader.wait(1000)
-    assert leader.assigned == {}
-    assert "nobody is here who was in a round of it" in leader.machine.facts()
-
-
 @pytest.mark.parametrize("held", [(), (KeyValue(BEGUN, b"true", 1),)])
 def test_leader_reads_that_there_was_a_round(held: tuple[KeyValue, ...]):
+    """Of which nobody who is here knows: then it forms none."""
     real = object.__new__(RealLeader)
     real._rules, real._order, real._runtime = Rules(1, 5, majority=True), lambda _: None, SYSTEM
     real._first_here = True
-    membership, _ = real._take_over([KeyValue(PLACE_ID, b"here", 1), *held])
-    assert membership._is_first is not bool(held)
+    leader = of_majority()
+    leader.machine, _ = real._take_over([KeyValue(PLACE_ID, b"here", 1), *held])
+    leader.hear(node("new"))
+    leader.wait(1000)
+    assert bool(leader.assigned) is not bool(held)
 
 
 UNDECIDED = Seat(1, 0, 3, "10.0.0.1 4000 here.1")

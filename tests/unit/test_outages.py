@@ -70,14 +70,6 @@ def test_a_service_that_does_nothing_for_all_of_an_outage_is_given_up(service: S
     assert why == ("it is full" if takes else "no answer")
 
 
-def test_an_outage_that_is_over_does_not_count_in_the_next(service: Service) -> None:
-    service.outage.begin(1000.0)
-    service.outage.over()
-    service.seconds, service.well = 1100.0, 1107.0
-    assert service.outage.insist(SESSION, service.ask) == "done"
-    assert service.gave_up == []
-
-
 def test_others_who_are_served_do_not_hold_up_the_end(service: Service) -> None:
     """A service that is full answers what only reads."""
     service.takes, service.well = 0.1, 9999.0
@@ -100,15 +92,6 @@ def test_a_process_that_stood_still_asks_once_more(service: Service) -> None:
 
     assert service.outage.insist(SESSION, stands_still) == "done"
     assert service.gave_up == []
-
-
-def test_before_the_job_has_begun_a_refusal_is_final(service: Service) -> None:
-    service.begun, service.takes, service.well = False, 0.1, 1002.0
-    with pytest.raises(RdzvError, match="it is full"):
-        service.outage.insist(SESSION, service.ask)
-    assert service.seconds == 1000.1
-    service.takes = 0.0
-    assert service.outage.insist(SESSION, service.ask) == "done", "silence is not a refusal"
 
 
 @pytest.mark.parametrize("answer", [ConnectionLost("the session has ended"), Compacted("it has forgotten")])

@@ -132,9 +132,9 @@ class Leader:
     def reach(self) -> None:
         """Everybody reaches it."""
         for name in self.ranks():
-            self.say(name, reached=self.number, unreachable="", **self._carried(name))
+            self.say(name, reached=self.number, unreachable="", **self.carried(name))
 
-    def _carried(self, name: str) -> dict[str, Any]:
+    def carried(self, name: str) -> dict[str, Any]:
         seats = self.members[name].seats
         return {"seats": seats_reached(seats, self.assigned[name])} if self.rules.majority else {}
 
@@ -205,10 +205,10 @@ def story(sizes: str, steps: str, **rules: Any) -> str:
 
 
 def _succeed(leader: Leader, *how: str) -> Leader:
-    who = how[-1] if how else ""
     if "gone" in how:
-        return leader.successor(gone=who)
-    return leader.successor(without=(who,) if who else (), finishing="finishing" in how)
+        return leader.successor(gone=how[-1])
+    without = how[how.index("without") + 1 :] if "without" in how else ()
+    return leader.successor(without=without, finishing="finishing" in how)
 
 
 def _numbers(changes: Iterable[str]) -> dict[str, int]:
@@ -261,7 +261,7 @@ _STEPS: dict[str, Callable[..., object]] = {
     "outside": lambda leader, name: leader.say(name, reached=leader.round.number, outside=True),
     "dial": lambda leader, name: leader.say(name, reached=leader.round.number, unreachable=""),
     "wall": lambda leader, name: leader.say(name, reached=leader.number, unreachable="connection refused"),
-    "reached": lambda leader, name, number: leader.say(name, reached=int(number)),
+    "reached": lambda leader, name, number: leader.say(name, reached=int(number), **leader.carried(name)),
     "done": lambda leader, name: leader.say(name, done=leader.round.number),
     "leave": lambda leader, name, how: leader.say(name, leaving=how),
 }
