@@ -23,16 +23,12 @@ def of_majority(*members: Member, high: int = 5) -> Leader:
     return leader
 
 
-def leader_of(*names: str) -> Leader:
-    """Of a complete round."""
-    leader = of_majority(*(node(name) for name in names))
-    leader.complete()
-    assert leader.state == (1, "complete")
-    return leader
-
-
 THREE = "come a b c, complete, "
-XYZ = "elsewhere x 0 5, elsewhere y 1 5, elsewhere z 2 5, wait 11, "
+FORMING = "elsewhere x 0 3, elsewhere y 1 3, wait 11, serve"
+XYZ = (
+    "elsewhere x 0 5, elsewhere y 1 5, elsewhere z 2 5, wait 11, complete, "
+    "elsewhere v 3 5, dial v, elsewhere w 4 5, dial w, join x y z, serve"
+)
 
 
 @pytest.mark.parametrize(
@@ -55,25 +51,12 @@ XYZ = "elsewhere x 0 5, elsewhere y 1 5, elsewhere z 2 5, wait 11, "
         # the last round binds the next leader, also when its places are overwritten by those of one never complete
         (THREE + "join, serve, come d e, succeed without a b c, wait 1000", "1 over asked, 2 begun: a b c of 3", {}),
         # what one leader declared does, whoever has heard that it was complete
-        (
-            XYZ + "complete, elsewhere v 3 5, dial v, elsewhere w 4 5, dial w, join x y z, serve",
-            "6 over came, 7 begun: x y z v w of 5",
-            {},
-        ),
-        (
-            XYZ + "complete, elsewhere v 3 5, dial v, elsewhere w 4 5, dial w, join x y z, serve, "
-            "succeed without y z, wait 1000",
-            "6 over came, 7 begun: x y z v w of 5",
-            {},
-        ),
+        (XYZ, "6 over came, 7 begun: x y z v w of 5", {}),
+        (XYZ + ", succeed without y z, wait 1000", "6 over came, 7 begun: x y z v w of 5", {}),
         # who knows of no round forms none where there was one
         ("elsewhere a 0 3, come d, lose a, wait 1000", "0 none", {}),
         # a round counts as reached by its seat, and not by its number
-        (
-            "elsewhere x 0 3, elsewhere y 1 3, wait 11, serve, says x reached=6, says y reached=6",
-            "0 none, 6 begun: x y of 2",
-            {},
-        ),
+        (FORMING + ", says x reached=6, says y reached=6", "0 none, 6 begun: x y of 2", {}),
         # nodes from elsewhere wait for each other, keep their ranks, and count on; rank 0 served what they have left
         ("elsewhere c 2 3 0, elsewhere b 1 3 0, complete", "6 complete: c b", {"last_call": 30}),
         # else it may be on its way
@@ -110,18 +93,11 @@ def test_round_that_may_have_been_complete_binds():
     assert leader.state == (8, "complete")
 
 
-def forming(*, world: int = 3) -> Leader:
-    """x and y, of a round declared elsewhere, are forming one here, and are to reach its store."""
-    leader = of_majority(from_elsewhere("x", 0, world), from_elsewhere("y", 1, world))
-    leader.wait(BACK_S)
-    leader.serve()
-    assert leader.ranks() == {"x": 0, "y": 1}
-    return leader
-
-
 def test_plan_is_given_up_if_one_of_it_has_reached_a_round_elsewhere_meanwhile():
     """It went and came back before the end of its session was heard: its new session wrote the same key."""
-    leader = forming()
+    leader = of_majority(from_elsewhere("x", 0, 3), from_elsewhere("y", 1, 3))
+    leader.wait(BACK_S)
+    leader.serve()
     number = leader.number
     leader.say("y", reached=number, seats=seats_reached(leader.members["y"].seats, leader.assigned["y"]))
     elsewhere = Seat(number, 0, 2, "10.9.9.9 77 another", False)
