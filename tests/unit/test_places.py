@@ -6,7 +6,7 @@ import itertools
 import queue
 import socket
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from types import SimpleNamespace
 from typing import Any
@@ -41,7 +41,6 @@ from rdzv_plugins.errors import (
 from rdzv_plugins.host import PluginHost, PluginRecord
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.sockets import reach
@@ -139,33 +138,6 @@ def test_a_node_does_not_say_that_it_serves_all_places():
         validate(Request("parallel", "r", "a,b", min_nodes=2, max_nodes=2, nproc_per_node=1, options=options))
 
 
-@pytest.fixture
-def servers() -> Iterator[list[StoreServer]]:
-    with ExitStack() as stack:
-        held = [StoreServer(host="127.0.0.1", port=free_port(), run="r") for _ in range(3)]
-        for server in held:
-            stack.callback(server.close)
-        yield held
-
-
-def places_of(servers: Sequence[Any], run: str = "r", token: JobToken | None = None) -> Places:
-    endpoints = [Endpoint("127.0.0.1", server.port) for server in servers]
-    services = [
-        NativeCoordination(each, run, name="parallel", who="the node that serves", token=token) for each in endpoints
-    ]
-    return Places(endpoints, services, None, TTL_S, SYSTEM)
-
-
-def joined(places: Places | NativeCoordination, lost: queue.SimpleQueue[ConnectionLost] | None = None) -> Any:
-    """A session at the place that was chosen."""
-    return places.open_session(TTL_S, on_lost=lost.put if lost is not None else lambda _: None, timeout=20)
-
-
-def by_itself(server: StoreServer | Endpoint) -> NativeCoordination:
-    """Somebody who looks at one place alone."""
-    return NativeCoordination(Endpoint("127.0.0.1", server.port), "r", name="parallel", who="it")
-
-
 class Host:
     """The service of a place of which the test says what its host answers."""
 
@@ -237,36 +209,38 @@ def test_what_proves_that_the_process_that_serves_a_place_has_ended(ends: str, a
         assert looking.sight.gone is gone
 
 
-def test_first_round_is_remembered_and_other_runs_and_lists_are_refused(servers: list[StoreServer]):
+def test_first_round_is_remembered_and_marked_and_other_runs_and_lists_are_refused():
+    """By a node whose places are known as such behind the border to plug-ins."""
     with ExitStack() as stack:
-        one = stack.enter_context(closing(places_of(servers)))
-        joined(one)
-        session = joined(stack.enter_context(closing(by_itself(servers[2]))))
-        held, _ = session.list(BORN, timeout=20)
-        names = [f"127.0.0.1:{server.port}" for server in servers]
-        assert [read_born(kv.value, names) for kv in held] == [(0, "")]
-        stranger = stack.enter_context(closing(places_of(servers, "another")))
+        servers = [stack.enter_context(StoreServer("127.0.0.1", free_port(), run="r")) for _ in range(3)]
+        endpoints = tuple(Endpoint("127.0.0.1", server.port) for server in servers)
+
+        def service(endpoint: Endpoint, run: str = "r") -> NativeCoordination:
+            return NativeCoordination(endpoint, run, name="parallel", who="the node that serves")
+
+        def places(*at: Endpoint, run: str = "r") -> Places:
+            services = [service(each, run) for each in at]
+            return stack.enter_context(closing(Places(at, services, None, TTL_S, SYSTEM)))
+
+        def joined(places: Places | NativeCoordination) -> Any:
+            return places.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
+
+        one = places(*endpoints)
+        entry = Entry(Backend(name="toy", summary="", create=lambda _: one), PluginRecord("toy", "toy", "toy", "1"))
+        request = Request("toy", "r", str(one), 1, 1, 1, options=ElasticOptions(ttl=TTL_S), target=endpoints)
+        rendezvous = create_rendezvous(PluginHost([]), entry, request)
+        stack.callback(rendezvous.shutdown)
+        rendezvous.next_rendezvous()
+        first, last = (joined(stack.enter_context(closing(service(endpoints[at])))) for at in (0, 2))
+        assert first.list(PLACE_ID, timeout=20)[0], "its leader marks the rounds that are begun at a place"
+        held, _ = last.list(BORN, timeout=20)
+        assert [read_born(kv.value, [str(each) for each in endpoints]) for kv in held] == [(0, "")]
         with pytest.raises(RunIdMismatch, match="serves run 'r', and this node belongs to run 'another'"):
-            joined(stranger)
-        other = stack.enter_context(closing(places_of([servers[1], servers[0], servers[2]])))
+            joined(places(*endpoints, run="another"))
+        other = places(endpoints[1], endpoints[0], endpoints[2])
         with pytest.raises(SettingsDiffer, match=f"--rdzv-endpoint: here {other}, there {one}"):
             joined(other)
         assert other.at is None
-
-
-def test_several_places_are_known_as_such_behind_the_border_to_plug_ins(servers: list[StoreServer]):
-    """Its leader marks the rounds that are begun at a place."""
-    created = places_of(servers)
-    places = tuple(Endpoint("127.0.0.1", server.port) for server in servers)
-    entry = Entry(Backend(name="toy", summary="", create=lambda _: created), PluginRecord("toy", "toy", "toy", "1"))
-    request = Request("toy", "r", str(created), 1, 1, 1, options=ElasticOptions(ttl=TTL_S), target=places)
-    rendezvous = create_rendezvous(PluginHost([]), entry, request)
-    try:
-        rendezvous.next_rendezvous()
-        with closing(by_itself(servers[0])) as service:
-            assert joined(service).list(PLACE_ID, timeout=20)[0]
-    finally:
-        rendezvous.shutdown()
 
 
 @pytest.mark.parametrize(
