@@ -164,7 +164,7 @@ class Clock(Runtime):
         return self.seconds
 
 
-def test_log_gets_a_line_every_ten_seconds(caplog):
+def test_what_is_waited_for_is_said_every_ten_seconds_and_a_new_kind_once_it_has_lasted_a_second(caplog):
     clock = Clock()
     caplog.set_level(logging.INFO)
     waiting = Reports(lambda: "for b", live=True, runtime=clock)
@@ -172,12 +172,6 @@ def test_log_gets_a_line_every_ten_seconds(caplog):
         waiting.say()
         clock.seconds += 1
     waiting.end()
-    assert caplog.messages == ["waiting: for b (10 s)", "waiting: for b (20 s)"]
-
-
-def test_new_kind_of_waiting_is_said_once_it_has_lasted_a_second(caplog):
-    clock = Clock()
-    caplog.set_level(logging.INFO)
     waiting = Reports(lambda: "as a spare", live=False, runtime=clock)
     clock.seconds += 2
     waiting.say("spare")
@@ -185,7 +179,7 @@ def test_new_kind_of_waiting_is_said_once_it_has_lasted_a_second(caplog):
     clock.seconds = waiting.next_at
     waiting.say("spare")
     waiting.say("spare")
-    assert caplog.messages == ["waiting: as a spare (3 s)"]
+    assert caplog.messages == ["waiting: for b (10 s)", "waiting: for b (20 s)", "waiting: as a spare (3 s)"]
 
 
 @pytest.mark.parametrize(

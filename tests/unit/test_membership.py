@@ -244,7 +244,6 @@ def test_node_that_comes_back_at_once_and_is_lost_again_has_to_wait_ever_longer(
         if stays == 5 and number == 2:
             assert leader.machine.deadline() == leader.now + 2
         leader.wait(stays)
-        ends(leader)
         leader.lose(f"b{number}")
         overs += ends(leader)
     assert let_in[:3] == [True, True, stays != 5]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import random
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -24,7 +23,6 @@ from rdzv_launcher.run.agent.round_store import (
     ExitBarrier,
     RoleInfo,
     appear,
-    assign,
     exchange,
     identical,
     is_graceful_exit,
@@ -225,21 +223,6 @@ def test_nodes_of_torchrun_take_part(port: int, torchs: list[int]) -> None:
     ]
     keys = [f"{prefix}{rank}" for prefix in (ROLE_INFO, ASSIGNED_RANKS) for rank in range(3)]
     assert client(port).check(keys)
-
-
-def test_ranks_of_all_nodes_are_a_partition_for_each_role() -> None:
-    choose = random.Random(17)
-    for _ in range(200):
-        infos = [RoleInfo(choose.choice("abc"), n, choose.randint(1, 5)) for n in range(choose.randint(1, 8))]
-        all_of_them = [
-            (i.role, w) for i, b in zip(infos, assign(infos), strict=True) for w in b.workers(i.local_world_size)
-        ]
-        assert [w.global_rank for _, w in all_of_them] == list(range(len(all_of_them)))
-        assert {w.world_size for _, w in all_of_them} == {len(all_of_them)}
-        for role in {info.role for info in infos}:
-            mine = [w for of, w in all_of_them if of == role]
-            assert [w.role_rank for w in mine] == list(range(len(mine)))
-            assert {w.role_world_size for w in mine} == {len(mine)}
 
 
 def test_nodes_that_are_known_to_be_alike_need_no_store() -> None:

@@ -202,18 +202,14 @@ def test_further_tasks_and_pods_of_a_job_are_idle_or_spares(launch: Launch) -> N
     expect(launch(of.JOBSET, "--nnodes=2:3", PARALLEL), {"max_nodes": 3, "node_rank": None})
 
 
-@pytest.mark.parametrize("readable", [True, False])
-def test_pbs_has_a_file_of_its_hosts(launch: Launch, tmp_path: Path, readable: bool) -> None:
+def test_pbs_has_a_file_of_its_hosts(launch: Launch, tmp_path: Path) -> None:
     file = tmp_path / "nodes"
-    if readable:
-        file.write_text("n1\nn1\nn2\nn2\n")
-        wanted = {"max_nodes": 2, "node_rank": 1, "endpoint": "n1:24711", "run_id": "pbs-4711.server"}
-        expect(launch(of.PBS | {"PBS_NODEFILE": str(file)}), wanted)
-    else:
-        with pytest.raises(UsageError, match=f"PBS_NODEFILE={file} cannot be read"):
-            launch(of.PBS | {"PBS_NODEFILE": str(file)})
-        flags = ("--nnodes=2", "--rdzv-endpoint=n1:1")
-        assert launch(of.PBS | {"PBS_NODEFILE": str(file)}, *flags).endpoint == "n1:1"
+    variables = of.PBS | {"PBS_NODEFILE": str(file)}
+    with pytest.raises(UsageError, match=f"PBS_NODEFILE={file} cannot be read"):
+        launch(variables)
+    assert launch(variables, "--nnodes=2", "--rdzv-endpoint=n1:1").endpoint == "n1:1"
+    file.write_text("n1\nn1\nn2\nn2\n")
+    expect(launch(variables), place(2, 1, endpoint="n1:24711", run_id="pbs-4711.server"))
 
 
 REFUSED = {
