@@ -101,6 +101,13 @@ def test_a_note_of_any_node_is_read_or_is_like_no_other() -> None:
     assert not is_loop([from_note("{}")] * 5, "any")
 
 
+def test_what_might_be_a_loop_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    retries = Retries(RetryLimits(), Mock(count_restart=Mock(return_value=None)))
+    for _ in range(5):
+        assert isinstance(retries.decide(failure(VALUE), 1.0), RestartAllowed)
+    assert caplog.text.count("crash_loop=any") == 1
+
+
 @pytest.mark.parametrize("answer", [None, ConnectionLost("gone"), TimeoutError()])
 def test_a_node_whose_rendezvous_counts_nothing_counts_its_own(answer: Exception | None) -> None:
     """What nodes count together is a story: ``simulation/test_agent_ends.py``."""

@@ -228,6 +228,8 @@ REFUSED = {
     "mpirun, several on a node": (of.MPIRUN, {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, ""),
     "mpirun elsewhere": (of.MPIRUN, {"OMPI_COMM_WORLD_RANK": "0"}, ""),
     "flux, several on a node": (of.FLUX, {"FLUX_JOB_SIZE": "4"}, ""),
+    "SM_CURRENT_HOST": (of.SAGEMAKER, {"SM_CURRENT_HOST": "algo-3"}, ""),
+    "mpirun nowhere": (of.MPIRUN, {"PMIX_NAMESPACE": "1"}, ""),
     "SM_HOSTS": (of.SAGEMAKER, {"SM_HOSTS": "algo-1"}, ""),
     "RANK": (of.PYTORCHJOB, {"RANK": "3"}, ""),
     "JOB_COMPLETION_INDEX": (of.JOBSET, {"JOB_COMPLETION_INDEX": "x"}, "--nnodes=2"),

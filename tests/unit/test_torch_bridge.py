@@ -164,6 +164,17 @@ def test_a_node_that_was_in_the_exit_barrier_is_done_whatever_comes_after():
     assert store.timeout != timedelta(seconds=0.2)
 
 
+def test_an_error_that_is_handled_while_the_job_runs_is_not_the_jobs():
+    left = Left()
+    try:
+        raise failed(1)
+    except ChildFailedError:  # the job before: this one is another attempt
+        handler = of_torchrun(left)
+        handler.next_rendezvous()
+        ends(handler)
+    assert left.said == ["stay", "done"]
+
+
 def test_a_signal_while_it_stays_makes_it_a_lost_one():
     left = Left(stay=lambda: os.kill(os.getpid(), signal.SIGINT) or time.sleep(60))
     handler = of_torchrun(left)
