@@ -253,7 +253,9 @@ def test_node_that_comes_back_at_once_and_is_lost_again_has_to_wait_ever_longer(
 def test_round_is_declared_as_it_was():
     leader = Leader(1, 2, last_call=0)
     leader.hear(keeper("b"))
-    assert "1 of 2" in leader.machine.facts()
+    facts = leader.machine.facts()
+    assert "1 of 2" in facts
+    assert "host-b" in facts
     leader.hear(keeper("a"))
     (declared,) = leader.published
     assert (declared.number, declared.world) == (5, 2)
