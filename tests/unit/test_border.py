@@ -219,13 +219,6 @@ RIGHT: dict[str, Any] = {
     "get_backend": "toy",
     "get_run_id": "run",
     "shutdown": True,
-    "note_failure": None,
-    "first_failure": None,
-    "must_rejoin": False,
-    "raise_if_ended": None,
-    "leave": None,
-    "waits_for": "",
-    "worker_env": {},
 }
 
 
