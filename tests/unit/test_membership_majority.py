@@ -34,6 +34,7 @@ XYZ = (
 @pytest.mark.parametrize(
     ("steps", "told", "rules"),
     [
+        ("come a, wait 29", "0 none", {"last_call": 30}),  # a first round has its last call here, too
         # too few form no round, as the others may go on elsewhere, until another one of it is back; a newcomer is none
         (THREE + "lose b c, join a, wait 1000", "1 over lost", {}),
         (THREE + "lose b c, join a, wait 1000, come d, back b, complete", "2 complete: a b d", {}),
