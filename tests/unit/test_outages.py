@@ -99,3 +99,12 @@ def test_what_asking_again_does_not_change_is_raised(service: Service, answer: R
     service.refusal, service.takes, service.well = answer, 0.1, 9999.0
     with pytest.raises(type(answer)):
         service.outage.insist(SESSION, service.ask)
+
+
+def test_before_the_job_has_begun_a_refusal_is_final(service: Service) -> None:
+    service.begun, service.takes, service.well = False, 0.1, 1002.0
+    with pytest.raises(RdzvError, match="it is full"):
+        service.outage.insist(SESSION, service.ask)
+    assert service.seconds == 1000.1
+    service.takes = 0.0
+    assert service.outage.insist(SESSION, service.ask) == "done", "silence is not a refusal"

@@ -129,9 +129,10 @@ def store(server: StoreServer) -> OfTorch:
     return OfTorch(torch_store(server))
 
 
-def barrier(server: StoreServer, rank: int, timeout: float = 120) -> ExitBarrier:
+def barrier(server: StoreServer, rank: int, timeout: float = 120, note_done: Mock | None = None) -> ExitBarrier:
     """Of one who knows nothing of the others."""
     others = Mock(must_rejoin=lambda: False, peer_lost=lambda: False, raise_if_ended=lambda: None, working_peers=list)
+    others.note_done = note_done or others.note_done
     return ExitBarrier(store(server), others, rank=rank, nodes=3, timeout=timeout, runtime=SYSTEM)
 
 
@@ -157,7 +158,9 @@ def test_who_is_missing_is_named_and_not_waited_for_when_nobody_knows_it_to_live
     server: StoreServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     store(server).set(keys.node_key(1), "")
-    assert barrier(server, 0, timeout=0.0).wait() == BarrierOver()
+    note_done = Mock()
+    assert barrier(server, 0, 0.0, note_done).wait() == BarrierOver()
+    note_done.assert_called_once_with()
     assert "node rank 2" in caplog.text
 
 

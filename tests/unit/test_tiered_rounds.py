@@ -6,13 +6,16 @@ from __future__ import annotations
 import queue
 from collections.abc import Iterator
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kits.eventually import eventually
 
 from rdzv_plugins.elastic.keys import Assignment
+from rdzv_plugins.elastic.losses import Losses
 from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.elastic.own_round import NodeContext
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, StoreLost
@@ -160,3 +163,19 @@ def test_late_node_does_not_take_the_store_of_the_next_round_for_its_own(rounds:
     two = Assignment(2, 1, 2, master_addr=HERE, master_port=job.root.port)
     eventually(lambda: late.reach(two) == "")
     late.open(two, None)
+
+
+@pytest.mark.parametrize("done", ["leaving", "done", "finishing", "ended"])
+def test_a_round_of_which_somebody_is_done_needs_no_store(done: str) -> None:
+    """Who is done may have served it."""
+    me, finishing = SimpleNamespace(leaving="", done=0), SimpleNamespace(round=0)
+    view = SimpleNamespace(finishing=finishing, ended=None)
+    store: Any = SimpleNamespace(is_cut_off=lambda: True)
+    node: Any = (None, ElasticOptions(), view, None, SimpleNamespace(me=me), SimpleNamespace(number=1), store, SYSTEM)
+    lost = Losses(NodeContext(*node), print)  # type: ignore[arg-type]
+    assert lost.is_cut_off
+    if done == "finishing":
+        finishing.round = 1
+    else:
+        setattr(view if done == "ended" else me, done, {"leaving": "done", "done": 1, "ended": "failed"}[done])
+    assert not lost.is_cut_off
