@@ -32,6 +32,7 @@ from rdzv_launcher.run.agent.round_store import (
 from rdzv_launcher.run.workers.worker_group import Worker
 from rdzv_plugins import errors
 from rdzv_plugins.errors import RendezvousFailed, StoreLost
+from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.rounds import exit_barrier as keys
 from rdzv_plugins.runtime import SYSTEM, Runtime
@@ -268,3 +269,19 @@ def test_who_does_not_come_is_named(port: int) -> None:
     for me, missing in ((1, r"^node rank 0 "), (0, r"^node ranks 2, 3 ")):
         with pytest.raises(RendezvousFailed, match=missing):
             exchange(store, RoleInfo("a", me, 1), 4, SYSTEM)
+
+
+@pytest.mark.parametrize(
+    ("over", "lost", "again", "waits"),
+    [
+        ([True], False, True, False),
+        ([False], True, True, True),
+        ([False, True], False, True, True),  # another asks for a new round meanwhile
+        ([False, False], False, False, True),
+    ],
+)
+def test_a_round_is_over_and_nothing_is_waited_for_once_that_is_known(over, lost, again, waits):
+    handler = Mock()
+    handler.must_rejoin.side_effect, handler.peer_lost.return_value = over, lost
+    assert must_join_again(handler) is again
+    assert handler.peer_lost.called is waits
