@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from rdzv_plugins import Backend
 from rdzv_plugins.assemble.create import create_rendezvous
+from rdzv_plugins.clock import now
 from rdzv_plugins.elastic.endpoint_options import EndpointOptions, meeting_places, validate
 from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.joining import Joining
@@ -355,3 +356,17 @@ def test_nothing_of_a_round_is_said_in_another_session():
     assert (job.said, job.me.store) == ([], None)
     job.myself.say(during=job.session, store=(6, "10.0.0.2", 4000))
     assert len(job.said) == 1
+
+
+def test_place_is_left_when_it_counts_on_a_node_no_longer():
+    """It counts from what it has heard last: up to a third of the time to live later than it has answered."""
+    with ExitStack() as stack:
+        endpoint = Endpoint("127.0.0.1", stack.enter_context(StoreServer("127.0.0.1", free_port(), run="r")).port)
+        service = NativeCoordination(endpoint, "r", name="parallel", who="it")
+        one = stack.enter_context(closing(Places([endpoint], [service], None, TTL_S, SYSTEM)))
+        lost: queue.SimpleQueue[ConnectionLost] = queue.SimpleQueue()
+        session: Any = one.open_session(TTL_S, on_lost=lost.put, timeout=20)
+        until = session.known_until
+        session._connection.give_up("a relay has reset it")
+        lost.get(timeout=20)
+        assert until + TTL_S / 3 <= one._free_at <= now() + one.leaves_within
