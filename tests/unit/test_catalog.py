@@ -107,10 +107,14 @@ def imports_what_is_absent(*_):
     ],
 )
 def test_what_a_backend_refuses_on_purpose_passes_and_other_errors_are_put_down_to_its_plugin(fields, kind, said):
+    def go_through_all() -> None:
+        entry = toy(**fields)
+        prepare(entry, REQUEST)
+        preflight(HOST, entry, REQUEST, None)
+        create_rendezvous(HOST, entry, REQUEST)
+
     with pytest.raises(kind, match=said) as caught:
-        prepare(toy(**fields), REQUEST)
-        preflight(HOST, toy(**fields), REQUEST, None)
-        create_rendezvous(HOST, toy(**fields), REQUEST)
+        go_through_all()
     if "absent" in said:
         assert caught.value.remedy == "Install it: pip install rdzv_absent_client"
         assert isinstance(caught.value.__cause__, ModuleNotFoundError)

@@ -48,7 +48,10 @@ def child() -> Iterator[tuple[int, int, int, int]]:
 def test_a_process_whose_name_looks_like_fields_a_thread_a_zombie_and_nobody(child: tuple[int, int, int, int]) -> None:
     pid, thread, one, ended = child
     stat, again, of_thread, of_one = read_stat(pid), read_stat(pid), read_stat(pid, thread), read_stat(one)
-    assert stat and again and of_thread and of_one
+    assert stat is not None
+    assert again is not None
+    assert of_thread is not None
+    assert of_one is not None
     assert (stat.parent, stat.session, stat.lives, stat.has_terminal) == (os.getpid(), pid, True, False)
     assert stat.state in "RS"
     assert stat.cpu_ticks > 0

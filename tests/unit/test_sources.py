@@ -1,4 +1,4 @@
-"""What sources may name and use: a stranger's backend is the equal of ours; what comes by a network is not unpickled."""
+"""What sources may name and use: a stranger's backend is the equal of ours; nothing from a network is unpickled."""
 
 from __future__ import annotations
 
