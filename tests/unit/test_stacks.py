@@ -31,13 +31,8 @@ def answer(node_rank: int, *workers: tuple[int, list[Any], dict[str, Any]]) -> d
         | special
         for at, (rank, stack, special) in enumerate(workers)
     ]
-    return {
-        "node_rank": node_rank,
-        "host": f"host-{node_rank}",
-        "agent": 1,
-        "workers": told,
-        "stacks": [stack for _, stack, _ in workers],
-    }
+    about = {"node_rank": node_rank, "host": f"host-{node_rank}", "agent": 1, "workers": told}
+    return about | {"stacks": [stack for _, stack, _ in workers]}
 
 
 def active(at: int) -> dict[str, Any]:
@@ -70,32 +65,35 @@ def test_the_sentence_names_the_oddest_and_counts_the_others() -> None:
     assert report_text(job(answer(0, *same))).startswith("2 workers on 1 node: all are in all_reduce, ")
 
 
-def test_what_stands_still_comes_before_what_waits() -> None:
-    places = [(0, REDUCE, {}), (1, REDUCE, {}), (2, LOAD, {}), (3, REDUCE, {"state": "T"}), (4, REDUCE, {"state": "D"})]
-    places.append((5, [], {"state": "ended"}))
-    groups = grouped(job(answer(0, *places)))
-    found = [(each.kind, each.ranks) for each in groups]
-    assert found == [("ended", [5]), ("stopped", [3]), ("stuck", [4]), ("waiting", [2]), ("waiting", [0, 1])]
-    assert [each.ranks for each in grouped(job(answer(0, (0, REDUCE, {}), (1, LOAD, {}))))] == [[1], [0]]
+LOOP = [[["loop", "/home/me/train.py", line], ["main", "/home/me/train.py", 90]] for line in (3, 4, 5)]
 
 
-def test_a_worker_that_runs_changes_its_line_but_not_its_place() -> None:
-    loop = [[["loop", "/home/me/train.py", line], ["main", "/home/me/train.py", 90]] for line in (3, 4, 5)]
-    running = answer(0, *((rank, stack, active(rank)) for rank, stack in enumerate(loop)))
-    assert [each.ranks for each in grouped(job(running))] == [[0, 1, 2]]
-    waiting = answer(0, *((rank, stack, {}) for rank, stack in enumerate(loop)))
-    assert [each.ranks for each in grouped(job(waiting))] == [[0], [1], [2]]
-    both = answer(0, (0, REDUCE, {}), (1, REDUCE, active(1)), (2, REDUCE, {}))  # one polls at this moment
-    assert [each.ranks for each in grouped(job(both))] == [[0, 1, 2]]
+@pytest.mark.parametrize(
+    ("workers", "groups"),
+    [
+        # what stands still comes before what waits
+        (
+            [
+                *((0, REDUCE, {}), (1, REDUCE, {}), (2, LOAD, {})),
+                *((3, REDUCE, {"state": "T"}), (4, REDUCE, {"state": "D"}), (5, [], {"state": "ended"})),
+            ],
+            [("ended", [5]), ("stopped", [3]), ("stuck", [4]), ("waiting", [2]), ("waiting", [0, 1])],
+        ),
+        ([(0, REDUCE, {}), (1, LOAD, {})], [("waiting", [1]), ("waiting", [0])]),
+        # a worker that runs changes its line, but not its place; one polls at this moment
+        ([(rank, stack, active(rank)) for rank, stack in enumerate(LOOP)], [("running", [0, 1, 2])]),
+        ([(rank, stack, {}) for rank, stack in enumerate(LOOP)], [("waiting", [rank]) for rank in range(3)]),
+        ([(0, REDUCE, {}), (1, REDUCE, active(1)), (2, REDUCE, {})], [("waiting", [0, 1, 2])]),
+    ],
+)
+def test_who_is_in_one_group_and_which_comes_first(workers: list[Any], groups: list[tuple[str, list[int]]]) -> None:
+    assert [(each.kind, each.ranks) for each in grouped(job(answer(0, *workers)))] == groups
 
 
-def test_stacks_without_an_end_are_cut() -> None:
+def test_stacks_without_an_end_are_cut_and_what_nodes_wrote_steers_no_terminal() -> None:
     deep = limited([Frame("again", "/a.py", 1)] * 5000)
     assert len(deep) < 200
     assert any("more calls" in frame.function for frame in deep)
-
-
-def test_what_nodes_wrote_steers_no_terminal() -> None:
     evil = [["f\x1b[2J", "/home/\x1b]0;x\x07.py", 3]]
     text = report_text(job(answer(0, (0, evil, {"wait_channel": "\x1b[1m"}))), [Silent("node\x1b", "is\nsilent")])
     assert "\x1b" not in text
