@@ -41,29 +41,20 @@ def checked(conf: Mapping[str, str], **of: Any) -> Request:
     return with_options(PluginHost.load().catalog.find(request.backend), request)
 
 
-def refused(conf: Mapping[str, str], words: str) -> UsageError:
-    with pytest.raises(UsageError, match=words) as error:
-        checked(conf)
-    return error.value
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (["cacert", "key"], "key is given, and cert is not"),
-        (["cacert"], "cacert is given, and cert and key is not"),
-    ],
-)
-def test_a_node_needs_a_certificate_and_its_key(ours: Issued, given: list[str], words: str) -> None:
-    assert refused(conf_of(ours, *given), words).remedy
-
-
-def test_with_tls_workers_have_proxies(ours: Issued) -> None:
+def test_what_a_node_needs_and_with_tls_workers_have_proxies(ours: Issued) -> None:
     assert checked(conf_of(ours)).options.store == "tiered"
     assert checked({}).options.store == "parallel"
     assert checked(conf_of(ours) | {"store": "parallel"}, nodes=1).options.store == "parallel"
-    for name, value in (("store", "parallel"), ("store", "torch"), ("worker_transport", "direct")):
-        refused(conf_of(ours) | {name: value}, f"{name}={value} contradicts TLS")
+    for conf, words in (
+        (conf_of(ours, "cacert", "key"), "key is given, and cert is not"),
+        (conf_of(ours, "cacert"), "cacert is given, and cert and key is not"),
+        (conf_of(ours) | {"store": "parallel"}, "store=parallel contradicts TLS"),
+        (conf_of(ours) | {"store": "torch"}, "store=torch contradicts TLS"),
+        (conf_of(ours) | {"worker_transport": "direct"}, "worker_transport=direct contradicts TLS"),
+    ):
+        with pytest.raises(UsageError, match=words) as refused:
+            checked(conf)
+        assert refused.value.remedy
 
 
 def test_of_etcd_they_are_for_etcd_alone(ours: Issued) -> None:
@@ -96,21 +87,14 @@ def test_the_context_is_that_of_the_files_now(ours: Issued, tmp_path: Path) -> N
         never.files.context()
 
 
-def half_replaced(mine: Issued) -> bytes:
-    """The new key is there; returns the new certificate, which is not."""
-    before = mine.cert.read_bytes()
-    mine.issue()
-    after = mine.cert.read_bytes()
-    mine.cert.write_bytes(before)
-    return after
-
-
 def test_what_begins_while_files_are_replaced_has_the_last_that_fitted(tmp_path: Path) -> None:
     """A node that has served nothing yet, for one, which has dialled the service with them."""
     mine = Issued(tmp_path / "mine")
     first = mine.cert.read_bytes()
     mine.files.check()
-    new = half_replaced(mine)
+    mine.issue()
+    new = mine.cert.read_bytes()
+    mine.cert.write_bytes(first)  # the new key is there, and its certificate is not
     assert mine.files.fitting().texts.cert == first
     assert not mine.files.within_one_process().context().check_hostname
     renewed: list[bytes] = []

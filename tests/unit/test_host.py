@@ -51,12 +51,6 @@ def plugin(name="stranger", mark=None, **hooks):
     return record
 
 
-def host_with(**hooks):
-    record = plugin(**hooks)
-    assert not record.error
-    return PluginHost([record])
-
-
 def backend(**changes):
     return Backend(**{"name": "stranger", "summary": "a stranger's", "create": print} | changes)
 
@@ -92,11 +86,12 @@ def test_wrong_result_is_named_by_its_type_and_a_wrong_field_by_its_name(result,
 
 @pytest.mark.parametrize("answer", [["node_rank"], 7, {"node_rank": "1"}, {"endpoint": 29500}, {"colour": "red"}])
 def test_wrong_answer_to_a_hook_is_put_down_to_the_plugin(answer):
+    host = PluginHost([plugin(rdzv_resolve_request=lambda: answer, rdzv_worker_env=lambda: answer)])
     with pytest.raises(PluginError, match="plug-in 'stranger' of dist 3"):
-        host_with(rdzv_resolve_request=lambda: answer).resolve_request(REQUEST)
+        host.resolve_request(REQUEST)
     if not isinstance(answer, dict):
         with pytest.raises(PluginError, match="plug-in 'stranger' of dist 3"):
-            host_with(rdzv_worker_env=lambda: answer).worker_env(REQUEST, {})
+            host.worker_env(REQUEST, {})
 
 
 def test_resolve_hooks_are_asked_in_order_each_with_what_is_known():

@@ -110,12 +110,10 @@ def test_what_is_no_token(file: Path, text: str, words: str) -> None:
     refused(lambda: token_of(asking(token_file=file)), words)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"), [("", "is set, and empty"), (f"{ONE}\n", "line break"), ("a b" * 9, "does not hold one token")]
-)
-def test_what_is_no_token_in_the_environment(text: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RDZV_TOKEN", text)
-    refused(lambda: token_of(asking()), words)
+def test_what_is_no_token_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, words in (("", "is set, and empty"), (f"{ONE}\n", "line break"), ("a b" * 9, "does not hold one token")):
+        monkeypatch.setenv("RDZV_TOKEN", text)
+        refused(lambda: token_of(asking()), words)
 
 
 def test_files_that_cannot_be_read(file: Path, tmp_path: Path) -> None:
@@ -136,13 +134,9 @@ def test_tokens_of_a_service(file: Path) -> None:
     file.write_text(f"one {ONE} team-*\nall hmac:{key[0].key.hex()} *\n{TWO}\n")
     found = accepted_tokens(str(file))
     assert found is not None
-    assert [(each.name, each.runs, each.whole) for each in found] == [
-        ("one", "team-*", False),
-        ("all", "*", True),
-        ("", "*", True),
-    ]
-    assert found[0].key == found[1].key == key[0].key
-    assert found[2].key != key[0].key
+    told = [(each.name, each.runs, each.whole) for each in found]
+    assert told == [("one", "team-*", False), ("all", "*", True), ("", "*", True)]
+    assert found[0].key == found[1].key == key[0].key != found[2].key
     for wrong, words in ((f"name {ONE}\n", "a line of 2 words"), (f"{TWO}\n{ONE} name team-*\n", "token 2 has 4 char")):
         file.write_text(wrong)
         refused(lambda: accepted_tokens(str(file)), words)  # whichever of the words it is
@@ -154,13 +148,19 @@ def prepared(backend: str, nodes: int = 2, **conf: object) -> Request:
     return with_options(entry, request) if backend == "etcd" else prepare(entry, request)
 
 
-def test_workers_have_proxies_then(file: Path) -> None:
+def test_workers_have_proxies_then_and_a_backend_without_tokens_is_refused_one(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     assert prepared("parallel").options.store == "parallel"
     for backend in ("parallel", "tiered", "etcd"):
         assert prepared(backend, token_file=file).options.store == "tiered"
     for store in ("parallel", "torch"):
         refused(lambda: prepared("parallel", token_file=file, store=store), f"store={store} contradicts")  # noqa: B023
     refused(lambda: prepared("tiered", token_file=file, worker_transport="direct"), "worker_transport=direct contrad")
+    os.environ["RDZV_TOKEN"] = ONE
+    assert "rdzv backends" in refused(lambda: prepared("static"), "backend 'static' knows no token").remedy
+    prepared("static", nodes=1)
+    assert "knows no token" in caplog.text
 
 
 def test_nodes_with_and_without_one_are_no_job(file: Path) -> None:
@@ -170,15 +170,6 @@ def test_nodes_with_and_without_one_are_no_job(file: Path) -> None:
     for mine, theirs, words in ((one, other, "given, there not set"), (other, one, "not set, there given")):
         with pytest.raises(SettingsDiffer, match=f"RDZV_TOKEN or token_file: here {words}"):
             compare(mine, json.dumps(theirs).encode(), "there")
-
-
-def test_a_backend_without_tokens_is_refused_one(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("RDZV_TOKEN", ONE)
-    assert "rdzv backends" in refused(lambda: prepared("static"), "backend 'static' knows no token").remedy
-    prepared("static", nodes=1)
-    assert "knows no token" in caplog.text
 
 
 def test_that_a_job_is_open_is_said_once_and_only_where_others_can_reach_it(
