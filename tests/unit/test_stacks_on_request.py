@@ -92,6 +92,4 @@ def test_who_has_not_said_so_gets_no_signal(code: str, tmp_path: Path) -> None:
     with process(tmp_path, code) as pid:
         with pytest.raises(reading.NoStacks, match="does not write its stacks itself"):
             functions(pid, tmp_path)
-        found = processes.look(pid)
-        assert found is not None
-        assert processes.is_there(found)
+        assert processes.is_there(processes.look(pid))
