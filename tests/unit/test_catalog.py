@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -163,18 +164,10 @@ def test_workers_store_that_a_strangers_options_name_is_the_rendezvous_own(monke
     class Options(WorkerStoreOptions):
         path: str = option("x", help="The stranger's own.")
 
-    class State:
-        name = "toy"
-
-        def get_state(self):
-            return None
-
-        def set_state(self, state, token=None):
-            return None
-
+    state = SimpleNamespace(name="toy", get_state=lambda: None, set_state=lambda state, token=None: None)
     made = []
     monkeypatch.setattr("rdzv_plugins.dynamic.handler.dynamic_handler", lambda *arguments: made.append(arguments))
-    entry = toy(create=lambda request: State(), options=Options)
+    entry = toy(create=lambda request: state, options=Options)
     conf = {"store": "parallel", "store_threads": "3", "worker_ports": "29501-29510", "path": "y"}
     create_rendezvous(HOST, entry, prepare(entry, dataclasses.replace(REQUEST, conf=conf)))
     [(_, _, settings)] = made

@@ -120,20 +120,21 @@ def test_what_happens_is_a_sentence(key: str, value: bytes | None, before: bytes
     assert told.isprintable()
 
 
+NODE: dict[str, Any] = {"rank": 0, "host": "a", "pid": 7, "state": "works", "round": 1, "heard_s": 3599.0}
+NODE |= {"restarts": 0, "stage": "working", "problem": "", "workers": []}
+FOUND = {"number": 1, "state": "complete", "reason": "", "progress": "", "members": 1, "leader": "a (pid 7)"}
+
+
 def job(**over: Any) -> dict[str, Any]:
-    node = {"rank": 0, "host": "a", "pid": 7, "state": "works", "round": 1, "heard_s": 3599.0, "restarts": 0,
-            "stage": "working", "problem": "", "workers": []}  # fmt: skip
-    found = {"number": 1, "state": "complete", "reason": "", "progress": "", "members": 1, "leader": "a (pid 7)"}
     nothing = {"problem": "", "last_end": "", "waits": [], "waits_problem": "", "events": [], "events_ever": 0}
-    return {"run": "a", "round": found, "nodes": [node], **nothing} | over
+    return {"run": "a", "round": FOUND, "nodes": [NODE], **nothing} | over
 
 
 def test_what_is_not_well() -> None:
     assert is_well(job())
-    states = ("gone", "silent", "waits", "refused")
-    ill: list[dict[str, Any]] = [{"nodes": [{**job()["nodes"][0], "state": state}]} for state in states]
-    ill += [{"problem": "out of sight"}, {"round": None}, {"round": {**job()["round"], "state": "over"}}]
-    assert not any(is_well(job(**each)) for each in ill)
+    ill = [{"nodes": [NODE | {"state": state}]} for state in ("gone", "silent", "waits", "refused")]
+    for each in [*ill, {"problem": "out of sight"}, {"round": None}, {"round": FOUND | {"state": "over"}}]:
+        assert not is_well(job(**each))
 
 
 class Example:
@@ -154,7 +155,7 @@ def test_the_screen_takes_what_strangers_write_as_text_and_keeps_the_chosen_node
     monkeypatch.setenv("NO_COLOR", "1")
     evil = "[red]a[/x]\x1b[2J"
     worker = {"rank": 3, "local_rank": 1, "pid": 9, "state": "S", "cpu_percent": None, "memory_bytes": 2**20}
-    told = {**job()["nodes"][0], "host": evil, "workers": [worker]}
+    told = NODE | {"host": evil, "workers": [worker]}
     nodes = [{**told, "rank": each, "pid": each} for each in range(100)]
     event = {"at": 0.0, "text": evil}
     watch = Example(job(nodes=nodes, last_end=evil, waits=[evil], events=[event], events_ever=1))
