@@ -80,17 +80,14 @@ def test_the_trace_is_one_that_perfetto_shows(tmp_path: Path, capsys: pytest.Cap
     out = tmp_path / "out.json"
     assert main(["timeline", str(tmp_path), f"--chrome={out}"]) == 0
     assert "node 0 on a (pid 1) was the last" in capsys.readouterr().out
-    trace = json.loads(out.read_text())
-    assert set(trace) == {"traceEvents", "displayTimeUnit", "otherData"}
-    events = trace["traceEvents"]
+    events = json.loads(out.read_text())["traceEvents"]
     both = {"ph", "name", "pid", "tid", "args"}
     needed = {"M": both, "X": both | {"cat", "ts", "dur"}, "i": both | {"s", "cat", "ts"}}
     assert all(set(each) == needed[each["ph"]] for each in events)
     names = {each["args"]["name"]: each["pid"] for each in events if each["name"] == "process_name"}
     assert names == {"run job": 1, "node 0 on a (pid 1)": 2, "node 1 on b (pid 1)": 3}
-    rounds = {each["name"]: (each["ts"], each["dur"]) for each in events if each.get("cat") == "round"}
-    assert rounds["round 2"] == pytest.approx((12.002e6, 8.498e6), abs=2e3)
-    assert min(each["ts"] for each in events if "ts" in each) >= -2e3
+    [second] = [each for each in events if each["name"] == "round 2"]
+    assert (second["ts"], second["dur"]) == pytest.approx((12.002e6, 8.498e6), abs=2e3)
 
 
 def test_what_cannot_be_read_is_said_by_name_and_harms_nothing_else(
@@ -136,16 +133,15 @@ def test_what_cannot_be_read_is_said_by_name_and_harms_nothing_else(
     assert "\x1b" not in said
 
 
-@pytest.mark.parametrize(
-    ("given", "named"), [([], "is no file"), (["--run=elsewhere"], "'elsewhere'"), (["--chrome={}"], "--chrome={}")]
-)
-def test_what_cannot_be_shown_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: list[str], named: str
-) -> None:
-    if given:
+def test_what_cannot_be_shown_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for given, named in (
+        ((), "is no file"),
+        (("--run=elsewhere",), "'elsewhere'"),
+        ((f"--chrome={tmp_path}",), "chrome="),
+    ):
+        assert main(["timeline", str(tmp_path), *given]) == UsageError.exit_code
+        assert named in capsys.readouterr().err
         job_of_two(tmp_path)
-    assert main(["timeline", str(tmp_path), *(each.format(tmp_path) for each in given)]) == UsageError.exit_code
-    assert named.format(tmp_path) in capsys.readouterr().err
 
 
 def test_the_newest_launch_of_a_run_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
