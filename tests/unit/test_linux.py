@@ -22,8 +22,8 @@ import subprocess, sys, threading
 from rdzv_plugins.linux import prctl
 prctl.set_name({NAME!r})
 def begin():
-    one = subprocess.Popen(["sleep", "1000"])
-    print(threading.get_native_id(), one.pid, subprocess.Popen(["true"]).pid, flush=True)
+    one, ended = subprocess.Popen(["sleep", "1000"]), subprocess.Popen(["true"])  # kept: else the second is waited for
+    print(threading.get_native_id(), one.pid, ended.pid, flush=True)
     sys.stdin.read()
 thread = threading.Thread(target=begin)
 thread.start()
