@@ -47,7 +47,7 @@ def _one(seed: int, nodes: int | None, faults: tuple[int, ...] | None, *, told: 
     from simulation.scheduler import Stuck
     from simulation.seeds import job_of
 
-    job, stuck = job_of(seed, Cut(nodes, faults)), ""
+    job, stuck = job_of(seed, Cut(nodes, faults)).record(), ""
     try:
         job.run()
     except AssertionError:

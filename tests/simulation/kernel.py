@@ -173,7 +173,7 @@ class Socket(Descriptor):
         for each in arrived:
             end, came = each._connected(), bytes(each._bytes)
             each.release()
-            end.in_kernel, end.has_unread = False, lambda end=end: bool(end.unread)
+            end.in_kernel, end.held = False, end.unread
             accept(end)
             if came:
                 end.on_message(came)
@@ -225,8 +225,7 @@ class Socket(Descriptor):
         self.changed()
 
     def _use(self, end: End) -> None:
-        end.on_message, end.on_end = self._came, self._ended
-        end.has_unread = lambda: bool(self._bytes)
+        end.on_message, end.on_end, end.held = self._came, self._ended, self._bytes
 
     # Bytes
 

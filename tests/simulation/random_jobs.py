@@ -58,9 +58,8 @@ class RandomJob:
         """How often each kind of fault met each state."""
         self.nodes = self.faults = 0
         """How many it has by its seed."""
-        self._sends: list[tuple[float, Process, Process, object]] = []
         self._aimed: list[tuple[str, random.Random]] = []
-        self._on_send = network.on_send
+        self._sends: list[tuple[float, Process, Process, object]] | None = None
         network.on_send = self._sent
 
     def run(self) -> None:
@@ -87,10 +86,16 @@ class RandomJob:
         """What has happened: when, to whom, what."""
         raise NotImplementedError
 
+    def record(self) -> RandomJob:
+        """Have it remember what is sent: call this before ``run``, for ``digest``."""
+        self._sends = []
+        return self
+
     @property
     def digest(self) -> str:
         """Of all writes, messages and decisions, with their times."""
         whole = hashlib.sha256()
+        assert self._sends is not None
         for now, source, target, message in self._sends:
             whole.update(f"{now:.6f} {source} {target} {message!r}\n".encode())
         for when, who, what in self.story:
@@ -127,8 +132,8 @@ class RandomJob:
                 self._scheduler.at(self._scheduler.now + soon, lambda aim=aim, rng=rng: self._happens(rng, aim))
 
     def _sent(self, source: Process, target: Process, message: object) -> None:
-        self._on_send(source, target, message)
-        self._sends.append((self._scheduler.now, source, target, message))
+        if self._sends is not None:
+            self._sends.append((self._scheduler.now, source, target, message))
         if self._aimed:
             self._look()
 

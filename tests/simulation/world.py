@@ -243,7 +243,7 @@ class World:
         self.nodes: list[Node] = []
         self.disturbed_at = 0.0
         """When something last happened to the job from outside."""
-        self._hosts = 0
+        self._hosts = self._left = 0
         self._script_runs = False
         from simulation.oracles import Oracles
 
@@ -317,8 +317,13 @@ class World:
         request = Request("simulated", "job", "service:1", self.low, self.high, node_rank=rank, **fields)
         made = Node(self, f"n{len(self.nodes)}", host, request, work or self.work, hosts_service)
         self.nodes.append(made)
+        self._left += 1
+        made.process.on_end.append(self._one_less)
         self.disturbed(made.name, "comes")
         return made
+
+    def _one_less(self) -> None:
+        self._left -= 1
 
     # What is told
 
@@ -371,16 +376,8 @@ class World:
 
     def run(self, limit: float = 3000.0) -> World:
         """Until all nodes have ended; then the oracles have the last word. Raises ``AssertionError``."""
-        first = 0
-
-        def is_over() -> bool:  # asked all the time
-            nonlocal first
-            while first < len(self.nodes) and self.nodes[first].process.killed:
-                first += 1
-            return first == len(self.nodes) and not self._script_runs
-
         try:
-            self.until(is_over, limit)
+            self.until(lambda: not self._left and not self._script_runs, limit)
         except Stuck as error:
             if not self.scheduler.failed:  # a node whose thread has ended by an error does not end: ``ended`` says so
                 self.oracles.wrong("I13", f"the job hangs: {error}")
