@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
 from typing import Any
 
@@ -132,8 +132,8 @@ class Faulty(RandomJob):
             fails_to_start=random.random() < 0.02,
         )
 
-    def _is(self, state: str) -> bool:
-        return any(_state_of(each) == state for each in self._there())
+    def _states_now(self) -> Collection[str]:
+        return [_state_of(each) for each in self._there()]
 
     def _there(self) -> list[Agent]:
         return [each for each in self.job.agents if each.entry.lives and each.entry.state == "R"]

@@ -134,7 +134,7 @@ class Network:
     """All hosts. ``latency`` and every choice come from the scheduler's seed."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self.scheduler = scheduler
+        self.scheduler, self._chance = scheduler, scheduler.random.random
         self.ends: list[End] = []
         """The sides of all connections that have not ended."""
         self.when_healed: list[Callable[[], None]] = []
@@ -147,7 +147,7 @@ class Network:
 
     def latency(self) -> float:
         """How long something takes from one host to another, in seconds."""
-        chance = self.scheduler.random.random
+        chance = self._chance
         if chance() < _SLOW:
             return chance() * _SLOW_S
         return -math.log(1.0 - chance()) * _MEAN_S

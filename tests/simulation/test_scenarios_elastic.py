@@ -15,7 +15,7 @@ from simulation.workers import Does
 from simulation.world import TTL_S, Node, Work, World
 
 LONG = Work(seconds=200.0)
-SEEDS = (1, 2)
+SEEDS = (1, pytest.param(2, marks=pytest.mark.thorough))
 
 pytestmark = pytest.mark.parametrize("seed", SEEDS)
 

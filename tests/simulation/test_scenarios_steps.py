@@ -12,6 +12,7 @@ from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Round, decode
 from rdzv_plugins.interfaces import Outcome
 from simulation import troubles
+from simulation.test_scenarios_elastic import at_work, ends
 from simulation.world import Node, Work, World
 
 LONG = Work(seconds=100.0)
@@ -37,14 +38,6 @@ def at_step(world: World, step: str, lost: Lost, happens: Callable[..., object])
 
 def node_of(world: World, client: object) -> Node:
     return next(each for each in world.nodes if each.process is client.process)  # type: ignore[attr-defined]
-
-
-def at_work(world: World, *nodes: Node) -> None:
-    world.until(lambda: world.all_work(*nodes))
-
-
-def ends(world: World) -> list[str]:
-    return [each.end for each in world.nodes]
 
 
 def rounds(world: World) -> list[tuple[int, str]]:

@@ -22,9 +22,9 @@ from rdzv_plugins.runtime import Signals
 from simulation.agent import Agent, Options, Plan
 from simulation.job import fails, failure_of
 from simulation.static_jobs import ANSWER_S, HOST, KEEP_ALIVE_S, PORT, StaticJob
+from simulation.test_scenarios_elastic import SEEDS
 from simulation.workers import Does
 
-SEEDS = range(1, 3)
 LONG = Does(runs=200.0)
 RETRIES = Options(max_restarts=2, monitor_interval=1.0)
 SETTLED_S = 5.0

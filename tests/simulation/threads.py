@@ -312,9 +312,7 @@ class Threads:
         self.Thread = functools.partial(OwnThread, scheduler)
         self.Timer = functools.partial(Timer, scheduler)
         self.sleep = scheduler.sleep
-
-    def monotonic(self) -> float:
-        return self._scheduler.now
+        self.monotonic: Callable[[], float] = functools.partial(getattr, scheduler, "now")  # asked all the time
 
     def get_ident(self) -> int:
         return self._scheduler.running.ident

@@ -21,12 +21,9 @@ from rdzv_plugins.elastic.places.places import Places
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import RdzvError, SpareReleased
 from rdzv_plugins.interfaces import Failure, Outcome, Request, RoundEvent
-from simulation.kernel import Kernel
-from simulation.network import Network
-from simulation.processes import OwnProcess, Processes
+from simulation.machines import Machines
 from simulation.round_stores import DialledStore, ProxiedStore
-from simulation.runtime import SimulatedRuntime
-from simulation.scheduler import Scheduler, Stuck, Thread
+from simulation.scheduler import Stuck, Thread
 from simulation.service import PORT, Service
 from simulation.sessions import Coordination
 
@@ -68,9 +65,7 @@ class Node:
     ) -> None:
         self.hosts_service = hosts_service
         self._world, self.name, self.request, self.work = world, name, request, work
-        self.process = world.scheduler.process(name, host)
-        self._entry = world.processes.add(command=name, thread_of=self.process)
-        self.runtime = SimulatedRuntime(world.kernel, OwnProcess(world.processes, self._entry))
+        self.process, self._entry, self.runtime = world.boot(name, host)
         self.began = world.now
         self.places: list[Place] = []
         self.works = False
@@ -211,7 +206,7 @@ class Node:
         self.handler.leave(outcome)
 
 
-class World:
+class World(Machines):
     """One job. ``low`` and ``high`` are those of --nnodes. ``now`` counts from 0."""
 
     def __init__(
@@ -228,10 +223,8 @@ class World:
         **options: Any,
     ) -> None:
         """``places``: the first so many hosts of nodes are endpoints, each served by its node; there is no service."""
-        self.scheduler = Scheduler(seed)
+        super().__init__(seed)
         self.random = self.scheduler.random
-        self.network = Network(self.scheduler)
-        self.kernel, self.processes = Kernel(self.network), Processes(self.network)
         hosts = [f"10.0.0.{number + 1}" for number in range(places)] or ["service"]
         self.services = [Service(self.network, host, by_connection=by_connection, by_node=places > 0) for host in hosts]
         self.has_places = places > 0
@@ -357,16 +350,6 @@ class World:
                 self.scheduler.at(after, lambda each=each: each.lives and each.fail_with(place.round))
 
     # What happens
-
-    def until(self, happens: Callable[[], Any], limit: float = 2000.0) -> None:
-        """Let the world go on until that is so. Raises ``Stuck``."""
-        self.scheduler.run(happens, limit)
-
-    def after(self, seconds: float) -> None:
-        """Let the world go on for some time."""
-        due, passed = self.scheduler.now + seconds, list[bool]()
-        self.scheduler.at(due, lambda: passed.append(True))
-        self.scheduler.run(lambda: bool(passed), seconds + 1.0)
 
     def all_work(self, *nodes: Node) -> bool:
         """Whether the workers of these nodes run, or of all that live, in one round."""
