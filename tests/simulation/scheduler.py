@@ -148,6 +148,16 @@ class Scheduler:
             if self._handle_in(thread, waiters) or (end is not None and self.now >= end):
                 return thread.woken
 
+    def wait_until(self, waiters: list[Thread], ready: Callable[[], Any], timeout: float | None) -> Any:
+        """Wait until that is so, woken as one of ``waiters``; it is not if ``timeout`` seconds have passed before."""
+        end = None if timeout is None else self.now + timeout
+        while not (found := ready()):
+            left = None if end is None else end - self.now
+            if left is not None and left <= 0:
+                break
+            self.wait(waiters, left)
+        return found
+
     def _handle_in(self, thread: Thread, waiters: list[Thread]) -> bool:
         """Call the signal handlers of a thread that waits; True if it has been woken, before or by one of them."""
         if not thread.woken:
