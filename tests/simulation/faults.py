@@ -75,7 +75,7 @@ class Faulty(RandomJob):
             workers=random.choice([1, 1, 2, 3]),
             max_restarts=random.choice([0, 1, 3]),
             shutdown_timeout=random.choice([2.0, 4.0, 10.0]),
-            monitor_interval=random.choice([0.1, 1.0, 1.0]),
+            monitor_interval=random.choice([0.3, 1.0, 1.0]),
             restart_delay=random.choice([0.0, 1.0]),
             crash_loop=random.choice(["code", "any", "off"]),
             job_restarts=random.choice([None, None, 2]),
