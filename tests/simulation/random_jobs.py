@@ -137,7 +137,8 @@ class RandomJob:
     def _sent(self, source: Process, target: Process, message: object) -> None:
         if self._sends is not None:
             self._sends.append((self._scheduler.now, source, target, message))
-        self._look()
+        if self._aimed:
+            self._look()
 
     def _states_now(self) -> Collection[str]:
         """Those that its round is in now, for any node."""

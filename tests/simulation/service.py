@@ -342,11 +342,13 @@ class _Client:
             return
         self.session = arguments.pop(0)
         alive = store.beat(self.session, service.now)
-        if name != "beat":
-            service.asked[self.process.name] += 1
-        if not alive or name == "beat":
+        if name == "beat":  # most of what is sent
             if not (alive and service.faults.loses_beats):
                 self.say(number, alive, None)
+            return
+        service.asked[self.process.name] += 1
+        if not alive:
+            self.say(number, alive, None)
             return
         moment = service.moment(name, arguments) if arguments else None
         if moment is not None and moment.lost != "answer":
@@ -398,18 +400,18 @@ class _Client:
         self.say("over")
 
     def say(self, *message: Any) -> None:
-        service, faults = self._service, self._service.faults
+        scheduler, faults = self._service.network.scheduler, self._service.faults
         if message[0] in ("events", "over"):
-            takes = faults.pushes_take * (service.network.scheduler.random.random() if faults.pushes_vary else 1.0)
-            at = self._told_at = max(self._told_at, service.now + takes)
+            takes = faults.pushes_take * (scheduler.random.random() if faults.pushes_vary else 1.0)
+            at = self._told_at = max(self._told_at, scheduler.now + takes)
         elif faults.loses_answers or self._mute:
             return
         else:
-            at = service.now + faults.answers_take
-        if at <= service.now:
+            at = scheduler.now + faults.answers_take
+        if at <= scheduler.now:
             self._send(message)
         else:
-            service.network.scheduler.at(at, lambda: self._send(message))
+            scheduler.at(at, lambda: self._send(message))
 
     def _send(self, message: Message) -> None:
         if not self._end.ended:
