@@ -23,8 +23,8 @@ _UNENDING = 10_000
 """How often a killed thread may try to go on before that is taken for a fault of the program."""
 _MOST_AT_ONCE = 500_000
 """How much threads may do while time stands still."""
-_MOST_STEPS = 400_000
-"""How much may happen until what is waited for: the longest job of 10,000 seeds takes 20,000 steps."""
+_MOST_STEPS = 250_000
+"""How much may happen until what is waited for: a long job takes some 10,000 steps."""
 _ONLY_THREADS = "only threads can wait: this is called by what happens by itself"
 
 

@@ -207,8 +207,7 @@ def test_a_leader_that_stands_still_or_is_cut_off_is_replaced_and_then_follows(
     at_work(world)
     apart = world.leader
     away(world, apart, 4 * TTL_S)
-    rest = [each for each in world.nodes if each is not apart]
-    world.until(lambda: all(len(each.places) == 2 for each in rest))
+    rest = world.goes_on_without(apart)
     assert world.leader in rest
     at_work(world)
     assert set(ends(world.run())) == {"done"}
@@ -335,8 +334,7 @@ def test_rank_0_that_is_lost_is_followed_by_a_node_that_serves_a_store_of_its_ow
     at_work(world)
     root = next(each for each in world.nodes if each.place is not None and each.place.rank == 0)
     troubles.crash(world, root)
-    rest = [each for each in world.nodes if each is not root]
-    world.until(lambda: all(len(each.places) == 2 for each in rest))
+    rest = world.goes_on_without(root)
     (store,) = {each.places[-1].store for each in rest}
     assert store != root.places[0].store
     world.run()
@@ -390,8 +388,7 @@ def test_a_leader_that_leaves_says_why_before_it_goes(seed: int) -> None:
     at_work(world)
     leader = world.leader
     troubles.leave(world, leader, "it is preempted")
-    rest = [each for each in world.nodes if each is not leader]
-    world.until(lambda: all(len(each.places) == 2 for each in rest))
+    rest = world.goes_on_without(leader)
     for each in rest:
         assert any(who == each.name and "it is preempted" in " ".join(what) for _, who, what in world.story)
     world.run()

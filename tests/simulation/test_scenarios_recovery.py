@@ -54,8 +54,7 @@ def test_the_others_go_on_as_soon_as_the_documents_say(service: str, leads: bool
     lost = _one_of(world, leads or service.endswith("serves"))
     lost.hindered, struck_at = True, world.now
     CAUSES[cause](world, lost)
-    rest = [each for each in world.nodes if each is not lost]
-    world.until(lambda: all(len(each.places) == 2 for each in rest), limit=60.0)
+    world.goes_on_without(lost)
     assert world.now - struck_at <= SECONDS[WITHIN[cause][list(SERVICES).index(service)]]
     world.scheduler.close()
 

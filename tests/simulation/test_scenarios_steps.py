@@ -157,8 +157,7 @@ def test_a_killed_node_is_lost_at_once_whatever_the_service_makes_of_its_session
     world.service.once("end_session", "", asked.append, lost=lost)
     troubles.kill(world, victim)
     killed_at = world.now
-    rest = [each for each in world.nodes if each is not victim]
-    world.until(lambda: all(len(each.places) == 2 for each in rest))
+    rest = world.goes_on_without(victim)
     assert world.now < killed_at + 5.0
     assert asked
     world.after(100.0)
@@ -224,7 +223,7 @@ def test_a_node_that_leaves_says_why_though_it_is_heard_late(who: str) -> None:
     world.service.faults.pushes_take = 0.2
     leaves.leave(Outcome("lost", "it got SIGTERM"))
     leaves.hindered = True
-    world.until(lambda: all(len(each.places) == 2 for each in world.nodes if each is not leaves))
+    world.goes_on_without(leaves)
     (reason,) = {what[-1] for _, _, what in world.story if what[0] == "hears that round 1 is over:"}
     assert reason.endswith("was lost: it got SIGTERM")
     world.run()
@@ -238,8 +237,7 @@ def test_who_follows_a_killed_leader_leaves_it_alone(caplog: pytest.LogCaptureFi
     world.after(3.0)
     leader, dial, dialled = world.leader, world.network.dial, list[str]()
     troubles.kill(world, leader)
-    rest = [each for each in world.nodes if each is not leader]
-    world.until(lambda: all(len(each.places) == 2 for each in rest))
+    world.goes_on_without(leader)
     world.network.dial = lambda end, host, *how: (dialled.append(host), dial(end, host, *how))  # type: ignore
     world.after(40.0)
     assert leader.process.host not in dialled

@@ -357,6 +357,12 @@ class World(Machines):
         rounds = {each.place.round for each in wanted if each.works and each.place is not None}
         return len(rounds) == 1 and all(each.works for each in wanted)
 
+    def goes_on_without(self, node: Node) -> list[Node]:
+        """Let the others enter a second round; returns them."""
+        rest = [each for each in self.nodes if each is not node]
+        self.until(lambda: all(len(each.places) == 2 for each in rest), 300.0)
+        return rest
+
     def run(self, limit: float = 3000.0) -> World:
         """Until all nodes have ended; then the oracles have the last word. Raises ``AssertionError``."""
         try:
