@@ -487,6 +487,7 @@ def test_who_waits_for_another_node_is_told_at_once_that_node_rank_0_leaves(seed
     job = working(seed, options=RETRIES, linger=60.0)
     job.kill(job[2])
     job.until(lambda: job[0].stage == job[1].stage == "joining")
+    job.after(1.0)  # by then they wait in the store
     job[0].signal(Signals.SIGTERM)
     left_at = job.now
     job.run()
