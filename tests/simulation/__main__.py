@@ -1,6 +1,6 @@
 """Jobs in simulated time: ``python tests/simulation --seed N --show`` tells one, ``--seeds A B`` runs A to B - 1.
 
-``--defects [NAME...]`` plants defects and says what finds each.
+``--defects [NAME...]`` plants defects and says which scenarios and which of the seeds find each.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> int:
     if given.defects is not None:
         from simulation.planting import tell_all
 
-        return tell_all(given.defects)
+        return tell_all(given.defects, range(*given.seeds))
     logging.getLogger("rdzv_plugins").setLevel(logging.CRITICAL)
     logging.getLogger("rdzv_launcher").setLevel(logging.CRITICAL)
     if given.seed is not None:
@@ -47,7 +47,7 @@ def _one(seed: int, nodes: int | None, faults: tuple[int, ...] | None, *, told: 
     from simulation.scheduler import Stuck
     from simulation.seeds import job_of
 
-    job, stuck = job_of(seed, Cut(nodes, faults)), ""
+    job, stuck = job_of(seed, Cut(nodes, faults)).record(), ""
     try:
         job.run()
     except AssertionError:

@@ -32,10 +32,8 @@ from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Failure, Request
 from rdzv_plugins.round_page import NEVER, PAUSE_AT
 from rdzv_plugins.runtime import Signals
-from simulation.kernel import Kernel
-from simulation.processes import OwnProcess, Processes
+from simulation.machines import Machines
 from simulation.runtime import SimulatedRuntime
-from simulation.scheduler import Scheduler
 from simulation.workers import Does, Machine, Worker
 
 _HOOKS, _REQUEST = PluginHost([]), Request("simulated", "job", "", 1, 1, 1)
@@ -133,9 +131,7 @@ class Agent:
 
     def __init__(
         self,
-        scheduler: Scheduler,
-        kernel: Kernel,
-        processes: Processes,
+        machines: Machines,
         name: str,
         handler: Callable[[SimulatedRuntime], Any],
         plan: Plan,
@@ -144,12 +140,10 @@ class Agent:
     ) -> None:
         """``handler`` makes the ``RendezvousHandler``, on the agent's main thread."""
         self.name, self._make_handler, self._plan, self.options = name, handler, plan, options or Options()
-        self._scheduler, self.processes = scheduler, processes
-        self.process = scheduler.process(name, host)
-        self.entry = processes.add(command=name, thread_of=self.process)
-        self.runtime = SimulatedRuntime(kernel, OwnProcess(processes, self.entry))
+        self._scheduler, self.processes = machines.scheduler, machines.processes
+        self.process, self.entry, self.runtime = machines.boot(name, host)
         self.page = Page()
-        self.machine = Machine(processes, kernel, self.page, name)
+        self.machine = Machine(machines.processes, machines.kernel, self.page, name)
         self.exit_code: int | None = None
         self.end: steps.End | None = None
         self.groups: list[WorkerGroup] = []
@@ -166,7 +160,7 @@ class Agent:
         self.prepares_in = 0.0
         """How long it takes to make its handler."""
         self._loop: AgentLoop | None = None
-        scheduler.spawn(self.process, "main", self._main)
+        self._scheduler.spawn(self.process, "main", self._main)
 
     # What happens to it
 

@@ -56,12 +56,12 @@ DEFECTS = (
         "test_whoever_asks_for_the_cause_when_node_rank_0_has_left_knows_it_from_the_end",
     ),
     Defect(
-        "static: a host that is gone is waited for",
-        "40b25c4",
-        "rdzv_plugins/backends/static/presence.py",
-        "reason in (REFUSED, NO_ANSWER)",
-        "reason == REFUSED",
-        "test_a_host_of_node_rank_0_that_is_gone_is_noticed_in_every_stage",
+        "a host that is gone is sent the same again for a quarter of an hour",
+        "5ee713e",
+        "rdzv_plugins/kvstore/tcpstore/wire.py",
+        "(TCP_KEEPCNT, _PROBES), _RESENDS)",
+        "(TCP_KEEPCNT, _PROBES))",
+        "test_a_host_that_is_gone_is_noticed_although_all_that_was_sent_to_it_is_sent_again",
     ),
     Defect(
         "an outage is not shared",

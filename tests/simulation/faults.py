@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
 from typing import Any
 
@@ -75,7 +75,7 @@ class Faulty(RandomJob):
             workers=random.choice([1, 1, 2, 3]),
             max_restarts=random.choice([0, 1, 3]),
             shutdown_timeout=random.choice([2.0, 4.0, 10.0]),
-            monitor_interval=random.choice([0.1, 1.0, 1.0]),
+            monitor_interval=random.choice([0.3, 1.0, 1.0]),
             restart_delay=random.choice([0.0, 1.0]),
             crash_loop=random.choice(["code", "any", "off"]),
             job_restarts=random.choice([None, None, 2]),
@@ -132,8 +132,8 @@ class Faulty(RandomJob):
             fails_to_start=random.random() < 0.02,
         )
 
-    def _is(self, state: str) -> bool:
-        return any(_state_of(each) == state for each in self._there())
+    def _states_now(self) -> Collection[str]:
+        return [_state_of(each) for each in self._there()]
 
     def _there(self) -> list[Agent]:
         return [each for each in self.job.agents if each.entry.lives and each.entry.state == "R"]

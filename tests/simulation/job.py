@@ -16,10 +16,7 @@ from rdzv_plugins.errors import JobHung
 from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.runtime import Signals
 from simulation.agent import Agent, Options, Plan
-from simulation.kernel import Kernel
-from simulation.network import Network
-from simulation.processes import Processes
-from simulation.scheduler import Scheduler
+from simulation.machines import LIMIT_S, Machines
 from simulation.whole import Engine, Round
 from simulation.workers import Does, Worker
 
@@ -28,7 +25,6 @@ CODES = frozenset({0, 1, 66, 68, 69, 71, 75, 76, 78, 80, 81, 82, *(128 + number 
 _WITH_S = 0.3
 """How soon a worker fails when one of its round has ended."""
 _KILL_S = Limits(workers=1).kill_timeout
-_LIMIT_S = 2000.0
 _TOLD_S = 1.0
 _HEARS_S, _ENDS_S = 15.0, 35.0
 """How soon an agent has heard of the end of a round, and has ended after the job, even if its supervisor stands still:
@@ -38,7 +34,7 @@ _LAST_S = 2.0
 """So much later nothing of an agent that was killed may live."""
 
 
-class Job:
+class Job(Machines):
     """A job of some nodes. ``low`` and ``high`` are those of --nnodes; a node more is a spare."""
 
     def __init__(
@@ -58,9 +54,7 @@ class Job:
         **options_of_rendezvous: Any,
     ) -> None:
         """``together``: workers of a round fail when one of them has. Nodes that are there at once have their ranks."""
-        self.scheduler = Scheduler(seed)
-        self.network = Network(self.scheduler)
-        self.kernel, self.processes = Kernel(self.network), Processes(self.network)
+        super().__init__(seed)
         settled = {"ttl": ttl, "timeout": timeout, "by_connection": by_connection} | options_of_rendezvous
         self.meeting: Any = self._meet(low or high or nodes, high or nodes, **settled)
         self.on_stage: Callable[[], object] = lambda: None
@@ -95,9 +89,7 @@ class Job:
         """Another node, on a host of its own if none is given."""
         name = f"n{len(self.agents)}"
         made = Agent(
-            self.scheduler,
-            self.kernel,
-            self.processes,
+            self,
             name,
             lambda _: self.meeting.handler(made, rank),
             self.plan,
@@ -117,7 +109,7 @@ class Job:
 
     # What happens
 
-    def run(self, limit: float = _LIMIT_S) -> Job:
+    def run(self, limit: float = LIMIT_S) -> Job:
         """Until all agents are over, and nothing of theirs lives. Raises ``Stuck``, and ``AssertionError``."""
         while self._running:
             self.until(lambda: not self._running, limit)
@@ -125,16 +117,6 @@ class Job:
         self.check()
         self.scheduler.close()
         return self
-
-    def until(self, happens: Callable[[], Any], limit: float = _LIMIT_S) -> None:
-        """Let the world go on until that is so."""
-        self.scheduler.run(happens, limit)
-
-    def after(self, seconds: float) -> None:
-        """Let the world go on for some time."""
-        due, passed = self.scheduler.now + seconds, list[bool]()
-        self.scheduler.at(due, lambda: passed.append(True))
-        self.scheduler.run(lambda: bool(passed), seconds + 1.0)
 
     def works(self, *agents: Agent) -> bool:
         """Whether the workers of these agents run, or of all."""

@@ -58,15 +58,11 @@ class Descriptor:
     def wait(self, ready: Callable[[], Any], timeout: float | None) -> None:
         """Wait until that is so. Raises ``TimeoutError``; with a timeout of 0, ``BlockingIOError``."""
         scheduler = self._kernel.network.scheduler
-        until = None if timeout is None else scheduler.now + timeout
         scheduler.pause()
-        while not ready():
+        if not scheduler.wait_until(self._waiting, ready, timeout):
             if timeout == 0:
                 raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-            left = None if until is None else until - scheduler.now
-            if left is not None and left <= 0:
-                raise TimeoutError("timed out")
-            scheduler.wait(self._waiting, left)
+            raise TimeoutError("timed out")
 
 
 class EventFd(Descriptor):
@@ -173,7 +169,7 @@ class Socket(Descriptor):
         for each in arrived:
             end, came = each._connected(), bytes(each._bytes)
             each.release()
-            end.in_kernel, end.has_unread = False, lambda end=end: bool(end.unread)
+            end.in_kernel, end.held = False, end.unread
             accept(end)
             if came:
                 end.on_message(came)
@@ -225,8 +221,7 @@ class Socket(Descriptor):
         self.changed()
 
     def _use(self, end: End) -> None:
-        end.on_message, end.on_end = self._came, self._ended
-        end.has_unread = lambda: bool(self._bytes)
+        end.on_message, end.on_end, end.held = self._came, self._ended, self._bytes
 
     # Bytes
 
@@ -368,20 +363,14 @@ class Poll:
 
     def poll(self, milliseconds: float | None = None) -> Sequence[tuple[int, int]]:
         scheduler = self._kernel.network.scheduler
-        forever = milliseconds is None or milliseconds < 0
-        until = None if forever else scheduler.now + milliseconds / 1000
         scheduler.pause()
         if ready := self._ready():
             return ready
         for watched, _ in self._watched.values():
             watched.pollers.append(self)
         try:
-            while not (ready := self._ready()):
-                left = None if until is None else until - scheduler.now
-                if left is not None and left <= 0:
-                    break
-                scheduler.wait(self._polling, left)
-            return ready
+            limit = None if milliseconds is None or milliseconds < 0 else milliseconds / 1000
+            return scheduler.wait_until(self._polling, self._ready, limit)  # type: ignore[no-any-return]
         finally:
             for watched, _ in self._watched.values():
                 if self in watched.pollers:
@@ -425,13 +414,8 @@ class Epoll(Descriptor):
 
     def poll(self, timeout: float | None = None, most: int = -1) -> Sequence[tuple[int, int]]:
         scheduler = self._kernel.network.scheduler
-        until = None if timeout is None else scheduler.now + timeout
         scheduler.pause()
-        while not (ready := self._ready()):
-            left = None if until is None else until - scheduler.now
-            if left is not None and left <= 0:
-                break
-            scheduler.wait(self._polling, left)
+        ready: Sequence[tuple[int, int]] = scheduler.wait_until(self._polling, self._ready, timeout)
         return ready if most < 0 else ready[:most]
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ import errno
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Literal
 
 from simulation.scheduler import Process, Scheduler, Thread
@@ -43,8 +43,8 @@ class End:
         self.ended = False
         """Nothing more comes, and nothing more can be sent."""
         self.unread: deque[Callable[[], None]] = deque()
-        self.has_unread: Callable[[], bool] = lambda: bool(self.unread)
-        """Whether its process has left something unread."""
+        self.held: Sized = self.unread
+        """What its process has left unread, if there is anything."""
         self.keep_alive: float | None = None
         """After so many seconds of silence its kernel gives the other side up; None: it does not ask."""
         self.resends = _RESENT_S
@@ -108,7 +108,9 @@ class End:
     def _send(self, arrives: Callable[[], None]) -> None:
         network = self._network
         self._under_way.append(arrives)
-        self._last = max(self._last, network.scheduler.now + network.latency())
+        due = network.scheduler.now + network.latency()
+        if due > self._last:
+            self._last = due
         network.scheduler.at(self._last, self._arrive)
 
     def _arrive(self) -> None:
@@ -132,7 +134,7 @@ class Network:
     """All hosts. ``latency`` and every choice come from the scheduler's seed."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self.scheduler = scheduler
+        self.scheduler, self._chance = scheduler, scheduler.random.random
         self.ends: list[End] = []
         """The sides of all connections that have not ended."""
         self.when_healed: list[Callable[[], None]] = []
@@ -145,7 +147,7 @@ class Network:
 
     def latency(self) -> float:
         """How long something takes from one host to another, in seconds."""
-        chance = self.scheduler.random.random
+        chance = self._chance
         if chance() < _SLOW:
             return chance() * _SLOW_S
         return -math.log(1.0 - chance()) * _MEAN_S
@@ -251,7 +253,7 @@ class Network:
     def kill(self, process: Process) -> None:
         """The process ends, and its kernel tells the other sides of its connections."""
         for end in [each for each in self.ends if each.process is process]:
-            end.end("reset" if end.has_unread() else "closed")
+            end.end("reset" if end.held else "closed")
         self.scheduler.kill(process)
 
     def crash(self, host: str) -> None:

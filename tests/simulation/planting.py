@@ -22,7 +22,6 @@ from msgspec import Struct
 HERE = Path(__file__).parent
 SRC = HERE.parents[1] / "src"
 SCENARIOS = [each for kind in ("scenarios", "agent", "static") for each in sorted(HERE.glob(f"test_{kind}_*.py"))]
-_SEEDS = 200
 _ENDS_S = 1200.0
 """A defect that makes the simulation go on for so long is found."""
 
@@ -80,28 +79,31 @@ class _Loader(importlib.machinery.SourceFileLoader):
         return code  # type: ignore[no-any-return]
 
 
-def tell_all(names: Sequence[str]) -> int:
+def tell_all(names: Sequence[str], seeds: range) -> int:
     """Plant the defects with these names, or all; tells what finds each, and which oracle alone finds which."""
     from simulation.defects import DEFECTS
 
-    alone, missed = Counter[str](), 0
-    chosen = [each for each in DEFECTS if not names or each.name in names]
-    for defect in chosen:
-        found = finders(defect)
-        missed += not found
+    alone, planted, missed = Counter[str](), Counter[str](), Counter[str]()
+    for defect in [each for each in DEFECTS if not names or each.name in names]:
+        found = finders(defect, seeds)
+        kind = "drawn" if defect.origin.startswith("drawn") else "mendings taken back"
+        planted[kind] += 1
+        missed[kind] += not found
         oracles = {each.partition(" ")[0] for each in found if not each.startswith("test_")}
         alone.update(oracles if len(oracles) == len(found) == 1 else ())
         print(f"{defect.name} ({defect.origin}): {'; '.join(found) or 'NOTHING finds it'}", flush=True)
-    print(f"{len(chosen) - missed} of {len(chosen)} are found; by one oracle alone: {dict(alone)}")
-    return bool(missed)
+    for kind, there in planted.items():
+        print(f"{kind}: {there - missed[kind]} of {there} are found")
+    print(f"by one oracle alone: {dict(alone)}")
+    return bool(missed.total())
 
 
-def finders(defect: Defect, seeds: int = _SEEDS) -> list[str]:
-    """The first scenario that finds it, and the oracles that do in so many seeds, each with its first seed.
+def finders(defect: Defect, seeds: range = range(0)) -> list[str]:
+    """The first scenario that finds it, and the oracles that do in these seeds, each with its first seed.
 
-    By a process of its own. Nothing else is looked at if what has found it last does so again.
+    By a process of its own.
     """
-    command = [sys.executable, str(HERE), "--planted", defect.name, "--seeds", "0", str(seeds)]
+    command = [sys.executable, str(HERE), "--planted", defect.name, "--seeds", str(seeds.start), str(seeds.stop)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_ENDS_S, check=False)
     except subprocess.TimeoutExpired:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from msgspec import Struct
 
@@ -23,6 +23,8 @@ from simulation.world import Work, World
 
 _MOST_TROUBLES = 5
 _FORGETS = "service without memory"
+_TIMEOUT_S = 120.0
+"""Of a node that joins: longer than anything that happens. Nothing is learnt from those that wait longer, alone."""
 _ONE_RANK = 0.2
 """How often a rank is given twice, in jobs whose nodes have ranks."""
 
@@ -58,9 +60,8 @@ class RandomJob:
         """How often each kind of fault met each state."""
         self.nodes = self.faults = 0
         """How many it has by its seed."""
-        self._sends: list[tuple[float, Process, Process, object]] = []
         self._aimed: list[tuple[str, random.Random]] = []
-        self._on_send = network.on_send
+        self._sends: list[tuple[float, Process, Process, object]] | None = None
         network.on_send = self._sent
 
     def run(self) -> None:
@@ -87,10 +88,16 @@ class RandomJob:
         """What has happened: when, to whom, what."""
         raise NotImplementedError
 
+    def record(self) -> RandomJob:
+        """Have it remember what is sent: call this before ``run``, for ``digest``."""
+        self._sends = []
+        return self
+
     @property
     def digest(self) -> str:
         """Of all writes, messages and decisions, with their times."""
         whole = hashlib.sha256()
+        assert self._sends is not None
         for now, source, target, message in self._sends:
             whole.update(f"{now:.6f} {source} {target} {message!r}\n".encode())
         for when, who, what in self.story:
@@ -118,22 +125,23 @@ class RandomJob:
             self._happens(rng, aim)
 
     def _look(self) -> None:
-        """See whether somebody waits for the state that there is now."""
+        """See whether somebody waits for a state that there is now."""
+        there = self._states_now() if self._aimed else ()
         for each in self._aimed[:]:
             aim, rng = each
-            if self._is(aim):
+            if aim in there:
                 self._aimed.remove(each)
                 soon = max(0.0, rng.random() - 0.5) * 0.02  # at once, or a moment later
                 self._scheduler.at(self._scheduler.now + soon, lambda aim=aim, rng=rng: self._happens(rng, aim))
 
     def _sent(self, source: Process, target: Process, message: object) -> None:
-        self._on_send(source, target, message)
-        self._sends.append((self._scheduler.now, source, target, message))
+        if self._sends is not None:
+            self._sends.append((self._scheduler.now, source, target, message))
         if self._aimed:
             self._look()
 
-    def _is(self, state: str) -> bool:
-        """Whether its round is in that state now, for any node."""
+    def _states_now(self) -> Collection[str]:
+        """Those that its round is in now, for any node."""
         raise NotImplementedError
 
     def _happens(self, rng: random.Random, aim: str) -> None:
@@ -170,6 +178,7 @@ class EngineJob(RandomJob):
             by_connection=rng.random() < 0.7 or places > 1,
             max_restarts=rng.choice((0, 1, 3)),
             places=places if places > 1 else 0,
+            timeout=_TIMEOUT_S,
         )
         super().__init__(seed, cut, world.scheduler, world.network)
         # a service that has forgotten the job is anybody's: a stranger with other settings may be the first there
@@ -207,8 +216,8 @@ class EngineJob(RandomJob):
     def story(self) -> list[tuple[float, str, str]]:
         return [(when, who, " ".join(what)) for when, who, what in self.world.story]
 
-    def _is(self, state: str) -> bool:
-        return self._state_now() == state
+    def _states_now(self) -> Collection[str]:
+        return (self._state_now(),)
 
     def _state_now(self) -> str:
         """Looked for again only if something has been written."""

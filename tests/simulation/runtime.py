@@ -29,11 +29,9 @@ class SimulatedRuntime(Runtime):
         assert own.entry.process is not None
         self._host, self._scheduler = own.entry.process.host, scheduler
         self.random = random.Random(scheduler.random.getrandbits(64))
+        self.now = self.monotonic
         self.wall_is_off = 0.0
         """By how many seconds the wall clock of its host is wrong."""
-
-    def now(self) -> float:  # type: ignore[override]
-        return self._scheduler.now
 
     def now_ns(self) -> int:  # type: ignore[override]
         return int(self._scheduler.now * 1e9)

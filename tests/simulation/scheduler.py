@@ -23,6 +23,8 @@ _UNENDING = 10_000
 """How often a killed thread may try to go on before that is taken for a fault of the program."""
 _MOST_AT_ONCE = 500_000
 """How much threads may do while time stands still."""
+_MOST_STEPS = 250_000
+"""How much may happen until what is waited for: a long job takes some 10,000 steps."""
 _ONLY_THREADS = "only threads can wait: this is called by what happens by itself"
 
 
@@ -146,6 +148,16 @@ class Scheduler:
             if self._handle_in(thread, waiters) or (end is not None and self.now >= end):
                 return thread.woken
 
+    def wait_until(self, waiters: list[Thread], ready: Callable[[], Any], timeout: float | None) -> Any:
+        """Wait until that is so, woken as one of ``waiters``; it is not if ``timeout`` seconds have passed before."""
+        end = None if timeout is None else self.now + timeout
+        while not (found := ready()):
+            left = None if end is None else end - self.now
+            if left is not None and left <= 0:
+                break
+            self.wait(waiters, left)
+        return found
+
     def _handle_in(self, thread: Thread, waiters: list[Thread]) -> bool:
         """Call the signal handlers of a thread that waits; True if it has been woken, before or by one of them."""
         if not thread.woken:
@@ -248,10 +260,13 @@ class Scheduler:
         """Let things happen until that is so. Raises ``Stuck`` if it never will be, or not within ``limit`` seconds."""
         began = self.now
         end = began + limit
-        while not until():
+        for _ in range(_MOST_STEPS):
+            if until():
+                return
             if not self._step(end):
-                waiting = [each for process in self.processes for each in process.threads if not each.done]
-                raise Stuck(f"after {self.now - began:.1f} s these still wait: {waiting}")
+                break
+        waiting = [each for process in self.processes for each in process.threads if not each.done]
+        raise Stuck(f"after {self.now - began:.1f} s these still wait: {waiting}")
 
     def close(self) -> None:
         """End all processes."""
@@ -269,10 +284,8 @@ class Scheduler:
             return True
         if self._ready and (thread := self._next()):
             self.current = thread
-            try:
-                thread.greenlet.switch()
-            finally:
-                self.current = None
+            thread.greenlet.switch()  # raises nothing: see _run_thread
+            self.current = None
             return True
         due = self._due
         while due and due[0][0] <= end:
@@ -324,11 +337,9 @@ class Scheduler:
                     held.remove(thread)
             if thread.greenlet:  # it has begun
                 self.current = thread
-                try:
-                    thread.greenlet.throw(Killed)
-                finally:
-                    self.current = None
-            thread.done = True
+                thread.greenlet.throw(Killed)
+                self.current = None
+            thread.done, thread.greenlet = True, None
 
     def _run_thread(self, thread: Thread, run: Callable[[], object]) -> None:
         try:
@@ -337,5 +348,5 @@ class Scheduler:
             pass
         except BaseException as error:
             self.failed.append((thread, error))
-        thread.done = True
+        thread.done, thread.greenlet = True, None
         self.wake_all(thread.joining)

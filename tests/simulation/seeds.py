@@ -58,7 +58,7 @@ def wrong_in(seeds: Iterable[int], report: Report) -> Iterator[str]:
 def digests(seeds: Iterable[int]) -> Iterator[str]:
     """Of all writes, messages and decisions of each of these jobs."""
     for seed in seeds:
-        job = job_of(seed)
+        job = job_of(seed).record()
         with contextlib.suppress(AssertionError, Stuck):
             job.run()
         yield f"{seed} {job.digest}"

@@ -114,7 +114,7 @@ class Store:
             return [Event(kv.key, kv.value, kv.revision) for kv in held if kv.key.startswith(prefix)]
         if after < self.compacted:
             return None
-        return [each for each in self.history if each.revision > after and each.key.startswith(prefix)]
+        return [each for each in self.history[after - self.compacted :] if each.key.startswith(prefix)]
 
     def changed(self, prefix: str, after: int, known: Iterable[str]) -> Sequence[Event]:
         """What is different from ``known``, the keys at ``after``, though the changes are no longer known."""
@@ -192,6 +192,8 @@ class Service:
         self.opened: Counter[str] = Counter()
         """How many sessions each process has opened."""
         self._clients: dict[End, _Client] = {}
+        self._told = 0, 0
+        """Up to which revision of which run clients have been told."""
         self._moments: list[Moment] = []
         self._declared: tuple[KeyValue | None, int] = None, 0
         """The newest round, and what says so."""
@@ -275,8 +277,11 @@ class Service:
 
     def tell(self) -> None:
         """Push what has happened."""
-        for client in list(self._clients.values()):
-            client.tell()
+        store = self.store
+        if (known := (len(store.runs), store.revision)) != self._told:
+            self._told = known
+            for client in list(self._clients.values()):
+                client.tell()
 
     def forget(self, end: End) -> None:
         self._clients.pop(end, None)
@@ -337,11 +342,13 @@ class _Client:
             return
         self.session = arguments.pop(0)
         alive = store.beat(self.session, service.now)
-        if name != "beat":
-            service.asked[self.process.name] += 1
-        if not alive or name == "beat":
+        if name == "beat":  # most of what is sent
             if not (alive and service.faults.loses_beats):
                 self.say(number, alive, None)
+            return
+        service.asked[self.process.name] += 1
+        if not alive:
+            self.say(number, alive, None)
             return
         moment = service.moment(name, arguments) if arguments else None
         if moment is not None and moment.lost != "answer":
@@ -369,12 +376,13 @@ class _Client:
             service.asked[self.process.name] -= 1
             self.say(number, None, None)
         else:
-            before = set(store.leases)
+            before = list(store.leases) if name == "end_session" else ()
             answer = getattr(store, name)(self.session, *arguments)
             self.say(number, True, answer)
             service.tell()
-            for ended in sorted(before - set(store.leases)):
-                service.told_over(ended)
+            for ended in before:
+                if ended not in store.leases:
+                    service.told_over(ended)
 
     def ended(self, _: object) -> None:
         self._service.forget(self._end)
@@ -392,18 +400,18 @@ class _Client:
         self.say("over")
 
     def say(self, *message: Any) -> None:
-        service, faults = self._service, self._service.faults
+        scheduler, faults = self._service.network.scheduler, self._service.faults
         if message[0] in ("events", "over"):
-            takes = faults.pushes_take * (service.network.scheduler.random.random() if faults.pushes_vary else 1.0)
-            at = self._told_at = max(self._told_at, service.now + takes)
+            takes = faults.pushes_take * (scheduler.random.random() if faults.pushes_vary else 1.0)
+            at = self._told_at = max(self._told_at, scheduler.now + takes)
         elif faults.loses_answers or self._mute:
             return
         else:
-            at = service.now + faults.answers_take
-        if at <= service.now:
+            at = scheduler.now + faults.answers_take
+        if at <= scheduler.now:
             self._send(message)
         else:
-            service.network.scheduler.at(at, lambda: self._send(message))
+            scheduler.at(at, lambda: self._send(message))
 
     def _send(self, message: Message) -> None:
         if not self._end.ended:

@@ -162,15 +162,15 @@ class Session:
             self._broken(end, "ended")
 
     def _hear(self, message: Any) -> None:
-        first, *rest = message
-        if first == "events":
-            self._calls.put(tuple(rest))
+        first = message[0]
+        if first in self._beats:  # most of what comes
+            self._hear_beat(self._beats.pop(first), message[1])
+        elif first == "events":
+            self._calls.put(message[1:])
         elif first == "over":
             self._calls.put(("over", "the service has ended it"))
-        elif first in self._beats:
-            self._hear_beat(self._beats.pop(first), rest[0])
         elif first in self._pending:
-            self._pending[first].answer = rest[0], rest[1]
+            self._pending[first].answer = message[1:]
             self._pending[first].answered.set()
 
     def _broken(self, end: End, how: str) -> None:

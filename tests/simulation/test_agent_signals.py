@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from rdzv_plugins.runtime import SIG_IGN, Signals
@@ -58,37 +56,19 @@ def test_a_second_signal_kills_the_workers_at_once() -> None:
     assert job.run().codes == [143]
 
 
-def joining(job: Job) -> bool:
-    return job[0].stage == "joining"
+@pytest.mark.parametrize("stage", ["joining", "working", "stopping", "barrier", "delaying"])
+def test_a_signal_ends_a_node_whatever_it_is_doing(stage: str) -> None:
+    """When it works: before its first worker has been started."""
 
-
-def starting(job: Job) -> bool:
-    return job[0].stage == "working" and not job[0].workers
-
-
-def stopping(job: Job) -> bool:
-    return job[0].stage == "stopping"
-
-
-def in_the_exit_barrier(job: Job) -> bool:
-    return job[0].stage == "barrier"
-
-
-def delaying(job: Job) -> bool:
-    return job[0].stage == "delaying"
-
-
-@pytest.mark.parametrize("when", [joining, starting, stopping, in_the_exit_barrier, delaying])
-def test_a_signal_ends_a_node_whatever_it_is_doing(when: Callable[[Job], bool]) -> None:
     def plan(group, _):  # type: ignore[no-untyped-def]
-        if when is in_the_exit_barrier:
+        if stage == "barrier":
             return Does(runs=5.0 if group.group_rank == 0 else 60.0)
         if group.generation > 3:
             return Does()
         return Does(runs=5.0 + group.group_rank, code=1 - group.group_rank, ends_in=3.0)
 
     job = Job(plan=plan, options=Options(max_restarts=9, restart_delay=30.0, crash_loop="off"), low=1, high=2)
-    job.until(lambda: when(job))
+    job.until(lambda: job[0].stage == stage and (stage != "working" or not job[0].workers))
     job[0].signal(Signals.SIGTERM)
     job.until(lambda: job[0].over, 60.0)
     job.run()

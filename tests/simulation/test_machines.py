@@ -10,27 +10,22 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rdzv_plugins.runtime import SIG_IGN, Signals
-from simulation.kernel import Kernel, Socket
-from simulation.network import End, Network
-from simulation.processes import Entry, OwnProcess, Processes
-from simulation.runtime import SimulatedRuntime
-from simulation.scheduler import Killed, Process, Scheduler, Stuck
-from simulation.threads import Threads
+from rdzv_plugins.runtime import Signals
+from simulation.kernel import Socket
+from simulation.machines import Machines
+from simulation.network import End
+from simulation.scheduler import Killed, Process, Stuck
 
 PORT = 29500
 
 
-class World:
+class World(Machines):
     """A process on each of two hosts, and what has been noted: when, and what."""
 
-    def __init__(self, seed: int = 1) -> None:
-        self.scheduler = Scheduler(seed)
-        self.network, self.threads = Network(self.scheduler), Threads(self.scheduler)
-        self.kernel, self.processes = Kernel(self.network), Processes(self.network)
-        self.client, self.server = self.scheduler.process("client"), self.scheduler.process("server")
-        self.entry = self.processes.add(command="client", thread_of=self.client)
-        self.runtime = SimulatedRuntime(self.kernel, OwnProcess(self.processes, self.entry))
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.client, self.entry, self.runtime = self.boot("client")
+        self.server = self.scheduler.process("server")
         self.noted: list[tuple[float, object]] = []
 
     def note(self, what: object) -> None:
@@ -47,11 +42,11 @@ class World:
     def settle(self, seconds: float = 5.0) -> None:
         self.run(lambda: self.scheduler.sleep(seconds), process=self.scheduler.process("observer"))
 
-    def after(self, seconds: float, happens: Callable[[], object]) -> None:
+    def at(self, seconds: float, happens: Callable[[], object]) -> None:
         self.scheduler.at(1000.0 + seconds, happens)
 
     def signal(self, seconds: float, number: Signals) -> None:
-        self.after(seconds, lambda: self.processes.signal(self.entry, number))
+        self.at(seconds, lambda: self.processes.signal(self.entry, number))
 
 
 @pytest.fixture
@@ -64,45 +59,18 @@ def world() -> Iterator[World]:
 # Time and threads
 
 
-def test_time_moves_on_only_when_all_wait(world: World) -> None:
-    def sleeps(seconds: float) -> None:
-        world.threads.sleep(seconds)
-        world.note(seconds)
-
-    noted = world.run(lambda: sleeps(1800.0), lambda: sleeps(5.0), lambda: world.note("at once"))
-    assert noted == [(0.0, "at once"), (5.0, 5.0), (1800.0, 1800.0)]
-
-
-def interleaved(seed: int) -> list[object]:
-    world = World(seed)
-    lock = world.threads.Lock()
-
-    def counts(name: str) -> None:
-        for _ in range(5):
-            with lock:
-                world.note(name)
-
-    return list(world.run(*(lambda name=name: counts(name) for name in "abc")))
-
-
-def test_a_seed_is_one_order_and_seeds_are_many() -> None:
-    orders = [interleaved(seed) for seed in range(20)]
-    assert orders == [interleaved(seed) for seed in range(20)]
-    assert len({str(order) for order in orders}) > 10
-
-
 def test_a_killed_process_has_no_more_effect(world: World) -> None:
     def works() -> None:
         try:
             while True:
-                world.threads.sleep(1.0)
+                world.runtime.sleep(1.0)
                 world.note("works")
         finally:
             world.scheduler.check()  # as everything does that reaches others
             world.note("has an effect")
 
     def kills() -> None:
-        world.threads.sleep(2.5)
+        world.runtime.sleep(2.5)
         world.scheduler.kill(world.server)
         with pytest.raises(Killed):
             world.scheduler.kill(world.client)
@@ -116,17 +84,17 @@ def test_a_killed_process_has_no_more_effect(world: World) -> None:
 def test_a_frozen_process_does_nothing_and_time_goes_on(world: World) -> None:
     def works() -> None:
         for _ in range(3):
-            world.threads.sleep(1.0)
+            world.runtime.sleep(1.0)
             world.note("works")
 
-    world.after(1.5, lambda: world.scheduler.freeze(world.client))
-    world.after(11.5, lambda: world.scheduler.thaw(world.client))
+    world.at(1.5, lambda: world.scheduler.freeze(world.client))
+    world.at(11.5, lambda: world.scheduler.thaw(world.client))
     assert world.run(works) == [(1.0, "works"), (11.5, "works"), (12.5, "works")]
 
 
 def test_who_waits_for_ever_is_named(world: World) -> None:
     with pytest.raises(Stuck, match="client/thread 0"):
-        world.run(lambda: world.threads.Event().wait())
+        world.run(lambda: world.runtime.Event().wait())
 
 
 def test_an_exception_that_ends_a_thread_is_kept(world: World) -> None:
@@ -151,20 +119,6 @@ def test_a_handler_runs_where_the_main_thread_waits_and_the_wait_goes_on(world: 
     assert world.run(main) == [(3.0, Signals.SIGTERM), (10.0, "slept")]
 
 
-def test_what_a_handler_raises_ends_the_wait(world: World) -> None:
-    def raises(*_: object) -> None:
-        raise InterruptedError
-
-    def main() -> None:
-        world.runtime.signal(Signals.SIGTERM, raises)
-        with pytest.raises(InterruptedError):
-            world.runtime.sleep(10.0)
-        world.note("woken")
-
-    world.signal(3.0, Signals.SIGTERM)
-    assert world.run(main) == [(3.0, "woken")]
-
-
 def test_a_stopped_process_takes_its_signals_when_it_goes_on(world: World) -> None:
     def main() -> None:
         inbox = world.runtime.SimpleQueue()
@@ -177,21 +131,9 @@ def test_a_stopped_process_takes_its_signals_when_it_goes_on(world: World) -> No
     assert world.run(main) == [(5.0, Signals.SIGTERM)]
 
 
-def test_signals_that_are_ignored_and_not_handled(world: World) -> None:
-    def main() -> None:
-        world.runtime.signal(Signals.SIGHUP, SIG_IGN)
-        world.runtime.sleep(10.0)
-        raise AssertionError("it has been killed")
-
-    world.signal(1.0, Signals.SIGHUP)
-    world.signal(2.0, Signals.SIGTERM)
-    world.run(main)
-    assert (world.scheduler.now, world.entry.status) == (1002.0, Signals.SIGTERM)
-
-
 def test_a_child_is_a_zombie_until_its_parent_has_waited_for_it(world: World) -> None:
     child = world.processes.add(world.entry.pid, command="child")
-    world.after(1.0, lambda: world.processes.end(child, 3 << 8))
+    world.at(1.0, lambda: world.processes.end(child, 3 << 8))
 
     def main() -> None:
         runtime = world.runtime
@@ -217,15 +159,6 @@ def test_orphans_go_to_the_next_process_above_that_adopts_them(world: World) -> 
     assert {each.pid for each in world.processes.descendants([world.entry.pid])} == {child.pid, below.pid}
 
 
-def test_what_the_kernel_holds_dies_when_it_is_released(world: World) -> None:
-    held: Entry = world.processes.add(command="held")
-    held.state = "D"
-    world.processes.signal(held, Signals.SIGKILL)
-    assert held.lives
-    world.processes.release(held)
-    assert not held.lives
-
-
 # The network
 
 
@@ -245,25 +178,6 @@ def heard(world: World) -> list[object]:
     return [what for _, what in world.noted]
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_messages_keep_their_order(seed: int) -> None:
-    world = World(seed)
-    end = connected(world)
-    world.run(lambda: [end.send(number) for number in range(50)])
-    world.settle()
-    assert heard(world) == list(range(50))
-
-
-def test_a_frozen_process_hears_later(world: World) -> None:
-    world.scheduler.freeze(world.server)
-    end = connected(world)  # its kernel answers
-    world.run(lambda: end.send("hello"))
-    world.settle()
-    assert heard(world) == []
-    world.scheduler.thaw(world.server)
-    assert heard(world) == ["hello"]
-
-
 def test_what_was_sent_while_the_network_was_cut_arrives_later(world: World) -> None:
     end, told = connected(world), list[object]()
     world.network.cut("client", "server")
@@ -277,23 +191,6 @@ def test_what_was_sent_while_the_network_was_cut_arrives_later(world: World) -> 
     world.network.heal("client", "server")
     world.settle()
     assert heard(world) == ["one", "two"]
-
-
-def test_a_crashed_host_says_nothing(world: World) -> None:
-    told = list[str]()
-    connected(world).on_end = told.append
-    world.network.crash("server")
-    world.settle(60.0)
-    assert told == []
-
-
-def test_the_port_of_a_dead_process_is_free(world: World) -> None:
-    connected(world)
-    second = world.scheduler.process("second", "server")
-    with pytest.raises(OSError, match="in use"):
-        world.network.listen(second, PORT, lambda end: None)
-    world.network.kill(world.server)
-    world.network.listen(second, PORT, lambda end: None)
 
 
 # Sockets

@@ -17,7 +17,7 @@ from simulation.world import World
 
 ROOT = Path(__file__).parents[2]
 SEEDS, EACH = 2000, 250
-TEN = "import sys; from simulation.seeds import digests; print(*digests(range({})), sep='\\n')"
+TELLS = "import sys; from simulation.seeds import digests; print(*digests({}), sep='\\n')"
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +49,10 @@ def test_more_jobs(first: int) -> None:
 
 
 def test_a_seed_is_the_same_job_in_every_process() -> None:
-    """All writes, messages and decisions, whatever the hash seed; one job of each kind, and more."""
-    here = list(digests(range(10)))
-    assert len({each.split()[1] for each in here}) == 10
-    assert _told(sys.executable, 10, str(ROOT / "tests"), "random") == here
+    """All writes, messages and decisions, whatever the hash seed; two jobs of each kind."""
+    here = list(digests(range(4, 10)))
+    assert len({each.split()[1] for each in here}) == 6
+    assert _told(sys.executable, range(4, 10), str(ROOT / "tests"), "random") == here
 
 
 @pytest.mark.thorough
@@ -62,7 +62,7 @@ def test_a_seed_is_the_same_job_on_every_python() -> None:
     pythons = {version: path for version in ("3.10", "3.11", "3.12", "3.13") if (path := _python(version))}
     if len(pythons) < 2:
         pytest.skip("needs another Python, and build/simsite/3XX with greenlet, msgspec and pluggy")
-    told = {version: _told(path, 40, _packages(version), "random", "-S") for version, path in pythons.items()}
+    told = {version: _told(path, range(40), _packages(version), "random", "-S") for version, path in pythons.items()}
     # those of static, whose seeds end with 8 and 9, differ on 3.11.7 from those on the others, and it is not known why
     compared = {v: [each for each in lines if int(each.split()[0]) % 10 < 8] for v, lines in told.items()}
     for version, each in compared.items():
@@ -81,11 +81,11 @@ def _packages(version: str) -> str:
     return os.pathsep.join(str(ROOT / each) for each in folders)
 
 
-def _told(python: str, jobs: int, path: str, hash_seed: str, *options: str) -> list[str]:
+def _told(python: str, seeds: range, path: str, hash_seed: str, *options: str) -> list[str]:
     """By an interpreter with these options: with -S it finds no packages but those at ``path``."""
     environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": path}
     done = subprocess.run(
-        [python, *options, "-c", TEN.format(jobs)], env=environment, stdout=subprocess.PIPE, text=True, check=True
+        [python, *options, "-c", TELLS.format(seeds)], env=environment, stdout=subprocess.PIPE, text=True, check=True
     )
     return done.stdout.splitlines()
 

@@ -12,14 +12,14 @@ from simulation import troubles
 from simulation.agent import Agent, Options, Plan
 from simulation.job import Job, fails
 from simulation.service import Faults, Service
-from simulation.test_scenarios_elastic import LONG, at_work, ends
+from simulation.test_scenarios_elastic import LONG, SEEDS, at_work, ends
 from simulation.workers import Does
 from simulation.world import TTL_S, Node, World
 
 OUTAGE_S = 20.0
 REFUSALS = {"token": Faults(wants_token=True), "sessions": Faults(most_sessions=0)}
 
-pytestmark = pytest.mark.parametrize("seed", [1, 2])
+pytestmark = pytest.mark.parametrize("seed", SEEDS)
 
 
 def job(seed: int, nodes: int = 2, low: int | None = None, **options: float) -> World:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from simulation import troubles
-from simulation.test_scenarios_elastic import LONG, at_work, ends, rounds
+from simulation.test_scenarios_elastic import LONG, SEEDS, at_work, ends, rounds
 from simulation.world import World
 
-pytestmark = pytest.mark.parametrize("seed", [1, 2])
+pytestmark = pytest.mark.parametrize("seed", SEEDS)
 
 
 def test_the_last_of_several_endpoints_serves_when_two_are_lost_one_after_the_other(seed: int) -> None:

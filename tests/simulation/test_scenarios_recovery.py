@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from simulation import troubles
-from simulation.test_scenarios_elastic import LONG, at_work
+from simulation.test_scenarios_elastic import LONG, SEEDS, at_work
 from simulation.world import TTL_S, Node, World
 
 PAGE = Path(__file__).parents[2] / "docs/explanation/elastic-rendezvous.md"
@@ -44,7 +44,7 @@ def test_the_documents_say_how_soon_the_others_go_on() -> None:
     assert "\n".join(table) in PAGE.read_text()
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("cause", CAUSES)
 @pytest.mark.parametrize(("service", "leads"), [(each, False) for each in SERVICES] + [("`etcd`", True)])
 def test_the_others_go_on_as_soon_as_the_documents_say(service: str, leads: bool, cause: str, seed: int) -> None:
@@ -54,8 +54,7 @@ def test_the_others_go_on_as_soon_as_the_documents_say(service: str, leads: bool
     lost = _one_of(world, leads or service.endswith("serves"))
     lost.hindered, struck_at = True, world.now
     CAUSES[cause](world, lost)
-    rest = [each for each in world.nodes if each is not lost]
-    world.until(lambda: all(len(each.places) == 2 for each in rest), limit=60.0)
+    world.goes_on_without(lost)
     assert world.now - struck_at <= SECONDS[WITHIN[cause][list(SERVICES).index(service)]]
     world.scheduler.close()
 

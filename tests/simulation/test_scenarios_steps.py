@@ -12,6 +12,7 @@ from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Round, decode
 from rdzv_plugins.interfaces import Outcome
 from simulation import troubles
+from simulation.test_scenarios_elastic import at_work, ends
 from simulation.world import Node, Work, World
 
 LONG = Work(seconds=100.0)
@@ -37,14 +38,6 @@ def at_step(world: World, step: str, lost: Lost, happens: Callable[..., object])
 
 def node_of(world: World, client: object) -> Node:
     return next(each for each in world.nodes if each.process is client.process)  # type: ignore[attr-defined]
-
-
-def at_work(world: World, *nodes: Node) -> None:
-    world.until(lambda: world.all_work(*nodes))
-
-
-def ends(world: World) -> list[str]:
-    return [each.end for each in world.nodes]
 
 
 def rounds(world: World) -> list[tuple[int, str]]:
@@ -164,8 +157,7 @@ def test_a_killed_node_is_lost_at_once_whatever_the_service_makes_of_its_session
     world.service.once("end_session", "", asked.append, lost=lost)
     troubles.kill(world, victim)
     killed_at = world.now
-    rest = [each for each in world.nodes if each is not victim]
-    world.until(lambda: all(len(each.places) == 2 for each in rest))
+    rest = world.goes_on_without(victim)
     assert world.now < killed_at + 5.0
     assert asked
     world.after(100.0)
@@ -231,7 +223,7 @@ def test_a_node_that_leaves_says_why_though_it_is_heard_late(who: str) -> None:
     world.service.faults.pushes_take = 0.2
     leaves.leave(Outcome("lost", "it got SIGTERM"))
     leaves.hindered = True
-    world.until(lambda: all(len(each.places) == 2 for each in world.nodes if each is not leaves))
+    world.goes_on_without(leaves)
     (reason,) = {what[-1] for _, _, what in world.story if what[0] == "hears that round 1 is over:"}
     assert reason.endswith("was lost: it got SIGTERM")
     world.run()
@@ -245,8 +237,7 @@ def test_who_follows_a_killed_leader_leaves_it_alone(caplog: pytest.LogCaptureFi
     world.after(3.0)
     leader, dial, dialled = world.leader, world.network.dial, list[str]()
     troubles.kill(world, leader)
-    rest = [each for each in world.nodes if each is not leader]
-    world.until(lambda: all(len(each.places) == 2 for each in rest))
+    world.goes_on_without(leader)
     world.network.dial = lambda end, host, *how: (dialled.append(host), dial(end, host, *how))  # type: ignore
     world.after(40.0)
     assert leader.process.host not in dialled

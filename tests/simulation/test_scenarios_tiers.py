@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.test_scenarios_elastic import LONG, at_work, ends, rounds
+from simulation.test_scenarios_elastic import LONG, SEEDS, at_work, ends, rounds
 from simulation.world import Node, Work, World
 
-pytestmark = pytest.mark.parametrize("seed", [1, 2])
+pytestmark = pytest.mark.parametrize("seed", SEEDS)
 
 
 def lose_store(world: World, node: Node) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rdzv_plugins.coordination import Event
-from rdzv_plugins.errors import AccessRefused, ConnectionLost, EndpointUnreachable
-from simulation.network import Network
-from simulation.scheduler import Process, Scheduler
+from rdzv_plugins.errors import ConnectionLost
+from simulation.machines import Machines
+from simulation.scheduler import Process
 from simulation.service import Service
 from simulation.sessions import Coordination, Session
 from simulation.threads import Threads
@@ -17,12 +17,12 @@ from simulation.threads import Threads
 TTL = 10.0
 
 
-class World:
+class World(Machines):
     """A service, and processes that use it."""
 
     def __init__(self, seed: int = 1, *, by_connection: bool = True) -> None:
-        self.scheduler = Scheduler(seed)
-        self.network, self.threads = Network(self.scheduler), Threads(self.scheduler)
+        super().__init__(seed)
+        self.threads = Threads(self.scheduler)
         self.service = Service(self.network, by_connection=by_connection)
         self.lost: list[str] = []
 
@@ -132,70 +132,3 @@ def test_a_session_lives_through_a_short_outage(world: World) -> None:
 
     world.run(does)
     assert world.lost == []
-
-
-def test_a_service_that_is_slow_or_loses_answers_has_done_what_was_asked(world: World) -> None:
-    def does() -> None:
-        session, faults = world.open(), world.service.faults
-        faults.answers_take = 2.0
-        began = world.threads.monotonic()
-        session.put({"a": b""}, timeout=5)
-        assert world.threads.monotonic() - began >= 2.0
-        with pytest.raises(TimeoutError):
-            session.put({"b": b""}, timeout=1)
-        faults.answers_take, faults.loses_answers = 0.0, True
-        with pytest.raises(TimeoutError):
-            session.put({"c": b""}, timeout=1)
-        faults.loses_answers = False
-        assert [kv.key for kv in session.list("", timeout=5)[0]] == ["a", "b", "c"]
-
-    world.run(does)
-    assert not world.lost
-
-
-def test_watches_are_told_late_and_in_order(world: World) -> None:
-    told = list[str]()
-
-    def does() -> None:
-        session, faults = world.open(), world.service.faults
-        session.watch("", lambda events: told.extend(each.key for each in events), timeout=5)
-        faults.pushes_take = 3.0
-        session.put({"a": b""}, timeout=5)
-        faults.pushes_take = 0.0
-        session.put({"b": b""}, timeout=5)
-        world.threads.sleep(2.0)
-        assert not told
-        world.threads.sleep(2.0)
-
-    world.run(does)
-    assert told == ["a", "b"]
-
-
-def test_a_full_service_writes_nothing_and_keeps_its_sessions(world: World) -> None:
-    def does() -> None:
-        session = world.open()
-        session.put({"a": b"", "mine": b""}, ephemeral=True, timeout=5)
-        world.service.faults.full = True
-        with pytest.raises(TimeoutError):
-            session.put({"a": b"1"}, timeout=5)
-        world.threads.sleep(3 * TTL)
-        assert session.delete(["a"], timeout=5)
-        assert [kv.key for kv in session.list("", timeout=5)[0]] == ["mine"]
-
-    world.run(does)
-    assert not world.lost
-
-
-def test_a_service_refuses_who_has_no_token_and_too_many(world: World) -> None:
-    def does() -> None:
-        world.service.faults.most_sessions = 1
-        session = world.open()
-        with pytest.raises(EndpointUnreachable):
-            world.open()
-        session.close()
-        world.open()
-        world.service.faults.wants_token = True
-        with pytest.raises(AccessRefused):
-            world.open()
-
-    world.run(does)

@@ -22,10 +22,10 @@ from rdzv_plugins.runtime import Signals
 from simulation.agent import Agent, Options, Plan
 from simulation.job import fails, failure_of
 from simulation.static_jobs import ANSWER_S, HOST, KEEP_ALIVE_S, PORT, StaticJob
+from simulation.test_scenarios_elastic import SEEDS
 from simulation.workers import Does
 
-SEEDS = range(1, 3)
-LONG = Does(runs=200.0)
+LONG = Does(runs=100.0)
 RETRIES = Options(max_restarts=2, monitor_interval=1.0)
 SETTLED_S = 5.0
 """So long it takes at most until who can be told has been told."""
@@ -284,7 +284,7 @@ def test_a_node_that_is_done_takes_nobody_with_it(seed: int) -> None:
 
 def test_node_rank_0_stays_while_others_work(seed: int) -> None:
     def plan(group: object, local_rank: int) -> Does:
-        return Does(runs=5.0 if group.group_rank == 0 else 500.0)  # type: ignore[attr-defined]
+        return Does(runs=5.0 if group.group_rank == 0 else 100.0)  # type: ignore[attr-defined]
 
     job = StaticJob(3, plan, Options(exit_barrier_timeout=30.0, monitor_interval=1.0), seed=seed).run()
     assert job.codes == [0, 0, 0]
@@ -398,9 +398,9 @@ def test_a_node_that_is_cut_off_for_long_ends_by_itself(seed: int) -> None:
 
 @pytest.mark.parametrize(("rank", "happens"), [(0, "freeze"), (1, "freeze"), (1, "short cut")])
 def test_a_node_that_nobody_needs_while_all_work_is_nobodys_business(seed: int, rank: int, happens: str) -> None:
-    job = working(seed, plan=lambda *_: Does(runs=500.0))
+    job = working(seed, plan=lambda *_: Does(runs=200.0))
     if happens == "freeze":
-        job.freeze(job[rank], 300.0)
+        job.freeze(job[rank], 150.0)
     else:
         job.cut(job[rank], KEEP_ALIVE_S - 5.0)
     job.run()
@@ -432,10 +432,10 @@ def test_a_node_that_ends_by_an_error_of_its_own_is_waited_for(seed: int) -> Non
 
 
 def test_nothing_is_requested_at_rest(seed: int) -> None:
-    job = working(seed, plan=lambda *_: Does(runs=1200.0), options=Options(monitor_interval=10.0))
+    job = working(seed, plan=lambda *_: Does(runs=400.0), options=Options(monitor_interval=10.0))
     job.after(60.0)
     before = dict(job.static.servers.asked)
-    job.after(1000.0)
+    job.after(300.0)
     assert job.static.servers.asked == before
     assert job.run().codes == [0, 0, 0]
 
@@ -487,6 +487,7 @@ def test_who_waits_for_another_node_is_told_at_once_that_node_rank_0_leaves(seed
     job = working(seed, options=RETRIES, linger=60.0)
     job.kill(job[2])
     job.until(lambda: job[0].stage == job[1].stage == "joining")
+    job.after(1.0)  # by then they wait in the store
     job[0].signal(Signals.SIGTERM)
     left_at = job.now
     job.run()

@@ -23,11 +23,9 @@ from rdzv_plugins.kvstore.tcpstore.listener import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import KeyWatch, PlainClient
 from rdzv_plugins.kvstore.tcpstore.wire import keep_alive
 from rdzv_plugins.options import PortRange
-from simulation.kernel import Kernel
-from simulation.network import Network
-from simulation.processes import OwnProcess, Processes
+from simulation.machines import Machines
 from simulation.runtime import SimulatedRuntime
-from simulation.scheduler import Process, Scheduler
+from simulation.scheduler import Process
 from simulation.stores import StoreServers
 
 PORT = 5
@@ -41,21 +39,17 @@ History = list[tuple[int, bytes]]
 """Requests, each with the number of the client that makes it."""
 
 
-class World:
+class World(Machines):
     """A process that serves a store, and others."""
 
     def __init__(self, seed: int = 1) -> None:
-        self.scheduler = Scheduler(seed)
-        self.network = Network(self.scheduler)
-        self.kernel, self._processes = Kernel(self.network), Processes(self.network)
+        super().__init__(seed)
         self.servers = StoreServers(self.kernel)
         self.server = self.process("server", SERVER)
         self.run(self.serve, self.server)
 
     def process(self, name: str, host: str) -> SimulatedRuntime:
-        process = self.scheduler.process(name, host)
-        entry = self._processes.add(command=name, thread_of=process)
-        return SimulatedRuntime(self.kernel, OwnProcess(self._processes, entry))
+        return self.boot(name, host)[2]
 
     def of(self, runtime: SimulatedRuntime) -> Process:
         return next(each for each in self.scheduler.processes if each.host == runtime.gethostname())
@@ -78,9 +72,6 @@ class World:
         self.scheduler.run(lambda: thread.done, limit)
         assert self.scheduler.failed == []
         return results[0] if results else None
-
-    def after(self, seconds: float, happens: Callable[[], object]) -> None:
-        self.scheduler.at(self.scheduler.now + seconds, happens)
 
 
 @pytest.fixture
@@ -238,7 +229,7 @@ def test_a_process_that_stands_still_answers_later(world: World, client: Simulat
         store.set("k", "1")
         store.check(["k"])
         world.scheduler.freeze(server)
-        world.after(30.0, lambda: world.scheduler.thaw(server))
+        world.scheduler.at(world.scheduler.now + 30.0, lambda: world.scheduler.thaw(server))
         _, reason = try_connect(Endpoint(SERVER, PORT), 5.0, greet_store, runtime=client)
         began = client.monotonic()
         return store.get("k").decode(), client.monotonic() - began, reason

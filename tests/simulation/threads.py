@@ -26,20 +26,11 @@ class Lock:
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         scheduler = self._scheduler
         scheduler.pause()
-        if self.owner is not None and not (blocking and self._wait(timeout)):
-            return False
-        self.owner = scheduler.current
-        return True
-
-    def _wait(self, timeout: float) -> bool:
-        """Until nobody has it; False if that takes too long."""
-        scheduler = self._scheduler
-        end = None if timeout < 0 else scheduler.now + timeout
-        while self.owner is not None:
-            left = None if end is None else end - scheduler.now
-            if left is not None and left <= 0:
+        if self.owner is not None:
+            limit = None if timeout < 0 else timeout
+            if not blocking or not scheduler.wait_until(self._waiting, lambda: self.owner is None, limit):
                 return False
-            scheduler.wait(self._waiting, left)
+        self.owner = scheduler.current
         return True
 
     def release(self) -> None:
@@ -178,12 +169,8 @@ class SimpleQueue:
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         scheduler = self._scheduler
         scheduler.pause()
-        end = None if timeout is None else scheduler.now + timeout
-        while not self._items:
-            left = None if end is None else end - scheduler.now
-            if not block or (left is not None and left <= 0):
-                raise queue.Empty
-            scheduler.wait(self._waiting, left)
+        if not scheduler.wait_until(self._waiting, lambda: self._items, timeout if block else 0):
+            raise queue.Empty
         return self._items.popleft()
 
     def get_nowait(self) -> Any:
@@ -312,9 +299,7 @@ class Threads:
         self.Thread = functools.partial(OwnThread, scheduler)
         self.Timer = functools.partial(Timer, scheduler)
         self.sleep = scheduler.sleep
-
-    def monotonic(self) -> float:
-        return self._scheduler.now
+        self.monotonic: Callable[[], float] = functools.partial(getattr, scheduler, "now")  # asked all the time
 
     def get_ident(self) -> int:
         return self._scheduler.running.ident

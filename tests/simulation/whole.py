@@ -76,12 +76,9 @@ class AgentsStore:
         return [self.get(key) for key in keys]
 
     def wait(self, keys: list[str], timeout: timedelta) -> None:
-        scheduler = self._engine.scheduler
-        end = scheduler.now + timeout.total_seconds()
-        while not self.check(keys):
-            if scheduler.now >= end:
-                raise StoreTimeout(f"not there: {keys}")
-            scheduler.wait(self._engine.waiting, end - scheduler.now)
+        engine = self._engine
+        if not engine.scheduler.wait_until(engine.waiting, lambda: self.check(keys), timeout.total_seconds()):
+            raise StoreTimeout(f"not there: {keys}")
 
     def _use(self) -> None:
         self._engine.scheduler.sleep(_ASK_S)

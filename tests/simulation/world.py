@@ -21,12 +21,9 @@ from rdzv_plugins.elastic.places.places import Places
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import RdzvError, SpareReleased
 from rdzv_plugins.interfaces import Failure, Outcome, Request, RoundEvent
-from simulation.kernel import Kernel
-from simulation.network import Network
-from simulation.processes import OwnProcess, Processes
+from simulation.machines import Machines
 from simulation.round_stores import DialledStore, ProxiedStore
-from simulation.runtime import SimulatedRuntime
-from simulation.scheduler import Scheduler, Stuck, Thread
+from simulation.scheduler import Stuck, Thread
 from simulation.service import PORT, Service
 from simulation.sessions import Coordination
 
@@ -68,9 +65,7 @@ class Node:
     ) -> None:
         self.hosts_service = hosts_service
         self._world, self.name, self.request, self.work = world, name, request, work
-        self.process = world.scheduler.process(name, host)
-        self._entry = world.processes.add(command=name, thread_of=self.process)
-        self.runtime = SimulatedRuntime(world.kernel, OwnProcess(world.processes, self._entry))
+        self.process, self._entry, self.runtime = world.boot(name, host)
         self.began = world.now
         self.places: list[Place] = []
         self.works = False
@@ -211,7 +206,7 @@ class Node:
         self.handler.leave(outcome)
 
 
-class World:
+class World(Machines):
     """One job. ``low`` and ``high`` are those of --nnodes. ``now`` counts from 0."""
 
     def __init__(
@@ -228,10 +223,8 @@ class World:
         **options: Any,
     ) -> None:
         """``places``: the first so many hosts of nodes are endpoints, each served by its node; there is no service."""
-        self.scheduler = Scheduler(seed)
+        super().__init__(seed)
         self.random = self.scheduler.random
-        self.network = Network(self.scheduler)
-        self.kernel, self.processes = Kernel(self.network), Processes(self.network)
         hosts = [f"10.0.0.{number + 1}" for number in range(places)] or ["service"]
         self.services = [Service(self.network, host, by_connection=by_connection, by_node=places > 0) for host in hosts]
         self.has_places = places > 0
@@ -243,7 +236,7 @@ class World:
         self.nodes: list[Node] = []
         self.disturbed_at = 0.0
         """When something last happened to the job from outside."""
-        self._hosts = 0
+        self._hosts = self._left = 0
         self._script_runs = False
         from simulation.oracles import Oracles
 
@@ -317,8 +310,13 @@ class World:
         request = Request("simulated", "job", "service:1", self.low, self.high, node_rank=rank, **fields)
         made = Node(self, f"n{len(self.nodes)}", host, request, work or self.work, hosts_service)
         self.nodes.append(made)
+        self._left += 1
+        made.process.on_end.append(self._one_less)
         self.disturbed(made.name, "comes")
         return made
+
+    def _one_less(self) -> None:
+        self._left -= 1
 
     # What is told
 
@@ -353,34 +351,22 @@ class World:
 
     # What happens
 
-    def until(self, happens: Callable[[], Any], limit: float = 2000.0) -> None:
-        """Let the world go on until that is so. Raises ``Stuck``."""
-        self.scheduler.run(happens, limit)
-
-    def after(self, seconds: float) -> None:
-        """Let the world go on for some time."""
-        due, passed = self.scheduler.now + seconds, list[bool]()
-        self.scheduler.at(due, lambda: passed.append(True))
-        self.scheduler.run(lambda: bool(passed), seconds + 1.0)
-
     def all_work(self, *nodes: Node) -> bool:
         """Whether the workers of these nodes run, or of all that live, in one round."""
         wanted = list(nodes) or self.living
         rounds = {each.place.round for each in wanted if each.works and each.place is not None}
         return len(rounds) == 1 and all(each.works for each in wanted)
 
+    def goes_on_without(self, node: Node) -> list[Node]:
+        """Let the others enter a second round; returns them."""
+        rest = [each for each in self.nodes if each is not node]
+        self.until(lambda: all(len(each.places) == 2 for each in rest), 300.0)
+        return rest
+
     def run(self, limit: float = 3000.0) -> World:
         """Until all nodes have ended; then the oracles have the last word. Raises ``AssertionError``."""
-        first = 0
-
-        def is_over() -> bool:  # asked all the time
-            nonlocal first
-            while first < len(self.nodes) and self.nodes[first].process.killed:
-                first += 1
-            return first == len(self.nodes) and not self._script_runs
-
         try:
-            self.until(is_over, limit)
+            self.until(lambda: not self._left and not self._script_runs, limit)
         except Stuck as error:
             if not self.scheduler.failed:  # a node whose thread has ended by an error does not end: ``ended`` says so
                 self.oracles.wrong("I13", f"the job hangs: {error}")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointLost, StoreError, StoreLost, StoreTimeout
-from rdzv_plugins.kvstore.sockets.reach import NO_ANSWER, REFUSED, Interruption, try_connect
+from rdzv_plugins.kvstore.sockets.reach import REFUSED, Interruption, try_connect
 from rdzv_plugins.kvstore.tcpstore.listener import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.kvstore.tcpstore.wire import keep_alive
@@ -101,16 +101,12 @@ class Presence:
         client.delete_key(f"ask/{self._me}")
 
     def _connect(self) -> None:
-        """Raises ``StoreLost`` if that is not possible now, and ``EndpointLost`` if nobody serves there.
-
-        A host that does not even answer, after it has been silent for so long that a connection was given up, is gone:
-        whoever has a request under way there would wait for a quarter of an hour.
-        """
+        """Raises ``StoreLost`` if that is not possible now, and ``EndpointLost`` if nobody serves there."""
         connection, reason = try_connect(
             self._endpoint, _CONNECT_S, greet_store, interruption=self._waits, runtime=self._runtime
         )
         if connection is None:
-            gone = EndpointLost if reason in (REFUSED, NO_ANSWER) else StoreLost
+            gone = EndpointLost if reason == REFUSED else StoreLost
             raise gone(f"the control store at {self._endpoint} cannot be reached: {reason}")
         keep_alive(connection)
         # a server that stands still goes on later; that one is gone is noticed by TCP

@@ -102,8 +102,6 @@ _LOOK_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 REFUSED = "connection refused (nobody listens there yet)"
 """The reason of ``try_connect`` if the host answers, and says that nobody listens."""
-NO_ANSWER = "no answer (machine down, or a firewall drops the packets)"
-"""Its reason if the host does not answer at all; one that stands still does."""
 
 
 Greeting = Callable[["socket.socket"], str]
@@ -232,7 +230,7 @@ def try_connect(
             except ConnectionRefusedError:
                 reason = REFUSED
             except TimeoutError:
-                reason = NO_ANSWER
+                reason = "no answer (machine down, or a firewall drops the packets)"
             except OSError as error:
                 reason = reason_of(error)
                 if error.errno == errno.ENETUNREACH and is_own_address(endpoint.host, runtime):
