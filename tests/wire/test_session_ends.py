@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import select
 import signal
 import socket
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -207,6 +209,16 @@ def test_the_backend_of_the_hosting_process_closes_the_server() -> None:
     assert "closed by the other side" in str(losses.next())
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", server.port))
+
+
+def test_a_closed_server_is_let_go_of() -> None:
+    """By the thread of the sessions too, which may wait for ever: its descriptors go with it."""
+    server = StoreServer("127.0.0.1")
+    held, hosting = weakref.ref(server), at(server.port, server=server)
+    hosting.open_session(1.0, on_lost=Losses(), timeout=T)  # so long it may be due
+    hosting.close()
+    del server, hosting
+    eventually(lambda: gc.collect() is not None and held() is None)
 
 
 @pytest.mark.parametrize("child", ["", "fork", "spawn"])

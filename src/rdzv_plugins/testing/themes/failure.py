@@ -183,7 +183,7 @@ class Leaks(JobTheme, kind="coordination"):
             two.close()
             one_job.close()  # including the session that is left
 
-        assert_leaves_nothing(cycle, times=5)  # the last server may keep three descriptors for a while
+        assert_leaves_nothing(cycle)
 
     def test_nothing_is_left_of_sessions_that_were_cut_off(self, job: ContractJob) -> None:
         target = relay_target(job)
