@@ -35,8 +35,8 @@ OLD_KEYS = "a_new_round_has_none_of_the_old_keys"
 DIALLED = "StateHarness"
 
 FAULTS = [
-    Fault("plugin", "plugin-imports-torch", "loading_imports_no_torch loading_is_fast", "import"),
-    Fault("plugin", "plugin-imports-client", "loading_imports_no_client", "imports redis_like_client", "name_and"),
+    Fault("plugin", "plugin-imports-torch", "loading_imports_nothing loading_is_fast", "import"),
+    Fault("plugin", "plugin-imports-client", "loading_imports_nothing", "imports redis_like_client", "name_and"),
     Fault("plugin", "plugin-is-slow", "loading_is_fast", "s of CPU time", "loading_imports"),
     Fault("plugin", "plugin-badly-named", "name_and_summary aliases"),
     Fault("plugin", "plugin-of-another-name", "entry_point_has", "rdzv-plugins.plugin-of-another-name", "aliases"),

@@ -1,15 +1,20 @@
-"""The manifests of examples/kubernetes: as their schemas have them, and each part names what is in the others."""
+"""The manifests of examples/kubernetes: as their schemas have them, and each part names what is in the others.
+
+The schemas are those that two packages have in classes: those of Kubernetes are in lightkube-models, made from its API
+specification, those of JobSet and Kubeflow Trainer in kubeflow-trainer-api.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import inspect
-import re
+from collections.abc import Iterator
+from typing import Any
 
+import msgspec
+import msgspec.structs
 import pytest
-import yaml
-from kits.examples import schemas
-from kits.examples.guides import HOW_TO
 from kits.examples.manifests import (
     ETCD,
     FOLDER,
@@ -17,7 +22,6 @@ from kits.examples.manifests import (
     container_of,
     documents,
     job_of,
-    of_trainer,
     one,
     pod_of,
 )
@@ -30,8 +34,62 @@ from rdzv_plugins.schedulers.facts import GRACE
 pytestmark = pytest.mark.thorough
 
 EVERYTHING = [document for path in sorted(FOLDER.glob("*.yaml")) for document in documents(path.name)]
-AT_PODS = [one("jobset.yaml", "JobSet"), of_trainer()]
-JOBS = [manifest for manifest in EVERYTHING if manifest["kind"] == "Job"] + AT_PODS
+JOBS = [manifest for manifest in EVERYTHING if manifest["kind"] == "Job"] + [one("jobset.yaml", "JobSet")]
+
+
+_OF_KUBERNETES = ("v1", "apps/v1", "batch/v1", "policy/v1")
+_OTHERS = {
+    ("jobset.x-k8s.io/v1alpha2", "JobSet"): "jobset_v1alpha2_job_set",
+    ("trainer.kubeflow.org/v1alpha1", "TrainJob"): "trainer_v1alpha1_train_job",
+    ("trainer.kubeflow.org/v1alpha1", "TrainingRuntime"): "trainer_v1alpha1_training_runtime",
+}
+"""API version and kind to the module of its model."""
+
+
+def check(manifest: Manifest) -> None:
+    """Raises ``ValueError`` for a field that is not in the schema, is missing, or has a value of a wrong type."""
+    version, kind = manifest["apiVersion"], manifest["kind"]
+    read = _of_kubernetes(manifest) if version in _OF_KUBERNETES else _of_others(manifest, _OTHERS[version, kind])
+    if unknown := [*_lost(manifest, read, "")]:
+        raise ValueError(f"not in the schema: {', '.join(unknown)}")
+
+
+def _of_kubernetes(manifest: Manifest) -> Any:
+    module = manifest["apiVersion"].replace("/", "_")
+    models = importlib.import_module(f"lightkube.models.{'core_v1' if module == 'v1' else module}")
+    try:
+        return msgspec.convert(manifest, getattr(models, manifest["kind"]))
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
+
+
+def _of_others(manifest: Manifest, model: str) -> Any:
+    module = importlib.import_module(f"kubeflow_trainer_api.models.{model}")
+    name = model.replace("_", "")
+    (found,) = (each for each in vars(module).values() if getattr(each, "__name__", "").lower() == name)
+    return found.from_dict(manifest)
+
+
+def _lost(given: Any, read: Any, path: str) -> Iterator[str]:
+    """What is not in the model that was read: the models leave out what they do not know."""
+    if isinstance(given, dict) and (known := _fields(read)) is not None:
+        for key, value in given.items():
+            if key not in known:
+                yield f"{path}.{key}"
+            else:
+                yield from _lost(value, getattr(read, known[key]), f"{path}.{key}")
+    elif isinstance(given, list) and isinstance(read, list):
+        for number, (one, other) in enumerate(zip(given, read, strict=True)):
+            yield from _lost(one, other, f"{path}[{number}]")
+
+
+def _fields(read: Any) -> dict[str, str] | None:
+    """The names of an object's fields in a manifest, and in Python; None if it is no model."""
+    if isinstance(read, msgspec.Struct):
+        return {field.encode_name: field.name for field in msgspec.structs.fields(read)}
+    if hasattr(type(read), "model_fields"):
+        return {field.alias or name: name for name, field in type(read).model_fields.items()}
+    return None
 
 
 def name_of(manifest: Manifest) -> str:
@@ -50,24 +108,19 @@ def arguments_of(job: Manifest, monkeypatch: pytest.MonkeyPatch) -> argparse.Nam
 
 @pytest.mark.parametrize("manifest", EVERYTHING, ids=lambda each: f"{each['kind']}-{name_of(each)}")
 def test_manifests_are_as_their_schemas_have_them(manifest: Manifest) -> None:
-    schemas.check(manifest)
+    check(manifest)
 
 
 def test_the_parts_of_etcd_meet() -> None:
     """What its command says is tried by test_kubernetes_pods.py."""
     service, members, budget = documents("etcd.yaml")
     labels = members["spec"]["template"]["metadata"]["labels"]
-    assert service["spec"]["selector"] == members["spec"]["selector"]["matchLabels"] == labels
-    assert budget["spec"]["selector"]["matchLabels"] == labels
-    assert members["spec"]["serviceName"] == name_of(service)
-    assert (service["spec"]["clusterIP"], service["spec"]["publishNotReadyAddresses"]) == ("None", True)
-    count, container = members["spec"]["replicas"], container_of(members)
+    selectors = members["spec"]["selector"]["matchLabels"], budget["spec"]["selector"]["matchLabels"]
+    assert (service["spec"]["selector"], *selectors) == (labels, labels, labels)
+    count, ports = members["spec"]["replicas"], {each["name"]: each["port"] for each in service["spec"]["ports"]}
     assert count - budget["spec"]["maxUnavailable"] >= count // 2 + 1
-    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
-    assert {each["name"]: each["port"] for each in service["spec"]["ports"]}.items() < ports.items()
-    hosts = [f"{name_of(members)}-{number}.{name_of(service)}" for number in range(count)]
+    hosts = [f"{name_of(members)}-{number}.{members['spec']['serviceName']}" for number in range(count)]
     assert ",".join(f"{host}:{ports['client']}" for host in hosts) == ETCD
-    assert {container[probe]["httpGet"]["port"] for probe in ("readinessProbe", "livenessProbe")} <= ports.keys()
 
 
 @pytest.mark.parametrize("manifest", [*JOBS, one("etcd.yaml", "StatefulSet")], ids=name_of)
@@ -112,7 +165,7 @@ def test_a_job_knows_what_is_worth_another_try(job: Manifest, monkeypatch: pytes
     assert given - 10 <= arguments.preempt_grace < given
 
 
-@pytest.mark.parametrize("job", AT_PODS, ids=name_of)
+@pytest.mark.parametrize("job", [one("jobset.yaml", "JobSet"), one("trainjob.yaml", "TrainingRuntime")], ids=name_of)
 def test_a_set_that_would_fail_again_is_not_started_again(job: Manifest) -> None:
     spec = job["spec"]["template"]["spec"] if job["kind"] == "TrainingRuntime" else job["spec"]
     assert spec["network"]["publishNotReadyAddresses"] is True  # nodes meet before they are ready
@@ -126,25 +179,7 @@ def test_what_is_kubeflow_trainers_is_left_to_it() -> None:
     trainer, name = job["spec"]["trainer"], name_of(job)
     assert not reserved & {each["name"] for each in (*trainer.get("env", ()), *container_of(runtime)["env"])}
     assert job["spec"]["runtimeRef"] == {"apiGroup": "trainer.kubeflow.org", "kind": runtime["kind"], "name": "rdzv"}
-    assert name_of(runtime) == "rdzv"
     assert runtime["spec"]["mlPolicy"]["numNodes"] == trainer["numNodes"]
     assert job_of(runtime)["metadata"]["labels"] == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
     places = ",".join(f"{name}-node-0-{index}.{name}:29500" for index in range(3))
     assert f"--rdzv-endpoint={places}" in trainer["command"]
-    blocks = re.findall(r"```yaml\n(.*?)```", (HOW_TO / "slurm-and-kubernetes.md").read_text(), re.DOTALL)
-    (text,) = (block for block in blocks if "PET_" in block)
-    shown = yaml.safe_load(text)["trainer"]
-    assert not reserved & {each["name"] for each in shown["env"]}
-    assert [each for each in container_of(one("job-pet.yaml", "Job"))["env"] if each in shown["env"]] == shown["env"]
-    assert f"--nnodes=2:{shown['numNodes']}" in shown["command"]
-
-
-def test_the_secret_is_the_one_that_the_command_makes() -> None:
-    job = one("job-pet.yaml", "Job")
-    (volume,) = (each for each in pod_of(job)["volumes"] if "secret" in each)
-    text = (FOLDER / "job-pet.yaml").read_text()
-    made = re.search(r"kubectl create secret generic (\S+) --from-literal=(\w+)=", text)
-    assert made
-    assert volume["secret"]["secretName"] == made[1]
-    (conf,) = (each["value"] for each in container_of(job)["env"] if each["name"] == "PET_RDZV_CONF")
-    assert conf.endswith(f"/{made[2]}")

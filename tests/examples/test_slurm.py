@@ -60,7 +60,6 @@ def test_nodes_meet_at_the_first_of_them(tmp_path: Path) -> None:
     assert (given.nnodes, given.node_rank, given.nproc_per_node) == ("1:2", 1, "1")
     assert (given.rdzv_id, given.rdzv_conf) == ("cluster-4711-0", "last_call_timeout=60")
     assert (given.notice_signals, given.preempt_grace) == ("USR1", 120)
-    assert (given.training_script, given.training_script_args) == ("train.py", ["--epochs=3"])
 
 
 def test_nodes_meet_at_etcd_with_a_password_and_tls(tmp_path: Path) -> None:
@@ -73,7 +72,5 @@ def test_nodes_meet_at_etcd_with_a_password_and_tls(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", [81, 1])
 def test_a_job_that_was_preempted_asks_for_another_start(tmp_path: Path, code: int) -> None:
-    job = Started(tmp_path, code, NPROC_PER_NODE="2", SLURM_GPUS_ON_NODE="4")
-    assert job.code == code
-    assert ("requeue 4711" in job.scontrol) == (code == 81)
-    assert job.arguments.nproc_per_node == "2"
+    job = Started(tmp_path, code)
+    assert (job.code, "requeue 4711" in job.scontrol) == (code, code == 81)

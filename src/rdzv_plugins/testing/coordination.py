@@ -33,7 +33,7 @@ from rdzv_plugins.testing.parts import (
 )
 
 T = PATIENCE
-_ITEMS, _SESSIONS = 400, 50
+_ITEMS = 400
 _BUSY_S = 0.005
 _BEGUN_S = 1.0
 """Seconds within which a call has got as far as it can, even on a busy machine."""
@@ -312,21 +312,6 @@ class CoordinationSessions(JobTheme, kind="coordination"):
         assert keys_of(two) == {"later": b""}
         assert session_losses.none, "on_lost was called, though the session has not been lost"
         assert len(recorder.events) == 1
-
-    def test_many_sessions_of_one_process(self, job: ContractJob) -> None:
-        # Each is told what it watches. (That none leaves anything behind: theme ``failure``.)
-        one, backend, recorder, seen = job.session(), job.backend(), Recorder(), Recorder()
-        one.watch("node/", seen, timeout=T)
-        sessions = [opened(backend) for _ in range(_SESSIONS)]
-        for number, session in enumerate(sessions):
-            assert session.create(f"node/{number}", b"", ephemeral=True, timeout=T)[0]
-            session.watch("round", recorder, timeout=T)
-        one.put({"round": b"1"}, timeout=T)
-        assert set(recorder.take(_SESSIONS)) == {("round", b"1")}
-        for session in sessions:
-            session.close()
-        gone = seen.until(lambda events: len(events) >= 2 * _SESSIONS)
-        assert {each.key for each in gone if each.value is None} == {f"node/{number}" for number in range(_SESSIONS)}
 
     def test_closing_the_backend_ends_its_sessions(self, job: ContractJob) -> None:
         # Closing may be repeated.

@@ -8,13 +8,15 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, Session
 from rdzv_plugins.errors import ConnectionLost, RdzvError
 from rdzv_plugins.linux.process_stat import read_stat
-from rdzv_plugins.testing.processes import own_children
+from rdzv_plugins.testing.harness import Service
+from rdzv_plugins.testing.processes import own_children, send
 
 T = TypeVar("T")
 
@@ -225,3 +227,19 @@ def stop(pid: int) -> None:
 def _is_stopped(pid: int, thread: int) -> bool:
     stat = read_stat(pid, thread)
     return stat is None or stat.state == "T"  # or it has ended
+
+
+@contextmanager
+def frozen(service: Service) -> Iterator[None]:
+    """Stop all its processes with SIGSTOP, and let them continue at the end."""
+    stopped: list[int] = []
+    assert service.pids, "the harness's service says that it has no process"
+    try:
+        while new := [pid for pid in service.pids if pid not in stopped]:  # one may just have started another
+            for pid in new:
+                stopped.append(pid)
+                stop(pid)
+        yield
+    finally:
+        for pid in stopped:
+            send(pid, signal.SIGCONT)

@@ -1,5 +1,6 @@
 """Coordination by the native store, as ``parallel`` has it: right in everything. Each toy puts one fault into it."""
 
+import contextlib
 import ctypes
 import dataclasses
 import json
@@ -20,30 +21,10 @@ class Session:
     """A session that passes everything on; a toy changes what it does wrong."""
 
     def __init__(self, inner):
-        self.inner = inner
-        self.ttl, self.local_addr, self.remote_addr = inner.ttl, inner.local_addr, inner.remote_addr
+        self.inner, self.ttl = inner, inner.ttl
 
-    @property
-    def known_until(self):
-        return self.inner.known_until
-
-    def create(self, *args, **options):
-        return self.inner.create(*args, **options)
-
-    def put(self, items, **options):
-        return self.inner.put(items, **options)
-
-    def delete(self, keys, **options):
-        return self.inner.delete(keys, **options)
-
-    def list(self, prefix, *, timeout):
-        return self.inner.list(prefix, timeout=timeout)
-
-    def watch(self, prefix, on_events, **options):
-        return self.inner.watch(prefix, on_events, **options)
-
-    def close(self):
-        self.inner.close()
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
 
 
 @toy("coordination-right")
@@ -54,13 +35,12 @@ class Service:
 
     def __init__(self, inner):
         self.inner = inner
-        self.name, self.hosts_service = inner.name, inner.hosts_service
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
 
     def open_session(self, ttl, *, on_lost, timeout):
         return self.session(self.inner.open_session(ttl, on_lost=on_lost, timeout=timeout))
-
-    def close(self):
-        self.inner.close()
 
 
 def backend(name, kind):
@@ -119,9 +99,9 @@ class Dying(Session):
 class Slow(Session):
     """A key takes two seconds to be created."""
 
-    def create(self, key, value, *, ephemeral=False, timeout):
+    def create(self, *args, **options):
         time.sleep(2)
-        return super().create(key, value, ephemeral=ephemeral, timeout=timeout)
+        return self.inner.create(*args, **options)
 
 
 @toy("coordination-late-answer")
@@ -129,7 +109,7 @@ class Patient(Session):
     """A request takes a minute if need be, whatever time-out it was given."""
 
     def put(self, items, *, timeout, **options):
-        return super().put(items, timeout=max(timeout, 60), **options)
+        return self.inner.put(items, timeout=max(timeout, 60), **options)
 
 
 @toy("coordination-ignores-guard")
@@ -137,7 +117,7 @@ class Unguarded(Session):
     """A put is done whether its guard has changed or not."""
 
     def put(self, items, *, guard=None, **options):
-        return super().put(items, **options)
+        return self.inner.put(items, **options)
 
 
 @toy("coordination-reads-stale")
@@ -147,7 +127,7 @@ class Stale(Session):
     def list(self, prefix, *, timeout):
         held = self.__dict__.setdefault("held", {})
         if prefix not in held:
-            held[prefix] = super().list(prefix, timeout=timeout)
+            held[prefix] = self.inner.list(prefix, timeout=timeout)
         return held[prefix]
 
 
@@ -159,7 +139,7 @@ class AsksForEach(Session):
         held, _ = self.inner.list("members/", timeout=timeout)
         for each in held:
             self.list(each.key, timeout=timeout)
-        return super().put(items, timeout=timeout, **options)
+        return self.inner.put(items, timeout=timeout, **options)
 
 
 # faults of watches
@@ -170,7 +150,7 @@ class Talkative(Session):
     """A watch that was cancelled goes on."""
 
     def watch(self, prefix, on_events, **options):
-        super().watch(prefix, on_events, **options)
+        self.inner.watch(prefix, on_events, **options)
         return SimpleNamespace(cancel=lambda: None)
 
 
@@ -178,11 +158,7 @@ class Filtering(Session):
     """Its watches tell what ``told`` makes of the events."""
 
     def watch(self, prefix, on_events, **options):
-        def filtered(events):
-            if left := self.told(events):
-                on_events(left)
-
-        return super().watch(prefix, filtered, **options)
+        return self.inner.watch(prefix, lambda events: on_events(self.told(events)), **options)
 
 
 @toy("coordination-loses-event")
@@ -190,7 +166,7 @@ class Forgetful(Filtering):
     """Of several changes that come at once, a watch tells all but the last."""
 
     def told(self, events):
-        return events[:-1] if len(events) > 1 else events
+        return events[:-1] or events
 
 
 @toy("coordination-drops-events")
@@ -200,11 +176,11 @@ class Dropping(Session):
     def watch(self, prefix, on_events, *, timeout, **options):
         now = self.list(prefix, timeout=timeout)[1]
 
-        def those_of_before(events):
+        def of_before(events):
             if any(each.revision <= now for each in events):
                 on_events(events)
 
-        return super().watch(prefix, those_of_before, timeout=timeout, **options)
+        return self.inner.watch(prefix, of_before, timeout=timeout, **options)
 
 
 @toy("scale-polls")
@@ -212,17 +188,15 @@ class Polls(Session):
     """Its watches ask again and again what has changed, instead of being told."""
 
     def watch(self, prefix, on_events, **options):
-        watch = super().watch(prefix, on_events, **options)
+        watch = self.inner.watch(prefix, on_events, **options)
         threading.Thread(target=self.poll, args=(prefix,), daemon=True).start()
         return watch
 
     def poll(self, prefix):
-        wait = threading.Event()
-        try:
-            while not wait.wait(0.2):
+        with contextlib.suppress(RdzvError, TimeoutError):  # the session has ended
+            while True:
+                time.sleep(0.2)
                 self.list(prefix, timeout=10)
-        except (RdzvError, TimeoutError):  # the session has ended
-            pass
 
 
 class OtherPlace(Filtering):
@@ -262,7 +236,7 @@ class Staying(Session):
     """What a session puts as ephemeral stays when it ends."""
 
     def put(self, items, *, ephemeral=False, **options):
-        return super().put(items, **options)
+        return self.inner.put(items, **options)
 
 
 @toy("coordination-knows-too-much")
@@ -302,16 +276,12 @@ class Silent(Service):
 
 
 class Rising(Session):
-    def __init__(self, reopen):
-        self.reopen = reopen
-        super().__init__(reopen())
-
     def put(self, items, **options):
         try:
-            return super().put(items, **options)
+            return self.inner.put(items, **options)
         except ConnectionLost:
             self.inner = self.reopen()
-            return super().put(items, **options)
+            return self.inner.put(items, **options)
 
 
 @toy("coordination-rises-again")
@@ -319,7 +289,12 @@ class Phoenix(Service):
     """A session that was lost is replaced by another one in secret: without its keys, and without its watches."""
 
     def open_session(self, ttl, *, on_lost, timeout):
-        return Rising(lambda: self.inner.open_session(ttl, on_lost=lambda error: None, timeout=timeout))
+        def reopen():
+            return self.inner.open_session(ttl, on_lost=lambda error: None, timeout=timeout)
+
+        session = Rising(reopen())
+        session.reopen = reopen
+        return session
 
 
 # faults of a descriptor

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -66,7 +65,7 @@ class Pod:
             # a value may name the variables above it
             value = fields[each["valueFrom"]["fieldRef"]["fieldPath"]] if "valueFrom" in each else each["value"]
             self.env[each["name"]] = self._expand(value)
-        if job_of(manifest)["spec"].get("completionMode") == "Indexed":  # the Job controller adds it, after the others
+        if manifest["spec"].get("completionMode") == "Indexed":  # the Job controller adds it, after the others
             index = fields["metadata.annotations['batch.kubernetes.io/job-completion-index']"]
             self.env.setdefault("JOB_COMPLETION_INDEX", index)
         self.command = [self._here(self._expand(part), here) for part in container["command"]]
@@ -81,45 +80,8 @@ class Pod:
         return text
 
 
-def pods(manifest: Manifest, here: Mapping[str, str], uid: str = "5b1c0a2e-77aa-4d0f-9d6e-2f4f0d4a9c11") -> list[Pod]:
-    """All pods of an Indexed Job, also of one in a JobSet."""
-    spec = job_of(manifest)["spec"]
-    assert spec["completionMode"] == "Indexed"
-    return [
-        Pod(
-            manifest,
-            {
-                "metadata.annotations['batch.kubernetes.io/job-completion-index']": str(index),
-                "metadata.labels['batch.kubernetes.io/controller-uid']": uid,
-                "metadata.annotations['jobset.sigs.k8s.io/restart-attempt']": "0",
-            },
-            here,
-        )
-        for index in range(spec["completions"])
-    ]
-
-
-def of_trainer() -> Manifest:
-    """The Job that Kubeflow Trainer makes of ``trainjob.yaml``, and a JobSet of it.
-
-    As its Torch plug-in does it: github.com/kubeflow/trainer, pkg/runtime/framework/plugins/torch/torch.go; the
-    numbers of the Job: pkg/runtime/framework/plugins/jobset/builder.go.
-    """
-    runtime = copy.deepcopy(one("trainjob.yaml", "TrainingRuntime"))
-    job = one("trainjob.yaml", "TrainJob")
-    trainer, name = job["spec"]["trainer"], job["metadata"]["name"]
-    spec = job_of(runtime)["spec"]
-    spec |= {"completions": trainer["numNodes"], "parallelism": trainer["numNodes"]}
-    container = container_of(runtime)
-    container |= {key: trainer[key] for key in ("image", "command")}
-    index = {"fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}
-    container["env"] = [
-        *container["env"],
-        *trainer.get("env", ()),
-        {"name": "PET_NNODES", "value": str(trainer["numNodes"])},
-        {"name": "PET_NPROC_PER_NODE", "value": str(trainer["numProcPerNode"])},
-        {"name": "PET_NODE_RANK", "valueFrom": index},
-        {"name": "PET_MASTER_ADDR", "value": f"{name}-node-0-0.{name}"},
-        {"name": "PET_MASTER_PORT", "value": "29500"},
-    ]
-    return runtime
+def pods(manifest: Manifest, here: Mapping[str, str]) -> list[Pod]:
+    """All pods of an Indexed Job."""
+    uid = {"metadata.labels['batch.kubernetes.io/controller-uid']": "5b1c0a2e-77aa-4d0f-9d6e-2f4f0d4a9c11"}
+    index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+    return [Pod(manifest, uid | {index: str(each)}, here) for each in range(manifest["spec"]["completions"])]

@@ -116,7 +116,7 @@ class Reactor:
             self._tick()
 
     def _serve(self, ready: list[tuple[int, int]]) -> None:
-        """Call those that are ready. Apart from ``_run``: it would hold the last one, and its server, while it waits."""
+        """Call those that are ready. Were it a part of ``_run``, that would hold the last one while it waits."""
         for fd, mask in ready:
             handler = self._handlers.get(fd)
             if handler is None:
