@@ -119,7 +119,7 @@ class CoordinationKeys(JobTheme, kind="coordination"):
                     if sessions[number].put(more, guard=held, timeout=T) is not None:
                         break
 
-        together([lambda number=number: count(number) for number in range(4)])  # type: ignore[misc]
+        together(4, count)
         assert keys_of(sessions[0]) == {"count": b"40"}
 
     def test_one_put_takes_as_many_items_as_a_large_job_has_nodes(self, job: ContractJob) -> None:
@@ -272,7 +272,7 @@ class CoordinationSessions(JobTheme, kind="coordination"):
         assert keys_of(one) == {"e/two": b"", "e/a of two": b"", "mine": b"", "e/stays": b""}
         last = job.session(job.ttl)
         last.put({"last": b""}, ephemeral=True, timeout=T)
-        together([lambda each=each: each.end_session("last", timeout=T) for each in (one, two)])  # type: ignore[misc]
+        together(2, lambda number: (one, two)[number].end_session("last", timeout=T))
         wait_gone(one, "last")
         assert keys_of(two) == {"e/two": b"", "e/a of two": b"", "mine": b"", "e/stays": b""}
 
@@ -285,7 +285,7 @@ class CoordinationSessions(JobTheme, kind="coordination"):
                 one.put({f"{number}/": b"%d" % count}, timeout=T)
                 assert keys_of(one, f"{number}/") == {f"{number}/": b"%d" % count}
 
-        together([lambda number=number: ask(number) for number in range(8)])  # type: ignore[misc]
+        together(8, ask)
         assert len(one.list("", timeout=T)[0]) == 8
 
     def test_after_close_every_call_says_so_and_nobody_is_told_of_a_loss(self, job: ContractJob) -> None:
@@ -410,7 +410,7 @@ class CoordinationWatches(JobTheme, kind="coordination"):
             for count in range(25):
                 sessions[number].put({f"{number}/{count}": b"", "last": b"%d" % number}, timeout=T)
 
-        together([lambda number=number: write(number) for number in range(4)])  # type: ignore[misc]
+        together(4, write)
         histories = [recorder.until(lambda events: len(events) >= 200) for recorder in recorders]
         assert all(history == histories[0] for history in histories)
         assert_in_order(histories[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import signal
@@ -13,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -23,9 +22,7 @@ from rdzv_plugins.interfaces import Capability, RendezvousBackend, Request, Torc
 from rdzv_plugins.testing.forked import Forked, environment_of
 from rdzv_plugins.testing.harness import CONTRACTS, Harness, Kind, entry, takes
 from rdzv_plugins.testing.parts import LONG, PATIENCE, Losses, bounded, opened
-from rdzv_plugins.testing.suite import Theme
-
-Test = TypeVar("Test", bound=Callable[..., None])
+from rdzv_plugins.testing.suite import Test, Theme, gap_if
 
 _TTL_S = 2.0
 _BIG = 32 * 1024
@@ -270,22 +267,15 @@ def of_kind(*kinds: Kind) -> Callable[[Test], Test]:
     The test needs the fixture ``job``. It is a gap, too, where there is no ``service`` or no ``relay`` that it needs.
     """
 
-    def decorate(test: Test) -> Test:
-        @functools.wraps(test)
-        def run(self: JobTheme, job: ContractJob, **fixtures: Any) -> None:
-            if job.harness.kind not in kinds:
-                promises = " or a ".join(CONTRACTS[kind].__name__ for kind in kinds)
-                job.gap(f"not for a {CONTRACTS[job.harness.kind].__name__}: it is what a {promises} promises")
-            elif fixtures.get("service", job) is None:
-                job.gap(NO_HANDLE)
-            elif fixtures.get("relay", job) is None:
-                job.gap(NO_RELAY)
-            else:
-                test(self, job=job, **fixtures)
+    def reason(_: Any, job: ContractJob, **fixtures: Any) -> str:
+        if job.harness.kind not in kinds:
+            promises = " or a ".join(CONTRACTS[kind].__name__ for kind in kinds)
+            return f"not for a {CONTRACTS[job.harness.kind].__name__}: it is what a {promises} promises"
+        if fixtures.get("service", job) is None:
+            return NO_HANDLE
+        return NO_RELAY if fixtures.get("relay", job) is None else ""
 
-        return run  # type: ignore[return-value]  # it is called as the test would be
-
-    return decorate
+    return gap_if(reason)
 
 
 class JobTheme(Theme):

@@ -184,19 +184,19 @@ def bounded(what: str, ask: Callable[[], T], timeout: float | None = None) -> T:
     return result  # type: ignore[return-value]  # it may be None: then T is
 
 
-def together(asks: Sequence[Callable[[], object]]) -> None:
-    """Call all of them at once, each on a thread of its own; raises the error of the first one that failed."""
+def together(count: int, act: Callable[[int], object]) -> None:
+    """Call ``act(0)`` to ``act(count - 1)`` at once, each on a thread of its own; raises the first error of any."""
     errors: list[BaseException] = []
-    beginning = threading.Barrier(len(asks))
+    beginning = threading.Barrier(count)
 
-    def run(ask: Callable[[], object]) -> None:
+    def run(number: int) -> None:
         try:
             beginning.wait(PATIENCE)
-            ask()
+            act(number)
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=run, args=(ask,), daemon=True) for ask in asks]
+    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -204,7 +204,7 @@ def together(asks: Sequence[Callable[[], object]]) -> None:
     if errors:
         raise errors[0]
     alive = sum(thread.is_alive() for thread in threads)
-    assert not alive, f"{alive} of {len(threads)} threads have not come to an end within {PATIENCE:g} s"
+    assert not alive, f"{alive} of {count} threads have not come to an end within {PATIENCE:g} s"
 
 
 def assert_says(error: BaseException, *words: str) -> None:
@@ -218,15 +218,12 @@ def assert_says(error: BaseException, *words: str) -> None:
 def stop(pid: int) -> None:
     """Send SIGSTOP, and wait until each thread has stopped: the signal may return before that."""
     os.kill(pid, signal.SIGSTOP)
-    wait_until(
-        lambda: all(_is_stopped(pid, int(each)) for each in os.listdir(f"/proc/{pid}/task")),
-        f"process {pid} does not stop",
-    )
 
+    def states() -> list[str]:
+        stats = [read_stat(pid, int(thread)) for thread in os.listdir(f"/proc/{pid}/task")]
+        return [stat.state for stat in stats if stat is not None]  # otherwise it has ended
 
-def _is_stopped(pid: int, thread: int) -> bool:
-    stat = read_stat(pid, thread)
-    return stat is None or stat.state == "T"  # or it has ended
+    wait_until(lambda: set(states()) <= {"T"}, f"process {pid} does not stop")
 
 
 @contextmanager

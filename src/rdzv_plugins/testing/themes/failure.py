@@ -26,7 +26,7 @@ from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RendezvousF
 from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.testing.harness import Service, takes
 from rdzv_plugins.testing.job import NO_RELAY, ContractJob, JobTheme, ServingNode, split_endpoint, state_of
-from rdzv_plugins.testing.nodes import Node, NodeError, NodesJob, NodeTheme, rank_of, together
+from rdzv_plugins.testing.nodes import Node, NodeError, NodesJob, NodeTheme, rank_of, take_in, together, told
 from rdzv_plugins.testing.parts import (
     LONG,
     PATIENCE,
@@ -377,9 +377,7 @@ class NodeFailures(NodeTheme):
             for _ in range(_CYCLES):
                 victim.kill()
                 victim = job.node(node_rank=victim.request.node_rank)
-                entering = victim.join()
-                assert survivor.await_change(), f"{survivor} is told neither that its peer was lost nor of {victim}"
-                together([survivor, victim], [survivor.join(), entering])
+                take_in([survivor], victim, victim.join())
                 held.append(at_rest(survivor.resources))
             self._assert_no_more(survivor, held)
 
@@ -392,13 +390,11 @@ class NodeFailures(NodeTheme):
             sleeper, (awake,) = self.victim_of(nodes)
             old = awake.place
             sleeper.freeze()
-            assert awake.await_change(), f"{awake} is not told that {sleeper} stands still"
+            told([awake], f"{sleeper} stands still")
             together([awake])
             sleeper.thaw()
             assert sleeper.await_change(), f"{sleeper} does not notice that it was lost"
-            returning = sleeper.join()
-            assert awake.await_change(), f"{awake} is not told that {sleeper} is back"
-            together([awake, sleeper], [awake.join(), returning])
+            take_in([awake], sleeper, sleeper.join())
             assert old is not None
             if self.declares(Capability.NODE_REPLACEMENT):
                 assert rank_of(awake) == old.rank, "who stays keeps its rank"
@@ -458,8 +454,7 @@ class NodeFailures(NodeTheme):
         victim.kill()
         again = job.node()
         if self.harness.kind == "coordination":
-            for node in others:
-                assert node.await_change(), f"{node} is not told that {victim} was lost"
+            told(others, f"{victim} was lost")
         entering = again.join()
         together([*others, again], [*(node.join() for node in others), entering])
         self.gap(_NOT_SERVED)
@@ -471,7 +466,7 @@ class NodeFailures(NodeTheme):
     def _hears_it(self, node: Node, job: NodesJob) -> None:
         """Ask as an agent does: it is told what is wrong, or to restart, since its workers have lost their store."""
         try:
-            assert node.await_change(), f"{node} is not told that the endpoint is gone"
+            told([node], "the endpoint is gone")
         except NodeError as error:
             self._assert_names_the_endpoint(error, job)
 

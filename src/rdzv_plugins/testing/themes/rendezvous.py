@@ -14,7 +14,9 @@ from rdzv_plugins.testing.nodes import (
     needs,
     one_world,
     rank_of,
+    take_in,
     together,
+    told,
 )
 from rdzv_plugins.testing.parts import PATIENCE, SLACK, wait_until
 
@@ -49,9 +51,7 @@ class Rounds(NodeTheme):
         """I2, I7: one asks for a round, all enter it at once. (Its stores: theme ``store``.)"""
         with self.nodes("2") as job:
             first, second = job.start(2)
-            asked = first.join()
-            assert second.await_change(), f"{second} is not told that {first} has asked for a new round"
-            together([first, second], [asked, second.join()])
+            take_in([second], first, first.join())
             for node in (first, second):
                 assert node.num_nodes_waiting() == 0, f"{node} is to restart again, though nobody waits"
             if self.declares(Capability.NODE_REPLACEMENT):
@@ -97,8 +97,7 @@ class Rounds(NodeTheme):
             assert not spare.joining.done(), f"{spare} is not needed, and does not wait"
             victim, (survivor,) = self.victim_of(nodes)
             victim.kill()
-            assert survivor.await_change(), f"{survivor} is not told that {spare} is to take the place of {victim}"
-            together([survivor, spare], [survivor.join(), spare.joining])
+            take_in([survivor], spare, spare.joining)
         return None
 
     @needs(NodeTheme.elastic, "elastic is not declared: the place of a lost node has to be taken by another")
@@ -111,8 +110,8 @@ class Rounds(NodeTheme):
                 assert not survivors[0].peer_lost(), "nobody was lost, and a failed worker is its own failure"
             victim.kill()
             if self.harness.kind == "coordination":
+                told(survivors, f"{victim} was lost")
                 for node in survivors:
-                    assert node.await_change(), f"{node} is not told that {victim} was lost"
                     assert node.peer_lost(), f"{node} would count the loss of {victim} as a failure of its own"
                     self.says(node, rf"pid {victim.pid}\) was lost")
             together(survivors)
@@ -144,7 +143,7 @@ class Rounds(NodeTheme):
             ranks = rank_of(survivor), rank_of(victim)
             victim.kill()
             if self.harness.kind == "coordination":
-                assert survivor.await_change(), f"{survivor} is not told that {victim} was lost"
+                told([survivor], f"{victim} was lost")
                 waiting = survivor.join()
                 self.says(survivor, rf"1 of 2 nodes have joined .*; missing: .*\(was node {ranks[1]}\)")
                 assert not waiting.done(), "1 of 2 nodes was enough for a round"
@@ -152,9 +151,7 @@ class Rounds(NodeTheme):
                 together([survivor, again], [waiting, again.join()])
             else:
                 again = job.node(node_rank=victim.request.node_rank)
-                returning = again.join()
-                assert survivor.await_change(), f"{survivor} is not told that {again} has come"
-                together([survivor, again], [survivor.join(), returning])
+                take_in([survivor], again, again.join())
             if self.declares(Capability.NODE_REPLACEMENT):
                 assert (rank_of(survivor), rank_of(again)) == ranks, "old places"
             else:
@@ -240,7 +237,7 @@ class NodeEnds(NodeTheme):
             leaves.note_leaving("it was preempted")
             leaves.leave("lost", "it was preempted")
             if "note_leaving" in stays.overrides():
-                assert stays.await_change(), f"{stays} is not told that {leaves} has left"
+                told([stays], f"{leaves} has left")
                 self.says(stays, "was lost: it was preempted")
             else:
                 assert stays.await_change(0.3) == 0
