@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from kits.conformance.toy_kit import CONFORMANCE, check, environment, install, run
+from kits.conformance.toy_kit import check
 
 pytestmark = pytest.mark.thorough
 
@@ -168,11 +168,3 @@ def test_gaps_are_what_a_backend_need_not_offer(tmp_path: Path) -> None:
     checked = check(tmp_path, "coordination-right", "moves")
     checked.must_pass()
     assert len(checked.names("gap")) == 2
-
-
-def test_plugin_that_is_broken_is_named_before_any_test(tmp_path: Path) -> None:
-    site = install(tmp_path, "plugin-is-broken")
-    code, text = run([*CONFORMANCE, "plugin-is-broken"], environment(site), tmp_path)
-    assert code == 69
-    assert "plug-in 'plugin-is-broken' of rdzv-plugin-is-broken 1.0" in text
-    assert "raised RuntimeError at import: not today" in text

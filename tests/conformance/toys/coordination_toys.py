@@ -62,62 +62,69 @@ def backend(name, kind):
     )
 
 
+def call(name, method):
+    """What is below is done instead of that method of a session, which it gets, with its arguments, as the first."""
+
+    def register(wrong):
+        def replaced(session, *args, **options):
+            return wrong(getattr(session.inner, method), *args, **options)
+
+        toy(name)(type(wrong.__name__, (Session,), {method: replaced}))
+        return wrong
+
+    return register
+
+
 # faults of calls
 
 
-@toy("coordination-put-hangs")
-class Hanging(Session):
-    """``put`` never returns. It can be interrupted."""
-
-    def put(self, items, **options):
-        threading.Event().wait()
+@call("coordination-put-hangs", "put")
+def put(_, items, **options):
+    """It never returns. It can be interrupted."""
+    threading.Event().wait()
 
 
-@toy("coordination-deaf")
-class Deaf(Session):
-    """``put`` never returns, and waits in C, where no signal of Python's is heard."""
-
-    def put(self, items, **options):
-        mutex = ctypes.create_string_buffer(256)  # all zeros: PTHREAD_MUTEX_INITIALIZER
-        lock = ctypes.CDLL(None).pthread_mutex_lock
-        lock(mutex)
-        lock(mutex)  # nobody unlocks it
+@call("coordination-deaf", "put")
+def deaf(_, items, **options):
+    """It never returns, and waits in C, where no signal of Python's is heard."""
+    mutex = ctypes.create_string_buffer(256)  # all zeros: PTHREAD_MUTEX_INITIALIZER
+    lock = ctypes.CDLL(None).pthread_mutex_lock
+    lock(mutex)
+    lock(mutex)  # nobody unlocks it
 
 
-@toy("coordination-dies")
-class Dying(Session):
+@call("coordination-dies", "put")
+def dying(_, items, **options):
     """Ends the process that uses it, as a faulty extension module does: by a signal, or without a word (TOY_DIES)."""
-
-    def put(self, items, **options):
-        how = os.environ["TOY_DIES"]
-        if how == "exit":
-            os._exit(0)
-        os.kill(os.getpid(), getattr(signal, how))
+    how = os.environ["TOY_DIES"]
+    if how == "exit":
+        os._exit(0)
+    os.kill(os.getpid(), getattr(signal, how))
 
 
-@toy("coordination-is-slow")
-class Slow(Session):
+@call("coordination-is-slow", "create")
+def slow(create, *args, **options):
     """A key takes two seconds to be created."""
-
-    def create(self, *args, **options):
-        time.sleep(2)
-        return self.inner.create(*args, **options)
+    time.sleep(2)
+    return create(*args, **options)
 
 
-@toy("coordination-late-answer")
-class Patient(Session):
+@call("coordination-late-answer", "put")
+def patient(put, items, *, timeout, **options):
     """A request takes a minute if need be, whatever time-out it was given."""
-
-    def put(self, items, *, timeout, **options):
-        return self.inner.put(items, timeout=max(timeout, 60), **options)
+    return put(items, timeout=max(timeout, 60), **options)
 
 
-@toy("coordination-ignores-guard")
-class Unguarded(Session):
+@call("coordination-ignores-guard", "put")
+def unguarded(put, items, *, guard=None, **options):
     """A put is done whether its guard has changed or not."""
+    return put(items, **options)
 
-    def put(self, items, *, guard=None, **options):
-        return self.inner.put(items, **options)
+
+@call("coordination-ephemeral-stays", "put")
+def staying(put, items, *, ephemeral=False, **options):
+    """What a session puts as ephemeral stays when it ends."""
+    return put(items, **options)
 
 
 @toy("coordination-reads-stale")
@@ -145,28 +152,17 @@ class AsksForEach(Session):
 # faults of watches
 
 
-@toy("coordination-calls-after-cancel")
-class Talkative(Session):
+@call("coordination-calls-after-cancel", "watch")
+def talkative(watch, *args, **options):
     """A watch that was cancelled goes on."""
-
-    def watch(self, prefix, on_events, **options):
-        self.inner.watch(prefix, on_events, **options)
-        return SimpleNamespace(cancel=lambda: None)
+    watch(*args, **options)
+    return SimpleNamespace(cancel=lambda: None)
 
 
-class Filtering(Session):
-    """Its watches tell what ``told`` makes of the events."""
-
-    def watch(self, prefix, on_events, **options):
-        return self.inner.watch(prefix, lambda events: on_events(self.told(events)), **options)
-
-
-@toy("coordination-loses-event")
-class Forgetful(Filtering):
+@call("coordination-loses-event", "watch")
+def forgetful(watch, prefix, on_events, **options):
     """Of several changes that come at once, a watch tells all but the last."""
-
-    def told(self, events):
-        return events[:-1] or events
+    return watch(prefix, lambda events: on_events(events[:-1] or events), **options)
 
 
 @toy("coordination-drops-events")
@@ -199,13 +195,15 @@ class Polls(Session):
                 self.list(prefix, timeout=10)
 
 
-class OtherPlace(Filtering):
+class OtherPlace(Session):
     """A node is told another place in a round than it has: ``changed``."""
 
-    def told(self, events):
-        return [self.of(event) if event.value and event.key.startswith("node/") else event for event in events]
+    def watch(self, prefix, on_events, **options):
+        return self.inner.watch(prefix, lambda events: on_events([*map(self.told, events)]), **options)
 
-    def of(self, event):
+    def told(self, event):
+        if not event.value or not event.key.startswith("node/"):
+            return event
         return Event(event.key, json.dumps(self.changed(json.loads(event.value))).encode(), event.revision)
 
 
@@ -229,14 +227,6 @@ class OldWorld(OtherPlace):
 
 
 # faults of sessions
-
-
-@toy("coordination-ephemeral-stays")
-class Staying(Session):
-    """What a session puts as ephemeral stays when it ends."""
-
-    def put(self, items, *, ephemeral=False, **options):
-        return self.inner.put(items, **options)
 
 
 @toy("coordination-knows-too-much")

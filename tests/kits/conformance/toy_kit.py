@@ -110,8 +110,8 @@ def install(directory: Path, toy: str, harness: str | None = "") -> Path:
     site = directory / f"site-{toy}"
     shutil.copytree(TOYS, site)
     texts = {source.stem: source.read_text() for source in site.glob("*.py")}
-    like = toy if any(f'@toy("{toy}")' in text for text in texts.values()) else "state-right"
-    module = next(name for name, text in texts.items() if f'@toy("{like}")' in text)
+    like = toy if any(f'"{toy}"' in text for text in texts.values()) else "state-right"
+    module = next(name for name, text in texts.items() if f'"{like}"' in text)
     plugin = toy.replace("-", "_") + "_as_plugin"
     text = _PLUGIN.format(begins=BEGINS.get(toy, ""), module=module, like=like, name=toy)
     (site / f"{plugin}.py").write_text(text)
