@@ -147,8 +147,8 @@ class Node:
         """``environment`` is added to that of the tests; ``logs`` returns what messages of failed tests end with."""
         self.request, self.name, self.logs = request, name, logs
         self.frozen = False
-        self.joining: Pending[Joined] | None = None
-        """The last ``join``."""
+        self.joining: Pending[Joined]
+        """The last ``join``, if there was one."""
         self.place: Joined | None = None
         """Its place in the last round that it has joined."""
         self._pending: dict[int, Pending[Any]] = {}
@@ -199,7 +199,7 @@ class Node:
     def renew(self, **changes: Any) -> None:
         """Make its process that of another agent, after ``leave``, with these fields of the request."""
         self.request = replace(self.request, **changes)
-        self.place = self.joining = None
+        self.place = None
         self._tell("agent", "renew", **changes).result()
 
     # its process

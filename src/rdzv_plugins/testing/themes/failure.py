@@ -369,7 +369,6 @@ class NodeFailures(NodeTheme):
         """A node that loses its peer again and again goes on, and has no thread, descriptor or process more for it."""
         with self.nodes("2") as job:
             survivor = self.waiting_node(job)  # the first one: it leads, and serves all the time if any node does
-            assert survivor.joining is not None
             victim = job.node()
             together([survivor, victim], [survivor.joining, victim.join()])
             assert self.host_of([survivor, victim]) is not victim
@@ -418,11 +417,15 @@ class NodeFailures(NodeTheme):
                 return self._goes_on_without_rank_0(job, nodes) if running else self.gap(_NOT_SERVED)
             host.kill()
             for node in self.others_than(host, nodes):
-                if running:
-                    self._hears_it(node, job)
+                errors = []
+                if running:  # it is told what is wrong, or to restart, since its workers have lost their store
+                    try:
+                        told([node], "the endpoint is gone")
+                    except NodeError as raised:
+                        errors.append(raised)
                     node.join()
-                assert node.joining is not None
-                self._assert_names_the_endpoint(node.joining.error(), job)
+                for error in [*errors, node.joining.error()]:
+                    error.must_be("EndpointLost", "EndpointUnreachable", saying=re.escape(job.endpoint))
                 node.leave("lost", "the endpoint is gone")
         return None
 
@@ -460,19 +463,8 @@ class NodeFailures(NodeTheme):
         self.gap(_NOT_SERVED)
 
     def _have_reached_it(self, nodes: list[Node]) -> bool:
-        known = all((node.joining is not None and node.joining.done()) or self.registered(node) for node in nodes)
+        known = all(node.joining.done() or self.registered(node) for node in nodes)
         return known and (not self.harness.dialled or all(node.traffic() for node in nodes))
-
-    def _hears_it(self, node: Node, job: NodesJob) -> None:
-        """Ask as an agent does: it is told what is wrong, or to restart, since its workers have lost their store."""
-        try:
-            told([node], "the endpoint is gone")
-        except NodeError as error:
-            self._assert_names_the_endpoint(error, job)
-
-    @staticmethod
-    def _assert_names_the_endpoint(error: NodeError, job: NodesJob) -> None:
-        error.must_be("EndpointLost", "EndpointUnreachable", saying=re.escape(job.endpoint))
 
     @staticmethod
     def _assert_no_more(node: Node, held: list[dict[str, int]]) -> None:

@@ -8,7 +8,6 @@ from rdzv_plugins.errors import NotNeeded
 from rdzv_plugins.interfaces import Capability, Failure
 from rdzv_plugins.testing.nodes import (
     Node,
-    NodeError,
     NodeTheme,
     in_round,
     needs,
@@ -93,7 +92,6 @@ class Rounds(NodeTheme):
             if self.harness.kind == "coordination":
                 self.says(spare, "this node is a spare")
             assert [node.num_nodes_waiting() for node in nodes] == [0, 0], "a spare is no reason to restart"
-            assert spare.joining is not None
             assert not spare.joining.done(), f"{spare} is not needed, and does not wait"
             victim, (survivor,) = self.victim_of(nodes)
             victim.kill()
@@ -291,21 +289,23 @@ class Refusals(NodeTheme):
             for node in both:
                 node.join()
             if self.harness.kind == "coordination":  # told while the others wait
-                wait_until(lambda: any(map(has_failed, both)), "one of two nodes with rank 1 is refused")
+                wait_until(
+                    lambda: any(node.joining.failed() for node in both), "one of two nodes with rank 1 is refused"
+                )
             first = job.node(node_rank=0)
             first.join()
 
             def refused() -> list[Node]:
                 for node in (first, *both):
                     joining = node.joining
-                    if joining is not None and joining.done() and not joining.failed() and node.num_nodes_waiting():
+                    if joining.done() and not joining.failed() and node.num_nodes_waiting():
                         node.join()  # the other has asked for a round, as an agent does
-                return [node for node in both if has_failed(node)]
+                return [node for node in both if node.joining.failed()]
 
             wait_until(refused, "one of two nodes with rank 1 is refused")
-            error = _error(refused()[0])
+            error = refused()[0].joining.error()
             error.must_be("SettingsDiffer", saying="node rank 1")
-            stays = [first, *(node for node in both if not has_failed(node))]
+            stays = [first, *(node for node in both if not node.joining.failed())]
             together(stays, [node.joining for node in stays])
             assert [rank_of(node) for node in stays] == [0, 1], "the other one takes part"
 
@@ -318,16 +318,15 @@ class Refusals(NodeTheme):
                 strangers = [other.node(**({"node_rank": 1} if fixed else {}))]
                 entering = [strangers[0].join()]
                 second = one.node()
-                assert first.joining is not None
                 together([first, second], [first.joining, second.join()])
                 first.store("set", "whose", "one")
                 if not fixed:  # otherwise rank 0 would want the endpoint for itself
                     strangers.append(other.node())
                     entering.append(strangers[1].join())
                 wait_until(lambda: all(pending.done() for pending in entering), "they are together, or refused")
-                refused = [node for node in strangers if has_failed(node)]
+                refused = [node for node in strangers if node.joining.failed()]
                 assert refused in ([], strangers), f"some nodes of the other run were refused, others not: {refused}"
-                for error in map(_error, refused):
+                for error in [node.joining.error() for node in refused]:
                     assert error.is_a("RunIdMismatch"), f"it is another run's endpoint: {error}"
                     for run in (one, other):
                         assert run.run_id in error.text, f"both runs by name: {error}"
@@ -349,7 +348,6 @@ class Refusals(NodeTheme):
             error.must_be("SettingsDiffer", saying=r"--nnodes\W.*\b3\b.*\b2\b")
             assert f"pid {first.pid}" in error.text, f"whose settings they are: {error}"
             second = job.node(**({"node_rank": 1} if job.ranks_have_to_be_given else {}))
-            assert first.joining is not None
             together([first, second], [first.joining, second.join()])
 
 
@@ -360,14 +358,3 @@ class RendezvousTheme(Rounds, NodeEnds, Refusals):
     """
 
     theme = "rendezvous"
-
-
-def has_failed(node: Node) -> bool:
-    """Whether its last join has ended in an error."""
-    return node.joining is not None and node.joining.failed()
-
-
-def _error(node: Node) -> NodeError:
-    """The error in which a node's last join has ended."""
-    assert node.joining is not None
-    return node.joining.error()
