@@ -449,7 +449,7 @@ class NodeTheme(Theme):
         return node.traffic() == sent
 
 
-def needs(condition: Callable[[Any], bool], why: str) -> Callable[[Test], Test]:
+def needs(condition: Callable[[Any], object], why: str) -> Callable[[Test], Test]:
     """Mark a test of something that not every backend promises: for others it is a gap, for this reason."""
     return gap_if(lambda theme: "" if condition(theme) else why)
 

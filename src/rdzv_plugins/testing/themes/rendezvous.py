@@ -116,13 +116,14 @@ class Rounds(NodeTheme):
         if self.harness.kind != "coordination":
             self.gap("not tried: whether the others are told of a lost node before their workers fail by it")
 
+    @needs(
+        lambda theme: theme.join_timeout(_JOIN_S),
+        "not tried: it has no option for the time within which a round has to be complete",
+    )
     def test_time_out_says_who_is_there_and_who_is_missing(self) -> None:
         """I4: a round that is not complete in time ends in an error that says how many of how many, and who."""
-        conf = self.join_timeout(_JOIN_S)
-        if not conf:
-            return self.gap("not tried: it has no option for the time within which a round has to be complete")
         ranked = self.declares(Capability.NODE_RANK)
-        with self.nodes("3", conf=conf) as job:
+        with self.nodes("3", conf=self.join_timeout(_JOIN_S)) as job:
             node = job.node(**({"node_rank": 0} if ranked else {}))
             node.create()
             error = node.join().error(min(PATIENCE, _JOIN_S + SLACK))
@@ -131,7 +132,6 @@ class Rounds(NodeTheme):
                 assert "missing: node rank 1" in error.text, f"who is missing: {error}"
         if not ranked:
             self.gap("node_rank is not declared, so nobody knows who is to come: the message says who is there")
-        return None
 
     def test_returning_node_takes_its_old_place(self) -> None:
         """I4, I6: too few are left and wait, saying for whom; an agent that is started again gets its old rank."""
