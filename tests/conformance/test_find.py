@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kits.conformance.toy_kit import install
 
-from rdzv_plugins.errors import BrokenPlugin, RdzvError, UnknownBackend, UsageError
+from rdzv_plugins.errors import BrokenPlugin, RdzvError
 from rdzv_plugins.testing import free_port
 from rdzv_plugins.testing.builtin import C10dHarness, EtcdHarness, ParallelHarness, StaticHarness, TieredHarness
 from rdzv_plugins.testing.find import find_harness
@@ -72,15 +72,6 @@ def test_endpoint_at_which_it_cannot_be_created(
         find_harness(name, endpoint, conf)
     assert caught.value.remedy
     assert caught.value.exit_code == code
-
-
-def test_backend_that_is_not_there_or_has_no_harness(installed: Installed) -> None:
-    with pytest.raises(UnknownBackend, match="'parallel'"):
-        find_harness("paralel")
-    installed("find-no-harness", None)
-    with pytest.raises(UsageError) as caught:
-        find_harness("find-no-harness")
-    assert "--rdzv-endpoint" in caught.value.remedy
 
 
 @pytest.mark.parametrize(
