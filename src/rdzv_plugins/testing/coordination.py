@@ -5,6 +5,7 @@ All is tried through the interface alone, except that processes are killed and s
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import threading
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from rdzv_plugins.testing.parts import (
     Losses,
     Recorder,
     assert_says,
+    calls,
     end_of,
     keys_of,
     like,
@@ -298,13 +300,7 @@ class CoordinationSessions(JobTheme, kind="coordination"):
         session.close()
         session.close()
         watch.cancel()
-        for ask in (
-            lambda: session.create("k", b"", timeout=T),
-            lambda: session.put({"k": b""}, timeout=T),
-            lambda: session.delete(["k"], timeout=T),
-            lambda: session.list("", timeout=T),
-            lambda: session.watch("", recorder, timeout=T),
-        ):
+        for ask in (*calls(session, T).values(), functools.partial(session.watch, "", recorder, timeout=T)):
             with pytest.raises(ConnectionLost, match=r"\w"):
                 ask()
         wait_gone(two, "mine")

@@ -95,6 +95,16 @@ def opened(backend: CoordinationBackend, ttl: float = LONG, losses: Losses | Non
     return backend.open_session(ttl, on_lost=losses or Losses(), timeout=PATIENCE)
 
 
+def calls(session: Session, timeout: float, key: str = "asked") -> dict[str, Callable[[], object]]:
+    """One request of each kind, by its name."""
+    return {
+        "put()": lambda: session.put({key: b""}, timeout=timeout),
+        "create()": lambda: session.create(key, b"", timeout=timeout),
+        "delete()": lambda: session.delete(["missing"], timeout=timeout),
+        "list()": lambda: session.list("", timeout=timeout),
+    }
+
+
 def keys(found: tuple[Sequence[KeyValue], int]) -> dict[str, bytes]:
     """Keys and values of what ``Session.list`` has returned."""
     return {each.key: each.value for each in found[0]}

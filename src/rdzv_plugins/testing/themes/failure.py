@@ -35,6 +35,7 @@ from rdzv_plugins.testing.parts import (
     assert_says,
     at_rest,
     bounded,
+    calls,
     census,
     end_of,
     frozen,
@@ -77,13 +78,7 @@ class Subject:
 
     def nobody_answers(self) -> None:
         """Check that every kind of request ends in a ``TimeoutError``, and in time."""
-        asks: dict[str, Callable[[], object]] = {
-            "put()": lambda: self.session.put({"asked": b""}, timeout=_SHORT_S),
-            "create()": lambda: self.session.create("created", b"", timeout=_SHORT_S),
-            "delete()": lambda: self.session.delete(["missing"], timeout=_SHORT_S),
-            "list()": lambda: self.session.list("", timeout=_SHORT_S),
-        }
-        for what, ask in asks.items():
+        for what, ask in calls(self.session, _SHORT_S).items():
             try:
                 bounded(what, ask, _SHORT_S)
             except TimeoutError as error:
@@ -126,12 +121,9 @@ class Subject:
         assert isinstance(error, ConnectionLost)
         assert str(error), "on_lost was not told why"
         for _ in range(2):
-            for ask in (
-                lambda: self.session.put({"late": b""}, timeout=T),
-                lambda: self.session.list("", timeout=T),
-            ):
+            for what, ask in calls(self.session, T, "late").items():
                 with pytest.raises(ConnectionLost, match=r"\w"):
-                    bounded("a call after the end of the session", ask)
+                    bounded(f"{what} after the end of the session", ask)
         if observer is not None:
             wait_gone(observer, "mine")
             assert "late" not in keys_of(observer)
