@@ -5,7 +5,6 @@ All is tried through the interface alone, except that processes are killed and s
 
 from __future__ import annotations
 
-import functools
 import ipaddress
 import threading
 from collections.abc import Sequence
@@ -300,7 +299,8 @@ class CoordinationSessions(JobTheme, kind="coordination"):
         session.close()
         session.close()
         watch.cancel()
-        for ask in (*calls(session, T).values(), functools.partial(session.watch, "", recorder, timeout=T)):
+        asks = calls(session, T) | {"watch()": lambda: session.watch("", recorder, timeout=T)}
+        for ask in asks.values():
             with pytest.raises(ConnectionLost, match=r"\w"):
                 ask()
         wait_gone(two, "mine")
