@@ -7,8 +7,7 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "rdzv/crypto.hpp"
-#include "rdzv/proxy.hpp"
+#include "rdzv/proof.hpp"
 #include "rdzv/server.hpp"
 
 namespace nb = nanobind;

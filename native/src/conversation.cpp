@@ -5,7 +5,7 @@
 
 #include "rdzv/framing.hpp"
 #include "rdzv/query.hpp"
-#include "rdzv/relayed_protocol.hpp"
+#include "rdzv/store_protocol.hpp"
 #include "rdzv/session_protocol.hpp"
 
 namespace rdzv {

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
-#include "rdzv/recall.hpp"
+#include "rdzv/holder.hpp"
 #include "rdzv/text.hpp"
-#include "shard_locks.hpp"
 
 namespace rdzv {
 

@@ -4,8 +4,7 @@
 
 #include "rdzv/keyspace.hpp"
 #include "rdzv/payload.hpp"
-#include "rdzv/recall.hpp"
-#include "shard_locks.hpp"
+#include "rdzv/holder.hpp"
 
 namespace rdzv {
 

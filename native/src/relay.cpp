@@ -5,7 +5,6 @@
 #include <cstring>
 #include <utility>
 
-#include "json.hpp"
 #include "rdzv/clock.hpp"
 #include "rdzv/keyspace.hpp"
 #include "rdzv/text.hpp"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "rdzv/framing.hpp"
-#include "rdzv/relayed_protocol.hpp"
+#include "rdzv/store_protocol.hpp"
 #include "rdzv/trunk_protocol.hpp"
 
 namespace rdzv {

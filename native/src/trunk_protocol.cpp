@@ -6,7 +6,7 @@
 
 #include "rdzv/framing.hpp"
 #include "rdzv/clock.hpp"
-#include "rdzv/scanner.hpp"
+#include "rdzv/query.hpp"
 
 namespace rdzv {
 

@@ -1,5 +1,5 @@
 // The JSON of the statistics: whatever a client has named its keys, it can be read.
-#include "json.hpp"
+#include "rdzv/text.hpp"
 
 #include <optional>
 

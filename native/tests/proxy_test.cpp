@@ -4,7 +4,7 @@
 
 #include "check.hpp"
 #include "client.hpp"
-#include "rdzv/proxy.hpp"
+#include "rdzv/server.hpp"
 #include "threads.hpp"
 
 namespace rdzv::test {

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "rdzv/limits.hpp"
-#include "rdzv/refusal.hpp"
 
 namespace rdzv::test {
 

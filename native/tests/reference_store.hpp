@@ -16,7 +16,6 @@
 
 #include "expected.hpp"
 #include "rdzv/limits.hpp"
-#include "rdzv/refusal.hpp"
 #include "reference_parser.hpp"
 
 namespace rdzv::test {

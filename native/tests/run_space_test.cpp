@@ -6,7 +6,6 @@
 
 #include "check.hpp"
 #include "coordination.hpp"
-#include "rdzv/spaces.hpp"
 #include "talk.hpp"
 
 namespace rdzv::test {

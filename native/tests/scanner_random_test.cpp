@@ -5,7 +5,7 @@
 #include "random.hpp"
 #include "reference_parser.hpp"
 #include "requests.hpp"
-#include "rdzv/scanner.hpp"
+#include "rdzv/query.hpp"
 
 namespace rdzv::test {
 

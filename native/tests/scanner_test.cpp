@@ -1,5 +1,5 @@
 // The scanner on requests written by hand: split anywhere, at and beyond every limit.
-#include "rdzv/scanner.hpp"
+#include "rdzv/query.hpp"
 
 #include "check.hpp"
 #include "requests.hpp"

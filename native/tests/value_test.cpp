@@ -1,5 +1,5 @@
 // Values and those who read them: a reply on its way keeps the bytes that it was promised.
-#include "rdzv/value.hpp"
+#include "rdzv/key_table.hpp"
 
 #include "check.hpp"
 #include "memory.hpp"

@@ -10,7 +10,7 @@
 #include "rdzv/gate.hpp"
 #include "rdzv/peer.hpp"
 #include "rdzv/protocol.hpp"
-#include "rdzv/refusal.hpp"
+#include "rdzv/limits.hpp"
 #include "rdzv/server_access.hpp"
 #include "rdzv/waiter.hpp"
 

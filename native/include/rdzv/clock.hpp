@@ -1,11 +1,17 @@
 // The clock that all times here are of.
 #pragma once
 
+#include <time.h>
+
 #include <cstdint>
 
 namespace rdzv {
 
-std::int64_t monotonic_ms();
+inline std::int64_t monotonic_ms() {
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);  // goes on while the machine is suspended: so does what others may do meanwhile
+  return std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
+}
 
 // For how long one who is silent counts as there. Kept for sessions and for trunks, by their event loop.
 struct Lease {

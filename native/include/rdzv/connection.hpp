@@ -9,7 +9,7 @@
 #include <string>
 
 #include "rdzv/conversation.hpp"
-#include "rdzv/pending.hpp"
+#include "rdzv/peer.hpp"
 #include "rdzv/tls.hpp"
 #include "rdzv/unique_fd.hpp"
 

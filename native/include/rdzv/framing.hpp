@@ -89,7 +89,12 @@ constexpr std::int64_t hold_ms(std::int64_t grace_ms) { return std::min(grace_ms
 // Of a frame: its length, which does not count itself, and the id and the operation behind that.
 inline constexpr std::size_t kLengthSize = 4, kHeadSize = 5;
 
-void answer(Output& reply, std::uint32_t id, FrameStatus status, std::string_view payload);
+inline void answer(Output& reply, std::uint32_t id, FrameStatus status, std::string_view payload) {
+  reply.number(static_cast<std::uint32_t>(kHeadSize + payload.size()));
+  reply.number(id);
+  reply.number(static_cast<std::uint8_t>(status));
+  reply.raw(payload);
+}
 
 // How the frames of a trunk are laid out. Internal to both of its ends.
 // Flags of attach, and of follow.

@@ -11,7 +11,7 @@
 
 #include "rdzv/output.hpp"
 #include "rdzv/proof.hpp"
-#include "rdzv/refusal.hpp"
+#include "rdzv/limits.hpp"
 
 namespace rdzv {
 

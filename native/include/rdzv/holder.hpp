@@ -1,16 +1,62 @@
 // Who holds values of a keyspace in a cache, and shares the waits of others: what the keyspace knows of a proxy.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string_view>
+#include <vector>
 
 #include "rdzv/framing.hpp"
-#include "rdzv/recall.hpp"
 #include "rdzv/subscriber.hpp"
 #include "rdzv/waiter.hpp"
 
 namespace rdzv {
+
+// A key's value that proxies hold in their caches is asked back: who wants to write it waits until none has it any more.
+
+// As long as somebody keeps it, nobody is given the key's value to hold. Thread-safe.
+class Recall {
+ public:
+  // One more holder has been asked.
+  void ask() {
+    const std::lock_guard lock(mutex_);
+    ++asked_;
+  }
+  // One has given it up: who waits for the last of them is passed on.
+  void given_up(Wakes& wakes) {
+    const std::lock_guard lock(mutex_);
+    if (--asked_ > 0) {
+      return;
+    }
+    for (auto& writer : writers_) {
+      if (writer->missing.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        wakes.push_back(std::move(writer));
+      }
+    }
+    writers_.clear();
+  }
+  bool over() {
+    const std::lock_guard lock(mutex_);
+    return asked_ == 0;
+  }
+  // False: it is over.
+  bool join(const std::shared_ptr<Waiter>& writer) {
+    const std::lock_guard lock(mutex_);
+    if (asked_ == 0) {
+      return false;
+    }
+    writer->missing.fetch_add(1, std::memory_order_relaxed);
+    writers_.push_back(writer);
+    return true;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::size_t asked_ = 0;
+  Wakes writers_;
+};
 
 // Thread-safe. What is said to it is said under the lock of the key's shard, so that it hears of a value before it is
 // asked to give that up: these take no lock of a keyspace.

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,14 +18,48 @@
 #include <vector>
 
 #include "rdzv/holder.hpp"
-#include "rdzv/key_list.hpp"
+#include "rdzv/key_table.hpp"
 #include "rdzv/output.hpp"
 #include "rdzv/pause.hpp"
-#include "rdzv/key_table.hpp"
 #include "rdzv/subscriber.hpp"
 #include "rdzv/waiter.hpp"
 
 namespace rdzv {
+
+// The keys of a keyspace as one client asks for them: gathered in slices, so that others have their turns.
+class KeyList {
+ public:
+  void add(std::string_view key) {
+    if (pieces_.empty() || pieces_.back().size() + key.size() > kPiece) {
+      pieces_.emplace_back().reserve(kPiece);
+    }
+    const std::uint64_t size = key.size();
+    pieces_.back().append(reinterpret_cast<const char*>(&size), sizeof size).append(key);
+    bytes_ += sizeof size + key.size();
+    ++count_;
+  }
+  // As LIST_KEYS is answered. It is empty then.
+  void finish(Output& reply) {
+    reply.number<std::int64_t>(count_);
+    for (std::string& piece : pieces_) {
+      reply.own(std::move(piece));
+    }
+    *this = {};
+  }
+  std::size_t bytes() const { return bytes_; }
+
+  // Where the next slice begins; kept by the keyspace.
+  std::size_t shard = 0;
+  std::uint64_t place = 0;
+  std::uint64_t wiped = 0;
+
+ private:
+  static constexpr std::size_t kPiece = 256 << 10;
+
+  std::vector<std::string> pieces_;
+  std::size_t bytes_ = 0;
+  std::int64_t count_ = 0;
+};
 
 class Keyspace {
  public:
@@ -192,6 +227,49 @@ class Keyspace {
   const std::string name_;
   std::atomic<std::uint64_t> stored_{0}, entries_{0};
   std::array<Shard, kShards> shards_;
+};
+
+// The locks of several shards, taken in ascending order: two threads that need the same ones never wait for each other
+// in a circle.
+class Keyspace::Locks {
+ public:
+  explicit Locks(Keyspace& keyspace) : keyspace_(keyspace), mask_((std::uint64_t{1} << kShards) - 1) { lock(); }
+  Locks(Keyspace& keyspace, Keys keys) : keyspace_(keyspace) {
+    for (const KeyView& key : keys) {
+      mask_ |= std::uint64_t{1} << index(key);
+    }
+    lock();
+    if (keys.size() > 1) {
+      for (const KeyView& key : keys) {
+        keyspace.shard_of(key).table.prefetch(key);
+      }
+    }
+  }
+  Locks(Keyspace& keyspace, Pairs pairs) : keyspace_(keyspace) {
+    for (const Pair& pair : pairs) {
+      mask_ |= std::uint64_t{1} << index(pair.key);
+    }
+    lock();
+  }
+  Locks(const Locks&) = delete;
+  Locks& operator=(const Locks&) = delete;
+  ~Locks() {
+    each([](Shard& shard) { shard.mutex.unlock(); });
+  }
+
+ private:
+  void lock() {
+    each([](Shard& shard) { shard.mutex.lock(); });
+  }
+  template <class Action>
+  void each(Action action) {
+    for (std::uint64_t left = mask_; left != 0; left &= left - 1) {
+      action(keyspace_.shards_[static_cast<std::size_t>(std::countr_zero(left))]);
+    }
+  }
+
+  Keyspace& keyspace_;
+  std::uint64_t mask_ = 0;
 };
 
 }  // namespace rdzv

@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "rdzv/limits.hpp"
-#include "rdzv/refusal.hpp"
 #include "rdzv/text.hpp"
 
 namespace rdzv {

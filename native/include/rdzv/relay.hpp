@@ -17,10 +17,10 @@
 #include <utility>
 #include <vector>
 
-#include "rdzv/counters.hpp"
+#include "rdzv/server_access.hpp"
 #include "rdzv/framing.hpp"
 #include "rdzv/query.hpp"
-#include "rdzv/refusal.hpp"
+#include "rdzv/limits.hpp"
 #include "rdzv/waiter.hpp"
 
 namespace rdzv {

@@ -1,4 +1,4 @@
-// The requests of torch's wire format, on the keyspace of the client that makes them.
+// The requests of torch's wire format, on the keyspace of the client that makes them; and those that wait.
 #pragma once
 
 #include <cstddef>
@@ -8,14 +8,35 @@
 #include <vector>
 
 #include "rdzv/client_context.hpp"
-#include "rdzv/payload.hpp"
-#include "rdzv/key_list.hpp"
 #include "rdzv/keyspace.hpp"
 #include "rdzv/output.hpp"
+#include "rdzv/payload.hpp"
 #include "rdzv/query.hpp"
-#include "rdzv/waits.hpp"
+#include "rdzv/waiter.hpp"
 
 namespace rdzv {
+
+// A client's requests that wait for keys, or for others at a barrier.
+class Waits {
+ public:
+  explicit Waits(ClientContext& client) : client_(client) {}
+  Waits(const Waits&) = delete;
+  Waits& operator=(const Waits&) = delete;
+  ~Waits() { cancel(); }
+
+  // False: it waits for too many keys already, and is refused.
+  bool may_wait(std::size_t keys);
+  void keep(std::shared_ptr<Waiter> waiter);
+  // Sends the answer. False: it is none of these any more.
+  bool woken(const Waiter& waiter, Output& reply);
+  // All of them.
+  void cancel();
+
+ private:
+  ClientContext& client_;
+  std::vector<std::shared_ptr<Waiter>> waits_;
+  std::size_t keys_ = 0;  // of all of them
+};
 
 // The keys that a request writes.
 std::vector<KeyView> keys_written(Query query, Fields fields);

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -11,11 +12,12 @@
 #include <string>
 #include <string_view>
 
-#include "rdzv/server_access.hpp"
 #include "rdzv/event_log.hpp"
 #include "rdzv/event_loop.hpp"
 #include "rdzv/limits.hpp"
 #include "rdzv/listener.hpp"
+#include "rdzv/server_access.hpp"
+#include "rdzv/upstream.hpp"
 
 namespace rdzv {
 
@@ -104,6 +106,31 @@ class Server : private ServerAccess {
   bool own_user_ = false;  // guarded by names_
   std::mutex secrets_;     // guards tokens_; nothing is locked meanwhile
   std::shared_ptr<const Tokens> tokens_;
+};
+
+// The store proxy of a node: a server of one loop whose clients' keys are somewhere else.
+class Proxy : private Server {
+ public:
+  // `trunk`: connected to the root, which has greeted, unless Traits::tls says otherwise. When the root is lost, the log
+  // says so in one line that begins with "lost: ". Throws std::system_error.
+  Proxy(Settings settings, UniqueFd trunk, Upstream::Traits traits);
+  ~Proxy() override { stop(); }
+
+  // A bound TCP or Unix socket; owned from here on, whatever happens. Returns its port. Throws as Server::open_keyspace.
+  // `under_tls`: see Server::open_keyspace.
+  std::uint16_t listen(int socket, Admit admit = Admit::kAnyone, bool under_tls = false);
+  using Server::renew;  // of the trunk, too, when it is made again
+  using Server::statistics;
+  // Says good-bye to the root and closes everything. May be called more than once.
+  void stop();
+
+ private:
+  void describe(Json& json) override;
+
+  Upstream upstream_;
+  const std::shared_ptr<ServedKeyspace> keys_;
+  std::atomic<std::uint32_t> listeners_{0};
+  std::atomic<bool> left_{false};
 };
 
 }  // namespace rdzv

@@ -12,7 +12,7 @@
 #include "rdzv/output.hpp"
 #include "rdzv/payload.hpp"
 #include "rdzv/protocol.hpp"
-#include "rdzv/spaces.hpp"
+#include "rdzv/run_space.hpp"
 
 namespace rdzv {
 

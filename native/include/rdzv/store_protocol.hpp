@@ -1,16 +1,18 @@
-// torch's wire format: a worker, or an agent, at the store itself.
+// torch's wire format: a worker, or an agent, at the store itself, or at a proxy.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string_view>
 
 #include "rdzv/client_context.hpp"
 #include "rdzv/output.hpp"
+#include "rdzv/payload.hpp"
 #include "rdzv/protocol.hpp"
 #include "rdzv/query.hpp"
+#include "rdzv/relay.hpp"
 #include "rdzv/requests.hpp"
-#include "rdzv/scanner.hpp"
 
 namespace rdzv {
 
@@ -40,5 +42,29 @@ class StoreProtocol : public Protocol {
 
   Scanner scanner_;
 };
+
+// In a proxy: what is answered here, and what goes up to the root.
+class RelayedProtocol final : public StoreProtocol {
+ public:
+  explicit RelayedProtocol(ClientContext& client)
+      : StoreProtocol(client), relay_client_(std::make_shared<RelayClient>(RelayClient{client.owner})) {}
+  ~RelayedProtocol() override { RelayedProtocol::end(); }
+
+  std::shared_ptr<Trunk> end() override {
+    relay_client_->owner = nullptr;
+    return StoreProtocol::end();
+  }
+
+ private:
+  std::size_t serve(Query query, std::string_view raw, Output& reply, Wakes& wakes) override;
+  bool answers_here(Query query, Fields fields) const;
+  void wait(Keyspace::Keys keys, Output& reply);
+  void barrier(std::string_view key, std::int64_t world_size);
+
+  const std::shared_ptr<RelayClient> relay_client_;
+};
+
+// What a client speaks that says it is torch's: relayed in a proxy, else at the store itself.
+std::unique_ptr<Protocol> torch_protocol(ClientContext& client);
 
 }  // namespace rdzv

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "rdzv/refusal.hpp"
+#include "rdzv/limits.hpp"
 
 struct bio_st;
 struct ssl_ctx_st;

@@ -14,7 +14,6 @@
 #include "rdzv/framing.hpp"
 #include "rdzv/holder.hpp"
 #include "rdzv/peer.hpp"
-#include "rdzv/recall.hpp"
 #include "rdzv/subscriber.hpp"
 #include "rdzv/waiter.hpp"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "rdzv/connection.hpp"
-#include "rdzv/counters.hpp"
+#include "rdzv/server_access.hpp"
 #include "rdzv/frame_log.hpp"
 #include "rdzv/framing.hpp"
 #include "rdzv/proof.hpp"

@@ -5,6 +5,7 @@ It is an agent like that of ``rdzv-run``, which answers with a file.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import pickle
@@ -259,8 +260,7 @@ def _launch(order: Order, called: _Called) -> None:
     args = build_parser().parse(order.arguments)
     with importing_torch():
         called.load_logs()
-        start = Preparation(args)
-        start.take_all_steps()
+        start = Preparation(args).take_all_steps()
     called.notices = tuple(map(int, start.notice.signals))
     if start.request.idle:
         return
@@ -271,8 +271,7 @@ def _launch(order: Order, called: _Called) -> None:
         spec = replace(spec, preload=tuple(dict.fromkeys((*order.forkserver, *spec.preload))))
     if called.inherited.function is not None:
         spec = replace(spec, preload=())
-    start.spec = spec
-    launch(start, called)
+    launch(dataclasses.replace(start, spec=spec), called)
 
 
 class _Called(Caller):

@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 _LONGEST = 4000
 
 
-class Start(Preparation):
-    """A launch as far as it is prepared, and what is held open until everything is checked."""
+class Checked(Preparation):
+    """A launch as far as its preparation has come, and what is held open until everything is checked."""
 
     def __init__(self, args: RunOptions, held: contextlib.ExitStack) -> None:
         super().__init__(args)
@@ -52,11 +52,11 @@ class Check:
     """Makes one line. It is left out if one of the checks in ``after``, on which it builds, has failed."""
 
     name: str
-    find: Callable[[Start], str]
+    find: Callable[[Checked], str]
     after: tuple[str, ...] = ()
 
 
-def _versions(start: Start) -> str:
+def _versions(start: Checked) -> str:
     try:
         native_part()
     except MissingDependency:
@@ -64,12 +64,12 @@ def _versions(start: Start) -> str:
     return version_line()
 
 
-def _plugins(start: Start) -> str:
+def _plugins(start: Checked) -> str:
     start.host.report_problems(start.args.rdzv_backend or "")
     return "no plug-in is broken"
 
 
-def _devices(start: Start) -> str:
+def _devices(start: Checked) -> str:
     workers = start.request.nproc_per_node
     count, kind = accelerators()
     if not count:
@@ -79,7 +79,7 @@ def _devices(start: Start) -> str:
     return f"{count} {kind} device(s), workers: {workers}"
 
 
-def _address(start: Start) -> str:
+def _address(start: Checked) -> str:
     request = start.request
     if request.local_addr and not is_own_address(request.local_addr):
         logger.warning(
@@ -96,14 +96,14 @@ def _address(start: Start) -> str:
     return f"this node is {request.local_addr or default_address()} for others"
 
 
-def _endpoint(start: Start) -> str:
+def _endpoint(start: Checked) -> str:
     found = preflight(start.host, start.entry, start.request, start.held)
     if found is None:
         raise NotKnown(f"backend {start.entry.backend.name!r} does not say what it finds there")
     return found
 
 
-def _worker_ports(start: Start) -> str:
+def _worker_ports(start: Checked) -> str:
     """Find a port for the workers' store while the endpoint's is held: one port is not enough for both."""
     request, options = start.request, start.request.options
     if not isinstance(options, WorkerStoreOptions):
@@ -125,22 +125,22 @@ def _worker_ports(start: Start) -> str:
     return f"worker_ports={ports}: enough are free"
 
 
-def _health(start: Start) -> str:
+def _health(start: Checked) -> str:
     start.host.before_join(start.request)
     return "no plug-in keeps this node out"
 
 
 CHECKS = (
     Check("versions", _versions),
-    Check("plug-ins", Start.load_plugins),
-    Check("arguments", Start.read_arguments, ("plug-ins",)),
-    Check("backend", Start.find_backend, ("arguments",)),
-    Check("limits", Start.require_limits, ("arguments",)),
-    Check("options", Start.check_backend, ("backend",)),
-    Check("script", Start.check_script),
-    Check("signals", Start.check_signals, ("arguments",)),
-    Check("directories", Start.check_directories),
-    Check("flags", Start.read_flags_of_workers, ("options", "signals", "directories")),
+    Check("plug-ins", Checked.load_plugins),
+    Check("arguments", Checked.read_arguments, ("plug-ins",)),
+    Check("backend", Checked.find_backend, ("arguments",)),
+    Check("limits", Checked.require_limits, ("arguments",)),
+    Check("options", Checked.check_backend, ("backend",)),
+    Check("script", Checked.check_script),
+    Check("signals", Checked.check_signals, ("arguments",)),
+    Check("directories", Checked.check_directories),
+    Check("flags", Checked.read_flags_of_workers, ("options", "signals", "directories")),
     Check("other plug-ins", _plugins, ("plug-ins",)),
     Check("devices", _devices, ("arguments",)),
     Check("address", _address, ("arguments",)),
@@ -159,7 +159,7 @@ def check(args: RunOptions, checks: Sequence[Check] = CHECKS) -> int:
     codes: dict[str, int] = {}
     out: set[str] = set()
     with contextlib.ExitStack() as held:
-        start = Start(args, held)
+        start = Checked(args, held)
         for each in checks:
             if broken := [name for name in each.after if name in out]:
                 _say("skipped", each.name, f"it builds on: {', '.join(broken)}")
@@ -175,7 +175,7 @@ def check(args: RunOptions, checks: Sequence[Check] = CHECKS) -> int:
     return code
 
 
-def _made(each: Check, start: Start) -> int:
+def _made(each: Check, start: Checked) -> int:
     """Make a check; returns the exit code with which the launch would end, 0 if it goes on."""
     error: BaseException | None = None
     found = ""

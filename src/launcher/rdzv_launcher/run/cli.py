@@ -43,8 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     from rdzv_launcher.run.check import check
 
                     return check(args)
-                start = Preparation(args)
-                start.take_all_steps()
+                start = Preparation(args).take_all_steps()
                 if start.request.idle:
                     logger.info("nothing to do here: %s", start.request.idle)
                     return 0

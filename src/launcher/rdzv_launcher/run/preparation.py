@@ -27,8 +27,25 @@ from rdzv_plugins.interfaces import Request
 logger = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """What a launch begins with: all of it was read and checked, and nothing is started yet."""
+
+    args: RunOptions
+    host: PluginHost
+    entry: Entry
+    request: Request
+    notice: NoticeSettings
+    spec: WorkersSpec
+
+    @property
+    def directories(self) -> list[str]:
+        """Where this node writes, except for temporary files."""
+        return [] if self.args.log_dir in (None, "", os.devnull) else [self.args.log_dir]
+
+
 class Preparation:
-    """Turns parsed arguments into a request from which a backend can be created. Each step returns what it has found.
+    """Turns parsed arguments into what a launch begins with. Each step keeps what it has read, and says what that is.
 
     A step raises an ``RdzvError`` if the job could not start.
     """
@@ -42,10 +59,11 @@ class Preparation:
     def __init__(self, args: RunOptions) -> None:
         self.args = args
 
-    def take_all_steps(self) -> None:
+    def take_all_steps(self) -> Prepared:
         """Take every step, up to the first that raises."""
         for step in STEPS:
             step(self)
+        return Prepared(self.args, self.host, self.entry, self.request, self.notice, self.spec)
 
     def load_plugins(self) -> str:
         """Load the plug-ins of this installation."""
@@ -106,11 +124,6 @@ class Preparation:
         if self.args.log_dir in (None, "", os.devnull):
             return f"temporary files, and what workers are told to log, go to {temporary}"
         return f"temporary files go to {temporary}, logs to {require_log_dir(self.args.log_dir)}"
-
-    @property
-    def directories(self) -> list[str]:
-        """Where this node writes, except for temporary files."""
-        return [] if self.args.log_dir in (None, "", os.devnull) else [self.args.log_dir]
 
     def read_flags_of_workers(self) -> str:
         """Read what the flags say about the workers and their logs."""

@@ -1,4 +1,4 @@
-#include "rdzv/scanner.hpp"
+#include "rdzv/query.hpp"
 
 #include <cstring>
 
