@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from kits import ROOT
 from kits.examples.distributions import CleanEnvironment
-from kits.examples.manifests import FOLDER
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]  # where the wheel has to be built from nothing
 
@@ -20,7 +19,7 @@ def test_the_image_is_built_from_wheels_and_trains(wheels: Path, tmp_path: Path)
     image = CleanEnvironment(tmp_path / "env")
     image.add_program("pip", "pip")
     environment = image.variables() | {"PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    for line in re.sub(r"\\\n", "", (FOLDER / "Dockerfile").read_text()).splitlines():
+    for line in re.sub(r"\\\n", "", (ROOT / "examples/kubernetes/Dockerfile").read_text()).splitlines():
         name, _, argument = line.partition(" ")
         if name == "COPY":
             source, _, target = argument.partition(" ")
