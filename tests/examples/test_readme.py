@@ -165,14 +165,6 @@ def _nodes_of(command: str) -> int:
     return int(found[1]) if found else 1
 
 
-def test_what_is_typed_is_in_shell_blocks() -> None:
-    assert {block.language for block in README} == {"sh", "text"}
-    typed = {line for lines in TYPED for line in lines}
-    assert set(NOT_RUN) <= typed
-    programs = {line.split()[0] for line in typed - set(NOT_RUN)}
-    assert programs == {"etcd", "mkdir", "pip", "rdzv", "rdzv-run", "torchrun"}
-
-
 @pytest.mark.parametrize(
     "lines",
     [*RUN[:FIRST], *(pytest.param(each, marks=pytest.mark.thorough) for each in RUN[FIRST:])],
