@@ -91,9 +91,6 @@ def _at(name: str, where: str, given: Mapping[str, str]) -> Harness:
         def endpoint(self, directory: Path) -> str:
             return where
 
-        def nowhere(self, directory: Path) -> str | None:
-            return super().nowhere(directory) if self.dialled else None
-
     return Somewhere()
 
 

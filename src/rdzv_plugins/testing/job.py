@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -36,10 +37,9 @@ class ContractJob:
 
     def __init__(self, harness: Harness, directory: Path, gap: Callable[[str], None]) -> None:
         """``gap`` tells the report why something is not tested."""
-        directory.mkdir()
-        self.harness, self._directory, self._others, self._clients = harness, directory, 0, 0
+        self.harness, self._below = harness, directory
         self.run_id = f"conformance-{uuid.uuid4().hex[:8]}"
-        self.endpoint = harness.endpoint(directory)
+        self.endpoint = harness.endpoint(Path(tempfile.mkdtemp(prefix="job-", dir=directory)))
         self.gap = gap
         self._created: list[Any] = []
 
@@ -79,8 +79,7 @@ class ContractJob:
         """A node as a process, where ``do(connection, backend, *arguments)`` is called. It is gone at the end."""
         request = self.prepared()
         told = {name: getattr(request, name) for name in ("backend", "run_id", "endpoint", "max_nodes")}
-        self._clients += 1
-        output = self._directory.with_name(f"{self._directory.name}-client-{self._clients}.log")
+        output = Path(tempfile.mkdtemp(prefix="client-", dir=self._below), "log")
         process = Forked(run_client, (told, dict(request.conf), do, arguments), output, self.harness.environment)
         client = Client(process)
         try:
@@ -98,8 +97,7 @@ class ContractJob:
 
     def another(self) -> ContractJob:
         """Another job of the same backend. Whoever has asked for it closes it."""
-        self._others += 1
-        return ContractJob(self.harness, self._directory.with_name(f"job-{self._others}"), self.gap)
+        return ContractJob(self.harness, self._below, self.gap)
 
     def close(self) -> None:
         """Close everything that was created, the first one last. Raises the first error that any of them raises."""
@@ -288,7 +286,7 @@ class JobTheme(Theme):
 
     @pytest.fixture
     def job(self, harness: Harness, tmp_path: Path) -> Iterator[ContractJob]:
-        job = ContractJob(harness, tmp_path / "job", self.gap)
+        job = ContractJob(harness, tmp_path, self.gap)
         yield job
         job.close()
 
