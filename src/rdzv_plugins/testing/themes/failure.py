@@ -451,8 +451,7 @@ class NodeFailures(NodeTheme):
         again = job.node()
         if self.harness.kind == "coordination":
             told(others, f"{victim} was lost")
-        entering = again.join()
-        together([*others, again], [*(node.join() for node in others), entering])
+        take_in(others, again, again.join())
         self.gap(_NOT_SERVED)
 
     def _have_reached_it(self, nodes: list[Node]) -> bool:
