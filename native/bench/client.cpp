@@ -1,13 +1,36 @@
 #include "client.hpp"
 
-#include <cstring>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/un.h>
+#include <unistd.h>
 
-#include "clock.hpp"
-#include "errors.hpp"
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
 
 namespace rdzv::load {
 
 namespace {
+
+constexpr std::string_view kUnix = "unix:@";
+
+std::array<char, 256 * 1024> input;  // of the one thread that drives the load
+
+[[noreturn]] void lost(std::string_view what, int error) {
+  throw ConnectionLost(std::string(what) + ": " + std::strerror(error));
+}
+
+template <typename Address>
+Place place_of(const Address& address, std::size_t size) {
+  Place place;
+  std::memcpy(&place.address, &address, sizeof address);
+  place.size = static_cast<socklen_t>(size);
+  return place;
+}
 
 std::string hex(std::string_view bytes) {
   static constexpr char kDigits[] = "0123456789abcdef";
@@ -23,6 +46,64 @@ std::string hex(std::string_view bytes) {
 
 }  // namespace
 
+void fail(const char* what) { throw LoadError(std::string(what) + ": " + std::strerror(errno)); }
+
+Place parse_place(const std::string& text) {
+  if (text.starts_with(kUnix)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::size_t length = text.size() - kUnix.size();
+    if (length + 1 > sizeof address.sun_path) {
+      throw LoadError("too long for the name of a Unix socket: '" + text + "'");
+    }
+    std::memcpy(address.sun_path + 1, text.data() + kUnix.size(), length);  // after the zero of an abstract one
+    return place_of(address, offsetof(sockaddr_un, sun_path) + 1 + length);
+  }
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  const std::size_t colon = text.find(':');
+  const unsigned long port = colon == std::string::npos ? 0 : std::strtoul(text.c_str() + colon + 1, nullptr, 10);
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  if (port == 0 || port > 65535 || ::inet_pton(AF_INET, text.substr(0, colon).c_str(), &address.sin_addr) != 1) {
+    throw LoadError("not an IPv4 address and a port: '" + text + "'");
+  }
+  return place_of(address, sizeof address);
+}
+
+void Client::open(const Place& place) {
+  fd_ = ::socket(place.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd_ < 0) {
+    fail("socket");
+  }
+  const int on = 1;
+  ::setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // which a Unix socket does not know, nor need
+}
+
+void Client::connect(const Place& place) {
+  if (::connect(fd_, reinterpret_cast<const sockaddr*>(&place.address), place.size) != 0 && errno != EINPROGRESS) {
+    lost("connect", errno);
+  }
+}
+
+void Client::established() const {
+  int error = 0;
+  socklen_t size = sizeof error;
+  ::getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error != 0) {
+    lost("connect", error);
+  }
+}
+
+void Client::close() noexcept {
+  if (fd_ >= 0) {
+    const linger reset{1, 0};
+    ::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    ::close(fd_);
+    fd_ = -1;
+    unsent_.clear();
+  }
+}
+
 void Client::send(const Exchange& exchange) {
   if (exchange.reply().size() > 0) {
     reply_ = exchange.reply();
@@ -31,12 +112,41 @@ void Client::send(const Exchange& exchange) {
     timed_ = exchange.timed();
     sent_ns_ = now_ns();
   }
-  socket_.send(exchange.request());
+  unsent_ += exchange.request();
+  flush();
+}
+
+void Client::flush() {
+  while (!unsent_.empty()) {
+    const ssize_t sent = ::send(fd_, unsent_.data(), unsent_.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno != EAGAIN) {
+      lost("send", errno);
+    }
+    if (sent <= 0) {
+      return;
+    }
+    unsent_.erase(0, static_cast<std::size_t>(sent));
+  }
 }
 
 bool Client::receive(std::uint32_t events) {
-  const bool waited = waiting();
-  socket_.read(events, [this](std::string_view part) { take(part); });
+  const bool waited = waiting(), gone = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
+  for (;;) {
+    const ssize_t got = ::recv(fd_, input.data(), input.size(), 0);
+    if (got < 0) {
+      if (errno != EAGAIN) {
+        lost("recv", errno);
+      }
+      break;
+    }
+    if (got == 0) {
+      throw ConnectionLost("closed by the server");
+    }
+    take({input.data(), static_cast<std::size_t>(got)});
+    if (static_cast<std::size_t>(got) < input.size() && !gone) {
+      break;  // that was all; what comes later makes another edge
+    }
+  }
   return waited && !waiting();
 }
 

@@ -1,37 +1,80 @@
 // One connection of the load: sends requests, and checks each reply byte by byte. Not thread-safe.
 #pragma once
 
-#include <netinet/in.h>
+#include <sys/socket.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
 #include "exchange.hpp"
-#include "place.hpp"
-#include "socket.hpp"
 
 namespace rdzv::load {
 
+// Why a run of the load ended early: a wrong reply, a connection that was lost, or a system call that failed.
+class LoadError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// One connection was refused, reset or closed.
+class ConnectionLost : public LoadError {
+ public:
+  using LoadError::LoadError;
+};
+
+// The run did not end within its limit.
+class TimeLimit : public LoadError {
+ public:
+  using LoadError::LoadError;
+};
+
+// The system call `what` has just failed. Throws LoadError.
+[[noreturn]] void fail(const char* what);
+
+inline std::uint64_t now_ns() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+}
+
+// Where a client goes.
+struct Place {
+  sockaddr_storage address{};
+  socklen_t size = 0;
+};
+
+// "127.0.0.1:29500", or "unix:@name" for an abstract Unix socket. Throws LoadError.
+Place parse_place(const std::string& text);
+
 class Client {
  public:
-  // As those of the socket.
-  void open(sa_family_t family, const std::optional<in_addr>& source) { socket_.open(family, source); }
-  void connect(const Place& server) { socket_.connect(server); }
-  void established() const { socket_.established(); }
-  void close() noexcept { socket_.close(); }
+  Client() = default;
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+  ~Client() { close(); }
 
-  // Sends what can be sent now. One request that brings a reply may be under way at a time.
+  // Makes the socket. Throws LoadError.
+  void open(const Place& place);
+  // Starts a connection. Throws ConnectionLost, as all below.
+  void connect(const Place& place);
+  // Whether the connection under way has failed.
+  void established() const;
+  // With a reset, so that no port is left in TIME_WAIT. What was not sent is forgotten.
+  void close() noexcept;
+
+  // Sends what can be sent now, and keeps the rest. One request that brings a reply may be under way at a time.
   void send(const Exchange& exchange);
   // After the socket has become writable.
-  void flush() { socket_.flush(); }
+  void flush();
   // Reads what is there, after epoll's `events`; true when the reply has become complete.
   // Throws ConnectionLost, or LoadError at the first wrong byte.
   bool receive(std::uint32_t events);
 
-  int fd() const { return socket_.fd(); }
+  int fd() const { return fd_; }
   bool waiting() const { return received_ < reply_.size(); }
   std::string_view awaited() const { return name_; }  // the request whose reply is under way
   bool timed() const { return timed_; }
@@ -42,7 +85,8 @@ class Client {
  private:
   void take(std::string_view part);
 
-  Socket socket_;
+  int fd_ = -1;
+  std::string unsent_;
   bool timed_ = false;
   Reply reply_;
   std::size_t received_ = 0;

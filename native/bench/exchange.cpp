@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <stdexcept>
 
 namespace rdzv::load {
 
@@ -61,6 +60,14 @@ void Exchange::start(Query query) {
   timed_ = true;
 }
 
+template <typename Number>
+void Exchange::finish(Number head, std::string_view body) {
+  std::memcpy(reply_.head.data(), &head, sizeof head);
+  reply_.head_size = sizeof head;
+  reply_.body = body;
+  finish();
+}
+
 void Exchange::finish() {
   if (!echo_) {
     return;
@@ -82,9 +89,7 @@ void Exchange::connect(std::uint32_t nonce) {
   append_number(request_, nonce);
   name_ = info(Query::kPing).name;
   requests_ = 2;
-  std::memcpy(reply_.head.data(), &nonce, sizeof nonce);
-  reply_.head_size = sizeof nonce;
-  finish();
+  finish(nonce);
 }
 
 void Exchange::set(std::string_view key, std::string_view value) {
@@ -97,49 +102,37 @@ void Exchange::set(std::string_view key, std::string_view value) {
 void Exchange::get(std::string_view key, std::string_view expected) {
   start(Query::kGet);
   append_field(request_, key);
-  const std::uint64_t length = expected.size();
-  std::memcpy(reply_.head.data(), &length, sizeof length);
-  reply_.head_size = sizeof length;
-  reply_.body = expected;
-  finish();
+  finish(std::uint64_t{expected.size()}, expected);
 }
 
 void Exchange::add(std::string_view key, std::int64_t delta) {
   start(Query::kAdd);
   append_field(request_, key);
   append_number(request_, delta);
-  reply_.head_size = sizeof delta;
   reply_.number = true;
-  finish();
+  finish(delta);
 }
 
 void Exchange::wait(std::string_view key, bool others) {
-  start(Query::kWait);
-  append_number(request_, std::uint64_t{1});
-  append_field(request_, key);
-  reply_.head[0] = kStopWaiting;
-  reply_.head_size = 1;
-  timed_ = !others;
-  finish();
+  std::string field;
+  append_field(field, key);
+  wait_many(1, field, others);
 }
 
 void Exchange::barrier(std::string_view key, std::size_t world) {
   start(Query::kBarrier);
   append_field(request_, key);
   append_number(request_, static_cast<std::int64_t>(world));
-  reply_.head[0] = kStopWaiting;
-  reply_.head_size = 1;
   timed_ = false;
-  finish();
+  finish(kStopWaiting);
 }
 
-void Exchange::wait_many(std::size_t count, std::string_view keys) {
+void Exchange::wait_many(std::size_t count, std::string_view keys, bool others) {
   start(Query::kWait);
   append_number(request_, std::uint64_t{count});
   request_ += keys;
-  reply_.head[0] = kStopWaiting;
-  reply_.head_size = 1;
-  finish();
+  timed_ = !others;
+  finish(kStopWaiting);
 }
 
 void Exchange::multi_get(std::size_t count, std::string_view keys, std::string_view expected) {
@@ -157,10 +150,7 @@ void append_field(std::string& to, std::string_view bytes) {
 
 std::string_view zeros(std::size_t count) {
   static const std::array<char, kEchoLimit> bytes{};
-  if (count > bytes.size()) {
-    throw std::length_error("an echo gives at most 1 MiB");
-  }
-  return {bytes.data(), count};
+  return {bytes.data(), std::min(count, kEchoLimit)};
 }
 
 }  // namespace rdzv::load

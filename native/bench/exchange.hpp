@@ -42,10 +42,9 @@ class Exchange {
   // torch's own barrier: the answer comes when `world` clients have asked.
   void barrier(std::string_view key, std::size_t world);
   // `keys` and `expected` are already laid out as on the wire (see `append_field`).
-  void wait_many(std::size_t count, std::string_view keys);
+  void wait_many(std::size_t count, std::string_view keys, bool others = false);
   void multi_get(std::size_t count, std::string_view keys, std::string_view expected);
 
-  bool echo() const { return echo_; }
   std::string_view request() const { return request_; }
   const Reply& reply() const { return reply_; }
   std::string_view name() const { return name_; }
@@ -54,6 +53,9 @@ class Exchange {
 
  private:
   void start(Query query);
+  // The reply begins with this number, or flag; then comes `body`.
+  template <typename Number>
+  void finish(Number head, std::string_view body = {});
   void finish();
 
   const bool echo_;
@@ -69,7 +71,7 @@ void append_field(std::string& to, std::string_view bytes);
 
 // The largest reply that an echo gives.
 inline constexpr std::size_t kEchoLimit = std::size_t{1} << 20;
-// As many zero bytes.
+// As many zero bytes, at most kEchoLimit.
 std::string_view zeros(std::size_t count);
 
 }  // namespace rdzv::load

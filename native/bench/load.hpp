@@ -1,45 +1,59 @@
-// Many clients of one server, driven by the calling thread. Not thread-safe.
+// Many clients of a server, driven by the calling thread. Not thread-safe.
 #pragma once
-
-#include <netinet/in.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "client.hpp"
-#include "figures.hpp"
-#include "place.hpp"
-#include "poller.hpp"
-#include "workload.hpp"
+#include "workloads.hpp"
 
 namespace rdzv::load {
 
-// An IPv4 address from its text. Throws LoadError.
-in_addr parse_address(const std::string& text);
-// "1.5 s"
-std::string seconds_text(double seconds);
+// What one phase of the load took.
+struct Figures {
+  double seconds = 0;
+  std::uint64_t requests = 0;  // also those that bring no reply
+  std::uint64_t timed = 0;     // round trips that the percentiles are of
+  double p50_us = 0;
+  double p99_us = 0;
+  std::map<std::string, std::size_t> failures;  // connections that failed, by reason
+};
 
-struct ConnectPlan {
-  std::size_t count = 0;
-  std::size_t window = 0;            // connections under way at a time
-  std::vector<Place> places;         // where they go, see place_of; empty: the load's server
-  std::vector<std::string> sources;  // the clients' addresses, in turn; empty: the system's choice
-  bool storm = false;                // a connection that fails is counted and closed, else it ends the phase
-  double limit_s = 0;
+// One epoll, and a loop around it with a time limit.
+class Poller {
+ public:
+  // `check` is called about ten times a second while `poll` runs, and may throw to end it. Throws LoadError.
+  explicit Poller(std::function<void()> check);
+  ~Poller();
+  Poller(const Poller&) = delete;
+  Poller& operator=(const Poller&) = delete;
+
+  // Both directions, edge-triggered; `id` comes back with every event. Throws LoadError.
+  void add(int fd, std::size_t id);
+  // Hands events to `on_ready(id, events)` until `finished()`; false: the limit came first.
+  bool poll(double limit_s, const std::function<void(std::size_t, std::uint32_t)>& on_ready,
+            const std::function<bool()>& finished);
+
+ private:
+  const std::function<void()> check_;
+  const int epoll_;
 };
 
 class Load {
  public:
-  // See Poller for `check`. Throws LoadError when the address or epoll is not usable.
-  Load(const std::string& host, std::uint16_t port, bool echo, std::function<void()> check);
+  // `places`: where the clients go, as many to each: neighbours share one, as the ranks of a node do. `echo`: these
+  // are bare echoes. See Poller for `check`. Throws LoadError when a place or epoll is not usable.
+  Load(const std::vector<std::string>& places, bool echo, std::function<void()> check);
 
   // Connects clients, each until its PING is answered; the latencies are those from `connect` to there. Once only.
-  // Throws LoadError, ConnectionLost, TimeLimit; the last two not in a storm, where figures.failures has them.
-  Figures connect(const ConnectPlan& plan);
-  // `plan.clients` and `plan.echo` are filled in here. Every client must be connected.
+  // In a storm all at once, where a connection that fails is counted (figures.failures) and closed.
+  // Throws LoadError; ConnectionLost and TimeLimit, but not in a storm.
+  Figures connect(std::size_t count, bool storm, double limit_s);
+  // Goes through a workload. `plan.clients` and `plan.echo` are filled in here. Every client must be connected.
   // Throws LoadError (naming workload, connection, expected and got), ConnectionLost, TimeLimit.
   Figures run(Plan plan, double limit_s);
   // Watches the connections without using them. Throws ConnectionLost if one is closed.
@@ -48,7 +62,7 @@ class Load {
   void close() { clients_.clear(); }
 
  private:
-  Place server_;
+  std::vector<Place> places_;
   const bool echo_;
   Poller poller_;
   std::vector<Client> clients_;

@@ -1,31 +1,68 @@
+#include "workloads.hpp"
+
 #include <algorithm>
-#include <limits>
-#include <memory>
 #include <stdexcept>
-#include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "errors.hpp"
-#include "pattern.hpp"
-#include "workload.hpp"
+#include "client.hpp"
 
 namespace rdzv::load {
 
 namespace {
 
-constexpr std::size_t kBlobLimit = 8192;
 constexpr std::size_t kUniqueIdBytes = 128;  // what NCCL's ranks pass on
 constexpr std::size_t kRequestKeys = 64;
 constexpr std::size_t kSmallKeys = 512;
 constexpr std::size_t kSmallBytes = 16;
 constexpr std::size_t kBlobBytes = 154, kBlobBytesPerRank = 8;  // gloo's, as seen with torch 2.13
+constexpr std::size_t kMeshBlobLimit = 8192, kPatternLimit = 256 * 1024;
+constexpr std::size_t kStarts = 24 * 1024;  // at one of them a value begins
+
+// The values that clients set, and expect: `count` bytes, at most kPatternLimit, that differ from one `seed` to the
+// next. The view stays valid.
+std::string_view pattern(std::size_t seed, std::size_t count) {
+  static const std::string bytes = [] {
+    std::string text(kStarts + kPatternLimit, '\0');
+    std::uint64_t state = 1;
+    for (char& byte : text) {
+      state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+      byte = static_cast<char>(state >> 56);
+    }
+    return text;
+  }();
+  return std::string_view(bytes).substr((seed * 7) % kStarts, count);
+}
+
+// The sums that clients get when each adds 1: 1 to as many as there are clients, each once. An echo does not count.
+class Sums {
+ public:
+  explicit Sums(const Plan& plan) : echo_(plan.echo), seen_(plan.clients) {}
+
+  // True: it is the last. Throws LoadError for a sum that cannot be.
+  bool take(std::int64_t sum) {
+    ++taken_;
+    const auto index = static_cast<std::size_t>(sum - 1);
+    if (!echo_ && (sum < 1 || index >= seen_.size() || seen_[index])) {
+      throw LoadError("reply to add: " + std::to_string(sum) + ", which is not within 1.." +
+                      std::to_string(seen_.size()) + " or another client's already");
+    }
+    if (!echo_) {
+      seen_[index] = true;
+    }
+    return echo_ ? taken_ == seen_.size() : index + 1 == seen_.size();
+  }
+
+ private:
+  const bool echo_;
+  std::size_t taken_ = 0;
+  std::vector<bool> seen_;
+};
 
 // Every client adds 1; the last to arrive sets the key that all others wait for.
 class Barrier final : public Workload {
  public:
-  explicit Barrier(const Plan& plan) : plan_(plan), states_(plan.clients) {}
+  explicit Barrier(const Plan& plan) : plan_(plan), states_(plan.clients), sums_(plan.rounds, Sums(plan)) {}
 
   Next next(std::size_t client, Exchange& exchange) override {
     State& state = states_[client];
@@ -48,22 +85,8 @@ class Barrier final : public Workload {
   }
 
   void number(std::size_t client, std::int64_t value) override {
-    const std::size_t round = states_[client].round;
-    if (arrivals_.size() <= round) {
-      arrivals_.resize(round + 1);
-      seen_.resize(round + 1, std::vector<bool>(plan_.clients));
-    }
-    ++arrivals_[round];
-    if (!plan_.echo) {
-      const auto index = static_cast<std::size_t>(value - 1);
-      if (value < 1 || index >= plan_.clients || seen_[round][index]) {
-        throw LoadError("reply to add: " + std::to_string(value) + ", which is " +
-                        (value < 1 || index >= plan_.clients ? "not within 1.." + std::to_string(plan_.clients)
-                                                             : std::string("another client's count already")));
-      }
-      seen_[round][index] = true;
-    }
-    states_[client].last = plan_.echo ? arrivals_[round] == plan_.clients : value == std::int64_t(plan_.clients);
+    State& state = states_[client];
+    state.last = sums_[state.round].take(value);
   }
 
  private:
@@ -74,41 +97,57 @@ class Barrier final : public Workload {
   };
   const Plan plan_;
   std::vector<State> states_;
-  std::vector<std::size_t> arrivals_;      // of each round
-  std::vector<std::vector<bool>> seen_;  // counts that a client has got, of each round
+  std::vector<Sums> sums_;  // of each round
 };
 
-// gloo's full mesh: every client sets its blob, then, one after the other, waits twice for a peer's and gets it.
+// gloo's full mesh: every client sets its blob, then, one after the other, gloo waits for a peer's, TCPStore's get
+// waits again, and gets it. In the `start` of a job each has added 1 before, and gets the blobs of all.
 class Mesh final : public Workload {
  public:
-  explicit Mesh(const Plan& plan)
-      : plan_(plan), steps_(plan.clients), bytes_(std::min(kBlobBytes + kBlobBytesPerRank * plan.clients, kBlobLimit)) {}
+  Mesh(const Plan& plan, bool start)
+      : plan_(plan),
+        start_(start),
+        steps_(plan.clients),
+        sums_(plan),
+        bytes_(std::min(kBlobBytes + kBlobBytesPerRank * plan.clients, start ? kPatternLimit : kMeshBlobLimit)) {
+    for (std::size_t client = 0; client < plan.clients; ++client) {
+      keys_.push_back(plan.prefix + "/default_pg/0//cpu//0/" + std::to_string(client));
+    }
+  }
 
   Next next(std::size_t client, Exchange& exchange) override {
-    const std::size_t step = steps_[client]++;
+    std::size_t step = steps_[client]++;
+    if (start_ && step-- == 0) {
+      exchange.add(plan_.prefix + "init/", 1);
+      return Next::kSend;
+    }
     if (step == 0) {
-      exchange.set(key(client), pattern(client, bytes_));
+      exchange.set(keys_[client], pattern(client, bytes_));
       return Next::kSend;
     }
     const std::size_t turn = (step - 1) / 3;
-    if (turn >= plan_.gets) {
+    if (turn == (start_ ? plan_.clients : kPeers)) {
       return Next::kDone;
     }
-    const std::size_t peer = (client + 1 + turn * std::max<std::size_t>(1, plan_.clients / plan_.gets)) % plan_.clients;
+    const std::size_t apart = std::max<std::size_t>(1, plan_.clients / kPeers);
+    const std::size_t peer = start_ ? turn : (client + 1 + turn * apart) % plan_.clients;
     if ((step - 1) % 3 == 2) {
-      exchange.get(key(peer), pattern(peer, bytes_));
+      exchange.get(keys_[peer], pattern(peer, bytes_));
     } else {
-      exchange.wait(key(peer), (step - 1) % 3 == 0);
+      exchange.wait(keys_[peer], (step - 1) % 3 == 0);
     }
     return Next::kSend;
   }
 
- private:
-  std::string key(std::size_t client) const { return plan_.prefix + "/default_pg/0//cpu//0/" + std::to_string(client); }
+  void number(std::size_t /*client*/, std::int64_t value) override { sums_.take(value); }
 
+ private:
   const Plan plan_;
+  const bool start_;
   std::vector<std::size_t> steps_;
+  Sums sums_;
   const std::size_t bytes_;
+  std::vector<std::string> keys_;
 };
 
 // NCCL's pattern: all wait for one key and get it; the last client sets it once the others wait.
@@ -136,8 +175,8 @@ class OneKey final : public Workload {
     } else {
       exchange.wait(key, true);
       if (++waiting_[round] + 1 == plan_.clients && setter_waits_for_ == round) {
-        setter_waits_for_ = kNothing;
-        release(plan_.clients - 1);
+        setter_waits_for_.reset();
+        released_ = plan_.clients - 1;
       }
     }
     return Next::kSend;
@@ -147,8 +186,7 @@ class OneKey final : public Workload {
   const Plan plan_;
   std::vector<std::size_t> steps_;
   std::vector<std::size_t> waiting_;  // clients that have asked, of each round
-  static constexpr std::size_t kNothing = std::numeric_limits<std::size_t>::max();
-  std::size_t setter_waits_for_ = kNothing;  // the round
+  std::optional<std::size_t> setter_waits_for_;  // the round
 };
 
 // The small values that "multi_get" reads: the first client sets them.
@@ -212,79 +250,7 @@ class MultiGet final : public Workload {
   std::string keys_, values_;
 };
 
-// The sums that come back are 1 to as many as there are clients, each once.
-class Enrol final : public Workload {
- public:
-  explicit Enrol(const Plan& plan) : plan_(plan), asked_(plan.clients), seen_(plan.clients) {}
-
-  Next next(std::size_t client, Exchange& exchange) override {
-    if (asked_[client]) {
-      return Next::kDone;
-    }
-    asked_[client] = true;
-    exchange.add(plan_.prefix + "init/", 1);
-    return Next::kSend;
-  }
-
-  void number(std::size_t /*client*/, std::int64_t value) override {
-    if (plan_.echo) {
-      return;
-    }
-    if (value < 1 || value > static_cast<std::int64_t>(plan_.clients)) {
-      throw LoadError("reply to add: " + std::to_string(value) + ", which is not within 1.." +
-                      std::to_string(plan_.clients));
-    }
-    const auto index = static_cast<std::size_t>(value - 1);
-    if (seen_[index]) {
-      throw LoadError("reply to add: " + std::to_string(value) + ", which another client has got already");
-    }
-    seen_[index] = true;
-  }
-
- private:
-  const Plan plan_;
-  std::vector<bool> asked_, seen_;
-};
-
-// Every client sets its blob; then, for each rank from 0 on, gloo waits, TCPStore's get waits again, and gets.
-class Gloo final : public Workload {
- public:
-  explicit Gloo(const Plan& plan)
-      : plan_(plan), steps_(plan.clients), bytes_(kBlobBytes + kBlobBytesPerRank * plan.clients) {
-    if (bytes_ > kPatternLimit) {
-      throw std::invalid_argument("gloo: too many clients");
-    }
-    for (std::size_t client = 0; client < plan.clients; ++client) {
-      keys_.push_back(plan.prefix + "/default_pg/0//cpu//0/" + std::to_string(client));
-    }
-  }
-
-  Next next(std::size_t client, Exchange& exchange) override {
-    const std::size_t step = steps_[client]++;
-    if (step == 0) {
-      exchange.set(keys_[client], pattern(client, bytes_));
-      return Next::kSend;
-    }
-    const std::size_t peer = (step - 1) / 3;
-    if (peer == plan_.clients) {
-      return Next::kDone;
-    }
-    if ((step - 1) % 3 == 2) {
-      exchange.get(keys_[peer], pattern(peer, bytes_));
-    } else {
-      exchange.wait(keys_[peer], (step - 1) % 3 == 0);
-    }
-    return Next::kSend;
-  }
-
- private:
-  const Plan plan_;
-  std::vector<std::size_t> steps_;
-  const std::size_t bytes_;
-  std::vector<std::string> keys_;
-};
-
-// Nobody comes out of a round before all have come in.
+// torch's own barrier. Nobody comes out of a round before all have come in.
 class StoreBarrier final : public Workload {
  public:
   explicit StoreBarrier(const Plan& plan) : plan_(plan), rounds_(plan.clients), arrived_(plan.rounds) {}
@@ -310,26 +276,17 @@ class StoreBarrier final : public Workload {
   std::vector<std::size_t> arrived_;  // of each round
 };
 
-template <typename Kind>
-std::unique_ptr<Workload> make(const Plan& plan) {
-  return std::make_unique<Kind>(plan);
-}
-
 }  // namespace
 
 std::unique_ptr<Workload> make_workload(const Plan& plan) {
-  using Made = std::unique_ptr<Workload> (*)(const Plan&);
-  static constexpr std::pair<std::string_view, Made> kMakers[] = {
-      {"barrier", make<Barrier>}, {"mesh", make<Mesh>},   {"one_key", make<OneKey>},
-      {"fill", make<Fill>},       {"multi_get", make<MultiGet>}, {"enrol", make<Enrol>},
-      {"gloo", make<Gloo>},       {"store_barrier", make<StoreBarrier>},
-  };
-  for (const auto& [name, made] : kMakers) {
-    if (plan.workload == name) {
-      return made(plan);
-    }
-  }
-  throw std::invalid_argument("there is no workload '" + plan.workload + "'");
+  const std::string& name = plan.workload;
+  if (name == "barrier") return std::make_unique<Barrier>(plan);
+  if (name == "mesh" || name == "gloo") return std::make_unique<Mesh>(plan, name == "gloo");
+  if (name == "one_key") return std::make_unique<OneKey>(plan);
+  if (name == "fill") return std::make_unique<Fill>(plan);
+  if (name == "multi_get") return std::make_unique<MultiGet>(plan);
+  if (name == "store_barrier") return std::make_unique<StoreBarrier>(plan);
+  throw std::invalid_argument("there is no workload '" + name + "'");
 }
 
 }  // namespace rdzv::load

@@ -27,15 +27,8 @@ def test_fault_of_one_is_reported_and_the_others_still_run(tmp_path, capfd) -> N
     (result,) = read_results(out)
     assert (result.bench, result.end is not None) == ("store", True)
     assert "none" in capfd.readouterr().err
-    assert "barrier, 100 clients" in (out / "report.html").read_text()
+    assert "barrier, 50 clients" in (out / "report.html").read_text()
     assert {file.suffix for file in out.glob("store-*")} == {".jsonl", ".svg"}
-
-
-@pytest.mark.thorough
-def test_nothing_measured_makes_no_report(tmp_path) -> None:
-    with pytest.raises(RdzvError, match="1 of 1"):
-        run_all([WRONG], tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_without_room_for_results_is_refused_before_anything_runs(tmp_path, capfd) -> None:
@@ -50,15 +43,14 @@ def test_a_place_without_room_for_results_is_refused_before_anything_runs(tmp_pa
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("words", "processes"),
+    ("words", "processes", "number"),
     [
-        (["all", "--only=store"], 4),
-        (["store", "--quick", "--workloads=barrier", "--targets=ours,echo", "--rounds=100000"], 3),
-        (["store", "--workloads=worker", "--workers=4", "--worker-rounds=100000"], 6),
+        (["all", "--only=store"], 4, signal.SIGKILL),
+        (["all", "--only=store"], 4, signal.SIGINT),
+        (["store", "--workloads=worker", "--workers=4", "--repeats=1000"], 6, signal.SIGKILL),
+        (["store", "--workloads=worker", "--workers=4", "--repeats=1000"], 6, signal.SIGINT),
     ],
-    ids=["all", "store", "worker"],
 )
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_benchmark_that_is_ended_takes_all_with_it(words, processes, number, tmp_path) -> None:
     with started(*words, f"--out={tmp_path}") as process:
         assert process.stderr is not None

@@ -62,15 +62,12 @@ def test_child_answers_also_that_something_did_not_finish_and_may_be_silent() ->
         assert child.cpu_seconds() > 0
 
 
-def test_child_that_breaks_says_why() -> None:
+def test_child_that_breaks_or_was_killed_is_an_error_that_says_why() -> None:
     with Child("the child", breaks) as broken, pytest.raises(RdzvError) as raised:
         broken.answer(LIMIT_S)
     first, *words = str(raised.value).splitlines()
     assert first == "the child ended with exit code 1"
     assert words == [f"  | {word}" for word in [*range(9, 20), "no luck"]]
-
-
-def test_child_that_was_killed_is_no_answer_but_an_error() -> None:
     with Child("the child", twice) as child:
         child.answer(LIMIT_S)
         os.kill(child.pid, signal.SIGKILL)

@@ -45,20 +45,10 @@ def test_table_has_each_figure_with_its_spread_and_ratio() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("said", "text"),
-    [
-        (number(0), "0"),
-        (number(0.01234), "0.0123"),
-        (number(99.99), "100"),
-        (number(123456), "123,456"),
-        (share(0.25, "torch"), "0.250 of torch"),
-        (share(1 / 1200, "torch"), "torch has 1,200 times as much"),
-        (share(0.0, "torch"), "0 of torch"),
-    ],
-)
-def test_numbers_have_three_digits_that_count_and_a_very_small_ratio_is_told_by_its_reciprocal(said, text) -> None:
-    assert said == text
+def test_numbers_have_three_digits_that_count_and_a_very_small_ratio_is_told_by_its_reciprocal() -> None:
+    assert [number(value) for value in (0, 0.01234, 99.99, 123456)] == ["0", "0.0123", "100", "123,456"]
+    ratios = [share(value, "torch") for value in (0.25, 1 / 1200, 0.0)]
+    assert ratios == ["0.250 of torch", "torch has 1,200 times as much", "0 of torch"]
 
 
 def test_manifest_has_what_a_figure_depends_on_and_no_secret_of_a_backend(monkeypatch) -> None:
@@ -118,19 +108,18 @@ def test_run_that_was_killed_while_it_wrote_keeps_what_is_there_and_spoils_no_ot
     assert (result.points, result.end) == ([theirs(1.0, 2.0)], None)
 
 
-FOREIGN = {
-    "not JSON": (["hello\n"], "line 1"),
-    "other JSON": (['{"a": 1}\n', '{"a": 2}\n'], "line 1"),
-    "a list": (["[1]\n"], "line 1"),
-    "without its manifest": (['{"record": "end"}\n', '{"record": "end"}\n'], "line 1: .* no manifest"),
-    "of no benchmark": (['{"record": "manifest"}\n'], "line 1"),
-    "with a hole": (["MANIFEST", "{\n", '{"record": "end"}\n'], "line 2"),
-    "with a point of another kind": (["MANIFEST", '{"record": "point"}\n', '{"record": "end"}\n'], "line 2"),
-    "empty": ([], "it is empty"),
-}
+FOREIGN = [
+    (["hello\n"], "line 1"),
+    (["[1]\n"], "line 1"),
+    (['{"record": "end"}\n', '{"record": "end"}\n'], "line 1: .* no manifest"),
+    (['{"record": "manifest"}\n'], "line 1"),
+    (["MANIFEST", "{\n", '{"record": "end"}\n'], "line 2"),
+    (["MANIFEST", '{"record": "point"}\n', '{"record": "end"}\n'], "line 2"),
+    ([], "it is empty"),
+]
 
 
-@pytest.mark.parametrize(("lines", "said"), FOREIGN.values(), ids=FOREIGN)
+@pytest.mark.parametrize(("lines", "said"), FOREIGN)
 def test_file_of_another_kind_is_refused_by_name(lines, said, tmp_path) -> None:
     file = tmp_path / "store-1.jsonl"
     first = written(file, []).read_text().splitlines(keepends=True)[0]
@@ -142,10 +131,8 @@ def test_file_of_another_kind_is_refused_by_name(lines, said, tmp_path) -> None:
 
 def test_directory_without_results_is_refused(tmp_path) -> None:
     for directory in (tmp_path, tmp_path / "none"):
-        with pytest.raises(UsageError) as raised:
+        with pytest.raises(UsageError, match=str(directory)):
             read_results(directory)
-        assert str(directory) in str(raised.value)
-        assert "rdzv bench all --out" in raised.value.remedy
     with pytest.raises(UsageError, match=r"c\.jsonl"):
         read_result(tmp_path / "c.jsonl")
 
@@ -164,16 +151,6 @@ def test_lines_are_on_stdout_and_in_the_file_as_soon_as_measured(tmp_path, capsy
     assert [each.suffix for each in file.parent.iterdir() if each != file] == [".svg"]
 
 
-def test_table_and_caption_without_json(capsys) -> None:
-    points = [point("mine", 1.0, 1.0), theirs(2.0, 2.0)]
-    with output(None) as terminal:
-        terminal.case("64 nodes", points)
-        terminal.end("what the figures are")
-    out = capsys.readouterr().out
-    assert table("64 nodes", points, compare(points)) in out
-    assert out.endswith("what the figures are\n")
-
-
 def test_benchmark_that_breaks_keeps_what_it_measured(tmp_path) -> None:
     output(tmp_path, what="faults")  # breaks before its first line, and leaves no file
     with pytest.raises(OSError, match="broken"), output(tmp_path) as broken:  # noqa: PT012
@@ -181,9 +158,3 @@ def test_benchmark_that_breaks_keeps_what_it_measured(tmp_path) -> None:
         raise OSError("broken")
     (result,) = read_results(tmp_path)
     assert (result.points, result.end) == ([theirs(2.0, 2.0)], None)
-
-
-def test_place_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match=r"--out: .*file"):
-        output(tmp_path / "file")

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kits.etcd.etcd_kit import Cluster, etcd
-from kits.launcher import harness
+from kits.etcd.failover_kit import Observed, SessionAt, Subject
 
+from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
+from rdzv_plugins.coordination import Session
+from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kit import session
+from rdzv_plugins.testing.parts import LONG, Losses, opened
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +44,32 @@ def small(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def agents(tmp_path: Path) -> Iterator[harness.Cluster]:
-    """Starts jobs."""
-    yield from harness.new_cluster(tmp_path)
+def session_at() -> Iterator[SessionAt]:
+    """Opens sessions, which are closed after the test with those who look at losses."""
+    with ExitStack() as ends:
+
+        def session_at(
+            endpoints: Sequence[Endpoint], run: str = "run", ttl: float = LONG, losses: Losses | None = None, **how: Any
+        ) -> Session:
+            backend = EtcdCoordination(endpoints, run, **how)
+            ends.callback(backend.close)
+            return opened(backend, ttl, losses)
+
+        yield session_at
+
+
+@pytest.fixture
+def observed() -> Iterator[Observed]:
+    """Opens sessions under observation, which are closed after the test, and lost by nothing since it has looked."""
+    with ExitStack() as ends:
+
+        def observed(cluster: Cluster, **how: Any) -> Subject:
+            subject = Subject(cluster, **how)
+            ends.callback(lambda: subject.close() or _not_lost(subject))
+            return subject
+
+        yield observed
+
+
+def _not_lost(subject: Subject) -> None:
+    assert subject.losses.none

@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from kits.etcd.etcd_kit import Cluster, Tls, Users, etcd
-from kits.etcd.failover_kit import PREFIX, Subject, home, lead
+from kits.etcd.failover_kit import PREFIX, Observed, SessionAt, home, lead
 from kits.eventually import eventually
-from kits.wire.coordination_kit import LONG, keys_of, opened
 
-from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
+from rdzv_plugins.testing.parts import LONG, keys_of
 
 T = LONG
 
 
-@pytest.fixture
-def subject(three: Cluster) -> Iterator[Subject]:
-    subject = Subject(three)
-    yield subject
-    subject.close()
-
-
 @pytest.mark.parametrize(
-    ("how", "leads"), [("kill", True), pytest.param("stop", False, marks=pytest.mark.thorough)], ids=["kill", "stop"]
+    ("how", "leads", "busy"),
+    [
+        ("kill", True, True),
+        pytest.param("stop", False, True, marks=pytest.mark.thorough),
+        # noticed by the keep-alives alone, in time for another member to be told; an election would prolong the lease
+        pytest.param("stop", False, False, marks=pytest.mark.thorough),
+    ],
 )
-def test_its_own_member_goes_while_it_writes(three: Cluster, subject: Subject, how: str, leads: bool) -> None:
+def test_its_own_member_goes_while_it_writes(
+    three: Cluster, observed: Observed, how: str, leads: bool, busy: bool
+) -> None:
+    subject = observed(three)
     member = home(three)
-    others = [each for each in three.members if each is not member]
-    lead(three, member if leads else others[0])
-    with subject.busy():
+    lead(three, member if leads else next(each for each in three.members if each is not member))
+    with subject.busy() if busy else nullcontext():
         member.kill() if how == "kill" else member.stop()
+        if not busy:
+            subject.outlive()
     assert home(three) is not member
     subject.check()
     member.restart() if how == "kill" else member.cont()
@@ -45,23 +46,12 @@ def test_its_own_member_goes_while_it_writes(three: Cluster, subject: Subject, h
 
 
 @pytest.mark.thorough
-def test_its_own_member_goes_while_nothing_is_asked(three: Cluster, subject: Subject) -> None:
-    """A stopped one is noticed by the keep-alives alone, in time for another member to be told."""
-    member = home(three)
-    lead(three, next(each for each in three.members if each is not member))  # an election would prolong the lease
-    member.stop()
-    subject.outlive()
-    assert home(three) is not member
-    subject.check()
-
-
-@pytest.mark.thorough
-def test_members_come_and_go_where_it_has_to_log_in_over_tls(tmp_path: Path) -> None:
+def test_members_come_and_go_where_it_has_to_log_in_over_tls(tmp_path: Path, observed: Observed) -> None:
     """A member that was restarted has forgotten who has logged in."""
     tls, users = Tls(tmp_path / "tls", client_auth=True), Users(prefix=PREFIX)
     security = EtcdSecurity(True, tls.cacert, tls.cert, tls.key, users.user, users.password)
     with etcd(tmp_path, members=3, tls=tls, users=users, heartbeat=20, election=200) as cluster:
-        subject = Subject(cluster, security=security)
+        subject = observed(cluster, security=security)
         with subject.busy():
             for member in cluster.members:
                 member.kill()
@@ -69,11 +59,11 @@ def test_members_come_and_go_where_it_has_to_log_in_over_tls(tmp_path: Path) -> 
                 member.restart()
                 cluster.wait_quorum()
         subject.check()
-        subject.close()
 
 
 @pytest.mark.thorough
-def test_it_waits_for_a_quorum_and_is_the_same_session_then(three: Cluster, subject: Subject) -> None:
+def test_it_waits_for_a_quorum_and_is_the_same_session_then(three: Cluster, observed: Observed) -> None:
+    subject = observed(three)
     for member in three.members:
         member.kill()
     with pytest.raises(TimeoutError, match=r"127\.0\.0\.1"):
@@ -89,10 +79,10 @@ def test_it_waits_for_a_quorum_and_is_the_same_session_then(three: Cluster, subj
 
 
 @pytest.mark.thorough
-def test_a_counter_of_all_counts_each_step_once_while_members_go(three: Cluster) -> None:
+def test_a_counter_of_all_counts_each_step_once_while_members_go(three: Cluster, session_at: SessionAt) -> None:
     """Compare-and-put by four sessions: a step that was done and not reported, or reported and undone, would show."""
-    backend, stop = EtcdCoordination(three.endpoints, "run"), threading.Event()
-    sessions = [opened(backend) for _ in range(4)]
+    stop = threading.Event()
+    sessions = [session_at(three.endpoints) for _ in range(4)]
     steps = [0] * 4
     sessions[0].create("counter", b"0", timeout=T)
 
@@ -124,23 +114,18 @@ def test_a_counter_of_all_counts_each_step_once_while_members_go(three: Cluster)
         for each in counting:
             each.result(LONG)
     assert keys_of(sessions[0]) == {"counter": b"%d" % sum(steps)}
-    backend.close()
 
 
 @pytest.mark.thorough
-def test_certificates_are_read_again_for_each_new_connection(tmp_path: Path) -> None:
+def test_certificates_are_read_again_for_each_new_connection(tmp_path: Path, observed: Observed) -> None:
     """All are of a new authority: those of the member first, those of the node some time later."""
-    theirs = Tls(tmp_path / "theirs", client_auth=True)
-    mine = Path(shutil.copytree(tmp_path / "theirs", tmp_path / "mine"))
-    files = (str(mine / Path(each).name) for each in (theirs.cacert, theirs.cert, theirs.key))
+    theirs, mine = (Tls(tmp_path / name, client_auth=True) for name in ("theirs", "mine"))
     with etcd(tmp_path, tls=theirs) as cluster:
-        subject = Subject(cluster, ttl=LONG, security=EtcdSecurity(True, *files))
+        subject = observed(cluster, ttl=LONG, security=EtcdSecurity(True, mine.cacert, mine.cert, mine.key))
         (member,) = cluster.members
         member.kill()
-        Tls(tmp_path / "theirs", client_auth=True)
+        Tls(tmp_path / "theirs", by="another")
         member.restart()
         eventually(lambda: "certificate" in subject.why(), subject.why)  # no longer that nobody listens
-        shutil.copytree(tmp_path / "theirs", mine, dirs_exist_ok=True)
+        Tls(tmp_path / "mine", by="another")
         subject.write()
-        assert subject.losses.none
-        subject.close()

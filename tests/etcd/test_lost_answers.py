@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from kits.etcd.etcd_kit import Cluster
 from kits.etcd.etcd_relay import HoldingRelay
-from kits.etcd.failover_kit import home, path_of
+from kits.etcd.failover_kit import SessionAt, home, path_of
 from kits.eventually import eventually
-from kits.wire.coordination_kit import LONG, Losses, Recorder, opened
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.coordination import KeyValue, Session
+from rdzv_plugins.testing.parts import LONG, Losses, Recorder, opened
 
 T = LONG
 
@@ -24,7 +25,6 @@ T = LONG
 class TwoWays:
     """A session on a cluster of one member, which it can reach in two ways, and another session beside."""
 
-    cluster: Cluster
     session: Session
     losses: Losses
     used: HoldingRelay
@@ -53,30 +53,21 @@ class TwoWays:
 def ways(single: Cluster) -> Iterator[TwoWays]:
     """Both ways lead to the same member."""
     losses = Losses()
-    with HoldingRelay(single.endpoints[0]) as first, HoldingRelay(single.endpoints[0]) as second:
-        backend = EtcdCoordination([first.endpoint, second.endpoint], "run")
+    with (
+        HoldingRelay(single.endpoints[0]) as first,
+        HoldingRelay(single.endpoints[0]) as second,
+        closing(EtcdCoordination([first.endpoint, second.endpoint], "run")) as backend,
+        closing(EtcdCoordination(single.endpoints, "run")) as beside,
+    ):
         session = opened(backend, LONG, losses)
         eventually(lambda: first.is_used != second.is_used, lambda: "both ways stay in use")
-        used = first if first.is_used else second
-        beside = EtcdCoordination(single.endpoints, "run")
-        yield TwoWays(single, session, losses, used, opened(beside))
-        backend.close()
-        beside.close()
+        yield TwoWays(session, losses, first if first.is_used else second, opened(beside))
 
 
 def test_create(ways: TwoWays) -> None:
     done, held = ways.ask(lambda: ways.session.create("k", b"mine", ephemeral=True, timeout=T))
     assert [held] == ways.now("k")
     assert done
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("among", [True, False], ids=["guard among the items", "another guard"])
-def test_guarded_put(ways: TwoWays, among: bool) -> None:
-    _, guard = ways.other.create("guard", b"", timeout=T)
-    items = {"k": b"1", "guard": b"new"} if among else {"k": b"1"}
-    revision = ways.ask(lambda: ways.session.put(items, guard=guard, timeout=T))
-    assert revision == ways.now("k")[0].revision
 
 
 def test_a_put_that_is_asked_again_does_not_undo_what_came_between(ways: TwoWays) -> None:
@@ -86,9 +77,11 @@ def test_a_put_that_is_asked_again_does_not_undo_what_came_between(ways: TwoWays
 
 
 @pytest.mark.thorough
-def test_a_put_that_a_frozen_member_finds_when_it_wakes_up_comes_too_late(three: Cluster) -> None:
-    backend, losses = EtcdCoordination(three.endpoints, "run"), Losses()
-    session = opened(backend, LONG, losses)
+def test_a_put_that_a_frozen_member_finds_when_it_wakes_up_comes_too_late(
+    three: Cluster, session_at: SessionAt
+) -> None:
+    losses = Losses()
+    session = session_at(three.endpoints, losses=losses)
     member = home(three)
     member.stop()
     session.put({"k": b"1"}, timeout=LONG)  # asked of the frozen member first
@@ -99,7 +92,6 @@ def test_a_put_that_a_frozen_member_finds_when_it_wakes_up_comes_too_late(three:
     assert [each.value for each in session.list("k", timeout=T)[0]] == [b"2"]
     assert losses.none
     assert list(three.keys(path_of()))
-    backend.close()
 
 
 @pytest.mark.thorough

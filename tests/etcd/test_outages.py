@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-import signal
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from kits.etcd.etcd_kit import Cluster, Member, etcd
-from kits.etcd.failover_kit import Subject, home
+from kits.etcd.failover_kit import Observed, SessionAt, home
 from kits.eventually import eventually
-from kits.wire.attack_kit import read_line
-from kits.wire.coordination_kit import LONG, Losses, Recorder, client_of, leave, opened, stop
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.coordination import Event
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
+from rdzv_plugins.testing.parts import LONG, Losses, Recorder
 
 T = LONG
 
@@ -27,8 +26,10 @@ def named_with_reasons(text: str, members: list[Member]) -> list[str]:
     return [each[1] for each in found if each]
 
 
-def test_no_quorum_for_too_long_ends_the_session_and_names_every_member_with_its_reason(three: Cluster) -> None:
-    subject = Subject(three, outage_timeout=4)
+def test_no_quorum_for_too_long_ends_the_session_and_names_every_member_with_its_reason(
+    three: Cluster, observed: Observed
+) -> None:
+    subject = observed(three, outage_timeout=4)
     mine = home(three)
     one, two = (member for member in three.members if member is not mine)
     one.kill()
@@ -43,29 +44,6 @@ def test_no_quorum_for_too_long_ends_the_session_and_names_every_member_with_its
     for _ in range(2):
         with pytest.raises(ConnectionLost, match=re.escape(str(error))):
             subject.session.put({"k": b""}, timeout=T)
-    subject.close()
-    assert subject.losses.none
-
-
-@pytest.mark.thorough
-def test_no_quorum_at_the_start_and_members_that_stand_still(three: Cluster) -> None:
-    subject = Subject(three, outage_timeout=4)
-    for member in three.members:
-        member.stop()
-    error = subject.losses.next()
-    assert error.silent
-    assert all("answer" in each for each in named_with_reasons(str(error), three.members)), str(error)
-    subject.close()
-    three.members[0].cont()
-    for member in three.members[1:]:
-        member.kill()
-    three.wait_no_quorum()
-    backend = EtcdCoordination(three.endpoints, "run")
-    with pytest.raises(EndpointUnreachable) as raised:
-        backend.open_session(5, on_lost=Losses(), timeout=4)
-    reasons = named_with_reasons(str(raised.value), list(three.members))
-    assert ["refused" in each for each in reasons] == [False, True, True], str(raised.value)
-    backend.close()
 
 
 @pytest.mark.thorough
@@ -73,13 +51,11 @@ def test_members_of_two_clusters_are_refused_by_name(tmp_path: Path) -> None:
     with etcd(tmp_path) as one, etcd(tmp_path) as other:
 
         def refused() -> EndpointUnreachable | None:  # a start waits half a second for it, which may not be enough
-            backend = EtcdCoordination([*one.endpoints, *other.endpoints], "run")
-            try:
-                backend.open_session(5, on_lost=Losses(), timeout=T)
-            except EndpointUnreachable as error:
-                return error
-            finally:
-                backend.close()
+            with closing(EtcdCoordination([*one.endpoints, *other.endpoints], "run")) as backend:
+                try:
+                    backend.open_session(5, on_lost=Losses(), timeout=T)
+                except EndpointUnreachable as error:
+                    return error
             return None
 
         text = str(eventually(refused, lambda: "it was never refused"))
@@ -88,41 +64,26 @@ def test_members_of_two_clusters_are_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_lease_that_was_revoked_by_hand_ends_the_session(single: Cluster) -> None:
+def test_a_lease_that_was_revoked_by_hand_ends_the_session(single: Cluster, observed: Observed) -> None:
     """Long before a third of its time to live, when it would have to be refreshed."""
-    subject = Subject(single, ttl=600)
+    subject = observed(single, ttl=600)
     single.etcdctl("lease", "revoke", f"{subject.lease:x}")
     error = subject.losses.next()
     assert "by hand" in str(error)
     assert not error.silent
     with pytest.raises(ConnectionLost, match="by hand"):
         subject.session.list("", timeout=T)
-    subject.close()
-    assert subject.losses.none
 
 
 @pytest.mark.thorough
-def test_a_process_that_stood_still_is_told_that_it_did(single: Cluster) -> None:
-    observer, recorder = EtcdCoordination(single.endpoints, "run"), Recorder()
-    opened(observer).watch("node", recorder, timeout=T)
-    with client_of(single.endpoints, "node", 4, kind="etcd") as process:
-        recorder.take(1)
-        stop(process.pid)
-        assert recorder.take(2)[1] == ("node", None)
-        process.send_signal(signal.SIGCONT)
-        assert re.match(r"lost: .*this process stood still for \d", read_line(process))
-        leave(process)
-    observer.close()
-
-
-@pytest.mark.thorough
-def test_a_watch_that_resumes_behind_a_compaction_tells_the_last_state_and_what_is_gone(three: Cluster) -> None:
-    away, there = three.members[0], EtcdCoordination([three.members[1].endpoint], "run")
-    other = opened(there)
+def test_a_watch_that_resumes_behind_a_compaction_tells_the_last_state_and_what_is_gone(
+    three: Cluster, session_at: SessionAt
+) -> None:
+    away, there, _ = three.members
+    other = session_at([there.endpoint])
     other.put({"stays": b"1", "changes": b"1", "goes": b"1", "returns": b"1"}, timeout=T)
     losses, recorder, later = Losses(), Recorder(), Recorder()
-    backend = EtcdCoordination([away.endpoint], "run")
-    session = opened(backend, LONG, losses)
+    session = session_at([away.endpoint], losses=losses)
     session.watch("", recorder, timeout=T)
     _, revision = session.list("", timeout=T)
     session.watch("", later, after=revision, timeout=T)
@@ -148,8 +109,6 @@ def test_a_watch_that_resumes_behind_a_compaction_tells_the_last_state_and_what_
         revisions = [each.revision for each in told]
         assert revisions == sorted(revisions)
     assert losses.none
-    backend.close()
-    there.close()
 
 
 def after_is_told(events: list[Event]) -> bool:

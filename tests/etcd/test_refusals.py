@@ -7,17 +7,19 @@ from pathlib import Path
 
 import pytest
 from kits.etcd.etcd_kit import Cluster, Users, etcd
-from kits.etcd.failover_kit import Subject
+from kits.etcd.failover_kit import Observed, SessionAt, Subject
 from kits.eventually import eventually
-from kits.wire.coordination_kit import LONG, Losses, opened
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.backends.etcd.security import ACCOUNT, EtcdSecurity
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
+from rdzv_plugins.testing.parts import LONG, Losses
 
 
-def test_writes_wait_for_space_and_sessions_live_meanwhile(small: Cluster) -> None:
-    subject = Subject(small)
+def test_writes_wait_for_space_and_sessions_live_meanwhile(
+    small: Cluster, observed: Observed, session_at: SessionAt
+) -> None:
+    subject = observed(small)
     small.fill()
     with pytest.raises(TimeoutError, match="mvcc: database space exceeded"):
         subject.session.create("other", b"", timeout=0.5)
@@ -25,8 +27,7 @@ def test_writes_wait_for_space_and_sessions_live_meanwhile(small: Cluster) -> No
         written = pool.submit(subject.session.put, {"k": b"v"}, timeout=LONG)
         with pytest.raises(EndpointUnreachable, match="mvcc"):
             EtcdCoordination(small.endpoints, "other").open_session(4, on_lost=Losses(), timeout=1)
-        newcomer = EtcdCoordination(small.endpoints, "run", outage_timeout=LONG)
-        comes = pool.submit(opened, newcomer, 4, Losses())
+        comes = pool.submit(session_at, small.endpoints, ttl=4, outage_timeout=LONG)
         with pytest.raises(TimeoutError, match="mvcc: database space exceeded"):
             subject.session.create("other", b"", timeout=0.5)
         assert [kv.key for kv in subject.session.list("", timeout=LONG)[0]] == ["mine"], "reads are answered"
@@ -37,14 +38,11 @@ def test_writes_wait_for_space_and_sessions_live_meanwhile(small: Cluster) -> No
         small.make_room()
         assert written.result(LONG)
         comes.result(LONG)
-    assert subject.losses.none
     subject.write()
-    newcomer.close()
-    subject.close()
 
 
 @pytest.mark.thorough
-def test_password_is_read_again_when_it_is_refused(tmp_path: Path) -> None:
+def test_password_is_read_again_when_it_is_refused(tmp_path: Path, observed: Observed) -> None:
     """It is changed in etcd first, and in the file some time later; with a token that is not known any more."""
     file = tmp_path / "credentials"
     file.touch(mode=0o600)
@@ -53,7 +51,7 @@ def test_password_is_read_again_when_it_is_refused(tmp_path: Path) -> None:
         file.write_text(f"{cluster.users.user}:{cluster.users.password}")
         user, password = ACCOUNT.read(str(file))
         security = EtcdSecurity(user=user, password=password, credentials=str(file))
-        subject = Subject(cluster, security=security)
+        subject = observed(cluster, security=security)
         constant = Subject(cluster, run="constant", security=EtcdSecurity(user=user, password=password))
         cluster.etcdctl("user", "delete", user)
         cluster.etcdctl("user", "add", f"{user}:new one")
@@ -68,6 +66,4 @@ def test_password_is_read_again_when_it_is_refused(tmp_path: Path) -> None:
             file.write_text("half of i")
             file.write_text(f"{user}:new one\n")
             assert written.result(LONG)
-        assert subject.losses.none
-        for each in (subject, constant):
-            each.close()
+        constant.close()

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 from kits.etcd.etcd_kit import Cluster
 from kits.etcd.etcd_relay import HoldingRelay
+from kits.etcd.failover_kit import SessionAt
 from kits.eventually import eventually
-from kits.wire.coordination_kit import LONG, Recorder, keys_of, opened
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.testing.parts import LONG, Recorder, keys_of, opened
 
 T = LONG
 MIB = 2**20
 
 
 @pytest.fixture
-def session(single: Cluster) -> Session:
-    return opened(EtcdCoordination(single.endpoints, "run"))
+def session(single: Cluster, session_at: SessionAt) -> Session:
+    return session_at(single.endpoints)
 
 
 def big(count: int, size: int) -> dict[str, bytes]:
@@ -64,13 +67,15 @@ def test_a_guard_that_changes_in_between_stops_the_rest(single: Cluster, session
     if what == "delete":
         session.put(dict.fromkeys(names, b""), timeout=T)
     _, guard = session.create("guard", b"", timeout=T)
-    with HoldingRelay(single.endpoints[0]) as relay, ThreadPoolExecutor(1) as pool:
-        held_up = opened(EtcdCoordination([relay.endpoint], "run"))
+    with (
+        HoldingRelay(single.endpoints[0]) as relay,
+        ThreadPoolExecutor(1) as pool,
+        closing(EtcdCoordination([relay.endpoint], "run")) as held_up_backend,
+    ):
+        held_up = opened(held_up_backend)
         relay.hold_requests(after=1_000_000)  # the first part, of 128 operations, and a bit
-        if what == "put":
-            asking = pool.submit(held_up.put, dict.fromkeys(names, b""), guard=guard, timeout=LONG)
-        else:
-            asking = pool.submit(held_up.delete, names, guard=guard, timeout=LONG)
+        ask: Callable[..., object] = held_up.put if what == "put" else held_up.delete
+        asking = pool.submit(ask, dict.fromkeys(names, b""), guard=guard, timeout=LONG)
         relay.wait_held()
         changed = len(names) if what == "delete" else 0
         eventually(lambda: len(session.list("0", timeout=T)[0]) != changed, lambda: "no part has arrived")
@@ -80,7 +85,6 @@ def test_a_guard_that_changes_in_between_stops_the_rest(single: Cluster, session
         left = sorted(each.key for each in session.list("0", timeout=T)[0])
         assert left == (names[: len(left)] if what == "put" else names[len(names) - len(left) :]), "no gaps"
         assert 0 < len(left) < len(names)
-        held_up.close()
 
 
 def test_a_value_that_is_too_large_is_refused_and_the_session_goes_on(session: Session) -> None:

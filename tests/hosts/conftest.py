@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,6 @@ def hosts_can_be_made(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture
 def fleet(hosts_can_be_made: None, tmp_path: Path) -> Iterator[Fleet]:
     (tmp_path / "etc").mkdir()
-    lan = Lan(tmp_path / "etc")
-    try:
+    with closing(Lan(tmp_path / "etc")) as lan, ExitStack() as ends:
         for cluster in new_cluster(tmp_path):
-            yield Fleet(lan, cluster)
-    finally:
-        lan.close()
+            yield Fleet(lan, cluster, ends)

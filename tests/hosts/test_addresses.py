@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from kits.hosts.fleet import PORT, Fleet, in_one_round
+from kits.hosts.fleet import PORT, Fleet
+from kits.launcher.elastic_kit import in_one_round
 
 
 @pytest.mark.parametrize(

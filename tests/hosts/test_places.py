@@ -5,48 +5,41 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
-from kits.hosts.fleet import PORT, TTL, Fleet, in_one_round, outputs
+from kits.hosts.fleet import PORT, SOON, TTL, Fleet
 from kits.hosts.hosts import Host
+from kits.launcher.elastic_kit import in_one_round, restarts
 from kits.launcher.harness import Agent
 from kits.wire.tls_kit import Issued
 
 from rdzv_plugins.errors import AccessRefused
+from rdzv_plugins.testing.launched import outputs
 
-SOON = TTL + 60
 OUTAGE = 120
 TOKEN = "0123456789abcdef-of-places"
 
 
-def node(
-    fleet: Fleet, places: list[Host], nnodes: str, host: Host, ttl: float = TTL, rank: int | None = None, **more: str
-) -> Agent:
-    """An agent on ``host`` of a job that meets at ``places``; ``more``: its ``conf`` and ``backend``, and variables."""
-    conf, backend = more.pop("conf", ""), more.pop("backend", "parallel")
-    endpoint = ",".join(f"{place.address}:{PORT}" for place in places)
-    conf = f"last_call_timeout=60{conf}"
-    flags = [f"--rdzv-backend={backend}"]
-    return fleet.node(host, endpoint, nnodes, ttl=ttl, outage=OUTAGE, conf=conf, rank=rank, flags=flags, **more)
-
-
-def no_restart(*agents: Agent) -> bool:
-    return {report["TORCHELASTIC_RESTART_COUNT"] for agent in agents for report in agent.reports()} == {"0"}
+def node(fleet: Fleet, places: list[Host], nnodes: str, host: Host, ttl: float = TTL, **how: Any) -> Agent:
+    """An agent on ``host`` of a job that meets at ``places``."""
+    conf = f"last_call_timeout=60{how.pop('conf', '')}"
+    return fleet.node(host, places, nnodes, ttl=ttl, outage=OUTAGE, conf=conf, **how)
 
 
 def test_serving_agent_is_killed_and_its_host_comes_back(fleet: Fleet) -> None:
     hosts = fleet.lan.add("alpha", "beta", "gamma")
-    first, second, third = agents = [node(fleet, hosts, "2:3", host, 60, rank) for rank, host in enumerate(hosts)]
+    first, second, third = agents = [node(fleet, hosts, "2:3", host, 60, rank=rank) for rank, host in enumerate(hosts)]
     before = in_one_round(*agents)
     os.kill(first.pid, signal.SIGKILL)
     smaller = in_one_round(second, third, after=before)  # long before the time to live: its host refuses connections
     assert [len(agent.reports()) for agent in (second, third)] == [2, 2], outputs(agents)
-    assert no_restart(second, third)
+    assert restarts(second, third) == {"0"}
 
-    late = node(fleet, hosts, "2:3", hosts[0], 60, 0)  # dials its own place first, which stands by now
+    late = node(fleet, hosts, "2:3", hosts[0], 60, rank=0)  # dials its own place first, which stands by now
     in_one_round(late, second, third, after=smaller)
     fleet.finish(late, second, third)
-    assert no_restart(late, second, third)
+    assert restarts(late, second, third) == {"0"}
 
 
 @pytest.mark.thorough
@@ -55,7 +48,8 @@ def test_under_tls_with_a_token_the_next_place_serves(fleet: Fleet, tmp_path: Pa
     own = {host: Issued(tmp_path / host.name, hosts=(host.address,)) for host in hosts}  # no other host's place
 
     def tiered(host: Host, rank: int, conf: str, **env: str) -> Agent:
-        return node(fleet, hosts, "2:3", host, 60, rank, conf=f",{conf}", backend="tiered", **env)
+        flags = ["--rdzv-backend=tiered"]
+        return node(fleet, hosts, "2:3", host, 60, rank=rank, conf=f",{conf}", flags=flags, **env)
 
     first, second, third = agents = [
         tiered(host, rank, own[host].conf, RDZV_TOKEN=TOKEN) for rank, host in enumerate(hosts)
@@ -75,7 +69,7 @@ def test_under_tls_with_a_token_the_next_place_serves(fleet: Fleet, tmp_path: Pa
     late = tiered(hosts[0], 0, own[hosts[0]].conf, RDZV_TOKEN=TOKEN)
     in_one_round(late, second, third, after=smaller)
     fleet.finish(late, second, third)
-    assert no_restart(late, second, third)
+    assert restarts(late, second, third) == {"0"}
 
 
 @pytest.mark.thorough
@@ -91,7 +85,7 @@ def test_serving_host_is_cut_off(fleet: Fleet) -> None:
     fleet.lan.mend(hosts[0])
     in_one_round(*agents, after=smaller)
     fleet.finish(*agents)
-    assert no_restart(*agents)
+    assert restarts(*agents) == {"0"}
 
 
 @pytest.mark.thorough

@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 import pytest
 from kits.eventually import eventually
-from kits.hosts.fleet import Fleet, outputs
+from kits.hosts.fleet import Fleet
 from kits.hosts.hosts import Host
+
+from rdzv_plugins.testing.launched import outputs
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/operations.md"
 FIRST, LAST = 29601, 29610
@@ -53,7 +55,7 @@ def test_what_listens_where(fleet: Fleet, backend: str) -> None:
     alpha, beta, gamma = fleet.lan.add("alpha", "beta", "gamma")
     elsewhere = []  # pids of what is no part of the job
     if backend == "etcd":
-        elsewhere.append(fleet.serve_etcd(gamma, said.port).pid)
+        elsewhere.append(fleet.serve_etcd(gamma).pid)
     endpoint = (gamma if backend == "etcd" else alpha).address
     conf = f"worker_ports={FIRST}-{LAST}" + (",fanout=1" if backend == "tiered" else "")
     command = ["rdzv-run", "--nnodes=2", f"--rdzv-backend={backend}", "--rdzv-id=job", f"--rdzv-conf={conf}"]

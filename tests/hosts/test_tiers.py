@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from kits.eventually import eventually
-from kits.hosts.fleet import PORT, Fleet, outputs
+from kits.hosts.fleet import PORT, Fleet
 
 from rdzv_plugins.endpoints import parse_endpoint
 from rdzv_plugins.errors import AccessRefused
+from rdzv_plugins.testing.launched import outputs
 
 pytestmark = pytest.mark.thorough
 

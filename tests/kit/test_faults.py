@@ -7,12 +7,13 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from kits.etcd.etcd_relay import HoldingRelay
 from kits.eventually import eventually
-from kits.kit.kit_parts import T, backend_at, listening, opened, refused
+from kits.kit.kit_parts import T, backend_at, listening, refused, session_at
 from rdzv_http.client import HttpClient
 
 from rdzv_plugins.clock import now
@@ -21,7 +22,7 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, BrokenPlugin, ConnectionLost, EndpointUnreachable
 from rdzv_plugins.kit import client_session, coordination, loop
 from rdzv_plugins.testing import ServerProcess
-from rdzv_plugins.testing.parts import Losses, Recorder, frozen, keys_of
+from rdzv_plugins.testing.parts import Losses, Recorder, frozen, keys_of, opened
 from rdzv_plugins.testing.relay import Relay
 
 TTL = 2
@@ -29,17 +30,15 @@ SHORT = 1.0
 
 
 def test_a_service_that_is_gone_for_good(server: ServerProcess, caplog: pytest.LogCaptureFixture) -> None:
-    losses = Losses()
-    with backend_at(server.port, outage=10) as backend:
-        session = opened(backend, TTL, losses)
+    with session_at(server.port, TTL, outage=6) as (session, losses):
         server.kill()
         with pytest.raises(TimeoutError, match="connection refused"):
             session.list("", timeout=SHORT)
         error = losses.next()
         assert error.silent
         assert error.silent_since is not None, "the outage is counted from then on"
-        assert f"rdzv-http at 127.0.0.1:{server.port} has not answered for" in str(error)
-        assert "connection refused" in str(error)
+        for words in (f"rdzv-http at 127.0.0.1:{server.port} has not answered for", "connection refused"):
+            assert words in str(error)
         assert "Is rdzv-http running there" in error.remedy
         assert "this node goes on without it for another" in caplog.text
         with pytest.raises(ConnectionLost, match="has not answered for"):
@@ -51,9 +50,8 @@ def test_a_service_that_is_gone_for_good(server: ServerProcess, caplog: pytest.L
 def test_a_service_that_stands_still_for_longer_than_a_session_lives(
     server: ServerProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
-    losses, told, ttl = Losses(), Recorder(), 8
-    with backend_at(server.port) as backend:
-        session = opened(backend, ttl, losses)
+    told, ttl = Recorder(), 8
+    with session_at(server.port, ttl) as (session, losses):
         session.watch("seen/", told, timeout=T)
         session.put({"mine": b""}, ephemeral=True, timeout=T)
         with frozen(server):
@@ -72,9 +70,8 @@ def test_a_service_that_stands_still_for_longer_than_a_session_lives(
 )
 def test_a_keep_alive_that_raises_is_waited_out_like_silence(server: ServerProcess, error: Exception) -> None:
     """The session may live all the same: only the service knows."""
-    losses, began = Losses(), now()
-    with backend_at(server.port, outage=3, client=client_whose("keep_alive", error)) as backend:
-        session = opened(backend, 1, losses)
+    began = now()
+    with session_at(server.port, 1, outage=3, client=client_whose("keep_alive", error)) as (session, losses):
         assert session.create("k", b"", timeout=T)[0]
         lost = losses.next()
         assert now() - began >= 3
@@ -84,9 +81,7 @@ def test_a_keep_alive_that_raises_is_waited_out_like_silence(server: ServerProce
 
 
 def test_a_service_that_has_lost_its_data(server: ServerProcess) -> None:
-    losses = Losses()
-    with backend_at(server.port) as backend:
-        session = opened(backend, T, losses)
+    with session_at(server.port) as (session, losses):
         server.kill()
         server.start_again()
         with pytest.raises(ConnectionLost):
@@ -94,32 +89,19 @@ def test_a_service_that_has_lost_its_data(server: ServerProcess) -> None:
         error = losses.next()
         assert not error.silent
         assert "or rdzv-http has lost data" in str(error)
-        assert opened(backend).create("k", b"", timeout=T)[0], "another session begins anew"
+    with session_at(server.port) as (session, _):
+        assert session.create("k", b"", timeout=T)[0], "another session begins anew"
     assert losses.none
 
 
 def test_a_service_that_is_another_one_by_now(server: ServerProcess) -> None:
     """What was right once is expected to become right again, for as long as the user allows."""
-    losses = Losses()
-    with backend_at(server.port, outage=4) as backend:
-        opened(backend, TTL, losses)
+    with session_at(server.port, TTL, outage=4) as (_, losses):
         server.kill()
-        with socket.create_server(("127.0.0.1", server.port)) as other:
-            threading.Thread(target=answer_all, args=(other, OTHERS), daemon=True).start()
+        with listening(saying(OTHERS), server.port):
             error = losses.next()
-            other.shutdown(socket.SHUT_RDWR)
         assert error.silent
         assert "something else answers there" in str(error)
-
-
-def answer_all(listener: socket.socket, words: bytes) -> None:
-    try:
-        while True:
-            with listener.accept()[0] as connection:
-                connection.recv(1 << 16)
-                connection.sendall(words)
-    except OSError:
-        pass
 
 
 def saying(words: bytes) -> Callable[[socket.socket], None]:
@@ -133,8 +115,6 @@ def saying(words: bytes) -> Callable[[socket.socket], None]:
 
 OURS = b"HTTP/1.0 200 OK\r\nServer: rdzv-http\r\n"
 OTHERS = b"HTTP/1.0 200 OK\r\nServer: rdzv-ftp\r\nContent-Length: 2\r\n\r\n{}"
-
-
 BUSY = OURS.replace(b"200", b"503") + b"Content-Length: 0\r\n\r\n"
 
 
@@ -187,19 +167,15 @@ def test_nobody_listens(server: ServerProcess) -> None:
     error = refused(server.port, timeout=SHORT)
     assert isinstance(error, EndpointUnreachable)
     assert "connection refused" in str(error)
-    with backend_at(server.port) as backend:  # it is waited for
-        found: list[Session] = []
-        opening = threading.Thread(target=lambda: found.append(opened(backend)))
-        opening.start()
+    with backend_at(server.port) as backend, ThreadPoolExecutor() as pool:  # it is waited for
+        opening = pool.submit(opened, backend)
         server.start_again()
-        opening.join(T)
-        assert found[0].create("k", b"", timeout=T)[0]
+        assert opening.result(T).create("k", b"", timeout=T)[0]
 
 
 def test_connections_that_break_are_made_again(server: ServerProcess) -> None:
-    losses, told = Losses(), Recorder()
-    with Relay("127.0.0.1", server.port) as relay, backend_at(relay.port) as backend:
-        session = opened(backend, T, losses)
+    told = Recorder()
+    with Relay("127.0.0.1", server.port) as relay, session_at(relay.port) as (session, losses):
         session.watch("", told, timeout=T)
         for count in range(5):
             relay.cut()
@@ -240,8 +216,7 @@ def test_a_connection_that_is_dead_without_a_sign(
     else:
         monkeypatch.setattr(client_session, "WAIT_S", 10 * T)
     told = Recorder()
-    with backend_at(server.port, client=Deaf) as backend:
-        session = opened(backend)
+    with session_at(server.port, client=Deaf) as (session, _):
         session.watch("", told, timeout=T)
         session.put({"k": b""}, timeout=T)
         if hears == "by the trouble of others":
@@ -272,10 +247,9 @@ def test_a_write_of_which_the_answer_is_lost(server: ServerProcess, client: type
     client.renewed.clear()
     with (
         HoldingRelay(Endpoint("127.0.0.1", server.port)) as relay,
-        backend_at(relay.endpoint.port, client=client) as backend,
-        backend_at(server.port) as beside,
+        session_at(relay.endpoint.port, client=client) as (session, _),
+        session_at(server.port) as (other, _),
     ):
-        session, other = opened(backend), opened(beside)
         _, guard = session.create("k", b"", timeout=T)
         assert client.renewed.wait(T)  # what is asked next is asked here
         relay.break_once(answers=True, after=0)
@@ -292,9 +266,7 @@ def test_a_write_of_which_the_answer_is_lost(server: ServerProcess, client: type
 
 
 def test_a_call_back_that_fails_ends_the_session(server: ServerProcess, caplog: pytest.LogCaptureFixture) -> None:
-    losses = Losses()
-    with backend_at(server.port) as backend:
-        session, other = opened(backend, T, losses), opened(backend)
+    with session_at(server.port) as (session, losses), session_at(server.port) as (other, _):
         session.watch("", lambda events: 1 // 0, timeout=T)
         other.put({"k": b""}, timeout=T)
         assert "it may have missed an event: ZeroDivisionError" in str(losses.next())
@@ -302,9 +274,11 @@ def test_a_call_back_that_fails_ends_the_session(server: ServerProcess, caplog: 
 
 
 def test_a_watch_whose_changes_are_forgotten_ends_the_session(server: ServerProcess) -> None:
-    losses = Losses()
-    with Relay("127.0.0.1", server.port) as relay, backend_at(relay.port) as backend, backend_at(server.port) as beside:
-        session, other = opened(backend, T, losses), opened(beside)
+    with (
+        Relay("127.0.0.1", server.port) as relay,
+        session_at(relay.port) as (session, losses),
+        session_at(server.port) as (other, _),
+    ):
         session.watch("", lambda _: None, timeout=T)
         relay.refuse()
         for _ in range(26):  # more than are remembered
@@ -314,16 +288,15 @@ def test_a_watch_whose_changes_are_forgotten_ends_the_session(server: ServerProc
 
 
 def test_a_child_of_fork_has_no_session(server: ServerProcess) -> None:
-    with backend_at(server.port) as backend:
-        session = opened(backend)
+    with session_at(server.port) as (session, _):
         read, write = os.pipe()
         if (child := os.fork()) == 0:
             try:
                 session.close()
                 with pytest.raises(ConnectionLost, match="belongs to the parent"):
                     session.list("", timeout=T)
-                with backend_at(server.port) as own:
-                    opened(own).put({"child": b""}, timeout=T)
+                with session_at(server.port) as (own, _):
+                    own.put({"child": b""}, timeout=T)
                 os.write(write, b"right")
             finally:
                 os._exit(0)
@@ -345,40 +318,39 @@ def client_whose(method: str, wrong: Any) -> type[HttpClient]:
     return type("Wrong", (HttpClient,), {method: answer})
 
 
-WRONG_ANSWERS = [
-    ("open", "3", "'3'"),
-    ("create", KeyValue("k", b"", 1), "KeyValue("),
-    ("put", None, "None"),
-    ("delete", None, "None"),
-    ("list", [KeyValue("k", b"", 1)], "[KeyValue("),
-    ("list", ([{"key": "k"}], 1), "[{'key': 'k'}]"),
-]
-
-
-ASKS: dict[str, Callable[[Session], object]] = {
-    "open": lambda session: session.close(),
-    "create": lambda session: session.create("k", b"", timeout=T),
-    "put": lambda session: session.put({"k": b""}, timeout=T),
-    "delete": lambda session: session.delete(["k"], timeout=T),
-    "list": lambda session: session.list("", timeout=T),
-}
-
-
-@pytest.mark.parametrize(("method", "wrong", "value"), WRONG_ANSWERS)
-def test_what_a_client_must_not_return_is_named(server: ServerProcess, method: str, wrong: Any, value: str) -> None:
-    losses = Losses()
-    with backend_at(server.port, client=client_whose(method, wrong)) as backend:
-        with pytest.raises((BrokenPlugin, ConnectionLost)) as caught:
-            ASKS[method](opened(backend, T, losses))
-        assert isinstance(caught.value if method == "open" else caught.value.__cause__, BrokenPlugin)
+@pytest.mark.parametrize(
+    ("method", "ask", "wrong", "value"),
+    [
+        ("create", lambda session: session.create("k", b"", timeout=T), KeyValue("k", b"", 1), "KeyValue("),
+        ("put", lambda session: session.put({"k": b""}, timeout=T), None, "None"),
+        ("delete", lambda session: session.delete(["k"], timeout=T), None, "None"),
+        ("list", lambda session: session.list("", timeout=T), [KeyValue("k", b"", 1)], "[KeyValue("),
+        ("list", lambda session: session.list("", timeout=T), ([{"key": "k"}], 1), "[{'key': 'k'}]"),
+    ],
+)
+def test_what_a_client_must_not_return_is_named(
+    server: ServerProcess, method: str, ask: Callable[[Session], object], wrong: Any, value: str
+) -> None:
+    with session_at(server.port, client=client_whose(method, wrong)) as (session, losses):
+        with pytest.raises(ConnectionLost) as caught:
+            ask(session)
+        for each in (caught.value, losses.next()):
+            assert isinstance(each.__cause__, BrokenPlugin)
         for word in (f"Wrong.{method}()", value, f"127.0.0.1:{server.port}"):
             assert word in str(caught.value)
-        assert method == "open" or isinstance(losses.next().__cause__, BrokenPlugin)
 
 
-def test_what_the_author_has_not_written_yet_says_so(server: ServerProcess) -> None:
-    half = client_whose("open", NotImplementedError("Half.open is not written yet"))
-    with backend_at(server.port, client=half) as backend, pytest.raises(NotImplementedError, match=r"Half\.open"):
+@pytest.mark.parametrize(
+    ("wrong", "error", "says"),
+    [
+        ("3", BrokenPlugin, r"Wrong\.open\(\) .* at 127\.0\.0\.1:\d+ returned '3'"),
+        (NotImplementedError("Half.open is not written yet"), NotImplementedError, r"Half\.open"),
+    ],
+)
+def test_what_is_wrong_with_open_is_said_as_it_is(
+    server: ServerProcess, wrong: Any, error: type[Exception], says: str
+) -> None:
+    with backend_at(server.port, client=client_whose("open", wrong)) as backend, pytest.raises(error, match=says):
         opened(backend)
 
 
@@ -387,9 +359,8 @@ def test_a_watch_that_fails_in_the_background_ends_the_session(
     server: ServerProcess, wrong: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The service answers everything else, so nothing but the watch can tell; the user hears of it at once."""
-    losses = Losses()
-    with backend_at(server.port, client=client_whose("changes", wrong)) as backend:
-        opened(backend, TTL, losses).watch("", lambda _: None, timeout=T)
+    with session_at(server.port, TTL, client=client_whose("changes", wrong)) as (session, losses):
+        session.watch("", lambda _: None, timeout=T)
         error = losses.next()
     assert isinstance(error.__cause__, BrokenPlugin)
     assert "changes()" in str(error)
@@ -412,9 +383,7 @@ class Falters(HttpClient):
 
 
 def test_nonsense_for_a_moment_is_put_up_with(server: ServerProcess, caplog: pytest.LogCaptureFixture) -> None:
-    losses = Losses()
-    with backend_at(server.port, client=Falters) as backend:
-        session = opened(backend, T, losses)
+    with session_at(server.port, client=Falters) as (session, losses):
         assert [keys_of(session) for _ in range(2)] == [{}, {}]
     assert losses.none
     assert len([each for each in caplog.records if "Falters.list() raised ValueError" in each.getMessage()]) == 1
@@ -443,22 +412,16 @@ def test_who_blocks_the_loop_is_named_with_the_users_time_out(
 
 def test_closing_while_nobody_answers_is_quick_and_final(server: ServerProcess) -> None:
     losses = Losses()
-    with backend_at(server.port) as backend:
+    with backend_at(server.port) as backend, ThreadPoolExecutor() as pool:
         session = opened(backend, T, losses)
         with frozen(server):
-            asking = threading.Thread(target=ask_and_expect_the_end, args=(session,))
-            asking.start()
+            asking = pool.submit(session.list, "", timeout=T)
             backend.close()
-            asking.join(T)
-            assert not asking.is_alive()
+            with pytest.raises(ConnectionLost, match="has been closed"):
+                asking.result(T)
         with pytest.raises(ConnectionLost, match="closed"):
             opened(backend)
     assert losses.none
-
-
-def ask_and_expect_the_end(session: Any) -> None:
-    with pytest.raises(ConnectionLost, match="has been closed"):
-        session.list("", timeout=T)
 
 
 class Ends(HttpClient):
@@ -474,23 +437,24 @@ class Ends(HttpClient):
 
 
 def test_a_client_may_end_the_session_of_a_node_that_is_gone(server: ServerProcess) -> None:
-    """What went wrong is asked again; a client that says nothing of it cannot."""
-    with backend_at(server.port, client=Ends) as backend:
-        session = opened(backend)
+    """What went wrong is asked again."""
+    with session_at(server.port, client=Ends) as (session, _):
+        assert isinstance(session, EndsSessions)
         assert session.end_session("members/gone", timeout=T)
         assert not session.end_session("members/lives", timeout=T)
         assert Ends.asked == ("members/gone", "members/gone", "members/lives")
-    with backend_at(server.port) as backend:
-        session = opened(backend)
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        HttpClient,
+        *(client_whose("end_session", error) for error in (AccessRefused("no right"), NotImplementedError())),
+    ],
+)
+def test_who_cannot_or_may_not_end_another_session_keeps_its_own(server: ServerProcess, client: type) -> None:
+    with session_at(server.port, client=client) as (session, losses):
         assert isinstance(session, EndsSessions)
-        assert not session.end_session("members/gone", timeout=T)
-
-
-@pytest.mark.parametrize("error", [AccessRefused("no right"), EndpointUnreachable("no use"), NotImplementedError()])
-def test_who_may_not_end_another_session_keeps_its_own(server: ServerProcess, error: Exception) -> None:
-    losses = Losses()
-    with backend_at(server.port, client=client_whose("end_session", error)) as backend:
-        session = opened(backend, T, losses)
         assert not session.end_session("members/gone", timeout=T)
         assert session.create("k", b"", timeout=T)[0]
     assert losses.none

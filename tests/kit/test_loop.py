@@ -8,13 +8,14 @@ import sys
 import threading
 
 import pytest
-from kits.kit.kit_parts import T, backend_at, opened
+from kits.kit.kit_parts import T, backend_at
 
 from rdzv_plugins.kit import within
 from rdzv_plugins.kit.loop import NAME, here, hold, let_go
 from rdzv_plugins.kvstore.coordination.reactor import reactor
 from rdzv_plugins.runtime import SYSTEM, Runtime
 from rdzv_plugins.testing import ServerProcess
+from rdzv_plugins.testing.parts import opened
 
 
 def test_a_cancellation_that_comes_when_the_work_is_done_is_not_lost() -> None:

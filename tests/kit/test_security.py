@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kits.kit.kit_parts import T, backend_at, opened, refused
+from kits.kit.kit_parts import T, backend_at, refused
 from kits.wire.tls_kit import Issued, authority
 from rdzv_http.conformance import http_server
 
 from rdzv_plugins.errors import AccessRefused, UsageError
 from rdzv_plugins.kit import Account, Security
 from rdzv_plugins.testing import ServerProcess, free_port
+from rdzv_plugins.testing.parts import opened
 
 
 @pytest.fixture(scope="module")

@@ -78,7 +78,7 @@ def test_what_the_agent_needs_for_etcd_does_not_reach_the_workers(meeting: EtcdM
 def test_tls_and_logins(tmp_path: Path) -> None:
     """Those that are right make a job; each that is wrong is refused by name, with the code of its class."""
     users = Users(prefix="/mine")
-    tls, stranger = Tls(tmp_path / "tls"), Tls(tmp_path / "stranger").cacert
+    tls, stranger = Tls(tmp_path / "tls"), Tls(tmp_path / "stranger", by="theirs").cacert
     files = {name: tmp_path / name for name in ("known", "wrong")}
     files["known"].write_text(f"{users.user}:{users.password}\n")
     files["wrong"].write_text(f"{users.user}:wrong-password\n")

@@ -2,10 +2,12 @@
 
 import json
 import re
+from contextlib import closing
 
 import pytest
 
 from rdzv_plugins.testing import free_port
+from rdzv_plugins.testing.launched import Agents
 
 pytestmark = pytest.mark.timeout(600)  # the first test installs them
 PLAIN = """
@@ -27,8 +29,6 @@ import os, pathlib, sys
 marker = pathlib.Path(os.environ["TOY_OUT"], "marker")
 sys.exit(0 if marker.exists() else marker.write_text("") or 3)
 """
-RDZV_RUN = ("-m", "rdzv_launcher.run.cli")
-TORCHRUN = ("-m", "torch.distributed.run")
 LIMIT_S = 300
 
 
@@ -46,7 +46,7 @@ def script(tmp_path):
 
 @pytest.fixture
 def shared(tmp_path):
-    """The directory that toy nodes share."""
+    """The directory that the nodes share."""
     path = tmp_path / "shared"
     path.mkdir()
     return path
@@ -60,6 +60,18 @@ def out(tmp_path):
     return path
 
 
+@pytest.fixture
+def launched(good, tmp_path):
+    """Launches nodes of a job side by side, each by a program with arguments and variables; all end well."""
+
+    def launch(program, *nodes):
+        with closing(Agents(tmp_path, {"PYTHONPATH": str(good.path), "GLOO_SOCKET_IFNAME": "lo"})) as agents:
+            for agent in [agents.launch(program, arguments, **variables) for arguments, variables in nodes]:
+                assert agent.wait(LIMIT_S) == 0, agent.text
+
+    return launch
+
+
 def facts(out):
     return {int(file.name): json.loads(file.read_text()) for file in out.iterdir()}
 
@@ -68,58 +80,51 @@ def log(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def ended_well(agents):
-    for agent in agents:
-        assert agent.wait(LIMIT_S) == 0, agent.text
-
-
-def test_backend_is_listed_with_all_that_it_declares(toy_env):
-    listed = json.loads(toy_env.run("-m", "rdzv_launcher.tools", "backends", "--json").stdout)
-    (toy,) = [backend for backend in listed["backends"] if backend["name"] == "toy"]
-    assert (toy["distribution"], toy["version"], toy["entry_point"]) == ("rdzv-toy", "2.1", "toy = rdzv_toy")
-    assert (toy["aliases"], toy["capabilities"]) == (["toy-file"], ["elastic"])
-    assert [option["name"] for option in toy["options"]] == ["suffix", "mode"]
+def test_backend_is_listed_with_all_that_it_declares(good):
+    listed = json.loads(good.run("-m", "rdzv_launcher.tools", "backends", "--json").stdout)
+    (found,) = [backend for backend in listed["backends"] if backend["name"] == "file"]
+    assert (found["distribution"], found["version"], found["entry_point"]) == ("rdzv-file", "0.1.0", "file = rdzv_file")
+    assert found["capabilities"] == ["elastic"]
+    assert {"fsync", "mode", "lock_timeout"} < {option["name"] for option in found["options"]}
     assert listed["failed"] == []
 
 
-def test_rdzv_run_launches_it_by_name(start, script, shared, out):
-    options = ["--nnodes=2", f"--rdzv-endpoint={shared}", "--rdzv-id=job", "--rdzv-conf=mode=640", script(GLOO)]
-    variables = {"TOY_OUT": str(out), "GLOO_SOCKET_IFNAME": "lo"}
-    names = "--rdzv_backend=toy", "--rdzv-backend=Toy_File"
-    ended_well([start(*RDZV_RUN, name, *options, **variables) for name in names])
+def test_rdzv_run_launches_it_by_name(launched, script, shared, out):
+    options = ["--nnodes=2", f"--rdzv-endpoint={shared}", "--rdzv-id=job", "--rdzv-conf=mode=660", script(GLOO)]
+    names = "--rdzv_backend=file", "--rdzv-backend=File"
+    launched("rdzv-run", *(([name, *options], {"TOY_OUT": str(out)}) for name in names))
     assert {file.name: file.read_text() for file in out.iterdir()} == {"0": "3 of 2", "1": "3 of 2"}
-    assert {file.name: oct(file.stat().st_mode)[-3:] for file in shared.iterdir()} == {"job.state": "640"}
+    assert {oct(file.stat().st_mode)[-3:] for file in shared.iterdir()} == {"660"}
 
 
-def test_torchrun_launches_it_by_prefixed_name(start, script, shared, out, tmp_path):
-    options = ["--rdzv-backend=rdzv-plugins.toy", f"--rdzv-endpoint={shared}", "--rdzv-id=job", "--nnodes=2"]
-    options += ["--nproc-per-node=2", "--rdzv-conf=suffix=blob", script(PLAIN)]
+def test_torchrun_launches_it_by_prefixed_name(launched, script, shared, out, tmp_path):
+    options = ["--rdzv-backend=rdzv-plugins.file", f"--rdzv-endpoint={shared}", "--rdzv-id=job", "--nnodes=2"]
+    options += ["--nproc-per-node=2", script(PLAIN)]
     logs = [tmp_path / f"log{number}" for number in range(2)]
-    ended_well([start(*TORCHRUN, *options, TOY_OUT=str(out), TOY_LOG=str(each)) for each in logs])
+    launched("torchrun", *((options, {"TOY_OUT": str(out), "TOY_LOG": str(each)}) for each in logs))
     found = {rank: (f["WORLD_SIZE"], f["GROUP_RANK"], f["LOCAL_RANK"]) for rank, f in facts(out).items()}
     assert found == {rank: ("4", str(rank // 2), str(rank % 2)) for rank in range(4)}
-    assert [file.name for file in shared.iterdir()] == ["job.blob"]
+    assert "job.rdzv" in {file.name for file in shared.iterdir()}
     hooks = [[entry["hook"] for entry in log(each)] for each in logs]
     assert hooks == [["before_join", "after_join", "shutdown"]] * 2
 
 
-def test_resolve_hook_fills_in_what_was_not_given_and_another_adds_to_the_environment(start, script, out):
-    endpoint = f"127.0.0.1:{free_port()}"
-    resolve = f"min_nodes=2 max_nodes=2 endpoint={endpoint} node_rank="
-    variables = [{"TOY_OUT": str(out), "TOY_RESOLVE": f"{resolve}{rank}"} for rank in range(2)]
-    ended_well([start(*RDZV_RUN, script(PLAIN), **each) for each in variables])
+def test_resolve_hook_fills_in_what_was_not_given_and_another_adds_to_the_environment(launched, script, out):
+    resolve = f"min_nodes=2 max_nodes=2 endpoint=127.0.0.1:{free_port()} node_rank="
+    nodes = [([script(PLAIN)], {"TOY_OUT": str(out), "TOY_RESOLVE": f"{resolve}{rank}"}) for rank in range(2)]
+    launched("rdzv-run", *nodes)
     assert {rank: fact["GROUP_RANK"] for rank, fact in facts(out).items()} == {0: "0", 1: "1"}
     assert {rank: fact["TOY_ENV"] for rank, fact in facts(out).items()} == {0: "0 of 2", 1: "1 of 2"}
 
 
 @pytest.mark.thorough
-def test_given_flags_win_over_the_resolve_hook_and_a_plugin_that_is_switched_off_has_none(toy_env, script, out):
+def test_given_flags_win_over_the_resolve_hook_and_a_plugin_that_is_switched_off_has_none(good, script, out):
     flags = ["--node-rank=0", "--rdzv-endpoint=127.0.0.1:0", "--rdzv-id=mine", "--rdzv-backend=static", "--nnodes=1"]
     resolve = "node_rank=5 endpoint=10.0.0.1:1 run_id=theirs backend=toy max_nodes=9"
-    result = toy_env.rdzv_run(*flags, script(PLAIN), TOY_OUT=str(out), TOY_RESOLVE=resolve)
+    result = good.rdzv_run(*flags, script(PLAIN), TOY_OUT=str(out), TOY_RESOLVE=resolve)
     assert result.returncode == 0, result.stderr
     assert [(fact["TORCHELASTIC_RUN_ID"], fact["TOY_ENV"]) for fact in facts(out).values()] == [("mine", "0 of 1")]
-    result = toy_env.rdzv_run("--rdzv-no-plugin=rdzv-toy-hooks", script(PLAIN), TOY_OUT=str(out), TOY_VETO="no")
+    result = good.rdzv_run("--rdzv-no-plugin=rdzv-toy-hooks", script(PLAIN), TOY_OUT=str(out), TOY_VETO="no")
     assert result.returncode == 0, result.stderr
     assert facts(out)[0]["TOY_ENV"] is None
 
@@ -130,51 +135,47 @@ VETO = {"TOY_VETO": "GPU 3 has fallen off the bus"}
 @pytest.mark.parametrize(
     ("flags", "variables", "code", "message", "remedy"),
     [
-        (["--rdzv-backend=toy", "--rdzv-endpoint=/no/dir"], {}, 2, "'toy' needs .* '/no/dir'", "--rdzv-endpoint"),
+        (["--rdzv-backend=file", "--rdzv-endpoint=/no/dir"], {}, 2, "'file' needs .* '/no/dir'", "--rdzv-endpoint"),
         ([], {"TOY_RESOLVE": "x"}, 69, "'toy-hooks' of rdzv-toy-hooks 0.7 .* ValueError", "--rdzv-no-plugin toy-hooks"),
         ([], VETO, 77, "GPU 3 has fallen off the bus", "Drain it."),
     ],
     ids=["wrong endpoint", "error in a hook", "veto"],
 )
-def test_what_a_plugin_refuses_ends_the_launch(toy_env, tmp_path, flags, variables, code, message, remedy):
-    result = toy_env.rdzv_run(*flags, "never.py", TOY_LOG=str(tmp_path / "log"), **variables)
+def test_what_a_plugin_refuses_ends_the_launch(good, tmp_path, flags, variables, code, message, remedy):
+    result = good.rdzv_run(*flags, "never.py", TOY_LOG=str(tmp_path / "log"), **variables)
     said = [line for line in result.stderr.splitlines() if "s to import. RDZV_DISABLE_PLUGINS" not in line]  # if busy
     assert (result.returncode, len(said)) == (code, 2), result.stderr
     assert re.match(f"rdzv-run: error: .*{message}", said[0])
     assert remedy in said[1]
     if variables == VETO:
-        assert [entry["hook"] for entry in log(tmp_path / "log")] == ["before_join", "shutdown"]
-        assert log(tmp_path / "log")[-1]["end"] == "lost"
+        assert [(entry["hook"], entry.get("end")) for entry in log(tmp_path / "log")] == [
+            ("before_join", None),
+            ("shutdown", "lost"),
+        ]
 
 
-def test_hooks_are_called_around_every_round_and_once_at_the_end(toy_env, script, out, tmp_path):
-    variables = {"TOY_OUT": str(out), "TOY_LOG": str(tmp_path / "log"), "TOY_RESOLVE": "max_restarts=1"}
-    result = toy_env.rdzv_run("--rdzv-id=job", script(FAILS_ONCE), **variables)
-    assert result.returncode == 0, result.stderr
+@pytest.mark.parametrize(
+    ("restarts", "end"), [(1, "done"), pytest.param(0, "failed", marks=pytest.mark.thorough)], ids=["done", "failed"]
+)
+def test_hooks_are_called_around_every_round_and_once_at_the_end(good, script, out, tmp_path, restarts, end):
+    variables = {"TOY_OUT": str(out), "TOY_LOG": str(tmp_path / "log"), "TOY_RESOLVE": f"max_restarts={restarts}"}
+    result = good.rdzv_run("--rdzv-id=job", script(FAILS_ONCE), **variables)
+    assert result.returncode == (0 if end == "done" else 3), result.stderr
     entries = log(tmp_path / "log")
-    round_ = ["before_join", "after_join"]
-    assert [entry["hook"] for entry in entries] == [*round_, *round_, "shutdown"]
+    assert [entry["hook"] for entry in entries] == [*["before_join", "after_join"] * (1 + restarts), "shutdown"]
     assert (entries[1]["rank"], entries[1]["world_size"]) == (0, 1)
-    assert entries[-1]["end"] == "done"
+    assert entries[-1]["end"] == end
+    assert end == "done" or all(words in entries[-1]["reason"] for words in ("rank 0", "exit code 3"))
 
 
-@pytest.mark.thorough
-def test_shutdown_hook_hears_of_a_failure(toy_env, script, out, tmp_path):
-    result = toy_env.rdzv_run(script(FAILS_ONCE), TOY_OUT=str(out), TOY_LOG=str(tmp_path / "log"))
-    assert result.returncode == 3
-    last = log(tmp_path / "log")[-1]
-    assert (last["hook"], last["end"]) == ("shutdown", "failed")
-    assert all(words in last["reason"] for words in ("rank 0", "exit code 3"))
-
-
-def test_check_asks_the_plugins_and_starts_nothing(toy_env, script, shared, out, tmp_path):
+def test_check_asks_the_plugins_and_starts_nothing(good, script, shared, out, tmp_path):
     variables = VETO | {"TOY_LOG": str(tmp_path / "log"), "TOY_OUT": str(out), "TOY_RESOLVE": "run_id=resolved"}
-    toy = ("--rdzv-backend=toy", f"--rdzv-endpoint={shared}")
-    result = toy_env.rdzv_run("--check", *toy, script(PLAIN), **variables)
+    named = ("--rdzv-backend=file", f"--rdzv-endpoint={shared}")
+    result = good.rdzv_run("--check", *named, script(PLAIN), **variables)
     assert result.returncode == 77, result.stderr
     for line in (
         "ok       arguments: run 'resolved': ",
-        "skipped  endpoint: backend 'toy' ",
+        "skipped  endpoint: backend 'file' ",
         "FAILED   health: .*GPU 3 has fallen off the bus",
     ):
         assert re.search(f"^{line}", result.stdout, re.MULTILINE), result.stdout

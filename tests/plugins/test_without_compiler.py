@@ -8,9 +8,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from kits import ROOT
+from plugins.conftest import Site
 
 pytestmark = pytest.mark.timeout(600)  # the first test builds it
-ROOT = Path(__file__).parents[2]
 
 
 def build_wheel(directory: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -31,19 +32,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.fixture(scope="module")
-def installed(built: tuple[Path, str]) -> Path:
-    """A directory with the package as a machine without a compiler has it."""
+def installed(built: tuple[Path, str]) -> Site:
+    """The package as a machine without a compiler has it."""
     directory, _ = built
     [wheel] = directory.glob("*.whl")
     assert wheel.name.endswith("-py3-none-any.whl")
-    zipfile.ZipFile(wheel).extractall(directory / "site")
-    return directory / "site"
-
-
-def run(installed: Path, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", module, *arguments]
-    environment = os.environ | {"PYTHONPATH": str(installed)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    site = Site(directory)
+    zipfile.ZipFile(wheel).extractall(site.path)
+    return site
 
 
 def test_the_build_says_at_its_end_what_is_missing(built: tuple[Path, str]) -> None:
@@ -53,16 +49,9 @@ def test_the_build_says_at_its_end_what_is_missing(built: tuple[Path, str]) -> N
     assert "RDZV_REQUIRE_NATIVE=1" in end
 
 
-def test_what_cannot_be_used_is_listed_so(installed: Path) -> None:
-    listed = run(installed, "rdzv_launcher.tools", "backends")
-    assert listed.returncode == 0, listed.stderr
-    of = {part.split("  (")[0]: part for part in listed.stdout.split("\n\n")}
-    for name in ("parallel, parallel-epoll", "tiered, tiered-proxy"):
-        assert "    UNUSABLE HERE: the native store is not part of this installation of rdzv-plugins" in of[name]
-        assert "--no-deps" in of[name]
-    for name in ("static", "c10d"):
-        assert "UNUSABLE" not in of[name]
-    data = json.loads(run(installed, "rdzv_launcher.tools", "backends", "--json").stdout)["backends"]
+def test_what_cannot_be_used_is_listed_so(installed: Site) -> None:
+    assert installed.run("-m", "rdzv_launcher.tools", "backends").stdout.count("UNUSABLE HERE: the native store") == 2
+    data = json.loads(installed.run("-m", "rdzv_launcher.tools", "backends", "--json").stdout)["backends"]
     unusable = {each["name"]: each["unusable"] for each in data}
     assert unusable["static"] is unusable["c10d"] is None
     for name in ("parallel", "tiered"):
@@ -83,11 +72,11 @@ ADVICE = ("C++20 compiler", "pip install --force-reinstall --no-deps ", "rdzv ba
         (C10D, 0, ()),
     ],
 )
-def test_the_store_that_is_advised_works(installed: Path, tmp_path: Path, flags, code: int, said) -> None:
+def test_the_store_that_is_advised_works(installed: Site, tmp_path: Path, flags, code: int, said) -> None:
     """And a launch that needs the other one is refused before anything starts."""
     script = tmp_path / "once.py"
     script.write_text(SCRIPT)
-    launched = run(installed, "rdzv_launcher.run.cli", *flags, str(script))
+    launched = installed.rdzv_run(*flags, str(script))
     assert launched.returncode == code, launched.stderr
     assert ("started" in launched.stdout) == (code == 0)
     assert all(words in launched.stderr for words in said), launched.stderr
@@ -96,8 +85,8 @@ def test_the_store_that_is_advised_works(installed: Path, tmp_path: Path, flags,
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("arguments", "code"), [("--version", 0), ("serve --rdzv-endpoint=127.0.0.1:0", 69)])
-def test_the_tools_say_it(installed: Path, arguments: str, code: int) -> None:
-    shown = run(installed, "rdzv_launcher.tools", *arguments.split())
+def test_the_tools_say_it(installed: Site, arguments: str, code: int) -> None:
+    shown = installed.run("-m", "rdzv_launcher.tools", *arguments.split())
     assert shown.returncode == code, shown.stderr
     assert "the native store is not part of this installation" in shown.stdout + shown.stderr
     assert "Traceback" not in shown.stderr

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 from kits.hosts.hosts import Lan, require
 from kits.launcher.harness import new_cluster
+from kits.needed import programs_needed
 from kits.slurm.slurm_jobs import User
 from kits.slurm.slurm_kit import PROGRAMS, Slurm
 
@@ -17,11 +17,7 @@ from kits.slurm.slurm_kit import PROGRAMS, Slurm
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     """One cluster for all tests."""
     require(tmp_path_factory.mktemp("namespaces"))
-    missing = [name for name in PROGRAMS if shutil.which(name) is None]
-    if missing and os.environ.get("CI") == "true":
-        pytest.fail(f"CI has to run the tests with Slurm, and has no {' '.join(missing)}")
-    if missing:
-        pytest.skip(f"no {' '.join(missing)}: apt-get install slurmctld slurmd slurm-client munge util-linux")
+    programs_needed(*PROGRAMS, install="slurmctld slurmd slurm-client munge util-linux")
     folder = Path(tempfile.mkdtemp(prefix="rdzv-slurm-"))  # the path of a socket has to be short
     (folder / "etc").mkdir()
     cluster = Slurm(folder, Lan(folder / "etc"))

@@ -42,15 +42,6 @@ def test_a_requeued_job_starts_again_as_another_run(user: User, why: str) -> Non
     assert job.wait() == ("COMPLETED", 0), job.text
 
 
-def test_scancel_ends_all_of_it(user: User) -> None:
-    step = user.srun("--nodes=3", "rdzv-run", user.script("says.py"), user.stop, 0, SLURM_JOB_NAME="cancelled")
-    step.wait_for(r"(?s)(\{.*){3}")
-    user.slurm.run("scancel", "--name=cancelled")
-    assert step.wait() != 0
-    assert step.text.count("warning: got SIGTERM") == 3
-    user.cluster.wait_gone()  # within KillWait, or Slurm has killed it
-
-
 def test_a_signal_is_a_notice_and_the_example_asks_for_another_start(user: User) -> None:
     """``scancel --signal`` reaches all processes of the steps, those of workers that know nothing of it, too."""
     script = [user.script("saves.py"), user.stop, 0.02]

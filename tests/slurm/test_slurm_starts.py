@@ -42,15 +42,6 @@ def test_the_exit_code_is_that_of_the_script(user: User) -> None:
     assert re.search(r"--preempt-grace=60 .*\(KillWait in \S+=5\)", step.text)
 
 
-def test_of_many_tasks_on_a_node_one_is_the_agent(user: User) -> None:
-    step = user.srun("--nodes=2", "--ntasks-per-node=3", "rdzv-run", user.script("asked.py"), "SLURM_LOCALID")
-    assert step.wait() == 0, step.text
-    assert sorted((each["RANK"], each["LOCAL_RANK"], each["SLURM_LOCALID"]) for each in step.reports()) == [
-        (str(rank), str(rank % 3), "0") for rank in range(6)
-    ]
-    assert step.text.count("nothing to do here: the agent of this node is the task with SLURM_LOCALID=0") == 4
-
-
 def test_a_domain_is_the_switch_of_the_node(user: User) -> None:
     """As Slurm says it: a node that is alone at its own is left out, since that was asked for."""
     worker = [user.script("asked.py"), "SLURMD_NODENAME"]
@@ -63,35 +54,6 @@ def test_a_domain_is_the_switch_of_the_node(user: User) -> None:
     ]
     for leaf, of_it in SWITCHES.items():
         assert step.text.count(f"--rdzv-conf domain={leaf} from SLURM_TOPOLOGY_ADDR (plug-in slurm)") == len(of_it)
-
-
-def test_in_the_script_of_a_job_a_launch_stays_on_its_machine(user: User) -> None:
-    job = user.sbatch(f"rdzv-run {user.script('asked.py')} SLURM_JOB_NUM_NODES", options=["--nodes=3"])
-    assert job.wait() == ("COMPLETED", 0), job.text
-    assert [(each["WORLD_SIZE"], each["SLURM_JOB_NUM_NODES"]) for each in job.reports()] == [("1", "3")]
-
-
-def test_jobs_of_an_array_on_the_same_nodes_do_not_meet(user: User) -> None:
-    """And two steps of a job, at the same time on the same nodes."""
-    worker = f"rdzv-run {user.script('says.py')} {user.stop} 0"
-    array = user.sbatch(
-        f"srun --overlap --nodes=3 --ntasks=3 {worker} &\nsrun --overlap --nodes=3 --ntasks=3 {worker}\nwait",
-        options=["--array=0-1", "--nodes=3"],
-    )
-    jobs = [user.element(array, index) for index in (0, 1)]
-    for job in jobs:
-        job.wait_reports(6)
-    user.end_workers()
-    runs = set()
-    for job in jobs:
-        assert job.wait() == ("COMPLETED", 0), job.text
-        assert sorted((each["RANK"], each["WORLD_SIZE"]) for each in job.reports()) == [
-            (str(rank), "3") for rank in (0, 0, 1, 1, 2, 2)
-        ]
-        number = user.slurm.job(job.number)["JobId"]
-        assert {each["TORCHELASTIC_RUN_ID"] for each in job.reports()} == {f"bench-{number}.{n}-0" for n in (0, 1)}
-        runs.add(number)
-    assert len(runs) == 2
 
 
 def test_components_of_a_heterogeneous_job_are_one_training(user: User) -> None:

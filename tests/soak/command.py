@@ -1,4 +1,4 @@
-"""Putting a soak together from its arguments, and its end: the line of JSON and the exit code."""
+"""The command line of ``make soak``, what it puts together, and its end: the line of JSON and the exit code."""
 
 from __future__ import annotations
 
@@ -8,81 +8,90 @@ import signal
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from itertools import islice
 from pathlib import Path
 
-from kits.hosts.hosts import Lan, why_not
+from kits.etcd.etcd_kit import etcd
+from kits.etcd.etcd_processes import Member
+from kits.hosts.hosts import Host, Lan, why_not
+from kits.wire.tls_kit import Issued
 
-from soak import arguments, service
-from soak.expectations import Promises
-from soak.job import Job, Node
-from soak.schedule import Terms, bursts
+from soak.job import BIN, Job, Node, Server
+from soak.schedule import KINDS, faults
 from soak.soak import Soak
 
-_MEMBERS = ("etcd0", "etcd1", "etcd2")
-_SOME = 20
+_DESCRIPTION = """Runs an elastic job, does things to it at random, and checks what must hold all the same. One line of
+JSON at the end, progress on stderr. Exit code 0: nothing was violated; 1: something was; 130: interrupted."""
 _PORT = 29500
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Raises ``SystemExit`` for what cannot be run."""
+    parser = argparse.ArgumentParser(prog="make soak", description=_DESCRIPTION)
+    add = parser.add_argument
+    add("--backend", choices=("parallel", "tiered", "etcd"), default="parallel")
+    add("--places", type=int, default=0, help="so many of the first nodes are endpoints, and no `rdzv serve`")
+    add("--token", action="store_true", help="nodes and service prove a token of the job")
+    add("--tls", action="store_true", help="nodes and service have certificates, and speak TLS")
+    add("--seed", type=int, default=1, help="the same seed does the same faults (1)")
+    add("--minutes", type=float, default=10, help="no fault happens after that (10)")
+    add("--count", type=int, default=None, help="at most so many faults")
+    add("--nodes", type=int, default=4, help="hosts with an agent; the job's maximum (4)")
+    add("--min-nodes", type=int, default=2, help="the job's minimum (2)")
+    add("--ttl", type=float, default=5, help="seconds (5)")
+    add("--conf", default="", help="more of --rdzv-conf, for example worker_ports=29501-29510")
+    add("--faults", default="", help=f"only these kinds, of {', '.join(KINDS)}")
+    add("--slack", type=float, default=1.5, help="times to come back are this many times as long as need be (1.5)")
+    add("--out", default="", help="the folder for all that is kept (a new one in the temporary directory)")
+    args = parser.parse_args(argv)
+    if args.backend == "etcd" and (args.places or args.token or args.tls):
+        parser.error("--places, --token and --tls are for what a node or `rdzv serve` serves")
+    if args.places == 1 or args.places > args.nodes:
+        parser.error("--places is from 2 to --nodes")
+    if args.places:  # a round goes on with more than half of the last one's nodes
+        args.min_nodes = max(args.min_nodes, args.nodes // 2 + 1)
+    if not 1 <= args.min_nodes < args.nodes:
+        parser.error("--min-nodes is from 1 on, and some nodes may be lost")
+    args.kinds = args.faults.split(",") if args.faults else list(KINDS)
+    if wrong := [kind for kind in args.kinds if kind not in KINDS]:
+        parser.error(f"there is no fault {wrong[0]!r}: it is one of {', '.join(KINDS)}")
+    if args.places:
+        args.kinds = [kind for kind in args.kinds if not kind.endswith("_service")]
+    return args
 
 
 def main(argv: Sequence[str]) -> int:
     """The whole command; returns its exit code."""
-    args = arguments.parse(argv)
-    nodes = [f"node{number}" for number in range(args.nodes)]
-    serving = nodes[0] if args.serving_node else ""
-    members = _MEMBERS if args.backend == "etcd" else ()
-    terms = Terms(
-        nodes=nodes,
-        # with several endpoints a round goes on with more than half of the last one's nodes
-        min_nodes=max(args.min_nodes, args.nodes // 2 + 1) if args.places else args.min_nodes,
-        ttl=args.ttl,
-        reach=args.reach_timeout,
-        outage=args.outage,
-        kinds=args.kinds,
-        slow_starts=args.slow_starts,
-        members=members,
-        serving=serving,
-    )
-    plan = bursts(args.seed, terms)
-    if args.show:
-        for burst in islice(plan, args.bursts or _SOME):
-            print(f"{burst.number}: after {burst.pause} s: {burst}")
-        return 0
+    args = parse(argv)
     directory = Path(args.out or tempfile.mkdtemp(prefix="rdzv-soak-"))
-    directory.mkdir(parents=True, exist_ok=True)
     for name in ("etc", "probe"):
-        (directory / name).mkdir()
+        (directory / name).mkdir(parents=True)
     if reason := why_not(directory / "probe"):
         sys.exit(f"make soak: this machine cannot have hosts: {reason}")
-    lan = Lan(directory / "etc")
     began = time.monotonic()
-    try:
-        soak = _soak(args, directory, lan, nodes)
+    with ExitStack() as ends:
+        lan = ends.enter_context(closing(Lan(directory / "etc")))
+        hosts = lan.add(*(f"node{number}" for number in range(args.nodes)))
+        secrets, parts = _service(args, lan, hosts, directory, ends)
+        endpoint = ",".join(str(part.endpoint) for part in parts.values())
+        endpoint = endpoint or ",".join(f"{host.address}:{_PORT}" for host in hosts[: args.places])
+        job = Job(directory, [Node(host) for host in hosts], _command(args, endpoint, secrets, directory))
+        soak = Soak(directory, lan, job, parts, ttl=args.ttl, slack=args.slack, min_nodes=args.min_nodes)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: setattr(soak, "interrupted", True))
-        limited = islice(plan, args.bursts) if args.bursts else plan
+        plan = islice(faults(args.seed, args.ttl, args.kinds, [*job.nodes], [*parts]), args.count)
         with closing(soak):
-            soak.run(limited, nodes, began + 60 * args.minutes)
-            found = len(soak.tally.violations)
-            soak.note(f"{found} violation(s); everything is in {directory}")
-    finally:
-        lan.close()
-    line = soak.tally.line(
-        backend=args.backend,
-        served_by=_served_by(args),
-        token=args.token,
-        tls=args.tls,
-        seed=args.seed,
+            soak.run(plan, began + 60 * args.minutes)
+            found = len(soak.diary.violations)
+            soak.diary.note(f"{found} violation(s); everything is in {directory}")
+    told = ("backend", "places", "token", "tls", "seed", "nodes", "min_nodes", "ttl", "conf")
+    line = soak.diary.line(
+        **{name: getattr(args, name) for name in told},
         minutes=round((time.monotonic() - began) / 60, 1),
-        nnodes=f"{args.min_nodes}:{args.nodes}",
-        ttl=args.ttl,
-        torch=args.torch,
-        conf=args.conf,
         folder=str(directory),
-        rounds=soak.checker.worked,
-        steps=soak.checker.steps,
-        ended_by_nodes_cut_off=len(soak.checker.excused),
         interrupted=soak.interrupted,
     )
     text = json.dumps(line)
@@ -91,45 +100,40 @@ def main(argv: Sequence[str]) -> int:
     return 1 if found else 130 if soak.interrupted else 0
 
 
-def _served_by(args: argparse.Namespace) -> str:
+def _service(
+    args: argparse.Namespace, lan: Lan, hosts: Sequence[Host], directory: Path, ends: ExitStack
+) -> tuple[list[str], dict[str, Server | Member]]:
+    """The token and the certificates of all, as ``--rdzv-conf`` names them; and what is apart from the nodes."""
     if args.backend == "etcd":
-        return "etcd"
-    if args.places:
-        return f"one of {args.places} nodes"
-    return "the first node" if args.serving_node else "rdzv serve"
+        cluster = ends.enter_context(etcd(directory, hosts=lan.add("etcd0", "etcd1", "etcd2")))
+        return [], {member.name: member for member in cluster.members}
+    apart = [] if args.places else lan.add("server")
+    secrets = []
+    if args.token:
+        file = directory / "token"
+        file.touch(0o600)
+        file.write_text(f"{uuid.uuid4().hex}\n")
+        secrets.append(f"token_file={file}")
+    if args.tls:
+        names = [name for host in (*hosts, *apart) for name in (host.name, host.address)]
+        secrets.append(Issued(directory / "tls", hosts=("127.0.0.1", "localhost", *names)).conf)
+    servers: dict[str, Server | Member] = {host.name: Server(host, directory, secrets) for host in apart}
+    for server in servers.values():
+        ends.callback(server.kill)
+    return secrets, servers
 
 
-def _soak(args: argparse.Namespace, directory: Path, lan: Lan, nodes: Sequence[str]) -> Soak:
-    hosts = lan.add(*nodes)
-    job = Job(directory, [Node(host) for host in hosts], torch=args.torch)
-    apart = lan.add("server") if args.backend != "etcd" and not (args.serving_node or args.places) else []
-    secrets = service.secrets([*hosts, *apart], directory, token=args.token, tls=args.tls)
-    if args.backend == "etcd":
-        where = service.Etcd(lan.add(*_MEMBERS), directory)
-    elif apart:
-        where = service.Serve(apart[0], directory, secrets)
-    else:
-        places = hosts[: args.places or 1]
-        where = service.Service(",".join(f"{host.address}:{_PORT}" for host in places))
-    conf = [*secrets, f"ttl={args.ttl:g}", f"reach_timeout={args.reach_timeout:g}", "last_call_timeout=5"]
+def _command(args: argparse.Namespace, endpoint: str, secrets: Sequence[str], directory: Path) -> list[str]:
     # without a delay that grows with each fault: how soon a job is back is what is looked at
-    conf += ["restart_delay=0", *args.conf.split(",")]
-    job.command = [
-        "rdzv-run",
+    conf = [*secrets, f"ttl={args.ttl:g}", "reach_timeout=15", "last_call_timeout=5", "restart_delay=0", args.conf]
+    return [
+        str(BIN / "rdzv-run"),
         f"--nnodes={args.min_nodes}:{args.nodes}",
-        f"--nproc-per-node={args.nproc}",
+        "--nproc-per-node=1",
         f"--rdzv-backend={args.backend}",
-        f"--rdzv-endpoint={where.endpoint}",
+        f"--rdzv-endpoint={endpoint}",
         f"--rdzv-conf={','.join(filter(None, conf))}",
         "--max-restarts=1000000",
+        "--rdzv-id=soak",
+        f"--timeline={directory}/timeline",
     ]
-    serving = nodes[0] if args.serving_node else ""
-    promises = Promises(
-        ttl=args.ttl,
-        reach_timeout=args.reach_timeout,
-        outage=args.outage,
-        slack=args.slack,
-        torch=args.torch,
-        serving=serving,
-    )
-    return Soak(directory, lan, job, where, promises, args.min_nodes)

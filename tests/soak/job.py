@@ -1,68 +1,78 @@
-"""The job under test: an agent on each host, and what can be seen of it from outside."""
+"""The job under test: an agent on each host, and what can be seen of it from outside; and the server it meets at."""
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from kits.eventually import eventually
 from kits.hosts.hosts import Host
 
+from rdzv_plugins.testing.launched import Agent, cold
 from rdzv_plugins.testing.processes import MARK, clean_environment, kill, marked, send
-from soak import transcripts
 
-_BIN = Path(sys.executable).parent
-_WORKERS = Path(__file__).parent / "workers"
+BIN = Path(sys.executable).parent
+_PORT = 29400
+_END_S = 60.0
+_SCRIPT = Path(__file__).parent / "worker.py"
+_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
+"""In front of a command: it ends when this process does."""
 
 
-@dataclass
-class AgentProcess:
-    """One agent, from its start to its end."""
+class AgentProcess(Agent):
+    """One agent, from its start to its end. It and all that it starts carry ``token`` in their environment."""
 
-    node: str
-    process: subprocess.Popen[bytes]
-    token: str
-    """It and all that it starts carry this in their environment."""
-    transcript: Path
-    started: float
-    sent: list[signal.Signals] = field(default_factory=list)
-    """Those that end it."""
-    heard: bool = False
-    """It was seen to have said something."""
-    ended: float | None = None
-    code: int | None = None
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
+    def __init__(self, node: str, process: subprocess.Popen[bytes], output: Path, token: str) -> None:
+        super().__init__(process, output)
+        self.node, self.token = node, token
+        self.started = time.monotonic()
+        self.sent: list[signal.Signals] = []
+        """Those that end it."""
+        self.heard = False
+        """It was seen to have said something: its signals are handled."""
+        self.code: int | None = None
 
     def send(self, number: signal.Signals) -> None:
         """Nothing happens if it has ended."""
-        if self.ended is not None:
-            return
-        if number in (signal.SIGKILL, signal.SIGTERM):
-            self.sent.append(number)
-        send(self.pid, number)
+        if self.code is None:
+            if number in (signal.SIGKILL, signal.SIGTERM):
+                self.sent.append(number)
+            send(self.pid, number)
 
-    def poll(self) -> bool:
+    def look(self) -> bool:
         """Whether it has ended since the last call."""
-        if self.ended is not None or self.process.poll() is None:
+        self.heard = self.heard or self.output.stat().st_size > 0
+        if self.code is not None:
             return False
-        self.ended, self.code = time.monotonic(), self.process.returncode
-        return True
-
-    def spoke(self) -> bool:
-        """It has said something: its signals are handled."""
-        return self.transcript.exists() and self.transcript.stat().st_size > 0
+        self.code = self.process.poll()
+        return self.code is not None
 
     def processes(self) -> dict[int, str]:
         """What lives of it and of all that it has started: pid to command."""
         return marked(self.token)
+
+    def workers(self) -> list[int]:
+        """The processes that run the script now, and not the agent, whose command names it too."""
+        running = {pid: command.split() for pid, command in self.processes().items() if pid != self.pid}
+        return sorted(
+            pid
+            for pid, words in running.items()
+            if str(_SCRIPT) in words and not any(word.endswith("/rdzv-run") for word in words)
+        )
+
+    def said(self) -> list[str]:
+        """Its last lines, and the last of those that name something bad."""
+        lines = self.text.splitlines()[-200:]
+        return [*[line for line in lines if re.search(r"error|lost|Traceback", line)][-6:], "...", *lines[-4:]]
 
 
 @dataclass
@@ -71,10 +81,8 @@ class Node:
 
     host: Host
     agent: AgentProcess | None = None
-    impaired: int = 0
-    """Faults that keep it from taking part."""
-    uncertain: bool = False
-    """Whether it can take part depends on where the others meet."""
+    impaired: bool = False
+    """A fault keeps it from taking part."""
     starts: int = 0
 
     @property
@@ -84,30 +92,20 @@ class Node:
     @property
     def up(self) -> bool:
         """Its agent lives."""
-        return self.agent is not None and self.agent.ended is None
-
-    @property
-    def takes_part(self) -> bool:
-        return self.up and not self.impaired and not self.uncertain
+        return self.agent is not None and self.agent.code is None
 
 
 class Job:
-    """Starts agents on nodes. For one thread."""
+    """Starts agents on nodes. ``command`` is that of rdzv-run, without the script. For one thread."""
 
-    def __init__(self, directory: Path, nodes: Sequence[Node], *, torch: bool) -> None:
+    def __init__(self, directory: Path, nodes: Sequence[Node], command: Sequence[str]) -> None:
         self.directory = directory
         self.nodes = {node.name: node for node in nodes}
         self.agents: list[AgentProcess] = []
-        self.command: list[str] = []
-        """Of rdzv-run, without the run id and the script."""
-        self.number = 0
-        self.script = _WORKERS / ("gloo_steps.py" if torch else "steps.py")
-        for name in ("agents", "records", "start", "tmp"):
+        self._command = command
+        self._read: dict[Path, int] = {}
+        for name in ("agents", "records", "tmp"):
             (directory / name).mkdir()
-
-    @property
-    def run_id(self) -> str:
-        return f"soak-{self.number}"
 
     def start(self, node: Node) -> AgentProcess:
         """A new agent there, as a scheduler does it."""
@@ -116,43 +114,30 @@ class Job:
         token = uuid.uuid4().hex
         folder = self.directory / "tmp" / node.name
         folder.mkdir(exist_ok=True)
-        env = clean_environment() | {
-            MARK: token,
-            "SOAK_AGENT": token,
-            "SOAK_DIR": str(self.directory),
-            "SOAK_NODE": node.name,
-            "TMPDIR": str(folder),
-            "GLOO_SOCKET_IFNAME": "eth0",
-        }
-        transcript = self.directory / "agents" / f"{node.name}-{node.starts}.log"
-        command = [*node.host.enter(self.directory), str(_BIN / self.command[0]), *self.command[1:]]
-        command += [f"--rdzv-id={self.run_id}", str(self.script)]
-        process = transcripts.start(command, transcript, env, self.directory)
-        node.agent = AgentProcess(node.name, process, token, transcript, time.monotonic())
+        env = {"SOAK_AGENT": token, "SOAK_DIR": str(self.directory), "SOAK_NODE": node.name, "TMPDIR": str(folder)}
+        output = self.directory / "agents" / f"{node.name}-{node.starts}.log"
+        command = [*_WITH_US, *node.host.enter(self.directory), *self._command, str(_SCRIPT)]
+        process = cold(command, output, clean_environment() | {MARK: token} | env)
+        node.agent = AgentProcess(node.name, process, output, token)
         self.agents.append(node.agent)
         return node.agent
 
-    def workers(self, node: Node) -> list[int]:
-        """The processes that run the script there now, in order of their pids."""
-        if node.agent is None:
-            return []
-        named = [pid for pid, command in node.agent.processes().items() if self._runs_script(command)]
-        return sorted(pid for pid in named if pid != node.agent.pid)
-
-    def workers_start_in(self, node: str, seconds: float) -> None:
-        """From now on, on that node."""
-        path = self.directory / "start" / node
-        if seconds:
-            path.write_text(str(seconds))
-        else:
-            path.unlink(missing_ok=True)
+    def new_records(self) -> Iterator[dict[str, Any]]:
+        """What workers have written since the last call."""
+        for path in sorted((self.directory / "records").glob("*.jsonl")):
+            offset = self._read.get(path, 0)
+            with path.open("rb") as file:
+                file.seek(offset)
+                data = file.read()
+            whole = data[: data.rfind(b"\n") + 1]
+            self._read[path] = offset + len(whole)
+            yield from map(json.loads, whole.splitlines())
 
     def kill_all(self) -> None:
         """Nothing of any agent is left."""
         deadline = time.monotonic() + 30
         for agent in self.agents:
-            if agent.ended is None:
-                agent.sent.append(signal.SIGKILL)
+            agent.send(signal.SIGKILL)
         while left := [pid for agent in self.agents for pid in agent.processes()]:
             for pid in left:
                 kill(pid)
@@ -161,25 +146,50 @@ class Job:
             time.sleep(0.05)
         for agent in self.agents:
             agent.process.wait(30)
-            agent.poll()
-        self.agents.clear()
-        for node in self.nodes.values():
-            node.agent = None
 
-    def _runs_script(self, command: str) -> bool:
-        """A worker, and not the agent, whose command names the script too."""
-        words = command.split()
-        return str(self.script) in words and not any(word.endswith("/rdzv-run") for word in words)
+    def left_files(self, node: str) -> list[str]:
+        """What is left of ours in a node's directory of temporary files.
 
+        But for logs, which are the user's: an agent stores there where workers are that do not end.
+        """
 
-def temporary_files(directory: Path) -> list[str]:
-    """What is left of ours in a node's directory for such; torch leaves a ``torchelastic_`` of each agent.
+        def has_logs_alone(directory: Path) -> bool:
+            files = [path for path in directory.rglob("*") if not path.is_dir()]
+            return bool(files) and all(path.suffix == ".log" for path in files)
 
-    But for logs, which are the user's: an agent stores there where workers are that do not end.
-    """
-    return sorted(path.name for path in directory.glob("rdzv*") if not (path.is_dir() and _has_logs_alone(path)))
+        found = (self.directory / "tmp" / node).glob("rdzv*")
+        return sorted(path.name for path in found if not (path.is_dir() and has_logs_alone(path)))
 
 
-def _has_logs_alone(directory: Path) -> bool:
-    files = [path for path in directory.rglob("*") if not path.is_dir()]
-    return bool(files) and all(path.suffix == ".log" for path in files)
+class Server:
+    """One ``rdzv serve``."""
+
+    def __init__(self, host: Host, directory: Path, conf: Sequence[str]) -> None:
+        self._host, self._directory, self._starts = host, directory, 0
+        self.endpoint = f"{host.address}:{_PORT}"
+        self._command = [*_WITH_US, *host.enter(directory), str(BIN / "rdzv"), "serve"]
+        self._command += [f"--rdzv-endpoint={self.endpoint}", f"--rdzv-conf={','.join(conf)}"]
+        self.restart()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def restart(self) -> None:
+        self._starts += 1
+        self._process = cold(self._command, self._directory / f"server-{self._starts}.log", clean_environment())
+        eventually(lambda: self._host.listens(_PORT) or not self.alive, lambda: "rdzv serve does not listen")
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(_END_S)
+
+    def stop(self) -> None:
+        send(self.pid, signal.SIGSTOP)
+
+    def cont(self) -> None:
+        send(self.pid, signal.SIGCONT)

@@ -2,312 +2,315 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from kits.etcd.etcd_processes import Member
 from kits.hosts.hosts import Lan
 
+from rdzv_plugins.testing.processes import send
 from soak.checker import Checker
-from soak.diary import Diary, Tally
-from soak.ends import Ends, Leftovers
-from soak.expectations import END_S, FIRST_WORD_S, GIVE_UP_S, LEFT_BEHIND_S, Promises
-from soak.injector import Condition, Injector
-from soak.job import Job, Node, temporary_files
-from soak.schedule import Burst, Fault
-from soak.service import Service
-from soak.transcripts import Records, said
+from soak.diary import Diary
+from soak.job import AgentProcess, Job, Node, Server
+from soak.leaks import LEFT_BEHIND_S, Growth, Leftovers
+from soak.schedule import Fault
 
 _TICK_S = 0.05
 _TO_END_S = 60.0
 """An agent that got SIGTERM: torch gives its workers 30 s, farewells take a few."""
 _LOAD = 3.0
 """Limits grow with the load of the machine, so many times at most: another one would hide what is to be found."""
+_WORKER_S = 5.0
+"""A worker to be killed or stopped is waited for so long: the node may be between two rounds."""
+_FIRST_WORD_S = 300.0
+"""An agent has said something: what it takes to start, on a machine with much else to do, is not the point."""
+_END_S = 40.0
+"""Within this time all agents have ended once their workers are done."""
+
+_ROUND_S = 16.0
+"""Workers that have failed end once they have saved, 6 s; nodes join, dial the store, exchange ranks, workers start."""
+_REACH_S = 15.0
+"""A node was lost while others were to reach its store."""
+_AGAIN_S = 30.0
+"""A node that could not reach the store, or was lost again and again, is let in after pauses that grow."""
 
 
-class GivenUp(Exception):
-    """The job has ended, or does not come back: what is under way is to be undone."""
+class Over(Exception):
+    """The job has ended, or does not come back: so does the soak, and what is under way is to be undone."""
 
 
 class Soak:
-    """Does bursts of faults, and watches what they do to the job. ``directory`` keeps all that was seen."""
+    """Does faults, one after the other, and watches what they do to the job. ``directory`` keeps all that was seen.
+
+    ``parts`` are those of the service that are apart from the nodes, by name. Limits are ``slack`` times as long as on
+    a machine that has nothing else to do.
+    """
 
     def __init__(
-        self, directory: Path, lan: Lan, job: Job, service: Service, promises: Promises, min_nodes: int
+        self,
+        directory: Path,
+        lan: Lan,
+        job: Job,
+        parts: Mapping[str, Server | Member],
+        *,
+        ttl: float,
+        slack: float,
+        min_nodes: int,
     ) -> None:
-        self.lan, self.job, self.service = lan, job, service
-        self.directory, self.promises, self.min_nodes = directory, promises, min_nodes
+        self._lan, self._job, self._parts = lan, job, parts
+        self._directory, self._ttl, self._slack, self._min_nodes = directory, ttl, slack, min_nodes
         self.diary = Diary(directory)
-        self.tally = Tally(self.diary.violations)
-        self.checker = Checker(heard_s=promises.ttl * promises.slack)
         self.interrupted = False
-        self._records = Records(directory / "records")
-        self._leftovers = Leftovers(job, self.diary)
-        self._ends = Ends(promises, self.diary, self.tally)
+        self._leftovers, self._growth = Leftovers(self.diary), Growth(self.diary)
+        self._checker = Checker(heard_s=ttl * slack)
         self._seen = 0  # of the checker's violations
-        self._done: list[Fault] = []  # those of the burst that have begun
         self._since = 0.0  # nothing was done to the job after that
-        self._abandoned = False
+        self._away: set[str] = set()  # parts of the service to which something is done
+        self._told = False  # the workers were told to end
 
     def close(self) -> None:
-        """Nothing of the job is left, nor of its service."""
-        self.job.kill_all()
-        self.service.close()
+        """Nothing of the job is left."""
+        self._job.kill_all()
         self.diary.close()
-
-    def note(self, text: str) -> None:
-        self.diary.note(text)
 
     # the job
 
-    def begin(self) -> None:
-        """A new job on all nodes that are to be there, and its first round."""
-        nodes = [node for node in self.job.nodes.values() if node.name in self._present]
-        self.job.number += 1
-        self.checker.new_job(time.monotonic())
-        self._since = time.monotonic()
-        for node in nodes:
-            node.impaired, node.uncertain = 0, False
-            self.start(node)
-        self.note(f"job {self.job.run_id} starts on {', '.join(sorted(self._present))}")
-        self.diary.event("job", run=self.job.run_id, nodes=sorted(self._present))
-        while not self._is_back() and not self.interrupted:
-            self.tick()
-            self._give_up_if_ended()
-            limit = self.promises.start_limit() * self._load()
-            if self._too_long(limit):
-                text = f"job {self.job.run_id} does not work {limit:.0f} s after its start"
-                self.diary.accuse("not_started", text, **self._state())
-                raise GivenUp
-
-    def start(self, node: Node) -> None:
-        if self._abandoned or node.up:
-            return
-        agent = self.job.start(node)
-        self._since = time.monotonic()
-        self.diary.event("agent", node=node.name, pid=agent.pid, log=agent.transcript.name)
-
-    def run(self, bursts: Iterable[Burst], present: Iterable[str], until: float) -> None:
+    def run(self, faults: Iterable[Fault], until: float) -> None:
         """Until the clock says ``until``; then the job is let end."""
-        self._present = set(present)
-        up = False
-        for burst in bursts:
-            if time.monotonic() >= until or self.interrupted:
-                break
-            try:
-                if not up:
-                    self.begin()
-                    up = True
-                self._do(burst)
-            except GivenUp:
-                self._clear_away()
-                up = False
-        if up and not self.interrupted:
-            try:
-                self._let_end()
-                self.tally.jobs["done"] += 1
-            except GivenUp:
-                pass
-        self._clear_away()
-
-    def _do(self, burst: Burst) -> None:
-        self.diary.burst, self._done = burst, []
-        self._wait(lambda: False, burst.pause)
-        for fault in burst.faults:
-            if fault.kind == "leave":
-                self._present.discard(fault.target)
-            elif fault.kind == "arrive":
-                self._present.add(fault.target)
-        for node, seconds in burst.start_s.items():
-            self.job.workers_start_in(node, seconds)
-        self.note(f"burst {burst.number}: {burst}")
-        self.tally.bursts += 1
-        begun = self._since = time.monotonic()
-        injector = Injector(self)
-        running = [self._timed(injector, fault, begun) for fault in burst.faults]
         try:
-            self._drive(running)
-            self._since = max(self._since, time.monotonic())
-            self._wait_back(burst)
-        finally:
-            for each in running:
-                each.close()
-            self._done = []
+            for node in self._job.nodes.values():
+                self._start(node)
+            self._wait_back()
+            for fault in faults:
+                if time.monotonic() >= until or self.interrupted:
+                    break
+                self._do(fault)
+            if self.diary.fault and self.diary.fault.hurries:
+                self._wait_back()
+            if not self.interrupted:
+                self._let_end()
+        except Over:
+            self.diary.note("the job is over")
+        self._job.kill_all()
+        self._feed()
+        self.diary.counts["rounds"] = self._checker.worked
+        self.diary.counts["steps"] = self._checker.steps
+        self.diary.counts["ended by nodes cut off"] = len(self._checker.excused)
 
-    def _timed(self, injector: Injector, fault: Fault, begun: float) -> Iterator[Condition]:
-        yield lambda: time.monotonic() >= begun + fault.after
-        self.tally.faults[fault.kind] += 1
-        self._done.append(fault)
+    def _start(self, node: Node) -> None:
+        agent = self._job.start(node)
+        self._since = time.monotonic()
+        self.diary.event("agent", node=node.name, pid=agent.pid, log=agent.output.name)
+
+    def _do(self, fault: Fault) -> None:
+        self._wait(lambda: False, fault.pause)
+        self.diary.fault = fault
+        self.diary.note(f"fault {sum(self.diary.faults.values()) + 1}: {fault}")
+        self.diary.faults[fault.kind] += 1
         self.diary.event("fault", **{key: value for key, value in asdict(fault).items() if value})
-        yield from injector.do(fault)
+        begun = self._since = time.monotonic()
+        with getattr(self, "_service" if fault.kind.endswith("_service") else f"_{fault.kind}")(fault.target):
+            if fault.waits:
+                self._wait(lambda: self._others_went_on(fault, begun), math.inf)
+            self._wait(lambda: False, fault.lasts)
         self._since = time.monotonic()
         self.diary.event("over", kind=fault.kind, target=fault.target)
+        if not fault.hurries:
+            self._wait_back()
 
-    def _drive(self, running: list[Iterator[Condition]]) -> None:
-        """All of them to their ends, side by side."""
-        waiting: list[tuple[Iterator[Condition], Condition]] = [(each, lambda: True) for each in running]
-        while waiting:
-            later = []
-            for each, condition in waiting:
-                after: Condition | None = condition
-                while after is not None and (after() or self.interrupted):
-                    after = next(each, None)
-                if after is not None:
-                    later.append((each, after))
-            waiting = later
-            self.tick()
-            self._give_up_if_ended()
-
-    def _wait_back(self, burst: Burst) -> None:
-        """Until all nodes that can take part work together; says so if that takes too long."""
-        limit = self._limit(burst)
-        while not self._is_back():
-            self.tick()
-            self._give_up_if_ended()
+    def _wait_back(self) -> None:
+        """Until all nodes work together; says so if that takes too long."""
+        name = self.diary.fault.name if self.diary.fault else "start"
+        while not self._is_back(self._since):
+            self._tick()
             if self.interrupted:
                 return
-            if self._ends.ill and not self._has_minimum():
-                self._job_has_ended()
-            limit = self._limit(burst)
-            if self._too_long(limit):
-                self._too_late(burst.kind, limit)
-                break
-        world = self.checker.newest
-        assert world
+            if self._too_long():
+                text = f"the job is not back {time.monotonic() - self._since:.0f} s after {name}"
+                self.diary.accuse("not_back", text, allowed=self._limit(), **self._state())
+                raise Over
         took = time.monotonic() - self._since
-        self.tally.recovered(burst.kind, took, limit)
-        missing = bool(self._ends.ill)
-        self._ends.accuse_nodes()
-        self._leftovers.works(world)
-        for name in sorted(self._present):
-            self.start(self.job.nodes[name])
-        if missing:
-            self._wait(self._is_back, limit)
-        self.note(f"back after {took:.1f} s with {world.size} worker(s)")
+        self.diary.recovered(name, took)
+        round_ = self._checker.newest
+        assert round_
+        for agent in self._agents():
+            for pid in agent.processes().keys() - {record["pid"] for record in round_.members.values()}:
+                self._growth.look(agent.node, pid)
+        if isinstance(server := self._parts.get("server"), Server):
+            self._growth.look("rdzv serve", server.pid)
+        self.diary.note(f"back after {took:.1f} s in round {round_.number} with {round_.size} worker(s)")
 
-    def _too_late(self, kind: str, limit: float) -> None:
-        """It is not back: watch for a while whether it ever comes."""
-        state = self._state()
-        waited = time.monotonic() - self._since
-        came = self._wait(self._is_back, GIVE_UP_S)
-        took = time.monotonic() - self._since
-        self.tally.late[kind] += 1
-        what = f"came back after {took:.1f} s" if came else f"was not back after {took:.0f} s"
-        self.diary.accuse(
-            "not_back", f"the job {what}; {limit:.1f} s are allowed", kind_of_fault=kind, then=state, waited=waited
-        )
-        if not came:
-            self.tally.jobs["not back"] += 1
-            raise GivenUp
-
-    def _too_long(self, limit: float) -> bool:
+    def _too_long(self) -> bool:
         """Since the last thing that was done to the job, or the first word of the last agent that was started."""
         now = time.monotonic()
-        silent = [node.agent.started for node in self.job.nodes.values() if node.agent and not node.agent.heard]
-        return now > min(silent) + FIRST_WORD_S if silent else now > self._since + limit
-
-    def _limit(self, burst: Burst) -> float:
-        return self.promises.limit(burst) * self._load()
-
-    @staticmethod
-    def _load() -> float:
-        """How much longer things take, since others use the processors as well."""
-        return min(_LOAD, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
+        silent = [agent.started for agent in self._agents() if not agent.heard]
+        return now > min(silent) + _FIRST_WORD_S if silent else now > self._since + self._limit()
 
     def _let_end(self) -> None:
         """The workers are told to end: so does the job, everywhere, with exit code 0."""
-        self.diary.burst, self._done = None, []
-        self._wait(lambda: False, 1.0)
-        agents = [node.agent for node in self.job.nodes.values() if node.up and node.agent]
-        self._ends.told |= {agent.token for agent in agents}
-        (self.directory / "stop").touch()
-        limit = END_S * self.promises.slack * self._load()
-        if not self._wait(lambda: all(agent.ended is not None for agent in agents), limit):
-            still = [agent.node for agent in agents if agent.ended is None]
-            self.diary.accuse(
-                "not_ended", f"the workers were done {limit:.0f} s ago; still there: {still}", **self._state()
-            )
-        self._wait(lambda: not self._leftovers.pending, 5 * LEFT_BEHIND_S)
-        if all(agent.ended is not None for agent in agents):
-            for node in {agent.node for agent in agents}:
-                if left := temporary_files(self.directory / "tmp" / node):
-                    self.diary.accuse(
-                        "left_files", f"{node}: {len(left)} files are left for ever: {left[:5]}", node=node
-                    )
+        self._told = True
+        agents = self._agents()
+        (self._directory / "stop").touch()
+        limit = self._allowed(_END_S)
+        if not self._wait(lambda: not self._agents(), limit):
+            still = [agent.node for agent in self._agents()]
+            text = f"the workers were done {limit:.0f} s ago; still there: {still}"
+            self.diary.accuse("not_ended", text, **self._state())
+            return
+        self._wait(lambda: not self._leftovers.due, 5 * LEFT_BEHIND_S)
+        for agent in agents:
+            if left := self._job.left_files(agent.node):
+                text = f"{agent.node}: {len(left)} files are left for ever: {left[:5]}"
+                self.diary.accuse("left_files", text, node=agent.node)
 
-    def _clear_away(self) -> None:
-        """Nothing of the job is left, and no fault either."""
-        self._abandoned = True
-        self.job.kill_all()
-        self._leftovers.forget()
-        self._ends.forget()
-        self._feed()
-        self._abandoned = False
+    # faults: each is done, and undone at the end of its context, also if it is given up
 
-    # for the injector
+    @contextmanager
+    def _kill_agent(self, target: str, number: signal.Signals = signal.SIGKILL) -> Iterator[None]:
+        node = self._job.nodes[target]
+        if node.agent is not None:
+            node.agent.send(number)
+        self._wait(lambda: self._has_ended(node), math.inf)
+        yield
+        if not node.up:  # nor was this interrupted
+            self._start(node)
 
-    def others_went_on(self, fault: Fault, since: float) -> bool:
+    def _term_agent(self, target: str) -> AbstractContextManager[None]:
+        return self._kill_agent(target, signal.SIGTERM)
+
+    @contextmanager
+    def _stop_agent(self, target: str) -> Iterator[None]:
+        node = self._job.nodes[target]
+        with self._impaired(node), ExitStack() as undo:
+            if node.agent:
+                undo.callback(node.agent.send, signal.SIGCONT)
+                node.agent.send(signal.SIGSTOP)
+            yield
+
+    @contextmanager
+    def _cut(self, target: str) -> Iterator[None]:
+        node = self._job.nodes[target]
+        with self._impaired(node):
+            self._checker.cut(target, time.monotonic())
+            self._lan.cut(node.host)
+            try:
+                yield
+            finally:
+                self._lan.mend(node.host)
+                self._checker.healed(target, time.monotonic())
+
+    @contextmanager
+    def _kill_worker(self, target: str) -> Iterator[None]:
+        for pid in self._one_worker(target):
+            send(pid, signal.SIGKILL)
+        yield
+
+    @contextmanager
+    def _stop_worker(self, target: str) -> Iterator[None]:
+        with ExitStack() as undo:
+            for pid in self._one_worker(target):
+                undo.callback(send, pid, signal.SIGCONT)
+                send(pid, signal.SIGSTOP)
+            yield
+
+    def _one_worker(self, target: str) -> list[int]:
+        """Its pid; none if it does not come: the node may be between two rounds."""
+        node, found = self._job.nodes[target], list[int]()
+        self._wait(lambda: found.extend(node.agent.workers()[:1] if node.agent else []) or bool(found), _WORKER_S)
+        self.diary.note(f"pid {found or 'none'}")
+        return found
+
+    @contextmanager
+    def _service(self, target: str) -> Iterator[None]:
+        part = self._parts[target]
+        kills = self.diary.fault is not None and self.diary.fault.kind.startswith("kill")
+        self._away.add(target)
+        (part.kill if kills else part.stop)()
+        try:
+            yield
+        finally:
+            (part.restart if kills else part.cont)()
+            self._away.discard(target)
+
+    @staticmethod
+    @contextmanager
+    def _impaired(node: Node) -> Iterator[None]:
+        """Until the end it takes no part."""
+        node.impaired = True
+        try:
+            yield
+        finally:
+            node.impaired = False
+
+    def _others_went_on(self, fault: Fault, since: float) -> bool:
+        """Or they are late, or too few."""
+        took = time.monotonic() - since
         if self._is_back(since):
-            self.tally.recovered(f"{fault.kind}_others", time.monotonic() - since, self._others_limit())
-            self.note(f"the others went on after {time.monotonic() - since:.1f} s")
+            self.diary.recovered(f"{fault.kind}_others", took)
+            self.diary.note(f"the others went on after {took:.1f} s")
             return True
-        alone = self.diary.burst is not None and len(self.diary.burst.faults) == 1
-        late = time.monotonic() - since > self._others_limit()
-        if late and alone:
-            text = f"the others have not gone on {self._others_limit():.1f} s after {fault.kind} {fault.target}"
-            self.diary.accuse("not_back", text, kind_of_fault=f"{fault.kind}_others", then=self._state())
-        return late or not self._has_minimum()
+        limit = self._limit()
+        if took > limit:
+            text = f"the others have not gone on {limit:.1f} s after {fault.kind} {fault.target}"
+            self.diary.accuse("not_back", text, kind_of_fault=f"{fault.kind}_others", **self._state())
+        return took > limit or len(self._agents()) < self._min_nodes
 
-    def _others_limit(self) -> float:
-        return self._limit(self.diary.burst) if self.diary.burst else 0.0
-
-    def has_ended(self, node: Node) -> bool:
+    def _has_ended(self, node: Node) -> bool:
         agent = node.agent
-        if agent is None or agent.ended is not None:
+        if agent is None or agent.code is not None:
             return True
-        late = time.monotonic() - self._since > _TO_END_S * self.promises.slack * self._load()
-        if late and signal.SIGKILL not in agent.sent:
+        if time.monotonic() > self._since + self._allowed(_TO_END_S) and signal.SIGKILL not in agent.sent:
             self.diary.accuse("not_ended", f"the agent of {node.name} got SIGTERM and does not end", **self._state())
             agent.send(signal.SIGKILL)
         return False
 
-    def cut_off(self, node: Node) -> None:
-        self.checker.cut(node.name, time.monotonic())
-
-    def healed(self, node: Node) -> None:
-        self.checker.healed(node.name, time.monotonic())
-
     # watching
 
-    def tick(self) -> None:
+    def _tick(self) -> None:
         """Look at everything once."""
         time.sleep(_TICK_S)
         self._feed()
-        if died := self.service.died():
-            self.diary.accuse("service", died)
-            raise GivenUp
-        for node in self.job.nodes.values():
-            agent = node.agent
-            if agent is not None and not agent.heard and agent.spoke():
-                agent.heard, self._since = True, time.monotonic()
-            if agent is not None and agent.poll():
-                agent.heard = True
-                self._ends.judge(node, agent, self._done)
+        if died := [name for name, part in self._parts.items() if not part.alive and name not in self._away]:
+            self.diary.accuse("service", f"{died[0]} has ended")
+            raise Over
+        for agent in [node.agent for node in self._job.nodes.values() if node.agent]:
+            spoke, ended = agent.heard, agent.look()
+            if agent.heard and not spoke:
+                self._since = time.monotonic()
+            if ended:
+                self._judge(agent)
                 self._leftovers.ended(agent)
-        for name in [name for name in self._ends.to_replace if not self.job.nodes[name].impaired]:
-            self._ends.to_replace.discard(name)
-            self.start(self.job.nodes[name])  # as a scheduler does
-        self._leftovers.look(self.checker.newest)
+        self._leftovers.look()
+
+    def _judge(self, agent: AgentProcess) -> None:
+        """It has ended: as it was told to, or as it must not."""
+        code = agent.code
+        self.diary.event("agent_ended", node=agent.node, pid=agent.pid, code=code)
+        allowed = [-signal.SIGKILL] if signal.SIGKILL in agent.sent else []
+        if signal.SIGTERM in agent.sent:  # handled once it has said its first word
+            allowed += [128 + signal.SIGTERM] if agent.heard else [128 + signal.SIGTERM, -signal.SIGTERM]
+        if self._told and not allowed:
+            allowed = [0]
+        if code in allowed:
+            return
+        text = f"the agent of {agent.node} ended with {code}, not {allowed or 'at all'}"
+        sent = [each.name for each in agent.sent]
+        self.diary.accuse("agent_ended", text, node=agent.node, sent=sent, log=agent.said(), **self._state())
+        if not agent.sent and not self._told:
+            raise Over
 
     def _feed(self) -> None:
-        for record in self._records.new():
-            self.checker.feed(record)
-        self.checker.settle()
-        new = self.checker.violations[self._seen :]
+        for record in self._job.new_records():
+            self._checker.feed(record)
+        self._checker.settle()
+        new = self._checker.violations[self._seen :]
         self._seen += len(new)
         for violation in new:
             self.diary.add(violation)
@@ -317,54 +320,35 @@ class Soak:
         while not condition():
             if time.monotonic() >= deadline or self.interrupted:
                 return False
-            self.tick()
-            if not self._ends.told:
-                self._give_up_if_ended()
+            self._tick()
         return True
 
-    def _is_back(self, since: float | None = None) -> bool:
-        """All that can take part work in one world, which has done steps of which each began after ``since``."""
-        world = self.checker.newest
-        agents = {node.agent.token for node in self.job.nodes.values() if node.takes_part and node.agent}
-        perhaps = {node.agent.token for node in self.job.nodes.values() if node.uncertain and node.agent}
-        return (
-            world is not None
-            and {record["agent"] for record in world.members.values()} - perhaps == agents
-            and world.worked_since(self._since if since is None else since)
-        )
+    def _agents(self) -> list[AgentProcess]:
+        """Those that live."""
+        return [node.agent for node in self._job.nodes.values() if node.up and node.agent]
 
-    def _has_minimum(self) -> bool:
-        return len([node for node in self.job.nodes.values() if node.up]) >= self.min_nodes
+    def _is_back(self, since: float) -> bool:
+        """All that can take part work in one round, which has done steps of which each began after ``since``."""
+        round_ = self._checker.newest
+        can = {node.agent.token for node in self._job.nodes.values() if node.up and not node.impaired and node.agent}
+        does = {record["agent"] for record in round_.members.values()} if round_ else set()
+        return round_ is not None and does == can and round_.worked_since(since)
 
-    def _give_up_if_ended(self) -> None:
-        """Nobody is left who could go on."""
-        if self._ends.over_since:
-            late = time.monotonic() > self._ends.over_since + self._others_limit()
-            agents = [node.agent for node in self.job.nodes.values() if node.up and node.agent]
-            if not late and self._ends.waits_for(agents, self.checker.agents):
-                return
-            self.tally.jobs["ended as documented"] += 1
-            self.note("the job has ended, as documented")
-            raise GivenUp
-        if self._ends.ill and not any(node.up for node in self.job.nodes.values()):
-            self._job_has_ended()
+    def _limit(self) -> float:
+        """Within which the job is back once nothing is wrong any more, and all agents have said their first word.
 
-    def _job_has_ended(self) -> None:
-        self._ends.accuse_job()
-        self.tally.jobs["ended by a fault"] += 1
-        raise GivenUp
+        A node is not known to be lost before ttl has passed; who fails with it asks for as long, and a second.
+        """
+        return self._allowed(2 * _ROUND_S + 2 * self._ttl + 1 + max(_REACH_S, self._ttl + 1) + _AGAIN_S)
+
+    def _allowed(self, seconds: float) -> float:
+        """How long it takes, since others use the processors as well."""
+        return seconds * self._slack * min(_LOAD, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
 
     def _state(self) -> dict[str, Any]:
         """Who is there, and what each agent has said last."""
-        world = self.checker.newest
         nodes = {
-            node.name: {
-                "up": node.up,
-                "impaired": node.impaired or node.uncertain,
-                "workers": self.job.workers(node),
-                "log": said(node.agent.transcript) if node.agent else [],
-            }
-            for node in self.job.nodes.values()
+            node.name: {"up": node.up, "impaired": node.impaired, "log": node.agent.said() if node.agent else []}
+            for node in self._job.nodes.values()
         }
-        shown = {"ranks": sorted(world.members), "size": world.size, "begun": world.begun} if world else {}
-        return {"nodes": nodes, "newest_world": shown}
+        return {"nodes": nodes, "round": asdict(round_) if (round_ := self._checker.newest) else None}

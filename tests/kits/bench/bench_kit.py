@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,17 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
-
 from kits import ROOT
 from rdzv_launcher.bench.points import Point
 from rdzv_launcher.bench.results import Result, read_result
-from rdzv_launcher.tools import cli as tools
-from rdzv_plugins.testing.processes import before_exec, kill
+from rdzv_plugins.linux.children import all_pids
+from rdzv_plugins.linux.process_stat import read_stat
+from rdzv_plugins.testing.processes import before_exec, clean_environment, kill
 
-with_openssl = pytest.mark.skipif(
-    shutil.which("openssl") is None and not os.environ.get("CI"), reason="certificates are made by the command openssl"
-)
 RDZV = str(Path(sys.executable).parent / "rdzv")
 _TIMEOUT_S = 200.0
 _MARK = "BENCH_TEST_MARK"
@@ -59,9 +54,9 @@ class Done(NamedTuple):
             return read_result(file)
 
 
-def bench(*arguments: str, sites: tuple[Path, ...] = (), directory: Path | None = None) -> Done:
+def bench(*arguments: str, sites: tuple[Path, ...] = ()) -> Done:
     """``rdzv bench ARGUMENTS`` to its end; what is installed in ``sites`` is there too. It leaves no process."""
-    with started(*arguments, sites=sites, directory=directory) as process:
+    with started(*arguments, sites=sites) as process:
         out, err = process.communicate(timeout=_TIMEOUT_S)
         left = process.left()
     assert left == {}, err
@@ -76,29 +71,29 @@ class Bench(subprocess.Popen[str]):
     def left(self) -> dict[int, str]:
         """The processes with its mark that live: pid to command line."""
         found = {}
-        for entry in Path("/proc").glob("[0-9]*"):
+        for pid in all_pids():
+            entry = Path("/proc", str(pid))
             try:
                 ours = f"{_MARK}={self.mark}".encode() in (entry / "environ").read_bytes().split(b"\0")
-                if ours and (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                if ours and (stat := read_stat(pid)) is not None and stat.lives:
+                    found[pid] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             except OSError:  # it has just ended
                 continue
         return found
 
 
 @contextmanager
-def started(*arguments: str, sites: tuple[Path, ...] = (), directory: Path | None = None) -> Iterator[Bench]:
+def started(*arguments: str, sites: tuple[Path, ...] = ()) -> Iterator[Bench]:
     """``rdzv bench ARGUMENTS``, in a session of its own. What it has started ends with the block at the latest."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "RDZV_", "TORCHELASTIC_"))}
     mark = uuid.uuid4().hex
-    ours = {"PYTHONPATH": os.pathsep.join(map(str, sites)), "OMP_NUM_THREADS": "1", _MARK: mark}
+    ours = {"PYTHONPATH": os.pathsep.join(map(str, sites)), _MARK: mark}
+    pipe = subprocess.PIPE
     with Bench(
         [RDZV, "bench", *arguments],
-        env=kept | ours,
-        cwd=directory,
+        env=clean_environment() | ours,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=pipe,
+        stderr=pipe,
         text=True,
         start_new_session=True,
         preexec_fn=before_exec(),
@@ -148,17 +143,6 @@ def stand_ins(directory: Path) -> tuple[str, Path]:
     launcher.chmod(0o755)
     worker.write_text(_WORKER)
     return str(launcher), worker
-
-
-def leave_nothing_behind(which: str, missing: str, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
-    """``missing``: what benchmark ``which`` finds not to be there before it measures."""
-    out, empty = directory / "out", directory / "no-programs"
-    empty.mkdir()
-    monkeypatch.setenv("PATH", str(empty))  # without etcd
-    if missing == "launcher":
-        monkeypatch.setattr("sysconfig.get_path", lambda name: str(directory))
-    assert tools.main(["bench", which, "--quick", "--backends=etcd", "--references=none", f"--out={out}"]) != 0
-    assert [*out.glob("*")] == []
 
 
 def find(result: Result, case: str, target: str, figure: str) -> Point:

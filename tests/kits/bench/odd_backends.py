@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import os
 import subprocess
 import threading
 import time
@@ -37,16 +37,14 @@ class Info:
 
 
 class Handler:
-    """A node is in a round while it holds the lock of its file there: whoever has lost one is to join the next."""
+    """A node is in a round while its process lives: whoever has lost one is to join the next."""
+
+    use_agent_store = False
 
     def __init__(self, request: Any, delay_s: float = 0.0) -> None:
         self._request, self._delay_s = request, delay_s
-        self._id = uuid.uuid4().hex
-        self._round = -1
-        self._lock: Any = None
-        self._told = True
-
-    use_agent_store = False
+        self._name = f"{os.getpid()}-{uuid.uuid4().hex}"
+        self._round, self._told = -1, True
 
     def get_backend(self) -> str:
         return "odd"
@@ -63,19 +61,15 @@ class Handler:
         self._told = False
         wanted = self._request.max_nodes - (self._round >= 0)
         self._round += 1
-        directory = Path(self._request.endpoint, str(self._round))
-        directory.mkdir(exist_ok=True)
-        mine = Path(self._request.endpoint, self._id)
-        self._lock = mine.open("w")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        mine.rename(directory / self._id)  # nobody sees it before it is held
-        while len(members := sorted(file.name for file in directory.iterdir())) < wanted:
+        self._members().mkdir(exist_ok=True)
+        (self._members() / self._name).touch()
+        while len(members := sorted(file.name for file in self._members().iterdir())) < wanted:
             time.sleep(0.01)
-        return Info(members.index(self._id), len(members))
+        return Info(members.index(self._name), len(members))
 
     def num_nodes_waiting(self) -> int:
-        members = Path(self._request.endpoint, str(self._round)).iterdir()
-        self._told = any(_is_free(file) for file in members if file.name != self._id)
+        pids = [file.name.partition("-")[0] for file in self._members().iterdir()]
+        self._told = not all(Path("/proc", pid).exists() for pid in pids)
         return int(self._told)
 
     def is_closed(self) -> bool:
@@ -90,14 +84,8 @@ class Handler:
     def shutdown(self) -> bool:
         return True
 
-
-def _is_free(file: Path) -> bool:
-    with file.open() as other:
-        try:
-            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+    def _members(self) -> Path:
+        return Path(self._request.endpoint, str(self._round))
 
 
 def create(request: Any) -> Handler:

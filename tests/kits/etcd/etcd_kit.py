@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import trustme
-
-from kits.etcd.etcd_processes import NEEDED_MIB, Member, environment, program, require_programs
+from kits.etcd.etcd_processes import NEEDED_MIB, Member, environment, require_programs
 from kits.eventually import eventually
+from kits.hosts.hosts import Host
+from kits.wire.tls_kit import Issued
 from rdzv_plugins.testing.services import data_directory, etcd_messages
 
 __all__ = ["Cluster", "Member", "Tls", "Users", "etcd"]
@@ -42,27 +42,18 @@ class Users:
 
 
 class Tls:
-    """A certificate authority, certificates of the members (127.0.0.1, localhost) and of a client: PEM files.
+    """Certificates of the members (127.0.0.1, localhost) and of a client, by the authority called ``by``.
 
     ``client_auth``: members want the client's certificate.
     """
 
-    def __init__(self, directory: Path, *, client_auth: bool = False) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+    def __init__(self, directory: Path, *, client_auth: bool = False, by: str = "ours") -> None:
         self.client_auth = client_auth
-        authority = trustme.CA()
-        self.cacert = self._file(directory / "ca.pem", authority.cert_pem)
-        server = authority.issue_cert("127.0.0.1", "localhost")
-        self.server_cert = self._file(directory / "server.pem", *server.cert_chain_pems)
-        self.server_key = self._file(directory / "server-key.pem", server.private_key_pem)
-        client = authority.issue_cert("client@example.org", common_name="client")
-        self.cert = self._file(directory / "client.pem", *client.cert_chain_pems)
-        self.key = self._file(directory / "client-key.pem", client.private_key_pem)
-
-    @staticmethod
-    def _file(path: Path, *blobs: trustme.Blob) -> str:
-        path.write_bytes(b"".join(blob.bytes() for blob in blobs))
-        return str(path)
+        server, client = (Issued(directory / name, by=by) for name in ("server", "client"))
+        for each in (server, client):
+            each.trust(by)
+        self.server_cert, self.server_key = server.cert, server.key
+        self.cacert, self.cert, self.key = str(client.cacert), str(client.cert), str(client.key)
 
     def arguments(self) -> list[str]:
         """Of a member."""
@@ -94,24 +85,12 @@ class Cluster:
         found: list[Member] = eventually(leaders, self._state)
         return found[0]
 
-    @property
-    def followers(self) -> list[Member]:
-        """The members that run and do not lead."""
-        leader = self.leader
-        return [member for member in self.members if member.runs and member is not leader]
-
     def wait_quorum(self) -> None:
         """Until there is a leader and each running member can commit."""
         running = [member for member in self.members if member.runs]
         assert 2 * len(running) > len(self.members), "no quorum without a restart"
         eventually(lambda: all(member.healthy() for member in running), self._state)
         assert self.leader
-
-    def wait_no_quorum(self) -> None:
-        """Until no running member knows of a leader."""
-        running = [member for member in self.members if member.runs]
-        assert 2 * len(running) <= len(self.members), "these are a quorum"
-        eventually(lambda: all(member.knows_no_leader() for member in running), self._state)
 
     def count(self, method: str) -> int:
         """How often the running members were asked that (``LeaseKeepAlive``); one that was restarted begins at 0."""
@@ -141,7 +120,7 @@ class Cluster:
     def etcdctl(self, *arguments: str, only: Member | None = None) -> str:
         """What etcdctl prints, as root, asked of the members that run, or ``only`` of that one."""
         urls = only.url if only else ",".join(member.url for member in self.members if member.runs)
-        command = [program("etcdctl"), f"--endpoints={urls}", "--dial-timeout=20s", "--command-timeout=40s"]
+        command = ["etcdctl", f"--endpoints={urls}", "--dial-timeout=20s", "--command-timeout=40s"]
         if self.tls:
             command += [f"--cacert={self.tls.cacert}"]
             if self.tls.client_auth:
@@ -200,8 +179,11 @@ def etcd(
     heartbeat: int | None = None,
     election: int | None = None,
     arguments: Sequence[str] = (),
+    hosts: Sequence[Host] = (),
 ) -> Iterator[Cluster]:
     """A cluster that is ready, gone with the ``with`` block. Its logs are in ``directory``, several clusters may be.
+
+    With ``hosts`` each has one of the members, by its name.
 
     ``heartbeat``, ``election``: etcd's intervals in milliseconds (its defaults: 100, 1000). A lease is granted for at
     least 1.5 times the election time-out, in whole seconds: at least 2 by default, at least 1 with 20 and 200.
@@ -216,7 +198,10 @@ def etcd(
     started: list[Member] = []
     try:
         for _ in range(3):  # others look for free ports at the same time
-            started = _start(members, logs, data, "https" if tls else "http", arguments)
+            scheme = "https" if tls else "http"
+            started = [Member(each.name, logs, scheme, each) for each in hosts]
+            started = started or [Member(f"m{number}", logs, scheme) for number in range(members)]
+            started = _start(started, data, arguments)
             if started:
                 break
         assert started, "no free ports"
@@ -231,10 +216,9 @@ def etcd(
         shutil.rmtree(data, ignore_errors=True)
 
 
-def _start(count: int, logs: Path, data: Path, scheme: str, arguments: Sequence[str]) -> list[Member]:
-    """All members, listening; none where a port was taken from under one."""
+def _start(members: list[Member], data: Path, arguments: Sequence[str]) -> list[Member]:
+    """All of them, listening; none where a port was taken from under one."""
     token = uuid.uuid4().hex  # or clusters on the same ports would have the same id
-    members = [Member(f"m{number}", logs, scheme) for number in range(count)]
     cluster = ",".join(f"{member.name}={member.peer_url}" for member in members)
     for member in members:
         member.data = data / f"{member.name}-{token}"

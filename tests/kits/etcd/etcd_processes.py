@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import urllib.request
@@ -16,11 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from kits.eventually import eventually
-from kits.launcher.harness import free_port
+from kits.hosts.hosts import Host
+from kits.needed import programs_needed
 from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.testing.harness import free_port
+from rdzv_plugins.testing.parts import stop
 from rdzv_plugins.testing.services import member_environment, member_flags
 
 START_S = 60.0
@@ -36,24 +36,26 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 class Member:
     """One etcd process; the same data and ports after a restart."""
 
-    def __init__(self, name: str, directory: Path, scheme: str) -> None:
-        self.name = name
+    def __init__(self, name: str, directory: Path, scheme: str, host: Host | None = None) -> None:
+        """On this machine, or on a ``host`` of its own."""
+        self.name, self._host = name, host
         self.data = directory / name
         self.log = directory / f"{name}.log"
-        self.endpoint = Endpoint("127.0.0.1", free_port())
+        address, ports = (host.address, (2379, 2380, 2381)) if host else ("127.0.0.1", [free_port() for _ in range(3)])
+        self.endpoint = Endpoint(address, ports[0])
         self.url = f"{scheme}://{self.endpoint}"
-        self.peer_url = f"http://127.0.0.1:{free_port()}"
-        self.metrics_url = f"http://127.0.0.1:{free_port()}"  # plain, whatever TLS the clients speak
+        self.peer_url = f"http://{address}:{ports[1]}"
+        self.metrics_url = f"http://127.0.0.1:{ports[2]}"  # plain, whatever TLS the clients speak
         self.stopped = False
-        self.before: list[str] = []  # in front of its command: to run it elsewhere
         self._command: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, arguments: Sequence[str] = ()) -> None:
         """Start the process; waits for nothing."""
         if arguments:
+            before = self._host.enter(self.log.parent) if self._host else []
             self._command = [
-                *(*self.before, "setpriv", "--pdeathsig", "KILL", program("etcd")),
+                *(*before, "setpriv", "--pdeathsig", "KILL", "etcd"),
                 *member_flags(self.name, self.data, self.url, self.peer_url),
                 f"--listen-metrics-urls={self.metrics_url}",
                 *arguments,
@@ -86,9 +88,8 @@ class Member:
             self._process.wait(START_S)
 
     def stop(self) -> None:
-        """SIGSTOP; returns when each of its threads has stopped: the signal itself may come later."""
-        os.kill(self.pid, signal.SIGSTOP)
-        eventually(lambda: self._states() == {"T"}, self._text)
+        """SIGSTOP; returns when each of its threads has stopped."""
+        stop(self.pid)
         self.stopped = True
 
     def cont(self) -> None:
@@ -107,10 +108,6 @@ class Member:
         eventually(lambda: condition() or not self.alive, self._text)
         assert self.alive, self._text()
 
-    def knows_no_leader(self) -> bool:
-        """It says that there is none."""
-        return re.search(r"^etcd_server_has_leader 0$", self.metrics(), re.MULTILINE) is not None
-
     def healthy(self) -> bool:
         """It has a leader and can commit."""
         return self.runs and '"true"' in self._get("/health")
@@ -122,17 +119,9 @@ class Member:
     def leads(self) -> bool:
         return re.search(r"^etcd_server_is_leader 1$", self.metrics(), re.MULTILINE) is not None
 
-    def _states(self) -> set[str]:
-        """Of its threads, as in /proc."""
-        found = set()
-        for thread in Path(f"/proc/{self.pid}/task").iterdir():
-            try:
-                found.add((thread / "stat").read_text().rpartition(") ")[2][0])
-            except OSError:  # it has ended
-                continue
-        return found
-
     def _get(self, path: str) -> str:
+        if self._host:
+            return self._host.get(self.metrics_url + path)
         try:
             with _direct.open(self.metrics_url + path, timeout=5) as answer:
                 return str(answer.read().decode())
@@ -150,15 +139,4 @@ def environment() -> dict[str, str]:
 
 def require_programs() -> None:
     """Or the test is skipped; CI fails."""
-    missing = [name for name in ("etcd", "etcdctl", "setpriv") if shutil.which(name) is None]
-    if missing and os.environ.get("CI") == "true":
-        pytest.fail(f"CI has to run the tests with etcd, and has no {' '.join(missing)}")
-    if missing:
-        pytest.skip(f"no {' '.join(missing)}: apt-get install etcd-server etcd-client util-linux")
-
-
-def program(name: str) -> str:
-    """Its path."""
-    found = shutil.which(name)
-    assert found
-    return found
+    programs_needed("etcd", "etcdctl", "setpriv", install="etcd-server etcd-client util-linux")

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
 from kits.etcd.etcd_kit import Cluster, Member
 from kits.eventually import eventually
-from kits.wire.coordination_kit import LONG, Losses, Recorder, keys_of, opened
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
+from rdzv_plugins.coordination import Session
+from rdzv_plugins.testing.parts import LONG, Losses, Recorder, keys_of, opened
 
 PREFIX = "/rdzv-plugins"
 _ESTABLISHED = "01"
@@ -157,3 +159,9 @@ class Subject:
 
     def close(self) -> None:
         self.backend.close()
+
+
+Observed: TypeAlias = Callable[..., Subject]
+"""The fixture ``observed``."""
+SessionAt: TypeAlias = Callable[..., Session]
+"""The fixture ``session_at``."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from contextlib import ExitStack
 
-from kits.etcd.etcd_processes import program, require_programs
-from kits.eventually import eventually
+from kits.etcd.etcd_kit import Member, etcd
 from kits.hosts.hosts import Host, Lan
 from kits.launcher.harness import Agent, Cluster
-from rdzv_plugins.testing.services import member_flags
+from rdzv_plugins.testing.launched import outputs
 
 PORT = 29500
 TTL = 4
 """Seconds: short, so that a loss is noticed soon, and longer than two busy processors keep an agent silent."""
+SOON = TTL + 60
+"""Within which a loss is noticed: the time to live, one for a last question, and a margin for busy processors."""
 LONG_TTL = 30
 """Where nobody is lost."""
 
@@ -22,14 +23,14 @@ LONG_TTL = 30
 class Fleet:
     """Hosts, and one job on them; its workers run until ``stop``."""
 
-    def __init__(self, lan: Lan, cluster: Cluster) -> None:
-        self.lan, self.cluster = lan, cluster
+    def __init__(self, lan: Lan, cluster: Cluster, ends: ExitStack) -> None:
+        self.lan, self.cluster, self._ends = lan, cluster, ends
         self._stop = cluster.directory / "stop"
 
     def node(
         self,
         host: Host,
-        endpoint: str,
+        endpoint: str | Sequence[Host],
         nnodes: object,
         *,
         rank: int | None = None,
@@ -42,8 +43,11 @@ class Fleet:
     ) -> Agent:
         """An agent on ``host``. The worker says.py has no torch, trains.py trains over gloo.
 
-        It waits ``outage`` seconds for a rendezvous that does not answer; unset: as long as a session lives.
+        ``endpoint``: or the hosts at which the job may meet. It waits ``outage`` seconds for a rendezvous that does not
+        answer; unset: as long as a session lives.
         """
+        if not isinstance(endpoint, str):
+            endpoint = ",".join(f"{each.address}:{PORT}" for each in endpoint)
         args = (self._stop,) if script == "trains.py" else (self._stop, 0)
         conf += ",same_command=no"
         settings = (f"ttl={ttl}", f"outage_timeout={ttl if outage is None else outage}", conf)
@@ -57,12 +61,10 @@ class Fleet:
         """Any command of the environment under test."""
         return self.cluster.start(command, before=host.enter(self.cluster.directory), inside=host.pid, **env)
 
-    def serve_etcd(self, host: Host, port: int = 2379) -> Agent:
-        """An etcd of one member on ``host``. Where there is no etcd, the test is skipped; CI fails."""
-        require_programs()
-        clients, peers = (f"http://{host.address}:{each}" for each in (port, 2380))
-        flags = member_flags("default", self.cluster.directory / "etcd", clients, peers)
-        return self.start(host, [program("etcd"), *flags, f"--initial-cluster=default={peers}", "--log-level=error"])
+    def serve_etcd(self, host: Host) -> Member:
+        """An etcd of one member on ``host``, until the end of the test."""
+        (member,) = self._ends.enter_context(etcd(self.cluster.directory, hosts=[host])).members
+        return member
 
     def stop(self) -> None:
         """The workers end."""
@@ -78,35 +80,6 @@ class Fleet:
     def check_gone(self) -> None:
         """Nothing of the job is left."""
         self.cluster.check_gone(but="rdzv serve")
-
-
-def outputs(agents: Sequence[Agent]) -> str:
-    return "\n".join(f"--- {' '.join(agent.process.args[-3:])}, pid {agent.pid}:\n{agent.text}" for agent in agents)
-
-
-def in_one_round(*agents: Agent, after: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
-    """Wait until the workers of ``agents``, one each, are the whole of one round, another one than that of ``after``.
-
-    Returns their reports in order of ``agents``.
-    """
-    old = {report["PID"] for report in after}
-
-    def together() -> list[dict[str, Any]] | None:
-        last = [report for agent in agents for report in agent.reports()[-1:]]
-        ports = {report.get("RDZV_ROOT_PORT", report["MASTER_PORT"]) for report in last}
-        ranks = [int(report["RANK"]) for report in last]
-        sizes = {int(report["WORLD_SIZE"]) for report in last}
-        ended = [agent for agent in agents if agent.process.poll() is not None]
-        assert not ended, f"an agent has ended:\n{outputs(agents)}"
-        fresh = not old & {report["PID"] for report in last}
-        whole = sorted(ranks) == list(range(len(agents))) and sizes == {len(agents)}
-        return last if fresh and whole and len(ports) == 1 else None
-
-    def what() -> str:
-        return f"no round of all of these:\n{outputs(agents)}"
-
-    found: list[dict[str, Any]] = eventually(together, what)
-    return found
 
 
 def said(agent: Agent, pattern: str) -> re.Match[str]:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pytest
+from kits.needed import needed
 
 _READY = "ready"
 _HOLD = """
@@ -65,7 +65,9 @@ class _Held:
             raise NoNamespaces(f"{self.name}: ip {'; '.join(commands)}: {done.stderr.strip()}")
 
     def close(self) -> None:
-        _end(self._process)
+        self._process.kill()
+        with self._process:
+            self._process.wait(_PATIENCE)
 
 
 class Host(_Held):
@@ -105,6 +107,13 @@ class Host(_Held):
         ]
         return any(row[3] == _LISTENING and int(row[1].rpartition(":")[2], 16) == port for row in rows)
 
+    def get(self, url: str) -> str:
+        """What is served here to who asks from here; empty where nothing is."""
+        program = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=5).read().decode())"
+        command = ["nsenter", f"--target={self.pid}", "--net", sys.executable, "-c", program, url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE)
+        return done.stdout if done.returncode == 0 else ""
+
     def resolve(self, names: Mapping[str, str]) -> None:
         """What names mean here, and nothing else does: there is no name server."""
         lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost"]
@@ -129,7 +138,6 @@ class Lan:
         self._networks: set[int] = set()
         self._debian: set[str] = set()
         self._switch: _Held | None = None
-        self._slow: dict[Host, subprocess.Popen[str]] = {}
         self.hosts: list[Host] = []
 
     def add(self, *names: str, debian: Sequence[str] = (), networks: Sequence[int] = (1,)) -> list[Host]:
@@ -155,53 +163,14 @@ class Lan:
     def mend(self, host: Host) -> None:
         self._set_links(host, "up")
 
-    def hide(self, host: Host, other: Host) -> None:
-        """``other`` gets no answer from ``host`` any more, and nobody is told; all others do."""
-        host.ip(f"rule add to {other.address} blackhole")
-
-    def show(self, host: Host, other: Host) -> None:
-        host.ip(f"rule del to {other.address} blackhole")
-
-    def slow(self, host: Host, seconds: float, rate: float | None = None) -> None:
-        """What the host sends into its first network and gets from there takes so long each way, until ``hasten``.
-
-        With ``rate`` no more than so many bytes in a second go each way.
-        """
-        assert self._switch
-        assert host not in self._slow
-        port, near, far = self._port(host), f"near{host.number}", f"far{host.number}"
-        self._switch.ip(
-            f"link add {near} type veth peer name {far}",
-            f"link set {far} master lan{host.interfaces[0]}",
-            f"link set {far} up",
-            f"link set {near} up",
-            f"link set {port} nomaster",
-        )
-        relay = [sys.executable, str(Path(__file__).parent / "slow_link.py"), port, near, str(seconds)]
-        relay += [] if rate is None else [str(rate)]
-        enter = ["nsenter", f"--target={self._switch.pid}", "--net", "--"]
-        process = subprocess.Popen([*enter, *relay], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
-        self._slow[host] = process
-        assert process.stdout
-        assert process.stdout.readline().strip() == _READY
-
-    def hasten(self, host: Host) -> None:
-        """The link is as quick as before; what was on the way is lost."""
-        assert self._switch
-        _end(self._slow.pop(host))
-        port = self._port(host)
-        self._switch.ip(f"link del near{host.number}", f"link set {port} master lan{host.interfaces[0]}")
-
     def close(self) -> None:
-        for process in self._slow.values():
-            _end(process)
         for held in self._held:
             held.close()
 
     @staticmethod
-    def _port(host: Host, network: int | None = None) -> str:
+    def _port(host: Host, network: int) -> str:
         """The switch's interface to a host: names of hosts may be longer than those of interfaces."""
-        return f"port{host.number}-{host.interfaces[0] if network is None else network}"
+        return f"port{host.number}-{network}"
 
     def _set_links(self, host: Host, state: str) -> None:
         assert self._switch
@@ -228,19 +197,9 @@ class Lan:
         )
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    with process:
-        process.wait(_PATIENCE)
-
-
 def require(directory: Path) -> None:
     """Or the test is skipped; CI fails."""
-    reason = why_not(directory)
-    if reason and os.environ.get("CI") == "true":
-        pytest.fail(f"CI has to run the tests with hosts: {reason}")
-    if reason:
-        pytest.skip(reason)
+    needed(why_not(directory))
 
 
 def why_not(directory: Path) -> str:

@@ -7,14 +7,16 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from rdzv_http.client import HttpClient
 
+from rdzv_plugins.coordination import Session
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.kit import Coordination, Security, coordination_backend
-from rdzv_plugins.testing.parts import PATIENCE, opened
+from rdzv_plugins.testing.parts import PATIENCE, Losses, opened
 
 T = PATIENCE
 
@@ -38,9 +40,17 @@ def backend_at(
         backend.close()
 
 
-def refused(port: int, timeout: float = T, **how: object) -> RdzvError:
+@contextmanager
+def session_at(port: int, ttl: float = T, **how: Any) -> Iterator[tuple[Session, Losses]]:
+    """One, and what it is told of its loss. ``how``: as for ``backend_at``."""
+    losses = Losses()
+    with backend_at(port, **how) as backend:
+        yield opened(backend, ttl, losses), losses
+
+
+def refused(port: int, timeout: float = T, **how: Any) -> RdzvError:
     """What opening a session there raises; it says where, and what to do."""
-    with backend_at(port, **how) as backend, pytest.raises(RdzvError) as raised:  # type: ignore[arg-type]
+    with backend_at(port, **how) as backend, pytest.raises(RdzvError) as raised:
         backend.open_session(T, on_lost=lambda _: None, timeout=timeout)
     assert raised.value.remedy
     assert f"{how.get('host', '127.0.0.1')}:{port}" in str(raised.value)
@@ -48,9 +58,9 @@ def refused(port: int, timeout: float = T, **how: object) -> RdzvError:
 
 
 @contextmanager
-def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+def listening(serve: Callable[[socket.socket], None], port: int = 0) -> Iterator[int]:
     """The port at which each connection is given to ``serve``, and closed after it."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", port))
 
     def one(connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
@@ -67,6 +77,3 @@ def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-
-
-__all__ = ["T", "backend_at", "listening", "opened", "refused"]

@@ -18,6 +18,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 
 from kits.warm import program
@@ -37,29 +39,21 @@ _ROOM, _LONGEST = 32_000, 4_000
 class Fork:
     """A forked process, used like a ``subprocess.Popen``. ``wait`` and ``poll`` may be called from any thread."""
 
-    def __init__(self, pid: int, args: Sequence[str], program: Program) -> None:
-        self.pid, self.args, self._program = pid, list(args), program
-        self._code: int | None = None
-        self._ended = threading.Event()
-
-    def end(self, code: int | None) -> None:
-        """Note that it has ended; ``code`` is None if nobody knows how, as the program has ended."""
-        self._code = code
-        self._ended.set()
+    def __init__(self, pid: int, args: Sequence[str]) -> None:
+        self.pid, self.args = pid, args
+        self.code: Future[int] = Future()
+        """Its exit code, negative for a signal; ``RuntimeError`` if nobody can know it, as the program has ended."""
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal, once it has ended. Raises ``RuntimeError`` if nobody can know it."""
-        if self._ended.is_set() and self._code is None:
-            raise self._program.lost()
-        return self._code
+        """The code, once it has ended."""
+        return self.code.result() if self.code.done() else None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Like ``poll``, once it has ended. Raises ``subprocess.TimeoutExpired`` after ``timeout`` seconds."""
-        self._ended.wait(timeout)
-        code = self.poll()
-        if code is None:
-            raise subprocess.TimeoutExpired(self.args, timeout or 0)
-        return code
+        """The code. Raises ``subprocess.TimeoutExpired`` after ``timeout`` seconds."""
+        try:
+            return self.code.result(timeout)
+        except FutureTimeout:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0) from None
 
 
 class Program:
@@ -80,11 +74,9 @@ class Program:
                 start_new_session=True,  # Ctrl-C is for the tests, which then end what they have started
             )
         self._lock = threading.Lock()
-        self._said = threading.Condition()
         self._args: Sequence[str] = ()  # of the process that is asked for
-        self._started: list[Fork] = []
+        self._asked: Future[Fork] = Future()
         self._forks: dict[int, Fork] = {}
-        self._over = False
         threading.Thread(target=self._read, name="forks", daemon=True).start()
         atexit.register(self.close)
 
@@ -93,11 +85,10 @@ class Program:
         name: str,
         arguments: Sequence[str],
         env: Mapping[str, str],
-        stdout: Path,
-        stderr: Path,
+        output: Path,
         inside: int = 0,
     ) -> Fork:
-        """A new agent, once it has become what was asked for; its directory is that of ``stdout``.
+        """A new agent, once it has become what was asked for; its directory is that of its ``output``.
 
         ``inside``: a process whose network, host name and mounts it has to share. Raises ``RuntimeError`` if the
         program has ended, or has not answered for ``_START_S``.
@@ -107,43 +98,25 @@ class Program:
             "program": name,
             "arguments": [*arguments],
             "environment": {**env},
-            "directory": str(stdout.parent),
-            "stdout": str(stdout),
-            "stderr": str(stderr),
+            "output": str(output),
             "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+            "inside": inside,
         }
-        with contextlib.ExitStack() as opened:
-            opened.enter_context(self._lock)
-            file = opened.enter_context(os.fdopen(os.memfd_create("request"), "wb+"))
-            file.write(json.dumps(request).encode())
-            file.flush()
-            file.seek(0)
-            fds = [file.fileno()]
-            if inside:
-                fds.append(os.pidfd_open(inside))
-                opened.callback(os.close, fds[-1])
-            self._args = [name, *arguments]
+        with self._lock:
+            self._args, self._asked = [name, *arguments], Future()
             try:
-                socket.send_fds(self._control, [b"x"], fds)
-            except OSError:
-                raise self.lost() from None
-            with self._said:
-                self._said.wait_for(lambda: self._started or self._over, _START_S)
-                if not self._started:
-                    error = self.lost()
-                    self._process.kill()
-                    raise error
-                return self._started.pop()
+                self._control.send(json.dumps(request).encode())
+                return self._asked.result(_START_S)
+            except ConnectionError:
+                raise self._lost("has ended") from None
+            except FutureTimeout:
+                self._process.kill()
+                raise self._lost(f"has not answered for {_START_S:g} s") from None
 
     @property
     def alive(self) -> bool:
         """Whether it can still be asked for processes."""
         return self._process.poll() is None
-
-    def lost(self) -> RuntimeError:
-        """The error for a program that has ended."""
-        how = "has ended, see its output above" if self._over else f"has not answered for {_START_S:g} s"
-        return RuntimeError(f"the process that forks agents (pid {self._process.pid}) {how}")
 
     def close(self) -> None:
         """End it. May be repeated."""
@@ -159,21 +132,20 @@ class Program:
             self._process.wait()
         self._control.close()
 
+    def _lost(self, how: str) -> RuntimeError:
+        return RuntimeError(f"the process that forks agents (pid {self._process.pid}) {how}, see its output above")
+
     def _read(self) -> None:
         while data := self._receive():
             pid, code = json.loads(data)
-            with self._said:
-                if code is None:
-                    fork = self._forks[pid] = Fork(pid, self._args, self)
-                    self._started.append(fork)
-                else:
-                    self._forks.pop(pid).end(code)
-                self._said.notify_all()
-        with self._said:
-            self._over = True
-            for fork in self._forks.values():
-                fork.end(None)
-            self._said.notify_all()
+            if code is None:
+                fork = self._forks[pid] = Fork(pid, self._args)
+                self._asked.set_result(fork)
+            else:
+                self._forks.pop(pid).code.set_result(code)
+        for future in (self._asked, *(fork.code for fork in self._forks.values())):
+            if not future.done():
+                future.set_exception(self._lost("has ended"))
 
     def _receive(self) -> bytes:
         try:
@@ -193,7 +165,7 @@ def warm_agent(name: str, arguments: Sequence[str], output: Path, env: Mapping[s
     key = os.getpid(), kind  # a fork of this process has none yet
     if key not in _running or not _running[key].alive:
         _running[key] = Program(kind, _environment())
-    return _running[key].start(name, arguments, env, output, output, inside)
+    return _running[key].start(name, arguments, env, output, inside)
 
 
 _running: dict[tuple[int, str], Program] = {}

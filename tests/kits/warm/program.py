@@ -1,10 +1,10 @@
 """The program that forks agents, and the workers of those that ask for it: ``python program.py FD KIND``.
 
 It imports the launchers once: with KIND ``torch`` torch as well, for agents and workers that would; ``light`` costs
-half as much. None of what it imports may start a thread, which a fork would miss. Each request is a byte on the control
-socket, with a file of JSON and the descriptors that the new process is given. The answers are lists of JSON: a pid and
-``null`` once a process has become what was asked for, a pid and its exit code (negative for a signal) once it has
-ended. The program ends when the socket is closed, which the kernel does when the process of the tests ends.
+half as much. None of what it imports may start a thread, which a fork would miss. Each request is a message of JSON on
+the control socket. The answers are lists of JSON: a pid and ``null`` once a process has become what was asked for, a
+pid and its exit code (negative for a signal) once it has ended. The program ends when the socket is closed, which the
+kernel does when the process of the tests ends.
 
 Each agent is a process of its own, with its own pid, variables, directory and output. It runs the ``main`` of
 ``rdzv_launcher.run.cli`` or torchrun's, and ends as the command does. It differs from the command in what happens
@@ -40,7 +40,8 @@ from typing import Any
 
 _OURS = ("rdzv_plugins", "rdzv_launcher.run")
 _NOT_OF_AGENTS = ("rdzv_plugins.testing", "rdzv_plugins.torch_bridge")
-_MOST_FDS = 8
+_LONGEST = 1 << 18
+"""Bytes of a request: more than its variables may have."""
 
 programs: dict[str, Callable[[list[str]], Any]] = {}
 """What can be run, by name."""
@@ -60,7 +61,7 @@ def serve(control: socket.socket, kind: str) -> Any:
                 pid = children.pop(ready)
                 _say(control, pid, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
                 continue
-            data, fds, _, _ = socket.recv_fds(control, 1, _MOST_FDS)
+            data = control.recv(_LONGEST)
             if not data:
                 os._exit(0)
             known, tells = os.pipe()
@@ -68,13 +69,10 @@ def serve(control: socket.socket, kind: str) -> Any:
             if pid == 0:
                 for each in (*children, known, control.detach()):
                     os.close(each)
-                with open(fds[0], "rb") as file:
-                    request = json.load(file)
-                run = become(request, fds[1:])
+                run = become(json.loads(data))
                 os.close(tells)
                 return run()
-            for each in (tells, *fds):
-                os.close(each)
+            os.close(tells)
             os.read(known, 1)  # by its end: from now on /proc shows it as what it is
             os.close(known)
             children[ends := os.pidfd_open(pid)] = pid
@@ -101,15 +99,11 @@ def prepare(kind: str) -> None:
         os.environ[name] = before
 
 
-def become(request: Mapping[str, Any], fds: list[int]) -> Callable[[], Any]:
-    """Turn this process into an agent's.
-
-    ``fds`` is empty, or has the pidfd of a process whose network, host name and mounts are to be the agent's, too.
-    """
-    if fds:
-        enter(fds[0])
-    stdout, stderr = (os.open(request[name], os.O_WRONLY | os.O_APPEND) for name in ("stdout", "stderr"))
-    settle(stdout, stderr, request["directory"], request["environment"])
+def become(request: Mapping[str, Any]) -> Callable[[], Any]:
+    """Turn this process into an agent's."""
+    if request["inside"]:
+        enter(request["inside"])
+    settle(request["output"], request["environment"])
     resource.setrlimit(resource.RLIMIT_NOFILE, tuple(request["files"]))
     program, arguments = request["program"], request["arguments"]
     show([sys.executable, program, *arguments], request["environment"])
@@ -138,12 +132,13 @@ class OursAlone:
             raise ModuleNotFoundError(f"{name} is left out", name=name)
 
 
-def enter(of: int) -> None:
+def enter(pid: int) -> None:
     """Enter the namespaces of a process, as nsenter does; os.setns exists from Python 3.12 on. Raises ``OSError``."""
     net, uts, mount = 0x40000000, 0x04000000, 0x00020000
-    if ctypes.CDLL(None, use_errno=True).setns(of, net | uts | mount):
+    process = os.pidfd_open(pid)
+    if ctypes.CDLL(None, use_errno=True).setns(process, net | uts | mount):
         raise OSError(ctypes.get_errno(), "the agent could not enter the namespaces of its host")
-    os.close(of)
+    os.close(process)
 
 
 def arrange() -> None:
@@ -214,14 +209,14 @@ def asks_for_it(script: str | Path) -> bool:
         return False
 
 
-def settle(stdout: int, stderr: int, directory: str, variables: Mapping[str, str]) -> None:
-    """Give this process its own output (which may be the same descriptor twice), its directory and its variables."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for fd, stream in ((nothing, 0), (stdout, 1), (stderr, 2)):
-        os.dup2(fd, stream)
-    for fd in {nothing, stdout, stderr}:
+def settle(output: str, variables: Mapping[str, str]) -> None:
+    """Give this process its own output, the directory of that, and its variables."""
+    for path, flags, streams in ((os.devnull, os.O_RDONLY, (0,)), (output, os.O_WRONLY | os.O_APPEND, (1, 2))):
+        fd = os.open(path, flags)
+        for stream in streams:
+            os.dup2(fd, stream)
         os.close(fd)
-    os.chdir(directory)
+    os.chdir(os.path.dirname(output))
     os.environ.clear()
     os.environ.update(variables)
 

@@ -2,6 +2,6 @@
 
 Begin with ``points`` (what a result is, the order of a comparison, and when a ratio is refused) and ``results``
 (manifest, JSON lines, the table; ``page`` has the charts). Each benchmark is a file: ``rendezvous``, ``launch``,
-``faults``, ``store`` with its workloads ``start_of_job`` and ``transport``. All flags are in ``arguments``, all child
-processes in ``children``.
+``faults``, ``store`` with its workloads ``init`` and ``worker`` in ``ways``. Flags are in ``arguments``, child
+processes in ``children``, real jobs in ``jobs``.
 """

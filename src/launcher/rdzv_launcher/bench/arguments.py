@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import shlex
 import signal
 import subprocess
@@ -33,30 +34,43 @@ _BENCHMARKS = {
     "faults": "how long a job needs to go on after a worker, an agent or the store's host was lost",
     "store": "what a request costs the store server, beside torch's servers, and what proxies and transports save",
 }
+_INTERRUPTED = 128 + signal.SIGINT
+_REFERENCES = ("torch-c10d", "torch-static")
+_FAULTS = ("worker", "agent", "frozen", "host", "place", "place-frozen")
+_WORKLOADS = ("storm", "barrier", "mesh", "one_key", "multi_get", "hold", "init", "worker")
+
 _GONE = {
     "tiered": "It is a workload now: rdzv bench store --workloads=init --job=16x8.",
     "transport": "It is a workload now: rdzv bench store --workloads=worker.",
 }
 """Sub-commands that there were, and what to do instead."""
-_INTERRUPTED = 128 + signal.SIGINT
-_REFERENCES = ("torch-c10d", "torch-static")
-_WAYS = ("token", "tls", "token+tls")
-_FAULTS = ("worker", "agent", "frozen", "host", "place", "place-frozen")
-_WORKLOADS = ("storm", "barrier", "mesh", "one_key", "multi_get", "hold", "init", "worker")
-
-
-class _Parser(argparse.ArgumentParser):
-    """Also for sub-commands and flags that are gone: these are refused by name, and what to do instead is said."""
-
-    def __init__(self, *args: Any, gone: str = "", **more: Any) -> None:
-        super().__init__(*args, **more)
-        self._gone = gone
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As usual, unless this is gone."""
-        if self._gone:
-            self.error(f"there is no {self.prog} any more. {self._gone}")
-        return super().parse_known_args(args, namespace)
+_OTHER_RUN = "Give it as --rdzv-conf, and put the run beside one without: rdzv bench report."
+_CONNECTIONS = "It follows --connections: a storm is of 4 times as many, hold of 8 times."
+_GONE_FLAGS = {
+    "rendezvous": {
+        "--hosts": "All nodes are on loopback.",
+        "--server": "Start `rdzv serve`, and say where: --rdzv-endpoint=BACKEND=HOST:PORT.",
+        "--processes": "Write --simulate=P.",
+        "--closed": f"The token or the certificates are options of a backend. {_OTHER_RUN}",
+        "--delay": "What a delay costs is in `rdzv bench store --workloads=init --delay=MS`.",
+        "--etcd-data": "etcd's data is where temporary files are: set TMPDIR.",
+    },
+    "launch": {"--full-node": "The nodes of the case preload have 2 and 8 workers."},
+    "faults": {"--collective-timeout": "It is 20 s."},
+    "store": {
+        "--threads": "Name them in --targets: ours,ours:2.",
+        "--closed": f"It is `rdzv bench rendezvous` that shows what a token and TLS cost. {_OTHER_RUN}",
+        "--many": "One process holds all clients: --connections=N.",
+        "--storm": _CONNECTIONS,
+        "--hold": _CONNECTIONS,
+        "--rounds": "A client repeats a workload 10 times; give more --repeats.",
+        "--gets": "A client of mesh gets the blobs of 8 others; init those of all.",
+        "--fanout": "What a second tier saves is in docs/explanation/tiered-performance.md.",
+        "--sizes": "The values of the workload worker have 1024 and 8192 bytes.",
+        "--worker-rounds": "Give more --repeats.",
+    },
+}
+"""Flags that there were, and what to do instead."""
 
 
 class _Gone(argparse.Action):
@@ -86,7 +100,7 @@ def configure(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     bench.set_defaults(bench_help=bench.format_help)
-    what = bench.add_subparsers(dest="what", metavar="WHAT", title="what to measure", parser_class=_Parser)
+    what = bench.add_subparsers(dest="what", metavar="WHAT", title="what to measure")
     for name, add_flags in (("rendezvous", _rendezvous), ("launch", _launch), ("faults", _faults), ("store", _store)):
         parser = what.add_parser(name, help=_BENCHMARKS[name], description=_BENCHMARKS[name])
         quick = add_flags(parser)
@@ -96,12 +110,14 @@ def configure(commands: Any) -> None:
         )  # fmt: skip
         parser.add_argument("--json", action="store_true", help="print JSON lines: manifest, points, ratios, end")
         parser.add_argument("--out", metavar="DIR", help="also write the JSON lines and charts into this directory")
+        for flag, instead in _GONE_FLAGS[name].items():
+            parser.add_argument(flag, action=_Gone, const=instead, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     _all(what.add_parser("all", help="all benchmarks one after the other, and a report of them"))
     report = what.add_parser("report", help="several results side by side, as one HTML page that needs nothing else")
     report.add_argument("directory", metavar="DIR", help="where rdzv bench wrote the results, with --out=DIR")
     report.add_argument("--to", metavar="FILE", help="the page (default DIR/report.html)")
-    for name, instead in _GONE.items():
-        what.add_parser(name, gone=instead)
+    for name in _GONE:  # no word after it is a flag
+        what.add_parser(name, add_help=False, prefix_chars="\0").add_argument("words", nargs="*")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -109,6 +125,8 @@ def run(args: argparse.Namespace) -> int:
     if args.what is None:
         print(args.bench_help(), end="", file=sys.stderr)
         return UsageError.exit_code
+    if args.what in _GONE:
+        raise UsageError(f"there is no rdzv bench {args.what} any more", remedy=_GONE[args.what])
     del args.bench_help
     try:
         return _run(args)
@@ -175,6 +193,13 @@ def _job(text: str) -> tuple[int, int]:
     return _number(int, 1, 4096)(nodes), _number(int, 1, 4096)(each)
 
 
+def _of_backend(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    if not (name and value):
+        raise argparse.ArgumentTypeError(f"'{text}': write the backend's name, '=' and the value")
+    return name, value
+
+
 def _flag(parser: argparse.ArgumentParser, name: str, default: Any, read: Any, metavar: str, text: str) -> None:
     """Add one flag. The help ends with the default, unless that is nothing or said otherwise."""
     if default not in (None, "", ()) and "default" not in text:
@@ -183,17 +208,14 @@ def _flag(parser: argparse.ArgumentParser, name: str, default: Any, read: Any, m
     parser.add_argument(name, default=default, type=read, metavar=metavar, help=text)
 
 
-def _gone(parser: argparse.ArgumentParser, name: str, instead: str) -> None:
-    parser.add_argument(name, action=_Gone, const=instead, help=argparse.SUPPRESS)
-
-
 def _backends(parser: argparse.ArgumentParser) -> None:
     _flag(parser, "--backends", None, _each(_word()), "A,B", "any installed backends, compared with torch's own "
         "(default: those of rdzv-plugins that are installed)")  # fmt: skip
-    parser.add_argument("--rdzv-endpoint", "--rdzv_endpoint", action="append", default=[], metavar="BACKEND=WHERE",
-        help="where a backend's service already runs; without it, its own harness starts one. Repeatable")  # fmt: skip
-    parser.add_argument("--rdzv-conf", "--rdzv_conf", action="append", default=[], metavar="BACKEND=K=V,...",
-        help="options of a backend; may be repeated")  # fmt: skip
+    parser.add_argument("--rdzv-endpoint", "--rdzv_endpoint", action="append", default=[], type=_of_backend,
+        metavar="BACKEND=WHERE", help="where a backend's service already runs; without it, its own harness starts one. "
+        "Repeatable")  # fmt: skip
+    parser.add_argument("--rdzv-conf", "--rdzv_conf", action="append", default=[], type=_of_backend,
+        metavar="BACKEND=K=V,...", help="options of a backend; may be repeated")  # fmt: skip
     _flag(parser, "--references", _REFERENCES, _references, "A,B", "torch's own to compare with, or none")
 
 
@@ -204,22 +226,13 @@ def _rendezvous(parser: argparse.ArgumentParser) -> Mapping[str, Any]:
     _backends(parser)
     _flag(parser, "--nodes", (4, 16, 64), _each(_number(int, 4)), "N,N", "numbers of nodes, each at least 4: one of "
         "them is lost")  # fmt: skip
-    parser.add_argument("--simulate", nargs="?", const="threads", type=_word("threads"), metavar="threads",
-        help="thousands of nodes, as threads of few processes; without it each node is a process")  # fmt: skip
-    _flag(parser, "--processes", 0, _number(int), "P", "with --simulate: how many hold the nodes, beside those of "
-        "nodes that may be lost (default: one for each core)")  # fmt: skip
-    _flag(parser, "--delay", 0.0, _number(float, 0, 1000), "MS", "a relay holds up what goes between a node and the "
-        "endpoint: a round trip takes so much longer")  # fmt: skip
-    _flag(parser, "--closed", (), _each(_word(*_WAYS)), "A,B", "backends at the native store once more, closed to "
-        "strangers: token, tls, token+tls (default: not; tls needs the command openssl)")  # fmt: skip
-    _flag(parser, "--etcd-data", "", str, "DIR", "where etcd keeps its data while it is measured, which it writes to "
-        "disk at each change (default: the system's directory for temporary files)")  # fmt: skip
+    parser.add_argument("--simulate", nargs="?", const=len(os.sched_getaffinity(0)), default=0, type=_number(int),
+        metavar="P", help="thousands of nodes, as threads of P processes (default: one for each core), beside those of "
+        "nodes that may be lost; without it each node is a process")  # fmt: skip
     _flag(parser, "--ttl", 10.0, _number(float, 2, 3600), "SECONDS", "of a session, where a backend has any")
     _flag(parser, "--repeats", 3, _number(int), "N", "runs of each target, after one that does not count")
     _flag(parser, "--limit", 60.0, _number(float, 1, 3600), "SECONDS", "of one round; a target that needs longer is "
         "not asked for more nodes")  # fmt: skip
-    _gone(parser, "--hosts", "All nodes are on loopback.")
-    _gone(parser, "--server", "Start `rdzv serve`, and say where: --rdzv-endpoint=BACKEND=HOST:PORT.")
     return {"nodes": (4, 16), "repeats": 1}
 
 
@@ -227,17 +240,16 @@ def _launch(parser: argparse.ArgumentParser) -> Mapping[str, Any]:
     _backends(parser)
     cases = ("one-node", "nodes", "preload")
     _flag(parser, "--cases", cases, _each(_word(*cases)), "A,B", "some of one-node (the launchers without a flag of a "
-        "rendezvous), nodes (every backend) and preload (one node whose workers import torch, with --preload=torch and "
-        "without)")  # fmt: skip
+        "rendezvous), nodes (every backend) and preload (one node of 2, and one of 8 workers that import torch, with "
+        "--preload=torch and without)")  # fmt: skip
     _flag(parser, "--nodes", 2, _number(int, 2), "N", "agents of a job, all on this machine")
     _flag(parser, "--workers", 1, _number(int), "N", "workers of each of these nodes")
-    _flag(parser, "--full-node", 8, _number(int, 2), "N", "workers of the larger node of preload; the smaller has 2")
     _flag(parser, "--repeats", 5, _number(int), "N", "runs of each target, after one that does not count")
     _flag(parser, "--collectives", 3, _number(int, 0), "N", "further runs with workers that import torch, up to their "
         "first collective; 0: none")  # fmt: skip
     _flag(parser, "--limit", 120.0, _number(float, 1, 3600), "SECONDS", "of one start, and of one end; beyond is a "
         "result too")  # fmt: skip
-    return {"full_node": 4, "repeats": 1, "collectives": 1}
+    return {"repeats": 1, "collectives": 1}
 
 
 def _faults(parser: argparse.ArgumentParser) -> Mapping[str, Any]:
@@ -250,39 +262,25 @@ def _faults(parser: argparse.ArgumentParser) -> Mapping[str, Any]:
     _flag(parser, "--repeats", 3, _number(int), "N", "runs of each target")
     _flag(parser, "--ttl", 3, _number(int), "SECONDS", "after which a silent node is lost, with backends that can "
         "tell and with torch's c10d")  # fmt: skip
-    _flag(parser, "--collective-timeout", 20.0, _number(float, 1, 3600), "SECONDS", "gloo's, after which a worker "
-        "gives a silent peer up by itself")  # fmt: skip
     _flag(parser, "--limit", 60.0, _number(float, 1, 3600), "SECONDS", "from the fault on; a job that needs longer, or "
         "ends, is a result too")  # fmt: skip
     return {"repeats": 1}
 
 
 def _store(parser: argparse.ArgumentParser) -> Mapping[str, Any]:
-    count, counts = _number(int), _each(_number(int))
+    counts = _each(_number(int))
     _flag(parser, "--workloads", _WORKLOADS, _each(_word(*_WORKLOADS)), "A,B", "some of them")
     _flag(parser, "--targets", ("ours", "libuv", "legacy", "echo"), _each(_word()), "A,B", "servers, also ours:THREADS")
-    _flag(parser, "--connections", (1000, 4000), counts, "N,N", "clients of barrier, mesh, one_key and multi_get")
-    _flag(parser, "--storm", 8000, count, "N", "clients that connect at once")
-    _flag(parser, "--hold", 16000, count, "N", "idle clients")
-    _flag(parser, "--rounds", 10, count, "N", "how often a client repeats a workload")
-    _flag(parser, "--gets", 8, count, "K", "mesh: peers whose blob a client gets")
+    _flag(parser, "--connections", (1000,), counts, "N,N", "clients of barrier, mesh, one_key and multi_get; a storm "
+        "is of 4 times as many, hold of 8 times")  # fmt: skip
     _flag(parser, "--job", ((4, 8), (16, 8)), _each(_job), "MxN,MxN", "init: ranks on M nodes, N on each (default "
         "4x8,16x8)")  # fmt: skip
     _flag(parser, "--delay", 2.0, _number(float, 0, 1000), "MS", "init: of a round trip between a node and the root; "
         "measured with it and without; 0: only without")  # fmt: skip
-    _flag(parser, "--fanout", 0, _number(int, 0), "K", "init: also with K proxies at the root, which the others dial")
     _flag(parser, "--workers", (1, 8), counts, "N,N", "worker: processes at once")
-    _flag(parser, "--sizes", (1024, 8192), counts, "N,N", "worker: bytes of a value")
-    _flag(parser, "--worker-rounds", 400, count, "N", "worker: of 26 requests of each worker in a run")
-    _flag(parser, "--repeats", 5, count, "N", "turns of all servers, after one that does not count")
+    _flag(parser, "--repeats", 5, _number(int), "N", "turns of all servers, after one that does not count")
     _flag(parser, "--limit", 60.0, _number(float, 0.001, 3600), "SECONDS", "of one run; beyond is a result too")
-    _gone(parser, "--threads", "Name them in --targets: ours,ours:2.")
-    _gone(parser, "--closed", "What a token and TLS cost is in `rdzv bench rendezvous --closed=token,tls`.")
-    _gone(parser, "--many", "One process holds all clients: --hold=N.")
-    return {
-        "connections": (100,), "storm": 200, "hold": 200, "repeats": 1,
-        "rounds": 2, "job": ((2, 4),), "workers": (2,), "sizes": (1024,), "worker_rounds": 10,
-    }  # fmt: skip
+    return {"connections": (50,), "repeats": 1, "job": ((2, 4),), "workers": (2,)}
 
 
 # all of them, and a report
@@ -312,17 +310,10 @@ def full() -> list[tuple[str, ...]]:
     whose service is not there. A job is started, and disturbed, over one of the backends that meet at the native store:
     the others do the same there.
     """
-    from rdzv_launcher.bench.backends import shipped
+    from rdzv_launcher.bench.backends import shipped, there
     from rdzv_plugins.testing.find import find_harness
 
-    def there(harness: Any) -> bool:
-        try:
-            harness.require()
-        except RdzvError:
-            return False
-        return bool(harness.kind != "state")
-
-    own = [each for each in map(find_harness, shipped()) if there(each)]
+    own = [each for each in map(find_harness, filter(there, shipped())) if each.kind != "state"]
     native = [each for each in own if each.native]
     jobs = [each for each in own if each not in native[1:]]
     elastic = [each for each in jobs if each.kind == "coordination"]
@@ -333,7 +324,7 @@ def full() -> list[tuple[str, ...]]:
         ("rendezvous", all_of, "--simulate", "--nodes=8,64,256,1024", "--ttl=5", "--limit=20", "--repeats=2"),
         ("launch", of_jobs, "--repeats=3", "--collectives=2"),
         ("faults", of_elastic, "--repeats=2", "--limit=25", "--preload=torch"),
-        ("store", "--connections=1000", "--storm=4000", "--hold=8000", "--repeats=3"),
+        ("store", "--connections=1000", "--repeats=3"),
     ]
 
 

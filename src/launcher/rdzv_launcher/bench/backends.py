@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from importlib.metadata import entry_points
@@ -40,6 +41,8 @@ class Candidate:
     entry: Entry
     harness: Harness
     """The harness, not started yet; its ``conf`` is what the nodes get."""
+    runs: bool = False
+    """Its service was already running, where the user said."""
     given: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Options that the user has set."""
 
@@ -65,31 +68,42 @@ def shipped() -> tuple[str, ...]:
     return tuple(each.name for each in ours)
 
 
+def there(name: str) -> bool:
+    """Whether what this backend's own harness needs is installed here; if not, stderr says why."""
+    try:
+        find_harness(name).require()
+    except RdzvError as error:
+        print(f"without {name}: {error}", file=sys.stderr, flush=True)
+        return False
+    return True
+
+
 def candidates(
     args: argparse.Namespace, wanted: Mapping[str, str] = _NOTHING, *, own_times: bool = False
 ) -> list[Candidate]:
-    """The backends that ``--backends`` names, or those that come with rdzv-plugins.
+    """The backends that ``--backends`` names, or those that come with rdzv-plugins and can be started here.
 
     ``wanted``: options that the benchmark sets if a backend has them and the user has not set them. ``own_times``:
     time-outs are the backend's own defaults, whatever its harness sets to make tests quick. Raises what the host raises
     for a name, ``UsageError``, and ``OptionError`` for an option that a backend does not have.
     """
-    endpoints = _by_backend("--rdzv-endpoint", args.rdzv_endpoint)
-    confs = {name: parse_conf(text) for name, text in _by_backend("--rdzv-conf", args.rdzv_conf).items()}
+    endpoints = dict(args.rdzv_endpoint)
+    confs = {name: parse_conf(text) for name, text in args.rdzv_conf}
     found: list[Candidate] = []
-    for name in args.backends or shipped():
+    for name in args.backends or filter(there, shipped()):
         known = entry(name)
         if any(known.backend.name == other.name for other in found):
             continue  # named twice, perhaps by an alias
         given = _of(known, confs) or _NOTHING
-        harness = find_harness(name, _of(known, endpoints), given)
+        endpoint = _of(known, endpoints)
+        harness = find_harness(name, endpoint, given)
         options = known.backend.options or NoOptions
         has = {field.name for field in dataclasses.fields(options)}
         ours = {key: value for key, value in wanted.items() if key in has}
         theirs = {key: value for key, value in harness.conf.items() if not (own_times and key in _TIMES)}
         harness.conf = MappingProxyType({**theirs, **ours, **given})
         parse_options(options, harness.conf, f"backend {known.backend.name!r}")
-        found.append(Candidate(known, harness, given))
+        found.append(Candidate(known, harness, endpoint is not None, given))
     names = {alias for each in found for alias in (each.name, *each.entry.backend.aliases)}
     for flag, by_name in (("--rdzv-endpoint", endpoints), ("--rdzv-conf", confs)):
         if strangers := set(by_name) - names:
@@ -97,44 +111,18 @@ def candidates(
     return found
 
 
-def start(found: list[Candidate], running: ExitStack, *, asked_for: bool) -> dict[str, str]:
-    """Start what the backends need, until ``running`` is closed; returns why some cannot be measured, by name.
-
-    These are taken out of ``found``. If backends were ``asked_for`` by name, the harness's error is raised instead, as
-    an ``RdzvError``.
-    """
-    left_out = {}
-    for candidate in list(found):
+def start(found: list[Candidate], running: ExitStack) -> None:
+    """Start what the backends need, until ``running`` is closed. Raises ``RdzvError``."""
+    for candidate in found:
         try:
-            _start(candidate, running)
-        except RdzvError as error:
-            if asked_for:
-                raise
-            left_out[candidate.name] = str(error)
-            found.remove(candidate)
-    return left_out
-
-
-def _start(candidate: Candidate, running: ExitStack) -> None:
-    try:
-        running.enter_context(candidate.harness)
-    except RdzvError:
-        raise
-    except Exception as error:  # a third-party harness may raise anything
-        raise RdzvError(
-            f"backend {candidate.name!r}: its harness cannot be started: {type(error).__name__}: {error}",
-            remedy="Start its service yourself, and say where by --rdzv-endpoint.",
-        ) from error
-
-
-def _by_backend(flag: str, given: list[str]) -> dict[str, str]:
-    pairs = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not (name and equals and value):
-            raise UsageError(f"{flag}={text}: write the backend's name, '=' and the value")
-        pairs[name] = value
-    return pairs
+            running.enter_context(candidate.harness)
+        except RdzvError:
+            raise
+        except Exception as error:  # a third-party harness may raise anything
+            raise RdzvError(
+                f"backend {candidate.name!r}: its harness cannot be started: {type(error).__name__}: {error}",
+                remedy="Start its service yourself, and say where by --rdzv-endpoint.",
+            ) from error
 
 
 def _of(known: Entry, by_name: Mapping[str, Any]) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +17,6 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -55,9 +53,9 @@ class Child:
     ) -> None:
         """Returns at once. ``what`` is its name in messages. It is killed if it does not end by itself in its limit."""
         self._what, self._end_limit_s = what, end_limit_s
-        # thousands of nodes may warn: no pipe holds that
-        stderr, path = tempfile.mkstemp(prefix="rdzv-bench-")
-        self._stderr = os.fdopen(stderr, "rb")
+        # thousands of nodes may warn: no pipe holds that; nor is a file left if both are killed
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by end)
+        path = f"/proc/{os.getpid()}/fd/{self._stderr.fileno()}"
         self._connection, theirs = _SPAWN.Pipe()
         self._process = _SPAWN.Process(target=_begin, args=(run, theirs, path, dict(environment), arguments))
         resource_tracker.ensure_running()  # which unblocks the signal when it begins
@@ -140,9 +138,10 @@ def _begin(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that came before that is forgotten
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _CTRL_C)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    file = os.open(stderr, os.O_WRONLY | os.O_APPEND)
-    os.unlink(stderr)
-    os.dup2(file, 2)
+    try:
+        os.dup2(os.open(stderr, os.O_WRONLY | os.O_APPEND), 2)
+    except FileNotFoundError:  # the benchmark has ended
+        os._exit(0)
     os.environ.update(environment)
     code = 1
     try:
@@ -196,15 +195,14 @@ class Guard:
     """A context manager: while it is open, all that this process starts is the guard's, services of backends included.
 
     The guard is a child that, when this process ends, kills every process that carries the mark, frozen ones too, and
-    deletes the directories. Marks of parts begin with that of the whole: ``MARK-1`` is part of ``MARK``.
+    deletes the directory. Marks of parts begin with that of the whole: ``MARK-1`` is part of ``MARK``.
     """
 
-    def __init__(self, data: Path | None = None) -> None:
-        """``data``: where another directory is to be created, ``below``."""
+    def __init__(self) -> None:
         self.mark = uuid.uuid4().hex
-        self.directory = self.below = Path()
-        """For all files, and for those that must be on the disk of ``data``; both are deleted with the guard."""
-        self._data, self._jobs = data, 0
+        self.directory = Path()
+        """For all files: deleted with the guard."""
+        self._jobs = 0
 
     def new_job(self) -> tuple[str, Path]:
         """A mark for one job, and an empty directory."""
@@ -216,9 +214,9 @@ class Guard:
     def __enter__(self) -> Guard:
         self._before = os.environ.get(MARK)
         who = "the process that ends all others with the benchmark"
-        self._process = Child(who, _guard, self.mark, self._data, end_limit_s=_END_LIMIT_S)
+        self._process = Child(who, _guard, self.mark, end_limit_s=_END_LIMIT_S)
         try:
-            self.directory, self.below = self._process.answer()
+            self.directory = self._process.answer()
         except BaseException:
             self._process.end()
             raise
@@ -235,17 +233,9 @@ class Guard:
         self._process.end()
 
 
-def _guard(connection: Connection, mark: str, data: Path | None) -> None:
-    with ExitStack() as made:
-        directories = [
-            Path(
-                made.enter_context(
-                    tempfile.TemporaryDirectory(prefix="rdzv-bench-", dir=where, ignore_cleanup_errors=True)
-                )
-            )
-            for where in (None, *([data] if data is not None else []))
-        ]
-        connection.send((directories[0], directories[-1]))
+def _guard(connection: Connection, mark: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="rdzv-bench-", ignore_cleanup_errors=True) as directory:
+        connection.send(Path(directory))
         with contextlib.suppress(EOFError, ConnectionError):
             connection.recv()
         end_all(mark)
@@ -297,28 +287,24 @@ def names_apart() -> None:
     if _NAMES in os.environ or sys.argv[1:2] != ["bench"]:  # it is again, or called by another program
         return
     os.environ[_NAMES] = "system"
-    directory = tempfile.mkdtemp(prefix="rdzv-bench-")
-    try:
-        mounts = []
+    with tempfile.TemporaryDirectory(prefix="rdzv-bench-") as directory:
+        script = Path(directory, "apart")
         for target, text in _FILES.items():
             source = Path(directory, Path(target).name)
             source.write_text(text)
-            mounts.append(f"mount --bind '{source}' {target}")
+            with script.open("a") as lines:
+                lines.write(f"mount --bind '{source}' {target} || exit\n")
         # a mounted file stays when its directory is deleted
-        begin = " && ".join([*mounts, f"rm -r '{directory}'", 'exec "$@"'])
-        probe = " && ".join([*mounts, 'exec "$@"'])
+        script.write_text(f'{script.read_text()}test "$1" = -c || rm -r "{directory}"\nexec "{sys.executable}" "$@"\n')
         for way in _WAYS:
+            command = [*way, "sh", str(script)]
             try:
-                command = [*way, "sh", "-c", probe, "sh", sys.executable, "-c", _PROBE]
-                allowed = subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 0
+                allowed = subprocess.run([*command, "-c", _PROBE], capture_output=True, timeout=30, check=False)
             except (OSError, subprocess.TimeoutExpired):
                 continue
-            if allowed:
+            if allowed.returncode == 0:
                 os.environ[_NAMES] = "file"
-                again = [sys.executable, "-m", "rdzv_launcher.tools", *sys.argv[1:]]
-                os.execvp(way[0], [*way, "sh", "-c", begin, "sh", *again])
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+                os.execvp(way[0], [*command, "-m", "rdzv_launcher.tools", *sys.argv[1:]])
 
 
 def names_remark() -> str:

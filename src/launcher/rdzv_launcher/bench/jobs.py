@@ -1,4 +1,4 @@
-"""Jobs as a whole, for ``rdzv bench launch`` and ``faults``: the launchers, and the steps from first check to caption.
+"""Jobs as a whole, for ``rdzv bench launch`` and ``faults``: launchers, a real job of agents, and the cases of a run.
 
 The launchers are rdzv-run on any installed backend, and plain torchrun on torch's own beside it.
 """
@@ -6,29 +6,41 @@ The launchers are rdzv-run on any installed backend, and plain torchrun on torch
 from __future__ import annotations
 
 import argparse
+import json
+import re
 import shutil
+import signal
+import subprocess
 import sys
 import sysconfig
+import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
 
 from rdzv_launcher.bench.backends import TORCH_C10D, TORCH_STATIC, Candidate, start
-from rdzv_launcher.bench.children import Guard, names_remark
+from rdzv_launcher.bench.children import Guard, end_all, environment, marked, names_remark
+from rdzv_launcher.bench.job_worker import PREFIX
 from rdzv_launcher.bench.points import DidNotFinish, Point, Turns, take_turns
-from rdzv_launcher.bench.readings import cpu_seconds
 from rdzv_launcher.bench.results import Output, asked
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.testing.harness import Harness, free_port
+from rdzv_plugins.testing.processes import default_signals, send
 
 Sample = TypeVar("Sample")
 
+COLLECTIVE_TIMEOUT_S = 20.0
+"""gloo's, after which a worker gives a silent peer up by itself, where something is to happen to its peer."""
+_TORCH_S_TIMEOUT_S = 1800.0
 _MOST_CHARACTERS = 300
+_LOOK_EVERY_S = 0.02
+_END_S = 30.0
+_SAID = re.compile(rf"^{PREFIX}(\{{.*\}})$", re.MULTILINE)
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -58,16 +70,6 @@ class Launcher:
         """Whether this is torch's own launcher, with which the others are compared."""
         return self.program == "torchrun"
 
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """Variables for the agents, in addition to the others."""
-        return self.harness.environment if self.harness is not None else _NOTHING
-
-    def service_cpu(self) -> float:
-        """CPU seconds so far of the service that the nodes dial; 0 if no harness has started one for all jobs."""
-        service = self.harness.service if self.harness is not None else None
-        return sum(cpu_seconds(pid) for pid in service.pids) if service is not None else 0.0
-
 
 class JobFailed(DidNotFinish):
     """A job that did not get to where it should; ``words`` are its last ones."""
@@ -77,39 +79,131 @@ class JobFailed(DidNotFinish):
         self.words = words
 
 
-@dataclass(frozen=True)
-class Meeting:
-    """One job: what all of its nodes are told."""
+class Job:
+    """A job of agents on this machine, and what its workers say. A context manager: no process outlives it.
 
-    launcher: Launcher
-    endpoint: str
-    run_id: str
+    For one thread.
+    """
 
-    def command(self, node: int, nnodes: str, workers: int, script: Sequence[object], *flags: str) -> list[str]:
-        """The command line of one node's agent; its address is given, so that nobody looks up this machine's name."""
-        launcher = self.launcher
-        command = [str(_program(launcher.program)), f"--nproc-per-node={workers}", *launcher.flags, *flags]
+    def __init__(
+        self,
+        ground: JobGround,
+        launcher: Launcher,
+        nnodes: str,
+        workers: int,
+        mode: str,
+        *,
+        endpoints: int = 1,
+        flags: Sequence[str] = (),
+    ) -> None:
+        """``mode``: what the workers do, see ``job_worker``. The first of several ``endpoints`` serves at first."""
+        self._mark, self._directory = ground.guard.new_job()
+        self.endpoint = _endpoint(launcher, self._directory, endpoints)
+        self._flags = [*launcher.flags, *flags, f"--nproc-per-node={workers}"]
         if launcher.backend:
-            command += [f"--nnodes={nnodes}", f"--rdzv-backend={launcher.backend}", f"--rdzv-id={self.run_id}"]
-            command += [f"--rdzv-endpoint={self.endpoint}", "--local-addr=127.0.0.1"]
+            self._flags += [f"--nnodes={nnodes}", f"--rdzv-backend={launcher.backend}"]
+            self._flags += [f"--rdzv-id=bench-{uuid.uuid4().hex[:8]}", f"--rdzv-endpoint={self.endpoint}"]
+            self._flags.append("--local-addr=127.0.0.1")  # so that nobody looks up this machine's name
         else:  # otherwise both listen on 29500, where somebody else may be
-            command.append(f"--master-port={self.endpoint.rpartition(':')[2]}")
+            self._flags.append(f"--master-port={self.endpoint.rpartition(':')[2]}")
         if launcher.conf:
-            command.append("--rdzv-conf=" + ",".join(f"{key}={value}" for key, value in launcher.conf.items()))
-        if launcher.ranks:
-            command.append(f"--node-rank={node}")
-        return [*command, *map(str, script)]
+            self._flags.append("--rdzv-conf=" + ",".join(f"{key}={value}" for key, value in launcher.conf.items()))
+        timeout_s = COLLECTIVE_TIMEOUT_S if mode == "endless" else _TORCH_S_TIMEOUT_S
+        self._launcher, self._script = launcher, [str(ground.worker), mode, str(timeout_s)]
+        self.agents: list[subprocess.Popen[bytes]] = []
+        """The agents by node; one that was started in place of another comes at the end."""
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        end_all(self._mark)
+        for agent in self.agents:
+            self.let_end(agent)
+            agent.wait(_END_S)
+
+    def command(self, node: int) -> list[str]:
+        """The command line of one node's agent."""
+        ranks = [f"--node-rank={node}"] if self._launcher.ranks else []
+        return [str(_program(self._launcher.program)), *self._flags, *ranks, *self._script]
+
+    def start_agent(self, node: int) -> int:
+        """Start the command of ``node``, also once more; returns its place in ``agents``."""
+        place, harness = len(self.agents), self._launcher.harness
+        variables = environment(self._mark_of(place)) | {"GLOO_SOCKET_IFNAME": "lo"}
+        with self._output(place).open("wb") as file:
+            agent = subprocess.Popen(
+                self.command(node),
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=variables | {**(harness.environment if harness is not None else {})},
+                cwd=self._directory,
+                preexec_fn=default_signals,
+            )
+        self.agents.append(agent)
+        return place
+
+    def let_end(self, agent: subprocess.Popen[bytes]) -> None:
+        """End the standard input of an agent, and so of its workers, which may end then."""
+        assert agent.stdin is not None, "started with a pipe"
+        agent.stdin.close()
+
+    def signal_node(self, node: int, number: signal.Signals) -> None:
+        """Send a signal to an agent and then to all that it has started, as when a machine fails."""
+        agent = self.agents[node].pid
+        for pid in [agent, *(each for each in marked(self._mark_of(node)) if each != agent)]:
+            send(pid, number)
+
+    def said(self, node: int) -> list[dict[str, Any]]:
+        """What the workers of the agent at this place have said."""
+        return [json.loads(found) for found in _SAID.findall(self._text(node))]
+
+    def wait(self, condition: Callable[[], Any], nodes: Iterable[int], begun: float, limit_s: float, what: str) -> Any:
+        """Wait until the condition is true, which it cannot become without all of ``nodes``. Raises ``JobFailed``."""
+        needed = sorted(nodes)
+        while not (value := condition()):
+            for node in needed:
+                code = self.agents[node].poll() if node < len(self.agents) else None
+                if code is not None:
+                    raise JobFailed(f"{what}: exit code {code} of node {node}", self.last_words(node))
+            if time.monotonic() > begun + limit_s:
+                raise JobFailed(f"{what} within {limit_s:g} s", self.last_words(needed[0]))
+            time.sleep(_LOOK_EVERY_S)
+        return value
+
+    def ends(self, deadline: float) -> list[int]:
+        """The exit codes of all agents, once they have ended. Raises ``JobFailed``."""
+        try:
+            return [agent.wait(max(0.0, deadline - time.monotonic())) for agent in self.agents]
+        except subprocess.TimeoutExpired:
+            raise JobFailed("the agents did not end after their workers", self.last_words(0)) from None
+
+    def last_words(self, place: int) -> str:
+        """The last error that this agent or a worker of it named, otherwise the last line."""
+        said = [line.strip() for line in self._text(place).splitlines() if line.strip() and not _SAID.match(line)]
+        errors = [line for line in said if "error: " in line.lower()]
+        return (errors or said or ["it has said nothing"])[-1][:_MOST_CHARACTERS]
+
+    def _mark_of(self, place: int) -> str:
+        return f"{self._mark}-{place}"
+
+    def _output(self, place: int) -> Path:
+        return self._directory / f"agent{place}.log"
+
+    def _text(self, place: int) -> str:
+        return self._output(place).read_text(errors="replace")
 
 
-def meet(launcher: Launcher, directory: Path, endpoints: int = 1) -> Meeting:
-    """A new job, which meets at this many endpoints; ``directory`` is empty, and belongs to this job alone."""
+def _endpoint(launcher: Launcher, directory: Path, count: int) -> str:
+    """That of a new job, or so many of them."""
     if launcher.harness is None:
-        endpoint = f"127.0.0.1:{free_port()}"
-    elif endpoints == 1:
-        endpoint = launcher.harness.endpoint(directory)
-    else:
-        endpoint = launcher.harness.endpoints(directory, endpoints)
-    return Meeting(launcher, endpoint, f"bench-{uuid.uuid4().hex[:8]}")
+        return f"127.0.0.1:{free_port()}"
+    meeting = directory / "meeting"
+    meeting.mkdir()
+    return launcher.harness.endpoint(meeting) if count == 1 else launcher.harness.endpoints(meeting, count)
 
 
 def ours(candidate: Candidate) -> Launcher:
@@ -146,39 +240,32 @@ def _program(name: str) -> Path:
     return Path(sysconfig.get_path("scripts")) / name
 
 
-def last_words(text: str) -> str:
-    """The last error that a launcher or a worker named, otherwise the last line."""
-    said = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("bench {")]
-    errors = [line for line in said if "error: " in line.lower()]
-    return (errors or said or ["it has said nothing"])[-1][:_MOST_CHARACTERS]
-
-
 @dataclass(frozen=True)
 class JobGround:
     """What all jobs of one run have in common."""
 
-    output: Output
     guard: Guard
     worker: Path
-    """The script of every worker: a copy in a directory of its own.
+    """The script of every worker."""
 
-    Python looks for modules beside a script first, and some of those here have the same names as parts of Python.
-    """
+
+@dataclass(frozen=True)
+class JobBench:
+    """One run of a benchmark: where its jobs run, of whom, and where figures go."""
+
+    output: Output
+    ground: JobGround
     mine: Sequence[Launcher]
-    """``rdzv-run`` on each requested backend, including those left out."""
-    left_out: Mapping[str, str]
-    """Why some of them cannot be measured, by name."""
+    """``rdzv-run`` on each requested backend."""
     remarks: str
     """Lines for a caption: what is special about the services that were started, and about names."""
 
 
 @contextmanager
-def job_ground(
-    args: argparse.Namespace, found: list[Candidate], worker: str, *, services: bool = True
-) -> Iterator[JobGround]:
-    """Check, start what the candidates need (unless ``services`` is false), open the output; all ends with the block.
+def job_bench(args: argparse.Namespace, found: list[Candidate]) -> Iterator[JobBench]:
+    """Check, start what the candidates need, open the output; all ends with the block.
 
-    ``worker``: the name of the workers' script. Raises ``RdzvError``; then no file is made.
+    Raises ``RdzvError``; then no file is made.
     """
     for program in ("rdzv-run", "torchrun"):
         if not _program(program).exists():
@@ -186,18 +273,14 @@ def job_ground(
     options = asked(args, backends={each.name: dict(each.harness.conf) for each in found})
     output = Output(args, options, dict(each.version for each in found))
     with Guard() as guard, ExitStack() as running:
-        everyone = [*found]
-        left_out = start(found, running, asked_for=args.backends is not None) if services else {}
+        start(found, running)
         running.enter_context(output)  # its file is created here, so none is left if something necessary is missing
-        for name, why in left_out.items():
-            output.progress.say(f"without {name}: {why}")
         remarks = [each.harness.remark for each in found if each.harness.remark]
-        yield JobGround(
+        worker = shutil.copy(Path(__file__).with_name("job_worker.py"), guard.directory / "worker.py")
+        yield JobBench(
             output=output,
-            guard=guard,
-            worker=Path(shutil.copy(Path(__file__).with_name(worker), guard.directory / "worker.py")),
-            mine=[ours(each) for each in everyone],
-            left_out=left_out,
+            ground=JobGround(guard, Path(worker)),
+            mine=[ours(each) for each in found],
             remarks="\n".join([*remarks, names_remark()]),
         )
 
@@ -205,11 +288,12 @@ def job_ground(
 class JobCase:
     """One case: launchers that take turns, and the last words of jobs that failed."""
 
-    def __init__(self, name: str, ground: JobGround, launchers: Sequence[Launcher]) -> None:
-        self.name, self._ground = name, ground
+    def __init__(self, name: str, bench: JobBench, launchers: Sequence[Launcher]) -> None:
+        self.name, self._bench = name, bench
         self._by_name = {launcher.name: launcher for launcher in launchers}
-        self._given_up = {name: why for name, why in ground.left_out.items() if name in self._by_name}
+        self._given_up: dict[str, str] = {}
         self._words: dict[str, str] = {}
+        self._points: list[Point] = []
 
     def turns(self, run: Callable[[Launcher], Sample], *, repeats: int, warm_up: bool, more: str = "") -> Turns[Sample]:
         """``run`` for each launcher in turns, but not again for one that failed. ``more``: added to the case's name."""
@@ -226,35 +310,28 @@ class JobCase:
             [*self._by_name],
             measure,
             repeats=repeats,
-            progress=self._ground.output.progress,
+            progress=self._bench.output.progress,
             warm_up=warm_up,
             given_up=self._given_up,
         )
 
-    def points(
-        self, turns: Turns[Sample], figure: str, about: tuple[str, str], of: Callable[[Sample], float], *, leads: bool
-    ) -> Iterator[Point]:
-        """One figure of each launcher; ``about`` is its title and unit.
+    def add(self, turns: Turns[Sample], figures: Mapping[str, tuple[str, str]]) -> None:
+        """Take these figures, attributes of a sample, of each launcher; given are their titles and units.
 
-        ``leads``: it also says why there are no samples; such a launcher has no points of the other figures.
+        The first also says why there are no samples; such a launcher has no points of the other figures.
         """
-        for name, launcher in self._by_name.items():
-            samples, unfinished = turns.samples[name], turns.unfinished.get(name, "")
-            if samples or (leads and unfinished):
-                yield Point(
-                    self._ground.output.bench,
-                    self.name,
-                    name,
-                    figure,
-                    *about,
-                    samples=tuple(map(of, samples)),
-                    reference=launcher.reference,
-                    unfinished=unfinished,
-                )
+        for figure, (title, unit) in figures.items():
+            for name, launcher in self._by_name.items():
+                samples = tuple(getattr(each, figure) for each in turns.samples[name])
+                why = turns.unfinished.get(name, "")
+                if samples or (why and figure == next(iter(figures))):
+                    self._points.append(
+                        Point(self._bench.output.bench, self.name, name, figure, title, unit, samples,
+                              reference=launcher.reference, unfinished=why)
+                    )  # fmt: skip
 
-    def write(self, points: Sequence[Point], details: Mapping[str, Any], notes: Sequence[str] = ()) -> None:
+    def write(self, details: Mapping[str, Any], notes: Sequence[str] = ()) -> None:
         """Write the case once all is measured; ``details`` and ``notes`` are added to what every such case has."""
         words = [f"{name}: {text}" for name, text in self._words.items()]
-        self._ground.output.case(
-            self.name, points, details={**details, "last_words": self._words}, notes=[*notes, *words]
-        )
+        about = {**details, "last_words": self._words}
+        self._bench.output.case(self.name, self._points, details=about, notes=[*notes, *words])

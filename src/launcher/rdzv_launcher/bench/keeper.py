@@ -14,7 +14,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -22,23 +22,27 @@ from rdzv_launcher.bench.children import die_with_me, ended_by
 from rdzv_launcher.bench.nodes import FIXED, NodeProcess
 from rdzv_launcher.bench.points import DidNotFinish
 from rdzv_launcher.bench.readings import exact_cpu_seconds
-from rdzv_plugins.endpoints import parse_endpoint
+from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
 from rdzv_plugins.testing.counts import LEAD
 from rdzv_plugins.testing.harness import ServiceCounts
 
-_CREATE_S = 120.0
-_REPORT_S = 120.0
+_ANSWER_S = 120.0
 _SO_FAR_S = 20.0
 _FORK = multiprocessing.get_context("fork")
 
 
 def keep(connection: Connection, task: Mapping[str, Any]) -> None:
-    """Measure, and send a ``RendezvousSample`` as data. Ends without tidying up thousands of nodes: they are killed.
+    """Measure, and send a sample. Ends without tidying up thousands of nodes: they are killed.
 
-    ``task`` is made by ``rendezvous.run_once``.
+    ``task`` is made by ``rendezvous.run_once``. A sample has why it is ``unfinished`` (or empty), and of the phases
+    ``join`` and ``loss`` each None or: the ``seconds`` from the first call, or the loss, to the last node's answer; the
+    requests of a plain node (``per_node``), which is neither first nor leading, of all nodes (``asked``), and what the
+    service has counted (``served``), each by name; and CPU seconds of the nodes' processes (``nodes_cpu_s``), of
+    serving, wherever that happens (``service_cpu_s``), and of a service in none of those processes (``apart_cpu_s``).
+    What is unknown is None.
     """
     raise_file_limit()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # as the launcher does
@@ -49,7 +53,7 @@ def keep(connection: Connection, task: Mapping[str, Any]) -> None:
     gc.freeze()
     processes = Processes()
     try:
-        connection.send(asdict(KeptRun(task, processes, host).run()))
+        connection.send(KeptRun(task, processes, host).run())
     finally:
         processes.kill_all()
 
@@ -60,7 +64,7 @@ def keep(connection: Connection, task: Mapping[str, Any]) -> None:
 class NodesProcess:
     """A process that holds some of the nodes: a fork of the keeper, which ends with it."""
 
-    def __init__(self, run: Callable[[Connection], None], others: Iterable[NodesProcess], numbers: Sequence[int]):
+    def __init__(self, run: Callable[[Connection], None], others: Sequence[NodesProcess], numbers: Sequence[int]):
         """``run`` gets the fork's end of the connection; those of the ``others`` are closed there."""
         self.numbers = list(numbers)
         self.expected = len(numbers)
@@ -74,29 +78,20 @@ class NodesProcess:
                 each.connection.close()
             run(theirs)
 
-        self._process = _FORK.Process(target=forked)
-        self._process.start()
+        self.process = _FORK.Process(target=forked)
+        self.process.start()
         theirs.close()
-
-    @property
-    def pid(self) -> int:
-        assert self._process.pid is not None, "it was started"
-        return self._process.pid
 
     def send(self, do: str, **what: Any) -> None:
         """Send a command, which is a method of ``NodeProcess``."""
         with contextlib.suppress(OSError):  # its end is noticed where its answer is waited for
             self.connection.send({"do": do, **what})
 
-    def kill(self) -> None:
-        """Send SIGKILL, without waiting for the end."""
-        self._process.kill()
-
     def reap(self) -> int:
         """Wait for its end; returns its exit code, negative for a signal."""
         self.connection.close()
-        self._process.join()
-        return self._process.exitcode or 0
+        self.process.join()
+        return self.process.exitcode or 0
 
 
 class Processes:
@@ -104,10 +99,6 @@ class Processes:
 
     def __init__(self) -> None:
         self.living: list[NodesProcess] = []
-
-    def fork(self, numbers: Sequence[int], run: Callable[[Connection], None]) -> None:
-        """Fork one more, in which ``run`` gets the other end of its connection."""
-        self.living.append(NodesProcess(run, [*self.living], numbers))
 
     def ask(
         self, children: Iterable[NodesProcess], key: str, limit_s: float, late: str
@@ -119,107 +110,47 @@ class Processes:
             rest = deadline - time.perf_counter()
             if rest <= 0:
                 raise DidNotFinish(f"{late} after {limit_s:g} s")
-            found |= {child: answer for child, answer in self._heard(rest) if key in answer}
+            by_connection: dict[Any, NodesProcess] = {child.connection: child for child in self.living}
+            for ready in wait(list(by_connection), rest):
+                answer = self._hear(by_connection[ready])
+                if key in answer:
+                    found[by_connection[ready]] = answer
         return found
-
-    def lose(self, child: NodesProcess) -> None:
-        """Send SIGKILL to one of them, which no longer is one of ``living``."""
-        self.living.remove(child)
-        child.kill()
 
     def kill_all(self) -> None:
         """Kill them, and wait for their ends."""
         for child in self.living:
-            child.kill()
+            child.process.kill()
         for child in self.living:
             child.reap()
 
-    def _heard(self, limit_s: float) -> list[tuple[NodesProcess, dict[str, Any]]]:
-        heard: list[tuple[NodesProcess, dict[str, Any]]] = []
-        by_connection = {child.connection: child for child in self.living}
-        for ready in wait(list(by_connection), limit_s):
-            child = by_connection[ready]  # type: ignore[index]
-            try:
-                answer = child.connection.recv()
-            except (EOFError, OSError):
-                self.living.remove(child)
-                raise DidNotFinish(f"a process with {len(child.numbers)} nodes {ended_by(child.reap())}") from None
-            if "gave_up" in answer:
-                raise DidNotFinish(f"a node gave up: {answer['gave_up']}")
-            heard.append((child, answer))
-        return heard
+    def _hear(self, child: NodesProcess) -> dict[str, Any]:
+        try:
+            answer: dict[str, Any] = child.connection.recv()
+        except (EOFError, OSError):
+            self.living.remove(child)
+            raise DidNotFinish(f"a process with {len(child.numbers)} nodes {ended_by(child.reap())}") from None
+        if "gave_up" in answer:
+            raise DidNotFinish(f"a node gave up: {answer['gave_up']}")
+        return answer
 
 
 # what a run finds out, phase by phase
 
 
 @dataclass
-class RendezvousPhase:
-    """The figures from the first call, or the loss, to the last node's answer."""
-
-    seconds: float
-    per_node: dict[str, float] | None
-    """Requests of a plain node, which is neither first nor leading: the median; None if unknown."""
-    asked: dict[str, float] | None
-    """Requests of all nodes together."""
-    served: dict[str, float] | None
-    """What the service itself has counted."""
-    nodes_cpu_s: float
-    """CPU time of the processes with nodes."""
-    service_cpu_s: float | None
-    """CPU time of serving, wherever that happens."""
-    apart_cpu_s: float | None
-    """CPU time of a service that is in none of those processes; None if unknown."""
-
-
-@dataclass
-class RendezvousSample:
-    """The outcome of one run."""
-
-    join: RendezvousPhase | None = None
-    loss: RendezvousPhase | None = None
-    unfinished: str = ""
-
-
-@dataclass(frozen=True)
-class Served:
-    """What a service has done since it started."""
-
-    requests: Mapping[str, float] | None
-    """What it has been asked, by name, without signs of life; None if it does not say."""
-    cpu_s: float | None
-    """CPU time of serving; None if that cannot be told from the rest."""
-    apart_s: float | None
-    """CPU time of processes that hold no nodes, but serve them; None if unknown."""
-
-
-def served(service: Mapping[str, Any]) -> Served:
-    """What a service says of itself. Raises ``OSError`` and ``RdzvError`` if it should answer and does not.
-
-    ``service`` has ``probe`` (its harness's, or empty), ``endpoint``, ``pids`` and ``apart``. ``apart``: it is in none
-    of the nodes' processes; ``pids``: its own, as far as they are known here.
-    """
-    pids: list[int] = service["pids"]
-    pids_s = sum(map(exact_cpu_seconds, pids))  # before it is asked for figures, which costs it some
-    unseen = service["apart"] and not pids
-    if not service["probe"]:
-        return Served(None, pids_s if pids else None, None if unseen else pids_s)
-    module, _, function = service["probe"].partition(":")
-    counts: ServiceCounts = getattr(importlib.import_module(module), function)(
-        parse_endpoint(service["endpoint"], None)
-    )
-    cpu_s = pids_s if counts.cpu_s is None else counts.cpu_s
-    return Served(counts.requests, cpu_s, cpu_s if unseen else pids_s)
-
-
-@dataclass
 class NodesState:
-    """What is known at one moment."""
+    """What is known at one moment, of the nodes and of their service since it started."""
 
     nodes: dict[int, dict[str, Any]]
-    cpu_s: dict[int, tuple[float, float]]
+    cpu_s: dict[NodesProcess, tuple[float, float]]
     """CPU time by process: before it said all this, and after."""
-    service: Served
+    served: Mapping[str, float] | None
+    """What the service has been asked, by name, without signs of life; None if it does not say."""
+    service_cpu_s: float | None
+    """CPU time of serving, wherever that happens; None if that cannot be told from the rest."""
+    apart_cpu_s: float | None
+    """CPU time of a service that is in none of the nodes' processes; None if unknown."""
 
     def asked(self, numbers: Collection[int]) -> dict[str, float] | None:
         """How many requests of each kind these nodes have sent."""
@@ -232,7 +163,25 @@ class NodesState:
 
     def cpu_since(self, before: NodesState) -> float:
         """CPU time since then of the processes that still live."""
-        return sum(now - before.cpu_s[pid][1] for pid, (now, _) in self.cpu_s.items())
+        return sum(now - before.cpu_s[each][1] for each, (now, _) in self.cpu_s.items())
+
+
+def served(service: Mapping[str, Any]) -> tuple[Mapping[str, float] | None, float | None, float | None]:
+    """The last three of a ``NodesState``. Raises ``OSError`` and ``RdzvError`` if it should answer and does not.
+
+    ``service`` has ``probe`` (its harness's, or empty), ``endpoint``, ``pids`` and ``apart``. ``apart``: it is in none
+    of the nodes' processes; ``pids``: its own, as far as they are known here.
+    """
+    pids: list[int] = service["pids"]
+    pids_s = sum(map(exact_cpu_seconds, pids))  # before it is asked for figures, which costs it some
+    unseen = service["apart"] and not pids
+    if not service["probe"]:
+        return None, pids_s if pids else None, None if unseen else pids_s
+    module, _, function = service["probe"].partition(":")
+    probe: Callable[[Endpoint], ServiceCounts] = getattr(importlib.import_module(module), function)
+    counts = probe(parse_endpoint(service["endpoint"], None))
+    cpu_s = pids_s if counts.cpu_s is None else counts.cpu_s
+    return counts.requests, cpu_s, cpu_s if unseen else pids_s
 
 
 class KeptRun:
@@ -240,23 +189,23 @@ class KeptRun:
 
     def __init__(self, task: Mapping[str, Any], processes: Processes, host: PluginHost) -> None:
         self._task, self._processes = task, processes
+        living = processes.living
         for numbers in task["processes"]:
-            held = NodeProcess(host, task, numbers)
-            processes.fork(numbers, held.run)
+            living.append(NodesProcess(NodeProcess(host, task, numbers).run, [*living], numbers))
         self._tells = ""
 
-    def run(self) -> RendezvousSample:
+    def run(self) -> dict[str, Any]:
         """Run everything that was asked for. What did not finish is noted in the sample."""
-        sample = RendezvousSample()
+        sample: dict[str, Any] = {"join": None, "loss": None, "unfinished": ""}
         try:
             self._create()
-            sample.join = self._measure("joined", self._join, self._task["limit_s"])
+            sample["join"] = self._measure("joined", self._join, self._task["limit_s"])
             if self._task["loss"] and self._tells != FIXED:
                 chosen = self._choose()
                 limit_s = self._task["limit_s"] + self._task["unheard_s"]
-                sample.loss = self._measure("joined again", lambda: self._lose(chosen), limit_s, chosen)
+                sample["loss"] = self._measure("joined again", lambda: self._lose(chosen), limit_s, chosen)
         except DidNotFinish as error:
-            sample.unfinished = str(error)
+            sample["unfinished"] = str(error)
         return sample
 
     def _create(self) -> None:
@@ -265,16 +214,16 @@ class KeptRun:
         for group in ([first], others):
             for child in group:
                 child.send("create")
-            answers = self._processes.ask(group, "created", _CREATE_S, "the nodes' handlers were not there")
-            for answer in answers.values():
-                self._tells = answer["tells"]
+            answers = self._processes.ask(group, "created", _ANSWER_S, "the nodes' handlers were not there")
+            self._tells = next((answer["tells"] for answer in answers.values()), self._tells)
 
     def _join(self) -> None:
         for child in self._processes.living:
             child.send("join")
 
     def _lose(self, chosen: NodesProcess) -> None:
-        self._processes.lose(chosen)
+        self._processes.living.remove(chosen)
+        chosen.process.kill()
         for child in self._processes.living:
             child.send("again")
         chosen.reap()  # for a backend that checks whether a process still exists
@@ -293,8 +242,8 @@ class KeptRun:
 
     def _measure(
         self, what: str, begin: Callable[[], None], limit_s: float, gone: NodesProcess | None = None
-    ) -> RendezvousPhase:
-        """Measure a phase. ``gone``: the process whose node goes in this phase."""
+    ) -> dict[str, Any]:
+        """Measure a phase, see ``keep``. ``gone``: the process whose node goes in this phase."""
         if gone is not None:
             gone.expected = 0
         before = self._now(begins=True)
@@ -313,15 +262,15 @@ class KeptRun:
         there = {number: node for number, node in now.nodes.items() if gone is None or number not in gone.numbers}
         if wrong := wrong_places(there):
             raise DidNotFinish(f"wrong places: {wrong}")
-        return RendezvousPhase(
-            seconds=last - start,
-            per_node=per_node(there, before.nodes),
-            asked=grown(now.asked(there), before.asked(there)),
-            served=grown(now.service.requests, before.service.requests),
-            nodes_cpu_s=now.cpu_since(before),
-            service_cpu_s=_since(now.service.cpu_s, before.service.cpu_s),
-            apart_cpu_s=_since(now.service.apart_s, before.service.apart_s),
-        )
+        return {
+            "seconds": last - start,
+            "per_node": per_node(there, before.nodes),
+            "asked": grown(now.asked(there), before.asked(there)),
+            "served": grown(now.served, before.served),
+            "nodes_cpu_s": now.cpu_since(before),
+            "service_cpu_s": _since(now.service_cpu_s, before.service_cpu_s),
+            "apart_cpu_s": _since(now.apart_cpu_s, before.apart_cpu_s),
+        }
 
     def _explained(self, error: DidNotFinish, what: str, wanted: int) -> str:
         """How far they got, if they still say."""
@@ -341,15 +290,15 @@ class KeptRun:
         """Ask all nodes for their state; ``begins``: a phase begins."""
         for child in self._processes.living:
             child.send("report", expect=child.expected, begins=begins)
-        answers = self._processes.ask(self._processes.living, "nodes", _REPORT_S, "no report")
+        answers = self._processes.ask(self._processes.living, "nodes", _ANSWER_S, "no report")
         try:
             service = served(self._task["service"])
         except (OSError, RdzvError) as error:  # it may have ended, or be too busy to answer
             raise DidNotFinish(f"its service does not say what it has counted: {error}") from None
         return NodesState(
-            nodes={node["number"]: node for answer in answers.values() for node in answer["nodes"]},
-            cpu_s={child.pid: (answer["cpu_s"], answer["cpu_after_s"]) for child, answer in answers.items()},
-            service=service,
+            {node["number"]: node for answer in answers.values() for node in answer["nodes"]},
+            {child: (answer["cpu_s"], answer["cpu_after_s"]) for child, answer in answers.items()},
+            *service,
         )
 
 

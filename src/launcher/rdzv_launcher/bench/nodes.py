@@ -98,7 +98,6 @@ class HostedNode(Node):
         self._asked = Asked()
         self.rendezvous = create_rendezvous(host, counted(entry, self._asked), prepare(entry, request))
         self._handler = cast(Any, self.rendezvous.handler)
-        self._view: Any = None
         created = self._asked.created
         self._counts = not isinstance(created, TorchHandler)
         self._coordinates = self._counts and isinstance(created, CoordinationBackend)
@@ -106,7 +105,6 @@ class HostedNode(Node):
             self.tells = FIXED
         elif self._coordinates:
             self.tells = VIEW
-            self._view = self._handler._view  # of ElasticHandler
         elif not self._counts:
             self.tells = POLLED
 
@@ -116,30 +114,23 @@ class HostedNode(Node):
         super().again()
 
     def wait_over(self) -> None:
-        if self.tells == VIEW:
-            self._wait_told()
-        elif self.tells == POLLED:
-            while not self._handler.num_nodes_waiting():
-                time.sleep(_POLL_S)
-        else:
-            super().wait_over()
-
-    def _wait_told(self) -> None:
-        view = self._view  # woken by everything that can end a round, so nobody has to poll
+        if self.tells not in (VIEW, POLLED):
+            return super().wait_over()
+        view = self._handler._view if self.tells == VIEW else None  # of ElasticHandler
         while True:
-            seen = view.version
+            seen = view.version if view else 0
             if self._handler.num_nodes_waiting():
-                return
-            view.wait(seen, threading.TIMEOUT_MAX)
+                return None
+            if view:  # woken by everything that can end a round, so nobody has to poll
+                view.wait(seen, threading.TIMEOUT_MAX)
+            else:
+                time.sleep(_POLL_S)
 
     def facts(self) -> dict[str, Any]:
         asked = Counter(self._asked.counts())
         asked["put"] += asked.pop("create", 0)  # for a service they are one request
         round_ = {"round": self._handler._round.number} if self._coordinates else {}
-        return round_ | {
-            "asked": dict(+asked) if self._counts else None,
-            "leads": self._asked.leads,
-        }
+        return round_ | {"asked": dict(+asked) if self._counts else None, "leads": self._asked.leads}
 
 
 class TorchDynamicNode(Node):
@@ -253,8 +244,6 @@ class NodeProcess:
     def _node(self, number: int) -> Node:
         task, request = self._task, cast(Request, self._task["request"])
         request = replace(request, conf=MappingProxyType(dict(request.conf)))
-        if number:
-            request = replace(request, endpoint=task["endpoint"])
         if task["ranks"]:
             request = replace(request, node_rank=number)
         if task["says_who_serves"]:
@@ -279,11 +268,7 @@ class NodeProcess:
             self._wanted = expect
             self._missing = itertools.count(expect - 1, -1)  # its next is atomic, and needs no lock
             gc.collect()
-        return {
-            "nodes": nodes,
-            "cpu_s": cpu_s,
-            "cpu_after_s": time.process_time(),
-        }
+        return {"nodes": nodes, "cpu_s": cpu_s, "cpu_after_s": time.process_time()}
 
     def _join(self) -> None:
         """Let all nodes join, one straight after another."""

@@ -8,12 +8,12 @@ import io
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rdzv_launcher.bench.points import Point
-from rdzv_launcher.bench.results import Result, number, read_results, refusals, share, spread_text
+from rdzv_launcher.bench.results import Result, number, read_results, table
 from rdzv_plugins.errors import MissingDependency, UsageError
 
 _ORDER = ("rendezvous", "launch", "faults", "store")
@@ -54,20 +54,14 @@ def require_libraries() -> None:
 def write_charts(result: Result, directory: Path) -> list[Path]:
     """Write a chart of each figure as ``NAME-FIGURE.svg``; returns the files. Raises ``UsageError``."""
     files = []
-    for figure in _figures(result.points):
+    for figure in dict.fromkeys(point.figure for point in result.points if point.samples):
         for kind, svg in charts(result, figure):
-            file = directory / f"{result.name}-{re.sub(r'[^A-Za-z0-9_.-]', '_', figure)}{kind}.svg"
+            files.append(directory / f"{result.name}-{re.sub(r'[^A-Za-z0-9_.-]', '_', figure)}{kind}.svg")
             try:
-                file.write_text(svg, encoding="utf-8")
+                files[-1].write_text(svg, encoding="utf-8")
             except OSError as error:
-                raise UsageError(f"cannot write the chart {file}: {error.strerror}") from None
-            files.append(file)
+                raise UsageError(f"cannot write the chart {files[-1]}: {error.strerror}") from None
     return files
-
-
-def _figures(points: Iterable[Point]) -> list[str]:
-    """The figures that were measured for anything."""
-    return list(dict.fromkeys(point.figure for point in points if point.samples))
 
 
 def charts(result: Result, figure: str) -> Iterator[tuple[str, str]]:
@@ -75,16 +69,16 @@ def charts(result: Result, figure: str) -> Iterator[tuple[str, str]]:
 
     Cases that differ only in their number of nodes make curves. If some do not, all of these are bars, too.
     """
-    families: dict[str, list[Point]] = {}
-    for point in result.points:
-        if point.figure == figure:
-            families.setdefault(family(point), []).append(point)
-    curves = {
-        name: each for name, each in families.items() if len({point.nodes for point in each if point.samples}) > 1
-    }
-    bars = [point for name, each in families.items() if name not in curves for point in each]
+    points = [point for point in result.points if point.figure == figure]
+    measured = [(family(point), point.nodes) for point in points if point.samples]
+    several = {name for name, nodes in measured if any(name == each and nodes != more for each, more in measured)}
+    bars = [point for point in points if family(point) not in several]
+    curves: dict[str, list[Point]] = {}
+    for point in points:
+        if family(point) in several:
+            curves.setdefault(family(point), []).append(point)
     looks = {target: index for index, target in enumerate(dict.fromkeys(point.target for point in result.points))}
-    if bars and any(point.samples for point in bars):
+    if any(point.samples for point in bars):
         yield "", _drawn(lambda sheet: _draw_bars(sheet, bars, looks), 1.0 + 0.25 * len(bars), result)
     if curves:
         height = 4.2 * len(curves)
@@ -211,13 +205,10 @@ def write_report(directory: Path, file: Path) -> Path:
     Raises ``UsageError`` if there are no results, a file is not a valid one, or ``file`` cannot be written;
     ``MissingDependency``.
     """
-    if not directory.is_dir():
-        raise UsageError(f"there is no directory {directory}", remedy="Name the one that rdzv bench got with --out.")
     results = read_results(directory)
     require_libraries()
-    text = as_page(results)
     try:
-        file.write_text(text, encoding="utf-8")
+        file.write_text(as_page(results), encoding="utf-8")
     except OSError as error:
         raise UsageError(
             f"cannot write the report {file}: {error.strerror}", remedy="Name another file with --to."
@@ -229,25 +220,23 @@ def as_page(results: Sequence[Result]) -> str:
     """The whole report as HTML. Nothing in it comes from outside it, and text is escaped by Jinja2."""
     import jinja2
 
-    by_bench: dict[str, list[Result]] = {}
-    for result in sorted(results, key=lambda each: _ORDER.index(each.bench) if each.bench in _ORDER else len(_ORDER)):
-        by_bench.setdefault(result.bench, []).append(result)
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_finalized
     )
     template = environment.from_string(Path(__file__).with_name("page.html.j2").read_text(encoding="utf-8"))
-    machines = {result.name: _flat(result.manifest, _MACHINE) for result in results}
-    letters = {text: chr(65 + index) for index, text in enumerate(dict.fromkeys(map(json.dumps, machines.values())))}
-    page: str = template.render(
-        sections=[
-            (bench, each, list(_of_figures(each)), _unfinished(each), _options(each))
-            for bench, each in by_bench.items()
-        ],
-        results=[result for each in by_bench.values() for result in each],
-        letters={name: letters[json.dumps(about)] for name, about in machines.items()},
-        machines=_compared({letters[text]: json.loads(text) for text in letters}),
-        machine_names=list(letters.values()),
-    )
+    known = [bench for bench in _ORDER if any(result.bench == bench for result in results)]
+    sections = []
+    for bench in dict.fromkeys([*known, *(result.bench for result in results)]):
+        mine = [result for result in results if result.bench == bench]
+        points = {point.figure: point for result in mine for point in result.points}
+        pictures = [
+            (_axis(point), result.name, base64.b64encode(svg.encode()).decode())
+            for figure, point in points.items()
+            for result in mine
+            for _, svg in charts(result, figure)
+        ]
+        sections.append((bench, mine, pictures, _compared({result.name: _about(result) for result in mine})))
+    page: str = template.render(sections=sections, tables=_tables)
     return page
 
 
@@ -257,57 +246,27 @@ def _finalized(value: Any) -> Any:
     )
 
 
-def _of_figures(results: Sequence[Result]) -> Iterator[dict[str, Any]]:
-    """What the page shows of each figure: its title, its charts, and a table with a column for each result."""
-    points = [point for result in results for point in result.points]
-    for figure in dict.fromkeys(point.figure for point in points):
-        mine = [point for point in points if point.figure == figure]
-        rows = {(point.case, point.target): point.reference for point in mine}
-        yield {
-            "title": _axis(mine[0]),
-            "pictures": [
-                (result.name, base64.b64encode(svg.encode()).decode())
-                for result in results
-                for _, svg in charts(result, figure)
-            ],
-            "rows": [
-                (case, target, reference, [_cell(result, case, target, figure) for result in results])
-                for (case, target), reference in rows.items()
-            ],
-        }
+def _tables(result: Result) -> str:
+    """What the terminal has shown of it."""
+    cases = dict.fromkeys(point.case for point in result.points)
+    return "\n".join(
+        table(
+            case,
+            [each for each in result.points if each.case == case],
+            [each for each in result.ratios if each.case == case],
+        )
+        for case in cases
+    )
 
 
-def _cell(result: Result, case: str, target: str, figure: str) -> list[str]:
-    """The lines of a cell: the median with its runs, why something is missing, ratios, and why there is none."""
-    key = (case, target, figure)
-    point = next((each for each in result.points if (each.case, each.target, each.figure) == key), None)
-    if point is None:
-        return ["-"]
-    ratios = [each for each in result.ratios if (each.case, each.target, each.figure) == key]
-    if point.median is None:
-        return [f"no result: {point.unfinished or 'not measured'}"]
-    runs = "1 run" if len(point.samples) == 1 else f"{spread_text(point.samples)}; {len(point.samples)} runs"
-    lines = [f"{number(point.median)} ({runs})"]
-    lines += [f"then {point.unfinished}"] if point.unfinished else []
-    for ratio in ratios:
-        if ratio.value is not None and ratio.low is not None and ratio.high is not None:
-            lines.append(f"{share(ratio.value, ratio.reference)} ({number(ratio.low)} .. {number(ratio.high)})")
-    return [*lines, *refusals(ratios)]
-
-
-def _unfinished(results: Sequence[Result]) -> list[str]:
-    """Targets with no result, or fewer than the others, and why; each reason once."""
-    found: dict[str, list[str]] = {}
-    for result in results:
-        for point in result.points:
-            if point.unfinished or not point.samples:
-                why = f"{result.name}: {point.target}: {point.unfinished or 'not measured'}"
-                found.setdefault(why, []).append(point.case)
-    return [f"{why} [{', '.join(dict.fromkeys(cases))}]" for why, cases in found.items()]
-
-
-def _options(results: Sequence[Result]) -> list[tuple[str, bool, list[str]]]:
-    return _compared({result.name: _flat(dict(result.manifest.get("options") or {})) for result in results})
+def _about(result: Result) -> dict[str, str]:
+    """What its figures depend on."""
+    about = {key: result.manifest.get(key, "-") for key in _MACHINE} | dict(result.manifest.get("options") or {})
+    flat: dict[str, str] = {}
+    for key, value in about.items():
+        each = {f"{key}: {name}": what for name, what in value.items()} if isinstance(value, Mapping) else {key: value}
+        flat |= {name: what if isinstance(what, str) else json.dumps(what) for name, what in each.items()}
+    return flat
 
 
 def _compared(columns: Mapping[str, Mapping[str, str]]) -> list[tuple[str, bool, list[str]]]:
@@ -318,12 +277,3 @@ def _compared(columns: Mapping[str, Mapping[str, str]]) -> list[tuple[str, bool,
         differs = len(set(values)) > 1
         rows.append((_DIFFERS * differs + key, differs, values))
     return rows
-
-
-def _flat(values: Mapping[str, Any], keys: Sequence[str] | None = None) -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for key in keys if keys is not None else values:
-        value = values.get(key, "-")
-        each = {f"{key}: {name}": what for name, what in value.items()} if isinstance(value, Mapping) else {key: value}
-        flat |= {name: what if isinstance(what, str) else json.dumps(what) for name, what in each.items()}
-    return flat

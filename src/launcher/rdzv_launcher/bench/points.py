@@ -139,14 +139,12 @@ class Progress:
     """What a benchmark says while it runs, on stderr: nobody waits for minutes without knowing for what."""
 
     def __init__(self, bench: str) -> None:
-        self._bench, self._start, self._case = bench, time.monotonic(), ""
+        self._bench, self._start = bench, time.monotonic()
 
     def measuring(self, case: str) -> None:
-        """Call this before each run; a line appears when the case changes."""
-        if case != self._case:
-            seconds = int(time.monotonic() - self._start)
-            self.say(f"measuring {case} ... ({seconds // 60}:{seconds % 60:02d})")
-        self._case = case
+        """Say that a case begins."""
+        seconds = int(time.monotonic() - self._start)
+        self.say(f"measuring {case} ... ({seconds // 60}:{seconds % 60:02d})")
 
     def say(self, text: str) -> None:
         """Print a line."""
@@ -186,12 +184,13 @@ def take_turns(
     given_up = {} if given_up is None else given_up
     turns: Turns[Sample] = Turns({target: [] for target in targets})
     enough: set[str] = set()
+    if not given_up.keys() >= {*targets}:
+        progress.measuring(case)
     for turn in range(-1 if warm_up else 0, repeats):
         for target in in_turn(targets, turn):
             if target in given_up:
                 turns.unfinished.setdefault(target, given_up[target])
             elif target not in enough:
-                progress.measuring(case)
                 try:
                     sample = measure(target, turn)
                 except DidNotFinish as error:

@@ -30,12 +30,6 @@ def peak_memory(pid: int) -> float | None:
     return None  # a zombie has no memory
 
 
-def cpu_seconds(pid: int) -> float:
-    """CPU time of one process so far, user and system, without its children; 0 once it is gone."""
-    stat = read_stat(pid)
-    return 0.0 if stat is None else stat.cpu_ticks / _TICKS_PER_S
-
-
 def family_cpu_seconds(pid: int) -> float:
     """CPU time so far of a process and everything that lives below it, with what these have started and waited for."""
     pids_of = children_now()
@@ -50,7 +44,7 @@ def family_cpu_seconds(pid: int) -> float:
 
 
 def exact_cpu_seconds(pid: int) -> float:
-    """CPU time of one process so far, to the nanosecond, where ``cpu_seconds`` counts ticks; without its children.
+    """CPU time of one process so far, to the nanosecond, without its children.
 
     Threads that have ended are included; a thread that is running meanwhile is counted up to its last clock interrupt.
     Raises ``OSError`` once the process is gone.

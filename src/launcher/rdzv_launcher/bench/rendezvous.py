@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
-import os
 import resource
 import tempfile
 import uuid
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import takewhile
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from rdzv_launcher.bench import backends
 from rdzv_launcher.bench.backends import REFERENCES, TORCH_STATIC, Candidate
 from rdzv_launcher.bench.children import Child, Guard, names_remark
-from rdzv_launcher.bench.closed import TOKEN, conf_of
 from rdzv_launcher.bench.points import DidNotFinish, Point, Turns, take_turns
 from rdzv_launcher.bench.results import Output, asked
-from rdzv_launcher.bench.servers import relay
 from rdzv_plugins.assemble.create import NoOptions
-from rdzv_plugins.endpoints import parse_endpoint
 from rdzv_plugins.errors import RdzvError, UsageError
-from rdzv_plugins.interfaces import Capability, Request
+from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
 from rdzv_plugins.testing.harness import Harness
 
 RunData = Mapping[str, Any]
-"""What ``keeper.RendezvousSample`` holds, as data."""
+"""A sample of ``keeper.keep``."""
 
 _FILES_PER_NODE, _FILES_ELSEWHERE, _OTHER_FILES = 2, 2, 200
 _MOST_PROCESSES = 256
@@ -45,6 +40,8 @@ _IMPORTS_OF_TORCH = tuple(
 )
 _ALONE = 4
 """Nodes that have their own process even if the others share theirs: one may lead, one be rank 0, one may go."""
+_OF_CLOSED_JOBS = frozenset(("token_file", "cacert"))
+"""Options of a job whose service tells strangers nothing."""
 _HEARD_OF_S = 25.0
 """By torch's defaults a node is lost after three missing signs of life, five seconds apart."""
 _OTHER_S = 400.0
@@ -75,9 +72,6 @@ _SIMULATED = (
     "threads of {processes} processes, whose nodes share an interpreter lock and take longer than as many machines, "
     "and {alone} processes of one node each"
 )
-_DELAYED = """
-A relay holds up all bytes between a node and the endpoint: a round trip takes {delay:g} ms more. Node 0, where it
-serves the endpoint itself, has no relay; nor has the way to the workers' store."""
 
 
 def run(args: Namespace) -> int:
@@ -87,25 +81,14 @@ def run(args: Namespace) -> int:
     """
     _check(args)
     found = backends.candidates(args, _wanted(args.ttl, args.limit))
-    given = {name for name, _, _ in (text.partition("=") for text in args.rdzv_endpoint)}
     options = asked(args, backends=[each.name for each in found])
-    with Guard(Path(args.etcd_data)) as guard, ExitStack() as running:
+    with Guard() as guard, ExitStack() as running:
         for each in found:
-            each.harness = each.harness.afresh(guard.below)
-        everyone = [_target(each, not given.isdisjoint((each.name, *each.entry.backend.aliases))) for each in found]
-        ways = [
-            _closed(each, way, Path(running.enter_context(tempfile.TemporaryDirectory())))
-            for each in everyone
-            if each.native
-            for way in args.closed
-        ]
-        targets = [*everyone, *ways, *map(_reference, args.references)]
+            each.harness = each.harness.afresh(guard.directory)
+        targets = [*map(_target, found), *map(_reference, args.references)]
         output = running.enter_context(Output(args, options, dict(each.version for each in found)))
-        given_up = backends.start(found, running, asked_for=args.backends is not None)
-        for one in targets:
-            if args.delay and not one.harness.dialled:
-                why = "not measured: its endpoint is not HOST:PORT, so no relay can stand in front of it"
-                given_up.setdefault(one.name, why)
+        backends.start(found, running)
+        given_up: dict[str, str] = {}
         for nodes in sorted(args.nodes):
             _case(nodes, args, targets, output, guard.directory, given_up)
         output.end(_caption(args))
@@ -113,17 +96,11 @@ def run(args: Namespace) -> int:
 
 
 def _check(args: Namespace) -> None:
-    """Raises ``UsageError`` if what is asked for does not fit together, or not into this machine."""
-    if args.processes and not args.simulate:
-        raise UsageError("--processes is for --simulate: without it each node is a process")
-    args.processes = args.processes or len(os.sched_getaffinity(0))
-    args.etcd_data = os.path.abspath(args.etcd_data or tempfile.gettempdir())
-    if not (os.path.isdir(args.etcd_data) and os.access(args.etcd_data, os.W_OK)):
-        raise UsageError(f"--etcd-data={args.etcd_data}: not a directory that can be written to")
+    """Raises ``UsageError`` if what is asked for does not fit into this machine."""
     raise_file_limit()
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     for nodes in args.nodes:
-        groups = layout(nodes, args.processes if args.simulate else None)
+        groups = layout(nodes, args.simulate)
         if len(groups) > _MOST_PROCESSES:
             raise UsageError(
                 f"--nodes={nodes}: {len(groups)} processes are too many for one machine (at most {_MOST_PROCESSES})",
@@ -133,7 +110,7 @@ def _check(args: Namespace) -> None:
         if allowed < needed:
             raise UsageError(
                 f"--nodes={nodes}: the process of the first node needs {needed} open files; it may have {allowed}",
-                remedy="Raise the hard limit (ulimit -Hn), ask for fewer, or for more --processes with --simulate.",
+                remedy="Raise the hard limit (ulimit -Hn), ask for fewer, or for more processes: --simulate=P.",
             )
 
 
@@ -171,7 +148,7 @@ def _case(
         once=lambda sample: bool(sample["unfinished"]) or sample["join"]["seconds"] > _SLOW_S,
     )
     kept = {name: [_details(sample) for sample in samples] for name, samples in turns.samples.items()}
-    processes = len(layout(nodes, args.processes if args.simulate else None))
+    processes = len(layout(nodes, args.simulate))
     more = {"nodes": nodes, "processes": processes, "targets": kept}
     output.case(case, _points(case, nodes, targets, turns), details=more)
     for name, samples in turns.samples.items():
@@ -183,29 +160,20 @@ def _case(
 # what takes part: the requested backends, and torch's own
 
 
-class _Torch(Harness):
-    """torch's own rendezvous: node 0 serves the endpoint, as with plain torchrun."""
-
-    def __init__(self, name: str) -> None:
-        self.backend = name
-
-
 @dataclasses.dataclass(frozen=True)
 class RendezvousTarget:
     """A rendezvous that is measured: of an installed backend, or torch's own."""
 
     name: str
     harness: Harness
-    """The harness, already started."""
+    """Started before the first run."""
     elastic: bool
     ranks: bool
     """Node ranks have to be given."""
-    given: bool = False
+    runs: bool = False
     """The service was already running, where the user said."""
     says_who_serves: bool = False
     """A node can be told whether it serves the endpoint. Otherwise each tries to, which takes long on one machine."""
-    native: bool = False
-    """Its nodes meet at the native store."""
     probe: str = ""
     """How the service is asked what it has counted, as in ``Harness.probe``; empty: it does not say."""
     imports: tuple[str, ...] = ()
@@ -215,69 +183,29 @@ class RendezvousTarget:
     def reference(self) -> bool:
         return self.name in REFERENCES
 
-    @property
-    def served_by_node(self) -> bool:
-        """Whether node 0 serves the endpoint, which it alone may bind."""
-        return self.harness.dialled and self.harness.service is None and not self.given
-
-    def request(self, nodes: int, run_id: str, endpoint: str) -> Request:
-        """The request of any node; not prepared."""
-        low = nodes - 1 if self.elastic else nodes
-        return self.harness.request(
-            endpoint, run_id=run_id, min_nodes=low, max_nodes=nodes, nproc_per_node=1, node_rank=None
-        )
-
-    def endpoint(self, directory: Path) -> tuple[str, str, int]:
-        """The endpoint of a new run: as written, and host and port where it is dialled. Raises ``RdzvError``."""
-        try:
-            written = self.harness.endpoint(directory)
-        except RdzvError:
-            raise
-        except Exception as error:  # a third-party harness may raise anything
-            raise RdzvError(f"its harness gives no endpoint: {type(error).__name__}: {error}") from error
-        if not self.harness.dialled:
-            return written, "", 0
-        where = parse_endpoint(written, None)
-        return written, where.host, where.port
-
-    def pids(self) -> list[int]:
-        """The processes of its service, as far as its harness has started one. Raises ``RdzvError``."""
-        try:
-            return [*self.harness.service.pids] if self.harness.service is not None else []
-        except Exception as error:  # a third-party harness may raise anything
-            raise RdzvError(f"its harness does not tell its processes: {type(error).__name__}: {error}") from error
-
 
 def _reference(name: str) -> RendezvousTarget:
-    """torch's own of this name."""
-    static = name == TORCH_STATIC
-    return RendezvousTarget(name, _Torch(name), elastic=not static, ranks=static, imports=_IMPORTS_OF_TORCH)
+    """torch's own of this name: node 0 serves the endpoint, as with plain torchrun."""
+    static, harness = name == TORCH_STATIC, Harness()
+    harness.backend = name
+    return RendezvousTarget(name, harness, elastic=not static, ranks=static, imports=_IMPORTS_OF_TORCH)
 
 
-def _target(candidate: Candidate, given: bool) -> RendezvousTarget:
-    """The target of a backend; its harness need not run yet."""
-    traits, backend = candidate.traits, candidate.entry.backend
+def _target(candidate: Candidate) -> RendezvousTarget:
+    traits, backend, harness = candidate.traits, candidate.entry.backend, candidate.harness
     elastic = Capability.ELASTIC in backend.capabilities
     keys = {field.name for field in dataclasses.fields(backend.options or NoOptions)}
+    closed = not _OF_CLOSED_JOBS.isdisjoint(harness.conf)
     return RendezvousTarget(
         candidate.name,
-        candidate.harness,
-        elastic=elastic,
+        harness,
+        elastic,
         ranks=Capability.NODE_RANK in backend.capabilities and not elastic,
-        given=given,
+        runs=candidate.runs,
         says_who_serves="is_host" in keys - candidate.given.keys(),
-        native=traits.native,
-        probe=(traits.probe or candidate.harness.probe) if candidate.harness.dialled else "",
+        probe=(traits.probe or harness.probe) if harness.dialled and not closed else "",
         imports=traits.imports,
     )
-
-
-def _closed(target: RendezvousTarget, way: str, directory: Path) -> RendezvousTarget:
-    """The same target, for jobs closed to strangers by what is made in ``directory``; its service is not asked."""
-    harness = copy.copy(target.harness)
-    harness.conf = MappingProxyType({**harness.conf, **conf_of(way, directory)})
-    imports = target.imports if way == TOKEN else (*target.imports, "rdzv_plugins.kvstore.sockets.secured")
-    return dataclasses.replace(target, name=f"{target.name}, {way}", harness=harness, probe="", imports=imports)
 
 
 def _wanted(ttl: float, limit_s: float) -> Mapping[str, str]:
@@ -302,12 +230,12 @@ def _wanted(ttl: float, limit_s: float) -> Mapping[str, str]:
 # one run: what its nodes need, and the process that keeps them
 
 
-def layout(nodes: int, processes: int | None) -> list[range]:
-    """The numbers of the nodes in each process; ``processes`` None: one each.
+def layout(nodes: int, processes: int) -> list[range]:
+    """The numbers of the nodes in each process; ``processes`` 0: one each.
 
     The first holds node 0, and as many others as any.
     """
-    if processes is None:
+    if not processes:
         return [range(number, number + 1) for number in range(nodes)]
     end = nodes - min(_ALONE, nodes - 1)
     each = math.ceil(end / min(processes, end))
@@ -316,118 +244,101 @@ def layout(nodes: int, processes: int | None) -> list[range]:
 
 
 def run_once(target: RendezvousTarget, nodes: int, args: Namespace, *, loss: bool, files: Path) -> dict[str, Any]:
-    """One run in fresh processes; returns a ``RendezvousSample`` as data. Raises ``RdzvError``.
+    """One run in fresh processes; returns a sample of ``keep``. Raises ``RdzvError``.
 
     ``loss``: whether that is measured after the first round; ``files``: a directory for what this run needs,
     deleted with it.
     """
     from rdzv_launcher.bench.keeper import keep
 
+    harness = target.harness
     with ExitStack() as running:
         directory = Path(running.enter_context(tempfile.TemporaryDirectory(dir=files)))
-        first, endpoint, service = _way(target, args, directory, running)
-        tells = target.harness.kind == "coordination"
+        endpoint = _told("gives no endpoint", lambda: harness.endpoint(directory))
+        pids = _told("does not tell its processes", lambda: [*harness.service.pids] if harness.service else [])
+        apart = target.runs or harness.service is not None  # in none of the nodes
+        request = harness.request(
+            endpoint,
+            run_id=f"bench-{uuid.uuid4().hex[:8]}",
+            min_nodes=nodes - 1 if target.elastic else nodes,
+            max_nodes=nodes,
+            node_rank=None,
+        )
+        heard_of_s = 0.0 if harness.kind == "coordination" else _HEARD_OF_S
         task = {
             "target": target.name,
-            "imports": [*_IMPORTS.get(target.harness.kind, ()), *target.imports],
-            "request": dataclasses.replace(
-                target.request(nodes, f"bench-{uuid.uuid4().hex[:8]}", first), conf=dict(target.harness.conf)
-            ),
-            "endpoint": endpoint,
+            "imports": [*_IMPORTS.get(harness.kind, ()), *target.imports],
+            "request": dataclasses.replace(request, conf=dict(harness.conf)),
             "ranks": target.ranks,
             "says_who_serves": target.says_who_serves,
-            "first_serves": target.served_by_node,
-            "addresses": target.reference or target.harness.kind == "state",
+            "first_serves": harness.dialled and not apart,
+            "addresses": target.reference or harness.kind == "state",
             "timeout_s": args.ttl + args.limit + _LATER_S,
-            "processes": layout(nodes, args.processes if args.simulate else None),
+            "processes": layout(nodes, args.simulate),
             "limit_s": args.limit,
-            "unheard_s": 2 * args.ttl if tells else max(2 * args.ttl, _HEARD_OF_S),
+            "unheard_s": max(2 * args.ttl, heard_of_s),
             "loss": loss,
-            "service": service,
+            "service": {"probe": target.probe, "endpoint": endpoint, "pids": pids, "apart": apart},
         }
-        environment = dict(target.harness.environment)
+        environment = dict(harness.environment)
         keeper = Child("the process that keeps its nodes", keep, task, environment=environment, end_limit_s=0)
         running.enter_context(keeper)
-        limit_s = _OTHER_S + 3 * args.limit + 2 * task["unheard_s"]
-        sample: dict[str, Any] = keeper.answer(limit_s)
+        sample: dict[str, Any] = keeper.answer(_OTHER_S + 3 * args.limit + 2 * task["unheard_s"])
         return sample
 
 
-def _way(
-    target: RendezvousTarget, args: Namespace, directory: Path, running: ExitStack
-) -> tuple[str, str, dict[str, Any]]:
-    """The endpoint of node 0, which may serve it; that of all others; and how the service is asked."""
-    empty = directory / "endpoint"
-    empty.mkdir()
-    written, host, port = target.endpoint(empty)
-    apart = target.given or target.harness.service is not None
-    service = {"probe": target.probe, "endpoint": f"{host}:{port}", "pids": target.pids(), "apart": apart}
-    if not (args.delay and target.harness.dialled):
-        return written, written, service
-    way = running.enter_context(Child("the relay", relay, host, port, args.delay / 2000))
-    through = f"127.0.0.1:{way.answer()}"
-    return written if not apart else through, through, service
+def _told(what: str, ask: Callable[[], Any]) -> Any:
+    """What a harness says. Raises ``RdzvError``."""
+    try:
+        return ask()
+    except RdzvError:
+        raise
+    except Exception as error:  # a third-party harness may raise anything
+        raise RdzvError(f"its harness {what}: {type(error).__name__}: {error}") from error
 
 
 # the figures
 
 
+_FIGURES: dict[str, tuple[str, str, Callable[[RunData, int], float | None]]] = {
+    # figure: title, unit, value from a run with so many nodes; None if unknown
+    "join": ("Time to join", "s", lambda run, nodes: _of(run, "join", "seconds")),
+    "loss": ("Time to join again after a loss", "s", lambda run, nodes: _of(run, "loss", "seconds")),
+    "cpu_per_node": ("CPU of the join per node", "ms", lambda run, nodes: _cpu(run, nodes)),
+    "requests_join": ("Requests of a node in the join", "requests", lambda run, nodes: _requests(run, "join")),
+    "requests_loss": ("Requests of a node after a loss", "requests", lambda run, nodes: _requests(run, "loss")),
+    "cpu_per_request": ("CPU of the service per request", "us", lambda run, nodes: _per_request(run)),
+}
+
+
 def _points(case: str, nodes: int, targets: Sequence[RendezvousTarget], turns: Turns[RunData]) -> list[Point]:
     """The points of one number of nodes; figures that no target has do not appear."""
-    found: list[Point] = []
-    figures: list[tuple[str, str, str, Callable[[RunData], float | None], str]] = [
-        ("join", "Time to join", "s", lambda run: _of(run, "join", "seconds"), ""),
-        ("loss", "Time to join again after a loss", "s", lambda run: _of(run, "loss", "seconds"), "loss"),
-        ("cpu_per_node", "CPU of the join per node", "ms", lambda run: _cpu(run, nodes), "-"),
-        ("requests_join", "Requests of a node in the join", "requests", lambda run: _requests(run, "join"), "asked"),
-        ("requests_loss", "Requests of a node after a loss", "requests", lambda run: _requests(run, "loss"), "lost"),
-        ("cpu_per_request", "CPU of the service per request", "us", _per_request, "-"),
-    ]  # fmt: skip
-    for figure, title, unit, value, kind in figures:
+    found = []
+    for figure, (title, unit, value) in _FIGURES.items():
         for target in targets:
             runs = turns.samples[target.name]
-            known = _until_unknown(map(value, runs))
-            unfinished = _unfinished(kind, target, runs, turns.unfinished.get(target.name, ""), bool(known))
-            if known or (unfinished and kind != "-"):
+            # equal places of two targets belong to one turn, so nothing after a gap can be kept
+            known = list(takewhile(lambda each: each is not None, (value(run, nodes) for run in runs)))
+            why = turns.unfinished.get(target.name, "")
+            why = _missing(figure, target, runs, why, unknown=not known)
+            samples = tuple(each for each in known if each is not None)
+            if known or why:
                 found.append(
-                    Point(
-                        bench="rendezvous",
-                        case=case,
-                        target=target.name,
-                        figure=figure,
-                        title=title,
-                        unit=unit,
-                        samples=tuple(known),
-                        nodes=nodes,
-                        reference=target.reference,
-                        unfinished=unfinished,
-                    )
-                )
+                    Point("rendezvous", case, target.name, figure, title, unit, samples, nodes, "nodes",
+                          target.reference, why)
+                )  # fmt: skip
     return found
 
 
-def _until_unknown(values: Iterable[float | None]) -> list[float]:
-    """The values before the first gap: equal places of two targets belong to one turn, so no later one can be kept."""
-    known: list[float] = []
-    for value in values:
-        if value is None:
-            break
-        known.append(value)
-    return known
-
-
-def _unfinished(kind: str, target: RendezvousTarget, runs: Sequence[RunData], reason: str, known: bool) -> str:
-    """Why there is no figure, or not one of every run."""
-    if kind in ("loss", "lost") and not target.elastic:
-        return _FIXED if kind == "loss" and (runs or not reason) else ""
-    later = next((run["unfinished"] for run in runs if run["unfinished"]), "")
-    if kind == "loss":
-        return later or reason
-    if kind == "" and (not known or reason):
-        return reason
-    if kind == "asked" and not known and runs:
+def _missing(figure: str, target: RendezvousTarget, runs: Sequence[RunData], why: str, *, unknown: bool) -> str:
+    """Why there is no figure, or not one of every run; ``why`` the target was not measured as often as others."""
+    if figure == "loss" and not target.elastic:
+        return _FIXED if runs or not why else ""
+    if figure == "loss":
+        return next((run["unfinished"] for run in runs if run["unfinished"]), "") or why
+    if figure == "requests_join" and runs and unknown:
         return _UNKNOWN
-    return ""
+    return why if figure == "join" else ""
 
 
 def _of(run: RunData, phase: str, figure: str) -> Any:
@@ -435,10 +346,9 @@ def _of(run: RunData, phase: str, figure: str) -> Any:
 
 
 def _cpu(run: RunData, nodes: int) -> float | None:
-    join = run["join"]
-    if join is None or join["apart_cpu_s"] is None:
-        return None  # without the service it would be less than that of targets whose service is in a node
-    return 1000 * float(join["nodes_cpu_s"] + join["apart_cpu_s"]) / nodes
+    apart = _of(run, "join", "apart_cpu_s")
+    # without the service it would be less than that of targets whose service is in a node
+    return None if apart is None else 1000 * float(run["join"]["nodes_cpu_s"] + apart) / nodes
 
 
 def _requests(run: RunData, phase: str) -> float | None:
@@ -448,9 +358,7 @@ def _requests(run: RunData, phase: str) -> float | None:
 
 def _per_request(run: RunData) -> float | None:
     join = run["join"]
-    if join is None or not join["service_cpu_s"]:
-        return None
-    requests = sum((join["served"] or join["asked"] or {}).values())
+    requests = sum((join["served"] or join["asked"] or {}).values()) if join and join["service_cpu_s"] else 0
     return 1e6 * float(join["service_cpu_s"]) / requests if requests else None
 
 
@@ -464,8 +372,6 @@ def _details(sample: RunData) -> dict[str, Any]:
 
 def _caption(args: Namespace) -> str:
     """What is compared, and what is not."""
-    groups = layout(max(args.nodes), args.processes if args.simulate else None)
-    alone = sum(len(group) == 1 for group in groups)
-    threads = _SIMULATED.format(processes=args.processes, alone=alone)
-    text = _CAPTION.format(layout=threads if args.simulate else "a process each", names=names_remark(), ttl=args.ttl)
-    return text + (_DELAYED.format(delay=args.delay) if args.delay else "")
+    alone = sum(len(group) == 1 for group in layout(max(args.nodes), args.simulate))
+    threads = _SIMULATED.format(processes=args.simulate, alone=alone)
+    return _CAPTION.format(layout=threads if args.simulate else "a process each", names=names_remark(), ttl=args.ttl)

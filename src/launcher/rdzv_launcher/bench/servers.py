@@ -1,4 +1,4 @@
-"""What surrounds the load of ``rdzv bench store``, and nodes of ``rendezvous``: each function is a child of its own.
+"""What surrounds the load of ``rdzv bench store``: each function but the first two is a child process of its own.
 
 They import what they need when they run, say where they serve, and end when their connection is closed.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from types import ModuleType
@@ -28,9 +28,6 @@ _BACKLOG = 2**16
 """The kernel caps it at somaxconn."""
 
 
-# the native load generator
-
-
 def load_module() -> ModuleType:
     """The native load generator. Raises ``MissingDependency`` if it was not built."""
     try:
@@ -45,13 +42,13 @@ def load_module() -> ModuleType:
 
 
 @contextmanager
-def load_of(who: str, port: int = 1, *, echo: bool = False) -> Iterator[Load]:
-    """Clients of the server at ``port``, or of the address to which each is told to connect.
+def load_of(who: str, places: Sequence[str], *, echo: bool = False) -> Iterator[Load]:
+    """Clients of the servers at these places, as many of each.
 
     What does not end within its limit becomes ``DidNotFinish``; a wrong reply ``RdzvError``, with ``who``.
     """
     module = load_module()
-    load: Load = module.Load(LOOPBACK, port, echo=echo)
+    load: Load = module.Load(places, echo=echo)
     try:
         yield load
     except module.TimeLimit as error:
@@ -60,9 +57,6 @@ def load_of(who: str, port: int = 1, *, echo: bool = False) -> Iterator[Load]:
         raise RdzvError(f"{who}: {error}") from None
     finally:
         load.close()
-
-
-# servers
 
 
 def store_server(connection: Connection, threads: int = 0) -> None:
@@ -90,58 +84,32 @@ def torch_server(connection: Connection, use_libuv: bool) -> None:
 
 def echo_server(connection: Connection) -> None:
     """The bare loop."""
-    raise_file_limit()
-    listener = socket.create_server((LOOPBACK, 0), backlog=_BACKLOG)
-    threading.Thread(target=load_module().serve_echo, args=(listener.fileno(),), daemon=True).start()
-    connection.send(listener.getsockname()[1])
-    serve(connection, dict)
+    _serve_native(connection, "serve_echo")
 
 
-def relay(connection: Connection, host: str, port: int, delay_s: float) -> None:
+def relay(connection: Connection, place: str, delay_s: float) -> None:
     """A way to a server that takes ``delay_s`` in each direction."""
+    _serve_native(connection, "serve_delayed", place, delay_s)
+
+
+def _serve_native(connection: Connection, function: str, *arguments: object) -> None:
     raise_file_limit()
     listener = socket.create_server((LOOPBACK, 0), backlog=_BACKLOG)
-    arguments = (listener.fileno(), host, port, delay_s)
-    threading.Thread(target=load_module().serve_delayed, args=arguments, daemon=True).start()
+    target = getattr(load_module(), function)
+    threading.Thread(target=target, args=(listener.fileno(), *arguments), daemon=True).start()
     connection.send(listener.getsockname()[1])
     serve(connection, dict)
 
 
-def proxies(connection: Connection) -> None:
-    """The proxies of some nodes, each with its own threads."""
+def proxies(connection: Connection, root: int, nodes: int) -> None:
+    """The proxies of this many nodes, each with its own threads; says at which port and path each serves."""
     from rdzv_plugins.kvstore.native.proxy import StoreProxy
 
     raise_file_limit()
-    found: list[StoreProxy] = []
-
-    def answer(names: list[str], unix: bool, parents: bool, roots: list[int]) -> list[str]:
-        """Open one for each name, at the root of the same place; returns where workers and children dial.
-
-        ``parents``: these have other proxies as their children.
-        """
-        places = []
-        for name, root in zip(names, roots, strict=True):
-            proxy = StoreProxy(Endpoint(LOOPBACK, root), name=name, leaf=not parents, timeout=60.0)
-            found.append(proxy)
-            path = f"@rdzv-bench-{os.getpid()}-{name}"
-            if unix:
-                proxy.listen_unix(path)
-            places.append(f"unix:{path}" if unix else f"{LOOPBACK}:{proxy.listen()}")
-        return places
-
-    connection.send(os.getpid())
-    serve(connection, answer)
-
-
-def node_store(connection: Connection) -> None:
-    """The store as a node's workers see it: a server, and the node's proxy in front of it, at a port and a path."""
-    from rdzv_plugins.kvstore.native.proxy import StoreProxy
-    from rdzv_plugins.kvstore.native.server import StoreServer
-
-    path = f"@rdzv-bench-{os.getpid()}"
-    server = StoreServer(LOOPBACK)
-    proxy = StoreProxy(Endpoint(LOOPBACK, server.port))
-    port = proxy.listen()
-    proxy.listen_unix(path)
-    connection.send((port, path))
+    at = Endpoint(LOOPBACK, root)
+    found = [StoreProxy(at, name=f"node-{node}", leaf=True, timeout=60.0) for node in range(nodes)]
+    paths = [f"@rdzv-bench-{os.getpid()}-{node}" for node in range(nodes)]
+    for proxy, path in zip(found, paths, strict=True):
+        proxy.listen_unix(path)
+    connection.send([(proxy.listen(), path) for proxy, path in zip(found, paths, strict=True)])
     serve(connection, dict)

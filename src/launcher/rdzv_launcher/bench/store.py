@@ -2,7 +2,7 @@
 
 One process holds all clients (the native load generator), each server has a process of its own, and the servers take
 turns. The figure to look at is the server's CPU time per request: load on the machine affects it least. The workloads
-``init`` and ``worker`` are about the ways to the store: see ``start_of_job`` and ``transport``.
+``init`` and ``worker`` are about the ways to the store: see ``ways``.
 """
 
 from __future__ import annotations
@@ -12,18 +12,14 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
 
-from rdzv_launcher.bench import servers, start_of_job, transport
+from rdzv_launcher.bench import servers, ways
 from rdzv_launcher.bench.children import Child, Guard, names_remark
-from rdzv_launcher.bench.points import Point, Progress, Turns, take_turns
+from rdzv_launcher.bench.points import Point, Turns, take_turns
 from rdzv_launcher.bench.readings import forget_peak, listen_overflows, peak_memory, resident_memory, settled
 from rdzv_launcher.bench.results import Output, asked
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
-
-if TYPE_CHECKING:
-    from rdzv_launcher.bench._load import Figures, Load
 
 WORKLOADS = {
     "storm": "all connect at once, until each has the answer to its PING",
@@ -41,10 +37,13 @@ KINDS = {
     "legacy": "torch's older server (use_libuv=False)",
     "echo": "a bare epoll loop: one recv and one send for each message of the same size, and nothing else",
 }
-_WINDOW = 256
-"""The most connections that are opened at a time."""
+_TIMES = {"storm": 4, "hold": 8}
+"""How many times as many clients as --connections says."""
+_ROUNDS, _QUICK_ROUNDS = 10, 2
 _IDLE_S = 1.0
 _OTHER_FILES = 100
+_FILES_PER_PROXY = 10
+"""Besides one for each worker."""
 _SLOW_S = 10.0
 """A run that takes longer is not repeated."""
 _SETTLE_LIMIT_S = 20.0
@@ -65,43 +64,43 @@ def run(args: Namespace) -> int:
     Raises ``UsageError``, ``MissingDependency`` if the load generator was not built, and ``RdzvError`` for a wrong
     reply or a server that ends.
     """
+    _check(args)
     servers.load_module()
-    cases, targets = cases_of(args), targets_of(args)
-    raise_file_limit()
-    _require_files(max((case.connections for case in cases), default=0))
     with Guard(), Output(args, asked(args)) as output:
-        for case in cases:
-            turns = _measure(case, targets, args.repeats, output.progress)
-            runs = {name: [asdict(sample) for sample in samples] for name, samples in turns.samples.items()}
-            output.case(case.name, points_of(case, targets, turns), details={"runs": runs}, notes=notes(case, turns))
-        if "init" in args.workloads:
-            start_of_job.measure(args, output)
-        if "worker" in args.workloads:
-            transport.measure(args, output)
-        output.end(_caption(args, targets))
+        for workload in args.workloads:
+            if workload == "init":
+                ways.measure_init(args, output)
+            elif workload == "worker":
+                ways.measure_workers(args, output)
+            else:
+                for count in args.connections:
+                    _case(StoreCase.of(workload, count, args), args, output)
+        output.end(_caption(args))
     return 0
 
 
-def _require_files(connections: int) -> None:
-    """Raises ``UsageError`` if this process may not have this many connections."""
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if allowed < connections + _OTHER_FILES:
-        raise UsageError(
-            f"{connections} connections need {connections + _OTHER_FILES} open files; this process may have {allowed}",
-            remedy="Raise the hard limit (ulimit -Hn), or ask for fewer by --connections, --storm and --hold.",
-        )
-
-
-# what is compared, and in what
-
-
-def targets_of(args: Namespace) -> list[str]:
-    """The servers that are compared. Raises ``UsageError``."""
+def _check(args: Namespace) -> None:
+    """Raises ``UsageError``, also if this process, or that of all proxies, may not have as many connections."""
     for text in args.targets:
         kind, colon, threads = text.partition(":")
         if kind not in KINDS or (colon and (kind != "ours" or not threads.isdecimal() or int(threads) < 1)):
             raise UsageError(f"--targets: '{text}' is none of {', '.join(KINDS)}, ours:N")
-    return [*args.targets]
+    most = 0
+    for workload in args.workloads:
+        if workload == "init":
+            most = max(most, *(nodes * (each + _FILES_PER_PROXY) for nodes, each in args.job))
+        elif workload != "worker":
+            most = max(most, max(args.connections) * _TIMES.get(workload, 1))
+    raise_file_limit()
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed < most + _OTHER_FILES:
+        raise UsageError(
+            f"{most} connections need {most + _OTHER_FILES} open files; this process may have {allowed}",
+            remedy="Raise the hard limit (ulimit -Hn), or ask for fewer by --connections and --job.",
+        )
+
+
+# what is compared, and in what
 
 
 @dataclass(frozen=True)
@@ -111,8 +110,12 @@ class StoreCase:
     workload: str
     connections: int
     rounds: int
-    gets: int
     limit_s: float
+
+    @classmethod
+    def of(cls, workload: str, count: int, args: Namespace) -> StoreCase:
+        """The case of a workload for ``count`` in ``--connections``."""
+        return cls(workload, count * _TIMES.get(workload, 1), _QUICK_ROUNDS if args.quick else _ROUNDS, args.limit)
 
     @property
     def name(self) -> str:
@@ -120,37 +123,17 @@ class StoreCase:
         return f"{self.workload}, {self.connections} clients"
 
 
-def cases_of(args: Namespace) -> list[StoreCase]:
-    """The cases in the order in which they are measured: small ones of a workload first."""
-    counts = {"storm": (args.storm,), "hold": (args.hold,)}
-    return [
-        StoreCase(workload, count, args.rounds, args.gets, args.limit)
-        for workload in args.workloads
-        if workload not in ("init", "worker")
-        for count in counts.get(workload, args.connections)
-    ]
-
-
-class StoreProcess(Child):
-    """A running server of one of the ``KINDS``."""
-
-    def __init__(self, target: str) -> None:
-        """Returns at once, see ``start``."""
-        self.target = target
-        what = f"the server '{target}'"
-        kind, _, threads = target.partition(":")
-        if kind == "ours":
-            super().__init__(what, servers.store_server, int(threads or 0))
-        elif kind == "echo":
-            super().__init__(what, servers.echo_server)
-        else:
-            # otherwise torch's messages about every reset connection would count as its CPU time
-            quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
-            super().__init__(what, servers.torch_server, kind == "libuv", environment=quiet)
-
-    def start(self) -> None:
-        """Wait until it serves at ``port``. Raises ``RdzvError`` with its last words if it does not."""
-        self.port: int = self.answer()
+def start(target: str, running: ExitStack) -> Child:
+    """A server of one of the ``KINDS``, which ends with ``running``; it will say its port."""
+    kind, _, threads = target.partition(":")
+    what = f"the server '{target}'"
+    if kind == "ours":
+        return running.enter_context(Child(what, servers.store_server, int(threads or 0)))
+    if kind == "echo":
+        return running.enter_context(Child(what, servers.echo_server))
+    # otherwise torch's messages about every reset connection would count as its CPU time
+    quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+    return running.enter_context(Child(what, servers.torch_server, kind == "libuv", environment=quiet))
 
 
 # one run
@@ -172,34 +155,35 @@ class StoreSample:
     failures: dict[str, int] = field(default_factory=dict)
 
 
-def _measure(case: StoreCase, targets: Sequence[str], repeats: int, progress: Progress) -> Turns[StoreSample]:
+def _case(case: StoreCase, args: Namespace, output: Output) -> None:
     """Turns of all servers of one case: the same over all turns, or new ones where they must have held nothing yet."""
     fresh, of_turn = case.workload == "hold", -1
-    at: dict[str, StoreProcess] = {}
+    at: dict[str, tuple[Child, int]] = {}
     with ExitStack() as running:
 
         def once(name: str, turn: int) -> StoreSample:
             nonlocal of_turn
             if not at or (fresh and turn != of_turn):
                 running.close()
-                at.update({target: running.enter_context(StoreProcess(target)) for target in targets})
-                for server in at.values():
-                    server.start()
+                started = {target: start(target, running) for target in args.targets}
+                at.update({target: (server, server.answer()) for target, server in started.items()})
             of_turn = turn
-            return measure_one(case, at[name], f"/bench/{turn}")
+            return measure_one(case, name, *at[name], f"/bench/{turn}")
 
-        return take_turns(
+        turns = take_turns(
             case.name,
-            targets,
+            args.targets,
             once,
-            repeats=repeats,
-            progress=progress,
+            repeats=args.repeats,
+            progress=output.progress,
             warm_up=not fresh,
             once=lambda sample: sample.wall_s > _SLOW_S,
         )
+    runs = {name: [asdict(sample) for sample in samples] for name, samples in turns.samples.items()}
+    output.case(case.name, points_of(case, args.targets, turns), details={"runs": runs}, notes=notes(case, turns))
 
 
-def measure_one(case: StoreCase, server: StoreProcess, prefix: str) -> StoreSample:
+def measure_one(case: StoreCase, target: str, server: Child, port: int, prefix: str) -> StoreSample:
     """One run. ``prefix`` is put before every key, so that keys are new.
 
     Raises ``DidNotFinish``, and ``RdzvError`` for a wrong reply or a process that has ended.
@@ -210,13 +194,20 @@ def measure_one(case: StoreCase, server: StoreProcess, prefix: str) -> StoreSamp
         return settled(server.cpu_seconds, _SETTLE_LIMIT_S)
 
     memory = max(resident_memory(server.pid), forget_peak(server.pid))
-    with servers.load_of(f"{server.target}, {case.name}", server.port, echo=server.target == "echo") as load:
-        if case.workload not in ("storm", "hold"):
-            load.connect(case.connections, window=_WINDOW, sources=[], storm=False, limit_s=case.limit_s)
+    place = f"{servers.LOOPBACK}:{port}"
+    with servers.load_of(f"{target}, {case.name}", [place], echo=target == "echo") as load:
+        connects = case.workload in _TIMES  # which then is what is measured
+        if not connects:
+            load.connect(case.connections, limit_s=case.limit_s)
         if case.workload == "multi_get":
-            load.run("fill", prefix=prefix, rounds=1, gets=0, limit_s=case.limit_s)
+            load.run("fill", prefix=prefix, rounds=1, limit_s=case.limit_s)
         overflows, cpu = listen_overflows(), cpu_s()
-        figures = _measured_part(case, load, prefix)
+        if connects:
+            figures = load.connect(case.connections, storm=case.workload == "storm", limit_s=case.limit_s)
+        else:
+            figures = load.run(case.workload, prefix=prefix, rounds=case.rounds, limit_s=case.limit_s)
+        if case.workload == "hold":
+            load.idle(_IDLE_S)
         cpu, overflows = cpu_s() - cpu, listen_overflows() - overflows
         peak = peak_memory(server.pid) or 0.0
     cpu_s()  # until it has seen its clients go
@@ -230,16 +221,6 @@ def measure_one(case: StoreCase, server: StoreProcess, prefix: str) -> StoreSamp
         listen_overflows=overflows,
         failures=figures.failures,
     )
-
-
-def _measured_part(case: StoreCase, load: Load, prefix: str) -> Figures:
-    if case.workload == "hold":
-        figures = load.connect(case.connections, window=_WINDOW, sources=[], storm=False, limit_s=case.limit_s)
-        load.idle(_IDLE_S)
-        return figures
-    if case.workload == "storm":
-        return load.connect(case.connections, window=case.connections, sources=[], storm=True, limit_s=case.limit_s)
-    return load.run(case.workload, prefix=prefix, rounds=case.rounds, gets=case.gets, limit_s=case.limit_s)
 
 
 # the figures
@@ -256,24 +237,16 @@ _FIGURES: dict[str, tuple[str, str, Callable[[StoreSample], float]]] = {
 
 def points_of(case: StoreCase, targets: Sequence[str], turns: Turns[StoreSample]) -> list[Point]:
     """One point for each figure and server; memory only if that is the point of the case."""
-    return [
-        Point(
-            "store",
-            case.name,
-            target,
-            figure,
-            title,
-            unit,
-            tuple(of(sample) for sample in turns.samples[target]),
-            nodes=case.connections,
-            axis="clients",
-            reference=not target.startswith("ours"),
-            unfinished=turns.unfinished.get(target, "") or _left_out(case, turns.samples[target]),
-        )
-        for figure, (title, unit, of) in _FIGURES.items()
-        if figure != "grown" or case.workload == "hold"
-        for target in targets
-    ]
+    found = []
+    for figure, (title, unit, of) in _FIGURES.items():
+        for target in targets if figure != "grown" or case.workload == "hold" else ():
+            samples = turns.samples[target]
+            why = turns.unfinished.get(target, "") or _left_out(case, samples)
+            found.append(
+                Point("store", case.name, target, figure, title, unit, tuple(map(of, samples)), case.connections,
+                      "clients", not target.startswith("ours"), why)
+            )  # fmt: skip
+    return found
 
 
 def _left_out(case: StoreCase, samples: Sequence[StoreSample]) -> str:
@@ -300,13 +273,13 @@ def notes(case: StoreCase, turns: Turns[StoreSample]) -> list[str]:
     return lines
 
 
-def _caption(args: Namespace, targets: Sequence[str]) -> str:
+def _caption(args: Namespace) -> str:
     """What the workloads, the servers and the figures are."""
     kinds = [
-        f"  {kind:10} {what}" for kind, what in KINDS.items() if any(target.startswith(kind) for target in targets)
+        f"  {kind:10} {what}" for kind, what in KINDS.items() if any(target.startswith(kind) for target in args.targets)
     ]
     workloads = [f"  {name:10} {what}" for name, what in WORKLOADS.items() if name in args.workloads]
     parts = [*workloads, "", *kinds, "", _CAPTION]
-    parts += [start_of_job.CAPTION] if "init" in args.workloads else []
-    parts += [transport.CAPTION] if "worker" in args.workloads else []
+    parts += [ways.INIT_CAPTION] if "init" in args.workloads else []
+    parts += [ways.WORKER_CAPTION] if "worker" in args.workloads else []
     return "\n".join([*parts, names_remark()])

@@ -1,6 +1,7 @@
-"""What every worker of the soak does beside its steps: it says who it is, in its store and in the records.
+"""A training loop without torch: a step is a barrier of all ranks in their store. It ends when the file STOP exists.
 
-A record is a line of JSON in ``$SOAK_DIR/records/<node>.jsonl``, with the machine's one monotonic clock.
+Each worker writes down what it does: a record is a line of JSON in ``$SOAK_DIR/records/<node>.jsonl``, with the
+machine's one monotonic clock.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import threading
 import time
-import uuid
 from pathlib import Path
 
+from rdzv_plugins.errors import StoreLost
 from rdzv_plugins.kvstore.sockets.reach import Interruption
 from rdzv_plugins.kvstore.tcpstore import wire
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
@@ -30,20 +32,15 @@ SAVING_S = 6.0
 
 
 class World:
-    """The workers that meet in one store. ``id`` was made by the first of them: another store has another one."""
+    """The workers that meet in one store."""
 
     def __init__(self) -> None:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self._records = os.open(DIRECTORY / "records" / f"{NODE}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        self._who = {"node": NODE, "agent": os.environ["SOAK_AGENT"], "pid": os.getpid()}
-        self.write("start")
-        self._start_slowly()
+        self._who = {"node": NODE, "agent": os.environ["SOAK_AGENT"], "pid": os.getpid(), "rank": self.rank}
+        self._who["round"] = int(os.environ["RDZV_ROUND"])
         self.store = _store()
-        self.id = self.store.compare_set("soak/world", "", uuid.uuid4().hex).decode()
-        me = f"{NODE}/{os.getpid()}"
-        holder = self.store.compare_set(f"soak/rank/{self.rank}", "", me).decode()
-        self._who["id"] = self.id
-        self.write("joined", rank=self.rank, size=self.size, holder="" if holder == me else holder, **_environment())
+        self._write("joined", size=self.size)
         if self.store.add("soak/joined", 1) == self.size:
             self.store.set("soak/all", "")
         self.store.get("soak/all")
@@ -55,14 +52,14 @@ class World:
         """All is done, and nothing more is to be written."""
         self._done.set()
 
-    def write(self, what: str, **more: object) -> None:
+    def write_step(self, step: int, begun: float) -> None:
+        """A step was done that had begun at ``begun``; this is what a worker that is not to act must not get to."""
+        self._write("step", step=step, t0=begun)
+
+    def _write(self, what: str, **more: object) -> None:
         """One write, so that lines of several workers never mix."""
         record = {"what": what, "t": time.monotonic()} | self._who | more
         os.write(self._records, (json.dumps(record) + "\n").encode())
-
-    def write_step(self, step: int, begun: float) -> None:
-        """A step was done that had begun at ``begun``; this is what a worker that is not to act must not get to."""
-        self.write("step", step=step, t0=begun, rank=self.rank)
 
     def _save(self) -> None:
         main = threading.main_thread()
@@ -71,13 +68,7 @@ class World:
             if self._done.wait(SAVING_S):
                 return
             if round_holds():  # the last moment before others see it
-                self.write("saved", t0=begun, rank=self.rank)
-
-    def _start_slowly(self) -> None:
-        try:
-            time.sleep(float((DIRECTORY / "start" / NODE).read_text()))
-        except FileNotFoundError:
-            return
+                self._write("saved", t0=begun)
 
 
 def _store() -> PlainClient:
@@ -86,6 +77,27 @@ def _store() -> PlainClient:
     return PlainClient(connection, prefix="", timeout=LONG_S, answer=None, interruption=Interruption())
 
 
-def _environment() -> dict[str, str]:
-    names = ("RDZV_ROUND", "GROUP_RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
-    return {name.lower(): os.environ[name] for name in names if name in os.environ}
+def main() -> int:
+    world = World()
+    step = 0
+    while True:
+        begun = time.monotonic()
+        if world.store.add(f"soak/step/{step}", 1) == world.size:
+            world.store.set(f"soak/go/{step}", "stop" if STOP.exists() else "go")  # one decides for all
+        verdict = world.store.get(f"soak/go/{step}")
+        world.write_step(step, begun)
+        if verdict == b"stop":
+            world.finish()
+            return 0
+        if world.rank == 0 and step:  # all are in this step, so nobody asks for the last one any more
+            world.store.delete_key(f"soak/step/{step - 1}")
+            world.store.delete_key(f"soak/go/{step - 1}")
+        step += 1
+        time.sleep(PACE_S)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (OSError, StoreLost) as error:
+        sys.exit(f"the store has gone: {error}")

@@ -4,17 +4,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
-#include <string_view>
-#include <vector>
+#include <utility>
 
 #include "exchange.hpp"
 
 namespace rdzv::load {
 
+inline constexpr std::size_t kPeers = 8;  // of "mesh": whose blobs each client gets
+
 enum class Next {
   kSend,    // the exchange has been filled in
-  kParked,  // nothing to do until `release` names this client
+  kParked,  // nothing to do until `released` names this client
   kDone,
 };
 
@@ -27,26 +29,22 @@ class Workload {
   // The number that a reply held, before `next` is asked; 0 from an echo.
   virtual void number(std::size_t /*client*/, std::int64_t /*value*/) {}
 
-  // Parked clients that may go on; the load takes them out.
-  std::vector<std::size_t>& released() { return released_; }
+  // A parked client that may go on, once.
+  std::optional<std::size_t> released() { return std::exchange(released_, std::nullopt); }
 
  protected:
-  void release(std::size_t client) { released_.push_back(client); }
-
- private:
-  std::vector<std::size_t> released_;
+  std::optional<std::size_t> released_;
 };
 
 struct Plan {
   std::string workload;
   std::string prefix;       // of every key: fresh keys for every run
-  std::size_t clients = 0;
   std::size_t rounds = 10;  // how often each client repeats the workload
-  std::size_t gets = 8;     // of "mesh": how many peers' values each client gets
+  std::size_t clients = 0;
   bool echo = false;
 };
 
-// "barrier", "mesh", "one_key", "fill", "multi_get"; of a job's start "enrol", "gloo", "store_barrier". Throws
+// "barrier", "mesh", "one_key", "fill", "multi_get"; of a job's start "gloo" and "store_barrier". Throws
 // std::invalid_argument for another name.
 std::unique_ptr<Workload> make_workload(const Plan& plan);
 

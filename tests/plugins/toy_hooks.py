@@ -1,4 +1,4 @@
-"""The optional hooks, led by TOY_* variables where a real plug-in would ask a scheduler."""
+"""A plug-in of hooks, led by TOY_* variables where a real plug-in would ask a scheduler."""
 
 import json
 import os
