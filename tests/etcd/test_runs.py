@@ -8,7 +8,7 @@ import pytest
 from kits.etcd.etcd_kit import Cluster
 from kits.etcd.failover_kit import Subject, path_of
 from kits.eventually import eventually
-from kits.wire.coordination_kit import LONG, client_of, keys_of, opened
+from kits.wire.session_peers import LONG, client_of, keys_of, opened
 
 from rdzv_plugins.backends.etcd import coordination, leases
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination

@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections import defaultdict
+from typing import Any
 from unittest.mock import ANY
 
 import pytest
 from kits.eventually import eventually
 from kits.keeper.keeper_kit import FAMILY, Agent, Agents, alive, executable, family, freeze, pids_in, state
+
+from rdzv_launcher.run.keeper import descendants
+from rdzv_launcher.run.keeper.descendants import Process
 
 WORKERS = 2
 FAMILIES = f"""
@@ -32,8 +37,12 @@ def started(agents: Agents, source: str, keeper_made: str = "keeper = Keeper()")
     return agent, keeper, pids
 
 
-def test_nothing_outlives_an_agent_that_is_killed(agents: Agents) -> None:
+@pytest.mark.parametrize("stopped", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_nothing_outlives_an_agent_that_is_killed(agents: Agents, stopped: bool) -> None:
+    """Nor if its keeper has been stopped: it goes on."""
     agent, keeper, pids = started(agents, "signal.pause()")
+    if stopped:
+        freeze(keeper)
     os.kill(agent.pid, signal.SIGKILL)
     agents.wait_gone([*pids, keeper])
 
@@ -110,41 +119,6 @@ signal.pause()
     eventually(lambda: not any(map(alive, workers)), lambda: "they live")
 
 
-@pytest.mark.thorough
-def test_a_stopped_keeper_goes_on_when_its_agent_is_killed(agents: Agents) -> None:
-    agent, keeper, pids = started(agents, "signal.pause()")
-    freeze(keeper)
-    os.kill(agent.pid, signal.SIGKILL)
-    agents.wait_gone([*pids, keeper])
-
-
-@pytest.mark.thorough
-def test_a_keeper_goes_on_while_its_agent_stands_still(agents: Agents) -> None:
-    """And tells it everything afterwards."""
-    source = """
-keeper = Keeper()
-for _ in range(4):
-    keeper.start([Start(rank, ("sh", "-c", "read x < fifo"), env) for rank in range(10)])
-say("started")
-sys.stdin.readline()
-hear(keeper, 40)
-say(keeper.close())
-"""
-    os.mkfifo(agents.directory / "fifo")
-    agent = agents.start(source)
-    assert agent.read() == ["started"]
-    freeze(agent.pid)
-    fifo = os.open(agents.directory / "fifo", os.O_RDWR)
-    os.write(fifo, b"\n" * 40)
-    eventually(lambda: not [c for c in agents.processes().values() if "fifo" in c and "Keeper" not in c], str)
-    os.kill(agent.pid, signal.SIGCONT)
-    agent.go_on()
-    *ends, left = agent.rest()
-    os.close(fifo)
-    assert len([end for end in ends if end[0] == "WorkerEnded"]) == 40
-    assert left == [[]]
-
-
 def test_ends_come_in_the_order_in_which_workers_ended(agents: Agents) -> None:
     """Even if the keeper learns of all of them at once."""
     order = [3, 0, 7, 1, 6, 2, 5, 4]
@@ -208,13 +182,70 @@ say(keeper.close())
 
 @pytest.mark.thorough
 def test_signals_to_the_keeper_are_none_of_its_business(agents: Agents) -> None:
-    agent, keeper, pids = started(
-        agents, "sys.stdin.readline()\nsay(len(keeper.leftovers(daemons=True, timeout=60)), keeper.close())"
-    )
+    agent, keeper, pids = started(agents, "sys.stdin.readline()\nsay(keeper.leftovers(daemons=True, timeout=60))")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         os.kill(keeper, number)
     agent.go_on()
-    ((count, left),) = agent.rest()
-    assert count >= len(pids)
-    assert left == []
+    ((left,),) = agent.rest()
+    assert {*pids} <= {*left}
     agents.wait_gone(pids)
+
+
+BY_LISTS = "children.all_pids = None"
+"""Who looks at all processes meets an error, which ends the keeper."""
+BY_ASKING = "children.LISTED, children._listed = False, None"
+
+
+@pytest.mark.parametrize(
+    "how", [BY_LISTS, pytest.param(BY_ASKING, marks=pytest.mark.thorough)], ids=["lists", "asking"]
+)
+def test_a_keeper_finds_all_that_a_worker_has_started(agents: Agents, how: str) -> None:
+    """By the kernel's lists of children, and where it has none by asking everybody."""
+    source = """
+sys.stdin.readline()
+say(sorted(keeper.leftovers(timeout=60)), sorted(keeper.leftovers(daemons=True, timeout=60)))
+say(keeper.close())
+"""
+    made = f"from rdzv_plugins.linux import children\n{how}\nkeeper = Keeper()"
+    agent, _, pids = started(agents, source, made)
+    agent.go_on()
+    in_session, all_of_it = agent.read()
+    assert set(in_session) < set(all_of_it)
+    assert set(pids) <= set(all_of_it)
+    assert len(set(in_session) & set(pids)) >= WORKERS
+    assert agent.rest() == [[[]]]
+    agents.wait_gone(pids)
+
+
+def process(pid: int, parent: int, started: str = "1", lives: bool = True) -> Process:
+    return Process(pid, parent, pid, started, lives)
+
+
+@pytest.mark.parametrize(
+    ("lists", "seen", "spared", "found"),
+    [
+        # 11 was a child of 10 when the list was read, and 12 ended while its children were looked at
+        (
+            {1: [10, 12], 10: [11], 12: [13], 13: [], 11: []},
+            [(1, 0), (10, 1), (11, 77), (12, 1), (12, 77, "2"), (13, 12)],
+            [],
+            [10, 12],
+        ),
+        # what is spared and what has ended is left out, but not what is below
+        ({1: [10, 12], 10: [11], 11: [], 12: []}, [(1, 0), (10, 1), (11, 10), (12, 1, "1", False)], [10], [11]),
+    ],
+)
+def test_who_is_a_descendant(
+    monkeypatch: pytest.MonkeyPatch,
+    lists: dict[int, list[int]],
+    seen: list[tuple[Any, ...]],
+    spared: list[int],
+    found: list[int],
+) -> None:
+    """A number may be somebody else's by the time that it is looked at."""
+    looks: dict[int, list[Process]] = defaultdict(list)
+    for each in seen:
+        looks[each[0]].append(process(*each))
+    monkeypatch.setattr(descendants, "children_now", lambda: lists.__getitem__)
+    monkeypatch.setattr(descendants, "look", lambda pid: looks[pid].pop(0) if len(looks[pid]) > 1 else looks[pid][0])
+    assert sorted(each.pid for each in descendants.descendants([1], spared=spared)) == found

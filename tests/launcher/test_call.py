@@ -1,4 +1,4 @@
-"""``elastic_launch`` from this process, which is a test's: it has no script of its own, and loses nothing by a call."""
+"""``elastic_launch``: from this process, which loses nothing by a call, and in scripts of their own, beside torch's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gc
 import json
 import os
 import re
-import subprocess
+import signal
 import sys
 import tempfile
 import threading
@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from kits import KITS, TESTS
+from kits.eventually import eventually
 from kits.launcher import called
 from kits.launcher.harness import Cluster
 
@@ -26,11 +27,12 @@ from rdzv_launcher import (
     elastic_launch,
 )
 from rdzv_plugins.errors import UsageError
+from rdzv_plugins.testing.launched import Agent, cold, outputs
 
-METHODS = ["spawn", "fork", pytest.param("forkserver", marks=pytest.mark.thorough)]
+FORKSERVER = pytest.param("forkserver", marks=pytest.mark.thorough)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where temporary files go, so that those that are left can be seen."""
     place = tmp_path / "temporary"
@@ -45,7 +47,7 @@ def alone(nproc: int = 2, **others: Any) -> LaunchConfig:
     return LaunchConfig(1, 1, nproc, **{"max_restarts": 0, "shutdown_timeout": 5} | others)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["spawn", "fork", FORKSERVER])
 def test_results_by_rank(method: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("MINE", "yes")
     results = elastic_launch(alone(start_method=method), called.reports)(3, "a ${local_rank}", key=[4])
@@ -53,40 +55,27 @@ def test_results_by_rank(method: str, monkeypatch: pytest.MonkeyPatch, capfd: py
     assert len({each["pid"] for each in results.values()} | {os.getpid()}) == 3
     for rank, found in results.items():
         del found["pid"]
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
         assert found == {
             "arguments": (3, f"a {rank}"),
             "keywords": {"key": [4]},
             "parent": "rdzv-keeper",
             "session": True,
             "cwd": os.getcwd(),
-            "argv": found["argv"],
             "process": f"worker-{rank}",
-            "main thread": True,
-            "threads": 1,
-            "sigterm": True,
-            "sigint": True,
-            "sigpipe": True,
+            "threads": [True],
+            "signals": [True, True, True],
             "keeper": False,
-            "environ": {
-                "RANK": str(rank),
-                "WORLD_SIZE": "2",
-                "LOCAL_RANK": str(rank),
-                "ROLE_NAME": "default_role",
-                "MINE": "yes",
-            },
+            "environ": own | {"WORLD_SIZE": "2", "ROLE_NAME": "default_role", "MINE": "yes"},
         }
     assert capfd.readouterr().err == ""  # of a fork server, for one, that it could not be
 
 
 @pytest.mark.thorough
-def test_worker_that_is_done_waits_for_the_others(tmp_path: Path) -> None:
-    """Else it would break the connections of a process group that the function has left open."""
-    assert elastic_launch(alone(), called.returns_first)(str(tmp_path)) == {0: True, 1: True}
-
-
-@pytest.mark.thorough
-def test_worker_of_run_path_that_is_done_waits_for_the_others(cluster: Cluster) -> None:
-    """As torch's do: else it would break the connections of a process group that the script has left open."""
+def test_worker_that_is_done_waits_for_the_others(cluster: Cluster) -> None:
+    """Else it would break the connections of a process group that is left open. As torch's do with --run-path."""
+    (cluster.directory / "called").mkdir()
+    assert elastic_launch(alone(), called.returns_first)(str(cluster.directory / "called")) == {0: True, 1: True}
     agent = cluster.run("returns_first.py", ".", nproc=3, options=["--run-path"])
     assert agent.wait() == 0, agent.text
 
@@ -135,6 +124,16 @@ def test_exception_of_the_first_failure(temporary: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
+def test_restart_runs_the_function_again() -> None:
+    config = alone(max_restarts=1, start_method="fork")
+    assert elastic_launch(config, called.fails_at_first)() == {0: "1", 1: "1"}
+
+
+def test_program(capfd: pytest.CaptureFixture[str]) -> None:
+    assert elastic_launch(alone(), "echo")("rank", "${local_rank}") == {}
+    assert sorted(capfd.readouterr().out.splitlines()) == ["rank 0", "rank 1"]
+
+
 @pytest.mark.thorough
 def test_worker_or_agent_that_ends_before_it_returns() -> None:
     for how, method, code, signal_name in (("killed", "spawn", -9, "SIGKILL"), ("exit", "fork", 3, "<N/A>")):
@@ -144,18 +143,6 @@ def test_worker_or_agent_that_ends_before_it_returns() -> None:
         assert (failure.exitcode, failure.signal_name(), failure.error_file) == (code, signal_name, "<N/A>")
     with pytest.raises(AgentLost):  # a process of its own, which an out-of-memory killer may choose
         elastic_launch(alone(1, start_method="fork"), called.kills_the_agent)()
-
-
-def test_restart_runs_the_function_again() -> None:
-    config = alone(max_restarts=1, start_method="fork")
-    assert elastic_launch(config, called.fails_at_first)() == {0: "1", 1: "1"}
-
-
-def test_program(capfd: pytest.CaptureFixture[str]) -> None:
-    assert elastic_launch(alone(), "echo")("rank", "${local_rank}") == {}
-    assert sorted(capfd.readouterr().out.splitlines()) == ["rank 0", "rank 1"]
-    with pytest.raises(WorkersFailed):
-        elastic_launch(alone(1), "false")()
 
 
 MISTAKES: list[tuple[dict[str, Any], Any, dict[str, Any], str]] = [
@@ -179,16 +166,6 @@ def test_a_mistake_is_refused_by_the_name_of_the_field() -> None:
             elastic_launch(alone(**config), entrypoint)(**keywords)
     with pytest.raises(UsageError):
         elastic_launch({"nproc_per_node": 2}, called.says)()
-
-
-@pytest.mark.thorough
-def test_calls_leave_nothing_behind() -> None:
-    """In a process of its own: here, what earlier tests have left may end meanwhile."""
-    command = [sys.executable, str(KITS / "launcher" / "leaves_nothing.py")]
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(TESTS)}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    before, after = map(json.loads, done.stdout.splitlines())
-    assert after == before
 
 
 @pytest.mark.thorough
@@ -219,3 +196,88 @@ def test_logs_as_torchs_configuration_has_them(tmp_path: Path, capfd: pytest.Cap
         ("attempt_0", str(rank), f"{name}.log") for rank in (0, 1) for name in ("stderr", "stdout")
     ]
     assert files["attempt_0", "0", "stderr.log"].read_text() == "rank 0 says stderr\n"
+
+
+def start(cluster: Cluster, *arguments: object, **env: str) -> Agent:
+    """An interpreter that finds the functions."""
+    output = cluster.next_output()
+    variables = cluster.env | {"PYTHONPATH": str(TESTS)} | env
+    return cluster.add(cold([sys.executable, *map(str, arguments)], output, variables), output)
+
+
+CALLS = KITS / "launcher" / "calls.py"
+
+
+def said(agent: Agent) -> dict[str, Any]:
+    """All that a caller has said."""
+    assert agent.wait() == 0, agent.text
+    found: dict[str, Any] = {}
+    for each in agent.reports():
+        found |= each
+    return found
+
+
+@pytest.mark.thorough
+def test_two_nodes_with_gloo(cluster: Cluster) -> None:
+    """One has torch's configuration; each gets the results of its own workers."""
+    endpoint = cluster.endpoint
+    agents = [start(cluster, CALLS, who, rank, 2, 1, endpoint, "sums") for rank, who in enumerate(["ours", "torchs"])]
+    assert [said(agent) for agent in agents] == [{"results": {"0": 1.5}}, {"results": {"1": 1.5}}], outputs(agents)
+
+
+def waiting(cluster: Cluster, place: Path, method: str) -> Agent:
+    """A caller whose workers wait, with a process of their own each."""
+    agent = start(cluster, CALLS, "ours", 0, 1, 2, "", "waits", place, METHOD=method)
+    eventually(lambda: {"0", "1"} <= {path.name for path in place.iterdir()}, lambda: agent.text)
+    return agent
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("number", "ended", "method"), [("SIGTERM", "SIGTERM", "spawn"), ("SIGINT", "interrupted", "fork")]
+)
+def test_signal_stops_the_call_and_not_the_caller(
+    cluster: Cluster, tmp_path: Path, number: str, ended: str, method: str
+) -> None:
+    """The workers end, also those that they have started, and the caller goes on."""
+    agent = waiting(cluster, tmp_path, method)
+    agent.process.send_signal(signal.Signals[number])
+    again = {"0": "a 0 $", "1": "a 1 $"}
+    assert said(agent) == {"ended": ended, "again": again, "handled": False, "threads": 1}, agent.text
+    cluster.wait_gone()
+
+
+@pytest.mark.parametrize("method", ["spawn", FORKSERVER])
+def test_caller_that_is_killed_leaves_nothing(cluster: Cluster, tmp_path: Path, method: str) -> None:
+    agent = waiting(cluster, tmp_path, method)
+    cluster.kill(agent.pid)
+    agent.wait()
+    cluster.wait_gone()
+
+
+@pytest.mark.thorough
+def test_calls_leave_nothing_behind_and_need_no_torch(cluster: Cluster, temporary: Path) -> None:
+    """In a process of its own: here, what earlier tests have left may end meanwhile."""
+    (cluster.directory / "torch.py").write_text("raise AssertionError('torch is imported')")
+    path = f"{TESTS}:{cluster.directory}"
+    agent = start(cluster, KITS / "launcher" / "leaves_nothing.py", PYTHONPATH=path, TMPDIR=str(temporary))
+    assert agent.wait() == 0, agent.text
+    before, after = json.loads(agent.text.splitlines()[-1])
+    assert after == before
+    assert "torch is imported" not in agent.text
+
+
+@pytest.mark.thorough
+def test_classes_of_the_script_come_back(cluster: Cluster, tmp_path: Path) -> None:
+    """Also of a script that is run as a module, with flags of the interpreter."""
+    (tmp_path / "script.py").write_text(
+        "import sys\nfrom rdzv_launcher import LaunchConfig, elastic_launch\n"
+        "class Mine:\n    pass\n"
+        "def mine(): return Mine(), sys.flags.optimize, __name__\n"
+        "if __name__ == '__main__':\n"
+        "    found = elastic_launch(LaunchConfig(1, 1, 1, start_method='forkserver'), mine)()[0]\n"
+        "    print(type(found[0]) is Mine, *found[1:])\n"
+    )
+    agent = start(cluster, "-O", "-m", "script", PYTHONPATH=str(tmp_path))
+    assert agent.wait() == 0, agent.text
+    assert agent.text == "True 1 __mp_main__\n"

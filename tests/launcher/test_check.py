@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,17 +20,12 @@ from rdzv_launcher.run.preparation import STEPS
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.native.framing import ask_statistics
 
-MARK = "import os, pathlib; pathlib.Path('started-' + os.environ['RANK']).touch()\n"
 NAMES = [each.name for each in CHECKS]
 LINE = re.compile(r"^(ok|warning|FAILED|skipped) +([a-z -]+): (.+)$", re.MULTILINE)
 
 
 class Lines(dict[str, tuple[str, str]]):
     """By the name of a check: its verdict, and what it says."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__({name: (verdict, said) for verdict, name, said in LINE.findall(text)})
-        assert list(self) == NAMES, text  # each has one line, in that order
 
     def verdicts(self, verdict: str) -> list[str]:
         return [name for name, (found, _) in self.items() if found == verdict]
@@ -43,9 +37,8 @@ Checks = Callable[..., Lines]
 @pytest.fixture
 def run(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """``rdzv-run`` in this process, on a script that leaves a trace; its exit code and all that it has said."""
-    (cluster.directory / "train.py").write_text(MARK)
+    (cluster.directory / "train.py").write_text("open('started', 'w')")
     monkeypatch.chdir(cluster.directory)
-    monkeypatch.setattr(tempfile, "tempdir", None)
     for name in os.environ:
         if name.startswith(("PET_", "RDZV_")):
             monkeypatch.delenv(name)
@@ -67,7 +60,9 @@ def checks(run: Callable[..., Any]) -> Checks:
         found, out, said = run("--check", *arguments, script=script)
         assert found == code, out + said
         assert sorted(Path().rglob("*")) == before, "it leaves nothing"
-        return Lines(out + said)
+        lines = Lines({name: (verdict, said) for verdict, name, said in LINE.findall(out + said)})
+        assert list(lines) == NAMES, out + said  # each has one line, in that order
+        return lines
 
     return made
 
@@ -83,17 +78,13 @@ def test_a_good_command(checks: Checks, cluster: Cluster, name: str) -> None:
 
 
 ETCD = ("--rdzv-backend=etcd", "--rdzv-endpoint=localhost:1")
-REFUSED: list[tuple[int, str, tuple[str, ...], str]] = [
+REFUSED = [
     (2, "arguments", ("--nnodes=3:2",), "--nnodes"),
-    (2, "arguments", ("--nproc-per-node=gpu",), "gpu"),
     (69, "arguments", ("--nproc-per-node=npu",), "torch_npu"),
-    (2, "backend", ("--rdzv-backend=parallell",), "parallel"),
     (2, "backend", ("--rdzv-backend=c10d", "--rdzv-no-plugin=c10d"), "c10d"),
     (69, "backend", ("--rdzv-backend=etcd-v2",), "etcd-v2"),
     (2, "backend", ("--rdzv-backend=parallel", "--nnodes=2"), "--rdzv-endpoint"),
-    (2, "options", ("--rdzv-backend=parallel", "--rdzv-conf=ttl=soon"), "ttl"),
     (2, "options", ("--nnodes=2", "--rdzv-endpoint=localhost:1", "--node-rank=2"), "--node-rank"),
-    (2, "options", ETCD, "--rdzv-id"),
     (2, "options", (*ETCD, "--rdzv-id=a", "--rdzv-conf=cacert=nothing.pem"), "cacert"),
     (2, "script", ("--no-python",), "train.py"),
     (2, "directories", ("--log-dir=train.py/logs",), "--log-dir"),
@@ -174,17 +165,17 @@ def test_beside_a_node_that_waits(checks: Checks, cluster: Cluster, name: str) -
 
 
 @pytest.mark.thorough
-def test_etcd(checks: Checks, cluster: Cluster, one_etcd: etcd_kit.Cluster) -> None:
+def test_beside_a_node_that_waits_at_an_etcd(checks: Checks, cluster: Cluster, one_etcd: etcd_kit.Cluster) -> None:
     there = ["--rdzv-backend=etcd", f"--rdzv-endpoint={one_etcd.endpoint}", "--rdzv-id=checked"]
 
-    def there_now() -> dict[str, int]:
-        return one_etcd.keys("/rdzv-plugins/checked/")
+    def keys() -> list[str]:
+        return sorted(one_etcd.keys("/rdzv-plugins/checked/"))
 
     assert checks(*there).verdicts("ok") == NAMES
-    assert not there_now()
+    assert not keys()
     first = cluster.start(["rdzv-run", *there, "--nnodes=2", "train.py"])
-    eventually(lambda: any(key.endswith("/k/all/progress") for key in there_now()), lambda: first.text)
-    before = there_now()
+    eventually(lambda: any(key.endswith("/k/all/progress") for key in keys()), lambda: first.text)
+    before = keys()
     assert checks(*there, "--nnodes=2")["endpoint"][0] == "ok"
     assert "--nnodes" in checks(*there, "--nnodes=3", code=78)["endpoint"][1]
-    assert there_now().keys() == before.keys()
+    assert keys() == before

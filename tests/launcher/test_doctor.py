@@ -18,9 +18,6 @@ from kits.eventually import eventually
 from rdzv_launcher.tools import cli
 from rdzv_launcher.tools.doctor import command, machine, network
 from rdzv_launcher.tools.doctor.findings import Finding, findings_of
-from rdzv_plugins import Backend, Request, ServiceCheck
-from rdzv_plugins.errors import EndpointUnreachable
-from rdzv_plugins.host import PluginHost, PluginRecord
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.linux import cgroups
 from rdzv_plugins.linux.cgroups import Group
@@ -64,9 +61,9 @@ def test_one_check_keeps_no_other_from_being_made() -> None:
 
 
 def test_limits_of_a_control_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    step = tmp_path / "step"
+    step, mib = tmp_path / "step", 2**20
     step.mkdir()
-    for directory, most, used, cache in ((tmp_path, f"{4000 * 2**20}", 3990 * 2**20, 290 * 2**20), (step, "max", 9, 0)):
+    for directory, most, used, cache in ((tmp_path, 4000 * mib, 3990 * mib, 290 * mib), (step, "max", 9, 0)):
         (directory / "memory.max").write_text(f"{most}\n")
         (directory / "memory.current").write_text(f"{used}\n")
         (directory / "memory.stat").write_text(f"anon 1\ninactive_file {cache}\n")
@@ -74,44 +71,46 @@ def test_limits_of_a_control_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     (tmp_path / "pids.max").write_text("100\n")
     for module in (machine, cgroups):
         monkeypatch.setattr(module, "directories_of", lambda controller: [Group(2, step, "/job/step")])
-    (memory,), (processors,), (processes,) = machine.memory(), machine.processors(), machine.processes()
-    assert {memory.verdict, processors.verdict, processes.verdict} == {"warning"}
-    assert all(each in memory.text for each in ("4000 MiB", "3700")), "without what the kernel can drop"
-    assert "0.5" in processors.text
-    assert "100" in processes.text
-    for name in ("memory.max", "cpu.max", "pids.max"):
-        (tmp_path / name).write_text("max\n")
+    found = [each for look in (machine.memory, machine.processors, machine.processes) for each in look()]
+    assert {each.verdict for each in found} == {"warning"}
+    for each, named in zip(found, (("4000 MiB", "3700"), ("0.5",), ("100",)), strict=True):
+        assert all(text in each.text for text in named), "of memory: without what the kernel can drop"
+    (tmp_path / "memory.max").write_text("max\n")
     assert "4000 MiB" not in next(iter(machine.memory())).text
 
 
+def addresses(*found: str) -> list[tuple[object, ...]]:
+    return [(0, 0, 0, "", (each, 0)) for each in found]
+
+
 def test_the_name_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "gethostname", lambda: "a-host")
-    unknown = Mock(side_effect=socket.gaierror(-2, "not known"))
     for resolve, verdict, says in (
-        (lambda *_: [(0, 0, 0, "", ("10.1.2.3", 0))], "ok", "10.1.2.3"),
-        (lambda *_: [(0, 0, 0, "", (each, 0)) for each in ("127.0.1.1", "::1")], "warning", "127.0.1.1"),
-        (unknown, "warning", "not known"),
+        (Mock(return_value=addresses("10.1.2.3")), "ok", "10.1.2.3"),
+        (Mock(return_value=addresses("127.0.1.1", "::1")), "warning", "127.0.1.1"),
+        (Mock(side_effect=socket.gaierror(-2, "not known")), "warning", "not known"),
     ):
         monkeypatch.setattr(network, "resolve", resolve)
         (found,) = network.host_name()
         assert (found.verdict, says in found.text) == (verdict, True), found
 
 
-def test_which_backend_nccl_means(monkeypatch: pytest.MonkeyPatch) -> None:
-    for torch, given, is_nccl2 in (
+@pytest.mark.parametrize(
+    ("torch", "given", "nccl2"),
+    [
         ("2.13.0+cpu", "", None),
         ("2.14.1", "", False),
         ("2.14.1", "1", True),
         ("2.15.0", "", True),
         ("2.15.0", "0", False),
-    ):
-        monkeypatch.setattr(command, "version_of", lambda _, torch=torch: torch)
-        monkeypatch.setenv("TORCH_DIST_USE_NCCL2", given)
-        if not given:
-            monkeypatch.delenv("TORCH_DIST_USE_NCCL2")
-        found = list(command.nccl())
-        assert [each.name for each in found] == ([] if is_nccl2 is None else ["nccl"])
-        assert is_nccl2 is None or ("means nccl2" in found[0].text) == is_nccl2
+    ],
+)
+def test_which_backend_nccl_means(monkeypatch: pytest.MonkeyPatch, torch: str, given: str, nccl2: bool | None) -> None:
+    monkeypatch.setattr(command, "version_of", lambda _: torch)
+    monkeypatch.setenv("TORCH_DIST_USE_NCCL2", given)
+    if not given:
+        monkeypatch.delenv("TORCH_DIST_USE_NCCL2")
+    found = ["means nccl2" in each.text for each in command.nccl()]
+    assert found == ([] if nccl2 is None else [nccl2])
 
 
 def test_interfaces_that_collectives_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,25 +129,23 @@ def test_interfaces_that_collectives_are_told_of(monkeypatch: pytest.MonkeyPatch
 
 
 def test_workers_whose_launcher_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    env = {**os.environ, "TORCHELASTIC_RUN_ID": "a-run"}
-    assert all("a-run" not in each.text for each in machine.leftovers())
     shell = ["sh", "-c", "TORCHELASTIC_RUN_ID=lost sleep 600 >/dev/null & echo $!"]
     orphan = int(subprocess.run(shell, stdout=subprocess.PIPE, check=True).stdout)
-    with subprocess.Popen(["sleep", "600"], env=env) as worker:
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, "TORCHELASTIC_RUN_ID": "a-run"}) as worker:
         try:
-            # a process that has just begun may not show its variables yet
-            eventually(lambda: machine._run_of(orphan) == "lost", lambda: "it shows no variables")
-            eventually(lambda: machine._run_of(worker.pid) == "a-run", lambda: "it shows no variables")
             taken_in = eventually(lambda: getattr(read_stat(orphan), "parent", 0), lambda: "it is gone")
             monkeypatch.setattr(machine, "_takes_orphans", lambda pid: pid == taken_in)
-            jobs, left = machine.leftovers()
+
+            def looked() -> tuple[Finding, Finding] | None:
+                """A process that has just begun may not show its variables yet."""
+                jobs, left = machine.leftovers()
+                return (jobs, left) if "a-run" in jobs.text and "lost" in left.text else None
+
+            jobs, left = eventually(looked, lambda: str([*machine.leftovers()]))
             assert (jobs.verdict, left.verdict) == ("ok", "wrong")
-            assert "a-run" in jobs.text
             assert f"{orphan} (run lost)" in left.text
             assert f"{worker.pid} " not in left.text
             assert f"kill {orphan}" in left.remedy
-            monkeypatch.setattr(machine, "_run_of", lambda pid: "a-run" if pid in (orphan, worker.pid) else None)
-            assert [each.text for each in machine.leftovers()][1] == "none", "what a worker has started may stay"
         finally:
             os.kill(orphan, signal.SIGKILL)
             worker.kill()
@@ -168,30 +165,6 @@ def test_a_service_that_answers(capsys: pytest.CaptureFixture[str], monkeypatch:
             capsys, f"--rdzv-endpoint=127.0.0.1:{server.port}", "--rdzv-backend=etcd", "--rdzv-conf=timeout=5"
         )
         assert (wrong[0], wrong[1]["who answers"].verdict) == (1, "wrong")
-
-
-def test_a_service_is_as_its_backend_says_also_where_nodes_cannot_meet() -> None:
-    def preflight(request: Request, held: object) -> str:
-        raise EndpointUnreachable("it takes no more jobs")
-
-    backend = Backend(
-        name="toy",
-        summary="a toy",
-        create=lambda request: pytest.fail("nothing is made"),
-        preflight=preflight,
-        health=lambda request, timeout: [
-            ServiceCheck("room", "none", "wrong", "Make some."),
-            ServiceCheck("fan", "on"),
-        ],
-    )
-    host = PluginHost([PluginRecord("toy", "toy_module", "dist-toy", "1.0", backends=(backend,))])
-    request = Request("toy", "run", "127.0.0.1:1", 1, 1, 0)
-    found = list(findings_of("who answers", lambda: network.who_answers(host, request)))
-    assert found == [
-        Finding("wrong", "room", "none", "Make some."),
-        Finding("ok", "fan", "on"),
-        Finding("wrong", "who answers", "it takes no more jobs", found[-1].remedy),
-    ]
 
 
 def test_nobody_and_strangers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Jobs at a real etcd: what they leave there, variables, and what etcd refuses.
+"""Jobs at a real etcd: longer leases, variables, and what etcd refuses.
 
 Sessions at an etcd are in tests/etcd, rendezvous and launches in the conformance suite.
 """
@@ -22,21 +22,6 @@ pytestmark = pytest.mark.thorough
 @pytest.fixture
 def backend() -> str:
     return "etcd"
-
-
-def test_run_that_died_as_a_whole_is_started_again_at_once(meeting: EtcdMeeting) -> None:
-    """The dead are members until their leases end, and the node ranks are theirs."""
-    job = Job(meeting, 2, script="says.py")
-    dead = [job.node(rank) for rank in (0, 1)]
-    in_one_round(*dead)
-    for node in dead:
-        job.kill_node(node)
-    nodes = [job.node(rank) for rank in (0, 1)]
-    in_one_round(*nodes)
-    job.finish(*nodes)
-    assert [worlds(node) for node in nodes] == [[2], [2]]
-    assert restarts(*nodes) == {"0"}
-    assert meeting.held(job.run_id) == {}
 
 
 def test_lost_node_costs_no_restart_where_etcd_grants_longer_leases_than_asked_for(tmp_path: Path) -> None:

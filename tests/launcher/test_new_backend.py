@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 from kits.examples.tutorial_kit import Shell, environment
@@ -39,26 +40,20 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
         yield shell
 
 
-def installed(shell: Shell, arguments: str) -> None:
-    """A package that is written and installed as it says."""
+def results(shell: Shell, arguments: str) -> dict[str, dict[str, str]]:
+    """A package that is written and installed as it says: of its own tests, by name, outcome and message."""
     code, said = shell.run(f"rdzv new-backend {arguments}")
     assert code == 0, said
     (directory,) = (line.split()[1] for line in said.splitlines() if line.startswith("    cd "))
     pip = next(line for line in said.splitlines() if " pip " in line)
     code, shown = shell.run(f"(cd {directory} && {pip})")
     assert code == 0, shown
-
-
-def results(shell: Shell, directory: str, *more: str) -> dict[str, dict[str, str]]:
-    """Of the package's own tests, by name: outcome and message."""
-    _, shown = shell.run(
-        f"(cd {directory} && python -m pytest {QUICK} --conformance-json=report.json {' '.join(more)})"
-    )
+    _, shown = shell.run(f"(cd {directory} && python -m pytest {QUICK} --conformance-json=report.json)")
     _, text = shell.run(f"cat {directory}/report.json")
     backends = json.loads(text)["backends"] if text.startswith("{") else []
     assert len(backends) == 1, shown
-    (backend,) = backends
-    return {f"{theme}: {name}": test for theme, tests in backend["themes"].items() for name, test in tests.items()}
+    themes = backends[0]["themes"]
+    return {f"{theme}: {name}": test for theme, tests in themes.items() for name, test in tests.items()}
 
 
 @pytest.mark.parametrize(("kind", "more"), [("state", set()), ("coordination", {"src/rdzv_bar_2/client.py"})])
@@ -74,24 +69,16 @@ def test_it_says_what_it_has_written_and_what_comes_next(
 
 
 @pytest.mark.thorough
-def test_a_state_backend_passes_its_own_tests_and_launches_two_nodes(shell: Shell) -> None:
-    installed(shell, "foo")
-    found = results(shell, "rdzv-foo")
+def test_a_state_backend_passes_its_own_tests(shell: Shell) -> None:
+    found = results(shell, "foo")
     assert {test["outcome"] for test in found.values()} == {"passed", "gap"}, found
     assert {name.partition(":")[0] for name in found} == {"plugin", "backend"}
     assert found["backend: test_a_token_is_good_for_one_write"]["outcome"] == "passed"
-    shell.run("mkdir shared")
-    command = "rdzv-run --rdzv-backend=foo --rdzv-endpoint=$PWD/shared --nnodes=2 --no-python sh -c"
-    worker = "'echo rank $RANK of $WORLD_SIZE > shared/$RANK'"
-    code, shown = shell.run(f"{command} {worker} & {command} {worker} && wait $!")
-    assert code == 0, shown
-    assert shell.run("cat shared/0 shared/1")[1] == "rank 0 of 2\nrank 1 of 2\n"
 
 
 @pytest.mark.thorough
 def test_a_coordination_backend_is_complete_but_for_its_service(shell: Shell) -> None:
-    installed(shell, "my-store --kind coordination --directory ./another")
-    found = results(shell, "another")
+    found = results(shell, "my-store --kind coordination --directory ./another")
     failed = {name: test["message"] for name, test in found.items() if test["outcome"] == "failed"}
     assert set(failed) == {"plugin: test_nobody_at_the_endpoint", "backend: test_each_call_is_answered_soon"}
     assert {test["outcome"] for name, test in found.items() if name.startswith("plugin")} == {"passed", "failed"}
@@ -100,85 +87,78 @@ def test_a_coordination_backend_is_complete_but_for_its_service(shell: Shell) ->
         assert "MyStoreClient.connect is not written yet" in message, (name, message)
 
 
-def imported(directory: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The package that is written, without an installation."""
-    assert main(["new-backend", "bar-2", "--kind", kind, "--directory", str(directory)]) == 0
-    path = directory / "src/rdzv_bar_2/__init__.py"
-    spec = importlib.util.spec_from_file_location("rdzv_bar_2", path, submodule_search_locations=[str(path.parent)])
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "rdzv_bar_2", module)
-    spec.loader.exec_module(module)
-    return module
-
-
-class OnFiles:
-    """Makes backends of kind state for the run ``job``, each as another node would."""
-
-    def __init__(self, module: ModuleType, directory: Path) -> None:
-        directory.mkdir()
-        self.module, self.directory = module, directory
-
-    def __call__(self, run_id: str = "job", **options: object):
-        return self.module.Bar2Backend(str(self.directory), run_id, self.module.Bar2Options(**options))
-
-    @property
-    def modes(self) -> dict[str, int]:
-        return {file.name: stat.S_IMODE(file.stat().st_mode) for file in self.directory.iterdir()}
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """The directory that is a backend's endpoint."""
+    place = tmp_path / "shared"
+    place.mkdir()
+    return place
 
 
 @pytest.fixture
-def on_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OnFiles:
-    return OnFiles(imported(tmp_path / "package", "state", monkeypatch), tmp_path / "shared")
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The package that is written, without an installation."""
+    package = tmp_path / "package"
+    assert main(["new-backend", "bar-2", "--kind=state", f"--directory={package}"]) == 0
+    monkeypatch.syspath_prepend(str(package / "src"))
+    monkeypatch.delitem(sys.modules, "rdzv_bar_2", raising=False)
+    return importlib.import_module("rdzv_bar_2")
 
 
-def test_nobody_else_may_read_or_write_a_state(on_files: OnFiles) -> None:
+@pytest.fixture
+def node(module: ModuleType, shared: Path) -> Callable[..., Any]:
+    """Makes backends of a run, each as another node would."""
+    return lambda run_id="job": module.Bar2Backend(str(shared), run_id, module.Bar2Options())
+
+
+def test_nobody_else_may_read_or_write_a_state(node: Callable[..., Any], shared: Path) -> None:
     """Whatever the umask is, and whatever the mode was before: it is a pickle, and every node unpickles it."""
+
+    def modes() -> dict[str, int]:
+        return {file.name: stat.S_IMODE(file.stat().st_mode) for file in shared.iterdir()}
+
     before = os.umask(0)
     try:
-        on_files().set_state(b"state")
-        assert on_files.modes == {"job.bar-2": 0o600, "job.bar-2.lock": 0o600}
-        for file in on_files.directory.iterdir():
+        node().set_state(b"state")
+        assert modes() == {"job.bar-2": 0o600, "job.bar-2.lock": 0o600}
+        for file in shared.iterdir():
             file.chmod(0o666)
-        assert on_files().get_state() == (b"state", 1)
+        assert node().get_state() == (b"state", 1)
     finally:
         os.umask(before)
-    assert on_files.modes == {"job.bar-2": 0o600, "job.bar-2.lock": 0o600}
+    assert modes() == {"job.bar-2": 0o600, "job.bar-2.lock": 0o600}
 
 
-def test_a_file_of_another_user_is_refused(on_files: OnFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_files().set_state(b"first")
-    file = on_files.directory / "job.bar-2.lock"
-    file.touch()
-    fstat = os.fstat
+def test_a_file_of_another_user_is_refused_and_a_link_is_not_followed(
+    node: Callable[..., Any], module: ModuleType, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "target"
+    target.write_bytes(b"1\nof somebody else")
+    for ending in ("", ".lock", ".new"):
+        link = shared / f"job.bar-2{ending}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        with pytest.raises(EndpointUnreachable):
+            node().set_state(b"state")
+        link.unlink()
+    assert target.read_bytes() == b"1\nof somebody else"
+
+    node().set_state(b"first")
+    file, fstat = shared / "job.bar-2.lock", os.fstat
 
     def of_another(number: int) -> object:
         told = fstat(number)
         return SimpleNamespace(st_uid=told.st_uid + 1) if os.path.samestat(told, file.stat()) else told
 
-    monkeypatch.setattr(on_files.module, "os", SimpleNamespace(**{**vars(os), "fstat": of_another}))
+    monkeypatch.setattr(module, "os", SimpleNamespace(**{**vars(os), "fstat": of_another}))
     with pytest.raises(AccessRefused, match=rf"job\.bar-2.lock .*{os.geteuid() + 1}"):
-        on_files().set_state(b"second", 1)
+        node().set_state(b"second", 1)
 
 
-def test_a_link_is_not_followed(on_files: OnFiles, tmp_path: Path) -> None:
-    target = tmp_path / "target"
-    target.write_bytes(b"1\nof somebody else")
-    for ending in ("", ".lock", ".new"):
-        link = on_files.directory / f"job.bar-2{ending}"
-        link.unlink(missing_ok=True)
-        link.symlink_to(target)
-        with pytest.raises(EndpointUnreachable):
-            on_files().set_state(b"state")
-        link.unlink()
-    assert target.read_bytes() == b"1\nof somebody else"
-
-
-def test_a_run_id_is_no_path(on_files: OnFiles, tmp_path: Path) -> None:
+def test_a_run_id_is_no_path(node: Callable[..., Any], tmp_path: Path) -> None:
     before = set(tmp_path.iterdir())
     for run_id in ("..", "a/b", "../../a", "ä b"):
-        on_files(run_id).set_state(b"state")
+        node(run_id).set_state(b"state")
     assert set(tmp_path.iterdir()) == before
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 from kits.eventually import eventually
-from kits.launcher.elastic_kit import LASTING, Job, Meeting, in_one_round, outputs, parallel_only
-from kits.launcher.harness import Agent, Cluster, Said
+from kits.launcher.elastic_kit import Job, Meeting, in_one_round, outputs
+from kits.launcher.harness import Agent, Said
 from kits.unit.timelines import lines
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
@@ -80,14 +80,13 @@ def nodes_shown(meeting: Meeting, rdzv: Callable[..., Said]) -> list[tuple[int, 
     return [(n["rank"], n["pid"], n["state"], [worker["pid"] for worker in n["workers"]]) for n in nodes]
 
 
-@parallel_only
 def test_a_job_that_restarts_a_worker_and_loses_a_node(
     meeting: Meeting, tmp_path: Path, rdzv: Callable[..., Said]
 ) -> None:
     serves, stays, goes, timeline = free_port(), free_port(), free_port(), tmp_path / "not" / "there yet"
     server = meeting.start(["rdzv", "serve", f"--rdzv-endpoint={meeting.endpoint}", f"--metrics-port={serves}"])
     server.wait_for("serving a store")
-    job = Job(meeting, "1:2", script="says.py", restarts=1, conf=f"{LASTING},last_call_timeout=80")
+    job = Job(meeting, "1:2", script="says.py", restarts=1, conf="ttl=60,last_call_timeout=80")
     first = job.node(0, flags=[f"--health-port={stays}", f"--timeline={timeline}"], MY_SECRET="hunter2")
     wait_ready(stays, 503, "1 of 1:2 nodes", first)
     assert get(stays, "/healthz")[0] == 200
@@ -184,17 +183,3 @@ def test_top_says_that_nobody_is_there_or_that_it_has_no_terminal(rdzv: Callable
         found = rdzv("top", f"--rdzv-endpoint={endpoint}", "--once", "--timeout=1")
         assert (found.code, endpoint in found.err) == (68, True)
         assert rdzv("top", f"--rdzv-endpoint={endpoint}").code == 2
-
-
-@pytest.mark.thorough
-@pytest.mark.skipif(os.geteuid() != 0, reason="a disk of one's own needs root")
-def test_a_full_disk_of_the_timeline_is_a_sentence_and_not_the_end(cluster: Cluster) -> None:
-    disk = cluster.directory / "disk"
-    disk.mkdir()
-    shell = f'mount -t tmpfs -o size=4k tmpfs {disk} && head --bytes=1M /dev/zero > {disk}/all 2>/dev/null; exec "$@"'
-    agent = cluster.start(
-        ["rdzv-run", f"--timeline={disk}", cluster.script("plain.py"), "fail", 3],
-        before=["/usr/bin/unshare", "--mount", "/bin/sh", "-c", shell, "sh"],
-    )
-    assert agent.wait() == 3, agent.text
-    assert str(disk) in agent.text

@@ -9,17 +9,15 @@ import json
 import os
 import re
 import signal
-import socket
 import struct
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from kits.eventually import eventually
-from kits.launcher.harness import Agent, Cluster, Said, free_port
+from kits.launcher.harness import Agent, Cluster, Said, free_port, server
 from kits.wire.wire_client import WAIT, Raw, keyed, ping, set_, validate
 from torch.distributed import TCPStore
 
@@ -54,15 +52,10 @@ class Served:
         assert "Traceback" not in self.log.read_text()
 
 
-@pytest.fixture
-def served(cluster: Cluster) -> Served:
-    return Served(cluster)
-
-
 @pytest.mark.thorough
-def test_status_names_the_rank_that_a_hung_init_process_group_waits_for(
-    cluster: Cluster, served: Served, rdzv: Rdzv
-) -> None:
+def test_status_names_the_rank_that_a_hung_init_process_group_waits_for(cluster: Cluster, rdzv: Rdzv) -> None:
+    served = Served(cluster)
+
     def start(rank: int) -> Agent:
         env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(served.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
         return cluster.start(["python", cluster.script("joins.py")], **env, RANK=str(rank), WORLD_SIZE="3")
@@ -121,10 +114,8 @@ def test_serves_and_ends_on_a_signal_although_clients_are_there(cluster: Cluster
         ("serve", ["--rdzv-endpoint=192.0.2.1:0"], 68, "192.0.2.1"),
         ("serve", ["--rdzv-endpoint=no..name:0"], 68, "no..name"),
         ("serve", ["--rdzv-endpoint=127.0.0.1:0", "--rdzv-conf=conections=2"], 2, "'connections'"),
-        ("serve", ["--rdzv-endpoint=127.0.0.1:0", "--rdzv-conf=connections=99999999999"], 2, "connections"),
         ("serve", ["--rdzv-endpoint=127.0.0.1:0", "--threads=65"], 2, "--threads"),
         ("status", ["--rdzv-endpoint=no..name:1"], 68, "no..name:1"),
-        ("status", ["--rdzv-endpoint=127.0.0.1"], 2, "127.0.0.1"),
         ("status", ["--rdzv-endpoint=127.0.0.1:1", "--timeout=0"], 2, "--timeout"),
     ],
 )
@@ -134,39 +125,16 @@ def test_what_cannot_be_is_refused_by_name(command: str, options: list[str], cod
     assert named in said.err.partition("error: ")[2]
 
 
-@contextmanager
-def answers(data: bytes) -> Iterator[int]:
-    """The port of a program that is not a store, and answers one client."""
-
-    def serve() -> None:
-        connection, _ = listener.accept()
-        with connection:
-            connection.recv(100)
-            connection.sendall(data)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
-        job = pool.submit(serve)
-        try:
-            yield listener.getsockname()[1]
-            job.result(60)
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-
-
 def test_status_of_a_program_that_is_no_store(rdzv: Rdzv) -> None:
-    def check(port: int) -> None:
-        said = rdzv("status", f"--rdzv-endpoint=127.0.0.1:{port}", "--timeout=60")
+    of_another_version = b"RDZV" + struct.pack("<IIIB", 2, 5 + 2, 1, 0) + b"{}"
+    torchs = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for answer in (b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", of_another_version, None):
+        port = torchs.port if answer is None else free_port()
+        with nullcontext() if answer is None else server(port, answer):
+            said = rdzv("status", f"--rdzv-endpoint=127.0.0.1:{port}", "--timeout=60")
         assert said.code == 68
         assert f"127.0.0.1:{port}" in said.err
         assert "TCPStore" in said.err, "the most likely mistake"
-
-    reply = struct.pack("<IIB", 5 + 2, 1, 0) + b"{}"
-    of_another_version = b"RDZV" + struct.pack("<I", 2) + reply
-    for said in (b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", of_another_version):
-        with answers(said) as port:
-            check(port)
-    torchs = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    check(torchs.port)
     torchs.set("still", "works")
     assert torchs.get("still") == b"works"
 

@@ -1,27 +1,37 @@
-"""The workers' flags: the commands, streams and files that follow from them are those that torch makes of them."""
+"""The workers' flags, streams, files, variables and ends: what follows from them is what torch makes of them."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
-import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kits.launcher.starts_workers import group_of, spec_of
+from kits.launcher.specs import group_of, spec_of
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, to_map
+from torch.distributed.elastic.multiprocessing.errors import ErrorHandler, ProcessFailure
 from torch.distributed.elastic.utils import macros
 from torch.distributed.run import config_from_args, get_args_parser
 
 from rdzv_launcher.run.workers.environment import variables_of, worker_variables
+from rdzv_launcher.run.workers.failures import (
+    WorkerFailure,
+    hand_to_scheduler,
+    read_error_file,
+    record_own_error,
+    worker_failure,
+)
 from rdzv_launcher.run.workers.output.log_files import LogFiles
-from rdzv_launcher.run.workers.program import RUNNER
+from rdzv_launcher.run.workers.program import RUNNER, bound
 from rdzv_launcher.run.workers.spec import parse_streams
 from rdzv_plugins.errors import MissingDependency, UsageError
+from rdzv_plugins.interfaces import Failure
 
 SCRIPT = ["train.py", "--lr", "0.1", "${local_rank}", "a$$b", "$local_rank/$x", "-m"]
 
@@ -42,6 +52,34 @@ def test_command_is_torchs(flags: list[str], monkeypatch: pytest.MonkeyPatch) ->
         theirs = macros.substitute(list(arguments), str(local_rank))
         start = [sys.executable, "-u", RUNNER] if "--run-path" in flags else [entrypoint]
         assert spec_of(argv).program.command(local_rank) == (*start, *theirs)
+
+
+def test_program_that_wants_a_session_has_one_and_is_waited_for() -> None:
+    """In a leader of a process group, setsid forks and ends at once."""
+    for given, expected in (
+        (["/usr/bin/setsid", "./prog", "-c", "${local_rank}"], ("./prog", "-c", "3")),
+        (["setsid", "--wait", "./prog"], ("setsid", "--wait", "./prog")),
+        (["setsid"], ("setsid",)),
+    ):
+        assert spec_of(["--no-python", *given]).program.command(3) == expected
+
+
+def test_numa_binding_puts_torchs_numactl_in_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which processors, is what torch finds out from the hardware: here it is told."""
+    from torch.numa import binding
+
+    asked = []
+
+    def processors(*, numa_options: binding.NumaOptions, **index: int) -> set[int]:
+        asked.append((*index.values(), numa_options.affinity_mode.value))
+        return {0, 1, 2, 5}
+
+    monkeypatch.setattr(binding, "_get_logical_cpus_to_bind_to", processors)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "numactl").write_text("#!/bin/sh\n")
+    (tmp_path / "numactl").chmod(0o755)
+    assert bound(("./train", "-x"), 2, "core-complex") == ("numactl", "--physcpubind=0-2,5", "./train", "-x")
+    assert asked == [(2, "core-complex")]
 
 
 def test_streams_are_torchs() -> None:
@@ -85,17 +123,6 @@ def test_destinations_are_torchs(flags: list[str], files: bool, tmp_path: Path) 
     assert tree["ours"][:4] == tree["torch"][:4]
 
 
-def test_what_was_printed_in_an_earlier_round_of_an_attempt_stays(tmp_path: Path) -> None:
-    logs = LogFiles(spec_of([f"--log-dir={tmp_path}", "--redirects=3", "train.py"]), "")
-    for number in (4, 5):
-        found = logs.begin({0: {"TORCHELASTIC_RESTART_COUNT": "0", "RDZV_ROUND": str(number)}})
-        Path(found.stdouts[0]).write_text(f"round {number}")
-    assert (found.round, found.moved) == (5, ("attempt_0", "attempt_0.round_4"))
-    (run,) = tmp_path.iterdir()
-    assert (run / "attempt_0.round_4/0/stdout.log").read_text() == "round 4"
-    assert (run / "attempt_0/0/stdout.log").read_text() == "round 5"
-
-
 def test_bad_value_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for flag in (
         *("--tee=4", "--redirects=0:1,1", "--redirects=", "--local-ranks-filter=a,1", "--ranks-filter=5-3"),
@@ -127,6 +154,15 @@ def test_values_are_read_as_torch_reads_them(monkeypatch: pytest.MonkeyPatch) ->
     assert spec_of(["--shutdown-timeout=3", "train.py"]).shutdown_timeout_s == 3
 
 
+def test_spec_knows_all_that_torchs_worker_spec_does() -> None:
+    """A field that a later torch adds is to be looked at here."""
+    elsewhere = {"rdzv_handler", "fn", "entrypoint", "args", "master_port", "master_addr", "local_addr"}
+    names = {"local_world_size": "nproc", "monitor_interval": "monitor_interval_s", "numa_options": "numa_binding"}
+    names |= {"duplicate_stdout_filters": "stdout_filters", "duplicate_stderr_filters": "stderr_filters"}
+    theirs = {names.get(field.name, field.name) for field in dataclasses.fields(WorkerSpec)} - elsewhere
+    assert theirs <= {*spec_of(["train.py"]).__struct_fields__}
+
+
 def test_signal_that_is_ignored_stays_ignored_for_the_workers() -> None:
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
@@ -140,26 +176,22 @@ def test_signal_that_is_ignored_stays_ignored_for_the_workers() -> None:
     assert [each["TORCHELASTIC_SIGNALS_TO_HANDLE"] for each in variables] == ["SIGTERM", "SIGURG"]
 
 
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
-        ({}, {"CUDA": ["0", "1"]}),
-        ({"CUDA_VISIBLE_DEVICES": "4, GPU-ab"}, {"CUDA": ["4", "GPU-ab"]}),
-        ({"HIP_VISIBLE_DEVICES": "6, 7", "CUDA_VISIBLE_DEVICES": "1"}, {"HIP": ["6", "7"], "CUDA": ["6", "7"]}),
-        ({"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "3,4"}, {"CUDA": ["3", "4"]}),
-        ({"ASCEND_RT_VISIBLE_DEVICES": "2,5"}, {"ASCEND_RT": ["2", "5"], "CUDA": ["0", "1"]}),
-    ],
-)
-def test_each_worker_with_a_virtual_local_rank_has_a_device_of_its_own(
-    environ: dict[str, str], expected: dict[str, list[str]]
-) -> None:
+def test_each_worker_with_a_virtual_local_rank_has_a_device_of_its_own() -> None:
     """ROCm as torch 2.15 does; torch 2.13 knows CUDA's only."""
     spec, group = spec_of(["--nproc-per-node=2", "--virtual-local-rank", "train.py"]), group_of(2)
-    variables = [worker_variables(spec, group, worker, environ) for worker in group.workers]
-    assert [(each["LOCAL_RANK"], each["RANK"]) for each in variables] == [("0", "0"), ("0", "1")]
-    for rank, each in enumerate(variables):
-        found = {name[: -len("_VISIBLE_DEVICES")]: it for name, it in each.items() if name.endswith("_VISIBLE_DEVICES")}
-        assert found == {name: devices[rank] for name, devices in expected.items()}
+    for environ, expected in (
+        ({}, {"CUDA": ["0", "1"]}),
+        ({"CUDA": "4, GPU-ab"}, {"CUDA": ["4", "GPU-ab"]}),
+        ({"HIP": "6, 7", "CUDA": "1"}, {"HIP": ["6", "7"], "CUDA": ["6", "7"]}),
+        ({"HIP": "", "CUDA": "3,4"}, {"CUDA": ["3", "4"]}),
+        ({"ASCEND_RT": "2,5"}, {"ASCEND_RT": ["2", "5"], "CUDA": ["0", "1"]}),
+    ):
+        given = {f"{name}_VISIBLE_DEVICES": value for name, value in environ.items()}
+        for rank, worker in enumerate(group.workers):
+            own = worker_variables(spec, group, worker, given)
+            assert (own["LOCAL_RANK"], own["RANK"]) == ("0", str(rank))
+            found = {name: own[name] for name in own if name.endswith("_VISIBLE_DEVICES")}
+            assert found == {f"{name}_VISIBLE_DEVICES": devices[rank] for name, devices in expected.items()}
     with pytest.raises(UsageError, match="local rank 1"):
         worker_variables(spec, group, group.workers[1], {"CUDA_VISIBLE_DEVICES": "4"})
 
@@ -181,47 +213,102 @@ def test_what_is_added_sees_what_a_worker_has_so_far_and_takes_precedence() -> N
     assert {each["TORCHELASTIC_USE_AGENT_STORE"] for each in found.values()} == {"False"}
 
 
-def test_spec_knows_all_that_torchs_worker_spec_does() -> None:
-    """A field that a later torch adds is to be looked at here."""
-    elsewhere = {"rdzv_handler", "fn", "entrypoint", "args", "master_port", "master_addr", "local_addr"}
-    names = {"local_world_size": "nproc", "monitor_interval": "monitor_interval_s", "numa_options": "numa_binding"}
-    names |= {"duplicate_stdout_filters": "stdout_filters", "duplicate_stderr_filters": "stderr_filters"}
-    theirs = {names.get(field.name, field.name) for field in dataclasses.fields(WorkerSpec)} - elsewhere
-    assert theirs <= {*spec_of(["train.py"]).__struct_fields__}
+def raised() -> Exception:
+    try:
+        raise ValueError("on purpose")
+    except ValueError as error:
+        return error
 
 
-def test_round_is_made_ready_without_torch(tmp_path: Path) -> None:
-    """From the flags to what is started, and to what is read of its end."""
-    program = f"""
-import os, sys
-from rdzv_launcher.run.parser import parse_arguments
-from rdzv_launcher.run.workers import causes, environment, failures, file_timer, logs_specs, spec
-from rdzv_launcher.run.workers.output import log_files, output
-from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
-from rdzv_plugins.interfaces import Failure, Request
-from rdzv_plugins.interfaces import StoreInfo
-args = parse_arguments(['--tee=3', '--log-dir={tmp_path}', 'train.py'])
-request = Request(backend="static", run_id="job", endpoint="", min_nodes=1, max_nodes=1, nproc_per_node=1)
-spec = spec.read_spec(args, request)
-ours = output.Output(spec, log_files.LogFiles(spec, ""))
-group = WorkerGroup("default", 0, 1, (Worker(0, 0, 0, 1, 1),), StoreInfo("127.0.0.1", 29500))
-timer = file_timer.FileTimer("job", os.environ, os.getcwd())
-(start,) = environment.prepare_starts(spec, group, ours, True, [lambda *_: timer.start()])
-ours.end()
-timer.stop()
-failures.worker_failure(Failure(0, "", 0, 0, 1, 1), 0.0, start.stdout)
-loaded = sorted(name for name in sys.modules if name.partition(".")[0] in ("torch", "numpy"))
-assert not loaded, loaded
-"""
-    subprocess.run([sys.executable, "-c", program], check=True)
+def torch_records(path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """As a worker with @record leaves it."""
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
+    try:
+        raise ValueError("on purpose")
+    except ValueError as error:
+        ErrorHandler().record_exception(error)
+    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE")
+    return str(path)
 
 
-def test_program_that_wants_a_session_has_one_and_is_waited_for() -> None:
-    """In a leader of a process group, setsid forks and ends at once."""
-    for given, expected in (
-        (["/usr/bin/setsid", "./prog", "-c", "${local_rank}"], ("./prog", "-c", "3")),
-        (["setsid", "./prog"], ("./prog",)),
-        (["setsid", "--wait", "./prog"], ("setsid", "--wait", "./prog")),
-        (["setsid"], ("setsid",)),
-    ):
-        assert spec_of(["--no-python", *given]).program.command(3) == expected
+def failure(error_file: str, *, code: int = 1, ended: float = 0.0) -> WorkerFailure:
+    told = Failure(0, "here", global_rank=0, local_rank=0, pid=7, exit_code=code, stderr=("a line",))
+    return worker_failure(told, ended, error_file)
+
+
+def test_recorded_failure_is_as_torch_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = torch_records(tmp_path / "error.json", monkeypatch)
+    theirs, ours = ProcessFailure(0, 7, 1, path), failure(path, ended=time.time() + 1000)
+    assert ours.timestamp == theirs.timestamp
+    assert ours.record is not None
+    assert ours.traceback == ours.record.callstack == theirs.message["extraInfo"]["py_callstack"]
+    assert ours.summary == theirs.message["message"] == "ValueError: on purpose"
+    for name in ("local_rank", "pid", "exitcode", "error_file", "error_file_data", "message"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+    for name in ("signal_name", "timestamp_isoformat"):
+        assert getattr(ours, name)() == getattr(theirs, name)(), name
+
+
+def test_message_of_a_signal_is_torchs(tmp_path: Path) -> None:
+    nothing = str(tmp_path / "error.json")
+    for number in (signal.SIGKILL, 99):
+        theirs, ours = ProcessFailure(0, 7, -number, nothing), failure(nothing, code=-number)
+        assert ours.message == ours.summary == theirs.message
+        assert ours.signal_name() == theirs.signal_name()
+        assert (ours.error_file, ours.record) == (theirs.error_file, None)
+
+
+MESSAGES = [
+    ({"message": "text", "timestamp": "12"}, 0),
+    ({"message": "text"}, 1),
+    ({"message": {"message": "text", "extraInfo": {"py_callstack": "a\nb", "timestamp": "13"}}, "other": [1]}, -11),
+]
+
+
+@pytest.mark.parametrize(("data", "code"), MESSAGES)
+def test_scheduler_gets_what_torch_would_give_it(
+    data: dict[str, object], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, theirs, ours = (tmp_path / name for name in ("worker.json", "theirs", "ours"))
+    worker.write_text(json.dumps(data))
+    record = read_error_file(str(worker))
+    assert record is not None
+    assert record.message == "text"
+    assert int(record.timestamp) == ProcessFailure(0, 7, 1, str(worker)).timestamp
+    theirs.write_text("of an earlier job")
+    ours.write_text("of an earlier job")
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(theirs))
+    ErrorHandler().dump_error_file(str(worker), code)
+    assert hand_to_scheduler(str(worker), code, str(ours))
+    assert json.loads(ours.read_text()) == json.loads(theirs.read_text())
+
+
+def test_file_that_nobody_can_read_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "error.json"
+    for content in (b"", b"[1]", b"{}", b'{"message": 3}', b"\xff\xfe", b"[" * 200000):
+        path.write_bytes(content)
+        assert read_error_file(str(path)) is None
+        assert failure(str(path), code=-9).exitcode == -9
+    path.unlink()
+    os.mkfifo(path)  # keeps nobody waiting
+    assert read_error_file(str(path)) is None
+
+
+def test_nothing_to_hand_on_and_nowhere_to_put_it(tmp_path: Path) -> None:
+    target, worker = tmp_path / "target", tmp_path / "worker"
+    assert not hand_to_scheduler(str(worker), 1, str(target))
+    assert not target.exists()
+    worker.write_text('{"message": "text"}')
+    for nowhere in ("", str(tmp_path / "no" / "such"), "/dev/full"):
+        assert not hand_to_scheduler(str(worker), 1, nowhere)
+
+
+def test_own_error_is_recorded_as_torch_records_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = json.loads(Path(torch_records(tmp_path / "theirs", monkeypatch)).read_text())["message"]
+    assert record_own_error(raised(), str(tmp_path / "ours"))
+    ours = json.loads((tmp_path / "ours").read_text())["message"]
+    assert ours["message"] == theirs["message"]
+    assert ours["extraInfo"].keys() == theirs["extraInfo"].keys()
+    assert ours["extraInfo"]["py_callstack"].splitlines()[-1] == theirs["extraInfo"]["py_callstack"].splitlines()[-1]
+    assert ours["extraInfo"]["timestamp"].isdecimal()
+    assert not record_own_error(raised(), "")

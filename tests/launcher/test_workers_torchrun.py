@@ -1,9 +1,10 @@
-"""What workers get from ``run/workers``, beside what they get from torchrun: variables, files, lines, error files."""
+"""What workers get from rdzv-run beside what they get from torchrun, and what is torch's by its nature if asked for."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,20 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kits import KITS
-from kits.launcher.harness import WORKERS
-from kits.launcher.starts_workers import parsed
+from kits.eventually import eventually
+from kits.launcher.harness import BIN, WORKERS
+from kits.launcher.specs import spec_of
 
+from rdzv_launcher.run.workers.logs_specs import ThirdPartyLogs
+from rdzv_plugins.errors import PluginError, UsageError
 from rdzv_plugins.testing.processes import clean_environment
 
-pytestmark = pytest.mark.thorough
-
-LAUNCHERS = {
-    "torchrun": [sys.executable, "-m", "torch.distributed.run"],
-    "ours": [sys.executable, str(KITS / "launcher" / "starts_workers.py"), "report.json"],
-}
+LAUNCHERS = ("torchrun", "rdzv-run")
 ALONE = ["--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=job"]
-DIFFER = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "OF_THE_LAUNCHER"}
+DIFFER = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "PWD"}
 """The first two are the rendezvous's; the path of the error file has a part that is drawn by chance."""
 
 
@@ -47,34 +45,46 @@ class Ended:
         return found
 
     def files(self) -> set[str]:
-        return {str(path.relative_to(self.run_directory)) for path in self.run_directory.rglob("*.*") if path.is_file()}
+        paths = (path for path in self.run_directory.rglob("*.*") if path.is_file() and path.name != "index.jsonl")
+        return {str(path.relative_to(self.run_directory)) for path in paths}
 
     def log(self, name: str) -> list[str]:
-        return [line for line in (self.run_directory / name).read_text().splitlines() if "says" in line]
+        return sorted(line for line in (self.run_directory / name).read_text().splitlines() if "says" in line)
 
 
-def both(directory: Path, arguments: list[str], **variables: str) -> dict[str, Ended]:
-    """Each launcher to its end, in a directory of its own."""
+def ended(launcher: str, place: Path, arguments: list[object], **variables: str) -> Ended:
+    """A launcher to its end, in this directory."""
     environment = {k: v for k, v in clean_environment().items() if k != "OMP_NUM_THREADS"} | variables
-    ended = {}
-    for launcher, start in LAUNCHERS.items():
-        place = directory / launcher
-        (place / "said").mkdir(parents=True)
-        command = [*start, *([parsed(arguments)] if launcher == "ours" else arguments)]
-        done = subprocess.run(
-            command, cwd=place, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180
-        )
-        ended[launcher] = Ended(place, done.returncode, done.stdout, done.stderr)
-    return ended
+    done = subprocess.run(
+        [BIN / launcher, *map(str, arguments)],
+        cwd=place,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    return Ended(place, done.returncode, done.stdout, done.stderr)
 
 
-@pytest.fixture(scope="module")
-def restarted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+def both(directory: Path, arguments: list[object], **variables: str) -> list[Ended]:
+    """torchrun and rdzv-run, each in a directory of its own."""
+    for launcher in LAUNCHERS:
+        (directory / launcher / "said").mkdir(parents=True)
+    return [ended(each, directory / each, [*ALONE, *arguments], **variables) for each in LAUNCHERS]
+
+
+def assert_variables_are_alike(theirs: dict[str, str], ours: dict[str, str]) -> None:
+    names = {name for name in (theirs | ours) if not name.startswith("RDZV_")} - DIFFER
+    assert {name: ours.get(name) for name in names} == {name: theirs.get(name) for name in names}
+
+
+@pytest.mark.thorough
+def test_variables_arguments_files_and_lines_are_torchruns(tmp_path: Path) -> None:
     """Four workers, each with its streams in another way; the second fails once, and all are started again."""
-    return both(
-        tmp_path_factory.mktemp("restarted"),
+    torchs, ours = both(
+        tmp_path,
         [
-            *ALONE,
             "--nproc-per-node=4",
             "--max-restarts=1",
             "--role=trainer",
@@ -85,7 +95,7 @@ def restarted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
             "--duplicate-stdout-filters=apple,, x,kiwi",
             "--duplicate-stderr-filters=pear",
             "--signals-to-handle=SIGTERM,SIGUSR1",
-            str(WORKERS / "writes.py"),
+            WORKERS / "writes.py",
             "said",
             "${local_rank}",
             "$$x",
@@ -94,65 +104,48 @@ def restarted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
         TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE="<${role_name} ${rank} ${local_rank} ${what}> ",
         CUDA_VISIBLE_DEVICES="7,6,5,4",
     )
-
-
-def told(ended: Ended, attempt: int, rank: int) -> dict[str, Any]:
-    return dict(json.loads((ended.directory / "said" / f"{attempt}.{rank}.json").read_text()))
-
-
-def test_variables_arguments_files_and_lines_are_torchruns(restarted: dict[str, Ended]) -> None:
-    ours, torchs = restarted["ours"], restarted["torchrun"]
-    assert (ours.code, torchs.code) == (0, 0)
+    assert (ours.code, torchs.code) == (0, 0), ours.stderr
     for attempt, rank in itertools.product((0, 1), range(4)):
-        both = [told(each, attempt, rank) for each in (torchs, ours)]
-        theirs, own = (each["environ"] for each in both)
+        path = f"said/{attempt}.{rank}.json"
+        told = [json.loads((each.directory / path).read_text()) for each in (torchs, ours)]
+        theirs, own = (each["environ"] for each in told)
         assert own["TORCHELASTIC_RESTART_COUNT"] == str(attempt)
-        names = (theirs.keys() | own.keys()) - DIFFER - {"PWD"}
-        assert {name: own.get(name) for name in names} == {name: theirs.get(name) for name in names}
+        assert_variables_are_alike(theirs, own)
         ends = {each["TORCHELASTIC_ERROR_FILE"].partition("/attempt_")[2] for each in (own, theirs)}
         assert ends == {f"{attempt}/{rank}/error.json"}
-        assert [each["argv"] for each in both] == [[str(rank), "$x", "${other}"]] * 2
+        assert [each["argv"] for each in told] == [[str(rank), "$x", "${other}"]] * 2
     assert ours.files() == torchs.files()
     names = {name for name in ours.files() if name.endswith(".log")}
     assert (len(names), ours.run_directory.name[:4]) == (16, "job_")
-    for name in names:  # the collected ones are of several workers, in any order
-        assert sorted(ours.log(name)) == sorted(torchs.log(name)), name
-        assert ours.log(name), name
+    for name in names:
+        assert ours.log(name) == torchs.log(name) != [], name
     for stream in ("stdout", "stderr"):
         assert ours.said(stream) == torchs.said(stream)
         assert "<trainer 0 0 ${what}> says 0 0 kiwi \u00e9" in ours.said(stream)
         assert ("<trainer 1 1 ${what}> says 1 1 pear" in ours.said(stream)) == (stream == "stdout")
 
 
-@pytest.fixture(scope="module")
-def run_path(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
-    """One worker of --run-path that raises, with a virtual local rank, under a scheduler that wants an error file."""
-    script = str(WORKERS / "raises.py")
-    return both(
-        tmp_path_factory.mktemp("run_path"),
-        [
-            *ALONE,
-            *("--run-path", "--log-dir=logs", "--tee=3", "--virtual-local-rank", script, "said", "--lr", "0.1"),
-        ],
+@pytest.mark.thorough
+def test_run_path_runs_records_and_prints_as_under_torchrun(tmp_path: Path) -> None:
+    """One worker that raises, with a virtual local rank, under a scheduler that wants an error file."""
+    arguments = ["--run-path", "--log-dir=logs", "--tee=3", "--virtual-local-rank", WORKERS / "raises.py", "said"]
+    torchs, ours = ran = both(
+        tmp_path,
+        [*arguments, "--lr", "0.1"],
         TORCHELASTIC_ERROR_FILE="scheduler.json",
         CUDA_VISIBLE_DEVICES="3, 5",
         TORCHELASTIC_TIMER_FILE="timer",
     )
-
-
-def test_run_path_runs_records_and_prints_as_under_torchrun(run_path: dict[str, Ended]) -> None:
-    theirs, ours = (json.loads((run_path[name].directory / "said/started.json").read_text()) for name in LAUNCHERS)
-    environ = [each.pop("environ") for each in (theirs, ours)]
-    assert ours == theirs
-    assert ours["name"] == "__main__"
-    assert ours["argv"][1:] == ["said", "--lr", "0.1"]
-    names = (environ[0].keys() | environ[1].keys()) - DIFFER - {"PWD"}
-    assert {name: environ[1].get(name) for name in names} == {name: environ[0].get(name) for name in names}
-    assert (environ[1]["LOCAL_RANK"], environ[1]["CUDA_VISIBLE_DEVICES"]) == ("0", "3")
+    told = [json.loads((each.directory / "said/started.json").read_text()) for each in ran]
+    theirs, own = (each.pop("environ") for each in told)
+    assert told[0] == told[1]
+    assert (told[1]["name"], told[1]["argv"][1:]) == ("__main__", ["said", "--lr", "0.1"])
+    assert_variables_are_alike(theirs, own)
+    assert (own["LOCAL_RANK"], own["CUDA_VISIBLE_DEVICES"]) == ("0", "3")
     for file, code in (("logs", None), ("scheduler.json", 1)):
         found = []
-        for ended in run_path.values():
-            path = ended.run_directory / "attempt_0/0/error.json" if file == "logs" else ended.directory / file
+        for each in ran:
+            path = each.run_directory / "attempt_0/0/error.json" if file == "logs" else each.directory / file
             message = json.loads(path.read_text())["message"]
             info = message.pop("extraInfo")
             assert int(info.pop("timestamp")) > 0
@@ -160,9 +153,129 @@ def test_run_path_runs_records_and_prints_as_under_torchrun(run_path: dict[str, 
             found.append((message, info))
         assert found[0] == found[1]
         assert found[0][0].get("errorCode") == code
-    assert {ended.code for ended in run_path.values()} == {1}
-    assert run_path["ours"].files() == run_path["torchrun"].files()
-    assert run_path["ours"].said("stdout") == run_path["torchrun"].said("stdout") == ["[default0]:says a line"]
+    assert [each.code for each in ran] == [1, 1]
+    assert ours.files() == torchs.files()
+    assert ours.said("stdout") == torchs.said("stdout") == ["[default0]:says a line"]
     # there the agent prints what a worker has raised, here the worker does
-    assert "[default0]:KeyError: 'a fault on purpose'" in run_path["ours"].stderr.splitlines()
-    assert "KeyError: 'a fault on purpose'" in run_path["torchrun"].stderr
+    assert "[default0]:KeyError: 'a fault on purpose'" in ours.stderr.splitlines()
+    assert "KeyError: 'a fault on purpose'" in torchs.stderr
+
+
+LOGS = """
+import json
+import os
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, LogsSpecs
+
+class Apart(DefaultLogsSpecs):
+    def reify(self, envs):
+        there = super().reify(envs)
+        for rank, env in envs.items():
+            env["SET_BY_THE_CLASS"] = str(rank)
+            there.stdouts[rank] = os.path.join(self.root_log_dir, f"{rank}.txt")
+        return there
+
+class Nothing(LogsSpecs):
+    def reify(self, envs):
+        return LogsDest()
+    root_log_dir = ""
+
+class Broken(Apart):
+    def __init__(self, **settings):
+        raise ValueError("not today")
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A directory with a package of three such classes, as pip would leave it."""
+    info = tmp_path / "site" / "log_classes-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: log-classes\nVersion: 1.0\n")
+    points = "".join(f"{name.lower()} = log_classes:{name}\n" for name in ("Apart", "Nothing", "Broken"))
+    (info / "entry_points.txt").write_text(f"[torchrun.logs_specs]\n{points}")
+    (info.parent / "log_classes.py").write_text(LOGS)
+    monkeypatch.syspath_prepend(str(info.parent))
+    return str(info.parent)
+
+
+@pytest.mark.thorough
+def test_class_of_somebody_else_decides_on_the_files(site: str, tmp_path: Path) -> None:
+    worker = "import os, sys\nsys.stdout.write(os.environ['SET_BY_THE_CLASS'] + '\\n')\nsys.stderr.write('aside\\n')\n"
+    (tmp_path / "worker.py").write_text(worker)
+    flags = ["--logs-specs=apart", "--log-dir=logs", "--tee=0:2", "--nproc-per-node=2", "worker.py"]
+    done = ended("rdzv-run", tmp_path, [*flags], PYTHONPATH=site)
+    assert done.code == 0, done.stderr
+    assert [(tmp_path / f"logs/{rank}.txt").read_text() for rank in range(2)] == ["0\n", "1\n"]
+    assert sorted(line for line in done.stderr.splitlines() if "aside" in line) == ["[default0]:aside", "aside"]
+
+
+def test_class_that_is_not_there_or_broken_is_named(site: str) -> None:
+    with pytest.raises(UsageError, match="--logs-specs=none"):
+        ThirdPartyLogs(spec_of(["--logs-specs=none", "train.py"]))
+    with pytest.raises(PluginError, match="--logs-specs=broken: ValueError: not today"):
+        ThirdPartyLogs(spec_of(["--logs-specs=broken", "train.py"]))
+    with pytest.raises(PluginError, match="--logs-specs=nothing"):
+        ThirdPartyLogs(spec_of(["--logs-specs=nothing", "train.py"])).begin({0: {}})
+
+
+def events_of(launcher: str, place: Path) -> list[dict[str, Any]]:
+    """The events of a launch with a watchdog, in their order, without what is another in each run."""
+    flags = ["--standalone", "--rdzv-backend=c10d", "--event-log-handler=console", "script.py"]
+    done = ended(launcher, place, [*flags], TORCHELASTIC_ENABLE_FILE_TIMER="1")
+    assert done.code != 0
+    lines = [line for line in done.stderr.splitlines() if '"source": ' in line]
+    found: list[dict[str, Any]] = [json.loads(line[line.index("{") :]) for line in lines]
+    for each in found:
+        metadata = each["metadata"]
+        metadata["metadata"] = json.loads(metadata["metadata"])
+        given = (metadata["metadata"].pop("worker_pid", None) or [None])[0]
+        if each["source"] == "WORKER":
+            assert given in (None, int(metadata["worker_id"]))
+            assert metadata["raw_error"] is None or "message" in json.loads(metadata["raw_error"])
+        for own in ("run_id", "worker_id", "hostname", "raw_error", "total_run_time"):
+            metadata[own] = type(metadata[own]).__name__
+        if metadata.get("duration_ms") is not None:
+            assert metadata.pop("duration_ms") > 0
+    return found
+
+
+@pytest.mark.thorough
+def test_events_are_torchs(tmp_path: Path) -> None:
+    """Of rendezvous, watchdog, workers and agent: the same fields with the same values."""
+    (tmp_path / "script.py").write_text("raise SystemExit(3)\n")
+    torchs, ours = (events_of(each, tmp_path) for each in LAUNCHERS)
+    named = [f"{each['source']} {each['name']}" for each in ours]
+    kept = [each for each in torchs if "ASSIGN_WORKER_RANKS" not in each["name"]]  # no step of its own here
+    assert named[-1] == "AGENT torchelastic.worker.status.FAILED"
+    last, of_torch = ours.pop(), kept.pop()
+    for each in (last, of_torch):  # torch's agent has SUCCEEDED: it could tell of the failure
+        each.pop("name")
+        each["metadata"].pop("state")
+    assert last == of_torch
+    before, of_torch = ours.pop(0), kept.pop(0)
+    for each in (before, of_torch):  # torch tells of it before it knows who has come
+        each["metadata"].pop("group_rank")
+        each["metadata"]["metadata"].pop("group_world_size")
+    assert before == of_torch
+    assert sorted(ours, key=json.dumps) == sorted(kept, key=json.dumps)
+    assert {"AGENT watchdog started", "AGENT watchdog stopped"} <= {*named}
+    assert len(ours) == 4, named
+
+
+MISSES = """
+import os, subprocess, sys
+from rdzv_launcher.run.workers.file_timer import FileTimer
+variables = FileTimer("job", {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}, os.getcwd()).start()
+worker = "import os, time; from torch.distributed.elastic.timer import FileTimerClient; "
+worker += "FileTimerClient(os.environ['TORCHELASTIC_TIMER_FILE']).acquire('step', 1.0); time.sleep(600)"
+print(subprocess.Popen([sys.executable, "-c", worker], env=os.environ | variables).pid, flush=True)
+os.wait()
+"""
+
+
+@pytest.mark.thorough
+def test_worker_that_misses_its_deadline_is_killed_and_so_is_who_started_it(tmp_path: Path) -> None:
+    """torch's server does so: with the signal that the worker has chosen."""
+    done = subprocess.run([sys.executable, "-c", MISSES], cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == -9
+    eventually(lambda: not os.path.exists(f"/proc/{int(done.stdout)}/exe"), lambda: "it lives")  # a zombie has none

@@ -4,8 +4,9 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,22 +15,22 @@ import pytest
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
 from kits.wire import wire_client as wire
-from kits.wire.attack_kit import PROXY, Bystanders, ServerProcess
+from kits.wire.attack_kit import PROXY, ServerProcess, Workers
 from kits.wire.proxy_kit import CLIENTS, Node, crowd
 from kits.wire.relay import Relay
-from kits.wire.store_servers import KINDS, Server, lifeline, running
+from kits.wire.store_servers import Server, lifeline, running
 
 from rdzv_plugins.kvstore.native.server import StoreServer
 
 
-@pytest.fixture(params=[kind for kind in KINDS if kind != "torch"])
+@pytest.fixture(params=["threads=4", "proxies", "tiers"])
 def ours(request: pytest.FixtureRequest) -> Iterator[Server]:
     """Our server, empty."""
     with running(request.param) as server, lifeline(server, 180):
         yield server
 
 
-@pytest.fixture(params=[1, 4, PROXY], ids=["1 thread", "4 threads", "proxy"])
+@pytest.fixture(params=[4, PROXY], ids=["server", "proxy"])
 def threads(request: pytest.FixtureRequest) -> int:
     """Of a server that is attacked."""
     return int(request.param)
@@ -40,6 +41,11 @@ def root() -> Iterator[StoreServer]:
     """The server behind the proxies of a test."""
     with StoreServer("127.0.0.1", threads=2) as server:
         yield server
+
+
+@pytest.fixture
+def server(root: StoreServer) -> StoreServer:
+    return root
 
 
 @pytest.fixture
@@ -59,15 +65,22 @@ def apart() -> Iterator[ServerProcess]:
             os.kill(server.pid, signal.SIGCONT)
 
 
-@pytest.fixture(params=[1, 2], ids=["1 tier", "2 tiers"])
+@contextmanager
+def chain(root: StoreServer, parts: str) -> Iterator[dict[str, Any]]:
+    """From the root to the workers."""
+    with ExitStack() as stack:
+        port, made = root.port, dict[str, Any]()
+        for part in parts.split(" - "):
+            made[part] = stack.enter_context(Relay(port) if part == "relay" else Node(port, leaf=part == "leaf"))
+            port = made[part].port
+        yield made
+
+
+@pytest.fixture(params=["leaf", "middle - leaf"])
 def node(request: pytest.FixtureRequest, root: StoreServer) -> Iterator[Node]:
     """A proxy of it."""
-    if request.param == 1:
-        with Node(root.port) as node:
-            yield node
-    else:
-        with Node(root.port, leaf=False) as middle, Node(middle.port) as node:
-            yield node
+    with chain(root, request.param) as made:
+        yield made["leaf"]
 
 
 @pytest.fixture
@@ -85,25 +98,22 @@ def relay(root: StoreServer) -> Iterator[Relay]:
 
 
 @pytest.fixture(
-    params=["one tier", pytest.param("below another", marks=pytest.mark.thorough), "above another"],
+    params=[
+        "relay - leaf",
+        pytest.param("middle - relay - leaf", marks=pytest.mark.thorough),
+        "relay - middle - leaf",
+    ]
 )
 def way(request: pytest.FixtureRequest, root: StoreServer) -> Iterator[tuple[Relay, Node]]:
     """A proxy, and a relay somewhere between it and the root."""
-    if request.param == "one tier":
-        with Relay(root.port) as relay, Node(relay.port) as node:
-            yield relay, node
-    elif request.param == "below another":
-        with Node(root.port, leaf=False) as middle, Relay(middle.port) as relay, Node(relay.port) as node:
-            yield relay, node
-    else:
-        with Relay(root.port) as relay, Node(relay.port, leaf=False) as middle, Node(middle.port) as node:
-            yield relay, node
+    with chain(root, request.param) as made:
+        yield made["relay"], made["leaf"]
 
 
 @pytest.fixture
-def others(root: StoreServer | ServerProcess) -> Iterator[list[Bystanders]]:
+def others(root: StoreServer | ServerProcess) -> Iterator[list[Workers]]:
     """Clients of another proxy, and of the root itself."""
     with Node(root.port, name="other") as node:
-        with Bystanders(root.port, clients=3) as direct, Bystanders(node.port, clients=3) as neighbours:
+        with Workers(root.port, clients=3) as direct, Workers(node.port, clients=3) as neighbours:
             yield [direct, neighbours]
         assert node.proxy.lost == ""

@@ -8,44 +8,25 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import pytest
 from kits.eventually import eventually
-from kits.wire.attack_kit import Bystanders, read_line
-from kits.wire.wire_client import PATIENCE, WAIT, Raw, keyed, multi_set
+from kits.wire.attack_kit import Workers, repeated
+from kits.wire.processes import outputs, read_line, say, spawned
+from kits.wire.wire_client import WAIT, Raw, keyed, multi_set
 
 from rdzv_plugins.kvstore.native.server import StoreServer
 
 LOGGER = "rdzv_plugins.kvstore.native.server"
 
 
-@contextmanager
-def running(source: str) -> Iterator[subprocess.Popen[str]]:
+def running(source: str) -> AbstractContextManager[list[subprocess.Popen[str]]]:
     command = [sys.executable, "-W", "error", "-c", f"from {LOGGER} import StoreServer\n" + source]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def finished(source: str) -> str:
-    """What it prints; it ends well, and without a warning."""
-    with running(source) as process:
-        output, errors = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, errors) == (0, "")
-    return output
+    return spawned([command], PYTHONPATH=os.pathsep.join(sys.path))
 
 
 SERVE = "server = StoreServer('127.0.0.1', threads=4)\nprint(server.port, flush=True)\n"
@@ -60,30 +41,24 @@ SERVE = "server = StoreServer('127.0.0.1', threads=4)\nprint(server.port, flush=
         "input(); server.close(); server.close(); del server",
         "keyspace = server.open_keyspace('k'); del server; input()",
     ],
-    ids=["dropped", "exit", "in a cycle", "closed", "its keyspace outlives it"],
 )
 def test_the_interpreter_ends_while_clients_wait(end: str) -> None:
-    with running(SERVE + end) as process:
+    with running(SERVE + end) as (process,):
         port = int(read_line(process))
         with Raw(port) if "keyspace" not in end else nullcontext() as waiting:
             if waiting:
                 waiting.do(keyed(WAIT, [b"/never"]))
-            output, errors = process.communicate("\n", timeout=PATIENCE)
-            assert (process.returncode, output, errors) == (0, "", "")
+            say(process, "")
+            assert outputs([process]) == [""]
             assert waiting is None or waiting.until_close() == b""
 
 
 def test_loop_threads_leave_signals_to_the_program() -> None:
-    source = """
-import signal
-from pathlib import Path
-server = StoreServer('127.0.0.1', threads=4)
-for task in Path('/proc/self/task').iterdir():
-    if (task / 'comm').read_text().startswith('rdzv-store-') and (task / 'comm').read_text()[11:12].isdigit():
-        print((task / 'status').read_text().split('SigBlk:')[1].split()[0])
-"""
-    masks = [int(line, 16) for line in finished(source).split()]
-    assert len(masks) == 4
+    with StoreServer("127.0.0.1", threads=4):
+        tasks = [(task / "comm", task / "status") for task in Path("/proc/self/task").iterdir()]
+        loops = [status for comm, status in tasks if re.match(r"rdzv-store-\d", comm.read_text())]
+        masks = [int(status.read_text().split("SigBlk:")[1].split()[0], 16) for status in loops]
+    assert len(masks) >= 4
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
         assert all(mask >> (number - 1) & 1 for mask in masks)
 
@@ -113,24 +88,24 @@ server.close()
 
 
 def ask(process: subprocess.Popen[str], command: str) -> str:
-    assert process.stdin
-    print(command, file=process.stdin, flush=True)
+    say(process, command)
     return read_line(process).strip()
 
 
 def test_forked_children_leave_the_server_alone_and_keep_nothing_open() -> None:
     """Neither one that ends, nor one that lives on: not the connections that the server closes, and not the ports."""
-    with running(SERVE + FORKED) as process:
+    with running(SERVE + FORKED) as (process,):
         port, other = int(read_line(process)), int(read_line(process))
         waiting, leaving, bad = Raw(other), [Raw(port) for _ in range(10)], Raw(port)
         waiting.do(keyed(WAIT, [b"/never"]))
         assert ask(process, "") == "forked"
-        with Bystanders(port) as bystanders:
+        with Workers(port, clients=8) as bystanders:
             bystanders.advance(5)
             for client in leaving:
                 client.close()
             bad.send(b"\xff")
             assert bad.until_close() == b""
+            assert re.fullmatch(r".*: unknown request\n", read_line(process))  # of its log
             bystanders.advance(20)
             assert ask(process, "keyspace.close()") == "None"
             assert waiting.until_close() == b""
@@ -141,52 +116,32 @@ def test_forked_children_leave_the_server_alone_and_keep_nothing_open() -> None:
         for client in (waiting, bad):
             client.close()
         eventually(lambda: ask(process, "server.stats()['connections']['open']") == "0", lambda: "still open")
-        _, errors = process.communicate("end\n", timeout=PATIENCE)
-        assert process.returncode == 0
-        assert re.fullmatch(r".*: unknown request\n", errors)
-
-
-@contextmanager
-def python_that_only_runs_when_it_is_let() -> Iterator[Callable[[], int]]:
-    """A thread that counts as often as it gets the GIL; nobody has to give it up to it while running Python."""
-    count = 0
-    stopping = False
-
-    def run() -> None:
-        nonlocal count
-        while not stopping:
-            count += 1
-            time.sleep(0)  # gives it up
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1000)
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield lambda: count
-    finally:
-        stopping = True
-        sys.setswitchinterval(interval)
-        thread.join(PATIENCE)
+        say(process, "end")
+        assert outputs([process]) == [""]
 
 
 @pytest.mark.parametrize("call", ["stats", "wipe", "close_keyspace", "close"])
 def test_calls_that_may_block_release_the_gil(call: str) -> None:
     keys = [b"/key/%d" % number for number in range(20_000)]
-    moved = False
-    deadline = time.monotonic() + PATIENCE
-    with python_that_only_runs_when_it_is_let() as count:
-        while not moved and time.monotonic() < deadline:  # waking up may take longer than the call
-            with StoreServer("127.0.0.1", threads=1) as server, Raw(server.port) as client:
-                client.do(multi_set((key, b"") for key in keys) + keyed(WAIT, [b"/absent" + key for key in keys]))
-                spare = server.open_keyspace("spare")
-                calls: dict[str, Callable[[], object]] = {
-                    "stats": server.stats,
-                    "wipe": server.first.wipe,
-                    "close_keyspace": spare.close,
-                    "close": server.close,
-                }
-                before = count()
-                calls[call]()
-                moved = count() > before
-    assert moved
+
+    def moved() -> bool:
+        with StoreServer("127.0.0.1", threads=1) as server, Raw(server.port) as client:
+            client.do(multi_set((key, b"") for key in keys) + keyed(WAIT, [b"/absent" + key for key in keys]))
+            spare = server.open_keyspace("spare")
+            calls: dict[str, Callable[[], object]] = {
+                "stats": server.stats,
+                "wipe": server.first.wipe,
+                "close_keyspace": spare.close,
+                "close": server.close,
+            }
+            before = count()
+            calls[call]()
+            return count() > before
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)  # no thread has to give the GIL up to another while it runs Python
+    try:
+        with repeated(lambda: time.sleep(0)) as count:  # which gives it up: it goes on when it gets it
+            eventually(moved)  # waking up may take longer than the call
+    finally:
+        sys.setswitchinterval(interval)

@@ -8,7 +8,6 @@ import gc
 import os
 import re
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 import pytest
 from kits.wire import wire_client as wire
 from kits.wire.attack_kit import expect_no_more_files, open_files
+from kits.wire.processes import read_line, spawned
 from kits.wire.wire_client import PATIENCE, Raw
 
 from rdzv_plugins.endpoints import Endpoint
@@ -53,22 +53,14 @@ def reachable(port: int) -> set[str]:
 
 @pytest.mark.parametrize(
     ("host", "addresses"),
-    [
-        ("127.0.0.1", {"127.0.0.1"}),
-        ("127.0.0.2", {"127.0.0.2"}),
-        ("::1", {"::1"}),
-        ("0.0.0.0", {"127.0.0.1", "127.0.0.2"}),
-        ("::", {"::1"}),
-        ("", {"127.0.0.1", "127.0.0.2", "::1"}),
-    ],
-    ids=["one", "another", "one of IPv6", "all of IPv4", "all of IPv6", "all"],
+    [("127.0.0.2", [1]), ("::1", [2]), ("0.0.0.0", [0, 1]), ("::", [2]), ("", [0, 1, 2])],
 )
-def test_it_listens_where_it_is_told_until_it_is_closed(host: str, addresses: set[str]) -> None:
+def test_it_listens_where_it_is_told_until_it_is_closed(host: str, addresses: list[int]) -> None:
     port = free_port()
     for _ in range(2):  # the port is free again
         with StoreServer(host, port, threads=1) as server:
             assert server.port == port
-            assert reachable(port) == addresses
+            assert reachable(port) == {ADDRESSES[each] for each in addresses}
         assert reachable(port) == set()
 
 
@@ -87,10 +79,10 @@ def test_it_adopts_a_bound_socket(listening: bool) -> None:
 def test_what_is_no_tcp_socket_is_not_adopted() -> None:
     reading, writing = os.pipe()
     before = open_files()
-    for bad, error in ((reading, RdzvError), (10**6, RdzvError), (-1, (RdzvError, ValueError))):
-        with pytest.raises(error, match=rf"{bad}|negative"):
+    for bad in (reading, 10**6, -1):
+        with pytest.raises((RdzvError, ValueError), match=rf"{bad}|negative"):
             StoreServer(listen_fd=bad)
-    assert open_files() >= {each for each in before if each[0] in (str(reading), str(writing))}, "it owns sockets only"
+    assert open_files() >= {each for each in before if each[0] == str(reading)}, "it owns sockets only"
     for kind in (socket.AF_INET, socket.AF_UNIX):
         with pytest.raises((RdzvError, OSError)):
             StoreServer(listen_fd=socket.socket(kind, socket.SOCK_DGRAM).detach())
@@ -100,26 +92,22 @@ def test_what_is_no_tcp_socket_is_not_adopted() -> None:
 
 
 def test_a_port_in_use_is_refused_with_its_holder() -> None:
-    program = "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)"
-    command = [sys.executable, "-c", program + "; sys.stdin.read()"]
-    with StoreServer("127.0.0.1", threads=1) as server:
-        for host in ("127.0.0.1", "", "0.0.0.0"):
+    with StoreServer(HERE, threads=1) as server:
+        for host in (HERE, "", "0.0.0.0"):
             with pytest.raises(AddressInUse, match=rf"port {server.port} .*pid {os.getpid()} \("):
                 StoreServer(host, server.port)
-        assert reachable(server.port) == {"127.0.0.1"}
+        assert reachable(server.port) == {HERE}
         # as when the workers' store is to have the port of the endpoint: it is not to be had by stopping this process
         with pytest.raises(AddressInUse, match="this very process") as raised:
-            bind("127.0.0.1", PortRange(server.port, server.port), "the workers' store")
+            bind(HERE, PortRange(server.port, server.port), "the workers' store")
         assert "worker_ports" in raised.value.remedy
         assert "Stop" not in raised.value.remedy
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout
-        port = int(holder.stdout.readline())
+    program = "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)"
+    with spawned([[sys.executable, "-c", program + "; sys.stdin.read()"]]) as (holder,):
+        port = int(read_line(holder))
         with pytest.raises(AddressInUse, match=rf"pid {holder.pid} \(.*import socket") as caught:
-            StoreServer("127.0.0.1", port)
+            StoreServer(HERE, port)
         assert "Stop" in caught.value.remedy
-        assert holder.stdin
-        holder.stdin.close()
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
@@ -131,39 +119,28 @@ def test_an_address_that_is_not_ours_is_refused(host: str) -> None:
     expect_no_more_files(before)
 
 
-@pytest.mark.parametrize("keyspace_outlives_it", [False, True])
-def test_a_server_that_is_dropped_is_closed(keyspace_outlives_it: bool) -> None:
-    server = StoreServer("127.0.0.1", threads=2)
-    port = server.port
-    keyspace = server.first if keyspace_outlives_it else None
-    with Raw(port) as client:
+def test_a_server_that_is_dropped_is_closed() -> None:
+    server = StoreServer(HERE, threads=2)
+    with Raw(server.port) as client:
         del server
         gc.collect()
         assert client.until_close() == b""
-    assert reachable(port) == set()
-    if keyspace:
-        keyspace.close()
 
 
-class RefusedOnce(socket.socket):
-    """The first that listens is refused, as Linux does now and then where two begin at the same moment."""
+def test_one_of_two_that_listen_at_the_same_moment_serves() -> None:
+    """Linux refuses both now and then."""
+    refusals = [errno.EADDRINUSE]
 
-    refused = 0
+    class RefusedOnce(socket.socket):
+        def listen(self, backlog: int = 128, /) -> None:
+            if refusals:
+                raise OSError(refusals.pop(), "Address already in use")
+            super().listen(backlog)
 
-    def listen(self, backlog: int = 128, /) -> None:
-        if RefusedOnce.refused == 0:
-            RefusedOnce.refused += 1
-            raise OSError(errno.EADDRINUSE, "Address already in use")
-        super().listen(backlog)
+    class Refusing(Runtime):
+        socket = RefusedOnce
 
-
-class Refusing(Runtime):
-    socket = RefusedOnce
-
-
-def test_one_of_two_that_listen_at_the_same_moment_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    endpoint = Endpoint("127.0.0.1", free_port())
-    monkeypatch.setattr(RefusedOnce, "refused", 0)
+    endpoint = Endpoint(HERE, free_port())
     server = bind_if_here(endpoint, None, "the rendezvous", Refusing())
     assert server is not None
     with server:
@@ -189,7 +166,6 @@ def names(*addresses: str) -> Runtime:
 @pytest.mark.parametrize(
     ("addresses", "there"),
     [(["::1"], "::1"), (["127.0.0.1"], "127.0.0.1"), (["::1", "127.0.0.1"], "127.0.0.1"), ([], "127.0.0.1")],
-    ids=["::1 alone", "IPv4 alone", "both", "unknown"],
 )
 def test_localhost_is_served_where_the_name_leads(addresses: list[str], there: str) -> None:
     runtime = names(*addresses)
@@ -207,11 +183,10 @@ class NoRoute(socket.socket):
         raise OSError(errno.ENETUNREACH, "Network is unreachable")
 
 
-class Unrouted(Runtime):
-    socket = NoRoute
-
-
 def test_a_machine_that_does_not_reach_itself_is_told() -> None:
+    class Unrouted(Runtime):
+        socket = NoRoute
+
     require_loopback()
     with pytest.raises(EndpointUnreachable, match=re.escape("127.0.0.1")) as raised:
         require_loopback(Unrouted())
@@ -278,16 +253,14 @@ def test_names_and_ports_of_keyspaces_are_given_once() -> None:
             server.open_keyspace("third", port=server.port)
         expect_no_more_files(before)
         old.close()
-        old.close()
         new = server.open_keyspace("other")
         with Raw(new.port) as client:
             old.close()  # it does not close a successor of the same name
             client.do(wire.set_(b"/k", b"v"))
             new.wipe()
             assert client.get(b"/k") == b""
-        elsewhere = server.open_keyspace("elsewhere", host="127.0.0.3", port=free_port())
-        assert reachable(elsewhere.port) == set()
-        socket.create_connection(("127.0.0.3", elsewhere.port), PATIENCE).close()
+        elsewhere = server.open_keyspace("elsewhere", host="127.0.0.2", port=free_port())
+        assert reachable(elsewhere.port) == {"127.0.0.2"}
         assert [each["name"] for each in server.stats()["keyspaces"]] == ["elsewhere", "first", "other"]
     for late in (lambda: server.open_keyspace("late"), new.wipe):
         with pytest.raises(ValueError, match="closed"):

@@ -40,12 +40,15 @@ def closed_at_the_end() -> Iterator[None]:
         OPEN.pop().close()
 
 
+def dial(port: int) -> socket.socket:
+    return reach(Endpoint("127.0.0.1", port), 60, "the store", greet_store)
+
+
 def connect(
-    port: int, *, prefix: str = "p", timeout: float = 60, interruption: Interruption | None = None
+    port: int, *, prefix: str = "p", timeout: float = 60, interruption: Interruption | None = None, **more: Any
 ) -> PlainClient:
-    connection = reach(Endpoint("127.0.0.1", port), 60, "the store", greet_store)
     interruption = interruption or Interruption()
-    OPEN.append(PlainClient(connection, prefix=prefix, timeout=timeout, interruption=interruption))
+    OPEN.append(PlainClient(dial(port), prefix=prefix, timeout=timeout, interruption=interruption, **more))
     return OPEN[-1]
 
 
@@ -102,35 +105,20 @@ def test_a_signal_ends_a_wait(port: int, may_connect_again: bool) -> None:
     def stop(number: int, frame: object) -> None:
         raise Stop
 
-    def again() -> socket.socket:
-        return reach(Endpoint("127.0.0.1", port), 60, "the store", greet_store)
-
-    asked = threading.Event()
-
     def look(data: bytes) -> bytes:
+        """Not before it waits, which may be long after it was begun."""
         if b"never" in data:
-            asked.set()
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
         return data
-
-    def interrupt() -> None:
-        """Not before it waits, which may be long after this thread has begun."""
-        assert asked.wait(60), "nothing was asked"
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
 
     with Relay(port) as relay:
         relay.spoil(look)
-        connection = reach(Endpoint("127.0.0.1", relay.port), 60, "the store", greet_store)
-        more = {"again": again} if may_connect_again else {}
-        client = PlainClient(connection, prefix="", timeout=60, interruption=Interruption(), **more)
-        OPEN.append(client)
+        client = connect(relay.port, prefix="", **{"again": lambda: dial(port)} if may_connect_again else {})
         before = signal.signal(signal.SIGUSR1, stop)
-        thread = threading.Thread(target=interrupt)
-        thread.start()
         try:
             with pytest.raises(Stop):
                 client.get("never")
         finally:
-            thread.join()
             signal.signal(signal.SIGUSR1, before)
     if may_connect_again:
         assert [client.add("n", 2), client.add("n", 3)] == [2, 5]
@@ -152,13 +140,12 @@ REQUESTS: dict[str, tuple[Any, ...]] = {
     "multi_get": (["k"],),
     "wait": (["k"], timedelta(seconds=60)),
 }
-NO_REQUESTS = {"close", "set_timeout"}
 
 
 def test_every_request_is_known_here() -> None:
     """One that is added has to be interrupted, too."""
     methods = {name for name, each in vars(PlainClient).items() if callable(each) and not name.startswith("_")}
-    assert methods == REQUESTS.keys() | NO_REQUESTS
+    assert methods - {"close", "set_timeout"} == REQUESTS.keys()
 
 
 @pytest.mark.parametrize("name", [name for name in REQUESTS if name not in ("set", "multi_set")])  # which no answer

@@ -6,13 +6,14 @@ import random
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from kits.eventually import eventually
 from kits.wire import trunk_peer as trunk
 from kits.wire import wire_client as wire
-from kits.wire.attack_kit import MIB, PROXY, Bystanders, ServerProcess
-from kits.wire.proxy_kit import advance, trunks
+from kits.wire.attack_kit import MIB, ServerProcess, Workers
+from kits.wire.proxy_kit import Node, advance, trunks
 from kits.wire.session_peers import answering
 from kits.wire.trunk_peer import ERROR, FORWARD, OK, answer, attach, attached, frame, framed, text
 
@@ -55,7 +56,7 @@ def names(root: ServerProcess) -> list[str]:
     return [trunk["name"] for trunk in trunks(root.stats())]
 
 
-def test_a_root_refuses_nonsense_of_a_proxy(root: ServerProcess, others: list[Bystanders]) -> None:
+def test_a_root_refuses_nonsense_of_a_proxy(root: ServerProcess, others: list[Workers]) -> None:
     for token, nonsense in enumerate(NONSENSE, 1):
         with attached(root.port, token) as client:
             client.send(nonsense)
@@ -69,7 +70,7 @@ def test_a_root_refuses_nonsense_of_a_proxy(root: ServerProcess, others: list[By
 
 
 def test_a_root_refuses_an_attach_that_is_wrong_and_operations_without_one(
-    root: ServerProcess, others: list[Bystanders]
+    root: ServerProcess, others: list[Workers]
 ) -> None:
     for wrong in (b"", bytes(4), struct.pack("<QQIB", 1, 0, 2000, 0x80) + text(b"x"), attach(1)[9:] + b"rest"):
         with framed(root.port) as client:
@@ -84,7 +85,7 @@ def test_a_root_refuses_an_attach_that_is_wrong_and_operations_without_one(
     assert [name for name in names(root) if name != "by hand"] == ["other"]
 
 
-def test_who_takes_over_a_trunk_ends_the_one_before(root: ServerProcess, others: list[Bystanders]) -> None:
+def test_who_takes_over_a_trunk_ends_the_one_before(root: ServerProcess, others: list[Workers]) -> None:
     """As a proxy does that has noticed a break before its root; and a stranger would have to know the token."""
     with attached(root.port, 77, grace_ms=60_000) as first, framed(root.port) as second:
         first.send(frame(2, FORWARD, wire.add(KEY, 1)))
@@ -122,14 +123,8 @@ def test_a_root_that_talks_nonsense_is_lost(what: str) -> None:
     said = SAYS[what]
     take = trunk.takes_trunk(said or b"")
     close = lambda connection: (take(connection), connection.shutdown(socket.SHUT_RDWR))  # noqa: E731
-    with (
-        answering(*[take if said is not None else close] * 3) as port,
-        ServerProcess(threads=PROXY, root=port, proxy={"grace": 1.0}) as proxy,
-    ):
-        try:
-            with wire.Raw(proxy.port, validated=False) as worker:
-                worker.send(wire.validate() + wire.get(KEY))
-                assert worker.until_close() == b""
-        except ConnectionError:
-            pass  # lost before the worker came
-        proxy.expect_lost()
+    with answering(*[take if said is not None else close] * 3) as port, Node(port, grace=1.0) as node:
+        with suppress(ConnectionError), wire.Raw(node.port, validated=False) as worker:  # unless it was lost before
+            worker.send(wire.validate() + wire.get(KEY))
+            assert worker.until_close() == b""
+        node.expect_lost()

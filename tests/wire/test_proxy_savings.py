@@ -1,5 +1,4 @@
-"""What a proxy does not send up, in counts: waits shared, adds and arrivals combined, values kept and read ahead; and
-what it reports of itself."""
+"""What a proxy does not send up, in counts: waits shared, adds and arrivals combined, values kept and read ahead."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import pytest
 from kits.eventually import eventually
 from kits.wire import wire_client as wire
 from kits.wire.attack_kit import PROXY, ServerProcess, stopped
-from kits.wire.proxy_kit import CLIENTS, Node, crowd, expect_requests, operations, trunks
+from kits.wire.proxy_kit import CLIENTS, Node, crowd, expect_requests, operations
 from kits.wire.relay import Relay
 
 from rdzv_plugins.kvstore.native.server import StoreServer
@@ -34,7 +33,7 @@ def test_those_who_wait_for_one_key_wait_once(root: StoreServer, node: Node, cli
     eventually(lambda: root.stats()["keyspaces"][0]["waited_keys"] == 1, root.stats)
     eventually(lambda: root.stats()["requests"]["follow"] > 0, root.stats)
     assert clients[0].ask(wire.queue_len(wire.NO_QUEUE), 8) == wire.i64(0)  # the root has done all that came before
-    assert root.stats()["requests"]["follow"] == node.upstream()["follow"] == 1
+    assert root.stats()["requests"]["follow"] == node.proxy.stats()["proxy"]["upstream"]["follow"] == 1
     assert node.saved()["waits"] == CLIENTS - 1
     (entry,) = node.proxy.stats()["keyspaces"][0]["waited"]
     assert (entry["key"], entry["waiters"]) == ("/key", CLIENTS)
@@ -74,15 +73,6 @@ def test_a_value_is_fetched_once_and_again_when_it_has_been_written(
     assert node.saved()["hits"] >= 5 * 10 * 4 * CLIENTS
 
 
-def in_some_order(first: int, deltas: list[int], sums: list[int]) -> bool:
-    """Whether the sums are those of adding the deltas in some order, each sum the answer to its delta."""
-    return not deltas or any(
-        (first + delta - after) % 2**64 == 0
-        and in_some_order(after, deltas[:at] + deltas[at + 1 :], sums[:at] + sums[at + 1 :])
-        for at, (delta, after) in enumerate(zip(deltas, sums, strict=True))
-    )
-
-
 ADDS = {
     "different": [3**power for power in range(CLIENTS)],
     "wrapping": [2**62] * CLIENTS,
@@ -100,8 +90,11 @@ def test_adds_that_meet_go_up_as_one(root: StoreServer, deltas: list[int]) -> No
         expect_requests(node, "add", CLIENTS)
         relay.mend()
         sums = [client.receive_i64() for client in clients]
-        assert in_some_order(0, deltas, sums), sums
-        if min(deltas) >= 0 and sum(deltas) < 2**63:  # no sum on the way is beyond those that they see
+        # each began where another one has ended: in some order
+        total = sum(deltas)
+        ends, begins = [*sums, 0], [total, *(after - delta for after, delta in zip(sums, deltas, strict=True))]
+        assert sorted(each % 2**64 for each in ends) == sorted(each % 2**64 for each in begins), sums
+        if min(deltas) >= 0 and total < 2**63:  # no sum on the way is beyond those that they see
             sent = root.stats()["requests"]["forward"]
             assert sent <= 2, "those that came with the first, and all the others"
             assert node.saved()["adds"] == CLIENTS - sent
@@ -113,30 +106,16 @@ def test_adds_that_meet_go_up_as_one(root: StoreServer, deltas: list[int]) -> No
         relay.mend()
         last = [[client.receive_i64() for _ in range(3)] for client in clients]
         assert sorted(chain.from_iterable(last)) == sorted(
-            (sum(deltas) + each + 2**63) % 2**64 - 2**63 for each in range(1, 3 * CLIENTS + 1)
+            (total + each + 2**63) % 2**64 - 2**63 for each in range(1, 3 * CLIENTS + 1)
         )
-
-
-def test_adds_of_those_who_are_gone_and_adds_to_a_word(root: StoreServer) -> None:
-    """Who is gone has added all the same, or not at all; an add to a word closes only who has added."""
-    with Relay(root.port) as relay, Node(relay.port) as node, crowd(node.port, 2 * CLIENTS + 1) as (other, *clients):
-        other.do(wire.set_(b"/word", b"word") + wire.keyed(wire.WAIT, [b"/never"]))
-        adding, wrong = clients[:CLIENTS], clients[CLIENTS:]
+        # who leaves has added all the same, or not at all
         relay.stall()
-        for client in adding:
+        for client in clients:
             client.send(wire.add(KEY, 1))
-        for client in wrong:
-            client.send(wire.add(b"/word", 1))
-        expect_requests(node, "add", 2 * CLIENTS)
-        for client in adding[1::2]:
-            client.close()
+        expect_requests(node, "add", 5 * CLIENTS)
+        clients[0].close()
         relay.mend()
-        sums = [client.receive_i64() for client in adding[::2]]
-        assert len(set(sums)) == len(sums)
-        assert wire.i64(max(sums)) <= adding[0].ask(wire.add(KEY, 0), 8) <= wire.i64(CLIENTS)
-        for client in wrong:
-            assert client.until_close() == b""
-        assert other.get(b"/word") == b"word"
+        assert len({client.receive_i64() for client in clients[1:]}) == CLIENTS - 1
 
 
 def test_arrivals_of_a_node_go_up_together(root: StoreServer) -> None:
@@ -151,7 +130,7 @@ def test_arrivals_of_a_node_go_up_together(root: StoreServer) -> None:
             before = root.stats()["requests"]["arrive"]
             key = b"/barrier/%d" % turn
             for proxy, clients in ((one, mine), (two, theirs)):
-                with stopped([proxy.pid]):  # it finds the requests of all in one turn
+                with stopped(proxy.pid):  # it finds the requests of all in one turn
                     for client in clients:
                         client.send(wire.barrier(key, nodes * CLIENTS))
                 eventually(lambda before=before: root.stats()["requests"]["arrive"] > before, root.stats)
@@ -176,23 +155,3 @@ def test_keys_that_are_numbered_are_read_ahead(root: StoreServer, node: Node, cl
     assert node.proxy.stats()["proxy"]["ahead"] > 100
     assert asked[0] <= 1.5 * len(keys)
     assert asked[2] <= asked[0] + 2, "the next readers cost the root nothing"
-
-
-@pytest.mark.thorough
-def test_the_report_of_a_proxy_comes_to_its_root(root: StoreServer) -> None:
-    def reported() -> list[tuple[object, ...]]:
-        below = [child for top in trunks(root.stats()) for child in top["report"].get("children", [])]
-        return [
-            (child["name"], child["workers"], entry["key"], entry["waiters"])
-            for child in below
-            for entry in child["waiting"]
-        ]
-
-    with (
-        Node(root.port, name="top", leaf=False, grace=3.0) as middle,
-        Node(middle.port, name="node", grace=3.0) as node,
-        crowd(node.port, 3) as clients,
-    ):
-        for client in clients:
-            client.send(wire.keyed(wire.WAIT, [KEY]))
-        eventually(lambda: reported() == [("node", 3, "/key", 3)], reported)

@@ -6,9 +6,8 @@ from contextlib import ExitStack, closing
 
 import pytest
 from kits.wire.attack_kit import MIB
-from kits.wire.coordination_kit import opened
 from kits.wire.proxy_kit import Node
-from kits.wire.session_peers import at
+from kits.wire.session_peers import at, opened
 from kits.wire.store_servers import LATE
 from kits.wire.wire_client import PATIENCE
 from torch.distributed import DistError, TCPStore
@@ -21,33 +20,28 @@ from rdzv_plugins.kvstore.native.server import StoreServer
 T = PATIENCE
 
 
-def session_of(port: int, run: str = "greedy") -> Session:
+def session_of(port: int, run: str) -> Session:
     return opened(at(port, run), 600.0)
 
 
-def test_sessions_of_a_run_and_in_all() -> None:
-    limits = StoreLimits(run_sessions=3, sessions=5)
+def test_a_full_run_says_which_limit_it_is() -> None:
+    limits = StoreLimits(run_sessions=2, sessions=4, run_keys=10, run_watches=1)
     with StoreServer("127.0.0.1", threads=2, limits=limits) as server, ExitStack() as held:
-        for _ in range(3):
-            held.enter_context(closing(session_of(server.port)))
-        with pytest.raises(EndpointUnreachable, match=r"too many sessions.* 3 .*run_sessions") as refused:
-            session_of(server.port)
-        assert "--rdzv-conf" in refused.value.remedy
-        for number in range(2):
-            held.enter_context(closing(session_of(server.port, f"other-{number}")))
-        with pytest.raises(EndpointUnreachable, match=r"too many sessions.* 5 .*\(sessions"):
-            session_of(server.port, "one more")
+
+        def session(run: str) -> Session:
+            return held.enter_context(closing(session_of(server.port, run)))
+
+        greedy, other = session("greedy"), session("job")
+        for run, words in (
+            ("greedy", r"too many sessions.* 2 .*run_sessions"),
+            ("third", r"sessions.* 4 .*\(sessions"),
+        ):
+            session(run if run == "greedy" else "other")
+            with pytest.raises(EndpointUnreachable, match=words) as refused:
+                session_of(server.port, run)
+            assert "--rdzv-conf" in refused.value.remedy
         assert server.stats()["refused"] == {"too many sessions": 2}
         assert len(server.stats()["runs"]) == 3, "none that nobody is in"
-
-
-def test_a_full_run_says_which_limit_it_is() -> None:
-    limits = StoreLimits(run_keys=10, run_watches=1)
-    with (
-        StoreServer("127.0.0.1", threads=2, limits=limits) as server,
-        closing(session_of(server.port)) as greedy,
-        closing(session_of(server.port, "job")) as other,
-    ):
         greedy.put({f"{number}": b"" for number in range(9)}, timeout=T)
         with pytest.raises(RdzvError, match=r"run full.* 10 .*run_keys"):
             greedy.put({"a": b"", "b": b""}, timeout=T)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import http.server
 import socket
 import struct
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 
 import pytest
 from kits.eventually import eventually
-from kits.wire.coordination_kit import LONG, Losses, opened
-from kits.wire.session_peers import HELLO, OPENED, answering, at, opens, reply, says, session_at
+from kits.wire.session_peers import HELLO, LONG, OPENED, Losses, answering, at, opened, opens, reply, says, session_at
 from kits.wire.store_servers import running
 from kits.wire.wire_client import PATIENCE
 
@@ -45,29 +42,18 @@ def torchs() -> Iterator[int]:
         yield server.port
 
 
-@contextmanager
-def web() -> Iterator[int]:
-    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-
-
 @pytest.mark.parametrize(
-    ("there", "timeout", "says_", "remedy"),
+    ("there", "timeout", "words", "remedy"),
     [
         (nobody, 0.2, "refused", ""),
         (answering, 0.2, "does not answer", "Another program"),
         (torchs, T, "torch's TCPStore", "--rdzv-backend"),
-        (web, 0.3, "does not answer", ""),
     ],
 )
-def test_what_is_there_is_named(there, timeout, says_, remedy):
+def test_what_is_there_is_named(there, timeout, words, remedy):
     with there() as port:
         error = refusal(port, timeout)
-    assert says_ in str(error)
+    assert words in str(error)
     assert remedy in error.remedy
 
 
@@ -117,38 +103,44 @@ def test_what_listens_by_now_where_the_server_was_is_not_found_out() -> None:
     """It takes some seconds, and this node waits for the server whatever else is there."""
     asked: list[str] = []
 
+    def fails_at(backend: NativeCoordination) -> None:
+        with pytest.raises(EndpointUnreachable):
+            backend.open_session(LONG, on_lost=print, timeout=1.5)
+
     def backend(port: int) -> NativeCoordination:
         stranger = lambda: asked.append("who is it?")  # noqa: E731
         return NativeCoordination(Endpoint("127.0.0.1", port), "run", name="parallel", who="it", stranger=stranger)
 
-    with answering() as port, pytest.raises(EndpointUnreachable):
-        backend(port).open_session(LONG, on_lost=print, timeout=1.5)
+    with answering() as port:
+        fails_at(backend(port))
     assert asked
     asked.clear()
-    with StoreServer("127.0.0.1") as server:
-        known = backend(server.port)
+    with StoreServer("127.0.0.1") as server, closing(backend(server.port)) as known:
         opened(known)
-    with socket.create_server(("127.0.0.1", server.port)), pytest.raises(EndpointUnreachable):
-        known.open_session(LONG, on_lost=print, timeout=1.5)
+        server.close()
+        with socket.create_server(("127.0.0.1", server.port)):
+            fails_at(known)
     assert asked == []
-    known.close()
+
+
+def opens_at(server: StoreServer, run: str, named: bool = True) -> None:
+    where = Endpoint("127.0.0.1", server.port)
+    service = NativeCoordination(where, run, name="test", who="the test", named=named)
+    service.open_session(LONG, on_lost=Losses(), timeout=T).close()
 
 
 def test_a_store_of_another_run_is_named_at_once() -> None:
     with StoreServer("127.0.0.1", run="theirs") as server:
         with pytest.raises(RunIdMismatch, match=r"'theirs'.*'run'") as caught:
-            at(server.port).open_session(LONG, on_lost=Losses(), timeout=T)
+            opens_at(server, "run")
         assert "--rdzv-id" in caught.value.remedy
-        at(server.port, "theirs").open_session(LONG, on_lost=Losses(), timeout=T).close()
+        opens_at(server, "theirs")
 
 
 def test_the_default_run_id_will_do_only_where_no_other_run_meets() -> None:
     for run in ("", "none"):
-        with StoreServer("127.0.0.1", run=run) as server:
-            where = Endpoint("127.0.0.1", server.port)
-            service = NativeCoordination(where, "none", name="test", who="the test", named=False)
-            with pytest.raises(RunIdMissing) if not run else nullcontext():
-                service.open_session(LONG, on_lost=Losses(), timeout=T).close()
+        with StoreServer("127.0.0.1", run=run) as server, pytest.raises(RunIdMissing) if not run else nullcontext():
+            opens_at(server, "none", named=False)
 
 
 def test_a_store_that_comes_late_or_has_no_room_yet_is_tried_again() -> None:

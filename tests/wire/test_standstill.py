@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 from kits.eventually import eventually
-from kits.wire.attack_kit import ServerProcess, stopped
+from kits.wire.attack_kit import ServerProcess, standing, stopped
 from kits.wire.proxy_kit import crowd, silent
 from kits.wire.trunk_peer import OK, RECEIVED, TAKEN, answer, attached, frame, framed, text
 from kits.wire.wire_client import STOP_WAITING, WAIT, Raw, get, keyed, set_
@@ -19,11 +19,11 @@ from rdzv_plugins.kvstore.native.server import StoreServer
 pytestmark = pytest.mark.thorough
 
 OPEN, KEEP_ALIVE = 3, 9
-TTL = 10.0
-STILL = 12.0
-BEAT = frame(2, RECEIVED, struct.pack("<Q", 0))
-AFTER = 7.0
+TTL = 5.0
+STILL = 6.0
+AFTER = 5.0
 """Seconds: more than a busy machine makes a thread wait for a processor."""
+BEAT = frame(2, RECEIVED, struct.pack("<Q", 0))
 
 
 def session(port: int, ttl: float) -> Raw:
@@ -48,7 +48,7 @@ def test_a_server_that_has_stood_still_gives_nobody_up() -> None:
         trunks = [
             keep(closing(attached(port, number, grace_ms=int(TTL * 1000)))) for number, port in enumerate(places, 1)
         ]
-        with stopped([one.pid, four.pid]):
+        with stopped(one.pid, four.pid):
             for each in speakers:
                 each.send(frame(8, KEEP_ALIVE))
             time.sleep(STILL)
@@ -83,14 +83,13 @@ def test_nobody_is_served_until_it_resumes() -> None:
         writer.do(set_(b"/old", b"step"))
         waiting.do(keyed(WAIT, [b"/gate"]))
         before = server.stats()
-        with stopped([server.pid]):
+        with stopped(server.pid):
             for each in readers:
                 each.send(get(b"/old"))
             writer.send(set_(b"/gate", b"") + get(b"/gate"))
             time.sleep(1.2 * AFTER)  # the standstill in question
         eventually(lambda: "served WARNING paused 1\n" in server.log(), server.log)
-        late = stack.enter_context(Raw(server.port, validated=False))  # the kernel takes it
-        late.send(b"\0")
+        late = stack.enter_context(standing(server.port, b"\0", validated=False))  # the kernel takes it
         turns = [loop["turns"] for loop in server.stats()["loops"]]
         eventually(  # each loop has looked around since
             lambda: all(loop["turns"] > turn + 3 for loop, turn in zip(server.stats()["loops"], turns, strict=True)),
@@ -102,7 +101,7 @@ def test_nobody_is_served_until_it_resumes() -> None:
             before["requests"],
             before["connections"]["accepted"],
         )
-        assert silent([waiting, writer, *readers, late])
+        assert silent([waiting, writer, *readers, *late])
         assert server.ask("resume 1") is True
         assert waiting.receive(1) == STOP_WAITING
         assert [each.receive_text() for each in (writer, *readers)] == [b"", *[b"step"] * 3]

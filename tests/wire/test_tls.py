@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import queue
 import select
 import socket
@@ -17,9 +16,11 @@ import pytest
 from kits.eventually import eventually
 from kits.wire import proof_kit as proofs
 from kits.wire import wire_client as wire
+from kits.wire.attack_kit import Workers
 from kits.wire.proof_kit import MINE, OTHER, RUN
-from kits.wire.proxy_kit import Node, Workers
+from kits.wire.proxy_kit import Node
 from kits.wire.relay import Relay
+from kits.wire.session_peers import keys_of
 from kits.wire.tls_kit import Issued
 
 from rdzv_plugins.certificates import NodeCertificates
@@ -87,16 +88,15 @@ def test_sessions_and_statistics_of_any_size(ours: Issued) -> None:
         assert ask_statistics(at(server), LONG_S, token=MINE, tls=ours.files)["refused"] == {}
 
 
-@pytest.mark.parametrize("tiers", [1, 2])
-@pytest.mark.parametrize("under_tls", [False, True], ids=["token", "token and TLS"])
+@pytest.mark.parametrize(("under_tls", "tiers"), [(False, 1), (True, 2)], ids=["token", "token and TLS"])
 def test_trunks_that_break_are_secured_again(ours: Issued, under_tls: bool, tiers: int) -> None:
     how: dict[str, Any] = {"token": MINE, "run_id": RUN, "tls": ours.files if under_tls else None}
+    heard: list[bytes] = []
     with (
         StoreServer("127.0.0.1", threads=2, tokens=MINE.accepted(RUN), tls=how["tls"]) as server,
         Relay(server.port) as relay,
         Node(relay.port, leaf=tiers == 1, **how) as node,
     ):
-        heard: list[bytes] = []
         relay.spoil(lambda data: heard.append(data) or data)  # type: ignore[func-returns-value]
         below = Node(node.proxy.listen(admit="token", under_tls=under_tls), **how) if tiers == 2 else node
         with below, Workers(below.port, name=SECRET) as workers, closing(wire.Raw(below.port)) as worker:
@@ -106,7 +106,7 @@ def test_trunks_that_break_are_secured_again(ours: Issued, under_tls: bool, tier
                 relay.mend()
             workers.advance(2)
             worker.send(wire.set_(b"large", SECRET * 100_000))
-            assert worker.ask(wire.get(b"large"), 8 + 100_000 * len(SECRET))[8:] == SECRET * 100_000
+            assert worker.get(b"large") == SECRET * 100_000
         assert node.proxy.lost == ""
         assert node.proxy.stats()["proxy"]["reconnects"] >= 3
     assert (SECRET in b"".join(heard)) is not under_tls
@@ -118,33 +118,29 @@ NODES = "this node's certificate"
 MINE_IS_NOT = "does not accept this side's certificate"
 
 # what is wrong with the certificates of server and client, what the client says, and why the server refuses it
-WRONG: dict[str, tuple[Callable[[Issued, Issued], object], str, str]] = {
-    "client expired": (lambda _, client: client.issue(**EXPIRED), f"{NODES} has expired", "certificate expired"),
-    "client not yet valid": (lambda _, client: client.issue(**LATER), f"accept {NODES}", "certificate not yet valid"),
-    "client of another authority": (
-        lambda server, _: server.trust("theirs"),
-        "of an authority that it",
-        "certificate of another authority",
-    ),
-    "server expired": (lambda server, _: server.issue(**EXPIRED), "has expired", MINE_IS_NOT),
-    "server not yet valid": (lambda server, _: server.issue(**LATER), "not valid yet", MINE_IS_NOT),
-    "server of another host": (lambda server, _: server.issue(("127.0.0.2",)), "for 127.0.0.1", MINE_IS_NOT),
-    "server unknown": (lambda _, client: client.trust("theirs"), "of an authority that this node", MINE_IS_NOT),
-}
+WRONG: list[tuple[Callable[[Issued, Issued], object], str, str]] = [
+    (lambda _, client: client.issue(**EXPIRED), f"{NODES} has expired", "certificate expired"),
+    (lambda _, client: client.issue(**LATER), f"accept {NODES}", "certificate not yet valid"),
+    (lambda server, _: server.trust("theirs"), "of an authority that it", "certificate of another authority"),
+    (lambda server, _: server.issue(**EXPIRED), "has expired", MINE_IS_NOT),
+    (lambda server, _: server.issue(**LATER), "not valid yet", MINE_IS_NOT),
+    (lambda server, _: server.issue(("127.0.0.2",)), "for 127.0.0.1", MINE_IS_NOT),
+    (lambda _, client: client.trust("theirs"), "of an authority that this node", MINE_IS_NOT),
+]
 
 
-@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize(("change", "told", "reason"), WRONG)
 def test_each_side_says_which_has_to_change_what(
-    ours: Issued, tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+    ours: Issued,
+    tmp_path: Path,
+    change: Callable[[Issued, Issued], object],
+    told: str,
+    reason: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    change, told, reason = WRONG[what]
     theirs = Issued(tmp_path / "theirs")
     change(ours, theirs)
-    with (
-        caplog.at_level(logging.WARNING),
-        StoreServer("127.0.0.1", threads=1, tls=ours.files) as server,
-        ExitStack() as undo,
-    ):
+    with StoreServer("127.0.0.1", threads=1, tls=ours.files) as server, ExitStack() as undo:
         with pytest.raises(AccessRefused, match=told) as refused:
             session_at(server.port, theirs.files, undo)
         assert refused.value.remedy
@@ -155,7 +151,7 @@ def test_each_side_says_which_has_to_change_what(
 
 
 def test_one_side_without_certificates(ours: Issued, server: StoreServer, caplog: pytest.LogCaptureFixture) -> None:
-    with ExitStack() as undo, StoreServer("127.0.0.1", threads=1) as plain, caplog.at_level(logging.WARNING):
+    with ExitStack() as undo, StoreServer("127.0.0.1", threads=1) as plain:
         for token in (None, MINE):
             with pytest.raises(AccessRefused, match="no certificates"):
                 session_at(server.port, None, undo, token)
@@ -171,14 +167,12 @@ def test_one_side_without_certificates(ours: Issued, server: StoreServer, caplog
             eventually(lambda reason=reason: reason in caplog.text, lambda: caplog.text)
 
 
-def test_without_authorities_only_the_server_shows_who_it_is(ours: Issued, tmp_path: Path) -> None:
-    alone = NodeCertificates(None, str(ours.cert), str(ours.key))
-    with StoreServer("127.0.0.1", threads=1, tls=alone, tokens=MINE.accepted(RUN)) as server:
-        anybody = NodeCertificates(str(ours.cacert))
-        with ExitStack() as undo:
-            session_at(server.port, anybody, undo, MINE)
-            with pytest.raises(AccessRefused, match="token"):
-                session_at(server.port, anybody, undo, OTHER)
+def test_without_authorities_only_the_server_shows_who_it_is(ours: Issued) -> None:
+    alone, anybody = NodeCertificates(None, str(ours.cert), str(ours.key)), NodeCertificates(str(ours.cacert))
+    with StoreServer("127.0.0.1", threads=1, tls=alone, tokens=MINE.accepted(RUN)) as server, ExitStack() as undo:
+        session_at(server.port, anybody, undo, MINE)
+        with pytest.raises(AccessRefused, match="token"):
+            session_at(server.port, anybody, undo, OTHER)
 
 
 def test_nobody_is_answered_in_plain(server: StoreServer) -> None:
@@ -198,26 +192,25 @@ def test_nobody_is_answered_in_plain(server: StoreServer) -> None:
     assert server.stats()["keyspaces"][0]["keys"] == 0
 
 
-def flipped(data: bytes) -> bytes:
-    return data[:-1] + bytes([data[-1] ^ 1])
-
-
 @pytest.mark.parametrize("which", [1, 2])
 def test_bytes_that_are_changed_on_the_way_end_the_connection(server: StoreServer, ours: Issued, which: int) -> None:
     lost: queue.SimpleQueue[ConnectionLost] = queue.SimpleQueue()
+    passed = itertools.count(1)  # the first is the request, the second its answer
+
+    def spoil(data: bytes) -> bytes:
+        return data[:-1] + bytes([data[-1] ^ 1]) if next(passed) == which else data
+
     with Relay(server.port) as relay, ExitStack() as undo:
         other = session_at(server.port, ours.files, undo)
         session = session_at(relay.port, ours.files, undo, on_lost=lost.put)
         session.put({"key": b"before"}, timeout=LONG_S)
-        passed = itertools.count(1)  # the first is the request, the second its answer
-        relay.spoil(lambda data: flipped(data) if next(passed) == which else data)
+        relay.spoil(spoil)
         with pytest.raises(ConnectionLost):
             session.put({"key": b"changed"}, timeout=LONG_S)
         assert "127.0.0.1" in str(lost.get(timeout=LONG_S))
         if which == 1:
             eventually(lambda: server.stats()["refused"] == {"no TLS 1.3, or changed on the way": 1}, server.stats)
-            (held,), _ = other.list("key", timeout=LONG_S)
-            assert held.value == b"before"
+            assert keys_of(other) == {"key": b"before"}
 
 
 @pytest.mark.parametrize("heard", [False, True])
@@ -228,9 +221,7 @@ def test_a_connection_that_is_reset_at_once_is_one_that_hangs_up(ours: Issued, h
         other, _ = listener.accept()
         other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         other.close()
-        reset = select.poll()
-        reset.register(connection, 0)
-        assert reset.poll(LONG_S * 1000)
+        assert select.select([connection], [], [], LONG_S)[0]
         with pytest.raises(ConnectionResetError) if heard else nullcontext():
             connection.recv(1 if heard else 0)
         with pytest.raises(ConnectionError, match="hangs up"):
@@ -250,7 +241,6 @@ def test_certificates_are_renewed_while_all_go_on(
     ours: Issued, server: StoreServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
-        caplog.at_level(logging.WARNING),
         Relay(server.port) as relay,
         Node(relay.port, tls=ours.files) as node,
         Workers(node.port) as workers,

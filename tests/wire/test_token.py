@@ -8,17 +8,16 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from kits.eventually import eventually
 from kits.wire import proof_kit as proofs
 from kits.wire import wire_client as wire
-from kits.wire.other_user import NOBODY, asked
-from kits.wire.proof_kit import KEY, MINE, OTHER, RUN, Client
-from kits.wire.proxy_kit import Node, Workers
+from kits.wire.attack_kit import Workers
+from kits.wire.proof_kit import KEY, MINE, OTHER, RUN
+from kits.wire.proxy_kit import Node
 from kits.wire.relay import Relay
-from kits.wire.session_peers import answering
+from kits.wire.session_peers import answering, keys_of
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, RunIdMismatch
@@ -78,16 +77,6 @@ def test_whoever_has_not_proved_a_token_is_served_no_operation(guarded: StoreSer
     for name in ("validate", "open_session", "set", "add", "list_keys"):
         assert after["requests"][name] == before["requests"][name]
     assert after["runs"] == []
-
-
-def test_a_connection_is_for_what_the_token_was_proved_for(guarded: StoreServer) -> None:
-    with closing(Client(proofs.SESSION).admitted(guarded.port)) as raw:
-        raw.send(wire.validate() + wire.set_(b"k", b"v"))
-        assert raw.until_close() == b""
-    with closing(Client(proofs.STATUS, "").admitted(guarded.port)) as raw:
-        raw.send(FRAMED + frame(1, 3, struct.pack("<II", 1000, len(RUN)) + RUN.encode()))
-        assert b"proved for something else" in raw.receive(8 + 9 + 20) + raw.receive(30)
-    assert guarded.stats()["runs"] == []
 
 
 def test_each_side_says_what_is_wrong(guarded: StoreServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -164,70 +153,53 @@ def test_whoever_does_not_know_the_token_is_told_no_more_than_a_greeting() -> No
     assert heard == [FRAMED + run, FRAMED, FRAMED, b""]
 
 
-def test_a_trunk_ends_where_the_root_accepts_its_token_no_more(guarded: StoreServer) -> None:
-    with Relay(guarded.port) as relay, Node(relay.port, token=MINE, run_id=RUN) as node, Workers(node.port) as workers:
-        workers.advance(1)
-        guarded.accept_tokens(OTHER.accepted(RUN))
-        workers.advance(1)  # it is connected
-        relay.break_()
-        relay.mend()
-        node.expect_lost("does not accept this job's token any more")
-        workers.expect_closed()
-
-
-def test_a_trunk_ends_where_the_root_does_not_prove_that_it_knows_the_token(guarded: StoreServer) -> None:
+@pytest.mark.parametrize("what", ["accepts another", "proves nothing"])
+def test_a_trunk_ends_where_its_token_is_accepted_or_proved_no_more(guarded: StoreServer, what: str) -> None:
     def spoil(data: bytes) -> bytes:
         is_proof = len(data) == 41 and data[:8] == proofs.GO_ON
         return data[:-1] + bytes([data[-1] ^ 1]) if is_proof else data
 
-    with Relay(guarded.port) as relay, Node(relay.port, token=MINE, run_id=RUN) as node:
-        relay.spoil(spoil)
+    with Relay(guarded.port) as relay, Node(relay.port, token=MINE, run_id=RUN) as node, Workers(node.port) as workers:
+        workers.advance(1)
+        if what == "accepts another":
+            guarded.accept_tokens(OTHER.accepted(RUN))
+        else:
+            relay.spoil(spoil)
+        workers.advance(1)  # it is connected
         relay.break_()
         relay.mend()
-        node.expect_lost("has not proved that it knows this job's token")
+        node.expect_lost({"accepts another": "does not accept", "proves nothing": "has not proved"}[what])
+        workers.expect_closed()
 
 
-def accepted(*lines: tuple[str, bytes, str]) -> tuple[AcceptedToken, ...]:
-    return tuple(AcceptedToken(name, key, runs, runs == "*") for name, key, runs in lines)
+def accepted(**tokens: tuple[JobToken, str]) -> tuple[AcceptedToken, ...]:
+    return tuple(AcceptedToken(name, token.keys[0], runs, runs == "*") for name, (token, runs) in tokens.items())
 
 
 def test_several_tokens_each_with_runs_of_its_own() -> None:
     a, b, fresh, root = (JobToken((letter * 32,)) for letter in (b"a", b"b", b"f", b"r"))
-    tokens = accepted(("a", a.keys[0], "team-*"), ("b", b.keys[0], "*-b"), ("all", root.keys[0], "*"))
-    with StoreServer("127.0.0.1", threads=1, tokens=tokens) as server:
-        with closing(service(server, a, "team-b")) as mine:
-            session = mine.open_session(LONG_S, on_lost=lambda _: None, timeout=LONG_S)
-            session.create("key", b"value", timeout=LONG_S)
-            with pytest.raises(AccessRefused, match=r"'team-b'.* was opened with another token"):
-                opened(server, b, "team-b")
-            with pytest.raises(RunIdMismatch, match="does not open run 'else'"):
-                opened(server, a, "else")
-            with pytest.raises(AccessRefused, match="statistics"):
-                ask_statistics(at(server), LONG_S, token=a)
-            with pytest.raises(RunIdMismatch):  # the keys of the port are of all runs
-                StoreProxy(at(server), token=a, run_id="team-b")
-            assert [run["name"] for run in ask_statistics(at(server), LONG_S, token=root)["runs"]] == ["team-b"]
-            server.accept_tokens(tokens + accepted(("a", fresh.keys[0], "team-*")))
-            opened(server, fresh, "team-b")
-            opened(server, a, "team-b")
-            server.accept_tokens(accepted(("a", fresh.keys[0], "team-*")))
-            opened(server, fresh, "team-b")
-            with pytest.raises(AccessRefused, match="does not accept"):
-                opened(server, a, "team-b")
-            held, _ = session.list("key", timeout=LONG_S)  # who is there stays
-            assert [kv.value for kv in held] == [b"value"]
+    tokens = accepted(a=(a, "team-*"), b=(b, "*-b"), all=(root, "*"))
+    with (
+        StoreServer("127.0.0.1", threads=1, tokens=tokens) as server,
+        closing(service(server, a, "team-b")) as mine,
+    ):
+        session = mine.open_session(LONG_S, on_lost=lambda _: None, timeout=LONG_S)
+        session.create("key", b"value", timeout=LONG_S)
+        with pytest.raises(AccessRefused, match=r"'team-b'.* was opened with another token"):
+            opened(server, b, "team-b")
+        with pytest.raises(RunIdMismatch, match="does not open run 'else'"):
+            opened(server, a, "else")
+        with pytest.raises(AccessRefused, match="statistics"):
+            ask_statistics(at(server), LONG_S, token=a)
+        with pytest.raises(RunIdMismatch):  # the keys of the port are of all runs
+            StoreProxy(at(server), token=a, run_id="team-b")
+        assert [run["name"] for run in ask_statistics(at(server), LONG_S, token=root)["runs"]] == ["team-b"]
+        # while it is changed both are accepted
+        server.accept_tokens(tokens + accepted(a=(fresh, "team-*")))
         opened(server, fresh, "team-b")
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="to be another user")
-def test_workers_are_processes_of_this_very_user(guarded: StoreServer, open_to_all: Path) -> None:
-    with Node(guarded.port, token=MINE, run_id=RUN) as node:
-        port = ("127.0.0.1", node.proxy.listen(admit="user"))
-        paths = (str(open_to_all / "store"), f"@rdzv-test{open_to_all}")
-        for path in paths:
-            node.proxy.listen_unix(path, admit="user")
-        os.chmod(paths[0], 0o777)
-        for where in (port, *paths):
-            assert asked(where) == wire.pong(7)
-            assert asked(where, NOBODY) in (b"", "ConnectionResetError", "BrokenPipeError")
-        assert node.proxy.stats()["refused"] == {"foreign user": 3}
+        opened(server, a, "team-b")
+        server.accept_tokens(accepted(a=(fresh, "team-*")))
+        opened(server, fresh, "team-b")
+        with pytest.raises(AccessRefused, match="does not accept"):
+            opened(server, a, "team-b")
+        assert keys_of(session)["key"] == b"value", "who is there stays"

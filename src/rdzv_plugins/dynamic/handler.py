@@ -3,7 +3,7 @@
 torch (2.13) creates the workers' store once and hands it out again after every restart, old keys included.
 ``FreshDynamicHandler`` makes it forget the store before each round, so that rank 0 serves a new one, published under
 the round's prefix, and processes that still use the old one are cut off. Everything that it touches of torch's
-internals is in this file, and tests/launcher/test_stale_keys.py fails if it stops working.
+internals is in this file, and tests/launcher/test_two_nodes.py fails if it stops working.
 """
 
 from __future__ import annotations

@@ -11,8 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-LAUNCHER = Path(__file__).parents[2] / "launcher"
-"""The folder of the launcher's tests."""
+RETURNS_FIRST = Path(__file__).parents[2] / "launcher/workers/returns_first.py"
 
 
 def reports(*arguments: Any, **keywords: Any) -> dict[str, Any]:
@@ -24,13 +23,13 @@ def reports(*arguments: Any, **keywords: Any) -> dict[str, Any]:
         "parent": Path(f"/proc/{os.getppid()}/comm").read_text().strip(),
         "session": os.getsid(0) == os.getpid(),
         "cwd": os.getcwd(),
-        "argv": sys.argv,
         "process": multiprocessing.current_process().name,
-        "main thread": threading.current_thread() is threading.main_thread(),
-        "threads": threading.active_count(),
-        "sigterm": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
-        "sigint": signal.getsignal(signal.SIGINT) == signal.default_int_handler,
-        "sigpipe": signal.getsignal(signal.SIGPIPE) == signal.SIG_IGN,
+        "threads": [each is threading.main_thread() for each in threading.enumerate()],
+        "signals": [
+            signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
+            signal.getsignal(signal.SIGINT) == signal.default_int_handler,
+            signal.getsignal(signal.SIGPIPE) == signal.SIG_IGN,
+        ],
         "keeper": Path("/proc/self/comm").read_text().strip() == "rdzv-keeper",
         "environ": {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "ROLE_NAME", "MINE")},
     }
@@ -43,16 +42,15 @@ def returns(value: Any) -> Any:
 def returns_first(directory: str) -> bool:
     import runpy
 
-    found: bool = runpy.run_path(str(LAUNCHER / "workers/returns_first.py"))["returns_first"](directory)
+    found: bool = runpy.run_path(str(RETURNS_FIRST))["returns_first"](directory)
     return found
 
 
-def raises(text: str, rank: int = 0) -> int:
+def raises(text: str, rank: int = 0) -> None:
     """In one of them; the others wait for their end."""
     if int(os.environ["RANK"]) == rank:
         raise ValueError(text)
     time.sleep(300)
-    return rank
 
 
 def ends(how: str) -> None:
@@ -103,10 +101,3 @@ def kills_the_agent() -> None:
     keeper = Path(f"/proc/{os.getppid()}/stat").read_text()
     os.kill(int(keeper.rpartition(")")[2].split()[1]), signal.SIGKILL)
     time.sleep(300)
-
-
-def variables() -> dict[str, str]:
-    """The variables that launchers make, but for addresses and paths."""
-    ours = ("RANK", "LOCAL_", "GROUP_", "ROLE_", "WORLD_", "TORCHELASTIC_", "OMP_", "TORCH_NCCL_")
-    by_chance = ("TORCHELASTIC_ERROR_FILE",)
-    return {name: value for name, value in os.environ.items() if name.startswith(ours) and name not in by_chance}

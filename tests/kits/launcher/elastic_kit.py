@@ -1,71 +1,49 @@
-"""Nodes of an elastic backend, what they say, and what the coordination service knows of them.
+"""Nodes of an elastic backend, and what they say.
 
-A ``Meeting`` is where they meet. A test that takes the fixture ``meeting`` runs once by each backend, unless it is
-marked ``parallel_only``: with ``parallel`` a node or ``rdzv serve`` serves the endpoint, with etcd none of them does.
+A ``Meeting`` is where they meet: with ``parallel``, which the fixture ``meeting`` takes unless it is told another, a
+node or ``rdzv serve`` serves the endpoint, with etcd none of them does.
 """
 
 from __future__ import annotations
 
 import re
 import socket
-import threading
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import pytest
-
 from kits.etcd import etcd_kit
 from kits.eventually import eventually
 from kits.launcher.harness import Agent, Cluster
-from rdzv_plugins.coordination import CoordinationBackend, Event
-from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.keys import Assignment, Leading, Member, Round, decode
-from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
-
-LASTING = "ttl=60"
-"""Of a job of which nobody is to be lost, however busy the machine is; who is killed is known to be gone at once."""
-BRIEF = "ttl=1"
-"""Where it is the subject that a session ends by silence."""
-parallel_only = pytest.mark.parametrize("backend", ["parallel"], indirect=True)
+from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 
 
 class Meeting(Cluster):
     """Agents that meet by ``parallel``: the first one that comes serves the endpoint, or ``serve`` does."""
 
     backend = "parallel"
-    alias = "parallel-epoll"
     run_id = "none"
     conf = ""
 
-    def serve(self) -> Agent | None:
+    def serve(self) -> Agent:
         """From now on the service outlives each node: ``rdzv serve`` at the endpoint."""
         serving = self.start(["rdzv", "serve", f"--rdzv-endpoint={self.endpoint}"])
         serving.wait_for(r"serving a store at")
         return serving
-
-    def coordination(self, run_id: str) -> CoordinationBackend:
-        """As one more node of the run sees the service."""
-        self.wait_listening()
-        return NativeCoordination(Endpoint("127.0.0.1", self.port), run_id, name="parallel", who="the endpoint")
 
 
 class TieredMeeting(Meeting):
     """The same by ``tiered``."""
 
     backend = "tiered"
-    alias = "tiered-proxy"
 
 
 class EtcdMeeting(Meeting):
     """Agents that meet at an etcd, which other tests use, too: the run has an id of its own."""
 
     backend = "etcd"
-    alias = "ETCD"
     conf = "ttl=10"  # longer than a busy machine makes anybody stand still
 
     def __init__(self, directory: Path, etcd: etcd_kit.Cluster) -> None:
@@ -76,18 +54,6 @@ class EtcdMeeting(Meeting):
     @property
     def endpoint(self) -> str:
         return self.etcd.endpoint
-
-    def serve(self) -> None:
-        """It is there."""
-
-    def listens(self, agent: Agent) -> bool:
-        """No node is special."""
-        return False
-
-    def coordination(self, run_id: str) -> CoordinationBackend:
-        from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
-
-        return EtcdCoordination(self.etcd.endpoints, run_id)
 
     def held(self, run_id: str) -> dict[str, int]:
         """The keys of the run that are in etcd now, and the lease of each."""
@@ -110,7 +76,6 @@ class Job:
         script: str = "trains.py",
         conf: str = "",
         run_id: str = "",
-        code: int = 0,
         args: Sequence[object] = (),
         flags: Sequence[str] = (),
         **options: Any,
@@ -120,7 +85,7 @@ class Job:
         self.run_id = run_id or meeting.run_id
         self._flags = [f"--rdzv-id={self.run_id}", *flags]
         self._stop = meeting.directory / f"stop-{quote(self.run_id, safe='')}"
-        self._args = tuple(args) or ((self._stop,) if script in ("trains.py", "meets.py") else (self._stop, code))
+        self._args = tuple(args) or ((self._stop,) if script == "trains.py" else (self._stop, 0))
 
     def node(self, rank: int | None = None, *, conf: str = "", flags: Sequence[str] = (), **env: str) -> Agent:
         """One more agent; ``conf`` comes on top of the job's."""
@@ -137,10 +102,6 @@ class Job:
         self.stop()
         codes = [agent.wait() for agent in agents]
         assert codes == [0] * len(agents), outputs(agents)
-
-    def wait_step(self, *agents: Agent) -> None:
-        """Until trains.py has made a step: whoever starts now goes on from there."""
-        eventually((self.meeting.directory / "checkpoint").exists, lambda: f"no step:\n{outputs(agents)}")
 
     def workers(self, agent: Agent) -> list[int]:
         return self.meeting.workers(agent, self.script)
@@ -176,6 +137,15 @@ def in_one_round(*agents: Agent, after: Sequence[dict[str, Any]] = ()) -> list[d
     return sorted(found, key=lambda report: int(report["RANK"]))
 
 
+def root_of(agents: Sequence[Agent]) -> Endpoint:
+    """Where the newest store is, as its own node says with -v."""
+
+    def said() -> list[str]:
+        return [each for agent in agents for each in re.findall(r"the workers' store is at (\S+) \(who", agent.text)]
+
+    return parse_endpoint(eventually(said, lambda: outputs(agents))[-1], None)
+
+
 def last_rank(agent: Agent) -> int:
     return int(agent.reports()[-1]["RANK"])
 
@@ -193,82 +163,3 @@ def restarts(*agents: Agent) -> set[str]:
 def named(agent: Agent) -> str:
     """A pattern for how messages of other nodes call it."""
     return rf"{re.escape(socket.gethostname())} \((node rank \d+, )?pid {agent.pid}\)"
-
-
-class Observer:
-    """A session of the test's own: who is a member, who leads, which rounds have been declared."""
-
-    def __init__(self, service: CoordinationBackend) -> None:
-        self._service = service
-        self._session = service.open_session(60, on_lost=lambda _: None, timeout=60)
-        self._lock = threading.Lock()
-        self._rounds: list[Round] = []
-        self._told = 0  # the revision of the last one
-        self._session.watch(keys.ROUND, self._take, timeout=60)
-
-    def _take(self, events: Sequence[Event]) -> None:
-        with self._lock:
-            self._rounds += [decode(Round, event.value) for event in events if event.value is not None]
-            self._told = events[-1].revision
-
-    def close(self) -> None:
-        self._session.close()
-        self._service.close()
-
-    @property
-    def rounds(self) -> list[Round]:
-        """Every declaration until now, in the order of the service."""
-        held, _ = self._session.list(keys.ROUND, timeout=60)
-        newest = max((kv.revision for kv in held), default=0)
-        eventually(lambda: self._told >= newest, lambda: f"told up to {self._told}, there is {newest}")
-        with self._lock:
-            return list(self._rounds)
-
-    def members(self) -> dict[int, Member]:
-        """Those that live, by pid."""
-        held, _ = self._session.list(keys.MEMBERS, timeout=60)
-        members = [decode(Member, kv.value) for kv in held]
-        return {member.pid: member for member in members}
-
-    def placed(self) -> set[int]:
-        """The pids of those that have been told a place in a round."""
-        held, _ = self._session.list(keys.NODES, timeout=60)
-        return {decode(Assignment, kv.value).pid for kv in held}
-
-    def leader(self) -> int | None:
-        """The pid of the agent that leads."""
-        held, _ = self._session.list(keys.LEADER, timeout=60)
-        ids = {decode(Leading, kv.value).node_id for kv in held}
-        return next((pid for pid, member in self.members().items() if member.node_id in ids), None)
-
-    def wait_members(self, *agents: Agent) -> None:
-        """Until these are the members, and one of them leads."""
-        pids = {agent.pid for agent in agents}
-        eventually(
-            lambda: self.members().keys() == pids and self.leader() in pids,
-            lambda: f"members {sorted(self.members())}, leader {self.leader()}\n{outputs(agents)}",
-        )
-
-
-@contextmanager
-def observing(meeting: Meeting, run_id: str = "") -> Iterator[Observer]:
-    """An ``Observer`` of the run, once the service is there."""
-    observer = Observer(meeting.coordination(run_id or meeting.run_id))
-    try:
-        yield observer
-    finally:
-        observer.close()
-
-
-def trained(agent: Agent) -> int:
-    """How many steps trains.py has made in all rounds, after checking that none is missing or was made twice."""
-    found = agent.wait_for(r"trained (\d+) steps: (\d+)")
-    steps, total = map(int, found.groups())
-    assert total == sum(range(12)) * steps * (steps + 1) // 2
-    return steps
-
-
-def write_at_once(path: Path, text: str) -> None:
-    """Whoever sees it sees all of it."""
-    path.with_suffix(".part").write_text(text)
-    path.with_suffix(".part").rename(path)

@@ -202,7 +202,7 @@ def error_of(agent: Agent, code: int) -> str:
 
 @contextmanager
 def server(port: int, answer: bytes | None) -> Iterator[None]:
-    """A program that is not a store: answers every connection with ``answer``, or (None) with silence."""
+    """A program that is not a store: answers what it is asked with ``answer`` and hangs up, or (None) is silent."""
     listener = socket.create_server(("127.0.0.1", port))
     held = []
 
@@ -214,7 +214,8 @@ def server(port: int, answer: bytes | None) -> Iterator[None]:
                 return
             held.append(connection)
             if answer is not None:
-                with suppress(OSError):  # it has hung up before
+                with suppress(OSError), connection:  # it has hung up before
+                    connection.recv(100)
                     connection.sendall(answer)
 
     thread = threading.Thread(target=serve)

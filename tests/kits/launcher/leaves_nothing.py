@@ -39,34 +39,26 @@ def state() -> dict[str, Any]:
     }
 
 
-def call() -> None:
-    for method in ("spawn", "fork"):
-        assert elastic_launch(alone(1, start_method=method), called.returns)(1) == {0: 1}
-    try:
-        elastic_launch(alone(1, start_method="fork"), called.raises)("on purpose")
-    except WorkersFailed:
-        pass
-    else:
-        raise AssertionError("it has not failed")
-    try:
-        elastic_launch(alone(-1), called.returns)(1)
-    except UsageError:
-        pass
-    else:
-        raise AssertionError("it is a mistake")
-
-
-def alone(nproc: int, **others: Any) -> LaunchConfig:
-    return LaunchConfig(1, 1, nproc, max_restarts=0, shutdown_timeout=5, **others)
+def call(method: str) -> None:
+    config = LaunchConfig(1, 1, 1, max_restarts=1, shutdown_timeout=5, start_method=method)
+    assert elastic_launch(config, called.fails_at_first)() == {0: "1"}
+    for nproc, error, cause in ((1, WorkersFailed, "ValueError('on purpose')"), (-1, UsageError, "None")):
+        try:
+            elastic_launch(LaunchConfig(1, 1, nproc, max_restarts=0, start_method=method), called.raises)("on purpose")
+        except error as raised:
+            found = repr(raised.__cause__)
+        else:
+            found = "it has not failed"
+        assert found == cause
 
 
 def main() -> None:
     before = state()
-    for _ in range(5):
-        call()
+    for _ in range(3):
+        for method in ("spawn", "fork"):
+            call(method)
     gc.collect()
-    print(json.dumps(before))
-    print(json.dumps(state()))
+    print(json.dumps([before, state()]))
 
 
 if __name__ == "__main__":

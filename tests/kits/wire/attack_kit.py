@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -13,37 +12,21 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from kits.eventually import eventually
-from kits.wire.wire_client import PATIENCE, Closed, Raw, add, get, i64, set_, text
+from kits.wire import wire_client as wire
+from kits.wire.wire_client import PATIENCE, Closed, Raw
 from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.testing.parts import stop
 
 MIB = 2**20
 PROXY = 0
 """Of threads: the server that is attacked is a proxy."""
-
-
-def read_line(process: subprocess.Popen[str]) -> str:
-    """The next line that it prints; "" when it prints no more.
-
-    The pipe is read byte by byte: a line that lies in a buffer is not seen by who waits for the pipe, and not by
-    ``communicate``.
-    """
-    assert process.stdout
-    pipe, come = process.stdout.fileno(), b""
-    poll = select.poll()
-    poll.register(pipe, select.POLLIN)
-    while not come.endswith(b"\n"):
-        assert poll.poll(1000 * PATIENCE), f"process {process.pid} says no more than {come!r}"
-        if not (part := os.read(pipe, 1)):
-            break
-        come += part
-    return come.decode()
-
 
 Files = frozenset[tuple[str, str]]
 
@@ -86,14 +69,13 @@ class ServerProcess:
         **limits: float,
     ) -> None:
         self.root = StoreServer("127.0.0.1", threads=1) if threads == PROXY and root is None else None
-        options: dict[str, Any] = {
-            "limits": {"handshake_seconds": 600.0, "stall_seconds": 600.0} | limits,
+        options = {
+            "root": self.root.port if self.root is not None else root,
             "proxy": {"grace": 2 * PATIENCE} | (proxy or {}),
+            "threads": threads,
+            "pause": pause,
+            "limits": {"handshake_seconds": 600.0, "stall_seconds": 600.0} | limits,
         }
-        if threads == PROXY:
-            options["root"] = self.root.port if self.root is not None else root
-        else:
-            options |= {"threads": threads, "pause": pause}
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the server
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).parent / "served.py"), json.dumps(options)],
@@ -105,23 +87,20 @@ class ServerProcess:
         self.pid = self._process.pid
         self._killed = False
         try:
-            self.port = int(self._line())
+            self.port = int(self.ask("port"))
         except BaseException:
             self.__exit__()
             raise
         self._before = self._memory()
 
-    def _line(self) -> str:
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        assert line, f"the server ended with {self._process.wait(PATIENCE)}:\n{self.log()}"
-        return line
-
     def ask(self, command: str) -> Any:
         """What it answers to one of its commands."""
         assert self._process.stdin
+        assert self._process.stdout
         print(command, file=self._process.stdin, flush=True)
-        return json.loads(self._line())
+        line = self._process.stdout.readline()
+        assert line, f"the server ended with {self._process.wait(PATIENCE)}:\n{self.log()}"
+        return json.loads(line)
 
     def stats(self) -> dict[str, Any]:
         statistics: dict[str, Any] = self.ask("stats")
@@ -134,15 +113,6 @@ class ServerProcess:
     def refused(self, reason: str) -> int:
         """How many clients were closed for that so far."""
         return int(self.stats()["refused"].get(reason, 0))
-
-    def expect_log(self, reason: str) -> None:
-        # lines come from a thread, and at most ten a second
-        lines = [" WARNING ", ": closed a connection", f": {reason}"]
-        eventually(lambda: any(all(part in each for part in lines) for each in self.log().splitlines()), self.log)
-
-    def expect_lost(self) -> None:
-        """A proxy: it has told its owner that the root is lost."""
-        eventually(lambda: "served WARNING lost: " in self.log(), self.log)
 
     def _memory(self) -> int:
         return int(Path(f"/proc/{self.pid}/status").read_text().split("VmRSS:")[1].split()[0]) * 1024
@@ -173,29 +143,27 @@ class ServerProcess:
         assert code == 0 or self._killed, f"the server ended with {code}:\n{log}"
 
 
-class Rounds:
-    """Clients that go on in a thread, round after round, and check every answer: see ``round``."""
+class Workers:
+    """Clients that do in a thread, round after round, all that changes something, each with keys of its own.
 
-    ends = False
-    """The server may end the connections, which is no disturbance."""
+    Every answer is checked: nothing may be lost, done twice or out of order.
+    """
 
-    def __init__(self, port: int, clients: int) -> None:
+    def __init__(self, port: int, clients: int = 3, name: bytes = b"") -> None:
         self.clients = [Raw(port) for _ in range(clients)]
         self.rounds = 0
         """How often every client has been answered."""
+        self._name = name or uuid.uuid4().hex.encode()
         self._changed = threading.Condition()
-        self._stopping = False
+        self._stopping = self._ended = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def round(self) -> None:
-        raise NotImplementedError
 
     def _run(self) -> None:
         error = None
         while not (error or self._stopping):
             try:
-                self.round()
+                self._round()
             except (Closed, OSError, AssertionError) as caught:
                 error = caught
             with self._changed:
@@ -216,11 +184,11 @@ class Rounds:
         with self._changed:
             self._changed.wait_for(lambda: self._error, PATIENCE)
         assert isinstance(self._error, Closed), self._error
-        self.ends = True
+        self._ended = True
         for client in self.clients:
             client.until_close()
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Workers:
         self._thread.start()
         return self
 
@@ -229,52 +197,75 @@ class Rounds:
         self._thread.join(PATIENCE)
         for client in self.clients:
             client.close()
-        if kind is None and not (self.ends and isinstance(self._error, Closed)):
+        if kind is None and not self._ended:
             assert self._error is None, f"a bystander was disturbed: {self._error!r}"
 
-
-class Bystanders(Rounds):
-    """They set, get and add. One thread asks one client after the other, so none of them can be left behind."""
-
-    def __init__(self, port: int, clients: int = 8, value: bytes = b"value") -> None:
-        super().__init__(port, clients)
-        self._value = value
-        self._name = uuid.uuid4().bytes
-
-    def round(self) -> None:
+    def _round(self) -> None:
         for number, client in enumerate(self.clients):
-            key, value = b"/%s/%d" % (self._name, number), b"%d " % self.rounds + self._value
-            answer = client.ask(set_(key, value) + get(key), 8 + len(value))
-            assert answer == text(value), (answer[:99], value[:99])
-            assert client.ask(add(key + b"/count", 1), 8) == i64(self.rounds + 1)
+            client.send(self._request(number))
+        for number, client in enumerate(self.clients):
+            self._check(number, client)
         time.sleep(0.002)  # they are there to be disturbed, not to take a processor for as long as a test waits
+
+    def _key(self, number: int, what: bytes) -> bytes:
+        return b"/%s/%d/%s" % (self._name, number, what)
+
+    def _request(self, number: int) -> bytes:
+        turn = self.rounds
+        value, log, count, item, once = (self._key(number, each) for each in (b"v", b"log", b"n", b"q", b"once"))
+        return (
+            wire.set_(value, b"%d" % turn)
+            + wire.get(value)
+            + wire.add(count, 1)
+            + wire.append(log, b"%d," % (turn % 10))
+            + wire.queue_push(item, b"%d.1" % turn)
+            + wire.queue_push(item, b"%d.2" % turn)
+            + wire.queue_pop(item)
+            + wire.compare_set(once, b"%d" % turn if turn else b"", b"%d" % (turn + 1))
+            + wire.multi_set([(value, b"m%d" % turn), (value + b"2", b"")])
+            + wire.keyed(wire.MULTI_GET, [value, log])
+            + wire.delete(value)
+            + wire.delete(value)
+            + wire.keyed(wire.CHECK, [value])
+            + wire.keyed(wire.WAIT, [log])
+            + wire.queue_pop(item)
+            + wire.barrier(self._key(number, b"barrier"), turn + 1)
+            + wire.add(self._key(0, b"all"), 1)
+        )
+
+    def _check(self, number: int, client: Raw) -> None:
+        turn = self.rounds
+        log = b"".join(b"%d," % (each % 10) for each in range(turn + 1))
+        text, i64 = client.receive_text, client.receive_i64
+        seen: list[object] = [text(), i64(), i64(), text(), text(), text(), text()]
+        seen += [i64(), i64(), client.receive(1), client.receive(1), i64(), text(), client.receive(1)]
+        assert seen == [
+            *(b"%d" % turn, turn + 1, 2, b"%d.1" % turn, b"%d" % (turn + 1), b"m%d" % turn, log),
+            *(1, 0, b"\1", wire.STOP_WAITING, 1, b"%d.2" % turn, wire.STOP_WAITING),
+        ], (number, turn, seen)
+        total, clients = i64(), len(self.clients)  # in any order among the clients
+        assert turn * clients < total <= (turn + 1) * clients, (total, turn)
 
 
 @contextmanager
 def repeated(attack: Callable[[], object]) -> Iterator[Callable[[], int]]:
     """``attack`` again and again in a thread until the block ends; gives how often it was completed."""
-    done = 0
-    errors: list[BaseException] = []
-    stopping = threading.Event()
+    done, stopping = 0, threading.Event()
 
-    def run() -> None:
+    def run() -> int:
         nonlocal done
-        try:
-            while not stopping.is_set():
-                attack()
-                done += 1
-        except BaseException as error:
-            errors.append(error)
+        while not stopping.is_set():
+            attack()
+            done += 1
+        return done
 
-    thread = threading.Thread(target=run, name="attacker", daemon=True)
-    thread.start()
-    try:
-        yield lambda: done
-    finally:
-        stopping.set()
-        thread.join(PATIENCE)
-    assert not errors, errors
-    assert not thread.is_alive(), "the attacker is stuck"
+    with ThreadPoolExecutor(1) as pool:
+        attacker = pool.submit(run)
+        try:
+            yield lambda: attacker.result() if attacker.done() else done  # its error
+        finally:
+            stopping.set()
+        attacker.result(PATIENCE)
 
 
 class Crowd(list[Raw]):
@@ -292,10 +283,9 @@ def standing(port: int, *data: bytes, validated: bool = True, count: int = 1) ->
     """``count`` connections for each of ``data``, which have sent it and do nothing else."""
     crowd = Crowd()
     try:
-        for each in data:
-            for _ in range(count):
-                crowd.append(Raw(port, validated=validated))
-                crowd[-1].send(each)
+        for each in data * count:
+            crowd.append(Raw(port, validated=validated))
+            crowd[-1].send(each)
     except BaseException:
         crowd.__exit__()
         raise
@@ -303,18 +293,12 @@ def standing(port: int, *data: bytes, validated: bool = True, count: int = 1) ->
 
 
 @contextmanager
-def stopped(pids: Sequence[int]) -> Iterator[None]:
+def stopped(*pids: int) -> Iterator[None]:
     """All their threads, for the length of the block."""
     try:
         for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        eventually(lambda: all(_stands(pid) for pid in pids), lambda: pids)
+            stop(pid)
         yield
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
-
-
-def _stands(pid: int) -> bool:
-    states = [stat.read_text().rpartition(")")[2].split()[0] for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
-    return all(state in "Tt" for state in states)

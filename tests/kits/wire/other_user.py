@@ -16,15 +16,6 @@ Where = str | tuple[str, int]
 """The path of a Unix socket, or where a TCP port is."""
 
 
-def connect(where: Where) -> socket.socket:
-    if not isinstance(where, str):
-        return socket.create_connection(where, timeout=60)
-    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    client.settimeout(60)
-    client.connect("\0" + where[1:] if where.startswith("@") else where)
-    return client
-
-
 def asked(where: Where, uid: int | None = None, *, said: bytes = wire.validate() + wire.ping(7)) -> object:
     """What a client with that uid, in a process of its own, is told there; the name of the error if it gets one.
 
@@ -49,11 +40,11 @@ def _ask(where: Where, uid: int | None, said: bytes, pipe: Any) -> None:
         os.setgid(uid)
         os.setuid(uid)
     try:
-        with connect(where) as client:
+        with socket.socket(socket.AF_UNIX if isinstance(where, str) else socket.AF_INET) as client:
+            client.settimeout(60)
+            client.connect("\0" + where[1:] if isinstance(where, str) and where.startswith("@") else where)
             client.sendall(said)
-            if said.endswith(wire.ping(7)):
-                pipe.send(client.recv(4))
-        if not said.endswith(wire.ping(7)):
-            pipe.send(b"")
+            answer: object = client.recv(4) if said.endswith(wire.ping(7)) else b""
     except OSError as error:
-        pipe.send(type(error).__name__)
+        answer = type(error).__name__
+    pipe.send(answer)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import select
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 from kits import TESTS
 
@@ -42,12 +42,24 @@ def spawned(
                 process.wait(60)
 
 
-def started(
-    script: str, arguments: Sequence[Sequence[object]], environments: Sequence[dict[str, str]] = (), **shared: str
-) -> AbstractContextManager[list[subprocess.Popen[str]]]:
-    """One process of a script in ``workers`` for each list of arguments."""
-    commands = [[sys.executable, SCRIPTS / script, *each] for each in arguments]
-    return spawned(commands, environments, **shared)
+def read_line(process: subprocess.Popen[str]) -> str:
+    """The next line that it prints; "" when it prints no more.
+
+    The pipe is read byte by byte: a line that lies in a buffer is not seen by ``communicate``.
+    """
+    assert process.stdout
+    pipe, come = process.stdout.fileno(), b""
+    while not come.endswith(b"\n"):
+        assert select.select([pipe], [], [], 60)[0], f"process {process.pid} says no more than {come!r}"
+        if not (part := os.read(pipe, 1)):
+            break
+        come += part
+    return come.decode()
+
+
+def say(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdin
+    print(line, file=process.stdin, flush=True)
 
 
 def outputs(processes: Sequence[subprocess.Popen[str]], timeout: float = 180) -> list[str]:

@@ -1,25 +1,52 @@
-"""Native sessions at any port, and servers that answer them what a test wants."""
+"""Sessions with a coordination service: in this process, and as one that can be killed. Servers that answer a
+session what a test wants."""
 
 from __future__ import annotations
 
+import json
 import socket
 import struct
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from kits.wire.coordination_kit import LONG, Losses, opened
+from kits.wire.processes import SCRIPTS, read_line, spawned
 from kits.wire.wire_client import PATIENCE
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
-from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.testing.parts import LONG, Losses, Recorder, keys, keys_of, opened, stop
+
+__all__ = ["LONG", "Losses", "Recorder", "client_of", "keys", "keys_of", "leave", "opened", "stop"]
+
+
+@contextmanager
+def client_of(
+    endpoints: Sequence[Endpoint], key: str, ttl: float, *, kind: str = "native", child: str = ""
+) -> Iterator[subprocess.Popen[str]]:
+    """A process with a session of run ``run`` that has written ``key`` as ephemeral."""
+    options = {"kind": kind, "endpoints": [(each.host, each.port) for each in endpoints]}
+    options |= {"key": key, "ttl": ttl, "child": child}
+    with spawned([[sys.executable, SCRIPTS / "session_client.py", json.dumps(options)]]) as (process,):
+        line = read_line(process)
+        assert line == "ready\n", line + (process.communicate(timeout=PATIENCE)[0] if process.stdout else "")
+        yield process
+
+
+def leave(process: subprocess.Popen[str]) -> None:
+    """Let a client close its session and end."""
+    assert process.stdin
+    process.stdin.close()
+    assert process.wait(PATIENCE) == 0
+
 
 HELLO = b"RDZV" + struct.pack("<I", 1)
 OPENED = struct.pack("<QQI", 1, 0, 9) + b"127.0.0.1\1"
 
 
-def at(port: int, run: str = "run", host: str = "127.0.0.1", server: StoreServer | None = None) -> NativeCoordination:
-    return NativeCoordination(Endpoint(host, port), run, name="parallel", server=server, who="the store")
+def at(port: int, run: str = "run", host: str = "127.0.0.1") -> NativeCoordination:
+    return NativeCoordination(Endpoint(host, port), run, name="parallel", who="the store")
 
 
 def session_at(port: int, ttl: float = LONG, losses: Losses | None = None) -> NativeSession:

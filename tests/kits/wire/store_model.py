@@ -18,31 +18,17 @@ Request = tuple[Any, ...]
 NUMBER = re.compile(rb"[ \t\n\v\f\r]*([+-]?[0-9]+)")
 LOW, HIGH = -(2**63), 2**63 - 1
 
-ENCODERS = {
-    "set": wire.set_,
-    "compare_set": wire.compare_set,
-    "get": wire.get,
-    "add": wire.add,
-    "check": lambda keys: wire.keyed(wire.CHECK, keys),
-    "wait": lambda keys: wire.keyed(wire.WAIT, keys),
-    "num_keys": lambda: wire.op(wire.NUM_KEYS),
-    "delete": wire.delete,
-    "append": wire.append,
-    "multi_get": lambda keys: wire.keyed(wire.MULTI_GET, keys),
-    "multi_set": wire.multi_set,
-    "cancel_wait": lambda: wire.op(wire.CANCEL_WAIT),
-    "queue_push": wire.queue_push,
-    "queue_pop": wire.queue_pop,
-    "queue_len": wire.queue_len,
-    "list_keys": lambda: wire.op(wire.LIST_KEYS),
-    "barrier": wire.barrier,
-    "refused": lambda data: data,  # bytes that a server hangs up on at once
-}
-
 
 def encode(request: Request) -> bytes:
     name, *arguments = request
-    return ENCODERS[name](*arguments)
+    match name:
+        case "refused":  # bytes that a server hangs up on at once
+            return bytes(arguments[0])
+        case "check" | "wait" | "multi_get":
+            return wire.keyed(getattr(wire, name.upper()), *arguments)
+        case "num_keys" | "cancel_wait" | "list_keys":
+            return wire.op(getattr(wire, name.upper()))
+    return bytes(getattr(wire, "set_" if name == "set" else name)(*arguments))
 
 
 def leading_number(value: bytes) -> int | None:

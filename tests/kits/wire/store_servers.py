@@ -70,27 +70,20 @@ class Server:
         return [proxy.stats() for proxy in self.proxies] or [self.ours.stats()]
 
 
-def start_ours(threads: int) -> Server:
-    server = StoreServer("127.0.0.1", 0, threads=threads)
-    return Server([server.port], server.close, server)
-
-
-def start_proxies(count: int, tiers: int = 1, threads: int = 1) -> Server:
-    """A server and ``count`` proxies for clients, each below ``tiers - 1`` others."""
+def start_proxies(count: int, threads: int, tiers: int = 1) -> Server:
+    """A server and ``count`` proxies for clients, each below ``tiers - 1`` others; or a server alone."""
     with ExitStack() as stack:
-        server = stack.enter_context(StoreServer("127.0.0.1", 0, threads=threads))
-        leaves = []
+        server = stack.enter_context(StoreServer("127.0.0.1", threads=threads))
+        proxies, ports = [], []
         for number in range(count):
             port = server.port
             for tier in range(1, tiers + 1):
-                leaf = tier == tiers
-                proxy = stack.enter_context(
-                    StoreProxy(Endpoint("127.0.0.1", port), name=f"node {number}, tier {tier}", leaf=leaf, grace=GRACE)
-                )
+                name, leaf = f"node {number}, tier {tier}", tier == tiers
+                proxy = stack.enter_context(StoreProxy(Endpoint("127.0.0.1", port), name=name, leaf=leaf, grace=GRACE))
                 port = proxy.listen()
-            leaves.append((port, proxy))
-        ports, proxies = zip(*leaves, strict=True)
-        return Server(ports, stack.pop_all().close, server, proxies, tiers)
+            proxies.append(proxy)
+            ports.append(port)
+        return Server(ports or [server.port], stack.pop_all().close, server, proxies, tiers if count else 0)
 
 
 def start_torch() -> Server:
@@ -104,17 +97,13 @@ def start_torch() -> Server:
     return Server([port], held.clear)
 
 
-PLAIN: dict[str, Callable[[], Server]] = {
-    "threads=1": lambda: start_ours(1),
-    "threads=4": lambda: start_ours(4),
+KINDS: dict[str, Callable[[], Server]] = {
+    "threads=1": lambda: start_proxies(0, threads=1),
+    "threads=4": lambda: start_proxies(0, threads=4),
     "torch": start_torch,
-}
-PROXIED: dict[str, Callable[[], Server]] = {
-    "proxy": lambda: start_proxies(1),
     "proxies": lambda: start_proxies(2, threads=4),
     "tiers": lambda: start_proxies(1, tiers=2, threads=2),
 }
-KINDS = PLAIN | PROXIED
 
 
 @contextmanager

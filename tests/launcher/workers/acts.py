@@ -1,6 +1,6 @@
 """Acts as long as it runs, whatever becomes of its round, and asks each time whether it holds: no torch, no peers.
 
-Each act is a line in the file ``acts``: when (the machine's clock), the pid, the agent's, whether the round held.
+Each act is a line in the file ``acts``: when (the machine's clock), the pid, whether the round held.
 """
 
 import json
@@ -20,5 +20,5 @@ sys.stdout.flush()
 acts = os.open("acts", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 while not stop.exists():
     holds = round_holds()
-    os.write(acts, f"{now()} {os.getpid()} {os.getppid()} {holds:d}\n".encode())
+    os.write(acts, f"{now()} {os.getpid()} {holds:d}\n".encode())
     time.sleep(0.01)

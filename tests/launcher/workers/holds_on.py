@@ -1,8 +1,7 @@
 """No torch: speaks to the workers' store by raw requests.
 
-Modes: ``wait PATH CODE`` says where the store is, runs until PATH exists and ends with CODE. ``survive``: in the
-first round rank 0 leaves a process behind that holds on to the round's store, and fails; in the second each says what
-it finds.
+In the first round rank 0 leaves a process behind that holds on to the round's store, and fails; in the second each
+says what it finds.
 """
 
 import json
@@ -30,13 +29,6 @@ def wait_for(path: str) -> str:
     while not Path(path).exists():
         time.sleep(0.05)
     return Path(path).read_text()
-
-
-def say(**report: object) -> None:
-    sys.stdout.write(
-        json.dumps({"RANK": RANK, "MASTER_ADDR": os.environ["MASTER_ADDR"], "MASTER_PORT": PORT} | report) + "\n"
-    )
-    sys.stdout.flush()
 
 
 def first_round() -> None:
@@ -89,15 +81,11 @@ def second_round() -> None:
         value = client.receive_text().decode()
         found = json.loads(wait_for("found"))
         poisoned = client.ask(keyed(CHECK, [b"/first"]), 1) == b"\0"
-    say(KEYS=json.loads(wait_for("keys")), VALUE=value, LEFT_BEHIND=found, POISONED=poisoned)
+    report = {"MASTER_PORT": PORT, "KEYS": json.loads(wait_for("keys")), "VALUE": value, "POISONED": poisoned}
+    print(json.dumps(report | {"LEFT_BEHIND": found}), flush=True)
 
 
-mode, *args = sys.argv[1:]
-if mode == "wait":
-    say()
-    wait_for(args[0])
-    sys.exit(int(args[1]))
-elif mode == "left-behind":
+if sys.argv[1:] == ["left-behind"]:
     left_behind()
 elif Path("left-behind").exists():
     second_round()

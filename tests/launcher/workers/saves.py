@@ -1,11 +1,12 @@
 """trains.py for notices: steps over gloo until the file STOP exists; after the step of a notice each rank saves.
 
-Arguments: STOP, and seconds that a step takes. What a rank saves is the file ``saved-ROUND-RANK``; a rank for which
-``slow-RANK`` exists takes its time for it, until that is removed.
+Arguments: STOP, seconds that a step takes, and "handles", by which it takes SIGUSR2, too. What a rank saves is the file
+``saved-ROUND-RANK``; a rank for which ``slow-RANK`` exists takes its time for it, until that is removed.
 """
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -16,7 +17,9 @@ import torch.distributed as dist
 
 from rdzv_plugins.worker import notice, saved
 
-stop, seconds = Path(sys.argv[1]), float(sys.argv[2])
+stop, seconds, signals = Path(sys.argv[1]), float(sys.argv[2]), []
+if "handles" in sys.argv:
+    signal.signal(signal.SIGUSR2, lambda number, frame: signals.append(number))
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 kept = sorted(Path().glob("saved-*-0"), key=lambda each: int(each.name.split("-")[1]))
@@ -35,9 +38,16 @@ while seen < world:
     step, total = step + 1, total + added // world
     told = notice(step=step)
     if told is not None and told.step == step:
-        while Path(f"slow-{rank}").exists():
+        while Path(f"slow-{rank}").exists() or ("handles" in sys.argv and not signals):
             time.sleep(0.01)
-        what = {"step": step, "total": total, "round": told.round, "node": told.node, "reason": told.reason}
+        what = {
+            "step": step,
+            "total": total,
+            "round": told.round,
+            "node": told.node,
+            "reason": told.reason,
+            "signals": signals,
+        }
         path = Path(f"saved-{told.round}-{rank}")
         path.with_suffix(".part").write_text(json.dumps(what | {"left": told.deadline - time.monotonic()}))
         path.with_suffix(".part").rename(path)

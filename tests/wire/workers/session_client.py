@@ -21,10 +21,10 @@ def backend_of(options: dict[str, Any]) -> CoordinationBackend:
     if options["kind"] == "native":
         from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 
-        return NativeCoordination(endpoints[0], options["run"], name="parallel", who="the store")
+        return NativeCoordination(endpoints[0], "run", name="parallel", who="the store")
     from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 
-    return EtcdCoordination(endpoints, options["run"], **options["more"])
+    return EtcdCoordination(endpoints, "run")
 
 
 def main() -> None:

@@ -1,4 +1,5 @@
-"""torch's own client over a Unix socket: everything that it can do by TCP, and what keeps it from being moved."""
+"""The Unix socket of a proxy, for this user's processes and root's alone; and torch's own client moved to it:
+everything that it can do by TCP, and what keeps it from being moved."""
 
 from __future__ import annotations
 
@@ -6,25 +7,25 @@ import os
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from kits.eventually import eventually
-from kits.wire.attack_kit import Files, expect_no_more_files, open_files
+from kits.wire import wire_client as wire
+from kits.wire.attack_kit import Files, Workers, expect_no_more_files, open_files
+from kits.wire.other_user import NOBODY, asked
+from kits.wire.proxy_kit import Node
 from kits.wire.store_servers import assert_works, lifeline
 from kits.wire.unix_kit import Reached, by_tcp, listening, moved, reached, unused
 from torch.distributed import DistNetworkError, PrefixStore, TCPStore
 from wire import test_store_api
 
+from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.tcpstore import unix_transport
 from rdzv_plugins.kvstore.tcpstore.unix_transport import NotMoved, move, open_sockets
 
+AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="to be another user")
 test_calls = test_store_api.test_calls  # of the Store API, with the client that is moved
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store on a busy machine is not in trouble."""
-    monkeypatch.setattr(unix_transport, "_GREETING_S", 60.0)
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def test_the_client_leaves_tcp_and_no_descriptor_behind(server: Reached) -> None
     expect_no_more_files(before)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+@AS_ROOT
 def test_another_user_is_sent_away_by_the_store(server: Reached) -> None:
     pid = os.fork()
     if not pid:
@@ -163,3 +164,48 @@ def test_a_connection_that_is_not_the_only_new_one_is_left_alone(server: Reached
     assert settled(server, tcp=2, unix=0)
     store.set("key", "by the first")
     assert clone.get("key") == b"by the first"
+
+
+REFUSED = (b"", "ConnectionResetError", "BrokenPipeError")
+
+
+@pytest.fixture(params=["file", "abstract"])
+def path(request: pytest.FixtureRequest, open_to_all: Path) -> str:
+    return str(open_to_all / "store") if request.param == "file" else f"@rdzv-test{open_to_all}"
+
+
+@AS_ROOT
+def test_only_this_user_and_root_may_use_it_and_its_ports_from_then_on(root: StoreServer, path: str) -> None:
+    """By which stock clients begin, before they are moved to the Unix socket."""
+    with Node(root.port) as node, Workers(node.port, clients=3) as workers:
+        port, of_the_user = (("127.0.0.1", each) for each in (node.port, node.proxy.listen(admit="user")))
+        assert asked(port, NOBODY) == wire.pong(7), "any user may, as long as nothing else is asked for"
+        assert asked(of_the_user, NOBODY) in REFUSED
+        paths = (path, path + "-of-the-user")
+        for each, admit in zip(paths, ("anyone", "user"), strict=True):
+            node.proxy.listen_unix(each, admit=admit)
+            if not path.startswith("@"):
+                assert os.stat(each).st_mode & 0o777 == 0o600
+                os.chmod(each, 0o777)  # even then
+        later, everywhere = (("127.0.0.1", node.proxy.listen(host)) for host in ("127.0.0.1", ""))
+        for where in (port, of_the_user, later, everywhere, *paths):
+            assert asked(where) == wire.pong(7)
+            assert asked(where, NOBODY) in REFUSED
+        assert node.proxy.stats()["refused"] == {"foreign user": 7}
+        workers.advance(3)
+    assert path.startswith("@") or not os.path.exists(path)
+
+
+@pytest.mark.thorough
+@AS_ROOT
+def test_who_has_hung_up_is_nobody_that_is_known(root: StoreServer, path: str) -> None:
+    """Older kernels show a socket that its process has closed as root's, whoever that was."""
+    with Node(root.port) as node, socket.create_server(("127.0.0.1", 0)) as listener:
+        node.proxy.listen_unix(path)
+        where = listener.getsockname()
+        for uid in (NOBODY, None):
+            assert asked(where, uid, said=wire.validate() + wire.set_(b"/key", b"value")) == b""
+        assert node.proxy._native.listen(os.dup(listener.fileno())) == where[1]
+        eventually(lambda: node.proxy.stats()["connections"]["closed"] == 2, node.proxy.stats)
+        assert node.proxy.stats()["refused"] == {"foreign user": 2}
+        assert node.requests("set") == 0
