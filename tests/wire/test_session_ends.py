@@ -170,7 +170,8 @@ def test_a_fork_amid_a_call_back_does_not_stop_the_child(apart: ServerProcess) -
 def test_a_closed_server_is_let_go_of() -> None:
     """By the thread of the sessions too, which may wait for ever: its descriptors go with it."""
     server = StoreServer("127.0.0.1")
-    held, hosting = weakref.ref(server), at(server.port, server=server)
+    held, here = weakref.ref(server), Endpoint("127.0.0.1", server.port)
+    hosting = NativeCoordination(here, "run", name="parallel", who="it", server=server)
     hosting.open_session(1.0, on_lost=Losses(), timeout=T)  # so long it may be due
     hosting.close()
     del server, hosting
