@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import queue
@@ -10,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -20,6 +20,7 @@ from rdzv_launcher.run.agent.decisions import Limits
 from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
 from rdzv_launcher.run.agent.steps import End
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
+from rdzv_launcher.run.signals import given_back
 from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.background_queue import BackgroundQueue
 from rdzv_plugins.errors import UsageError
@@ -27,20 +28,14 @@ from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Outcome, Request
 from rdzv_plugins.runtime import SYSTEM
 
-NUMBERS = (signal.SIGTERM, signal.SIGUSR1)
-
-
-@pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in NUMBERS}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
 
 @pytest.fixture
-def inbox() -> Inbox:
-    return queue.SimpleQueue()
+def inbox() -> Iterator[Inbox]:
+    numbers = (signal.SIGTERM, signal.SIGUSR1)
+    before = [signal.getsignal(number) for number in numbers]
+    yield queue.SimpleQueue()
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
 
 
 @pytest.fixture
@@ -50,10 +45,6 @@ def signals(inbox: Inbox) -> StoppingSignals:
 
 def get_signal() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def at_once() -> None:
-    get_signal()
     raise AssertionError("it goes on")
 
 
@@ -65,10 +56,12 @@ def another_error() -> None:
 
 
 def swallowed() -> None:
-    try:
+    with suppress(Interrupted):
         get_signal()
-    except Interrupted:
-        return
+
+
+def interrupted() -> None:
+    raise KeyboardInterrupt
 
 
 class Joining:
@@ -90,7 +83,7 @@ class Joining:
         self.told.append(reason)
 
     def leave(self, outcome: Outcome) -> None:
-        get_signal()  # the process is ending: this one is ignored
+        os.kill(os.getpid(), signal.SIGTERM)  # the process is ending: this one is ignored
         self.outcomes.append(outcome)
 
 
@@ -100,29 +93,23 @@ def run(inbox: Inbox, signals: StoppingSignals, rendezvous: Joining) -> End:
     return AgentLoop(settings, hosted, MagicMock(), inbox, signals, SYSTEM).run()
 
 
-@pytest.mark.parametrize("what", [at_once, swallowed, another_error])
+@pytest.mark.parametrize("what", [get_signal, swallowed, another_error, interrupted])
 def test_signal_whatever_the_code_in_between_makes_of_it(
     inbox: Inbox, signals: StoppingSignals, what: Callable[[], None]
 ) -> None:
     """At any other moment: ``simulation/test_agent_signals.py``."""
     rendezvous = Joining(what)
-    end = run(inbox, signals, rendezvous)
-    assert (end.exit_code, end.signal) == (143, signal.SIGTERM)
+    if what is interrupted:
+        with pytest.raises(KeyboardInterrupt):
+            run(inbox, signals, rendezvous)
+        assert ["KeyboardInterrupt" in reason for reason in rendezvous.told] == [True]
+    else:
+        end = run(inbox, signals, rendezvous)
+        assert (end.exit_code, end.signal) == (143, signal.SIGTERM)
     assert [outcome.end for outcome in rendezvous.outcomes] == ["lost"]
 
 
-def test_what_is_no_error_kills_the_workers_and_is_told(inbox: Inbox, signals: StoppingSignals) -> None:
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    rendezvous = Joining(interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run(inbox, signals, rendezvous)
-    assert [outcome.end for outcome in rendezvous.outcomes] == ["lost"]
-    assert ["KeyboardInterrupt" in reason for reason in rendezvous.told] == [True]
-
-
-def test_what_was_ignored_stays_ignored(inbox: Inbox) -> None:
+def test_what_was_ignored_stays_ignored_and_all_is_given_back(inbox: Inbox) -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signals = StoppingSignals("SIGTERM,SIGUSR1,SIGTERM", inbox.put, SYSTEM)
     assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
@@ -130,42 +117,24 @@ def test_what_was_ignored_stays_ignored(inbox: Inbox) -> None:
     assert inbox.empty()
     signals.close()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
-def test_a_signal_outside_of_a_wait_is_only_noted(inbox: Inbox, signals: StoppingSignals) -> None:
-    get_signal()
-    assert signals.pending
-    with pytest.raises(Interrupted), signals.raising():
-        logging.error("it goes on")
-    inbox.get_nowait()
-    signals.taken()
-    with signals.raising():
-        assert not signals.pending
-
-
-@pytest.mark.parametrize(
-    ("names", "said"), [("SIGTERM,NONE", "no signal 'NONE'"), (" , ", "is empty"), ("SIGKILL", "")]
-)
-def test_names_that_cannot_be(inbox: Inbox, names: str, said: str) -> None:
-    with pytest.raises(UsageError, match=f"--signals-to-handle.*{said}"):
-        StoppingSignals(names, inbox.put, SYSTEM)
+    for names in ("SIGTERM,NONE", " , ", "SIGKILL"):
+        with pytest.raises(UsageError, match="--signals-to-handle"):
+            StoppingSignals(names, inbox.put, SYSTEM)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
-class SignalledStream(io.StringIO):
-    """The signal comes while something is written to it for the first time."""
-
-    def write(self, text: str) -> int:
-        if not self.tell():
-            super().write(text)
-            get_signal()
-        return super().write(text)
+    before = signal.getsignal(signal.SIGALRM)
+    with given_back():  # whoever calls a launch gets no alarm afterwards, either
+        calling = StoppingSignals("TERM", inbox.put, SYSTEM)
+        calling.set_alarm(600.0)
+        calling.ignore_all()
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGALRM)) == (signal.SIG_DFL, before)
+    assert signal.setitimer(signal.ITIMER_REAL, 0)[0] == 0
 
 
 def test_a_signal_while_a_line_is_logged_is_not_taken_for_an_error_of_logging(
     signals: StoppingSignals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stderr", SignalledStream())
+    screen = MagicMock(write=lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(sys, "stderr", screen)
     with logging_given_back():
         setup_logging("rdzv-run", verbose=False)
         with pytest.raises(Interrupted), signals.raising():
@@ -183,7 +152,7 @@ def test_a_signal_while_the_thread_of_a_queue_is_started_loses_nothing(
     def interrupted(thread: threading.Thread) -> None:
         if started:
             start(thread)
-        get_signal()
+        os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", interrupted)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -44,25 +45,20 @@ def toy(**fields):
     return Entry(backend("toy", **fields), TOY)
 
 
-def refusal(kind, records, name):
-    with pytest.raises(kind) as caught:
-        Catalog(records).find(name)
-    return caught.value
-
-
-@pytest.mark.parametrize("name", ["toy-file", "toy_file", "Toy.File", "flat-file", "FLAT_FILE"])
-def test_name_and_alias_are_found_whatever_their_case_and_separators(name):
-    assert Catalog([record("other", backend("other")), TOY]).find(name).record is TOY
+def test_name_and_alias_are_found_whatever_their_case_and_separators():
+    for name in ("toy-file", "toy_file", "Toy.File", "flat-file", "FLAT_FILE"):
+        assert Catalog([record("other", backend("other")), TOY]).find(name).record is TOY
+    broken = record("toy-file", error="failed", distribution="broken")
+    assert Catalog([broken, TOY]).find("toy-file").record is TOY, "one that works wins over a broken one of that name"
 
 
 @pytest.mark.parametrize("second", [backend("Same"), backend("else", "same")])
 def test_two_owners_of_a_name_are_both_named_and_their_other_names_are_found(second):
-    records = [record("one", backend("same", "first")), record("two", second)]
-    message = str(refusal(NameConflict, records, "same"))
-    assert "dist-one 1.0 (one_module)" in message
-    assert "dist-two 1.0 (two_module)" in message
-    assert Catalog(records).conflicts() == [message]
-    assert Catalog(records).find("first").record.name == "one"
+    catalog = Catalog([record("one", backend("same", "first")), record("two", second)])
+    with pytest.raises(NameConflict, match=r"dist-one 1.0 \(one_module\) and dist-two 1.0 \(two_module\)") as caught:
+        catalog.find("same")
+    assert catalog.conflicts() == [str(caught.value)]
+    assert catalog.find("first").record.name == "one"
 
 
 CAUSE, ABSENT = ValueError("why"), ModuleNotFoundError("No module named 'client'", name="client")
@@ -81,15 +77,11 @@ LACKING = record("toy", error="needs module 'client'", cause=ABSENT, remedy="Ins
     ],
 )
 def test_name_that_leads_nowhere_is_refused_with_what_is_known_of_it(records, name, kind, said, remedy):
-    error = refusal(kind, records, name)
-    assert said in str(error)
-    assert remedy in error.remedy
-    assert error.__cause__ is records[0].cause
-
-
-def test_working_backend_wins_over_a_broken_plugin_of_that_name():
-    records = [record("toy", error="failed", distribution="broken"), record("other", backend("toy"))]
-    assert Catalog(records).find("toy").record.name == "other"
+    with pytest.raises(kind) as caught:
+        Catalog(records).find(name)
+    assert said in str(caught.value)
+    assert remedy in caught.value.remedy
+    assert caught.value.__cause__ is records[0].cause
 
 
 def raises(error):
@@ -103,33 +95,27 @@ def imports_what_is_absent(*_):
     import rdzv_absent_client  # noqa: F401
 
 
-def preparing(**fields):
-    return prepare(toy(**fields), REQUEST)
-
-
-def creating(create):
-    return create_rendezvous(HOST, toy(create=create), REQUEST)
-
-
-def looking_ahead(function):
-    return preflight(HOST, toy(preflight=function), REQUEST, None)
-
-
 @pytest.mark.parametrize(
-    ("ask", "kind", "said"),
+    ("fields", "kind", "said"),
     [
-        (lambda: preparing(validate=raises(UsageError("no"))), UsageError, "^no$"),
-        (lambda: preparing(validate=raises(KeyError("slot"))), BrokenPlugin, f"{NAMED} .* raised KeyError while check"),
-        (lambda: preparing(check=raises(MissingDependency("no driver"))), MissingDependency, "^no driver$"),
-        (lambda: creating(raises(KeyError("slot"))), BrokenPlugin, f"{NAMED} .* raised KeyError when it was"),
-        (lambda: creating(imports_what_is_absent), MissingDependency, "'rdzv_absent_client'"),
-        (lambda: looking_ahead(raises(KeyError("slot"))), BrokenPlugin, f"{NAMED} .* raised KeyError in its preflight"),
-        (lambda: looking_ahead(imports_what_is_absent), MissingDependency, "'rdzv_absent_client'"),
+        ({"validate": raises(UsageError("no"))}, UsageError, "^no$"),
+        ({"validate": raises(KeyError("slot"))}, BrokenPlugin, f"{NAMED} .* raised KeyError while check"),
+        ({"check": raises(MissingDependency("no driver"))}, MissingDependency, "^no driver$"),
+        ({"create": raises(KeyError("slot"))}, BrokenPlugin, f"{NAMED} .* raised KeyError when it was"),
+        ({"create": imports_what_is_absent}, MissingDependency, "'rdzv_absent_client'"),
+        ({"preflight": raises(KeyError("slot"))}, BrokenPlugin, f"{NAMED} .* raised KeyError in its preflight"),
+        ({"preflight": imports_what_is_absent}, MissingDependency, "'rdzv_absent_client'"),
     ],
 )
-def test_what_a_backend_refuses_on_purpose_passes_and_other_errors_are_put_down_to_its_plugin(ask, kind, said):
+def test_what_a_backend_refuses_on_purpose_passes_and_other_errors_are_put_down_to_its_plugin(fields, kind, said):
+    def go_through_all() -> None:
+        entry = toy(**fields)
+        prepare(entry, REQUEST)
+        preflight(HOST, entry, REQUEST, None)
+        create_rendezvous(HOST, entry, REQUEST)
+
     with pytest.raises(kind, match=said) as caught:
-        ask()
+        go_through_all()
     if "absent" in said:
         assert caught.value.remedy == "Install it: pip install rdzv_absent_client"
         assert isinstance(caught.value.__cause__, ModuleNotFoundError)
@@ -157,30 +143,20 @@ def test_import_that_is_declared_and_there_is_not_imported():
 
 
 GOOD = [ServiceCheck("room", "5 MiB left", "warning", "Make some.")]
+NO_CHECKS = [["fine"], [ServiceCheck("room", "", "fine")], [ServiceCheck("", "here")], [ServiceCheck("room", None)]]
 
 
-@pytest.mark.parametrize(
-    ("answer", "kind"),
-    [
-        (lambda: ["fine"], BrokenPlugin),
-        (lambda: [ServiceCheck("room", "", "fine")], BrokenPlugin),
-        (lambda: [ServiceCheck("", "here")], BrokenPlugin),
-        (lambda: [ServiceCheck("room", None)], BrokenPlugin),
-        (lambda: 1 / 0, BrokenPlugin),
-        (raises(TimeoutError("no answer")), EndpointUnreachable),
-    ],
-)
-def test_health_that_is_no_service_checks_is_put_down_to_the_plugin(answer, kind):
-    with pytest.raises(kind, match="no answer" if kind is EndpointUnreachable else NAMED):
-        health_of(HOST, toy(health=lambda *_: answer()), REQUEST, 3.0)
-
-
-def test_health_is_service_checks():
-    seen = []
-    told = toy(health=lambda request, timeout: seen.append((request.options, timeout)) or iter(GOOD))
+def test_health_is_service_checks_and_what_is_none_is_put_down_to_the_plugin():
+    asked = []
+    told = toy(health=lambda request, timeout: asked.append((request.options, timeout)) or iter(GOOD))
     assert health_of(HOST, told, REQUEST, 3.0) == GOOD
-    assert seen == [(REQUEST.options, 3.0)]
+    assert asked == [(REQUEST.options, 3.0)]
     assert health_of(HOST, toy(health=None), REQUEST, 3.0) is None
+    for answer in [*((lambda *_, found=found: found) for found in NO_CHECKS), lambda *_: 1 / 0]:
+        with pytest.raises(BrokenPlugin, match=NAMED):
+            health_of(HOST, toy(health=answer), REQUEST, 3.0)
+    with pytest.raises(EndpointUnreachable, match="no answer"):
+        health_of(HOST, toy(health=raises(TimeoutError("no answer"))), REQUEST, 3.0)
 
 
 def test_workers_store_that_a_strangers_options_name_is_the_rendezvous_own(monkeypatch):
@@ -188,18 +164,10 @@ def test_workers_store_that_a_strangers_options_name_is_the_rendezvous_own(monke
     class Options(WorkerStoreOptions):
         path: str = option("x", help="The stranger's own.")
 
-    class State:
-        name = "toy"
-
-        def get_state(self):
-            return None
-
-        def set_state(self, state, token=None):
-            return None
-
+    state = SimpleNamespace(name="toy", get_state=lambda: None, set_state=lambda state, token=None: None)
     made = []
     monkeypatch.setattr("rdzv_plugins.dynamic.handler.dynamic_handler", lambda *arguments: made.append(arguments))
-    entry = toy(create=lambda request: State(), options=Options)
+    entry = toy(create=lambda request: state, options=Options)
     conf = {"store": "parallel", "store_threads": "3", "worker_ports": "29501-29510", "path": "y"}
     create_rendezvous(HOST, entry, prepare(entry, dataclasses.replace(REQUEST, conf=conf)))
     [(_, _, settings)] = made

@@ -12,16 +12,6 @@ def subclasses(base):
     return [base, *(found for cls in below for found in subclasses(cls))]
 
 
-def failure(exit_code=-9):
-    return Failure(node_rank=1, host="node", global_rank=3, local_rank=1, pid=7, exit_code=exit_code)
-
-
-def make(cls):
-    error = cls("what happened", *([failure()] if cls is errors.PeerFailed else []))
-    error.remedy = "what to do"
-    return error
-
-
 @pytest.mark.parametrize("cls", [cls for cls in subclasses(errors.RdzvError) if cls is not errors.RdzvError])
 def test_class_has_an_exit_code_that_is_not_a_training_scripts_own(cls):
     code = cls.exit_code
@@ -44,7 +34,9 @@ KINDS = {
 
 @pytest.mark.parametrize("cls", subclasses(errors.RendezvousFailed))
 def test_twin_is_ours_and_torchs_and_keeps_all_that_the_error_says(cls):
-    error = make(cls)
+    failure = Failure(node_rank=1, host="node", global_rank=3, local_rank=1, pid=7, exit_code=-9)
+    error = cls("what happened", *([failure] if cls is errors.PeerFailed else []))
+    error.remedy = "what to do"
     error.__cause__ = OSError("the real cause")
     twin = as_torch(error)
     assert isinstance(twin, cls)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -16,12 +21,13 @@ from cryptography.hazmat.primitives.serialization import (
 
 from rdzv_plugins.backends.etcd import EtcdOptions, parse_members, validate
 from rdzv_plugins.backends.etcd.api import rpc
+from rdzv_plugins.backends.etcd.looks import Listed, Look, checks_of
 from rdzv_plugins.backends.etcd.security import ACCOUNT, EtcdSecurity
 from rdzv_plugins.backends.etcd.space import MOST_BYTES, MOST_OPERATIONS, Space
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.endpoints import Endpoint, is_only_local
 from rdzv_plugins.errors import UsageError
-from rdzv_plugins.interfaces import Request
+from rdzv_plugins.interfaces import Request, ServiceCheck
 
 
 @pytest.mark.parametrize(
@@ -56,18 +62,9 @@ def test_what_is_no_list_of_members_is_refused(text, match):
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "local"),
-    [
-        ("localhost:1,http://127.0.0.1:2,[::1]:3", True),
-        ("localhost:1,h2:1", False),
-        ("", False),
-        ("/a/file", False),
-        ("unix:///tmp/s", False),
-    ],
-)
-def test_endpoints_that_only_this_machine_can_reach(text, local):
-    assert is_only_local(text) is local
+def test_endpoints_that_only_this_machine_can_reach():
+    assert is_only_local("localhost:1,http://127.0.0.1:2,[::1]:3")
+    assert not any(map(is_only_local, ("localhost:1,h2:1", "", "/a/file", "unix:///tmp/s")))
 
 
 @pytest.mark.parametrize(
@@ -84,13 +81,7 @@ def test_writes_are_split_into_as_few_transactions_as_the_limits_allow_in_order(
     made = [*Space("/p", "run").puts(items, 1)]
     assert [len(operations) for _, operations in made] == parts
     assert [name for names, _ in made for name in names] == list(items)
-
-
-def test_deletes_are_split_and_name_each_key_once():
-    space = Space("/p", "run")
-    keys = [str(n) for n in range(MOST_OPERATIONS + 1)]
-    assert [len(part) for part in space.deletes([*keys, *keys])] == [MOST_OPERATIONS, 1]
-    assert [len(part) for part in space.deletes([])] == [0]
+    assert sum(len(part) for part in Space("/p", "run").deletes([*items, *items])) == len(items), "each key once"
 
 
 def test_runs_whose_names_begin_alike_share_nothing():
@@ -129,17 +120,17 @@ def pem(tmp_path_factory) -> str:
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "options", "tls"),
+    ("endpoint", "names", "tls"),
     [
-        ("h1", {}, False),
-        ("https://h1", {}, True),
-        ("h1", {"protocol": "https"}, True),
-        ("h1", {"cacert": "PEM"}, True),
-        ("h1", {"cert": "PEM", "key": "PEM"}, True),
+        ("h1", "", False),
+        ("https://h1", "", True),
+        ("h1", "protocol", True),
+        ("h1", "cacert", True),
+        ("h1", "cert key", True),
     ],
 )
-def test_plain_unless_tls_is_asked_for(pem, endpoint, options, tls):
-    given = {name: pem if value == "PEM" else value for name, value in options.items()}
+def test_plain_unless_tls_is_asked_for(pem, endpoint, names, tls):
+    given = {name: "https" if name == "protocol" else pem for name in names.split()}
     assert security_of(endpoint, given).tls is tls
 
 
@@ -188,3 +179,132 @@ def test_credentials_are_read_again_and_kept_while_the_file_is_being_written(tmp
     file.unlink()
     assert login.login() == ("bob", "old")
     assert EtcdSecurity(user="ann", password="x").login() == ("ann", "x")
+
+
+GIB = 2**30
+WELL = Look(
+    Endpoint("h", 1),
+    version="3.5.9",
+    cluster_id=7,
+    member_id=1,
+    leader_id=1,
+    size=GIB,
+    size_in_use=GIB // 2,
+    quota=2 * GIB,
+    answer_s=0.001,
+    read_s=0.002,
+    disk_s=0.004,
+    clock_s=(-0.5, 0.6),
+)
+
+
+def listed(number: int, **changes: Any) -> Listed:
+    return dataclasses.replace(
+        Listed(number, f"m{number}", (f"http://h:9{number}",), (f"http://h:{number}",), False), **changes
+    )
+
+
+def check(name: str, *looks: Look, members: int = 3) -> ServiceCheck:
+    return {each.name: each for each in checks_of(looks, [listed(n) for n in range(1, members + 1)])}[name]
+
+
+def test_all_is_well() -> None:
+    others = [dataclasses.replace(WELL, endpoint=Endpoint("h", n), member_id=n) for n in (2, 3)]
+    found = checks_of([WELL, *others], [listed(n) for n in (1, 2, 3)])
+    assert {each.verdict for each in found} == {"ok"}
+    assert not any(each.remedy for each in found)
+    assert len({each.name for each in found}) == len(found)
+    assert [each.text.count(", leads;") for each in found if each.name.startswith("member ")] == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "verdict", "says"),
+    [
+        ("member h:1", {"read_s": 0.3}, "warning", "in 300.0 ms what the others"),
+        ("member h:1", {"read_problem": "request timed out"}, "wrong", "have to agree to: request timed out"),
+        ("member h:1", {"version": "", "refusal": "permission denied"}, "skipped", "not say how it is: permission"),
+        ("member h:1", {"is_learner": True}, "wrong", "a learner"),
+        ("alarms", {"version": "3.3.27"}, "skipped", "etcd 3.3.27 does not tell"),
+        ("alarm NOSPACE", {"errors": ("memberID:1  alarm:NOSPACE",)}, "wrong", "raised at h:1: etcd takes no more"),
+        ("database of h:1", {"size": 1.7 * GIB}, "warning", "1740.8 MiB of 2048.0 MiB, 512.0 MiB of it in use: when"),
+        ("disk of h:1", {"disk_s": float("inf")}, "warning", "takes longer than 100.0 ms, longer than it counts"),
+        ("clock of h:1", {"clock_s": (29.5, 30.6)}, "warning", "30 s ahead of this machine's"),
+    ],
+)
+def test_what_is_not_well(name: str, changes: dict[str, Any], verdict: str, says: str) -> None:
+    found = check(name, dataclasses.replace(WELL, **changes))
+    assert (found.verdict, says in found.text) == (verdict, True), found
+    assert bool(found.remedy) == (verdict in ("warning", "wrong"))
+
+
+def test_what_is_done_about_a_full_database_depends_on_what_it_holds() -> None:
+    full = dataclasses.replace(WELL, size=int(1.7 * GIB))
+    assert "defrag gives back" in check("database of h:1", full).remedy
+    assert "etcdctl compact" in check("database of h:1", dataclasses.replace(full, size_in_use=full.size)).remedy
+
+
+def test_members_of_several_clusters_and_of_few() -> None:
+    stranger = dataclasses.replace(WELL, endpoint=Endpoint("g", 1), cluster_id=8)
+    assert "h:1 and g:1 are members of different clusters" in check("members", WELL, stranger).text
+    assert check("members", WELL, members=1).verdict == "ok"
+    assert check("members", WELL, members=2).verdict == "warning"
+    assert "2 may be lost" in check("members", WELL, members=5).text
+    assert {each.name: each.verdict for each in checks_of([WELL], None)}["members"] == "skipped"
+
+
+def test_members_that_an_endpoint_leaves_out() -> None:
+    assert "http://h:2, http://h:3" in check("endpoint", WELL).text
+    for other in ("a-balancer", "127.0.0.1"):  # what is behind it nobody knows
+        found = checks_of([dataclasses.replace(WELL, endpoint=Endpoint(other, 1))], [listed(n) for n in (1, 2, 3)])
+        assert "endpoint" not in {each.name for each in found}
+
+
+MODE = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
+NAMES = (MODE, "GRPC_VERBOSITY", "GRPC_ENABLE_FORK_SUPPORT")
+
+
+def python(code: str, **env: str) -> str:
+    clean = {name: value for name, value in os.environ.items() if name not in NAMES}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=clean | env, check=True, capture_output=True, text=True, timeout=180
+    ).stdout
+
+
+LOAD = "from rdzv_plugins.backends.etcd.api import rpc; print(rpc.RangeRequest(key=b'k').key)"
+SHOW = f"import os; print({{name: os.environ[name] for name in {NAMES} if name in os.environ}})"
+
+
+@pytest.mark.parametrize("mode", ["", "upb", "python"])
+def test_what_is_set_for_the_import_is_put_back(mode):
+    set_before = {MODE: mode, "GRPC_VERBOSITY": "ERROR"} if mode else {}
+    assert python(f"{LOAD}\n{SHOW}", **set_before) == f"b'k'\n{set_before}\n"
+
+
+@pytest.mark.parametrize("mode", ["", "python"])
+def test_protobuf_loaded_before_in_another_mode_is_told_apart_with_what_to_do(mode):
+    said = python(
+        f"""
+import google.protobuf.descriptor
+from rdzv_plugins.errors import BrokenPlugin
+try:
+    {LOAD}
+except BrokenPlugin as error:
+    print(error, error.remedy)""",
+        **{MODE: mode} if mode else {},
+    )
+    assert (f"Set {MODE}=python" in said) == (not mode)
+    assert ("b'k'" in said) == bool(mode)
+
+
+def test_without_the_extra_the_message_says_how_to_install_it(tmp_path):
+    (tmp_path / "etcd3.py").write_text("raise ModuleNotFoundError(\"No module named 'etcd3'\", name='etcd3')")
+    done = subprocess.run(
+        [sys.executable, "-m", "rdzv_launcher", "--rdzv-backend=etcd", "--rdzv-endpoint=h", "--rdzv-id=job", __file__],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 69, done.stderr
+    assert "backend 'etcd' needs module 'etcd3', which is not installed" in done.stderr
+    assert "pip install 'rdzv-plugins[etcd]'" in done.stderr

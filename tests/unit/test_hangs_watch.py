@@ -21,7 +21,7 @@ from rdzv_plugins import progress_page
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.progress_page import VARIABLE, ProgressPage
-from rdzv_plugins.questions import HANG, STACKS, STANDSTILL, Answer, NodeAnswer, Question
+from rdzv_plugins.questions import HANG, STACKS, STANDSTILL, NodeAnswer, Question
 
 TIMEOUT = 1.0
 STILL = {"node_rank": 1, "works": True, "watches": True, "workers": [[1, "waits", 99.0]]}
@@ -29,63 +29,41 @@ MOVES = {"node_rank": 1, "works": True, "watches": True, "workers": [[1, "moves"
 Other = Callable[[str], NodeAnswer]
 
 
-class Nodes:
-    """Questions to two nodes: the first is the one under test, the other is played."""
-
-    def __init__(self, other: Other) -> None:
-        self.asked: list[str] = []
-        self._other = other
-        self._answer: Answer | None = None
-
-    def answer_with(self, answer: Answer) -> None:
-        self._answer = answer
-
-    def ask(self, kind: str, arguments: Mapping[str, Any], timeout: float) -> list[NodeAnswer]:
-        self.asked.append(kind)
-        return [NodeAnswer(0, "here", 1, self.answer(kind, arguments)), self._other(kind)]
-
-    def answer(self, kind: str, arguments: Mapping[str, Any]) -> Any:
-        assert self._answer is not None
-        return self._answer(Question("0" * 32, kind, arguments))
-
-
 class Job:
-    """A worker that sleeps, and the watch over it."""
+    """A worker that sleeps, and the watch over it. Of the two nodes that are asked, this is the first."""
 
     def __init__(
         self,
         directory: Path,
         other: Other,
         nodes: int = 2,
-        questions: bool = True,
         program: str = "import signal; signal.pause()",
         flags: tuple[str, ...] = ("-S",),
     ) -> None:
         self.worker = subprocess.Popen([sys.executable, *flags, "-c", program])
-        workers = (Worker(0, 0, self.worker.pid),)
-        self.place = Place(0, nodes, 1, True, workers)
+        self.asked: list[str] = []
         self.hangs: list[tuple[int, Failure]] = []
-        stacks = NodeStacks(
-            lambda: Node("here", os.getpid(), "run", 0, workers, stacks.own), str(directory), on_request=True
+        workers = (Worker(0, 0, self.worker.pid),)
+        place, pid = Place(0, nodes, 1, True, workers), os.getpid()
+        self._stacks = NodeStacks(
+            lambda: Node("here", pid, "run", 0, workers, self._stacks.own), str(directory), on_request=True
         )
-        self.nodes = Nodes(other)
-        self.watch = NodeHangs(TIMEOUT, 1, lambda: self.place, stacks, self.nodes if questions else None, self._on_hang)
-        self.nodes.answer_with(lambda asked: (stacks if asked.kind == STACKS else self.watch).answer(asked))
+        self._other = other
+        on_hang = lambda generation, failure: self.hangs.append((generation, failure))  # noqa: E731
+        self.watch = NodeHangs(TIMEOUT, 1, lambda: place, self._stacks, self, on_hang)
 
-    def _on_hang(self, generation: int, failure: Failure) -> None:
-        self.hangs.append((generation, failure))
+    def ask(self, kind: str, arguments: Mapping[str, Any], timeout: float) -> list[NodeAnswer]:
+        """All nodes."""
+        self.asked.append(kind)
+        return [NodeAnswer(0, "here", 1, self.answer(kind, arguments)), self._other(kind)]
+
+    def answer(self, kind: str, arguments: Mapping[str, Any]) -> Any:
+        """This node's."""
+        return (self._stacks if kind == STACKS else self.watch).answer(Question("0" * 32, kind, arguments))
 
     def wait_for_hang(self) -> Failure:
-        eventually(lambda: bool(self.hangs), lambda: f"no hang; asked: {self.nodes.asked}")
+        eventually(lambda: self.hangs, lambda: f"no hang; asked: {self.asked}")
         return self.hangs[0][1]
-
-    def wait_for_questions(self, count: int) -> None:
-        eventually(lambda: self.nodes.asked.count(STANDSTILL) >= count, lambda: f"{self.nodes.asked}")
-
-    def close(self) -> None:
-        self.watch.close()
-        self.worker.kill()
-        self.worker.wait()
 
 
 @pytest.fixture
@@ -98,7 +76,9 @@ def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
 
     yield new
     for each in jobs:
-        each.close()
+        each.watch.close()
+        each.worker.kill()
+        each.worker.wait()
 
 
 def answers(**by_kind: Any) -> Other:
@@ -112,7 +92,7 @@ def test_all_are_asked_and_told_before_the_agent_is(job: Callable[..., Job], tmp
     failure = hanging.wait_for_hang()
     assert (failure.global_rank, failure.node_rank, failure.pid) == (0, 0, hanging.worker.pid)
     assert "stopped" in failure.hang
-    assert hanging.nodes.asked[-3:] == [STACKS, STANDSTILL, HANG]
+    assert hanging.asked[-3:] == [STACKS, STANDSTILL, HANG]
     assert hanging.hangs[0][0] == 1
     (stored,) = tmp_path.glob("stacks-*.log")
     assert stored.read_text().startswith("the job hangs\n")
@@ -138,7 +118,7 @@ def test_who_is_told_of_a_hang_that_goes_on_finds_it_later(
     """A node that has found it may have gone, or lie: it delays the others, and no more."""
     monkeypatch.setattr(watch, "_OTHERS_S", 0.5)
     hanging = job(answers(standstill=STILL))
-    hanging.nodes.answer(HANG, {"by": "somebody", "text": "rank 1 is different"})
+    hanging.answer(HANG, {"by": "somebody", "text": "rank 1 is different"})
     assert hanging.wait_for_hang().global_rank == 0
 
 
@@ -161,8 +141,8 @@ def test_who_is_told_of_a_hang_believes_nothing_and_stores_once(job: Callable[..
     """Whoever reaches the service may say so."""
     told = job(answers(standstill=MOVES))
     for _ in range(3):
-        told.nodes.answer(HANG, {"by": "somebody", "text": "rank 1 is\x1b[2J different"})
-    told.nodes.answer(HANG, {"text": 5})
+        told.answer(HANG, {"by": "somebody", "text": "rank 1 is\x1b[2J different"})
+    told.answer(HANG, {"text": 5})
     (stored,) = tmp_path.glob("stacks-*.log")
     assert "as another node has found: rank 1 is" in stored.read_text()
     assert "\x1b" not in stored.read_text()
@@ -192,10 +172,6 @@ def test_progress_is_a_number_that_the_agent_reads(monkeypatch: pytest.MonkeyPat
     assert page.environment(5) == told
     assert page.said_at(5) == 0, "those of the next start have said nothing"
     page.close()
-
-
-@pytest.mark.parametrize("told", ["", "/nowhere,0", "/dev/null,0", "nonsense"])
-def test_without_an_agent_nothing_comes_of_it(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
-    monkeypatch.setenv(VARIABLE, told)
-    progress_page.progress()
-    progress_page.progress()
+    for wrong in ("", "/nowhere,0", "/dev/null,0", "nonsense"):  # nothing comes of it
+        monkeypatch.setenv(VARIABLE, wrong)
+        progress_page.progress()

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from kits.eventually import eventually
 
 from rdzv_plugins.linux import children
 from rdzv_plugins.linux.children import children_now
@@ -20,17 +21,13 @@ _CHILD = f"""
 import subprocess, sys, threading
 from rdzv_plugins.linux import prctl
 prctl.set_name({NAME!r})
-begun = []
 def begin():
-    begun.append(subprocess.Popen(["sleep", "1000"]))
+    one, ended = subprocess.Popen(["sleep", "1000"]), subprocess.Popen(["true"])  # kept: else the second is waited for
+    print(threading.get_native_id(), one.pid, ended.pid, flush=True)
     sys.stdin.read()
 thread = threading.Thread(target=begin)
 thread.start()
-ended = subprocess.Popen(["true"])
-while not begun: pass
-print(thread.native_id, begun[0].pid, ended.pid, flush=True)
 thread.join()
-begun[0].kill()
 """
 
 
@@ -43,53 +40,40 @@ def child() -> Iterator[tuple[int, int, int, int]]:
         try:
             assert process.stdout is not None
             thread, one, ended = map(int, process.stdout.readline().split())
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             yield process.pid, thread, one, ended
         finally:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_a_process_whose_name_looks_like_fields(child: tuple[int, int, int, int]) -> None:
-    stat = read_stat(child[0])
-    assert stat is not None
-    assert (stat.parent, stat.session, stat.lives, stat.has_terminal) == (os.getpid(), child[0], True, False)
-    assert stat.state in "RS"
-    assert stat.cpu_ticks > 0
-    again = read_stat(child[0])
-    assert again is not None
-    assert again.started == stat.started
-
-
-def test_a_thread_a_zombie_and_nobody(child: tuple[int, int, int, int]) -> None:
+def test_a_process_whose_name_looks_like_fields_a_thread_a_zombie_and_nobody(child: tuple[int, int, int, int]) -> None:
     pid, thread, one, ended = child
-    of_thread, of_one = read_stat(pid, thread), read_stat(one)
+    stat, again, of_thread, of_one = read_stat(pid), read_stat(pid), read_stat(pid, thread), read_stat(one)
+    assert stat is not None
+    assert again is not None
     assert of_thread is not None
     assert of_one is not None
-    assert of_thread.lives
-    assert of_one.parent == pid
-    while (zombie := read_stat(ended)) is not None and zombie.lives:
-        pass  # it is about to end
-    assert zombie is not None
-    assert zombie.state == "Z"
-    assert read_stat(NOBODY) is None
-    assert read_stat(pid, NOBODY) is None
+    assert (stat.parent, stat.session, stat.lives, stat.has_terminal) == (os.getpid(), pid, True, False)
+    assert stat.state in "RS"
+    assert stat.cpu_ticks > 0
+    assert again.started == stat.started
+    assert (of_thread.lives, of_one.parent) == (True, pid)
+    eventually(lambda: (zombie := read_stat(ended)) is not None and (zombie.lives, zombie.state) == (False, "Z"))
+    assert read_stat(NOBODY) is read_stat(pid, NOBODY) is None
 
 
-def test_children_by_the_lists_of_the_kernel(child: tuple[int, int, int, int], monkeypatch) -> None:
-    assert children.LISTED, "this kernel has none: the test below is what counts"
-    monkeypatch.setattr(children, "all_pids", None)  # nobody else is looked at
-    monkeypatch.setattr(children, "read_stat", None)
-    _, _, *its_own = child
-    assert sorted(children_now()(child[0])) == sorted(its_own)
-    assert children_now()(its_own[0]) == []
-    assert children_now()(NOBODY) == []
-
-
-def test_children_by_asking_everybody(child: tuple[int, int, int, int], monkeypatch) -> None:
-    monkeypatch.setattr(children, "LISTED", False)
-    monkeypatch.setattr(children, "_listed", None)
+@pytest.mark.parametrize("listed", [True, False])
+def test_children_by_the_lists_of_the_kernel_and_by_asking_everybody(
+    child: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch, listed: bool
+) -> None:
+    pid, _, *its_own = child
+    assert children.LISTED, "this kernel has no lists"
+    if listed:
+        monkeypatch.setattr(children, "all_pids", None)  # nobody else is looked at
+        monkeypatch.setattr(children, "read_stat", None)
+    else:
+        monkeypatch.setattr(children, "LISTED", False)
+        monkeypatch.setattr(children, "_listed", None)
     pids_of = children_now()
-    _, _, *its_own = child
-    assert sorted(pids_of(child[0])) == sorted(its_own)
-    assert pids_of(its_own[0]) == []
-    assert child[0] in pids_of(os.getpid())
+    assert sorted(pids_of(pid)) == sorted(its_own)
+    assert pids_of(its_own[0]) == pids_of(NOBODY) == []
+    assert pid in pids_of(os.getpid())

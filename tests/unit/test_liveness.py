@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import signal
 import socket
 import struct
 import subprocess
@@ -42,37 +41,6 @@ if os.fork() == 0:
 print("forked", flush=True)
 sys.stdin.read()
 """
-
-
-class Process:
-    """An agent's process, as far as its port goes."""
-
-    def __init__(self, node_id: str) -> None:
-        self._child = subprocess.Popen(
-            [sys.executable, "-c", LISTENS, node_id], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self._child.stdout is not None
-        self.peer = Peer(node_id, HERE, int(self._child.stdout.readline()))
-
-    def signal(self, number: signal.Signals) -> None:
-        if number == signal.SIGSTOP:
-            stop(self._child.pid)
-            return
-        self._child.send_signal(number)
-        if number == signal.SIGKILL:
-            self._child.wait()
-
-    def fork(self) -> None:
-        """It forks, now that its connections are held: one that it was just accepting would be the child's, too."""
-        assert self._child.stdin is not None
-        self._child.stdin.write("\n")
-        self._child.stdin.flush()
-        assert self._child.stdout is not None
-        assert self._child.stdout.readline() == "forked\n"
-
-    def end(self) -> None:
-        self._child.kill()
-        self._child.communicate()
 
 
 class Port:
@@ -129,85 +97,99 @@ class Port:
         self._listen(self.peer.port)
 
 
-class Watch(PeerWatch):
-    """One that tells what has come of each connection."""
+class Seen(PeerWatch):
+    """A watch, what it has found out, and what has come of each connection."""
 
-    def __init__(self, on_gone: Callable[[str], None], on_waits: Callable[[], None]) -> None:
+    def __init__(self) -> None:
         self.outcomes: list[tuple[str, str]] = []
-        super().__init__(on_gone, on_waits, SYSTEM)
+        self.proved: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.waits: queue.SimpleQueue[None] = queue.SimpleQueue()
+        super().__init__(self.proved.put, lambda: self.waits.put(None), SYSTEM)
 
     def _ended(self, watched: Any, outcome: Any) -> None:
         super()._ended(watched, outcome)
         self.outcomes.append((watched.peer.node_id, outcome))
 
-
-class Seen:
-    """What a watch has found out."""
-
-    def __init__(self) -> None:
-        self.gone: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self.waits: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self.watch = Watch(self.gone.put, lambda: self.waits.put(None))
-        self.closing = contextlib.ExitStack()
-
-    def port(self, node_id: str) -> Port:
-        return Port(node_id, self.closing)
-
     def hold(self, peer: Peer) -> None:
-        self.watch.add(peer)
-        eventually(lambda: self.watch.holds(peer.node_id))
+        self.add(peer)
+        eventually(lambda: self.holds(peer.node_id))
 
     def next(self) -> str:
-        return self.gone.get(timeout=PATIENCE_S)
+        return self.proved.get(timeout=PATIENCE_S)
+
+    def works_on(self, closing: contextlib.ExitStack) -> None:
+        """And nothing else was proved: of another one it is."""
+        other = Port("other", closing)
+        self.add(other.peer)
+        other.answers()
+        eventually(lambda: self.holds("other"))
+        other.shuts()
+        other.closes()
+        assert self.next() == "other"
+        assert self.proved.empty()
 
 
 @pytest.fixture
 def seen() -> Iterator[Seen]:
     seen = Seen()
-    with seen.closing:
-        yield seen
-    seen.watch.close()
+    yield seen
+    seen.close()
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Process]]:
+def closing() -> Iterator[contextlib.ExitStack]:
     with contextlib.ExitStack() as stack:
+        yield stack
 
-        def start(node_id: str) -> Process:
-            process = Process(node_id)
-            stack.callback(process.end)
-            return process
 
-        yield start
+Start = Callable[[str], tuple[Peer, subprocess.Popen[str]]]
+
+
+@pytest.fixture
+def start(closing: contextlib.ExitStack) -> Start:
+    def start(node_id: str) -> tuple[Peer, subprocess.Popen[str]]:
+        """An agent's process, as far as its port goes."""
+        command = [sys.executable, "-c", LISTENS, node_id]
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        closing.callback(child.communicate)
+        closing.callback(child.kill)
+        assert child.stdout is not None
+        return Peer(node_id, HERE, int(child.stdout.readline())), child
+
+    return start
 
 
 @pytest.mark.parametrize("forks", [False, True])
-def test_a_killed_process_is_known_to_be_gone(seen: Seen, start: Callable[..., Process], forks: bool) -> None:
+def test_a_killed_process_is_known_to_be_gone(seen: Seen, start: Start, forks: bool) -> None:
     """Also if it leaves a child behind, which has inherited what it could."""
-    process = start("a")
-    seen.hold(process.peer)
-    if forks:
-        process.fork()
-    process.signal(signal.SIGKILL)
+    peer, child = start("a")
+    seen.hold(peer)
+    if forks:  # only now: a connection that it was just accepting would be the child's, too
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write("\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "forked\n"
+    child.kill()
     assert seen.next() == "a"
 
 
-def test_a_stopped_process_is_not_gone_until_it_is_killed(seen: Seen, start: Callable[..., Process]) -> None:
+def test_a_stopped_process_is_not_gone_until_it_is_killed(
+    seen: Seen, start: Start, closing: contextlib.ExitStack
+) -> None:
     """Not one that was watched before, nor one that never answered: its kernel accepts for it."""
-    stopped, early, other = start("a"), start("b"), start("c")
-    seen.hold(stopped.peer)
-    for process in (stopped, early):
-        process.signal(signal.SIGSTOP)
-    seen.watch.add(early.peer)
-    seen.hold(other.peer)
-    other.signal(signal.SIGKILL)
-    assert seen.next() == "c"
-    assert seen.watch.holds("a")
-    assert not seen.watch.holds("b")
-    for process in (early, stopped):
-        process.signal(signal.SIGKILL)
+    (stopped, one), (early, other) = start("a"), start("b")
+    seen.hold(stopped)
+    stop(one.pid)
+    stop(other.pid)
+    seen.add(early)
+    seen.works_on(closing)
+    assert seen.holds("a")
+    assert not seen.holds("b")
+    other.kill()
+    one.kill()
     assert seen.next() == "a"
-    assert seen.gone.empty(), "b has never answered: nobody knows whose word a refusal is"
+    assert seen.proved.empty(), "b has never answered: nobody knows whose word a refusal is"
 
 
 @pytest.mark.parametrize(
@@ -227,30 +209,26 @@ def test_a_stopped_process_is_not_gone_until_it_is_killed(seen: Seen, start: Cal
         ("answers held closes strangers shuts", True, False),  # when that one goes, too
     ],
 )
-def test_what_proves_that_a_process_is_gone(seen: Seen, steps: str, gone: bool, holds: bool) -> None:
-    port, other = seen.port("a"), seen.port("b")
+def test_what_proves_that_a_process_is_gone(
+    seen: Seen, closing: contextlib.ExitStack, steps: str, gone: bool, holds: bool
+) -> None:
+    port = Port("a", closing)
     for order, step in enumerate(steps.split()):
         if order == steps.startswith("shuts"):  # nobody has ever answered there
-            seen.watch.add(port.peer)
+            seen.add(port.peer)
         if step == "held":
-            eventually(lambda: seen.watch.holds("a"))
+            eventually(lambda: seen.holds("a"))
         elif step == "removed":
-            seen.watch.remove("a")
-            eventually(lambda: not seen.watch.holds("a"))
+            seen.remove("a")
+            eventually(lambda: not seen.holds("a"))
         elif step in ("unclear", "refused"):
-            eventually(lambda step=step: ("a", step) in seen.watch.outcomes)  # type: ignore[misc]
+            eventually(lambda step=step: ("a", step) in seen.outcomes)  # type: ignore[misc]
         else:
             getattr(port, step)()
     if gone:
         assert seen.next() == "a"
-    seen.watch.add(other.peer)
-    other.answers()
-    eventually(lambda: seen.watch.holds("b"))
-    other.shuts()
-    other.closes()
-    assert seen.next() == "b"
-    assert seen.gone.empty()
-    assert seen.watch.holds("a") is holds
+    seen.works_on(closing)
+    assert seen.holds("a") is holds
 
 
 def test_who_waits_for_the_service_says_so_and_is_watched_on(seen: Seen) -> None:
@@ -263,37 +241,32 @@ def test_who_waits_for_the_service_says_so_and_is_watched_on(seen: Seen) -> None
     later = Seen()
     later.hold(peer)
     later.waits.get(timeout=PATIENCE_S)
-    later.watch.close()
-    assert seen.watch.holds("a")
+    later.close()
+    assert seen.holds("a")
     listener.close()
-    eventually(lambda: seen.watch.outcomes)
-    assert seen.watch.outcomes[0] == ("a", "unclear")  # of its own will
+    eventually(lambda: seen.outcomes)
+    assert seen.outcomes[0] == ("a", "unclear")  # of its own will
 
 
-def test_behind_somebody_in_between_nothing_is_ever_proved(seen: Seen, start: Callable[..., Process]) -> None:
+def test_behind_somebody_in_between_nothing_is_ever_proved(
+    seen: Seen, start: Start, closing: contextlib.ExitStack
+) -> None:
     """A relay, as address translation: it refuses in its own name, and closes in order, whoever lives behind it."""
-    process, other = start("a"), start("b")
-    with Relay(HERE, process.peer.port) as relay:
-        seen.watch.add(Peer("a", HERE, relay.port))
-        eventually(lambda: ("a", "unclear") in seen.watch.outcomes)  # it has answered, with another address
+    with Relay(HERE, start("a")[0].port) as relay:
+        seen.add(Peer("a", HERE, relay.port))
+        eventually(lambda: ("a", "unclear") in seen.outcomes)  # it has answered, with another address
         relay.refuse()
-        eventually(lambda: ("a", "refused") in seen.watch.outcomes)
-        seen.hold(other.peer)
-        other.signal(signal.SIGKILL)
-        assert seen.next() == "b"
-        assert not seen.watch.holds("a")
-        assert seen.gone.empty()
+        eventually(lambda: ("a", "refused") in seen.outcomes)
+        seen.works_on(closing)
+        assert not seen.holds("a")
 
 
 @pytest.mark.parametrize("host", ["fe80::1%nowhere", "fe80::1%\0", HERE])
-def test_a_node_that_cannot_be_dialled_harms_no_other(seen: Seen, start: Callable[..., Process], host: str) -> None:
+def test_a_node_that_cannot_be_dialled_harms_no_other(seen: Seen, closing: contextlib.ExitStack, host: str) -> None:
     """A member may say anything of itself: an interface that is not here, a port that is none."""
-    process = start("a")
-    seen.watch.add(Peer("odd", host, 70_000 if host == HERE else 4000))
-    eventually(lambda: ("odd", "unclear") in seen.watch.outcomes)
-    seen.hold(process.peer)
-    process.signal(signal.SIGKILL)
-    assert seen.next() == "a"
+    seen.add(Peer("odd", host, 70_000 if host == HERE else 4000))
+    eventually(lambda: ("odd", "unclear") in seen.outcomes)
+    seen.works_on(closing)
 
 
 def test_proof_counts_where_the_leader_was_watched() -> None:
@@ -310,29 +283,11 @@ def test_proof_counts_where_the_leader_was_watched() -> None:
     assert told == [("a", 0), ("c", 1)]
 
 
-@pytest.mark.parametrize(
-    ("until_proved", "change"),
-    [(False, lambda watch: watch.follow(lambda: None, node("me"))), (True, LeaderWatch.start_again)],
-    ids=["nobody leads", "moved"],
-)
-def test_the_watch_of_a_former_leader_ends(
-    seen: Seen, until_proved: bool, change: Callable[[LeaderWatch], None]
-) -> None:
-    port = seen.port("a")
-    watch = LeaderWatch(lambda *_: None, lambda: None, SYSTEM, until_proved=until_proved)
-    leads = KeyValue("all/leader", encode(Leading("a", "me", HERE, "", port.peer.port)), 1)
-    watch.follow(lambda: leads, node("me"))
-    port.answers()
-    change(watch)
-    assert port.connection.recv(1) == b""
-    watch.close()
-
-
-def test_strangers_cost_nothing_and_are_told_nothing(seen: Seen) -> None:
+def test_strangers_cost_nothing_and_are_told_nothing(seen: Seen, closing: contextlib.ExitStack) -> None:
     listener = Listener("a", HERE, SYSTEM)
     try:
         dialled = [socket.create_connection((HERE, listener.port), PATIENCE_S) for _ in range(100)]
-        silent = [seen.closing.enter_context(each) for each in dialled]
+        silent = [closing.enter_context(each) for each in dialled]
         assert silent[0].recv(1) == b"", "there are too many: the oldest goes"
         for said in (b"GET / HTTP/1.1\r\n\r\n", b"x" * 100_000, hello("b"), BYE):
             with socket.create_connection((HERE, listener.port), PATIENCE_S) as stranger:
@@ -343,11 +298,11 @@ def test_strangers_cost_nothing_and_are_told_nothing(seen: Seen) -> None:
         seen.hold(Peer("a", HERE, listener.port))
         for each in silent:
             each.close()
-        assert seen.watch.holds("a")
+        assert seen.holds("a")
     finally:
         listener.close()
-    eventually(lambda: not seen.watch.holds("a"))
-    assert seen.gone.empty()
+    eventually(lambda: not seen.holds("a"))
+    assert seen.proved.empty()
 
 
 def test_where_a_node_is_dialled() -> None:
@@ -358,21 +313,3 @@ def test_where_a_node_is_dialled() -> None:
     assert peer_of(near, "there") == Peer("a", "192.0.2.7", 4000), "its loopback is nobody else's"
     assert peer_of(Leading("a", "there", "10.0.0.7", "", 0), "here") is None, "it has no port of its own"
     assert peer_of(Leading("a", "there", "node-a.example", "", 4000), "here") is None, "no name is looked up"
-
-
-def test_who_was_turned_away_is_watched_once_there_is_room(seen: Seen) -> None:
-    seen.watch._most = 1
-    ports = [seen.port(name) for name in "abcd"]
-    for port in ports:
-        seen.watch.add(port.peer)
-    ports[0].answers()
-    eventually(lambda: seen.watch.holds("a"))
-    seen.watch.remove("b")
-    ports[0].shuts()
-    ports[0].closes()
-    assert seen.next() == "a"
-    for port in ports[2:]:
-        port.answers()
-        eventually(lambda port=port: seen.watch.holds(port.peer.node_id))  # type: ignore[misc]
-        seen.watch.remove(port.peer.node_id)
-    assert "b" not in seen.watch._watched

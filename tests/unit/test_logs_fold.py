@@ -73,9 +73,6 @@ def test_nothing_is_lost_and_the_order_of_each_worker_is_kept(actions) -> None:
     assert unfolded(shown) == said
 
 
-WAITED = WINDOW_S
-
-
 @pytest.mark.parametrize(
     ("ranks", "does", "shown"),
     [
@@ -83,15 +80,11 @@ WAITED = WINDOW_S
         (3, [(0, "a b"), (1, "a b"), (2, "a b")], ["[ranks 0-2] a", "[ranks 0-2] b"]),
         (3, [(0, "a b"), (1, "a b")], []),
         # a lone line waits for a moment and no longer
-        (3, [(1, "alone"), WAITED / 2], []),
-        (3, [(1, "alone"), WAITED], ["host:1 alone"]),
-        (3, [(2, "two"), (0, "two"), WAITED], ["[ranks 0, 2] two"]),
+        (3, [(1, "alone"), WINDOW_S / 2], []),
+        (3, [(1, "alone"), WINDOW_S], ["host:1 alone"]),
+        (3, [(2, "two"), (0, "two"), WINDOW_S], ["[ranks 0, 2] two"]),
         # who has other lines before it shows these first
-        (
-            3,
-            [(1, "e"), WAITED / 2, (0, "saved best e"), (2, "e"), WAITED],
-            ["host:0 saved", "host:0 best", "[ranks 0-2] e"],
-        ),
+        (3, [(1, "e"), WINDOW_S / 2, (0, "best e"), (2, "e"), WINDOW_S], ["host:0 best", "[ranks 0-2] e"]),
         # a crowd of lines waits for nobody
         (2, [(0, "x " * 30_000)], ["host:0 x"] * 30_000),
     ],

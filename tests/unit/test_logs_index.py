@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -17,7 +19,7 @@ from rdzv_launcher.run.agent.node_workers import NodeWorkers
 from rdzv_launcher.run.keeper.messages import Lost, WorkerEnded
 from rdzv_launcher.run.workers.output.growing_file import last_lines
 from rdzv_launcher.run.workers.output.index import NAME, Index, WorkerRecord
-from rdzv_launcher.tools.logs import find_nodes, last_words, listing, newest_job, read_node
+from rdzv_launcher.tools.logs import Node, find_nodes, last_words, listing, newest_job, read_node
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.runtime import SYSTEM
 
@@ -25,7 +27,7 @@ WORKER = WorkerRecord("job", 1, 29501, 0, 0, "host", -1, "attempt_0/0/stdout.log
 
 
 def write(directory: Path, *workers: WorkerRecord, moved: tuple[str, str] | None = None) -> Path:
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     index = Index()
     index.begin(str(directory / NAME), workers, moved)
     index.started({each.local_rank: 100 + each.rank for each in workers})
@@ -58,54 +60,51 @@ def test_a_worker_is_there_from_its_start_and_its_end_is_known_later(tmp_path: P
     assert first.path("stderr") == ""
 
 
-@pytest.mark.parametrize("how", ["fenced", "killed"])
-def test_who_was_killed_for_others_has_not_failed(how: str) -> None:
-    told, ended = list[WorkerEnded](), dict[int, bool]()
-
-    def kill_all(daemons: bool = True) -> list[int]:
-        told.append(WorkerEnded(1, 1, -9))
-        return []
-
-    keeper = MagicMock(fileno=lambda: silent, events=lambda: [told.pop(0) for _ in told[:]], kill_all=kill_all)
+@pytest.fixture
+def keeper() -> Iterator[MagicMock]:
+    """It tells what is in ``told``, once."""
+    silent = os.eventfd(0)
+    keeper = MagicMock(fileno=lambda: silent, told=[])
+    keeper.events = lambda: [keeper.told.pop(0) for _ in keeper.told[:]]
+    keeper.kill_all = lambda daemons=True: keeper.told.append(WorkerEnded(1, 1, -9)) or []
     keeper.close.return_value = keeper.leftovers.return_value = []
-    output = MagicMock(ended=lambda local_rank, _, *, stopped: ended.setdefault(local_rank, stopped))
-    fence = MagicMock(close=list)
-    with ExitStack() as steps:
-        silent = os.eventfd(0)
-        steps.callback(os.close, silent)
-        others = [MagicMock() for _ in range(2)]
-        workers = NodeWorkers(
-            MagicMock(run_id="job"), keeper, MagicMock(), fence, MagicMock(), output, *others, MagicMock(), SYSTEM
-        )
-        steps.callback(workers.close)
+    yield keeper
+    os.close(silent)
+
+
+@pytest.fixture
+def node_workers(keeper: MagicMock) -> Iterator[Any]:
+    others = [MagicMock(close=list) for _ in range(6)]
+    workers: Any = NodeWorkers(MagicMock(run_id="job"), keeper, MagicMock(), *others, SYSTEM)
+    with closing(workers):
         with workers._lock:
             workers._running, workers._lives = {0, 1}, True
-            told.append(WorkerEnded(1, 0, 3))
-            if how == "killed":
-                workers.kill_all()
-            else:
-                workers._take()
-                workers.fenced()
-                kill_all()
-                workers._take()
-    assert ended == {0: False, 1: True}
+        yield workers
 
 
-def test_workers_that_end_with_their_keeper_are_not_said_to_be_killed_by_somebody_else() -> None:
-    told: list[Lost] = [Lost("the keeper was ended by SIGKILL")]
-    with ExitStack() as steps:
-        silent = os.eventfd(0)
-        steps.callback(os.close, silent)
-        keeper = MagicMock(fileno=lambda: silent, events=lambda: [told.pop() for _ in told[:]])
-        keeper.close.return_value = []
-        others = [MagicMock(close=list) for _ in range(6)]
-        workers = NodeWorkers(MagicMock(run_id="job"), keeper, MagicMock(), *others, SYSTEM)
-        steps.callback(workers.close)
-        assert "keeper" not in workers.cause(0, -9)
-        with workers._lock:
-            workers._running, workers._lives = {0}, True
-            workers._take()
-        assert "keeper" in workers.cause(0, -9)
+@pytest.mark.parametrize("how", ["fenced", "killed"])
+def test_who_was_killed_for_others_has_not_failed(node_workers: Any, keeper: MagicMock, how: str) -> None:
+    with node_workers._lock:
+        keeper.told.append(WorkerEnded(1, 0, 3))
+        if how == "killed":
+            node_workers.kill_all()
+        else:
+            node_workers._take()
+            node_workers.fenced()
+            keeper.kill_all()
+            node_workers._take()
+    ended = [(call.args[0], call.kwargs["stopped"]) for call in node_workers._output.ended.call_args_list]
+    assert dict(reversed(ended)) == {0: False, 1: True}
+
+
+def test_workers_that_end_with_their_keeper_are_not_said_to_be_killed_by_somebody_else(
+    node_workers: Any, keeper: MagicMock
+) -> None:
+    assert "keeper" not in node_workers.cause(0, -9)
+    with node_workers._lock:
+        keeper.told.append(Lost("the keeper was ended by SIGKILL"))
+        node_workers._take()
+    assert "keeper" in node_workers.cause(0, -9)
 
 
 def test_files_are_found_where_they_were_moved(tmp_path: Path) -> None:
@@ -153,23 +152,22 @@ def test_lines_of_others_are_left_out_and_lead_nowhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("clock")
-def test_nodes_of_a_job_are_found_by_their_rounds(tmp_path: Path) -> None:
-    write(tmp_path / "a", WORKER, replace(WORKER, rank=1, local_rank=1))
-    write(tmp_path / "another job", replace(WORKER, store_port=29502))
-    write(tmp_path / "b", replace(WORKER, rank=2))
-    write(tmp_path / "b", replace(WORKER, round=2, store_port=29503))
-    write(tmp_path / "c", replace(WORKER, round=2, store_port=29503, rank=1))
-    nodes = find_nodes(str(tmp_path))
-    assert [Path(node.directory).name for node in nodes] == ["c", "b", "another job", "a"]
-    assert sorted(Path(node.directory).name for node in newest_job(nodes)) == ["a", "b", "c"]
+def test_nodes_of_a_job_are_found_by_their_rounds_and_another_launch_is_another_job(tmp_path: Path) -> None:
+    def names(nodes: list[Node]) -> list[str]:
+        return [Path(node.directory).name for node in nodes]
 
-
-@pytest.mark.usefixtures("clock")
-def test_another_launch_with_the_same_rounds_is_another_job(tmp_path: Path) -> None:
-    for name, rank in (("a", 0), ("b", 1), ("a again", 0), ("b again", 1)):
-        write(tmp_path / name, replace(WORKER, rank=rank))
-    job = newest_job(find_nodes(str(tmp_path)))
-    assert [Path(node.directory).name for node in job] == ["b again", "a again"]
+    first, again = tmp_path / "first", tmp_path / "again"
+    write(first / "a", WORKER, replace(WORKER, rank=1, local_rank=1))
+    write(first / "another job", replace(WORKER, store_port=29502))
+    write(first / "b", replace(WORKER, rank=2))
+    write(first / "b", replace(WORKER, round=2, store_port=29503))
+    write(first / "c", replace(WORKER, round=2, store_port=29503, rank=1))
+    nodes = find_nodes(str(first))
+    assert names(nodes) == ["c", "b", "another job", "a"]
+    assert sorted(names(newest_job(nodes))) == ["a", "b", "c"]
+    for name, rank in (("a", 0), ("b", 1), ("a again", 0), ("b again", 1)):  # with the same rounds
+        write(again / name, replace(WORKER, rank=rank))
+    assert names(newest_job(find_nodes(str(again)))) == ["b again", "a again"]
 
 
 def test_index_of_a_stranger_spoils_no_directory(tmp_path: Path) -> None:
@@ -187,18 +185,14 @@ def test_index_of_a_stranger_spoils_no_directory(tmp_path: Path) -> None:
         assert "\\x1b[2J\\nrank 99" in text[-1]
 
 
-@pytest.mark.parametrize("what", ["missing", "a file", "empty", "broken"])
-def test_directory_without_an_index_is_answered_in_a_sentence(tmp_path: Path, what: str) -> None:
-    path = tmp_path / "logs"
-    if what == "a file":
-        path.touch()
-    elif what != "missing":
-        path.mkdir()
-        if what == "broken":
-            (path / NAME).write_text("nonsense\n")
-    says = {"missing": "is not there", "a file": "is no directory", "empty": "with workers", "broken": "can be read"}
-    with pytest.raises(UsageError, match=says[what]):
-        find_nodes(str(path))
+def test_directory_without_an_index_is_answered_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / NAME).write_text("nonsense\n")
+    for name, said in (("none", "not there"), ("file", "no direc"), ("empty", "with workers"), ("broken", "be read")):
+        with pytest.raises(UsageError, match=said):
+            find_nodes(str(tmp_path / name))
 
 
 def test_last_lines_are_those_of_all_files_of_a_stream(tmp_path: Path) -> None:

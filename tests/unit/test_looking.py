@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,10 @@ from rdzv_plugins import Backend, Request, option
 from rdzv_plugins.assemble.create import create_rendezvous
 from rdzv_plugins.assemble.looking import can_look, look
 from rdzv_plugins.assemble.recognition import recognise
-from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.keys import Assignment, Member, Round, encode
-from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, OptionError, UsageError
 from rdzv_plugins.host import Catalog, PluginHost, PluginRecord
 from rdzv_plugins.host.catalog import Entry
-from rdzv_plugins.interfaces import NodeStatus, RunStatus
-from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
+from rdzv_plugins.interfaces import RunStatus
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.options import parse_conf
 
@@ -51,9 +46,9 @@ def raises(request: Request, timeout: float) -> str:
     raise OSError("a fault of the plug-in")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For those who have an answer to wait for."""
+    """There is an answer to wait for."""
     monkeypatch.setattr("rdzv_plugins.assemble.recognition._ANSWER_S", 60.0)
 
 
@@ -65,7 +60,6 @@ def hang() -> Iterator[Callable[[Request, float], str]]:
     over.set()
 
 
-@pytest.mark.usefixtures("patient")
 def test_the_one_that_knows_it_is_found_whatever_the_others_do(hang: Callable[[Request, float], str]) -> None:
     entries = [entry("a", recognise=hang), entry("b", recognise=raises), entry("c"), entry("d", recognise=says(""))]
     mine = entry("mine", recognise=says("the rendezvous of run 'a' by mine"))
@@ -74,7 +68,6 @@ def test_the_one_that_knows_it_is_found_whatever_the_others_do(hang: Callable[[R
     assert (found.entry, found.what) == (mine, "the rendezvous of run 'a' by mine")
 
 
-@pytest.mark.usefixtures("patient")
 def test_a_node_asks_the_others_and_not_its_own() -> None:
     asked: list[Request] = []
     answers: list[str] = []
@@ -125,42 +118,6 @@ def test_status_gets_the_options_and_its_errors_are_its_own() -> None:
         look(mine, dataclasses.replace(REQUEST, conf={"prefixx": "a"}), 5.0)
 
 
-def test_a_coordination_service_needs_no_status_of_its_own() -> None:
-    member = Member("a", "host-a", "m", 7, "10.0.0.1", "10.0.0.1", 2, node_rank=0)
-    written = {
-        keys.JOB: b'{"settings": {"store": "torch"}}',
-        keys.MEMBERS + "a": encode(member),
-        keys.NODES + "a": encode(Assignment(2, 0, 1, "a", "host-a", "m", 7, "10.0.0.1", 2, 0, "10.0.0.1", 4000)),
-        keys.NODES + "b": encode(Assignment(2, node_id="b", refused="too many")),
-        keys.LEADER: encode(keys.Leading("a")),
-        keys.PROGRESS: b"1 of 2",
-        keys.ROUND: encode(Round(2, "complete", 1)),
-    }
-    with StoreServer("127.0.0.1", run="run") as server:
-
-        def service(request: Request) -> NativeCoordination:
-            return NativeCoordination(Endpoint("127.0.0.1", server.port), "run", name="mine", who="it")
-
-        with closing(service(REQUEST)) as own:
-            job = own.open_session(T, on_lost=lambda _: None, timeout=T)
-            revision = job.put(written, timeout=T)
-            mine = entry("mine", create=service, meets_at="service")
-            assert look(mine, REQUEST, T) == RunStatus(
-                2,
-                "complete",
-                progress="1 of 2",
-                members=1,
-                leader="host-a (node rank 0, pid 7)",
-                nodes=(NodeStatus(0, "host-a", 7, 2, "10.0.0.1"),),
-                store="10.0.0.1:4000",
-                store_kind="torch",
-            )
-            assert job.list("", timeout=T)[1] == revision, "nothing is written"
-    with pytest.raises(UsageError, match="which one is meant"):
-        look(mine, dataclasses.replace(REQUEST, run_id="none", given=frozenset()), T)
-
-
-@pytest.mark.usefixtures("patient")
 def test_a_store_under_tls_is_asked_by_those_who_speak_it_and_warns_of_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from kits.unit.membership_steps import Leader, from_elsewhere, node, story
-from msgspec import structs
 from msgspec.structs import replace
 
 from rdzv_plugins.coordination import KeyValue
@@ -18,33 +17,48 @@ from rdzv_plugins.runtime import SYSTEM
 BACK_S = 11.0
 
 
-def leader_of(*names: str) -> Leader:
-    """Of a complete round."""
-    leader = Leader(1, 5, last_call=0, back=BACK_S, majority=True)
-    leader.hear(*(node(name) for name in names))
-    leader.complete()
-    assert leader.state == (1, "complete")
+def of_majority(*members: Member, high: int = 5) -> Leader:
+    leader = Leader(1, high, last_call=0, back=BACK_S, majority=True)
+    leader.hear(*members)
     return leader
 
 
 THREE = "come a b c, complete, "
+FORMING = "elsewhere x 0 3, elsewhere y 1 3, wait 11, serve"
+XYZ = (
+    "elsewhere x 0 5, elsewhere y 1 5, elsewhere z 2 5, wait 11, complete, "
+    "elsewhere v 3 5, dial v, elsewhere w 4 5, dial w, join x y z, serve"
+)
 
 
 @pytest.mark.parametrize(
     ("steps", "told", "rules"),
     [
+        ("come a, wait 29", "0 none", {"last_call": 30}),  # a first round has its last call here, too
         # too few form no round, as the others may go on elsewhere, until another one of it is back; a newcomer is none
         (THREE + "lose b c, join a, wait 1000", "1 over lost", {}),
-        (THREE + "lose b c, join a, wait 1000, come d", "1 over lost", {}),
         (THREE + "lose b c, join a, wait 1000, come d, back b, complete", "2 complete: a b d", {}),
         # who is known to take part nowhere is no obstacle
-        (THREE + "leave b lost, leave c lost, join a, complete", "2 complete: a", {}),
         (THREE + "lose b c, proved b c stranger, join a, complete", "2 complete: a", {}),
         # of two halves the one with the highest rank goes on
         ("come a b, complete, lose b, join a", "1 over lost", {}),
         ("come a b, complete, lose a, join b", "1 over lost, 2 begun: b of 1", {}),
+        # who could not dial is taken in where the others are too few: b alone would be enough, but no majority
+        (
+            "come a b c d, complete, join, serve, reached a 2, reached b 2, wall c, wall d, complete",
+            "3 complete: d b c, a out",
+            {},
+        ),
+        # the last round binds the next leader, also when its places are overwritten by those of one never complete
+        (THREE + "join, serve, come d e, succeed without a b c, wait 1000", "1 over asked, 2 begun: a b c of 3", {}),
+        # what one leader declared does, whoever has heard that it was complete
+        (XYZ, "6 over came, 7 begun: x y z v w of 5", {}),
+        (XYZ + ", succeed without y z, wait 1000", "6 over came, 7 begun: x y z v w of 5", {}),
+        # who knows of no round forms none where there was one
+        ("elsewhere a 0 3, come d, lose a, wait 1000", "0 none", {}),
+        # a round counts as reached by its seat, and not by its number
+        (FORMING + ", says x reached=6, says y reached=6", "0 none, 6 begun: x y of 2", {}),
         # nodes from elsewhere wait for each other, keep their ranks, and count on; rank 0 served what they have left
-        ("elsewhere c 2 3 0", "0 none", {"last_call": 30}),
         ("elsewhere c 2 3 0, elsewhere b 1 3 0, complete", "6 complete: c b", {"last_call": 30}),
         # else it may be on its way
         ("elsewhere c 2 3, elsewhere b 1 3", "0 none", {"last_call": 30}),
@@ -55,23 +69,14 @@ def test_what_a_leader_has_come_to(steps: str, told: str, rules: dict[str, int])
     assert story("1:5", steps, back=BACK_S, majority=True, **rules) == told
 
 
-def test_who_waits_is_told_for_whom_and_nothing_is_polled():
-    leader = leader_of("a", "b", "c")
-    leader.lose("b", "c")
-    leader.join("a")
-    assert "more than half of the nodes of round 1 have to be here" in leader.machine.facts()
-    assert "1 of 3 are" in leader.machine.facts()
-    assert leader.machine.deadline() is None
-
-
 @pytest.mark.parametrize("first", ["b", "c"])
 def test_nodes_keep_their_ranks_whoever_is_first_to_say_that_their_round_is_over(first: str):
-    leader = Leader(1, 5, last_call=0, back=BACK_S, majority=True)
+    leader = of_majority()
     ranks = {"b": 1, "c": 2}
     for name in (first, *ranks.keys() - {first}):
         place = Assignment(5, ranks[name], 3, name, host=f"host-{name}", machine=name, pid=7)
         kept = from_elsewhere(name, ranks[name], 3, server=0, gone=0, keeps=place, serves=name == "b")
-        leader.hear(structs.replace(kept, after=4, reached=5))
+        leader.hear(replace(kept, after=4, reached=5))
         assert leader.state == (5, "over"), "the node that served it, of rank 0, is gone"
     leader.join("b", "c")
     leader.complete()
@@ -80,8 +85,7 @@ def test_nodes_keep_their_ranks_whoever_is_first_to_say_that_their_round_is_over
 
 def test_round_that_may_have_been_complete_binds():
     undecided = Seat(7, 1, 5, "y")
-    leader = Leader(1, 5, last_call=0, back=BACK_S, majority=True)
-    leader.hear(from_elsewhere("a", 0, 3, undecided), from_elsewhere("b", 1, 3))
+    leader = of_majority(from_elsewhere("a", 0, 3, undecided), from_elsewhere("b", 1, 3))
     leader.wait(BACK_S)
     assert leader.assigned == {}
     assert "of round 7 have to be here" in leader.machine.facts()
@@ -90,19 +94,11 @@ def test_round_that_may_have_been_complete_binds():
     assert leader.state == (8, "complete")
 
 
-def forming(*, world: int = 3) -> Leader:
-    """x and y, of a round declared elsewhere, are forming one here, and are to reach its store."""
-    leader = Leader(1, 5, last_call=0, back=BACK_S, majority=True)
-    leader.hear(from_elsewhere("x", 0, world), from_elsewhere("y", 1, world))
-    leader.wait(BACK_S)
-    leader.serve()
-    assert leader.ranks() == {"x": 0, "y": 1}
-    return leader
-
-
 def test_plan_is_given_up_if_one_of_it_has_reached_a_round_elsewhere_meanwhile():
     """It went and came back before the end of its session was heard: its new session wrote the same key."""
-    leader = forming()
+    leader = of_majority(from_elsewhere("x", 0, 3), from_elsewhere("y", 1, 3))
+    leader.wait(BACK_S)
+    leader.serve()
     number = leader.number
     leader.say("y", reached=number, seats=seats_reached(leader.members["y"].seats, leader.assigned["y"]))
     elsewhere = Seat(number, 0, 2, "10.9.9.9 77 another", False)
@@ -112,41 +108,6 @@ def test_plan_is_given_up_if_one_of_it_has_reached_a_round_elsewhere_meanwhile()
     leader.wait(100)
     assert leader.number == number, f"x and y are not more than half of its round {number}, too"
     assert f"more than half of the nodes of round {number} have to be here" in leader.machine.facts()
-
-
-def test_round_counts_as_reached_by_its_seat_and_not_by_its_number():
-    leader = forming()
-    leader.say("x", reached=leader.number)
-    leader.say("y", reached=leader.number)
-    assert leader.state == (0, "none")
-    leader.reach()
-    assert leader.state == (6, "complete")
-
-
-def test_round_that_was_given_up_here_is_no_other():
-    """Its late word would otherwise end the next one, and so on."""
-    leader = forming()
-    late = seats_reached(leader.members["y"].seats, leader.assigned["y"])
-    leader.hear(from_elsewhere("z", 2, 3))
-    leader.lose("x")
-    leader.serve()
-    assert leader.number == 7
-    assert sorted(leader.ranks()) == ["y", "z"]
-    leader.say("y", reached=6, seats=late)
-    leader.reach()
-    assert leader.state == (7, "complete")
-
-
-def test_who_could_not_dial_is_taken_in_where_the_others_are_too_few():
-    leader = leader_of(*"abcd")
-    leader.join(*"abcd")
-    leader.serve()
-    for name in "abcd":
-        seats = seats_reached(leader.members[name].seats, leader.assigned[name])
-        leader.say(name, reached=2, **({"unreachable": "timed out"} if name in "cd" else {"seats": seats}))
-    assert leader.state == (1, "over")
-    leader.complete()
-    assert sorted(leader.ranks()) == list("bcd"), "b alone would be enough, but it is not more than half"
 
 
 def stale(high: int) -> Leader:
@@ -189,60 +150,17 @@ def test_place_that_served_an_earlier_round_waits_for_the_nodes_of_the_last():
     assert leader.number == 7, "the next one is waited for no longer"
 
 
-def test_last_round_binds_the_next_leader_also_when_all_its_places_are_overwritten():
-    """By those of a round that was begun and never complete, after which its nodes have gone elsewhere."""
-    leader = leader_of(*"abc")
-    leader.join(*"abc")
-    leader.serve()
-    assert {each.round for each in leader.assigned.values()} == {2}
-    for name in "de":
-        leader.hear(node(name))
-    newcomers = leader.successor(without=tuple("abc"))
-    newcomers.wait(1000)
-    assert newcomers.number == 2
-    assert "of round 1 have to be here, as the others may go on elsewhere: 0 of 3 are" in newcomers.machine.facts()
-
-
-def test_what_one_leader_declared_binds_the_next_whoever_has_heard_that_it_was_complete():
-    """Of what a leader has begun only what it cannot have declared is known to have come to nothing."""
-    leader = Leader(1, 5, last_call=0, back=BACK_S, majority=True)
-    leader.hear(*(from_elsewhere(name, rank, 5) for rank, name in enumerate("xyz")))
-    leader.wait(BACK_S)
-    leader.complete()
-    assert (leader.state, sorted(leader.ranks())) == ((6, "complete"), list("xyz"))
-    for rank, name in ((3, "v"), (4, "w")):
-        leader.come(from_elsewhere(name, rank, 5))
-    assert leader.state == (6, "over")
-    leader.join("x", "y", "z")
-    leader.serve()
-    assert sorted(leader.ranks()) == list("vwxyz")
-    other = leader.successor(without=("y", "z"))  # which go on elsewhere, and have heard that it was complete
-    other.wait(1000)
-    assert other.number == 7
-    assert "of round 6 have to be here, as the others may go on elsewhere: 1 of 3 are" in other.machine.facts()
-
-
-@pytest.mark.parametrize("how", ["heard", "remembered"])
-def test_who_knows_of_no_round_forms_none_where_there_was_one(how: str):
-    leader = Leader(1, 5, last_call=0, back=BACK_S, majority=True)
-    if how == "heard":
-        leader.hear(node("new"), from_elsewhere("a", 0, 3))
-        leader.lose("a")
-    else:
-        leader.machine = Membership(leader.rules, lambda _: None, has_begun=True)
-        leader.hear(node("new"))
-    leader.wait(1000)
-    assert leader.assigned == {}
-    assert "nobody is here who was in a round of it" in leader.machine.facts()
-
-
 @pytest.mark.parametrize("held", [(), (KeyValue(BEGUN, b"true", 1),)])
 def test_leader_reads_that_there_was_a_round(held: tuple[KeyValue, ...]):
+    """Of which nobody who is here knows: then it forms none."""
     real = object.__new__(RealLeader)
     real._rules, real._order, real._runtime = Rules(1, 5, majority=True), lambda _: None, SYSTEM
     real._first_here = True
-    membership, _ = real._take_over([KeyValue(PLACE_ID, b"here", 1), *held])
-    assert membership._is_first is not bool(held)
+    leader = of_majority()
+    leader.machine, _ = real._take_over([KeyValue(PLACE_ID, b"here", 1), *held])
+    leader.hear(node("new"))
+    leader.wait(1000)
+    assert bool(leader.assigned) is not bool(held)
 
 
 UNDECIDED = Seat(1, 0, 3, "10.0.0.1 4000 here.1")
@@ -250,30 +168,23 @@ UNDECIDED = Seat(1, 0, 3, "10.0.0.1 4000 here.1")
 
 
 @pytest.mark.parametrize(
-    ("place", "first_here", "led", "forms"),
+    ("place", "first_here", "led", "others", "forms"),
     [
-        ("here", True, None, True),  # it was begun here, and was not declared
-        ("elsewhere", True, None, False),  # it may have been declared there
-        ("elsewhere", True, ("here.1", 0), True),  # who led there says that it was not
-        ("elsewhere", True, ("here.1", 1), False),
-        ("elsewhere", True, ("here.2", 0), False),
-        ("elsewhere", False, ("here.1", 0), False),  # another one may have been, of which nobody here knows
+        ("here", True, None, 0, True),  # it was begun here, and was not declared
+        ("elsewhere", True, None, 0, False),  # it may have been declared there
+        ("elsewhere", True, ("here.1", 0), 0, True),  # who led there says that it was not
+        ("elsewhere", True, ("here.1", 1), 0, False),
+        ("elsewhere", True, ("here.2", 0), 0, False),
+        ("elsewhere", False, ("here.1", 0), 0, False),  # another one may have been, of which nobody here knows
+        ("elsewhere", False, None, 1, False),  # though they are more than half
     ],
 )
 def test_a_round_of_which_nobody_knows_whether_it_was_complete(
-    place: str, first_here: bool, led: tuple[str, int] | None, forms: bool
+    place: str, first_here: bool, led: tuple[str, int] | None, others: int, forms: bool
 ):
-    leader = Leader(1, 2, last_call=0, back=BACK_S, majority=True)
+    leader = of_majority(high=2 + others)
     leader.machine = Membership(leader.rules, lambda _: None, first_here=first_here, mark=f"{place}.3")
-    leader.hear(node("a", reached=1, seats=(UNDECIDED,)), node("b", led=led))
+    seats = [node(f"a{rank}", reached=1, seats=(replace(UNDECIDED, rank=rank),)) for rank in range(1 + others)]
+    leader.hear(*seats, *([] if others else [node("b", led=led)]))
     leader.wait(1000)
     assert bool(leader.assigned) is forms
-
-
-def test_more_than_half_of_a_round_that_may_not_have_been_complete_form_none_where_the_first_is_not_begun():
-    leader = Leader(1, 3, last_call=0, back=BACK_S, majority=True)
-    leader.machine = Membership(leader.rules, lambda _: None, first_here=False, mark="elsewhere.3")
-    others = (node(name, reached=1, seats=(replace(UNDECIDED, rank=rank),)) for rank, name in ((1, "b"), (2, "c")))
-    leader.hear(*others)
-    leader.wait(1000)
-    assert not leader.assigned

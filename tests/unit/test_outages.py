@@ -61,15 +61,6 @@ def service() -> Service:
 
 
 @pytest.mark.parametrize("takes", [0.0, 0.1])
-def test_what_is_not_done_is_asked_again_until_it_is(service: Service, takes: float) -> None:
-    service.takes, service.well = takes, 1007.0
-    assert service.outage.insist(SESSION, service.ask) == "done"
-    assert not service.outage.lasts
-    assert service.told == [True, False], "others hear of it, and of its end"
-    assert service.gave_up == []
-
-
-@pytest.mark.parametrize("takes", [0.0, 0.1])
 def test_a_service_that_does_nothing_for_all_of_an_outage_is_given_up(service: Service, takes: float) -> None:
     service.takes, service.well = takes, 9999.0
     with pytest.raises(ConnectionLost):
@@ -77,25 +68,6 @@ def test_a_service_that_does_nothing_for_all_of_an_outage_is_given_up(service: S
     [(at, why)] = service.gave_up
     assert 1010 <= at <= 1011
     assert why == ("it is full" if takes else "no answer")
-
-
-def test_who_notices_later_goes_on_with_the_same_count(service: Service) -> None:
-    """Whoever asks, and whether a session was lost in between: nobody begins anew."""
-    service.well = 9999.0
-    assert not service.outage.note(TimeoutError("a question"), 1000.0, 4.0)
-    service.seconds = 1006.0
-    service.outage.begin(service.seconds)  # its session is lost
-    with pytest.raises(ConnectionLost):
-        service.outage.insist(SESSION, service.ask)
-    assert 1010 <= service.gave_up[0][0] <= 1011
-
-
-def test_an_outage_that_is_over_does_not_count_in_the_next(service: Service) -> None:
-    service.outage.begin(1000.0)
-    service.outage.over()
-    service.seconds, service.well = 1100.0, 1107.0
-    assert service.outage.insist(SESSION, service.ask) == "done"
-    assert service.gave_up == []
 
 
 def test_others_who_are_served_do_not_hold_up_the_end(service: Service) -> None:
@@ -122,6 +94,13 @@ def test_a_process_that_stood_still_asks_once_more(service: Service) -> None:
     assert service.gave_up == []
 
 
+@pytest.mark.parametrize("answer", [ConnectionLost("the session has ended"), Compacted("it has forgotten")])
+def test_what_asking_again_does_not_change_is_raised(service: Service, answer: RdzvError) -> None:
+    service.refusal, service.takes, service.well = answer, 0.1, 9999.0
+    with pytest.raises(type(answer)):
+        service.outage.insist(SESSION, service.ask)
+
+
 def test_before_the_job_has_begun_a_refusal_is_final(service: Service) -> None:
     service.begun, service.takes, service.well = False, 0.1, 1002.0
     with pytest.raises(RdzvError, match="it is full"):
@@ -129,10 +108,3 @@ def test_before_the_job_has_begun_a_refusal_is_final(service: Service) -> None:
     assert service.seconds == 1000.1
     service.takes = 0.0
     assert service.outage.insist(SESSION, service.ask) == "done", "silence is not a refusal"
-
-
-@pytest.mark.parametrize("answer", [ConnectionLost("the session has ended"), Compacted("it has forgotten")])
-def test_what_asking_again_does_not_change_is_raised(service: Service, answer: RdzvError) -> None:
-    service.refusal, service.takes, service.well = answer, 0.1, 9999.0
-    with pytest.raises(type(answer)):
-        service.outage.insist(SESSION, service.ask)

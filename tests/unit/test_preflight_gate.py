@@ -1,12 +1,19 @@
-"""--preflight, as the leader has it: who is left out of a round for what nodes found about themselves."""
+"""--preflight: what a node finds about itself, and whom a leader leaves out of a round for that."""
 
 from __future__ import annotations
 
 import pytest
 from kits.unit.membership_steps import Leader, node, story
 
+from rdzv_plugins.assemble.plugin_handler import AdaptedHandler
+from rdzv_plugins.assemble.rendezvous import NodePreflight
 from rdzv_plugins.elastic.keys import Checked, Member
 from rdzv_plugins.elastic.leading.preflight_gate import judge
+from rdzv_plugins.errors import PreflightFailed, UsageError
+from rdzv_plugins.host import PluginHost
+from rdzv_plugins.interfaces import Request
+from rdzv_plugins.preflight import NAMES, read
+from rdzv_plugins.preflight.own_node import checks_of
 
 FIRE = Checked("my device", "broken", "it is on fire")
 
@@ -23,7 +30,6 @@ def speed(value: float) -> Checked:
 @pytest.mark.parametrize(
     ("checks", "spares", "left_out", "told", "fatal"),
     [
-        ({}, 5, "", 0, False),
         ({"b": FIRE}, 1, "b", 0, False),
         ({"b": FIRE}, 0, "", 0, True),
         ({"b": speed(0.9)}, 1, "b", 0, False),
@@ -32,7 +38,6 @@ def speed(value: float) -> Checked:
         ({"a": speed(1e300)}, 1, "", 0, False),  # one that claims wonders makes nobody slow
         ({"a": speed(0.9), "b": FIRE}, 1, "b", 1, False),  # broken ones are left out first
         ({"a": FIRE, "b": FIRE}, 1, "a", 0, True),
-        ({"b": Checked("disk", "warning", "little is left")}, 1, "", 1, False),
     ],
 )
 def test_who_is_left_out(checks: dict[str, Checked], spares: int, left_out: str, told: int, fatal: bool) -> None:
@@ -57,10 +62,8 @@ def test_a_broken_node_without_a_spare_ends_the_job() -> None:
 @pytest.mark.parametrize(
     ("sizes", "steps", "told"),
     [
-        ("2:3", "come a b c!, complete", "1 complete: a b"),
         ("2:3", "come a b c!, complete, outside c", "1 complete: a b"),  # it ends no round
         # it is waited for when the round is over, as it tests itself again, but not for ever
-        ("2:3", "come a b c!, complete, outside c, join b a", "1 over asked"),
         ("2:3", "come a b c!, complete, outside c, join b a, healed c, complete", "2 complete: a b c"),
         ("2:3", "come a b c!, complete, join b a, wait 60, complete", "2 complete: a b"),
         ("1:2", "come a, complete, come b!, dial b", "1 complete: a"),
@@ -80,3 +83,55 @@ def test_the_rest_waits_if_no_round_can_be_formed_of_it() -> None:
     leader.hear(node("e", domain="s"))
     leader.complete()
     assert set(leader.ranks()) == {"d", "e"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ()),
+        ("off", ()),
+        ("all", NAMES),
+        ("on", NAMES),
+        ("plugins,disk", ("disk", "plugins")),
+        ("plugins:disk", ("disk", "plugins")),
+    ],
+)
+def test_which_checks_are_asked_for(text, expected):
+    assert read(text) == expected
+
+
+@pytest.mark.parametrize("name", ["plugin", "network", "gloo", "store"])
+def test_a_check_that_there_is_not_is_refused_by_name(name):
+    with pytest.raises(UsageError, match=f"'{name}'"):
+        read(f"disk,{name}")
+
+
+def test_a_healthy_node_finds_nothing_broken(tmp_path):
+    checks = checks_of(NAMES, [str(tmp_path / "logs" / "below")])
+    names = [check.name for check in checks]
+    assert len(names) == len(set(names))
+    assert {"memory", "memory speed", "/dev/shm", "processors", "processor speed"} <= set(names)
+    assert f"disk of {tmp_path / 'logs' / 'below'}" in names
+    assert [check for check in checks if check.verdict == "broken"] == []
+    assert all(check.value > 0 for check in checks if check.value is not None)
+    assert not (tmp_path / "logs").exists()
+    assert checks_of(("plugins",), []) == []
+
+
+def test_a_directory_that_cannot_be_written_is_broken(tmp_path):
+    (tmp_path / "file").touch()
+    checks = checks_of(("disk",), [str(tmp_path / "file")])
+    (broken,) = [check for check in checks if check.verdict == "broken"]
+    assert broken.text.startswith(f"nothing can be written to {tmp_path / 'file'}: ")
+
+
+def request(*checks: str) -> Request:
+    return Request("static", "none", "", 1, 1, 1, preflight=checks)
+
+
+def test_a_broken_node_ends_where_nobody_else_decides(tmp_path):
+    (tmp_path / "file").touch()
+    node = NodePreflight(PluginHost([]), request("disk"), [str(tmp_path / "file")])
+    with pytest.raises(PreflightFailed, match="this node is broken: disk of") as caught:
+        node.before(AdaptedHandler(None))
+    assert caught.value.exit_code == 83

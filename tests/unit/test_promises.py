@@ -47,28 +47,22 @@ def written(name: str) -> bool:
     return not test or any(f"def {function}(" in each.read_text() for each in places)
 
 
-def wrong(ledger: str, tests: dict[str, bool], to_come: set[str]) -> set[str]:
+def wrong(ledger: str, tests: dict[str, bool], to_come: set[str]) -> list[str]:
     """What is wrong with a ledger. ``tests``: name, with and without parameters, or file -> is any of it in the gate.
 
     Further tests that are not among them are looked for in the text of their file.
     """
-    found = set()
     scenarios = {name.rpartition("::")[2]: gate for name, gate in tests.items() if name.startswith("simulation/")}
-    told, coming = set(), set()
-    for promise, stories, gate, further in table(ledger):
-        if not stories or not names(gate):
-            found.add(f"a gap: {promise}")
-        told |= (here := set(names(stories)))
-        coming |= here - scenarios.keys()
-        found |= {f"not in the gate: {name}" for name in here & scenarios.keys() if not scenarios[name]}
-        found |= {f"not in the gate: {name}" for name in names(gate) if not tests.get(name)}
-        found |= {f"no such test: {name}" for name in names(further) if name not in tests and not written(name)}
-    found |= {f"no such scenario: {name}" for name in coming - to_come}
-    found |= {f"no longer to come: {name}" for name in to_come - coming}
-    found |= {f"without a promise: {match[1]}" for name in tests if (match := STORIES.fullmatch(name))} - {
-        f"without a promise: {name}" for name in told
-    }
-    return found
+    rows = [(row[0], *map(names, row[1:])) for row in table(ledger)]
+    told = {story for _, stories, *_ in rows for story in stories}
+    coming = told - scenarios.keys()
+    found = [f"a gap: {row[0]}" for row in table(ledger) if not row[1] or not names(row[2])]
+    found += [f"not in the gate: {name}" for name in told - coming if not scenarios[name]]
+    found += [f"not in the gate: {name}" for *_, gate, _ in rows for name in gate if not tests.get(name)]
+    found += [f"no such test: {each}" for *_, more in rows for each in more if each not in tests and not written(each)]
+    found += [f"no such scenario, or no longer to come: {name}" for name in coming ^ to_come]
+    stories = {match[1] for name in tests if (match := STORIES.fullmatch(name))}
+    return found + [f"without a promise: {name}" for name in stories - told]
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +89,7 @@ def tests(request: pytest.FixtureRequest) -> dict[str, bool]:
 
 
 def test_the_ledger_is_whole(tests: dict[str, bool]) -> None:
-    assert wrong(LEDGER, tests, TO_COME) == set()
+    assert wrong(LEDGER, tests, TO_COME) == []
 
 
 def test_each_invariant_is_a_promise() -> None:

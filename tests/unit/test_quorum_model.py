@@ -6,19 +6,18 @@ memory.
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from kits.unit.many_worlds import shallow, without_collections
 
 from rdzv_plugins.elastic.keys import Assignment, Member, Round, Seat
 from rdzv_plugins.elastic.leading.quorum import Quorum, begun_at, seat_of, seats_complete, seats_reached
 
 NOWHERE = -1
+T = TypeVar("T")
 
 
 @dataclass
@@ -238,15 +237,18 @@ class QuorumWorld:
             place.plan = ()
 
 
-def _twin_of_place(place: Place) -> Place:
-    twin = shallow(place)
-    twin.quorum, twin.held = _twin(place.quorum), place.held.copy()
+def shallow(value: T) -> T:
+    """As ``copy.copy`` copies a plain object, in a quarter of the time."""
+    twin = object.__new__(type(value))
+    twin.__dict__ = value.__dict__.copy()
     return twin
 
 
-def _twin(quorum: Quorum) -> Quorum:
-    twin = shallow(quorum)
-    vars(twin).update([(name, value.copy()) for name, value in vars(quorum).items() if type(value) in (dict, set)])
+def _twin_of_place(place: Place) -> Place:
+    twin = shallow(place)
+    twin.quorum, twin.held = shallow(place.quorum), place.held.copy()
+    copies = [(name, value.copy()) for name, value in vars(place.quorum).items() if type(value) in (dict, set)]
+    vars(twin.quorum).update(copies)
     return twin
 
 
@@ -268,8 +270,8 @@ class Case(NamedTuple):
 CASES = [
     Case(2, move=2, die=1),
     Case(2, newcomers=1, move=2),
-    Case(3, places=3, move=2, die=1, begin=1),
     Case(3, places=3, move=2, begin=2),
+    Case(3, places=3, move=2, die=1, begin=1),
     Case(2, move=2, forget=1),
     Case(4, places=3, move=2, begin=2),
     Case(1, newcomers=2, move=3, begin=3),
@@ -280,11 +282,10 @@ CASES = [
 ]
 
 
-@without_collections()
-def explore(case: Case) -> tuple[int, int]:
-    """Visits all states; returns how many there are, and how many rounds were declared. Raises ``AssertionError``."""
+def explore(case: Case) -> int:
+    """Visits all states; returns how many rounds were declared."""
     world = QuorumWorld(case.nodes, case.newcomers, case.places)
-    spent = dict.fromkeys(("move", "die", "forget", "begin", "leave", "succeed", "ask"), 0)
+    spent = dict.fromkeys(case._fields[3:], 0)
     seen = {(world.key(), *spent.values())}
     todo: deque[tuple[QuorumWorld, dict[str, int], tuple[object, ...]]] = deque([(world, spent, ())])
     declared = 0
@@ -305,38 +306,17 @@ def explore(case: Case) -> tuple[int, int]:
             if key not in seen:
                 seen.add(key)
                 todo.append((after, now_spent, told))
-    return len(seen), declared
+    return declared
 
 
 @pytest.mark.parametrize(
     "case",
-    [*CASES[:2], CASES[3], *(pytest.param(each, marks=pytest.mark.thorough) for each in (CASES[2], *CASES[4:]))],
+    [*CASES[:3], *(pytest.param(each, marks=pytest.mark.thorough) for each in CASES[3:])],
     ids=lambda case: "-".join(map(str, case)),
 )
 def test_there_are_never_two_worlds(case: Case):
-    states, declared = explore(case)
-    print(f"{states} states, {declared} rounds declared")
-    assert declared
-
-
-@pytest.mark.thorough
-@settings(max_examples=150, deadline=None)
-@given(
-    st.integers(1, 5),
-    st.integers(0, 2),
-    st.integers(2, 3),
-    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 10**6)), min_size=10, max_size=120),
-)
-def test_larger_jobs_at_random(nodes: int, newcomers: int, places: int, choices: list[tuple[int, int]]):
-    """Mostly what leads to a round, at times that nodes go, die, or places forget."""
-    world = QuorumWorld(nodes, newcomers, places)
-    story = []
-    for kind, choice in choices:
-        steps = world.steps()
-        likely = [step for step in steps if step[0] not in ("move", "die", "forget")]
-        steps = likely if likely and kind > 2 else [step for step in steps if step[0] != "forget" or kind == 0]
-        if steps:
-            name, arguments = steps[choice % len(steps)]
-            getattr(world, name)(*arguments)
-            story.append((name, arguments))
-        assert len(world.worlds()) < 2, f"two worlds, {world.worlds()}: {story}"
+    gc.disable()  # worlds are no garbage: to look at all of them again and again takes a fifth of the time
+    try:
+        assert explore(case)
+    finally:
+        gc.enable()

@@ -1,21 +1,27 @@
-"""Grouping of stacks, the sentence about them, and what foreign answers and a full disk do."""
+"""Stacks: groups and the sentence about them, foreign answers, a full disk; workers that write theirs when asked."""
 
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rdzv_launcher.run.keeper.in_worker import ROOTS, hooked
+from rdzv_launcher.run.keeper.in_worker import VARIABLE as IN_WORKER
 from rdzv_launcher.run.stacks import processes, reading
 from rdzv_launcher.run.stacks.gathering import gather
 from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
 from rdzv_launcher.run.stacks.reading import Frame, limited
 from rdzv_launcher.run.stacks.reports import Silent, WorkerReport, grouped, read, report_text, workers_of
 from rdzv_plugins.questions import NodeAnswer, Question, UnknownKind
+from rdzv_plugins.stacks_on_request import SIGNAL, VARIABLE
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 REDUCE = [["all_reduce", TORCH, 3018], ["wrapper", TORCH, 83], ["step", "/home/me/train.py", 30]]
@@ -31,13 +37,8 @@ def answer(node_rank: int, *workers: tuple[int, list[Any], dict[str, Any]]) -> d
         | special
         for at, (rank, stack, special) in enumerate(workers)
     ]
-    return {
-        "node_rank": node_rank,
-        "host": f"host-{node_rank}",
-        "agent": 1,
-        "workers": told,
-        "stacks": [stack for _, stack, _ in workers],
-    }
+    about = {"node_rank": node_rank, "host": f"host-{node_rank}", "agent": 1, "workers": told}
+    return about | {"stacks": [stack for _, stack, _ in workers]}
 
 
 def active(at: int) -> dict[str, Any]:
@@ -70,32 +71,35 @@ def test_the_sentence_names_the_oddest_and_counts_the_others() -> None:
     assert report_text(job(answer(0, *same))).startswith("2 workers on 1 node: all are in all_reduce, ")
 
 
-def test_what_stands_still_comes_before_what_waits() -> None:
-    places = [(0, REDUCE, {}), (1, REDUCE, {}), (2, LOAD, {}), (3, REDUCE, {"state": "T"}), (4, REDUCE, {"state": "D"})]
-    places.append((5, [], {"state": "ended"}))
-    groups = grouped(job(answer(0, *places)))
-    found = [(each.kind, each.ranks) for each in groups]
-    assert found == [("ended", [5]), ("stopped", [3]), ("stuck", [4]), ("waiting", [2]), ("waiting", [0, 1])]
-    assert [each.ranks for each in grouped(job(answer(0, (0, REDUCE, {}), (1, LOAD, {}))))] == [[1], [0]]
+LOOP = [[["loop", "/home/me/train.py", line], ["main", "/home/me/train.py", 90]] for line in (3, 4, 5)]
 
 
-def test_a_worker_that_runs_changes_its_line_but_not_its_place() -> None:
-    loop = [[["loop", "/home/me/train.py", line], ["main", "/home/me/train.py", 90]] for line in (3, 4, 5)]
-    running = answer(0, *((rank, stack, active(rank)) for rank, stack in enumerate(loop)))
-    assert [each.ranks for each in grouped(job(running))] == [[0, 1, 2]]
-    waiting = answer(0, *((rank, stack, {}) for rank, stack in enumerate(loop)))
-    assert [each.ranks for each in grouped(job(waiting))] == [[0], [1], [2]]
-    both = answer(0, (0, REDUCE, {}), (1, REDUCE, active(1)), (2, REDUCE, {}))  # one polls at this moment
-    assert [each.ranks for each in grouped(job(both))] == [[0, 1, 2]]
+@pytest.mark.parametrize(
+    ("workers", "groups"),
+    [
+        # what stands still comes before what waits
+        (
+            [
+                *((0, REDUCE, {}), (1, REDUCE, {}), (2, LOAD, {})),
+                *((3, REDUCE, {"state": "T"}), (4, REDUCE, {"state": "D"}), (5, [], {"state": "ended"})),
+            ],
+            [("ended", [5]), ("stopped", [3]), ("stuck", [4]), ("waiting", [2]), ("waiting", [0, 1])],
+        ),
+        ([(0, REDUCE, {}), (1, LOAD, {})], [("waiting", [1]), ("waiting", [0])]),
+        # a worker that runs changes its line, but not its place; one polls at this moment
+        ([(rank, stack, active(rank)) for rank, stack in enumerate(LOOP)], [("running", [0, 1, 2])]),
+        ([(rank, stack, {}) for rank, stack in enumerate(LOOP)], [("waiting", [rank]) for rank in range(3)]),
+        ([(0, REDUCE, {}), (1, REDUCE, active(1)), (2, REDUCE, {})], [("waiting", [0, 1, 2])]),
+    ],
+)
+def test_who_is_in_one_group_and_which_comes_first(workers: list[Any], groups: list[tuple[str, list[int]]]) -> None:
+    assert [(each.kind, each.ranks) for each in grouped(job(answer(0, *workers)))] == groups
 
 
-def test_stacks_without_an_end_are_cut() -> None:
+def test_stacks_without_an_end_are_cut_and_what_nodes_wrote_steers_no_terminal() -> None:
     deep = limited([Frame("again", "/a.py", 1)] * 5000)
     assert len(deep) < 200
     assert any("more calls" in frame.function for frame in deep)
-
-
-def test_what_nodes_wrote_steers_no_terminal() -> None:
     evil = [["f\x1b[2J", "/home/\x1b]0;x\x07.py", 3]]
     text = report_text(job(answer(0, (0, evil, {"wait_channel": "\x1b[1m"}))), [Silent("node\x1b", "is\nsilent")])
     assert "\x1b" not in text
@@ -125,20 +129,34 @@ def test_a_node_without_workers_is_no_silent_one() -> None:
     assert "host-3 (pid 12)" in report_text(workers, [idle])
 
 
-SLEEPS = "import sys, time\ndef here():\n    sys.stdout.write('up\\n'); sys.stdout.flush()\n    time.sleep(600)\nhere()"
+PATIENCE_S = 60.0
+REGISTERS = {
+    "worker": ("import rdzv_plugins.worker", {}),
+    "hook": ("", hooked({IN_WORKER: ROOTS})),  # its job has --worker-stacks
+    "fork": ("from rdzv_launcher.run.keeper.in_worker import arrange; arrange()", {IN_WORKER: ROOTS}),  # of a template
+}
+
+
+@contextmanager
+def process(directory: Path, code: str, **more: str) -> Iterator[int]:
+    """One that runs ``code`` and then waits in a function called ``here``; gives the process id that it says."""
+    code += "\nimport os, sys, time\ndef here():\n    sys.stdout.write(f'{os.getpid()}\\n'); sys.stdout.flush()\n"
+    code += "    time.sleep(600)\nhere()"
+    env = os.environ | {VARIABLE: f"{directory},{os.getpid()}"} | more
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=env) as started:
+        assert started.stdout is not None
+        try:
+            yield int(started.stdout.readline())
+        finally:
+            started.kill()
 
 
 @pytest.fixture
-def sleeper():
-    with subprocess.Popen([sys.executable, "-c", SLEEPS], stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"up\n"
-            while (seen := processes.look(process.pid)) is not None and seen.state != "S":
-                pass  # it is about to sleep
-            yield process.pid
-        finally:
-            process.kill()
+def sleeper(tmp_path: Path) -> Iterator[int]:
+    with process(tmp_path, "") as pid:
+        while (seen := processes.look(pid)) is not None and seen.state != "S":
+            pass  # it is about to sleep
+        yield pid
 
 
 def test_where_nothing_can_be_written_the_log_has_it(sleeper: int, tmp_path: Path, caplog) -> None:
@@ -170,3 +188,60 @@ def test_without_py_spy_it_is_said_what_was_tried(sleeper: int, monkeypatch) -> 
     assert "pip install 'rdzv-plugins[diagnose]'" in worker.process.tried[0]
     assert "--worker-stacks" in worker.process.tried[1]
     assert worker.process.state == "S"
+
+
+def functions(pid: int, directory: Path) -> list[str]:
+    found = processes.look(pid)
+    assert found is not None
+    main, *_ = reading.by_request(found, directory, timeout=PATIENCE_S)
+    assert main.is_main
+    return [frame.function for frame in main.frames]
+
+
+@pytest.mark.parametrize("how", REGISTERS)
+def test_a_worker_writes_where_its_main_thread_is_each_time(how: str, tmp_path: Path) -> None:
+    threads = "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
+    code, variables = REGISTERS[how]
+    with process(tmp_path, f"{code}\n{threads}", **variables) as pid:
+        for _ in range(3):
+            assert functions(pid, tmp_path) == ["here", "<module>"]
+
+
+def test_a_forked_child_writes_into_a_file_of_its_own(tmp_path: Path) -> None:
+    fork = "import os, sys\nread, write = os.pipe()\nif pid := os.fork():\n    os.close(write); os.read(read, 1)"
+    code = f"{REGISTERS['worker'][0]}\n{fork}\n    os.waitpid(pid, 0); sys.exit()"
+    with process(tmp_path, code) as child:
+        try:
+            assert functions(child, tmp_path) == ["here", "<module>"]
+            assert len(list(tmp_path.iterdir())) == 2
+        finally:
+            os.kill(child, 9)
+
+
+def test_nothing_of_the_hook_is_left_for_the_program_and_its_own_hook_is_run(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("theirs = True")
+    program = "import os, sys; print(os.environ.get('PYTHONPATH'), 'RDZV_IN_WORKER' in os.environ, *sys.path)"
+    program += "; import sitecustomize; print(sitecustomize.theirs)"
+    said = []
+    for more in ({}, {IN_WORKER: ROOTS, VARIABLE: f"{tmp_path},{os.getpid()}"}):
+        env = hooked(os.environ | {"PYTHONPATH": str(tmp_path)} | more)
+        said.append(subprocess.check_output([sys.executable, "-c", program], env=env, text=True))
+    assert said[0] == said[1]
+    assert said[0].startswith(f"{tmp_path} False ")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "pass",
+        f"import signal; signal.signal({SIGNAL}, lambda *_: None); import rdzv_plugins.worker",
+        f"import os; os.environ.pop('{VARIABLE}'); import rdzv_plugins.worker",
+        f"import os; os.environ['{VARIABLE}'] = '/no/such/directory,1'; import rdzv_plugins.worker",
+        f"import os; os.environ['{VARIABLE}'] = 'x'; import rdzv_plugins.worker",
+    ],
+)
+def test_who_has_not_said_so_gets_no_signal(code: str, tmp_path: Path) -> None:
+    with process(tmp_path, code) as pid:
+        with pytest.raises(reading.NoStacks, match="does not write its stacks itself"):
+            functions(pid, tmp_path)
+        assert processes.is_there(processes.look(pid))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import queue
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 from unittest.mock import MagicMock
@@ -16,6 +16,7 @@ from kits.eventually import eventually
 
 from rdzv_launcher.run.agent import events
 from rdzv_launcher.run.agent.fence import Fence
+from rdzv_launcher.run.agent.loop import process_state
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
 from rdzv_launcher.run.keeper.descendants import Marked
 from rdzv_plugins import errors
@@ -118,50 +119,30 @@ def test_agent_ends_when_it_hears_of_its_workers_no_more(monkeypatch: pytest.Mon
         os.close(silent)
 
 
-class Tasks:
-    """Tasks in the background, each of which waits until it may go on."""
-
-    def __init__(self) -> None:
-        self.done: list[str] = []
-        self.begun: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self.may_end = threading.Event()
-
-    def task(self, name: str) -> Callable[[], None]:
-        def run() -> None:
-            self.begun.put(name)
-            assert self.may_end.wait(PATIENCE_S)
-            self.done.append(name)
-
-        return run
-
-
-def threads() -> int:
-    return sum(each.name == "rdzv-elastic" for each in threading.enumerate())
-
-
 def test_background_does_one_task_of_a_kind_at_a_time_and_then_the_newest():
-    in_background, tasks = Background("r", SYSTEM), Tasks()
+    in_background, done, begun, may_end = Background("r", SYSTEM), [], queue.SimpleQueue(), threading.Event()
+
+    def task(name: str) -> None:
+        begun.put(name)
+        assert may_end.wait(PATIENCE_S)
+        done.append(name)
+
     for number in range(50):
-        in_background("say", tasks.task(f"say {number}"))
-    in_background("lead", tasks.task("lead"))
-    assert {tasks.begun.get(timeout=PATIENCE_S) for _ in range(2)} == {"say 0", "lead"}
-    assert threads() == 2
-    tasks.may_end.set()
-    eventually(lambda: threads() == 0, lambda: "all is done")
-    assert sorted(tasks.done) == ["lead", "say 0", "say 49"]
-    in_background("say", tasks.task("again"))
-    eventually(lambda: "again" in tasks.done, lambda: "the next is done")
+        in_background("say", functools.partial(task, f"say {number}"))
+    in_background("lead", functools.partial(task, "lead"))
+    assert {begun.get(timeout=PATIENCE_S) for _ in range(2)} == {"say 0", "lead"}
+    may_end.set()
+    eventually(lambda: sorted(done) == ["lead", "say 0", "say 49"], lambda: done)
+    in_background("say", functools.partial(task, "again"))
+    eventually(lambda: "again" in done, lambda: "the next is done")
 
 
-@pytest.mark.parametrize(
-    "error", [ZeroDivisionError("of ours"), errors.ConnectionLost("over"), errors.RdzvError("full")]
-)
-def test_background_goes_on_after_an_error(error: Exception):
+def test_background_goes_on_after_an_error():
     in_background, done, may_fail = Background("r", SYSTEM), threading.Event(), threading.Event()
 
     def fail() -> None:
         may_fail.wait(PATIENCE_S)
-        raise error
+        fails()
 
     in_background("say", fail)
     in_background("say", done.set)
@@ -175,3 +156,11 @@ def test_a_leader_that_does_not_get_on_is_told_with_where_it_stands() -> None:
     with watchdog.turn():
         assert "test_a_leader_that_does_not_get_on" in told.get(timeout=PATIENCE_S)
     assert watchdog.stuck
+
+
+PIDS = {0: 10, 1: 11}
+
+
+def test_state_of_a_process() -> None:
+    assert process_state(os.getpid()) in ("R", "S")
+    assert process_state(2**22 + 1) == ""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
-import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -31,7 +28,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.records: list[Record] = []
-        self.closed = False
+        self.close = Mock()
         self.free, self.entered = threading.Event(), threading.Event()
         self.free.set()
 
@@ -40,30 +37,9 @@ class Kept:
         assert self.free.wait(60)
         self.records.append(record)
 
-    def close(self) -> None:
-        self.closed = True
-
     @property
     def names(self) -> list[str]:
         return [each.event for each in self.records]
-
-
-@contextlib.contextmanager
-def refusing(monkeypatch: pytest.MonkeyPatch, number: int, first: int = 0) -> Iterator[None]:
-    """Writes to files of timelines fail, after ``first`` bytes of the next one."""
-    write, left = os.write, [first]
-
-    def refuse(fd: int, data: Any) -> int:
-        if not os.readlink(f"/proc/self/fd/{fd}").endswith(".jsonl"):
-            return write(fd, data)
-        if left[0]:
-            part, left[0] = left[0], 0
-            return write(fd, bytes(data)[:part])
-        raise OSError(number, os.strerror(number))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", refuse)
-        yield
 
 
 def test_events_of_one_life_are_told_in_their_order() -> None:
@@ -91,7 +67,7 @@ def test_events_of_one_life_are_told_in_their_order() -> None:
     told.close()
     names = "opened joined placed served reached complete started line failed lost over stopping stopped asked answered"
     assert sink.names == [*names.split(), "delayed", "left", "ended"]
-    assert sink.closed
+    sink.close.assert_called_once_with()
     told.saw(RoundEvent("over", 3))  # by a thread that had not heard of it
     told.close()
     assert len(sink.names) == 18
@@ -130,36 +106,42 @@ def test_a_sink_that_is_stuck_keeps_nobody_waiting(caplog: pytest.LogCaptureFixt
     assert sink.entered.wait(60)
     for _ in range(50):
         told.takes(steps.Join(), None)  # each returns, or this test does not
-    with caplog.at_level(logging.WARNING):
-        sink.free.set()
-        told.close()
+    sink.free.set()
+    told.close()
     assert sink.names == ["opened", *["joined"] * 9]
     assert "41 events" in caplog.text
+
+
+RECORD = Record("joined", 1.0, 2.0, "job", 0, "here", "a1", 1, "joining", "é")
 
 
 def test_whole_lines_and_one_sentence_where_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = TimelineFile(str(tmp_path / "not there" / "yet"), "a/b run", "here", "a1")
-    record = Record("joined", 1.0, 2.0, "job", 0, "here", "a1", 1, "joining", "é")
-    with caplog.at_level(logging.WARNING):
-        file.take(record)
-        with refusing(monkeypatch, errno.ENOSPC, first=20):
-            for _ in range(5):
-                file.take(record)
-        [said] = caplog.messages
-        assert f"{file.path}: no space left on device" in said
-        file.take(record)
-        file.close()
-    [_, again] = caplog.messages
+    file.take(RECORD)
+    write, room = os.write, [20]
+
+    def refuse(fd: int, data: Any) -> int:
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(fd, bytes(data)[: room.pop()])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", refuse)
+        for _ in range(5):
+            file.take(RECORD)
+    file.take(RECORD)
+    file.close()
+    once, again = caplog.messages
+    assert f"{file.path}: no space left on device" in once
     assert f"5 events are missing in {file.path}" in again
     assert os.path.basename(file.path) == "a_b_run-here-a1.jsonl"
     first, torn, last = Path(file.path).read_bytes().splitlines(keepends=True)
-    assert parse(first) == parse(last) == record
-    data = json.loads(first)
+    assert parse(first) == parse(last) == RECORD
+    assert set(data := json.loads(first)) == set(BASE)
     odd = {"outcome": [1], "nested": [[[]]], "workers": {"0": "x"}, "pid": 7}
-    assert parse(json.dumps(data | odd).encode()).facts == record.facts | {"pid": 7}, "what no agent writes is left out"
-    assert set(json.loads(first)) == set(BASE)
+    assert parse(json.dumps(data | odd).encode()).facts == RECORD.facts | {"pid": 7}, "what no agent writes is left out"
     assert torn == first[:20] + b"\n"
 
 
@@ -168,9 +150,8 @@ def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path: Path, caplog:
     (tmp_path / "other").write_text("precious")
     file = TimelineFile(str(tmp_path), "job", "here", "a1")
     os.symlink(tmp_path / "other", file.path)
-    with caplog.at_level(logging.WARNING):
-        file.take(Record("joined", 1.0, 2.0, "job", 0, "here", "a1", 1, "joining"))
-        file.close()
+    file.take(RECORD)
+    file.close()
     assert (tmp_path / "other").read_text() == "precious"
     [said] = caplog.messages
     assert file.path in said

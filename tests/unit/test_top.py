@@ -84,17 +84,13 @@ VITALS: dict[str, Any] = {
 def test_use_of_processors_is_between_two_answers_of_the_same_worker() -> None:
     [worker] = VITALS["workers"]
     before, now = parse_vitals(VITALS), parse_vitals(VITALS | {"at": 12.0, "workers": [{**worker, "cpu_s": 5.0}]})
-    assert cpu_percent(now, before, now.workers[0]) == 50.0
-    assert cpu_percent(now, None, now.workers[0]) is None
-    assert cpu_percent(before, before, before.workers[0]) is None
     other = parse_vitals(VITALS | {"workers": [{**worker, "pid": 10}]})
-    assert cpu_percent(now, other, now.workers[0]) is None
-
-
-@pytest.mark.parametrize("change", [{"workers": [{}] * 5000}, {"at": None}, {"restarts": float("inf")}])
-def test_what_is_no_answer_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"\$|Vitals"):
-        parse_vitals(VITALS | change)
+    [here] = now.workers
+    told = [cpu_percent(now, then, here) for then in (before, None, now, other)]
+    assert told == [50.0, None, None, None]
+    for change in ({"workers": [{}] * 5000}, {"at": None}, {"restarts": float("inf")}):
+        with pytest.raises(ValueError, match=r"\$|Vitals"):
+            parse_vitals(VITALS | change)
 
 
 FAILURE = Failure(1, "a", 3, 1, 12, -9)
@@ -124,20 +120,21 @@ def test_what_happens_is_a_sentence(key: str, value: bytes | None, before: bytes
     assert told.isprintable()
 
 
+NODE: dict[str, Any] = {"rank": 0, "host": "a", "pid": 7, "state": "works", "round": 1, "heard_s": 3599.0}
+NODE |= {"restarts": 0, "stage": "working", "problem": "", "workers": []}
+FOUND = {"number": 1, "state": "complete", "reason": "", "progress": "", "members": 1, "leader": "a (pid 7)"}
+
+
 def job(**over: Any) -> dict[str, Any]:
-    node = {"rank": 0, "host": "a", "pid": 7, "state": "works", "round": 1, "heard_s": 3599.0, "restarts": 0,
-            "stage": "working", "problem": "", "workers": []}  # fmt: skip
-    found = {"number": 1, "state": "complete", "reason": "", "progress": "", "members": 1, "leader": "a (pid 7)"}
     nothing = {"problem": "", "last_end": "", "waits": [], "waits_problem": "", "events": [], "events_ever": 0}
-    return {"run": "a", "round": found, "nodes": [node], **nothing} | over
+    return {"run": "a", "round": FOUND, "nodes": [NODE], **nothing} | over
 
 
 def test_what_is_not_well() -> None:
     assert is_well(job())
-    states = ("gone", "silent", "waits", "refused")
-    ill: list[dict[str, Any]] = [{"nodes": [{**job()["nodes"][0], "state": state}]} for state in states]
-    ill += [{"problem": "out of sight"}, {"round": None}, {"round": {**job()["round"], "state": "over"}}]
-    assert not any(is_well(job(**each)) for each in ill)
+    ill = [{"nodes": [NODE | {"state": state}]} for state in ("gone", "silent", "waits", "refused")]
+    for each in [*ill, {"problem": "out of sight"}, {"round": None}, {"round": FOUND | {"state": "over"}}]:
+        assert not is_well(job(**each))
 
 
 class Example:
@@ -152,45 +149,40 @@ class Example:
         return {"endpoint": "e", "problem": "", "jobs": self.jobs, "left_out": 0}
 
 
-def shown(screen: Screen, *texts: str) -> bool:
-    picture = screen.export_screenshot().replace("&#160;", " ")
-    return all(each in picture for each in texts)
-
-
 def test_the_screen_takes_what_strangers_write_as_text_and_keeps_the_chosen_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    node = job()["nodes"][0]
     evil = "[red]a[/x]\x1b[2J"
     worker = {"rank": 3, "local_rank": 1, "pid": 9, "state": "S", "cpu_percent": None, "memory_bytes": 2**20}
-    told = {**node, "host": evil, "workers": [worker]}
+    told = NODE | {"host": evil, "workers": [worker]}
     nodes = [{**told, "rank": each, "pid": each} for each in range(100)]
     event = {"at": 0.0, "text": evil}
     watch = Example(job(nodes=nodes, last_end=evil, waits=[evil], events=[event], events_ever=1))
 
     async def drive() -> None:
         screen = Screen(watch, REQUEST, 1.0)  # type: ignore[arg-type]
+
+        async def until_shown(text: str) -> None:
+            while text not in screen.export_screenshot().replace("&#160;", " "):
+                await pilot.pause(0.05)
+
         assert screen.no_color
         async with screen.run_test(size=(80, 24)) as pilot:
             await pilot.press("down", "down")
-            assert screen.node is not None
-            assert screen.node["rank"] == 2
             watch.jobs = [job(nodes=nodes[:90])]  # other rows: the third one stays the third
             screen.show()
-            await pilot.pause()
+            await until_shown("[red]a[/x")
+            assert screen.node is not None
             assert screen.node["rank"] == 2
-            assert shown(screen, "[red]a[/x")
             await pilot.press("r", "escape", "w", "escape")
             for key in ("s", "l"):  # nodes that cannot be asked are a sentence, too
                 await pilot.press(key)
-                while not shown(screen, "has no port"):
-                    await pilot.pause(0.05)
+                await until_shown("has no port")
                 await pilot.press("escape")
             watch.jobs = []
             screen.show()
-            await pilot.pause()
-            assert shown(screen, "no job meets at")
+            await until_shown("no job meets at")
             await pilot.press("q")
 
     asyncio.run(drive())
@@ -200,9 +192,8 @@ def test_without_the_extra_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "textual", None)  # type: ignore[arg-type]
     for stream in (sys.stdin, sys.stdout):
         monkeypatch.setattr(stream, "isatty", lambda: True)
-    args = argparse.Namespace(timeout=10.0, once=False, json=False)
     with pytest.raises(MissingDependency, match="Textual") as raised:
-        run(args)
+        run(argparse.Namespace(timeout=10.0, once=False, json=False))
     assert "pip install 'rdzv-plugins[top]'" in raised.value.remedy
 
 
@@ -241,17 +232,13 @@ def test_the_last_lines_of_a_worker_are_read_where_they_are(tmp_path: Path) -> N
             told(**wrong)
 
 
-def test_an_answer_with_lines_is_shown_as_text_whatever_it_holds() -> None:
-    lines = ["[red]a[/x]\x1b[2J", "b" * 9000]
-    text = [*log_lines(LogAnswer([LogStream("stderr", "/x\n", lines, "")]))]
-    assert text[:2] == ["stderr (/x\\n):", "  [red]a[/x]\\x1b[2J"]
-    assert all(each.isprintable() and len(each) < 5000 for each in text)
-
-
-def test_many_jobs_are_a_table_first() -> None:
+def test_many_jobs_are_a_table_first_and_lines_are_shown_as_text_whatever_they_hold() -> None:
     text = as_text({"endpoint": "e", "jobs": [job(), job(run="b", problem="it is gone")], "left_out": 3})
     head, first, second, *_ = text.splitlines()
     assert head.split() == ["JOB", "ROUND", "STATE", "NODES", "WELL", "WHAT"]
     assert (first.split()[4], second.split()[4]) == ("yes", "NO")
     assert "it is gone" in second
     assert text.endswith("and 3 more jobs")
+    shown = [*log_lines(LogAnswer([LogStream("stderr", "/x\n", ["[red]a[/x]\x1b[2J", "b" * 9000], "")]))]
+    assert shown[:2] == ["stderr (/x\\n):", "  [red]a[/x]\\x1b[2J"]
+    assert all(each.isprintable() and len(each) < 5000 for each in shown)

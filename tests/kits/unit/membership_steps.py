@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -134,9 +132,9 @@ class Leader:
     def reach(self) -> None:
         """Everybody reaches it."""
         for name in self.ranks():
-            self.say(name, reached=self.number, unreachable="", **self._carried(name))
+            self.say(name, reached=self.number, unreachable="", **self.carried(name))
 
-    def _carried(self, name: str) -> dict[str, Any]:
+    def carried(self, name: str) -> dict[str, Any]:
         seats = self.members[name].seats
         return {"seats": seats_reached(seats, self.assigned[name])} if self.rules.majority else {}
 
@@ -207,10 +205,10 @@ def story(sizes: str, steps: str, **rules: Any) -> str:
 
 
 def _succeed(leader: Leader, *how: str) -> Leader:
-    who = how[-1] if how else ""
     if "gone" in how:
-        return leader.successor(gone=who)
-    return leader.successor(without=(who,) if who else (), finishing="finishing" in how)
+        return leader.successor(gone=how[-1])
+    without = how[how.index("without") + 1 :] if "without" in how else ()
+    return leader.successor(without=without, finishing="finishing" in how)
 
 
 def _numbers(changes: Iterable[str]) -> dict[str, int]:
@@ -263,7 +261,7 @@ _STEPS: dict[str, Callable[..., object]] = {
     "outside": lambda leader, name: leader.say(name, reached=leader.round.number, outside=True),
     "dial": lambda leader, name: leader.say(name, reached=leader.round.number, unreachable=""),
     "wall": lambda leader, name: leader.say(name, reached=leader.number, unreachable="connection refused"),
-    "reached": lambda leader, name, number: leader.say(name, reached=int(number)),
+    "reached": lambda leader, name, number: leader.say(name, reached=int(number), **leader.carried(name)),
     "done": lambda leader, name: leader.say(name, done=leader.round.number),
     "leave": lambda leader, name, how: leader.say(name, leaving=how),
 }
@@ -276,19 +274,3 @@ def working(low: int, high: int, *members: Member, **rules: int) -> Leader:
     leader.hear(*members)
     leader.complete()
     return leader
-
-
-def largest(nodes: Iterable[Member], rules: Rules) -> int:
-    """The size of the largest round of these nodes, found by trying: at the least, whoever of a rank is in it."""
-    claims: dict[int | str, list[str]] = {}
-    for each in nodes:
-        claims.setdefault(each.node_id if each.node_rank is None else each.node_rank, []).append(each.domain)
-    return min(_of_counts(Counter(domains).values(), rules) for domains in itertools.product(*claims.values()))
-
-
-def _of_counts(counts: Iterable[int], rules: Rules) -> int:
-    sizes = {0}
-    for count in counts:
-        some = (0, *range(rules.min_per_domain, count + 1))
-        sizes = {size + more for size in sizes for more in some if size + more <= rules.max_nodes}
-    return max(size for size in sizes if size % rules.node_unit == 0)

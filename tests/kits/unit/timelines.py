@@ -39,6 +39,11 @@ class Node:
         record = (event, mono, at + self.wall, self.run, self.rank, self.name, f"agent-{self.name}", self._round, phase)
         self.records.append(Record(*record, cause, facts))
 
+    def notes(self, events: dict[float, str]) -> None:
+        """Write down several, by when they were."""
+        for at, event in events.items():
+            self.note(at, event)
+
     def open(self, at: float) -> None:
         """Its first event."""
         self.note(at, "opened", clock=self.clock, pid=1)

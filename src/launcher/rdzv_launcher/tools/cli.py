@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from rdzv_launcher.bench import arguments as bench
 from rdzv_launcher.completion import PrintCompletion
@@ -33,29 +34,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         "backends", help="list the installed rendezvous backends, and plug-ins that do not work"
     )
     backends.add_argument("--json", action="store_true", help="print the list as JSON")
-    bench.configure(commands)
-    conformance.configure(commands)
-    doctor.configure(commands)
-    logs.configure(commands)
-    new_backend.configure(commands)
-    serve.configure(commands)
-    stacks.configure(commands)
-    status.configure(commands)
-    timeline.configure(commands)
-    top.configure(commands)
+    for tool in _TOOLS.values():
+        tool.configure(commands)
     words = sys.argv[1:] if argv is None else argv
     if not words:
         parser.print_help(sys.stderr)
         return 2
-    if not words[0].startswith("-") and words[0] not in _COMMANDS:
-        parser.error(f"there is no command {words[0]!r}{did_you_mean(words[0], _COMMANDS)}")
+    if not words[0].startswith("-") and words[0] not in commands.choices:
+        parser.error(f"there is no command {words[0]!r}{did_you_mean(words[0], commands.choices)}")
     args = parser.parse_args(words)
     with contextlib.nullcontext() if argv is None else logging_given_back():
         setup_logging("rdzv", verbose=debug_wanted())
         if argv is None:
             make_stdout_wait()
         try:
-            return _COMMANDS[args.command](args)
+            return _backends(args) if args.command == "backends" else _TOOLS[args.command].run(args)
         except BrokenPipeError:  # whoever reads our output has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
@@ -73,18 +66,17 @@ def _backends(args: argparse.Namespace) -> int:
     return 0
 
 
-_COMMANDS = {
-    "backends": _backends,
-    "bench": bench.run,
-    "conformance": conformance.run,
-    "doctor": doctor.run,
-    "logs": logs.run,
-    "new-backend": new_backend.run,
-    "serve": serve.run,
-    "stacks": stacks.run,
-    "status": status.run,
-    "timeline": timeline.run,
-    "top": top.run,
+_TOOLS: dict[str, Any] = {
+    "bench": bench,
+    "conformance": conformance,
+    "doctor": doctor,
+    "logs": logs,
+    "new-backend": new_backend,
+    "serve": serve,
+    "stacks": stacks,
+    "status": status,
+    "timeline": timeline,
+    "top": top,
 }
 
 if __name__ == "__main__":

@@ -129,12 +129,11 @@ def _arguments(args: argparse.Namespace, backend: str, themes: Sequence[str]) ->
         f"--conformance-conf={args.rdzv_conf}",
         f"--conformance-themes={','.join(themes)}",
     ]
-    if args.rdzv_endpoint is not None:
-        arguments.append(f"--conformance-endpoint={args.rdzv_endpoint}")
-    if args.maxfail is not None:
-        arguments.append(f"--maxfail={args.maxfail}")
-    if args.timeout is not None:
-        arguments.append(f"--conformance-timeout={args.timeout}")
-    if args.json:
-        arguments.append(f"--conformance-json={os.path.abspath(args.json)}")
+    optional = {
+        "conformance-endpoint": args.rdzv_endpoint,
+        "maxfail": args.maxfail,
+        "conformance-timeout": args.timeout,
+        "conformance-json": os.path.abspath(args.json) if args.json else None,
+    }
+    arguments += [f"--{name}={value}" for name, value in optional.items() if value is not None]
     return [*arguments, "-k", args.select] if args.select else arguments

@@ -15,7 +15,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import DecodeError, Meta, Struct, field, to_builtins
 from msgspec.json import decode
@@ -32,13 +32,6 @@ from rdzv_plugins.plain_text import many, printable
 def size_of(path: str) -> int:
     """How many bytes there are, in all files of the stream."""
     return sum(os.path.getsize(each) for each in all_of(path)) if path else 0
-
-
-def copy_all(path: str, target: BinaryIO) -> None:
-    """Copy everything, oldest first, byte for byte. Raises ``OSError``."""
-    for each in all_of(path):
-        with open(each, "rb") as file:
-            shutil.copyfileobj(file, target)
 
 
 _DEPTH = 3
@@ -283,20 +276,16 @@ _LINES = 20
 
 def configure(commands: Any) -> None:
     """Add the sub-command's parser."""
-    parser = commands.add_parser("logs", help="find the log files of a rank, or of the failed round, in --log-dir")
-    parser.add_argument(
-        "directory", metavar="DIR", help="the --log-dir of a job, or a directory that contains those of its nodes"
-    )
-    parser.add_argument("--rank", type=int, metavar="N", help="print what this global rank has written, byte for byte")
-    parser.add_argument(
-        "--failed",
-        action="store_true",
-        help="the last round in which a worker failed, and which one; and the stacks of a job that hung",
-    )
-    parser.add_argument("--round", type=int, metavar="N", help="this round (default: the last)")
-    parser.add_argument("--tail", type=int, metavar="N", help="the last N lines of each worker")
-    parser.add_argument("--stream", choices=_STREAMS, help="only this one (default: both)")
-    parser.add_argument("--json", action="store_true", help="print what is known about the workers as JSON")
+    what = "find the log files of a rank, or of the failed round, in --log-dir"
+    add = commands.add_parser("logs", help=what).add_argument
+    add("directory", metavar="DIR", help="the --log-dir of a job, or a directory that contains those of its nodes")
+    add("--rank", type=int, metavar="N", help="print what this global rank has written, byte for byte")
+    failed = "the last round in which a worker failed, and which one; and the stacks of a job that hung"
+    add("--failed", action="store_true", help=failed)
+    add("--round", type=int, metavar="N", help="this round (default: the last)")
+    add("--tail", type=int, metavar="N", help="the last N lines of each worker")
+    add("--stream", choices=_STREAMS, help="only this one (default: both)")
+    add("--json", action="store_true", help="print what is known about the workers as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -313,16 +302,12 @@ def run(args: argparse.Namespace) -> int:
     if (unreadable := sum(node.unreadable for node in job)) > 0:
         print(f"rdzv: {unreadable} line(s) of the index cannot be read, and are left out", file=sys.stderr)
     if others := len(nodes) - len(job):
-        print(
-            f"rdzv: of {others} more agent(s) of other jobs, see their directories below {args.directory}",
-            file=sys.stderr,
-        )
+        below = f"see their directories below {args.directory}"
+        print(f"rdzv: of {others} more agent(s) of other jobs, {below}", file=sys.stderr)
     chosen = _round(args, entries)
     hangs = list(stored_stacks({node.directory for node in job})) if args.failed and not args.json else []
     if not chosen:
-        print(
-            *(["no worker has failed by itself", *hangs] if hangs else ["no worker has failed"]), sep="\n", flush=True
-        )
+        print("no worker has failed by itself" if hangs else "no worker has failed", *hangs, sep="\n", flush=True)
         return 0 if hangs else 1
     if args.rank is not None:
         chosen = _rank(args.rank, chosen)
@@ -331,13 +316,9 @@ def run(args: argparse.Namespace) -> int:
     elif args.rank is not None and args.tail is None:
         _print_whole(chosen, args.stream)
     elif args.tail is not None or args.failed:
-        lines = last_words(
-            [each for each in chosen if each.failed]
-            if args.failed and args.tail is None and args.rank is None
-            else chosen,
-            (args.stream,) if args.stream else _STREAMS,
-            args.tail or _LINES,
-        )
+        failed_alone = args.failed and args.tail is None and args.rank is None
+        whose = [each for each in chosen if each.failed] if failed_alone else chosen
+        lines = last_words(whose, (args.stream,) if args.stream else _STREAMS, args.tail or _LINES)
         print(headline(chosen[0].worker.round, chosen), *lines, *hangs, sep="\n", flush=True)
     else:
         print(*listing(chosen), sep="\n", flush=True)
@@ -391,5 +372,7 @@ def _print_whole(entries: Sequence[Entry], only: str | None) -> None:
             if not only:
                 sys.stdout.write(f"==> {shown(path)} <==\n")
             sys.stdout.flush()
-            copy_all(path, sys.stdout.buffer)
+            for each in all_of(path):
+                with open(each, "rb") as file:
+                    shutil.copyfileobj(file, sys.stdout.buffer)
     sys.stdout.buffer.flush()

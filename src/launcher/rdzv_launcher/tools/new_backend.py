@@ -38,20 +38,14 @@ As yet the tests stop at the first method that is not written. Start with src/{m
 
 def configure(commands: Any) -> None:
     """Add the sub-command's parser."""
-    parser = commands.add_parser("new-backend", help="write a package for your own backend, with tests")
-    parser.add_argument(
-        "name", metavar="NAME", help="the backend's name, as given to --rdzv-backend; the package is rdzv-NAME"
+    add = commands.add_parser("new-backend", help="write a package for your own backend, with tests").add_argument
+    add("name", metavar="NAME", help="the backend's name, as given to --rdzv-backend; the package is rdzv-NAME")
+    kind = (
+        "state: one value with compare-and-swap, works as it is (default); coordination: sessions, keys "
+        "and watches, whose requests you have to write"
     )
-    parser.add_argument(
-        "--kind",
-        choices=tuple(_NEXT),
-        default="state",
-        help="state: one value with compare-and-swap, works as it is (default); coordination: sessions, keys "
-        "and watches, whose requests you have to write",
-    )
-    parser.add_argument(
-        "--directory", metavar="DIR", help="where to put the package; must not exist (default: ./rdzv-NAME)"
-    )
+    add("--kind", choices=tuple(_NEXT), default="state", help=kind)
+    add("--directory", metavar="DIR", help="where to put the package; must not exist (default: ./rdzv-NAME)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -125,21 +119,16 @@ def _write(directory: Path, kind: str, words: Mapping[str, str]) -> list[str]:
     try:
         for folder in (_SKELETON / "both", _SKELETON / kind):
             for template in folder.rglob("*.txt"):
-                file = _target(template.relative_to(folder), words["MODULE"])
+                name = template.name.removesuffix(".txt")
+                parts = template.relative_to(folder).parent.parts
+                file = Path(
+                    *(words["MODULE"] if part == _DIRECTORY else part for part in parts), _HIDDEN.get(name, name)
+                )
+                text = re.sub(r"@([A-Z]+)@", lambda found: words[found[1]], template.read_text("utf-8"))
                 (directory / file).parent.mkdir(parents=True, exist_ok=True)
-                (directory / file).write_text(_filled(template.read_text("utf-8"), words), "utf-8")
+                (directory / file).write_text(text, "utf-8")
                 files.append(file)
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
     return sorted(map(str, files))
-
-
-def _target(template: Path, module: str) -> Path:
-    name = template.name.removesuffix(".txt")
-    folders = (module if part == _DIRECTORY else part for part in template.parent.parts)
-    return Path(*folders, _HIDDEN.get(name, name))
-
-
-def _filled(text: str, words: Mapping[str, str]) -> str:
-    return re.sub(r"@([A-Z]+)@", lambda found: words[found[1]], text)

@@ -99,37 +99,19 @@ _END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 def configure(commands: Any) -> None:
     """Add the sub-command's parser."""
-    parser = commands.add_parser(
-        "serve", help="serve a store for TCPStore clients, and the rendezvous of any number of jobs"
+    what = "serve a store for TCPStore clients, and the rendezvous of any number of jobs"
+    add = commands.add_parser("serve", help=what).add_argument
+    where = "where to listen; HOST is an address of this machine, or * for all of them; PORT 0: any free one"
+    add("--rdzv-endpoint", "--rdzv_endpoint", required=True, metavar="HOST:PORT", help=where)
+    add("--threads", type=int, default=0, help="event loops, at most 64; 0: half of the processors, at most 8")
+    metrics = (
+        "answer /metrics by HTTP, for Prometheus, on this port of the same HOST; 0: on none (needs "
+        "'rdzv-plugins[metrics]')"
     )
-    parser.add_argument(
-        "--rdzv-endpoint",
-        "--rdzv_endpoint",
-        required=True,
-        metavar="HOST:PORT",
-        help="where to listen; HOST is an address of this machine, or * for all of them; PORT 0: any free one",
-    )
-    parser.add_argument(
-        "--threads", type=int, default=0, help="event loops, at most 64; 0: half of the processors, at most 8"
-    )
-    parser.add_argument(
-        "--metrics-port",
-        "--metrics_port",
-        type=int,
-        default=0,
-        metavar="PORT",
-        help="answer /metrics by HTTP, for Prometheus, on this port of the same HOST; 0: on none (needs "
-        "'rdzv-plugins[metrics]')",
-    )
-    parser.add_argument(
-        "--rdzv-conf",
-        "--rdzv_conf",
-        default="",
-        metavar="K=V,...",
-        help="limits: "
-        + ", ".join(StoreLimits.__dataclass_fields__)
-        + "; token_file: the accepted tokens; cacert, cert, key: TLS",
-    )
+    add("--metrics-port", "--metrics_port", type=int, default=0, metavar="PORT", help=metrics)
+    limits = ", ".join(StoreLimits.__dataclass_fields__)
+    conf = f"limits: {limits}; token_file: the accepted tokens; cacert, cert, key: TLS"
+    add("--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help=conf)
 
 
 def run(args: argparse.Namespace) -> int:

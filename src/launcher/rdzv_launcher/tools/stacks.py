@@ -137,16 +137,13 @@ def configure(commands: Any) -> None:
         endpoint_required=False,
         timeout=20.0,
     )
-    parser.add_argument(
-        "--children", action="store_true", help="also processes that the workers have started (data loaders)"
-    )
-    parser.add_argument(
-        "--native",
-        action="store_true",
-        help="wait for native frames; otherwise only those that can be read within 3 seconds",
-    )
-    parser.add_argument("--threads", action="store_true", help="all threads of the workers, not only the main ones")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    for flag, what in (
+        ("--children", "also processes that the workers have started (data loaders)"),
+        ("--native", "wait for native frames; otherwise only those that can be read within 3 seconds"),
+        ("--threads", "all threads of the workers, not only the main ones"),
+        ("--json", "print everything as JSON"),
+    ):
+        parser.add_argument(flag, action="store_true", help=what)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -203,25 +200,13 @@ def _local(args: argparse.Namespace) -> int:
 
 def _summary(workers: Sequence[WorkerReport], silent: Sequence[Silent]) -> dict[str, Any]:
     groups = grouped(workers)
-    return {
-        "headline": headline(groups, silent),
-        "groups": [
-            {
-                "ranks": group.ranks,
-                "kind": group.kind,
-                "where": group.where,
-                "workers": list(map(asdict, group.workers)),
-            }
-            for group in groups
-        ],
-        "silent": [asdict(each) for each in silent],
-    }
+    told = [
+        {"ranks": each.ranks, "kind": each.kind, "where": each.where, "workers": list(map(asdict, each.workers))}
+        for each in groups
+    ]
+    return {"headline": headline(groups, silent), "groups": told, "silent": [asdict(each) for each in silent]}
 
 
 def _code(workers: Sequence[WorkerReport], silent: Sequence[Silent]) -> int:
-    complete = (
-        bool(workers or silent)
-        and all(each.kind == "idle" for each in silent)
-        and all(group.kind != "unknown" for group in grouped(workers))
-    )
-    return 0 if complete else 1
+    missing = any(each.kind != "idle" for each in silent) or any(each.kind == "unknown" for each in grouped(workers))
+    return 1 if missing or not (workers or silent) else 0

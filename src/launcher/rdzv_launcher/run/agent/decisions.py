@@ -13,7 +13,7 @@ order. An agent is in one of these stages:
 8. *staying*: all is done, but others still need what this node serves;
 9. *ended*. On the way there, the others are told how this node ends, once.
 
-Four things hold in every order of events, and tests/unit/test_agent_decisions_model.py tries all of them: no worker is
+Four things hold in every order of events, and tests/unit/test_agent_decisions.py tries all of them: no worker is
 started while one of the last generation lives, or anything in its session; a restart is used up only by a failure of
 this node itself, and never more restarts than there are; the others are told of a failure before anything else is done
 about it; and a signal ends this node with 128+n, whatever else is going on.

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 from rdzv_launcher.console import warnings_collected
-from rdzv_plugins import timing
 from rdzv_plugins.errors import RdzvError, is_signal
 
-T = TypeVar("T")
 Verdict = Literal["ok", "warning", "wrong", "skipped"]
 
 
@@ -58,8 +56,3 @@ def findings_of(name: str, check: Check) -> Iterator[Finding]:
             found.append(Finding("skipped", name, why))
     yield from (Finding("warning", name, text) for text in warned)
     yield from found
-
-
-def within(seconds: float, call: Callable[[], T]) -> T:
-    """Like ``timing.within``."""
-    return timing.within(seconds, call, "rdzv-doctor")

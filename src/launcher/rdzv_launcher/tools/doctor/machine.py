@@ -9,9 +9,11 @@ import shutil
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from rdzv_launcher.run.machine import require_temporary, write_a_page
+from rdzv_launcher.run.stacks.processes import environment, name_of
 from rdzv_launcher.tools.doctor.findings import Finding, judged
 from rdzv_plugins.elastic.endpoint_options import DEFAULT_PORT
 from rdzv_plugins.linux.cgroups import cpu_quotas, directories_of, memory_of_groups
@@ -134,7 +136,10 @@ def processes() -> Iterator[Finding]:
     """How many processes and threads may be started."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
     allowed = [each for each in (soft, hard) if each != resource.RLIM_INFINITY and os.getuid() != 0]
-    allowed += _numbers("pids", "pids.max")
+    for place in directories_of("pids"):
+        for directory in (place.directory, *place.directory.parents):
+            with suppress(OSError, ValueError):  # there is none, or it is "max"
+                allowed.append(int((directory / "pids.max").read_text()))
     most = min(allowed, default=None)
     few = most is not None and most < _TASKS
     yield judged(
@@ -153,19 +158,6 @@ def temporary() -> Iterator[Finding]:
     little = free < _LITTLE_DISK and f"only {free / _MIB:.0f} MiB are free in {path}"
     fine = f"{path}, {free / _MIB:.0f} MiB free"
     yield judged("temporary files", fine, little, "Free some, or set TMPDIR to a directory with more.")
-
-
-def _numbers(controller: str, *names: str) -> list[int]:
-    """The numbers in these files of the control groups around this process; "max" gives none."""
-    found = []
-    for place in directories_of(controller):
-        for directory in (place.directory, *place.directory.parents):
-            for name in names:
-                try:
-                    found.append(int((directory / name).read_text()))
-                except (OSError, ValueError):
-                    continue
-    return found
 
 
 _MAXERROR_AT, _STATUS_AT, _SIZE = 24, 40, 256
@@ -193,7 +185,6 @@ def clock() -> Iterator[Finding]:
     yield Finding("ok", "clock", f"kept in step, to {microseconds / 1000:.0f} ms at worst")
 
 
-_MARK = b"TORCHELASTIC_RUN_ID="
 _TAKES_ORPHANS = ("systemd", "init", "tini", "dumb-init", "docker-init", "catatonit")
 """Names of the first process if it is not a launcher itself, as it may be in a container."""
 _SHOWN = 10
@@ -221,14 +212,9 @@ def leftovers() -> Iterator[Finding]:
 
 def _run_of(pid: int) -> str | None:
     """The run whose worker it is, or whose worker started it; None if there is none."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            variables = file.read().split(b"\0")
-    except OSError:  # it has ended, or belongs to another user
-        return None
-    runs = [each.removeprefix(_MARK) for each in variables if each.startswith(_MARK)]
+    run = environment(pid).get("TORCHELASTIC_RUN_ID")
     stat = read_stat(pid)
-    return runs[0].decode(errors="replace") if runs and stat is not None and stat.lives else None
+    return run if stat is not None and stat.lives else None
 
 
 def _is_left(pid: int, workers: dict[int, str]) -> bool:
@@ -244,14 +230,6 @@ def _is_left(pid: int, workers: dict[int, str]) -> bool:
 def _takes_orphans(pid: int) -> bool:
     """Whether processes below it may have lost their own parent; False for an unknown first process."""
     if pid == 1:
-        return _name(pid) in _TAKES_ORPHANS
+        return os.path.basename(name_of(pid)) in _TAKES_ORPHANS
     stat = read_stat(pid)
-    return stat is not None and _name(pid) == "systemd" and stat.session == pid
-
-
-def _name(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/comm") as file:
-            return os.path.basename(file.read().strip())
-    except OSError:
-        return ""
+    return stat is not None and os.path.basename(name_of(pid)) == "systemd" and stat.session == pid

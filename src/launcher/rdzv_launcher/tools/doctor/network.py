@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from rdzv_launcher.tools.doctor.findings import Finding, findings_of, judged, within
+from rdzv_launcher.tools.doctor.findings import Finding, findings_of, judged
 from rdzv_launcher.tools.job import Whose, statistics_of
 from rdzv_plugins.assemble.create import health, preflight, prepare
 from rdzv_plugins.assemble.recognition import recognise
@@ -27,11 +27,21 @@ from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.native.server import version
 from rdzv_plugins.kvstore.sockets.reach import REFUSED, default_address, is_own_address, remedy_of, resolve, try_connect
+from rdzv_plugins.timing import within
 
-_SLOW_S, _LIMIT_S = 0.5, 3.0
-"""A look-up that takes longer than the first is slow; nobody here waits longer than the second."""
+_SLOW_S, _LIMIT_S = 0.2, 5.0
+"""A look-up or a connection that takes longer than the first is slow; nobody here waits longer than the second."""
+_TIMES = 5
+"""How many connections are made to measure one."""
+_ANSWER_S = 2.0
 _SIOCGIFADDR, _SIOCGIFFLAGS, _IFF_UP = 0x8915, 0x8913, 1
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+
+
+def _addresses(host: str, port: int) -> str:
+    """What the name resolves to, by commas. Raises ``TimeoutError`` or ``OSError``."""
+    found = within(_LIMIT_S, lambda: sorted({str(each[4][0]) for each in resolve(host, port)}), "rdzv-doctor")
+    return ", ".join(found)
 
 
 def host_name() -> Iterator[Finding]:
@@ -40,7 +50,7 @@ def host_name() -> Iterator[Finding]:
     tells = "rdzv-run tells other nodes addresses and not this name"
     fine = problem = ""
     try:
-        found = within(_LIMIT_S, lambda: sorted({str(each[4][0]) for each in resolve(name, 0)}))
+        found = _addresses(name, 0)
     except TimeoutError:
         problem = f"the look-up of {name} takes more than {_LIMIT_S:g} s"
         remedy = "Enter the name in /etc/hosts, or mend the name servers in /etc/resolv.conf."
@@ -48,8 +58,8 @@ def host_name() -> Iterator[Finding]:
         problem = f"{name} does not resolve here ({error.strerror})"
         remedy = f"{tells}; what asks for the name, as torch's own rendezvous, needs it in /etc/hosts."
     else:
-        fine = f"{name} is {', '.join(found)}"
-        if all(map(is_loopback_address, found)):
+        fine = f"{name} is {found}"
+        if all(map(is_loopback_address, found.split(", "))):
             problem = f"{fine} here, which other nodes cannot reach"
         remedy = f"{tells}; for programs that ask for the name, enter the address of the network in /etc/hosts."
     yield judged("host name", fine, problem, remedy)
@@ -60,7 +70,7 @@ def reverse_look_up() -> Iterator[Finding]:
     address = default_address()
     began = time.monotonic()
     try:
-        name = within(_LIMIT_S, lambda: socket.getnameinfo((address, 0), 0)[0])
+        name = within(_LIMIT_S, lambda: socket.getnameinfo((address, 0), 0)[0], "rdzv-doctor")
     except TimeoutError:
         took = f"more than {_LIMIT_S:g} s"
     else:
@@ -154,15 +164,10 @@ def _ipv6() -> dict[str, str]:
     return found
 
 
-_TIMES, _LIMIT_S, _SLOW_S = 5, 5.0, 0.2
-"""How many connections are made to measure one, how long each may take, and from what time on it is slow."""
-_ANSWER_S = 2.0
-
-
 def way(endpoint: Endpoint) -> Iterator[Finding]:
     """From the name to a connection. Raises ``EndpointUnreachable`` if there is no way."""
     try:
-        found = within(_LIMIT_S, lambda: sorted({str(each[4][0]) for each in resolve(endpoint.host, endpoint.port)}))
+        found = _addresses(endpoint.host, endpoint.port)
     except TimeoutError:
         text = f"{endpoint.host}: the look-up of this name takes more than {_LIMIT_S:g} s"
         raise EndpointUnreachable(text, remedy="Give an address, or mend the name servers.") from None
@@ -170,7 +175,7 @@ def way(endpoint: Endpoint) -> Iterator[Finding]:
         text = f"{endpoint.host}: the name does not resolve ({error.strerror})"
         raise EndpointUnreachable(text, remedy="Check the name, or give an IP address.") from None
     here = " (this machine)" if is_own_address(endpoint.host) else ""
-    yield Finding("ok", "name", f"{endpoint.host} is {', '.join(found)}{here}")
+    yield Finding("ok", "name", f"{endpoint.host} is {found}{here}")
     times = []
     for _ in range(_TIMES):
         began = time.monotonic()

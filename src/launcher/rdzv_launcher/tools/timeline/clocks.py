@@ -23,8 +23,8 @@ _SLACKS = (0.0, 0.0002, 0.001, 0.005, 0.02, 0.1, 1.0)
 class Exchange:
     """All of ``before`` was earlier than all of ``after``: times in seconds, each by the clock that is its key."""
 
-    before: Mapping[str, float]
-    after: Mapping[str, float]
+    before: dict[str, float]
+    after: dict[str, float]
 
 
 @dataclass(frozen=True)

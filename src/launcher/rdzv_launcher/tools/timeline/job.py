@@ -167,10 +167,10 @@ class JobTimeline:
         machines = collections.Counter(each.clock for each in agents)
         self.reference = min(machines, key=lambda clock: (-machines[clock], clock))
         self.hosts = {each.clock: each.host for each in reversed(agents)}
-        bases = {each.clock: each.records[0].wall - each.records[0].mono for each in reversed(agents)}
-        self.epoch = bases[self.reference]
-        """Added to a time of the reference's clock, it gives seconds since the epoch."""
-        guesses = {clock: base - self.epoch for clock, base in bases.items()}
+        self.epochs = {each.clock: each.records[0].wall - each.records[0].mono for each in reversed(agents)}
+        """Added to a time of a clock, it gives seconds since the epoch, as that machine has them."""
+        self.epoch = self.epochs[self.reference]
+        guesses = {clock: base - self.epoch for clock, base in self.epochs.items()}
         self.offsets: dict[str, Offset] = estimate(self.reference, guesses, _exchanges(agents))
         self.events = sorted(
             (
@@ -254,25 +254,15 @@ def _exchanges(agents: Sequence[Agent]) -> list[Exchange]:
                 continue
             all_in, store = found.setdefault(record.round, (Exchange({}, {}), Exchange({}, {})))
             if record.event == "reached":
-                _earliest(store.after, clock, record.mono)
+                store.after[clock] = min(record.mono, store.after.get(clock, record.mono))
             elif record.event == "complete":
-                _earliest(all_in.after, clock, record.mono)
+                all_in.after[clock] = min(record.mono, all_in.after.get(clock, record.mono))
                 if entered is not None:
-                    _latest(all_in.before, clock, entered)
+                    all_in.before[clock] = max(entered, all_in.before.get(clock, entered))
                 if served is not None:
-                    _latest(store.before, clock, served)
+                    store.before[clock] = max(served, store.before.get(clock, served))
                 entered = served = None
     return [each for pair in found.values() for each in pair if each.before and each.after]
-
-
-def _latest(times: object, clock: str, at: float) -> None:
-    assert isinstance(times, dict)
-    times[clock] = max(at, times.get(clock, at))
-
-
-def _earliest(times: object, clock: str, at: float) -> None:
-    assert isinstance(times, dict)
-    times[clock] = min(at, times.get(clock, at))
 
 
 def _rounds(events: Sequence[TimelineEvent]) -> list[Round]:

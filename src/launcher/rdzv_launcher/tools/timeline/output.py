@@ -61,20 +61,13 @@ def _rounded(seconds: float | None) -> float | None:
 
 def _clock(job: JobTimeline, clock: str) -> dict[str, Any]:
     offset = job.offsets[clock]
-    shift = offset.seconds + job.epoch - _base(job, clock)
     return {
         "id": clock,
-        "ahead": round(-shift, 6),
+        "ahead": round(job.epochs[clock] - job.epoch - offset.seconds, 6),
         "uncertainty": _rounded(offset.uncertainty),
         "exchanges": offset.exchanges,
         "why": offset.why,
     }
-
-
-def _base(job: JobTimeline, clock: str) -> float:
-    """A clock's own idea of the epoch."""
-    first = next(each for each in job.agents.values() if each.clock == clock).records[0]
-    return first.wall - first.mono
 
 
 def _interruption_data(job: JobTimeline, each: Interruption) -> dict[str, Any]:
@@ -192,7 +185,7 @@ def _name(pid: int, name: str, order: int) -> list[dict[str, Any]]:
 
 
 def _span(
-    job: JobTimeline, name: str, category: str, begin: float, end: float, pid: int, tid: int, **args: Any
+    job: JobTimeline, name: str, category: str, begin: float, end: float, pid: int, **args: Any
 ) -> dict[str, Any]:
     return {
         "ph": "X",
@@ -201,7 +194,7 @@ def _span(
         "ts": _us(job, begin),
         "dur": round(max(0.0, end - begin) * 1e6, 3),
         "pid": pid,
-        "tid": tid,
+        "tid": 0,
         "args": args,
     }
 
@@ -212,22 +205,14 @@ def _us(job: JobTimeline, at: float) -> float:
 
 def _job(job: JobTimeline, found: list[Interruption]) -> Iterator[dict[str, Any]]:
     for each in found:
-        yield _span(job, each.kind, "interruption", each.begin, each.end, _JOB, 0, cause=each.cause)
+        yield _span(job, each.kind, "interruption", each.begin, each.end, _JOB, cause=each.cause)
         for phase in each.phases:
-            yield _span(job, phase.name, "phase", phase.begin, phase.end, _JOB, 0, last=phase.last)
+            yield _span(job, phase.name, "phase", phase.begin, phase.end, _JOB, last=phase.last)
     begins = {each.after: each.begin for each in found if each.after}
     for round_ in job.rounds:
+        name, nodes = f"round {round_.number}", round_.nodes or len(round_.at)
         end = begins.get(round_.number, job.end)
-        yield _span(
-            job,
-            f"round {round_.number}",
-            "round",
-            round_.complete_at,
-            end,
-            _JOB,
-            0,
-            nodes=round_.nodes or len(round_.at),
-        )
+        yield _span(job, name, "round", round_.complete_at, end, _JOB, nodes=nodes)
 
 
 def _agent(job: JobTimeline, events: list[TimelineEvent], pid: int) -> Iterator[dict[str, Any]]:
@@ -235,7 +220,7 @@ def _agent(job: JobTimeline, events: list[TimelineEvent], pid: int) -> Iterator[
     for each in events:
         record = each.record
         if record.phase != begin.record.phase:
-            yield _span(job, begin.record.phase, "phase", begin.at, each.at, pid, 0, round=begin.record.round)
+            yield _span(job, begin.record.phase, "phase", begin.at, each.at, pid, round=begin.record.round)
             begin = each
         if record.event not in PHASES or record.cause:
             yield {
@@ -248,4 +233,4 @@ def _agent(job: JobTimeline, events: list[TimelineEvent], pid: int) -> Iterator[
                 "tid": 0,
                 "args": {"round": record.round, "cause": record.cause, **record.facts},
             }
-    yield _span(job, begin.record.phase, "phase", begin.at, events[-1].at, pid, 0, round=begin.record.round)
+    yield _span(job, begin.record.phase, "phase", begin.at, events[-1].at, pid, round=begin.record.round)

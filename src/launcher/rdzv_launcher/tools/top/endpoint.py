@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -134,7 +133,7 @@ class EndpointWatch:
             ]
             for run in names:
                 if run not in self._jobs and len(self._jobs) < _MOST_JOBS:
-                    self._jobs[run] = JobWatch(run, self._service(run), self._is_there(run), self._timeout)
+                    self._jobs[run] = self._watch(run)
                     new.append(self._jobs[run])
             self._left_out = len([run for run in names if run not in self._jobs])
         if self._thread is not None:
@@ -142,12 +141,7 @@ class EndpointWatch:
                 job.start()
         return gone
 
-    def _service(self, run: str) -> Callable[[], CoordinationBackend]:
-        store = self._store
+    def _watch(self, run: str) -> JobWatch:
+        store, meeting = self._store, self._meeting
         assert store is not None
-        return lambda: self._meeting.at(store, run)[0]
-
-    def _is_there(self, run: str) -> Callable[[], bool]:
-        store = self._store
-        assert store is not None
-        return lambda: run in self._meeting.runs(store)
+        return JobWatch(run, lambda: meeting.at(store, run)[0], lambda: run in meeting.runs(store), self._timeout)

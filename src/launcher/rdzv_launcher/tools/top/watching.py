@@ -333,8 +333,9 @@ class JobWatch:
         return held[1], held[2]
 
     def _seen(self, observer: Observer, status: RunStatus, nodes: list[NodeSeen], now: float) -> dict[str, Any]:
+        shown = ("number", "state", "reason", "progress", "members", "leader")
         return {
-            "round": _round(status),
+            "round": {name: getattr(status, name) for name in shown},
             "last_end": self._over or last_end(observer.held(keys.FAILURES)),
             "nodes": [self._node(each, now) for each in nodes],
             "waits": waits_of(self._store) if status.state == "complete" else [],
@@ -369,11 +370,6 @@ def is_well(job: dict[str, Any]) -> bool:
         and found["state"] == "complete"
         and all(each["state"] in WELL for each in job["nodes"])
     )
-
-
-def _round(status: RunStatus) -> dict[str, Any]:
-    names = ("number", "state", "reason", "progress", "members", "leader")
-    return {name: getattr(status, name) for name in names}
 
 
 def waits_of(store: dict[str, Any] | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""The token of a job before anything starts: where it comes from, what is none, and what it asks of the options."""
+"""Token and certificates before anything starts: where they come from, what is none, what they ask of the options."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -14,14 +15,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from kits.wire.tls_kit import Issued
 
 from rdzv_plugins import job_token
 from rdzv_plugins.assemble.create import prepare, with_options
+from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.elastic.settings import settings_of
+from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import SettingsDiffer, UsageError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import JobToken, accepted_tokens, token_of
+from rdzv_plugins.kvstore.native.framing import ask_statistics
+from rdzv_plugins.kvstore.native.server import Renewing, StoreServer
 from rdzv_plugins.rounds.settings_check import compare
 from rdzv_plugins.runtime import SYSTEM
 
@@ -110,12 +116,10 @@ def test_what_is_no_token(file: Path, text: str, words: str) -> None:
     refused(lambda: token_of(asking(token_file=file)), words)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"), [("", "is set, and empty"), (f"{ONE}\n", "line break"), ("a b" * 9, "does not hold one token")]
-)
-def test_what_is_no_token_in_the_environment(text: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RDZV_TOKEN", text)
-    refused(lambda: token_of(asking()), words)
+def test_what_is_no_token_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, words in (("", "is set, and empty"), (f"{ONE}\n", "line break"), ("a b" * 9, "does not hold one token")):
+        monkeypatch.setenv("RDZV_TOKEN", text)
+        refused(lambda: token_of(asking()), words)
 
 
 def test_files_that_cannot_be_read(file: Path, tmp_path: Path) -> None:
@@ -136,13 +140,9 @@ def test_tokens_of_a_service(file: Path) -> None:
     file.write_text(f"one {ONE} team-*\nall hmac:{key[0].key.hex()} *\n{TWO}\n")
     found = accepted_tokens(str(file))
     assert found is not None
-    assert [(each.name, each.runs, each.whole) for each in found] == [
-        ("one", "team-*", False),
-        ("all", "*", True),
-        ("", "*", True),
-    ]
-    assert found[0].key == found[1].key == key[0].key
-    assert found[2].key != key[0].key
+    told = [(each.name, each.runs, each.whole) for each in found]
+    assert told == [("one", "team-*", False), ("all", "*", True), ("", "*", True)]
+    assert found[0].key == found[1].key == key[0].key != found[2].key
     for wrong, words in ((f"name {ONE}\n", "a line of 2 words"), (f"{TWO}\n{ONE} name team-*\n", "token 2 has 4 char")):
         file.write_text(wrong)
         refused(lambda: accepted_tokens(str(file)), words)  # whichever of the words it is
@@ -154,13 +154,19 @@ def prepared(backend: str, nodes: int = 2, **conf: object) -> Request:
     return with_options(entry, request) if backend == "etcd" else prepare(entry, request)
 
 
-def test_workers_have_proxies_then(file: Path) -> None:
+def test_workers_have_proxies_then_and_a_backend_without_tokens_is_refused_one(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     assert prepared("parallel").options.store == "parallel"
     for backend in ("parallel", "tiered", "etcd"):
         assert prepared(backend, token_file=file).options.store == "tiered"
     for store in ("parallel", "torch"):
         refused(lambda: prepared("parallel", token_file=file, store=store), f"store={store} contradicts")  # noqa: B023
     refused(lambda: prepared("tiered", token_file=file, worker_transport="direct"), "worker_transport=direct contrad")
+    os.environ["RDZV_TOKEN"] = ONE
+    assert "rdzv backends" in refused(lambda: prepared("static"), "backend 'static' knows no token").remedy
+    prepared("static", nodes=1)
+    assert "knows no token" in caplog.text
 
 
 def test_nodes_with_and_without_one_are_no_job(file: Path) -> None:
@@ -170,15 +176,6 @@ def test_nodes_with_and_without_one_are_no_job(file: Path) -> None:
     for mine, theirs, words in ((one, other, "given, there not set"), (other, one, "not set, there given")):
         with pytest.raises(SettingsDiffer, match=f"RDZV_TOKEN or token_file: here {words}"):
             compare(mine, json.dumps(theirs).encode(), "there")
-
-
-def test_a_backend_without_tokens_is_refused_one(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("RDZV_TOKEN", ONE)
-    assert "rdzv backends" in refused(lambda: prepared("static"), "backend 'static' knows no token").remedy
-    prepared("static", nodes=1)
-    assert "knows no token" in caplog.text
 
 
 def test_that_a_job_is_open_is_said_once_and_only_where_others_can_reach_it(
@@ -228,3 +225,80 @@ def test_a_service_that_is_stopped_and_continued_keeps_its_tokens_fresh(file: Pa
             assert serving.wait(30) == 0
         finally:
             serving.kill()
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Issued:
+    return Issued(tmp_path_factory.mktemp("ours"))
+
+
+def conf_of(ours: Issued, *names: str) -> dict[str, object]:
+    return {name: getattr(ours, name) for name in names or ("cacert", "cert", "key")}
+
+
+def test_what_a_node_needs_and_with_tls_workers_have_proxies(ours: Issued) -> None:
+    assert prepared("parallel", **conf_of(ours)).options.store == "tiered"
+    assert prepared("parallel", nodes=1, **conf_of(ours), store="parallel").options.store == "parallel"
+    for conf, words in (
+        (conf_of(ours, "cacert", "key"), "key is given, and cert is not"),
+        (conf_of(ours, "cacert"), "cacert is given, and cert and key is not"),
+        (conf_of(ours) | {"store": "parallel"}, "store=parallel contradicts TLS"),
+        (conf_of(ours) | {"store": "torch"}, "store=torch contradicts TLS"),
+        (conf_of(ours) | {"worker_transport": "direct"}, "worker_transport=direct contradicts TLS"),
+    ):
+        refused(lambda: prepared("parallel", **conf), words)  # noqa: B023
+
+
+def test_of_etcd_they_are_for_etcd_alone(ours: Issued) -> None:
+    assert certificates_of(prepared("parallel", **conf_of(ours))) == ours.files
+    assert certificates_of(asking(**conf_of(ours))) == ours.files
+    assert certificates_of(prepared("parallel")) is None
+    assert certificates_of(prepared("etcd", **conf_of(ours))) is None
+
+
+def test_the_context_is_that_of_the_files_now(ours: Issued, tmp_path: Path) -> None:
+    mine = Issued(tmp_path / "mine")
+    files = mine.files
+    first = files.context()
+    assert files.context() is first
+    assert first.minimum_version is ssl.TLSVersion.TLSv1_3
+    assert first.check_hostname
+    assert not files.within_one_process().context().check_hostname
+    mine.issue()
+    second = files.context()
+    assert second is not first
+    fitted = files.fitting().texts
+    assert fitted == files.texts()
+    mine.cert.write_text("it is being written")
+    assert files.context() is second
+    assert files.fitting().texts == fitted != files.texts()
+    assert mine.files.context() is second  # one for the whole process
+    never = Issued(tmp_path / "never")
+    never.cert.write_text("nothing")
+    with pytest.raises(UsageError):
+        never.files.context()
+
+
+def test_what_begins_while_files_are_replaced_has_the_last_that_fitted(tmp_path: Path) -> None:
+    """A node that has served nothing yet, for one, which has dialled the service with them."""
+    mine = Issued(tmp_path / "mine")
+    first = mine.cert.read_bytes()
+    mine.files.check()
+    mine.issue()
+    new = mine.cert.read_bytes()
+    mine.cert.write_bytes(first)  # the new key is there, and its certificate is not
+    assert mine.files.fitting().texts.cert == first
+    assert not mine.files.within_one_process().context().check_hostname
+    renewed: list[bytes] = []
+    with StoreServer("127.0.0.1", tls=mine.files) as server:
+        assert ask_statistics(Endpoint("127.0.0.1", server.port), 60, tls=mine.files)["refused"] == {}
+        mine.cert.write_bytes(new)
+        assert mine.files.fitting().texts.cert == new
+        assert ask_statistics(Endpoint("127.0.0.1", server.port), 60, tls=mine.files)["refused"] == {}
+
+    begun_with = mine.files.fitting().stamp
+    mine.issue()  # while the server begins
+    renewing = Renewing(mine.files, begun_with, lambda texts: renewed.append(texts.cert), SYSTEM)
+    renewing.look()
+    renewing.close()
+    assert renewed == [mine.cert.read_bytes()]

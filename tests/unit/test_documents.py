@@ -1,0 +1,125 @@
+"""The documents say what the code says, where `make lint` has no check: tables by hand, public names, examples."""
+
+import argparse
+import ast
+import importlib
+import inspect
+import re
+import sys
+import textwrap
+import types
+from pathlib import Path
+
+from kits import ROOT
+
+from rdzv_launcher.bench import arguments as bench
+from rdzv_launcher.tools import conformance, logs, new_backend, serve, stacks, status
+from rdzv_launcher.tools.timeline import command as timeline
+from rdzv_launcher.tools.top import command as top
+from rdzv_plugins import coordination, hookspecs
+from rdzv_plugins.host import PluginRecord
+from rdzv_plugins.host.validation import HOOK_NAMES, Validator
+from rdzv_plugins.kvstore.native.limits import StoreLimits
+from rdzv_plugins.options import describe_options
+
+COMMAND_LINE = (ROOT / "docs/reference/command-line.md").read_text()
+COMPATIBILITY = (ROOT / "docs/explanation/compatibility.md").read_text()
+HOW_TO = ROOT / "docs/how-to/write-a-backend.md"
+TOOLS = {each.__name__.split(".")[-1].replace("_", "-"): each for each in (serve, logs, stacks, status, conformance)}
+TOOLS |= {"timeline": timeline, "top": top, "new-backend": new_backend}
+TOOLS |= {f"bench {name}": bench for name in ("all", "report", "rendezvous", "launch", "faults", "store")}
+
+
+def section(heading: str) -> str:
+    """Of the page of the command lines, up to the next heading."""
+    return re.split(r"^##? ", COMMAND_LINE.partition(f"\n## {heading}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def test_flags_and_limits_of_the_tools_are_their_own() -> None:
+    for words, tool in TOOLS.items():
+        parser = argparse.ArgumentParser()
+        tool.configure(parser.add_subparsers())
+        for word in words.split():
+            (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+            parser = commands.choices[word]
+        shown = [each for each in parser._actions if each.help != argparse.SUPPRESS]  # not what is gone
+        flags = {flag for each in shown for flag in each.option_strings if flag.startswith("--") and "_" not in flag}
+        cells = re.findall(r"^\| (`--.*?) \|", section(f"rdzv {words}"), re.MULTILINE)
+        assert {flag for cell in cells for flag in re.findall(r"`(--[a-z-]+)`", cell)} == flags - {"--help"}, words
+    rows = [f"| `{each.name}` | {each.default} | {each.type} | {each.help} |" for each in describe_options(StoreLimits)]
+    assert re.findall(r"^\| `\w+` \|.*$", section("rdzv serve"), re.MULTILINE) == rows
+
+
+def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
+    """Those within it: `mkdocs --strict`, in `make lint`."""
+    for page in [*ROOT.glob("*.md"), *(ROOT / "native").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)\s#]+)[^)\s]*\)", page.read_text()):
+            assert re.match(r"[a-z]+:", target) or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def plugin_of(text: str, monkeypatch) -> PluginRecord:
+    """The first program in a text, as a plug-in that is taken."""
+    source = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
+    module = types.ModuleType("rdzv_example")
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # dataclasses look there
+    exec(textwrap.dedent(source), vars(module))
+    record = PluginRecord("example", "rdzv_example", "rdzv-example", "1.0", plugin=module)
+    Validator().validate(record)
+    assert not record.error
+    return record
+
+
+def test_examples_are_plugins_with_what_they_show(monkeypatch) -> None:
+    for name in HOOK_NAMES:
+        record = plugin_of(inspect.getdoc(getattr(hookspecs, name)), monkeypatch)
+        assert callable(getattr(record.plugin, name))
+
+    def call(function) -> list[tuple[str, object, object]]:
+        return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
+
+    record = plugin_of(HOW_TO.read_text(), monkeypatch)
+    service = type(record.backends[0].create(types.SimpleNamespace(endpoint="h:1", run_id="run")))
+    for cls, contract in ((service, coordination.CoordinationBackend), (record.plugin.MySession, coordination.Session)):
+        for name, member in vars(contract).items():
+            if not name.startswith("_") and inspect.isfunction(member):
+                assert call(getattr(cls, name)) == call(member), name
+
+
+def listed(heading: str) -> dict[str, list[str]]:
+    """A table of modules and names."""
+    rows = re.search(rf"\| module \| {heading} \|\n\|---\|---\|\n((?:\|.*\n)+)", COMPATIBILITY)[1].splitlines()
+    return {name: names for name, *names in (re.findall(r"`([\w.]+)`", row) for row in rows)}
+
+
+def names_of(module: types.ModuleType) -> set[str]:
+    """What a module says is its own, or defines without an underscore; of its imports only ``X as X``."""
+    if hasattr(module, "__all__"):
+        return set(module.__all__)
+    body = ast.parse(Path(module.__file__).read_text()).body
+    names = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    names |= {target.id for node in body if isinstance(node, ast.Assign) for target in node.targets}
+    names |= {node.target.id for node in body if isinstance(node, ast.AnnAssign)}
+    imported = (each for node in body if isinstance(node, ast.ImportFrom) for each in node.names)
+    return {name for name in names | {each.name for each in imported if each.asname == each.name} if name[0] != "_"}
+
+
+def test_public_names_are_those_that_are_listed() -> None:
+    public, internal = listed("public names"), listed("internal names")
+    for name, names in public.items():
+        assert sorted(names + internal.get(name, [])) == sorted(names_of(importlib.import_module(name))), name
+    assert set(internal) <= set(public)
+    short = set(public.pop("rdzv_plugins"))
+    assert short <= {name for names in public.values() for name in names}, "public by their long path, too"
+
+
+def test_what_authors_are_shown_is_public() -> None:
+    public = {name: {"", "*", *names} for name, names in listed("public names").items()}
+    shown = [*ROOT.glob("examples/rdzv-*/src/**/*.py"), *ROOT.glob("examples/rdzv-*/tests/*.py")]
+    shown += ROOT.glob("src/launcher/rdzv_launcher/tools/skeleton/**/*.py.txt")
+    for path in [*shown, *ROOT.glob("docs/tutorial/*.md"), HOW_TO, Path(hookspecs.__file__)]:
+        text = path.read_text()
+        imports = re.findall(r"^\s*from (rdzv_plugins[\w.]*) import (\([^)]*\)|.*)$", text, re.MULTILINE)
+        imports += [(name, "") for name in re.findall(r"^\s*import (rdzv_plugins[\w.]*)", text, re.MULTILINE)]
+        for module, names in imports:
+            given = {name.split(" as ")[0].strip() for name in re.sub(r"#.*|[()]", "", names).split(",")}
+            assert given <= public[module], f"{path.name}: {module}"

@@ -1,0 +1,76 @@
+"""What sources may name and use: a stranger's backend is the equal of ours; nothing from a network is unpickled."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from kits import ROOT
+
+from rdzv_plugins.host.manager import PluginHost
+
+SRC = ROOT / "src"
+NAMES_A_BACKEND = {
+    "launcher/rdzv_launcher/run/request.py": "what flags of torchrun and torch_npu_run mean without --rdzv-backend",
+    "rdzv_plugins/options.py": "values of the option store",
+    "rdzv_plugins/elastic/options.py": "values of the option store",
+    "rdzv_plugins/elastic/round_store.py": "values of the option store",
+    "rdzv_plugins/testing/services.py": "the server that the suite starts, and its data",
+    "rdzv_plugins/testing/builtin.py": "the suite's harnesses of the backends that ship",
+    "rdzv_plugins/testing/themes/launch.py": "torch's own c10d, from plain torchrun",
+    "rdzv_plugins/testing/themes/plugin.py": "the built-in backend by which the time of loading is measured",
+    "launcher/rdzv_launcher/bench/arguments.py": "the command of that name, which is gone",
+    "launcher/rdzv_launcher/bench/ways.py": "a way to the root",
+    "launcher/rdzv_launcher/bench/jobs.py": "torch's own c10d and static, from plain torchrun",
+    "launcher/rdzv_launcher/bench/nodes.py": "torch's own c10d and static",
+}
+RUNS_PROGRAMS = {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml", "jsonpickle"}
+CALLS = {"eval", "exec", "torch.load"}
+OF_THIS_MACHINE = {
+    # a call from Python: files and pipes between processes of one user, in a directory with mode 0700
+    **{
+        f"launcher/rdzv_launcher/call/{name}.py": {"pickle"}
+        for name in ("agent", "function", "launching", "results", "spawned")
+    },
+    # a socket pair and a pipe between an agent and the keeper that it has started
+    "launcher/rdzv_launcher/run/keeper/channel.py": {"marshal"},
+    "launcher/rdzv_launcher/run/keeper/worker_process.py": {"marshal"},
+    # torch's state, which comes from a network: by an unpickler that makes nothing but a state
+    "rdzv_plugins/backends/c10d/look.py": {"pickle"},
+}
+"""Which module may use what may run a program when it is read, and why that is safe."""
+
+
+def nodes(pattern: str) -> Iterator[tuple[str, ast.AST]]:
+    """The syntax of all sources in which the pattern is found."""
+    for path in SRC.rglob("*.py"):
+        if re.search(pattern, text := path.read_text()):
+            yield from ((path.relative_to(SRC).as_posix(), node) for node in ast.walk(ast.parse(text)))
+
+
+def test_nobody_else_names_a_backend() -> None:
+    entries = [each for each in PluginHost.load().catalog.entries() if each.record.distribution == "rdzv-plugins"]
+    names = {name for each in entries for name in (each.backend.name, *each.backend.aliases)}
+    found = {
+        where
+        for where, node in nodes(rf"""["']({"|".join(names)})["']""")
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in names
+    }
+    assert {each for each in found if not each.startswith("rdzv_plugins/backends/")} == set(NAMES_A_BACKEND)
+
+
+def used(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.Import):
+        return {each.name.partition(".")[0] for each in node.names}
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return {node.module.partition(".")[0]}
+    return {ast.unparse(node.func)} if isinstance(node, ast.Call) else set()
+
+
+def test_nothing_else_reads_what_may_run_a_program() -> None:
+    bad, found = RUNS_PROGRAMS | CALLS, dict[str, set[str]]()
+    for where, node in nodes("|".join(map(re.escape, bad))):
+        if these := used(node) & bad:
+            found.setdefault(where, set()).update(these)
+    assert found == OF_THIS_MACHINE
