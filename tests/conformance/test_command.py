@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kits.conformance.toy_kit import CONFORMANCE, check, environment, install, run
+from kits.conformance.toy_kit import CONFORMANCE, environment, install, run
 
 from rdzv_plugins.testing import free_port
 
@@ -44,7 +44,7 @@ def test_wrong_use_is_told_in_a_line_with_a_remedy(tmp_path: Path, arguments: li
 def test_what_is_missing_ends_the_run(tmp_path: Path) -> None:
     program = "import sys; sys.modules['pytest'] = None; from rdzv_launcher.tools.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", program, "conformance", "parallel"]
-    site = install(tmp_path, "state-right", "BrokenHarness")
+    site, broken = install(tmp_path, "state-right", "BrokenHarness"), install(tmp_path, "plugin-is-broken")
     theme = "--theme=plugin"
     for (code, text), said in (
         (run(command, environment(), tmp_path), r"pip install 'rdzv-plugins\[testing\]'"),
@@ -52,6 +52,10 @@ def test_what_is_missing_ends_the_run(tmp_path: Path) -> None:
         (
             run([*CONFORMANCE, "state-right", theme], environment(site), tmp_path),
             "rdzv-state-right, .*FileNotFoundError",
+        ),
+        (
+            run([*CONFORMANCE, "plugin-is-broken"], environment(broken), tmp_path),
+            "plug-in 'plugin-is-broken' of rdzv-plugin-is-broken 1.0 .*not today",
         ),
     ):
         assert code == 69, text
@@ -84,28 +88,10 @@ def test_service_that_runs_already(tmp_path: Path) -> None:
 
 
 def test_backend_without_a_harness_needs_an_endpoint(tmp_path: Path) -> None:
-    site = install(tmp_path, "state-right")
-    (entries,) = site.glob("*.dist-info/entry_points.txt")
-    entries.write_text(entries.read_text().partition("[rdzv_plugins.harnesses]")[0])
-    where = tmp_path / "shared"
-    where.mkdir()
+    env = environment(install(tmp_path, "state-right", None))
     command = [*CONFORMANCE, "state-right", "--theme=plugin", "-k", "request or nobody"]
-    code, text = run(command, environment(site), tmp_path)
+    code, text = run(command, env, tmp_path)
     assert code == 2, text
-    assert "names no harness of its own" in text
-    code, text = run([*command, f"--rdzv-endpoint={where}"], environment(site), tmp_path)
+    code, text = run([*command, f"--rdzv-endpoint={tmp_path}"], env, tmp_path)
     assert code == 0, text
     assert "conformance of state-right (rdzv-state-right 1.0, elastic)" in text
-
-
-def test_backend_that_ends_the_process_of_the_tests(tmp_path: Path) -> None:
-    """There is a table, the test that ran is named, and the server of the harness is gone."""
-    died = "test_keys_are_listed_by_prefix_in_the_order_of_their_last_changes"
-    k, dies = "guard_that or keys_are_listed or created_once", {"TOY_DIES": "exit"}
-    checked = check(tmp_path, "coordination-dies", "backend", harness="ServedHarness", k=k, variables=dies)
-    assert checked.exit_code == 1, checked.text
-    assert checked.outcomes["backend"] == {"passed": 1, "failed": 1}
-    assert "exit code 0" in checked.tests[died]["message"]
-    assert died in checked.ended
-    assert "  backend            1       1       0\n" in checked.text, checked.text
-    assert not Path("/proc", (tmp_path / "server").read_text()).exists()

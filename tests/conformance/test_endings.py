@@ -9,10 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from kits.conformance.toy_kit import CONFORMANCE, TIMEOUT_S, Checked, check, environment, install
+from kits.conformance.toy_kit import CONFORMANCE, TIMEOUT_S, check, environment, install
 from kits.eventually import eventually
 
-pytestmark = pytest.mark.thorough
+thorough = pytest.mark.thorough
 
 SERVED = "ServedHarness"
 """With a server beside it, whose pid is in the file ``server``."""
@@ -26,15 +26,27 @@ def server(directory: Path) -> Path:
     return Path("/proc", (directory / "server").read_text())
 
 
-def one_failed(checked: Checked, directory: Path, *said: str) -> None:
+@pytest.mark.parametrize(
+    ("toy", "how", "said"),
+    [
+        ("coordination-dies", "exit", "exit code 0"),
+        pytest.param("coordination-dies", "SIGSEGV", "SIGSEGV", marks=thorough),
+        pytest.param("coordination-deaf", "", "it is over its limit of 12 s", marks=thorough),
+    ],
+)
+def test_backend_that_ends_the_process_of_the_tests(tmp_path: Path, toy: str, how: str, said: str) -> None:
+    """Or blocks it for ever. There is a table, the test that ran is named, and the server of the harness is gone."""
+    checked = check(tmp_path, toy, "backend", harness=SERVED, k=TWO, variables={"TOY_DIES": how}, more=LIMIT)
     assert checked.exit_code == 1, checked.text
     assert checked.outcomes["backend"] == {"passed": 1, "failed": 1}
+    assert said in checked.tests[LISTED]["message"]
     assert LISTED in checked.ended
-    for words in said:
-        assert words in checked.text
-    assert not server(directory).exists()
+    assert "  backend            1       1       0\n" in checked.text, checked.text
+    assert how == "exit" or "coordination_toys.py" in checked.text, "its threads are shown"
+    assert not server(tmp_path).exists()
 
 
+@thorough
 def test_test_over_its_limit_is_named_and_the_next_one_is_tried(tmp_path: Path) -> None:
     checked = check(tmp_path, "coordination-put-hangs", "backend", k=f"guard_that or {TWO}", more=LIMIT)
     assert checked.exit_code == 1, checked.text
@@ -44,17 +56,7 @@ def test_test_over_its_limit_is_named_and_the_next_one_is_tried(tmp_path: Path) 
         assert message.startswith("it is over its limit of 12 s, in put() of coordination_toys.py, line "), message
 
 
-def test_test_that_cannot_be_interrupted_ends_the_run_and_shows_where_it_stands(tmp_path: Path) -> None:
-    checked = check(tmp_path, "coordination-deaf", "backend", harness=SERVED, k=TWO, more=LIMIT)
-    one_failed(checked, tmp_path, "it is over its limit of 12 s", "coordination_toys.py")
-
-
-def test_signal_of_the_process_of_the_tests_is_named(tmp_path: Path) -> None:
-    dies = {"TOY_DIES": "SIGSEGV"}
-    checked = check(tmp_path, "coordination-dies", "backend", harness=SERVED, k=TWO, variables=dies)
-    one_failed(checked, tmp_path, "SIGSEGV")
-
-
+@thorough
 @pytest.mark.parametrize(
     ("toy", "harness", "k", "number"),
     [
@@ -92,6 +94,7 @@ def test_signal_ends_it_with_what_is_known(tmp_path: Path, toy: str, harness: st
         assert not server(tmp_path).exists()
 
 
+@thorough
 @pytest.mark.parametrize(("flag", "failed"), [("-x", 1), ("--maxfail=2", 2)])
 def test_it_can_be_ended_at_a_failure(tmp_path: Path, flag: str, failed: int) -> None:
     checked = check(tmp_path, "coordination-ignores-guard", "backend", k="guard", more=(flag,))

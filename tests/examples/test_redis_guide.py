@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -58,20 +57,6 @@ def redis(folder: Path, *arguments: str) -> Iterator[int]:
         server.kill()
 
 
-@pytest.fixture
-def cli(tmp_path: Path) -> Callable[[int], dict[str, str]]:
-    """Variables with which ``redis-cli`` of a script goes to that port."""
-
-    def at(port: int) -> dict[str, str]:
-        program = tmp_path / "bin" / "redis-cli"
-        program.parent.mkdir(exist_ok=True)
-        program.write_text(f'#!/bin/sh\nexec {shutil.which("redis-cli")} -p {port} "$@"\n')
-        program.chmod(program.stat().st_mode | stat.S_IXUSR)
-        return {"PATH": f"{program.parent}:{os.environ['PATH']}"}
-
-    return at
-
-
 def one_node(jobs: Cluster, command: str, **env: str) -> None:
     """A job by the guide's command, of one node."""
     command = here(command, {"--nnodes=2:4": "--nnodes=1", "train.py": f"{jobs.script('plain.py')} env WORLD_SIZE"})
@@ -96,9 +81,9 @@ def test_one_machine(jobs: Cluster, installed: dict[str, str], tmp_path: Path) -
     server.process.wait(60)
 
 
-def test_users(jobs: Cluster, installed: dict[str, str], cli: Callable[[int], dict[str, str]], tmp_path: Path) -> None:
+def test_users(jobs: Cluster, installed: dict[str, str], tmp_path: Path) -> None:
     with redis(tmp_path) as port:
-        run(block(GUIDE, "ACL SETUSER"), tmp_path, **cli(port))
+        run(here(block(GUIDE, "ACL SETUSER"), {"redis-cli": f"redis-cli -p {port}"}), tmp_path)
         file, *commands = block(GUIDE, ".rdzv-redis\n").rsplit("\n", 3)[:3]
         run(file, tmp_path, HOME=str(tmp_path))
         assert (tmp_path / ".rdzv-redis").stat().st_mode & 0o777 == 0o600

@@ -22,8 +22,7 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, BrokenPlugin, ConnectionLost, EndpointUnreachable
 from rdzv_plugins.kit import client_session, coordination, loop
 from rdzv_plugins.testing import ServerProcess
-from rdzv_plugins.testing.faults import frozen
-from rdzv_plugins.testing.parts import Losses, Recorder, keys_of, opened
+from rdzv_plugins.testing.parts import Losses, Recorder, frozen, keys_of, opened
 from rdzv_plugins.testing.relay import Relay
 
 TTL = 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
 import sys
 import time
 import uuid
@@ -16,7 +17,7 @@ from typing import Any
 from kits.eventually import eventually
 from kits.hosts.hosts import Host
 
-from rdzv_plugins.testing.launched import Agent, Process, cold
+from rdzv_plugins.testing.launched import Agent, cold
 from rdzv_plugins.testing.processes import MARK, clean_environment, kill, marked, send
 
 BIN = Path(sys.executable).parent
@@ -30,7 +31,7 @@ _WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 class AgentProcess(Agent):
     """One agent, from its start to its end. It and all that it starts carry ``token`` in their environment."""
 
-    def __init__(self, node: str, process: Process, output: Path, token: str) -> None:
+    def __init__(self, node: str, process: subprocess.Popen[bytes], output: Path, token: str) -> None:
         super().__init__(process, output)
         self.node, self.token = node, token
         self.started = time.monotonic()

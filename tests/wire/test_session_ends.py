@@ -3,6 +3,7 @@ server or in a call-back: that ends this session and no other."""
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -12,6 +13,7 @@ import signal
 import socket
 import struct
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -163,6 +165,17 @@ def test_a_fork_amid_a_call_back_does_not_stop_the_child(apart: ServerProcess) -
         go.set()
         assert os.waitpid(child, 0)[1] == 0
     session.list("", timeout=T)
+
+
+def test_a_closed_server_is_let_go_of() -> None:
+    """By the thread of the sessions too, which may wait for ever: its descriptors go with it."""
+    server = StoreServer("127.0.0.1")
+    held, here = weakref.ref(server), Endpoint("127.0.0.1", server.port)
+    hosting = NativeCoordination(here, "run", name="parallel", who="it", server=server)
+    hosting.open_session(1.0, on_lost=Losses(), timeout=T)  # so long it may be due
+    hosting.close()
+    del server, hosting
+    eventually(lambda: gc.collect() is not None and held() is None)
 
 
 @pytest.mark.parametrize("child", ["", "fork", "spawn"])

@@ -66,9 +66,6 @@ def apart(tests: Callable[[Journal], int], report: str | None) -> int:
             prctl.die_with_parent()
             if os.getppid() != parent:
                 os._exit(1)
-            os.setpgid(0, 0)  # Ctrl-C reaches the parent alone, which passes it on: once
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
             _run(tests, Journal(file))
         status, received = _wait(child)
         file.seek(0)
@@ -81,6 +78,9 @@ def apart(tests: Callable[[Journal], int], report: str | None) -> int:
 
 def _run(tests: Callable[[Journal], int], journal: Journal) -> None:
     """Run the tests, and end the process: a thread that a backend has left behind would keep it for ever."""
+    os.setpgid(0, 0)  # Ctrl-C reaches the parent alone, which passes it on: once
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
     try:
         code = tests(journal)
     finally:

@@ -22,6 +22,7 @@ from rdzv_plugins.testing.parts import (
     Losses,
     Recorder,
     assert_says,
+    calls,
     end_of,
     keys_of,
     like,
@@ -33,7 +34,7 @@ from rdzv_plugins.testing.parts import (
 )
 
 T = PATIENCE
-_ITEMS, _SESSIONS = 400, 50
+_ITEMS = 400
 _BUSY_S = 0.005
 _BEGUN_S = 1.0
 """Seconds within which a call has got as far as it can, even on a busy machine."""
@@ -119,7 +120,7 @@ class CoordinationKeys(JobTheme, kind="coordination"):
                     if sessions[number].put(more, guard=held, timeout=T) is not None:
                         break
 
-        together([lambda number=number: count(number) for number in range(4)])  # type: ignore[misc]
+        together(4, count)
         assert keys_of(sessions[0]) == {"count": b"40"}
 
     def test_one_put_takes_as_many_items_as_a_large_job_has_nodes(self, job: ContractJob) -> None:
@@ -272,7 +273,7 @@ class CoordinationSessions(JobTheme, kind="coordination"):
         assert keys_of(one) == {"e/two": b"", "e/a of two": b"", "mine": b"", "e/stays": b""}
         last = job.session(job.ttl)
         last.put({"last": b""}, ephemeral=True, timeout=T)
-        together([lambda each=each: each.end_session("last", timeout=T) for each in (one, two)])  # type: ignore[misc]
+        together(2, lambda number: (one, two)[number].end_session("last", timeout=T))
         wait_gone(one, "last")
         assert keys_of(two) == {"e/two": b"", "e/a of two": b"", "mine": b"", "e/stays": b""}
 
@@ -285,7 +286,7 @@ class CoordinationSessions(JobTheme, kind="coordination"):
                 one.put({f"{number}/": b"%d" % count}, timeout=T)
                 assert keys_of(one, f"{number}/") == {f"{number}/": b"%d" % count}
 
-        together([lambda number=number: ask(number) for number in range(8)])  # type: ignore[misc]
+        together(8, ask)
         assert len(one.list("", timeout=T)[0]) == 8
 
     def test_after_close_every_call_says_so_and_nobody_is_told_of_a_loss(self, job: ContractJob) -> None:
@@ -298,13 +299,8 @@ class CoordinationSessions(JobTheme, kind="coordination"):
         session.close()
         session.close()
         watch.cancel()
-        for ask in (
-            lambda: session.create("k", b"", timeout=T),
-            lambda: session.put({"k": b""}, timeout=T),
-            lambda: session.delete(["k"], timeout=T),
-            lambda: session.list("", timeout=T),
-            lambda: session.watch("", recorder, timeout=T),
-        ):
+        asks = calls(session, T) | {"watch()": lambda: session.watch("", recorder, timeout=T)}
+        for ask in asks.values():
             with pytest.raises(ConnectionLost, match=r"\w"):
                 ask()
         wait_gone(two, "mine")
@@ -312,21 +308,6 @@ class CoordinationSessions(JobTheme, kind="coordination"):
         assert keys_of(two) == {"later": b""}
         assert session_losses.none, "on_lost was called, though the session has not been lost"
         assert len(recorder.events) == 1
-
-    def test_many_sessions_of_one_process(self, job: ContractJob) -> None:
-        # Each is told what it watches. (That none leaves anything behind: theme ``failure``.)
-        one, backend, recorder, seen = job.session(), job.backend(), Recorder(), Recorder()
-        one.watch("node/", seen, timeout=T)
-        sessions = [opened(backend) for _ in range(_SESSIONS)]
-        for number, session in enumerate(sessions):
-            assert session.create(f"node/{number}", b"", ephemeral=True, timeout=T)[0]
-            session.watch("round", recorder, timeout=T)
-        one.put({"round": b"1"}, timeout=T)
-        assert set(recorder.take(_SESSIONS)) == {("round", b"1")}
-        for session in sessions:
-            session.close()
-        gone = seen.until(lambda events: len(events) >= 2 * _SESSIONS)
-        assert {each.key for each in gone if each.value is None} == {f"node/{number}" for number in range(_SESSIONS)}
 
     def test_closing_the_backend_ends_its_sessions(self, job: ContractJob) -> None:
         # Closing may be repeated.
@@ -425,7 +406,7 @@ class CoordinationWatches(JobTheme, kind="coordination"):
             for count in range(25):
                 sessions[number].put({f"{number}/{count}": b"", "last": b"%d" % number}, timeout=T)
 
-        together([lambda number=number: write(number) for number in range(4)])  # type: ignore[misc]
+        together(4, write)
         histories = [recorder.until(lambda events: len(events) >= 200) for recorder in recorders]
         assert all(history == histories[0] for history in histories)
         assert_in_order(histories[0])

@@ -56,20 +56,18 @@ def find_harness(backend: str, endpoint: str | None = None, conf: Mapping[str, s
 
 
 def _made(found: EntryPoint) -> Harness:
-    def broken(what: str, remedy: str) -> BrokenPlugin:
-        owner = found.dist.metadata["Name"] if found.dist else "a distribution"
-        return BrokenPlugin(f"the harness {found.name!r} of {owner} {what}", remedy=remedy)
-
+    owner = found.dist.metadata["Name"] if found.dist else "a distribution"
+    which = f"the harness {found.name!r} of {owner} ({found.value})"
     try:
         harness = found.load()()
     except Exception as error:
-        what = f"cannot be made ({found.value}): {type(error).__name__}: {error}"
-        raise broken(what, "Give --rdzv-endpoint to do without it.") from error
+        what = f"{which} cannot be made: {type(error).__name__}: {error}"
+        raise BrokenPlugin(what, remedy="Give --rdzv-endpoint to do without it.") from error
     if not isinstance(harness, Harness):
-        what = f"is a {type(harness).__name__} ({found.value})"
-        raise broken(what, "It has to be a subclass of rdzv_plugins.testing.Harness.")
+        remedy = "It has to be a subclass of rdzv_plugins.testing.Harness."
+        raise BrokenPlugin(f"{which} is a {type(harness).__name__}", remedy=remedy)
     if harness.kind not in CONTRACTS:
-        raise broken(f"has kind = {harness.kind!r} ({found.value})", f"Set it to one of {', '.join(CONTRACTS)}.")
+        raise BrokenPlugin(f"{which} has kind = {harness.kind!r}", remedy=f"Set it to one of {', '.join(CONTRACTS)}.")
     return harness
 
 
@@ -92,9 +90,6 @@ def _at(name: str, where: str, given: Mapping[str, str]) -> Harness:
 
         def endpoint(self, directory: Path) -> str:
             return where
-
-        def nowhere(self, directory: Path) -> str | None:
-            return super().nowhere(directory) if self.dialled else None
 
     return Somewhere()
 

@@ -11,11 +11,12 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from rdzv_plugins.linux import prctl
 
@@ -100,16 +101,6 @@ def _become(
     run(connection, *arguments)
 
 
-@contextmanager
-def environment_of(variables: Mapping[str, str]) -> Iterator[None]:
+def environment_of(variables: Mapping[str, str]) -> AbstractContextManager[object]:
     """Set these variables in this process in the meantime."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+    return mock.patch.dict(os.environ, variables)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import signal
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -23,9 +23,7 @@ from rdzv_plugins.interfaces import Capability, RendezvousBackend, Request, Torc
 from rdzv_plugins.testing.forked import Forked, environment_of
 from rdzv_plugins.testing.harness import CONTRACTS, Harness, Kind, entry, takes
 from rdzv_plugins.testing.parts import LONG, PATIENCE, Losses, bounded, opened
-from rdzv_plugins.testing.suite import Theme
-
-Test = TypeVar("Test", bound=Callable[..., None])
+from rdzv_plugins.testing.suite import Test, Theme, gap_if
 
 _TTL_S = 2.0
 _BIG = 32 * 1024
@@ -39,10 +37,9 @@ class ContractJob:
 
     def __init__(self, harness: Harness, directory: Path, gap: Callable[[str], None]) -> None:
         """``gap`` tells the report why something is not tested."""
-        directory.mkdir()
-        self.harness, self._directory, self._others, self._clients = harness, directory, 0, 0
+        self.harness, self._below = harness, directory
         self.run_id = f"conformance-{uuid.uuid4().hex[:8]}"
-        self.endpoint = harness.endpoint(directory)
+        self.endpoint = harness.endpoint(Path(tempfile.mkdtemp(prefix="job-", dir=directory)))
         self.gap = gap
         self._created: list[Any] = []
 
@@ -82,8 +79,7 @@ class ContractJob:
         """A node as a process, where ``do(connection, backend, *arguments)`` is called. It is gone at the end."""
         request = self.prepared()
         told = {name: getattr(request, name) for name in ("backend", "run_id", "endpoint", "max_nodes")}
-        self._clients += 1
-        output = self._directory.with_name(f"{self._directory.name}-client-{self._clients}.log")
+        output = Path(tempfile.mkdtemp(prefix="client-", dir=self._below), "log")
         process = Forked(run_client, (told, dict(request.conf), do, arguments), output, self.harness.environment)
         client = Client(process)
         try:
@@ -101,8 +97,7 @@ class ContractJob:
 
     def another(self) -> ContractJob:
         """Another job of the same backend. Whoever has asked for it closes it."""
-        self._others += 1
-        return ContractJob(self.harness, self._directory.with_name(f"job-{self._others}"), self.gap)
+        return ContractJob(self.harness, self._below, self.gap)
 
     def close(self) -> None:
         """Close everything that was created, the first one last. Raises the first error that any of them raises."""
@@ -270,22 +265,15 @@ def of_kind(*kinds: Kind) -> Callable[[Test], Test]:
     The test needs the fixture ``job``. It is a gap, too, where there is no ``service`` or no ``relay`` that it needs.
     """
 
-    def decorate(test: Test) -> Test:
-        @functools.wraps(test)
-        def run(self: JobTheme, job: ContractJob, **fixtures: Any) -> None:
-            if job.harness.kind not in kinds:
-                promises = " or a ".join(CONTRACTS[kind].__name__ for kind in kinds)
-                job.gap(f"not for a {CONTRACTS[job.harness.kind].__name__}: it is what a {promises} promises")
-            elif fixtures.get("service", job) is None:
-                job.gap(NO_HANDLE)
-            elif fixtures.get("relay", job) is None:
-                job.gap(NO_RELAY)
-            else:
-                test(self, job=job, **fixtures)
+    def reason(_: Any, job: ContractJob, **fixtures: Any) -> str:
+        if job.harness.kind not in kinds:
+            promises = " or a ".join(CONTRACTS[kind].__name__ for kind in kinds)
+            return f"not for a {CONTRACTS[job.harness.kind].__name__}: it is what a {promises} promises"
+        if fixtures.get("service", job) is None:
+            return NO_HANDLE
+        return NO_RELAY if fixtures.get("relay", job) is None else ""
 
-        return run  # type: ignore[return-value]  # it is called as the test would be
-
-    return decorate
+    return gap_if(reason)
 
 
 class JobTheme(Theme):
@@ -298,7 +286,7 @@ class JobTheme(Theme):
 
     @pytest.fixture
     def job(self, harness: Harness, tmp_path: Path) -> Iterator[ContractJob]:
-        job = ContractJob(harness, tmp_path / "job", self.gap)
+        job = ContractJob(harness, tmp_path, self.gap)
         yield job
         job.close()
 

@@ -10,7 +10,7 @@ import sys
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol, TypeAlias
+from typing import IO, Any, Literal, TypeAlias
 
 from rdzv_plugins.endpoints import parse_endpoint
 from rdzv_plugins.interfaces import Capability
@@ -34,17 +34,6 @@ _ANSWER_S = 10
 """Seconds to wait for an answer: what is no store of torch's usually hangs up or refuses sooner."""
 
 
-class Process(Protocol):
-    """A child process, as ``subprocess.Popen`` has it."""
-
-    @property
-    def pid(self) -> int: ...
-
-    def poll(self) -> int | None: ...
-
-    def wait(self, timeout: float | None = None) -> int: ...
-
-
 def cold(
     command: Sequence[str], output: Path, env: Mapping[str, str], stderr: IO[bytes] | None = None
 ) -> subprocess.Popen[bytes]:
@@ -64,7 +53,7 @@ def cold(
 class Agent:
     """One launcher process; its output goes to a file, so that nothing ever blocks on a full pipe."""
 
-    def __init__(self, process: Process, output: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], output: Path) -> None:
         self.process = process
         self.output = output
 
@@ -115,7 +104,7 @@ class Agents:
     def next_output(self) -> Path:
         return self.directory / f"agent{len(self.agents)}.log"
 
-    def add(self, process: Process, output: Path) -> Agent:
+    def add(self, process: subprocess.Popen[bytes], output: Path) -> Agent:
         """Add an agent that was started separately. Its output is in ``next_output()``."""
         agent = Agent(process, output)
         self.agents.append(agent)
@@ -203,9 +192,7 @@ class AgentsJob(Agents):
             except OSError:
                 return None
 
-        connection: socket.socket = wait_until(
-            connected, lambda: f"nobody listens at {self.endpoint}:\n{outputs(self.agents)}", WAIT_S
-        )
+        connection: socket.socket = wait_until(connected, f"nobody listens at {self.endpoint}", WAIT_S)
         with connection:
             try:
                 greet(connection)
@@ -217,10 +204,10 @@ class AgentsJob(Agents):
         """Stop the workers; check that all ``agents`` end with ``code`` and nothing of the job is left."""
         self.stop.touch()
         codes = [agent.wait() for agent in agents]
-        assert codes == [code] * len(agents), f"exit codes {codes}, not all {code}:\n{outputs(agents)}"
+        assert codes == [code] * len(agents), f"exit codes {codes}, not all {code}"
         self.nothing_left()
 
     def nothing_left(self) -> None:
         """Check that no process of the job lives. Raises ``AssertionError`` listing those that do."""
         left = self.processes()
-        assert not left, f"processes are left behind: {left}\n{outputs(self.agents)}"
+        assert not left, f"processes are left behind: {left}"

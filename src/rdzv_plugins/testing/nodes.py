@@ -17,7 +17,6 @@ node costs milliseconds. Calls of a node's methods wait for the answer, at most 
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import re
 import signal
@@ -28,18 +27,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from rdzv_plugins.interfaces import Capability, RendezvousHandler, Request
 from rdzv_plugins.testing.commands import Commands, Joined, obey
 from rdzv_plugins.testing.forked import Forked
 from rdzv_plugins.testing.harness import Harness, entry
 from rdzv_plugins.testing.parts import PATIENCE, stop, wait_until
-from rdzv_plugins.testing.suite import Theme
+from rdzv_plugins.testing.suite import Test, Theme, gap_if
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Test = TypeVar("Test", bound=Callable[..., None])
 
 _LOG_TAIL = 6000
 """How many characters of each node's output a message has."""
@@ -78,40 +76,35 @@ class Pending(Generic[T]):
 
     def __init__(self, node: Node, command: str) -> None:
         self._node, self._command = node, command
-        self._error: NodeError | None = None
-        self._value: list[T] = []
+        self._outcome: tuple[NodeError | None, T] | None = None
 
     def settle(self, error: Any, value: T) -> None:
-        if error is not None:
-            self._error = NodeError(str(self._node), self._command, *error)
-        else:
-            self._value = [value]
-
-    def _settled(self) -> bool:
-        return bool(self._value) or self._error is not None
+        raised = NodeError(str(self._node), self._command, *error) if error is not None else None
+        self._outcome = raised, value
 
     def done(self) -> bool:
         """Whether the answer, or the error, is there. Never waits."""
-        if not self._settled():
+        if self._outcome is None:
             self._node.receive(0)
-        return self._settled()
+        return self._outcome is not None
 
     def failed(self) -> bool:
-        return self.done() and self._error is not None
+        return self.done() and self._outcome is not None and self._outcome[0] is not None
 
     def result(self, timeout: float = PATIENCE) -> T:
         """The answer. Raises ``NodeError`` if the node's handler has raised, AssertionError after ``timeout`` s."""
         deadline = time.monotonic() + timeout
-        while not self._settled():
+        while self._outcome is None:
             left = deadline - time.monotonic()
             if left <= 0 or not self._node.receive(left):
                 raise AssertionError(
                     f"{self._command} of {self._node} is not answered after {timeout - left:.1f} s: its process "
                     f"{self._node.state}\n{self._node.logs()}"
                 )
-        if self._error is not None:
-            raise self._error
-        return self._value[0]
+        error, value = self._outcome
+        if error is not None:
+            raise error
+        return value
 
     def error(self, timeout: float = PATIENCE) -> NodeError:
         """The error in which it ends. Raises AssertionError if it does not, or not within ``timeout`` seconds."""
@@ -130,21 +123,19 @@ def _begins(
 ) -> Callable[Concatenate[Node, P], Pending[T]]:
     """A method that has the node's process begin this, without waiting for its end. See ``commands`` for the lanes."""
 
-    @functools.wraps(command)
-    def begin(node: Node, *args: P.args, **kwargs: P.kwargs) -> Pending[T]:
+    def begin(node: Node, /, *args: P.args, **kwargs: P.kwargs) -> Pending[T]:
         return node.later(lane, command, *args, **kwargs)
 
-    return cast(Callable[Concatenate["Node", P], Pending[T]], begin)
+    return begin
 
 
 def _asks(command: Callable[Concatenate[Does, P], T], lane: str = "agent") -> Callable[Concatenate[Node, P], T]:
     """A method that has the node's process do this, and returns the answer."""
 
-    @functools.wraps(command)
-    def ask(node: Node, *args: P.args, **kwargs: P.kwargs) -> T:
+    def ask(node: Node, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return node.later(lane, command, *args, **kwargs).result()
 
-    return cast(Callable[Concatenate["Node", P], T], ask)
+    return ask
 
 
 class Node:
@@ -156,8 +147,8 @@ class Node:
         """``environment`` is added to that of the tests; ``logs`` returns what messages of failed tests end with."""
         self.request, self.name, self.logs = request, name, logs
         self.frozen = False
-        self.joining: Pending[Joined] | None = None
-        """The last ``join``."""
+        self.joining: Pending[Joined]
+        """The last ``join``, if there was one."""
         self.place: Joined | None = None
         """Its place in the last round that it has joined."""
         self._pending: dict[int, Pending[Any]] = {}
@@ -208,7 +199,7 @@ class Node:
     def renew(self, **changes: Any) -> None:
         """Make its process that of another agent, after ``leave``, with these fields of the request."""
         self.request = replace(self.request, **changes)
-        self.place = self.joining = None
+        self.place = None
         self._tell("agent", "renew", **changes).result()
 
     # its process
@@ -283,7 +274,7 @@ class NodesJob:
     """Nodes of one run of the backend under test. A context manager: at its end all their processes are gone.
 
     ``directory`` is for their output and the endpoint. ``fields`` are those of every node's ``Request``; ``conf`` is
-    added to the harness's. The run has an id of its own if none is given, and an endpoint of its own.
+    added to the harness's. The run has an id of its own, and an endpoint of its own if none is given.
     """
 
     def __init__(self, harness: Harness, directory: Path, nnodes: str = "2", **fields: Any) -> None:
@@ -292,7 +283,7 @@ class NodesJob:
         self.directory = Path(tempfile.mkdtemp(prefix="job-", dir=directory))
         self.nodes: list[Node] = []
         """All of them, including those that have ended."""
-        self.run_id: str = fields.pop("run_id", f"run-{uuid.uuid4().hex[:8]}")
+        self.run_id = f"run-{uuid.uuid4().hex[:8]}"
         if "endpoint" not in fields:
             empty = self.directory / "endpoint"
             empty.mkdir()
@@ -458,17 +449,18 @@ class NodeTheme(Theme):
         return node.traffic() == sent
 
 
-def needs(condition: Callable[[Any], bool], why: str) -> Callable[[Test], Test]:
+def needs(condition: Callable[[Any], object], why: str) -> Callable[[Test], Test]:
     """Mark a test of something that not every backend promises: for others it is a gap, for this reason."""
+    return gap_if(lambda theme: "" if condition(theme) else why)
 
-    def decorate(test: Test) -> Test:
-        @functools.wraps(test)
-        def run(self: NodeTheme, **fixtures: Any) -> None:
-            if condition(self):
-                test(self, **fixtures)
-            else:
-                self.gap(why)
 
-        return cast(Test, run)
+def told(nodes: Iterable[Node], what: str) -> None:
+    """Wait until each of them is told to restart its workers, because of ``what``."""
+    for node in nodes:
+        assert node.await_change(), f"{node} is not told that {what}"
 
-    return decorate
+
+def take_in(nodes: Sequence[Node], comes: Node, entering: Pending[Joined] | None) -> None:
+    """Get the nodes of a round, and one that enters it, into one round: those are told, and join again."""
+    told(nodes, f"{comes} is to enter the round")
+    together([*nodes, comes], [*(node.join() for node in nodes), entering], f"{comes} is in one round with the others")

@@ -8,13 +8,15 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, Session
 from rdzv_plugins.errors import ConnectionLost, RdzvError
 from rdzv_plugins.linux.process_stat import read_stat
-from rdzv_plugins.testing.processes import own_children
+from rdzv_plugins.testing.harness import Service
+from rdzv_plugins.testing.processes import own_children, send
 
 T = TypeVar("T")
 
@@ -91,6 +93,16 @@ def end_of(ttl: float) -> float:
 def opened(backend: CoordinationBackend, ttl: float = LONG, losses: Losses | None = None) -> Session:
     """A new session."""
     return backend.open_session(ttl, on_lost=losses or Losses(), timeout=PATIENCE)
+
+
+def calls(session: Session, timeout: float, key: str = "asked") -> dict[str, Callable[[], object]]:
+    """One request of each kind, by its name."""
+    return {
+        "put()": lambda: session.put({key: b""}, timeout=timeout),
+        "create()": lambda: session.create(key, b"", timeout=timeout),
+        "delete()": lambda: session.delete(["missing"], timeout=timeout),
+        "list()": lambda: session.list("", timeout=timeout),
+    }
 
 
 def keys(found: tuple[Sequence[KeyValue], int]) -> dict[str, bytes]:
@@ -182,19 +194,19 @@ def bounded(what: str, ask: Callable[[], T], timeout: float | None = None) -> T:
     return result  # type: ignore[return-value]  # it may be None: then T is
 
 
-def together(asks: Sequence[Callable[[], object]]) -> None:
-    """Call all of them at once, each on a thread of its own; raises the error of the first one that failed."""
+def together(count: int, act: Callable[[int], object]) -> None:
+    """Call ``act(0)`` to ``act(count - 1)`` at once, each on a thread of its own; raises the first error of any."""
     errors: list[BaseException] = []
-    beginning = threading.Barrier(len(asks))
+    beginning = threading.Barrier(count)
 
-    def run(ask: Callable[[], object]) -> None:
+    def run(number: int) -> None:
         try:
             beginning.wait(PATIENCE)
-            ask()
+            act(number)
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=run, args=(ask,), daemon=True) for ask in asks]
+    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -202,7 +214,7 @@ def together(asks: Sequence[Callable[[], object]]) -> None:
     if errors:
         raise errors[0]
     alive = sum(thread.is_alive() for thread in threads)
-    assert not alive, f"{alive} of {len(threads)} threads have not come to an end within {PATIENCE:g} s"
+    assert not alive, f"{alive} of {count} threads have not come to an end within {PATIENCE:g} s"
 
 
 def assert_says(error: BaseException, *words: str) -> None:
@@ -216,12 +228,25 @@ def assert_says(error: BaseException, *words: str) -> None:
 def stop(pid: int) -> None:
     """Send SIGSTOP, and wait until each thread has stopped: the signal may return before that."""
     os.kill(pid, signal.SIGSTOP)
-    wait_until(
-        lambda: all(_is_stopped(pid, int(each)) for each in os.listdir(f"/proc/{pid}/task")),
-        f"process {pid} does not stop",
-    )
+
+    def states() -> list[str]:
+        stats = [read_stat(pid, int(thread)) for thread in os.listdir(f"/proc/{pid}/task")]
+        return [stat.state for stat in stats if stat is not None]  # otherwise it has ended
+
+    wait_until(lambda: set(states()) <= {"T"}, f"process {pid} does not stop")
 
 
-def _is_stopped(pid: int, thread: int) -> bool:
-    stat = read_stat(pid, thread)
-    return stat is None or stat.state == "T"  # or it has ended
+@contextmanager
+def frozen(service: Service) -> Iterator[None]:
+    """Stop all its processes with SIGSTOP, and let them continue at the end."""
+    stopped: list[int] = []
+    assert service.pids, "the harness's service says that it has no process"
+    try:
+        while new := [pid for pid in service.pids if pid not in stopped]:  # one may just have started another
+            for pid in new:
+                stopped.append(pid)
+                stop(pid)
+        yield
+    finally:
+        for pid in stopped:
+            send(pid, signal.SIGCONT)

@@ -155,14 +155,13 @@ def pytest_runtest_makereport(
 @pytest.hookimpl(tryfirst=True)
 def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -> tuple[str, str, str] | None:
     """Have pytest count as the report does; and if each result gets a line as it comes, print no dots."""
-    names = {name for name, _ in getattr(report, "user_properties", ())}  # that of a collection has none
-    if _TEST not in names:
+    if not _told(report, _TEST):
         return None
     dots = not config.getoption("conformance_backend")
-    if report.skipped and UNTRIED in names:
+    if report.skipped and _told(report, UNTRIED):
         return "not tried", "n" * dots, "NOT TRIED" * dots
     if report.passed and report.when == "call":
-        category, letter, word = ("gaps", "g", "GAP") if GAP in names else ("passed", ".", "PASSED")
+        category, letter, word = ("gaps", "g", "GAP") if _told(report, GAP) else ("passed", ".", "PASSED")
         return category, letter * dots, word * dots
     if report.failed and not dots:
         return "failed" if report.when == "call" else "error", "", ""
@@ -202,20 +201,16 @@ def _limited(item: pytest.Item) -> Iterator[None]:
 
 def _place(frame: FrameType | None) -> str:
     """Where a test is: the innermost function outside Python, pytest and the suite; empty if there is none."""
+    here, python = Path(__file__).parent, Path(os.__file__).parent
     while frame is not None:
         path = Path(frame.f_code.co_filename)
-        if not _is_frame_of_ours(path):
+        parts = {*path.parts}
+        installed = bool(parts & {"site-packages", "dist-packages"})  # below that of Python, perhaps
+        pythons = not installed and (path.is_relative_to(python) or not path.is_absolute())  # <frozen ...>
+        if not (pythons or parts & {"_pytest", "pluggy"} or path.is_relative_to(here)):
             return f", in {frame.f_code.co_name}() of {path.name}, line {frame.f_lineno}"
         frame = frame.f_back
     return ""
-
-
-def _is_frame_of_ours(path: Path) -> bool:
-    here, python = Path(__file__).parent, Path(os.__file__).parent
-    packages = {"site-packages", "dist-packages"} & set(path.parts)
-    if packages:
-        return bool({"_pytest", "pluggy"} & set(path.parts)) or path.is_relative_to(here)
-    return path.is_relative_to(here) or path.is_relative_to(python) or not path.is_absolute()  # <frozen ...>
 
 
 class Collector:
@@ -235,16 +230,16 @@ class Collector:
         self._running = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        facts: Any = next((value for name, value in report.user_properties if name == _TEST), None)
-        if facts is None:
+        facts = _told(report, _TEST)
+        if not facts:
             return
-        backend, theme, name, promise, fault = facts
+        backend, theme, name, promise, fault = facts[0]
         test = self.results.test(backend, theme, report.nodeid, name, promise)
-        test.gaps = list(dict.fromkeys(str(value) for name, value in report.user_properties if name == GAP))
+        test.gaps = list(dict.fromkeys(_told(report, GAP)))
         test.fault = test.fault or fault
-        untried = next((str(value) for name, value in report.user_properties if name == UNTRIED), "")
+        untried = _told(report, UNTRIED)
         if untried and not report.failed:
-            test.add("untried", report.duration, untried)
+            test.add("untried", report.duration, untried[0])
         else:
             test.add("gap" if report.passed and test.gaps else report.outcome, report.duration, _message(report))
         if report.when == "teardown":
@@ -286,6 +281,11 @@ class Collector:
         writer.flush()
 
 
+def _told(report: pytest.TestReport, name: str) -> list[Any]:
+    """What a result carries under that name; that of a collection carries nothing."""
+    return [value for each, value in getattr(report, "user_properties", ()) if each == name]
+
+
 def _message(report: pytest.TestReport) -> str:
     """Why it failed or was skipped, in one line."""
     if report.passed:
@@ -294,6 +294,5 @@ def _message(report: pytest.TestReport) -> str:
         return " ".join(report.longrepr[2].split())
     crash = getattr(report.longrepr, "reprcrash", None)
     text = (crash.message if crash else report.longreprtext).strip()
-    words = next((str(value) for name, value in report.user_properties if name == _WORDS), "")
-    line = words or _KIND.sub("", next(iter(text.splitlines()), ""))
+    line = "".join(_told(report, _WORDS)) or _KIND.sub("", next(iter(text.splitlines()), ""))
     return line if report.when == "call" else f"at its {report.when}: {line}"

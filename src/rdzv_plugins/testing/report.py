@@ -120,13 +120,13 @@ def as_lines(results: Results) -> list[str]:
         facts = _facts(name)
         what = ", ".join([f"{facts['distribution']} {facts['version']}", *facts["capabilities"]])
         lines.append(f"conformance of {name} ({what})")
-        counts = {theme: Counter(t.outcome for t in tests.values()) for theme, tests in results.themes(name)}
-        always = ("passed", "failed", "gaps")
-        columns = [one for one, of in _COLUMNS.items() if one in always or any(each[of] for each in counts.values())]
+        found = {test.outcome for test in results.tests if test.backend == name} | {"passed", "failed", "gap"}
+        columns = {column: outcome for column, outcome in _COLUMNS.items() if outcome in found}
         lines.append(f"  {'theme':<12}" + "".join(f"{column:>{_wide(column)}}" for column in columns))
         for theme, tests in results.themes(name):
-            numbers = ((counts[theme][_COLUMNS[column]], _wide(column)) for column in columns)
-            lines.append(f"  {theme:<12}" + "".join(f"{number:>{wide}}" for number, wide in numbers))
+            counts = Counter(test.outcome for test in tests.values())
+            numbers = (f"{counts[outcome]:>{_wide(column)}}" for column, outcome in columns.items())
+            lines.append(f"  {theme:<12}" + "".join(numbers))
             lines += [line for shown, test in tests.items() for line in _remarks(shown, test)]
             lines += _gaps(list(tests.values()))
         lines.append(f"  verdict: {_verdict(results, name)}")

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import select
-import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +20,7 @@ import rdzv_plugins
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.linux.children import all_pids, children_now
 from rdzv_plugins.linux.process_stat import read_stat
+from rdzv_plugins.testing.processes import kill
 
 _START_S = 60.0
 _END_S = 30.0
@@ -65,7 +64,8 @@ class ServerProcess:
         self.port = port
         self._command = list(command)
         self._log = log
-        self._keeps_data = keeps_data
+        self.keeps_data = keeps_data
+        """Whether its keys are still there after ``kill`` and ``start_again``."""
         self._environment = environment
         self._ready = ready or self._accepts
         self._process: subprocess.Popen[bytes] | None = None
@@ -74,34 +74,23 @@ class ServerProcess:
     @property
     def pids(self) -> tuple[int, ...]:
         """The pids of its process, if it runs, and of all that it has started, in whatever sessions and below whom."""
-        return tuple(self._running())
-
-    def _running(self) -> dict[int, str]:
-        """By its pid, when each of them was started: both together are unique."""
         if self._process is None:
-            return {}
-        own = [pid for pid in all_pids() if self._is_own(pid)]
+            return ()
+        own = [pid for pid in all_pids() if self._is_own(pid, self._process.pid)]
         children = children_now()
         for pid in own:  # those found here are looked at in their turn
             own += [child for child in children(pid) if child not in own]
-        stats = {pid: read_stat(pid) for pid in own}
-        return {pid: stat.started for pid, stat in stats.items() if stat is not None and stat.lives}
+        return tuple(pid for pid in own if (stat := read_stat(pid)) is not None and stat.lives)
 
-    def _is_own(self, pid: int) -> bool:
+    def _is_own(self, pid: int, session: int) -> bool:
         """Whether it is in the server's session, or has its mark, as what it has started has, also as a daemon."""
-        assert self._process is not None
         stat = read_stat(pid)
-        if stat is not None and stat.session == self._process.pid:
+        if stat is not None and stat.session == session:
             return True
         try:
             return f"{_MARK}={self._mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
         except OSError:  # it has just ended, or is another user's
             return False
-
-    @property
-    def keeps_data(self) -> bool:
-        """Whether its keys are still there after ``kill`` and ``start_again``."""
-        return self._keeps_data
 
     def start(self) -> None:
         """Start it, and return when it answers. Raises ``RdzvError`` with its last words if it does not.
@@ -142,9 +131,13 @@ class ServerProcess:
         """Kill all its processes with SIGKILL; returns when they have ended. Harmless if none is running."""
         if self._process is None:
             return
-        while running := self._running():  # one may just have started another
-            for pid, started in running.items():
-                _kill(pid, started)
+        deadline = time.monotonic() + _END_S
+        while running := self.pids:  # one may just have started another
+            if time.monotonic() > deadline:
+                raise RdzvError(f"processes {running} of a server still run {_END_S:g} s after SIGKILL")
+            for pid in running:
+                kill(pid)
+            time.sleep(_POLL_S / 4)
         self._process.wait(_END_S)  # not before: until then no other session can get its number
         self._process = None
 
@@ -164,21 +157,3 @@ class ServerProcess:
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
     """Whether it has ended. Does not reap the process, which would give its number away."""
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def _kill(pid: int, started: str) -> None:
-    """Kill the process that was started then with SIGKILL; returns when it has ended."""
-    try:
-        process = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        stat = read_stat(pid)
-        if stat is not None and stat.started == started:  # asked while we hold it: nobody else has its number
-            signal.pidfd_send_signal(process, signal.SIGKILL)
-            if not select.select([process], [], [], _END_S)[0]:
-                raise RdzvError(f"process {pid} of a server still runs {_END_S:g} s after SIGKILL")
-    except ProcessLookupError:
-        pass
-    finally:
-        os.close(process)

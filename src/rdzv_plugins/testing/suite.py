@@ -5,6 +5,7 @@ The *ground* are the few promises on which all others build. If one is broken, t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -53,6 +54,22 @@ def on_ground(test: Test) -> Test:
     """Mark a test that is not tried if the ground is broken, in a theme whose other tests are."""
     setattr(test, _BUILDS, True)
     return test
+
+
+def gap_if(reason: Callable[..., str]) -> Callable[[Test], Test]:
+    """Mark a test of something that not every backend promises: where ``reason`` says why not, it is a gap."""
+
+    def decorate(test: Test) -> Test:
+        @functools.wraps(test)
+        def run(self: Theme, *args: Any, **fixtures: Any) -> None:
+            if why := reason(self, *args, **fixtures):
+                self.gap(why)
+            else:
+                test(self, *args, **fixtures)
+
+        return run  # type: ignore[return-value]  # it is called as the test would be
+
+    return decorate
 
 
 class Theme:

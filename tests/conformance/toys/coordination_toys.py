@@ -1,5 +1,6 @@
 """Coordination by the native store, as ``parallel`` has it: right in everything. Each toy puts one fault into it."""
 
+import contextlib
 import ctypes
 import dataclasses
 import json
@@ -20,30 +21,10 @@ class Session:
     """A session that passes everything on; a toy changes what it does wrong."""
 
     def __init__(self, inner):
-        self.inner = inner
-        self.ttl, self.local_addr, self.remote_addr = inner.ttl, inner.local_addr, inner.remote_addr
+        self.inner, self.ttl = inner, inner.ttl
 
-    @property
-    def known_until(self):
-        return self.inner.known_until
-
-    def create(self, *args, **options):
-        return self.inner.create(*args, **options)
-
-    def put(self, items, **options):
-        return self.inner.put(items, **options)
-
-    def delete(self, keys, **options):
-        return self.inner.delete(keys, **options)
-
-    def list(self, prefix, *, timeout):
-        return self.inner.list(prefix, timeout=timeout)
-
-    def watch(self, prefix, on_events, **options):
-        return self.inner.watch(prefix, on_events, **options)
-
-    def close(self):
-        self.inner.close()
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
 
 
 @toy("coordination-right")
@@ -54,13 +35,12 @@ class Service:
 
     def __init__(self, inner):
         self.inner = inner
-        self.name, self.hosts_service = inner.name, inner.hosts_service
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
 
     def open_session(self, ttl, *, on_lost, timeout):
         return self.session(self.inner.open_session(ttl, on_lost=on_lost, timeout=timeout))
-
-    def close(self):
-        self.inner.close()
 
 
 def backend(name, kind):
@@ -82,62 +62,69 @@ def backend(name, kind):
     )
 
 
+def call(name, method):
+    """What is below is done instead of that method of a session, which it gets, with its arguments, as the first."""
+
+    def register(wrong):
+        def replaced(session, *args, **options):
+            return wrong(getattr(session.inner, method), *args, **options)
+
+        toy(name)(type(wrong.__name__, (Session,), {method: replaced}))
+        return wrong
+
+    return register
+
+
 # faults of calls
 
 
-@toy("coordination-put-hangs")
-class Hanging(Session):
-    """``put`` never returns. It can be interrupted."""
-
-    def put(self, items, **options):
-        threading.Event().wait()
+@call("coordination-put-hangs", "put")
+def put(_, items, **options):
+    """It never returns. It can be interrupted."""
+    threading.Event().wait()
 
 
-@toy("coordination-deaf")
-class Deaf(Session):
-    """``put`` never returns, and waits in C, where no signal of Python's is heard."""
-
-    def put(self, items, **options):
-        mutex = ctypes.create_string_buffer(256)  # all zeros: PTHREAD_MUTEX_INITIALIZER
-        lock = ctypes.CDLL(None).pthread_mutex_lock
-        lock(mutex)
-        lock(mutex)  # nobody unlocks it
+@call("coordination-deaf", "put")
+def deaf(_, items, **options):
+    """It never returns, and waits in C, where no signal of Python's is heard."""
+    mutex = ctypes.create_string_buffer(256)  # all zeros: PTHREAD_MUTEX_INITIALIZER
+    lock = ctypes.CDLL(None).pthread_mutex_lock
+    lock(mutex)
+    lock(mutex)  # nobody unlocks it
 
 
-@toy("coordination-dies")
-class Dying(Session):
+@call("coordination-dies", "put")
+def dying(_, items, **options):
     """Ends the process that uses it, as a faulty extension module does: by a signal, or without a word (TOY_DIES)."""
-
-    def put(self, items, **options):
-        how = os.environ["TOY_DIES"]
-        if how == "exit":
-            os._exit(0)
-        os.kill(os.getpid(), getattr(signal, how))
+    how = os.environ["TOY_DIES"]
+    if how == "exit":
+        os._exit(0)
+    os.kill(os.getpid(), getattr(signal, how))
 
 
-@toy("coordination-is-slow")
-class Slow(Session):
+@call("coordination-is-slow", "create")
+def slow(create, *args, **options):
     """A key takes two seconds to be created."""
-
-    def create(self, key, value, *, ephemeral=False, timeout):
-        time.sleep(2)
-        return super().create(key, value, ephemeral=ephemeral, timeout=timeout)
+    time.sleep(2)
+    return create(*args, **options)
 
 
-@toy("coordination-late-answer")
-class Patient(Session):
+@call("coordination-late-answer", "put")
+def patient(put, items, *, timeout, **options):
     """A request takes a minute if need be, whatever time-out it was given."""
-
-    def put(self, items, *, timeout, **options):
-        return super().put(items, timeout=max(timeout, 60), **options)
+    return put(items, timeout=max(timeout, 60), **options)
 
 
-@toy("coordination-ignores-guard")
-class Unguarded(Session):
+@call("coordination-ignores-guard", "put")
+def unguarded(put, items, *, guard=None, **options):
     """A put is done whether its guard has changed or not."""
+    return put(items, **options)
 
-    def put(self, items, *, guard=None, **options):
-        return super().put(items, **options)
+
+@call("coordination-ephemeral-stays", "put")
+def staying(put, items, *, ephemeral=False, **options):
+    """What a session puts as ephemeral stays when it ends."""
+    return put(items, **options)
 
 
 @toy("coordination-reads-stale")
@@ -147,7 +134,7 @@ class Stale(Session):
     def list(self, prefix, *, timeout):
         held = self.__dict__.setdefault("held", {})
         if prefix not in held:
-            held[prefix] = super().list(prefix, timeout=timeout)
+            held[prefix] = self.inner.list(prefix, timeout=timeout)
         return held[prefix]
 
 
@@ -159,38 +146,23 @@ class AsksForEach(Session):
         held, _ = self.inner.list("members/", timeout=timeout)
         for each in held:
             self.list(each.key, timeout=timeout)
-        return super().put(items, timeout=timeout, **options)
+        return self.inner.put(items, timeout=timeout, **options)
 
 
 # faults of watches
 
 
-@toy("coordination-calls-after-cancel")
-class Talkative(Session):
+@call("coordination-calls-after-cancel", "watch")
+def talkative(watch, *args, **options):
     """A watch that was cancelled goes on."""
-
-    def watch(self, prefix, on_events, **options):
-        super().watch(prefix, on_events, **options)
-        return SimpleNamespace(cancel=lambda: None)
+    watch(*args, **options)
+    return SimpleNamespace(cancel=lambda: None)
 
 
-class Filtering(Session):
-    """Its watches tell what ``told`` makes of the events."""
-
-    def watch(self, prefix, on_events, **options):
-        def filtered(events):
-            if left := self.told(events):
-                on_events(left)
-
-        return super().watch(prefix, filtered, **options)
-
-
-@toy("coordination-loses-event")
-class Forgetful(Filtering):
+@call("coordination-loses-event", "watch")
+def forgetful(watch, prefix, on_events, **options):
     """Of several changes that come at once, a watch tells all but the last."""
-
-    def told(self, events):
-        return events[:-1] if len(events) > 1 else events
+    return watch(prefix, lambda events: on_events(events[:-1] or events), **options)
 
 
 @toy("coordination-drops-events")
@@ -200,11 +172,11 @@ class Dropping(Session):
     def watch(self, prefix, on_events, *, timeout, **options):
         now = self.list(prefix, timeout=timeout)[1]
 
-        def those_of_before(events):
+        def of_before(events):
             if any(each.revision <= now for each in events):
                 on_events(events)
 
-        return super().watch(prefix, those_of_before, timeout=timeout, **options)
+        return self.inner.watch(prefix, of_before, timeout=timeout, **options)
 
 
 @toy("scale-polls")
@@ -212,26 +184,26 @@ class Polls(Session):
     """Its watches ask again and again what has changed, instead of being told."""
 
     def watch(self, prefix, on_events, **options):
-        watch = super().watch(prefix, on_events, **options)
+        watch = self.inner.watch(prefix, on_events, **options)
         threading.Thread(target=self.poll, args=(prefix,), daemon=True).start()
         return watch
 
     def poll(self, prefix):
-        wait = threading.Event()
-        try:
-            while not wait.wait(0.2):
+        with contextlib.suppress(RdzvError, TimeoutError):  # the session has ended
+            while True:
+                time.sleep(0.2)
                 self.list(prefix, timeout=10)
-        except (RdzvError, TimeoutError):  # the session has ended
-            pass
 
 
-class OtherPlace(Filtering):
+class OtherPlace(Session):
     """A node is told another place in a round than it has: ``changed``."""
 
-    def told(self, events):
-        return [self.of(event) if event.value and event.key.startswith("node/") else event for event in events]
+    def watch(self, prefix, on_events, **options):
+        return self.inner.watch(prefix, lambda events: on_events([*map(self.told, events)]), **options)
 
-    def of(self, event):
+    def told(self, event):
+        if not event.value or not event.key.startswith("node/"):
+            return event
         return Event(event.key, json.dumps(self.changed(json.loads(event.value))).encode(), event.revision)
 
 
@@ -255,14 +227,6 @@ class OldWorld(OtherPlace):
 
 
 # faults of sessions
-
-
-@toy("coordination-ephemeral-stays")
-class Staying(Session):
-    """What a session puts as ephemeral stays when it ends."""
-
-    def put(self, items, *, ephemeral=False, **options):
-        return super().put(items, **options)
 
 
 @toy("coordination-knows-too-much")
@@ -302,16 +266,12 @@ class Silent(Service):
 
 
 class Rising(Session):
-    def __init__(self, reopen):
-        self.reopen = reopen
-        super().__init__(reopen())
-
     def put(self, items, **options):
         try:
-            return super().put(items, **options)
+            return self.inner.put(items, **options)
         except ConnectionLost:
             self.inner = self.reopen()
-            return super().put(items, **options)
+            return self.inner.put(items, **options)
 
 
 @toy("coordination-rises-again")
@@ -319,7 +279,12 @@ class Phoenix(Service):
     """A session that was lost is replaced by another one in secret: without its keys, and without its watches."""
 
     def open_session(self, ttl, *, on_lost, timeout):
-        return Rising(lambda: self.inner.open_session(ttl, on_lost=lambda error: None, timeout=timeout))
+        def reopen():
+            return self.inner.open_session(ttl, on_lost=lambda error: None, timeout=timeout)
+
+        session = Rising(reopen())
+        session.reopen = reopen
+        return session
 
 
 # faults of a descriptor

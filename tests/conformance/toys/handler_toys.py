@@ -13,61 +13,47 @@ from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.store import Prefixed
 
 
-def backend(name, create):
-    """``static``, but for its handlers."""
+def backend(name, **methods):
+    """``static``, but for these methods of its handlers."""
+
+    def create(request):
+        from rdzv_plugins.backends.static.handler import StaticHandler
+
+        return type("Handler", (StaticHandler,), methods)(request, static.node_rank(request), SYSTEM)
+
     return dataclasses.replace(static.rdzv_register_backends(), name=name, create=create)
 
 
 @toy("handler-never-closed")
 def never_closed(name):
     """A handler that was closed does not say so."""
-
-    def create(request):
-        handler = static.create(request)
-        handler.set_closed = lambda: None
-        return handler
-
-    return backend(name, create)
+    return backend(name, set_closed=lambda handler: None)
 
 
 @toy("launch-ends-well")
 def ends_well(name):
     """A node that hears how the job ended ends with exit code 0, and one that is stopped says that it is done."""
 
-    def create(request):
-        from rdzv_plugins.backends.static.handler import StaticHandler
+    def raise_if_ended(handler):
+        if handler._problem is not None:
+            sys.exit(0)
 
-        class Handler(StaticHandler):
-            def raise_if_ended(self):
-                if self._problem is not None:
-                    sys.exit(0)
+    def leave(handler, outcome):
+        done = dataclasses.replace(outcome, end="done") if outcome.end == "lost" else outcome
+        super(type(handler), handler).leave(done)
 
-            def note_leaving(self, reason):
-                pass
-
-            def leave(self, outcome):
-                super().leave(dataclasses.replace(outcome, end="done") if outcome.end == "lost" else outcome)
-
-        return Handler(request, static.node_rank(request), SYSTEM)
-
-    return backend(name, create)
+    return backend(name, raise_if_ended=raise_if_ended, note_leaving=lambda handler, reason: None, leave=leave)
 
 
 @toy("store-of-agents-stays")
 def store_stays(name):
     """The agents get the same store in every round, and the workers' keys are among its own."""
 
-    def create(request):
-        from rdzv_plugins.backends.static.handler import StaticHandler
+    def next_rendezvous(handler):
+        info = super(type(handler), handler).next_rendezvous()
+        return dataclasses.replace(info, store=Prefixed("agents", handler._control.client))
 
-        class Handler(StaticHandler):
-            def next_rendezvous(self):
-                info = super().next_rendezvous()
-                return dataclasses.replace(info, store=Prefixed("agents", self._control.client))
-
-        return Handler(request, static.node_rank(request), SYSTEM)
-
-    return backend(name, create)
+    return backend(name, next_rendezvous=next_rendezvous)
 
 
 @toy("store-of-torch")

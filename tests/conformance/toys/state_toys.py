@@ -109,12 +109,6 @@ class Torn(State):
             file.write(text[len(text) // 2 :])
 
 
-@toy("state-mixes-runs")
-def mixes_runs(name):
-    """All runs at an endpoint share one state."""
-    return backend(name, create=lambda request: State(Path(request.endpoint, "state")))
-
-
 @toy("state-empty-when-lost")
 def empty_when_lost(name):
     """A state that cannot be reached is said to be none, as if nobody had written one."""
@@ -142,29 +136,20 @@ def empty_when_lost(name):
 
 # faults of a plug-in
 
-
-@toy("create-returns-dict")
-def returns_dict(name):
-    """What ``create`` returns is no backend."""
-    return backend(name, create=lambda request: {"get_state": None, "set_state": None})
-
-
-@toy("rendezvous-ignores-rank")
-def ignores_rank(name):
-    """It promises that a given node rank counts, and torch's rendezvous assigns the ranks."""
-    return backend(name, capabilities=frozenset({Capability.ELASTIC, Capability.NODE_RANK}))
-
-
-@toy("plugin-badly-named")
-def badly_named(name):
-    """A name with capitals, an empty summary, an alias that is none."""
-    return backend("Plugin_Badly_Named", summary="", aliases=("also bad",))
-
-
-@toy("plugin-of-another-name")
-def another_name(name):
-    """Its entry point has another name than its backend: torchrun knows it by that one."""
-    return backend("the-name-of-the-backend")
+CHANGED = {
+    # what ``create`` returns is no backend
+    "create-returns-dict": {"create": lambda request: {"get_state": None, "set_state": None}},
+    # it promises that a given node rank counts, and torch's rendezvous assigns the ranks
+    "rendezvous-ignores-rank": {"capabilities": frozenset({Capability.ELASTIC, Capability.NODE_RANK})},
+    # a name with capitals, an empty summary, an alias that is none
+    "plugin-badly-named": {"name": "Plugin_Badly_Named", "summary": "", "aliases": ("also bad",)},
+    # its entry point has another name than its backend: torchrun knows it by that one
+    "plugin-of-another-name": {"name": "the-name-of-the-backend"},
+    # all runs at an endpoint share one state
+    "state-mixes-runs": {"create": lambda request: State(Path(request.endpoint, "state"))},
+}
+for each, fields in CHANGED.items():
+    toy(each)(lambda name, fields=fields: backend(**{"name": name} | fields))
 
 
 @toy("plugin-validate-raises")

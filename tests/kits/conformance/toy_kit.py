@@ -20,13 +20,12 @@ from types import MappingProxyType
 from typing import Any
 
 from kits import TESTS
+from kits.examples.distributions import PORTS
 
 TOYS = TESTS / "conformance" / "toys"
 TIMEOUT_S = 230.0
 CONFORMANCE = (sys.executable, "-m", "rdzv_launcher.tools", "conformance")
 NONE: Mapping[str, str] = MappingProxyType({})
-PORTS = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT")
-"""The variables that say which ports a process may take: those of the test that starts it."""
 
 
 @dataclass(frozen=True)
@@ -102,25 +101,25 @@ HARNESSES = {
 """That of the toys of a module."""
 
 
-def install(directory: Path, toy: str, harness: str = "") -> Path:
+def install(directory: Path, toy: str, harness: str | None = "") -> Path:
     """Leave a module TOY_as_plugin below ``directory`` as an installed distribution; returns the path for PYTHONPATH.
 
-    ``harness`` is a class of ``toys/toy_harness.py``, or MODULE:CLASS. A name that is no toy's is a right state.
+    ``harness`` is a class of ``toys/toy_harness.py``, or MODULE:CLASS; with None, it names none. A name that is no
+    toy's is a right state.
     """
     site = directory / f"site-{toy}"
-    site.mkdir()
-    texts = {}
-    for source in TOYS.glob("*.py"):
-        shutil.copy(source, site)
-        texts[source.stem] = source.read_text()
-    like = toy if any(f'@toy("{toy}")' in text for text in texts.values()) else "state-right"
-    module = next(name for name, text in texts.items() if f'@toy("{like}")' in text)
+    shutil.copytree(TOYS, site)
+    texts = {source.stem: source.read_text() for source in site.glob("*.py")}
+    like = toy if any(f'"{toy}"' in text for text in texts.values()) else "state-right"
+    module = next(name for name, text in texts.items() if f'"{like}"' in text)
     plugin = toy.replace("-", "_") + "_as_plugin"
     text = _PLUGIN.format(begins=BEGINS.get(toy, ""), module=module, like=like, name=toy)
     (site / f"{plugin}.py").write_text(text)
-    harness = harness or HARNESSES[module]
-    harness = harness if ":" in harness else f"toy_harness:{harness}"
-    points = f"[rdzv_plugins]\n{toy} = {plugin}\n\n[rdzv_plugins.harnesses]\n{CALLED.get(toy, toy)} = {harness}\n"
+    points = f"[rdzv_plugins]\n{toy} = {plugin}\n"
+    if harness is not None:
+        found = harness or HARNESSES[module]
+        found = found if ":" in found else f"toy_harness:{found}"
+        points += f"[rdzv_plugins.harnesses]\n{CALLED.get(toy, toy)} = {found}\n"
     _distribution(site, f"rdzv-{toy}", "1.0", {"entry_points.txt": points})
     if toy == "plugin-imports-client":
         (site / "redis_like_client.py").touch()
@@ -131,9 +130,9 @@ def install(directory: Path, toy: str, harness: str = "") -> Path:
 def _distribution(site: Path, name: str, version: str, files: Mapping[str, str]) -> None:
     info = site / f"{name.replace('-', '_')}-{version}.dist-info"
     info.mkdir()
-    for file, text in files.items():
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    for file, text in {**files, "METADATA": metadata}.items():
         (info / file).write_text(text)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
 def environment(*sites: Path, **variables: str) -> dict[str, str]:

@@ -15,16 +15,11 @@ from kits.launcher.harness import BIN, Agent, Cluster
 HOW_TO = ROOT / "docs/how-to"
 
 
-def blocks(page: str, containing: str) -> list[str]:
-    """The shell blocks of a page with that text."""
-    found = re.findall(r"```sh\n(.*?)```", (HOW_TO / page).read_text(), re.DOTALL)
-    return [block for block in found if containing in block]
-
-
 def block(page: str, containing: str) -> str:
-    """The only one."""
-    (found,) = blocks(page, containing)
-    return found
+    """The only shell block of a page with that text."""
+    blocks = re.findall(r"```sh\n(.*?)```", (HOW_TO / page).read_text(), re.DOTALL)
+    (found,) = (block for block in blocks if containing in block)
+    return str(found)
 
 
 def here(text: str, replace: Mapping[str, str]) -> str:

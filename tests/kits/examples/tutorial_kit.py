@@ -7,15 +7,15 @@ block with a command in the background shows its lines in any order. Other block
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
+import runpy
 import signal
 import subprocess
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType, TracebackType
+from typing import Any
 
 from kits import ROOT
 
@@ -72,15 +72,9 @@ def read_page(page: Path) -> list[Block]:
     return blocks
 
 
-def environment(directory: Path) -> ModuleType:
+def environment(directory: Path) -> Any:
     """A virtual environment in which this project's commands are there, and plug-ins can be installed."""
-    path = ROOT / "tests/plugins/conftest.py"
-    spec = importlib.util.spec_from_file_location("plugin_environments", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    made = module.Environment(directory)
+    made = runpy.run_path(str(ROOT / "tests/plugins/conftest.py"))["Environment"](directory)
     for name, main in _PROGRAMS.items():
         program = directory / "bin" / name
         program.write_text(f'#!/bin/sh\nexec "{made.python}" -m {main} "$@"\n')
@@ -111,9 +105,7 @@ class Shell:
     def __enter__(self) -> Shell:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Whatever still runs gets SIGTERM, so that agents stop their workers; then SIGKILL."""
         for number, seconds in ((signal.SIGTERM, self._grace_s), (signal.SIGKILL, LIMIT_S)):
             try:
@@ -128,8 +120,8 @@ class Shell:
 
     def run(self, command: str) -> tuple[int, str]:
         """Its exit code, and what it shows."""
-        assert self._bash.stdin is not None
-        assert self._bash.stdout is not None
+        assert self._bash.stdin
+        assert self._bash.stdout
         end = "-- end of command, code"
         self._bash.stdin.write(f"{{ {command}\n}} </dev/null; code=$?; echo; echo '{end}' $code\n")
         self._bash.stdin.flush()

@@ -112,20 +112,24 @@ class Reactor:
 
     def _run(self) -> None:
         while True:
-            for fd, mask in self._epoll.poll(self._pause(), _EVENTS):
-                handler = self._handlers.get(fd)
-                if handler is None:
-                    if fd == self._wake:
-                        self._runtime.eventfd_read(fd)
-                    continue
-                try:
-                    if mask & ~EPOLLOUT:
-                        handler.readable()
-                    if mask & EPOLLOUT:
-                        handler.writable()
-                except Exception as error:
-                    _fail(handler, error)
+            self._serve(self._epoll.poll(self._pause(), _EVENTS))
             self._tick()
+
+    def _serve(self, ready: list[tuple[int, int]]) -> None:
+        """Call those that are ready. Were it a part of ``_run``, that would hold the last one while it waits."""
+        for fd, mask in ready:
+            handler = self._handlers.get(fd)
+            if handler is None:
+                if fd == self._wake:
+                    self._runtime.eventfd_read(fd)
+                continue
+            try:
+                if mask & ~EPOLLOUT:
+                    handler.readable()
+                if mask & EPOLLOUT:
+                    handler.writable()
+            except Exception as error:
+                _fail(handler, error)
 
     def _broken(self, error: Exception) -> None:
         """Nothing is served any more: every connection ends, and the next one begins with another thread."""

@@ -191,7 +191,7 @@ class StateContract(JobTheme, kind="state"):
         def write(number: int) -> None:
             results[number] = nodes[number].set_state(b"%d" % number)
 
-        together([lambda number=number: write(number) for number in range(_WRITERS)])  # type: ignore[misc]
+        together(_WRITERS, write)
         (winner,) = (number for number, (_, _, written) in results.items() if written)
         assert {state for state, _, _ in results.values()} == {b"%d" % winner}
         assert state_of(nodes[0]) == b"%d" % winner

@@ -35,6 +35,7 @@ class LaunchTheme(Theme):
     def job(self) -> Iterator[AgentsJob]:
         with closing(AgentsJob(self.harness, self.directory)) as job:
             yield job
+            print(outputs(job.agents))  # pytest shows it with a failure
 
     def test_worker_that_is_killed_costs_one_restart_and_all_meet_in_a_fresh_store(self, job: AgentsJob) -> None:
         """A worker is killed once: all restart in one round, with a store that has no key of the first."""
@@ -45,14 +46,12 @@ class LaunchTheme(Theme):
         for report in reports[0] + reports[1]:
             assert "STALE" not in report, (
                 f"rank {report['RANK']} has found its key of an earlier round in the store of this one "
-                f"({report['STALE']}): each call of next_rendezvous has to give the workers a new store\n"
-                f"{outputs(agents)}"
+                f"({report['STALE']}): each call of next_rendezvous has to give the workers a new store"
             )
         job.finish(*agents)
-        assert [len(each) for each in reports] == [2, 2], f"not two rounds on each node:\n{outputs(agents)}"
-        for number in range(2):
-            check_world([each[number] for each in reports], agents)
-        assert [each[1]["SUM"] for each in reports] == [3, 3], f"wrong sums:\n{outputs(agents)}"
+        assert [len(each) for each in reports] == [2, 2], "not two rounds on each node"
+        check_world(*agents, number=0)
+        assert [report["SUM"] for report in check_world(*agents)] == [3, 3], "wrong sums"
 
     def test_failure_for_good_ends_the_job_on_every_node_with_its_exit_code(self, job: AgentsJob) -> None:
         """A worker that always fails: both nodes end with its exit code, and say which rank it was and where."""
@@ -60,26 +59,26 @@ class LaunchTheme(Theme):
         codes = [agent.wait() for agent in agents]
         assert codes == [CODE, CODE], (
             f"a worker ended with {CODE} for good, the launchers with {codes}: the handler's note_failure, "
-            f"raise_if_ended and leave tell the other nodes\n{outputs(agents)}"
+            f"raise_if_ended and leave tell the other nodes"
         )
         failed = [report for agent in agents for report in agent.reports() if report["RANK"] == "1"]
-        assert len(failed) == 2, f"not one restart before the end:\n{outputs(agents)}"
+        assert len(failed) == 2, "not one restart before the end"
         last = {str(report["PID"]): report for report in failed}
         for agent in agents:
             found = re.search(FAILED, agent.text)
-            assert found, f"agent {agent.pid} does not say who failed first:\n{outputs(agents)}"
+            assert found, f"agent {agent.pid} does not say who failed first"
             rank, node, pid, code = found.groups()
-            assert pid in last, f"agent {agent.pid} blames pid {pid}, which has not failed:\n{outputs(agents)}"
-            assert (rank, node, code) == ("1", last[pid]["GROUP_RANK"], str(CODE)), outputs(agents)
-            assert f"| the last words of pid {pid}" in agent.text, outputs(agents)
+            assert pid in last, f"agent {agent.pid} blames pid {pid}, which has not failed"
+            assert (rank, node, code) == ("1", last[pid]["GROUP_RANK"], str(CODE))
+            assert f"| the last words of pid {pid}" in agent.text
         job.nothing_left()
 
     def test_plain_torchrun_launches_it(self, job: AgentsJob) -> None:
         """Plain torchrun, with --rdzv-backend=rdzv-plugins.NAME: two nodes, whose workers meet in one store."""
         agents = [job.torchrun(rank) for rank in range(2)]
         job.finish(*agents)
-        assert [len(agent.reports()) for agent in agents] == [1, 1], f"not one round:\n{outputs(agents)}"
-        check_world(last_reports(agents), agents)
+        assert [len(agent.reports()) for agent in agents] == [1, 1], "not one round"
+        check_world(*agents)
 
     def test_nodes_from_min_to_max(self, job: AgentsJob) -> None:
         """--nnodes=1:2: the first node runs alone, the second joins later and both restart; or it is said to wait."""
@@ -94,11 +93,11 @@ class LaunchTheme(Theme):
         for agent in agents:
             wait_for_world(agent, 2)
         job.finish(*agents)
-        check_world(last_reports(agents), agents)
+        check_world(*agents)
         worlds = [[report["WORLD_SIZE"] for report in agent.reports()] for agent in agents]
-        assert worlds == [["1"] * elastic + ["2"], ["2"]], f"worlds {worlds}:\n{outputs(agents)}"
+        assert worlds == [["1"] * elastic + ["2"], ["2"]], f"worlds {worlds}"
         if not elastic:
-            assert f"backend {self.harness.backend!r} is not elastic" in agents[1].text, outputs(agents)
+            assert f"backend {self.harness.backend!r} is not elastic" in agents[1].text
             self.gap("elastic is not declared: --nnodes=1:2 waits for 2 nodes, and every node says so")
 
     def test_nodes_of_torch_in_the_same_job(self, job: AgentsJob) -> None:
@@ -106,8 +105,7 @@ class LaunchTheme(Theme):
         if self.declares(Capability.TORCHRUN_PEERS):
             agents = [job.node(0, "gloo"), job.torchs_own(self.harness.backend, "gloo")]
             job.finish(*agents)
-            check_world(last_reports(agents), agents)
-            assert {report["SUM"] for report in last_reports(agents)} == {3}, f"wrong sums:\n{outputs(agents)}"
+            assert [report["SUM"] for report in check_world(*agents)] == [3, 3], "wrong sums"
             return
         if not self.harness.dialled:
             self.gap("not tried: torchrun_peers is not declared, and torch's c10d cannot dial the endpoint")
@@ -122,11 +120,11 @@ class LaunchTheme(Theme):
             return
         conf = {"is_host": "false", "join_timeout": f"{SHORT_S}", "read_timeout": f"{SHORT_S}"}
         stranger = job.torchs_own("c10d", job.stop, conf=conf)
-        assert stranger.wait() != 0, outputs(job.agents)
-        assert not stranger.reports(), f"a node of torch's c10d was let in:\n{outputs(job.agents)}"
+        assert stranger.wait() != 0
+        assert not stranger.reports(), "a node of torch's c10d was let in"
         second = job.node(1)
         job.finish(first, second)
-        check_world(last_reports([first, second]), [first, second])
+        check_world(first, second)
         self.gap("torchrun_peers is not declared: a node of torch's c10d at the same endpoint is kept out")
 
     def test_agent_that_is_told_to_stop(self, job: AgentsJob) -> None:
@@ -138,48 +136,40 @@ class LaunchTheme(Theme):
             wait_for_world(agent, 2)
         worker = first.reports()[0]["PID"]
         send(first.pid, signal.SIGTERM)
-        assert first.wait() == STOPPED, outputs(job.agents)
-        assert worker not in job.processes(), f"the worker outlives its agent:\n{outputs(job.agents)}"
+        assert first.wait() == STOPPED
+        assert worker not in job.processes(), "the worker outlives its agent"
         if self.harness.kind == "state" and self.harness.service is not None:
             self.gap("not tried: torch's rendezvous does not tell of a node that goes if the service stays")
         else:
             told = rf"pid {first.pid}\b.*SIGTERM"
             wait_until(
-                lambda: re.search(told, second.text) or second.process.poll() is not None,
-                lambda: f"the second node is not told anything:\n{outputs(job.agents)}",
-                WAIT_S,
+                lambda: re.search(told, second.text) or second.process.poll() is not None, "the second is told", WAIT_S
             )
-            assert re.search(told, second.text), (
-                f"the second node is not told that the first has got SIGTERM\n{outputs(job.agents)}"
-            )
+            assert re.search(told, second.text), "the second node is not told that the first has got SIGTERM"
         if second.process.poll() is None:
             send(second.pid, signal.SIGTERM)
-        assert second.wait() not in (0, 1), outputs(job.agents)
+        assert second.wait() not in (0, 1)
         job.nothing_left()
 
 
-def check_world(reports: list[dict[str, Any]], agents: list[Agent]) -> None:
-    """Check that two ranks on two nodes report one and the same world, whose ranks have met in one store."""
-    ordered = sorted(reports, key=lambda report: str(report["RANK"]))
-    for rank, report in enumerate(ordered):
+def check_world(*agents: Agent, number: int = -1) -> list[dict[str, Any]]:
+    """Check that two ranks on two nodes report one and the same world, whose ranks have met in one store.
+
+    Returns their reports of that round, the last one by default.
+    """
+    assert all(agent.reports() for agent in agents), "a node has run no worker"
+    reports = sorted((agent.reports()[number] for agent in agents), key=lambda report: str(report["RANK"]))
+    for rank, report in enumerate(reports):
         expected = {"RANK": str(rank), "GROUP_RANK": str(rank), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
         expected |= {"WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "2"}
         found = {name: report.get(name) for name in expected}
-        assert found == expected, f"rank {rank} was given {found}, not {expected}:\n{outputs(agents)}"
-    met = [report["MET"] for report in ordered]
-    assert met == [[f"written by pid {report['PID']}" for report in ordered]] * 2, f"met {met}:\n{outputs(agents)}"
-
-
-def last_reports(agents: list[Agent]) -> list[dict[str, Any]]:
-    """What the worker of each agent has reported last. Raises ``AssertionError`` if one has no worker."""
-    assert all(agent.reports() for agent in agents), f"a node has run no worker:\n{outputs(agents)}"
-    return [agent.reports()[-1] for agent in agents]
+        assert found == expected, f"rank {rank} was given {found}, not {expected}"
+    met = [report["MET"] for report in reports]
+    assert met == [[f"written by pid {report['PID']}" for report in reports]] * 2, f"met {met}"
+    return reports
 
 
 def wait_for_world(agent: Agent, nodes: int) -> None:
     """Wait until the worker of ``agent`` runs in a round of ``nodes`` nodes."""
-    wait_until(
-        lambda: [report for report in agent.reports() if report["WORLD_SIZE"] == str(nodes)],
-        lambda: f"no round of {nodes} node(s):\n{agent.text}",
-        WAIT_S,
-    )
+    size = str(nodes)
+    wait_until(lambda: size in {each["WORLD_SIZE"] for each in agent.reports()}, f"a round of {size} node(s)", WAIT_S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rdzv_plugins.interfaces import Capability
-from rdzv_plugins.testing.nodes import Node, NodesJob, NodeTheme, needs, rank_of, together
+from rdzv_plugins.testing.nodes import Node, NodesJob, NodeTheme, needs, rank_of, take_in, together, told
 
 _ENDPOINTS = 3
 """This many can lose one, whatever decides among those that are left."""
@@ -27,12 +27,8 @@ class MovesTheme(NodeTheme):
             host.kill()
             self._go_on(others, host, "was killed")
             newcomer = job.node()
-            entering = newcomer.join()
-            for node in others:
-                assert node.await_change(), f"{node} is not told that {newcomer} has come"
-            what = f"3 nodes in one round: {newcomer} has come when another endpoint served"
             before = list(map(rank_of, others))
-            together([*others, newcomer], [*(node.join() for node in others), entering], what)
+            take_in(others, newcomer, newcomer.join())
             assert list(map(rank_of, others)) == before, "who stays keeps its rank"
 
     @_several
@@ -44,11 +40,7 @@ class MovesTheme(NodeTheme):
             self._go_on(others, host, "stands still")
             host.thaw()
             assert host.await_change(), f"{host} does not notice that another endpoint serves"
-            returning = host.join()
-            for node in others:
-                assert node.await_change(), f"{node} is not told that {host} is back"
-            what = f"3 nodes in one round: {host}, which served before, has come to the others"
-            together([*others, host], [*(node.join() for node in others), returning], what)
+            take_in(others, host, host.join())
 
     def _job(self) -> NodesJob:
         endpoints = self.directory / "endpoints"
@@ -64,8 +56,7 @@ class MovesTheme(NodeTheme):
         return host, self.others_than(host, nodes)
 
     def _go_on(self, others: list[Node], host: Node, how: str) -> None:
-        for node in others:
-            assert node.await_change(), f"{node} is not told that {host}, which served, {how}"
+        told(others, f"{host}, which served, {how}")
         before = list(map(rank_of, others))
         together(others, what=f"2 nodes in one round at another endpoint, as {host}, which served, {how}")
         for node, rank in zip(others, before, strict=True):

@@ -8,13 +8,14 @@ from rdzv_plugins.errors import NotNeeded
 from rdzv_plugins.interfaces import Capability, Failure
 from rdzv_plugins.testing.nodes import (
     Node,
-    NodeError,
     NodeTheme,
     in_round,
     needs,
     one_world,
     rank_of,
+    take_in,
     together,
+    told,
 )
 from rdzv_plugins.testing.parts import PATIENCE, SLACK, wait_until
 
@@ -49,9 +50,7 @@ class Rounds(NodeTheme):
         """I2, I7: one asks for a round, all enter it at once. (Its stores: theme ``store``.)"""
         with self.nodes("2") as job:
             first, second = job.start(2)
-            asked = first.join()
-            assert second.await_change(), f"{second} is not told that {first} has asked for a new round"
-            together([first, second], [asked, second.join()])
+            take_in([second], first, first.join())
             for node in (first, second):
                 assert node.num_nodes_waiting() == 0, f"{node} is to restart again, though nobody waits"
             if self.declares(Capability.NODE_REPLACEMENT):
@@ -93,12 +92,10 @@ class Rounds(NodeTheme):
             if self.harness.kind == "coordination":
                 self.says(spare, "this node is a spare")
             assert [node.num_nodes_waiting() for node in nodes] == [0, 0], "a spare is no reason to restart"
-            assert spare.joining is not None
             assert not spare.joining.done(), f"{spare} is not needed, and does not wait"
             victim, (survivor,) = self.victim_of(nodes)
             victim.kill()
-            assert survivor.await_change(), f"{survivor} is not told that {spare} is to take the place of {victim}"
-            together([survivor, spare], [survivor.join(), spare.joining])
+            take_in([survivor], spare, spare.joining)
         return None
 
     @needs(NodeTheme.elastic, "elastic is not declared: the place of a lost node has to be taken by another")
@@ -111,21 +108,22 @@ class Rounds(NodeTheme):
                 assert not survivors[0].peer_lost(), "nobody was lost, and a failed worker is its own failure"
             victim.kill()
             if self.harness.kind == "coordination":
+                told(survivors, f"{victim} was lost")
                 for node in survivors:
-                    assert node.await_change(), f"{node} is not told that {victim} was lost"
                     assert node.peer_lost(), f"{node} would count the loss of {victim} as a failure of its own"
                     self.says(node, rf"pid {victim.pid}\) was lost")
             together(survivors)
         if self.harness.kind != "coordination":
             self.gap("not tried: whether the others are told of a lost node before their workers fail by it")
 
+    @needs(
+        lambda theme: theme.join_timeout(_JOIN_S),
+        "not tried: it has no option for the time within which a round has to be complete",
+    )
     def test_time_out_says_who_is_there_and_who_is_missing(self) -> None:
         """I4: a round that is not complete in time ends in an error that says how many of how many, and who."""
-        conf = self.join_timeout(_JOIN_S)
-        if not conf:
-            return self.gap("not tried: it has no option for the time within which a round has to be complete")
         ranked = self.declares(Capability.NODE_RANK)
-        with self.nodes("3", conf=conf) as job:
+        with self.nodes("3", conf=self.join_timeout(_JOIN_S)) as job:
             node = job.node(**({"node_rank": 0} if ranked else {}))
             node.create()
             error = node.join().error(min(PATIENCE, _JOIN_S + SLACK))
@@ -134,7 +132,6 @@ class Rounds(NodeTheme):
                 assert "missing: node rank 1" in error.text, f"who is missing: {error}"
         if not ranked:
             self.gap("node_rank is not declared, so nobody knows who is to come: the message says who is there")
-        return None
 
     def test_returning_node_takes_its_old_place(self) -> None:
         """I4, I6: too few are left and wait, saying for whom; an agent that is started again gets its old rank."""
@@ -144,7 +141,7 @@ class Rounds(NodeTheme):
             ranks = rank_of(survivor), rank_of(victim)
             victim.kill()
             if self.harness.kind == "coordination":
-                assert survivor.await_change(), f"{survivor} is not told that {victim} was lost"
+                told([survivor], f"{victim} was lost")
                 waiting = survivor.join()
                 self.says(survivor, rf"1 of 2 nodes have joined .*; missing: .*\(was node {ranks[1]}\)")
                 assert not waiting.done(), "1 of 2 nodes was enough for a round"
@@ -152,9 +149,7 @@ class Rounds(NodeTheme):
                 together([survivor, again], [waiting, again.join()])
             else:
                 again = job.node(node_rank=victim.request.node_rank)
-                returning = again.join()
-                assert survivor.await_change(), f"{survivor} is not told that {again} has come"
-                together([survivor, again], [survivor.join(), returning])
+                take_in([survivor], again, again.join())
             if self.declares(Capability.NODE_REPLACEMENT):
                 assert (rank_of(survivor), rank_of(again)) == ranks, "old places"
             else:
@@ -240,7 +235,7 @@ class NodeEnds(NodeTheme):
             leaves.note_leaving("it was preempted")
             leaves.leave("lost", "it was preempted")
             if "note_leaving" in stays.overrides():
-                assert stays.await_change(), f"{stays} is not told that {leaves} has left"
+                told([stays], f"{leaves} has left")
                 self.says(stays, "was lost: it was preempted")
             else:
                 assert stays.await_change(0.3) == 0
@@ -294,21 +289,23 @@ class Refusals(NodeTheme):
             for node in both:
                 node.join()
             if self.harness.kind == "coordination":  # told while the others wait
-                wait_until(lambda: any(map(has_failed, both)), "one of two nodes with rank 1 is refused")
+                wait_until(
+                    lambda: any(node.joining.failed() for node in both), "one of two nodes with rank 1 is refused"
+                )
             first = job.node(node_rank=0)
             first.join()
 
             def refused() -> list[Node]:
                 for node in (first, *both):
                     joining = node.joining
-                    if joining is not None and joining.done() and not joining.failed() and node.num_nodes_waiting():
+                    if joining.done() and not joining.failed() and node.num_nodes_waiting():
                         node.join()  # the other has asked for a round, as an agent does
-                return [node for node in both if has_failed(node)]
+                return [node for node in both if node.joining.failed()]
 
             wait_until(refused, "one of two nodes with rank 1 is refused")
-            error = _error(refused()[0])
+            error = refused()[0].joining.error()
             error.must_be("SettingsDiffer", saying="node rank 1")
-            stays = [first, *(node for node in both if not has_failed(node))]
+            stays = [first, *(node for node in both if not node.joining.failed())]
             together(stays, [node.joining for node in stays])
             assert [rank_of(node) for node in stays] == [0, 1], "the other one takes part"
 
@@ -321,16 +318,15 @@ class Refusals(NodeTheme):
                 strangers = [other.node(**({"node_rank": 1} if fixed else {}))]
                 entering = [strangers[0].join()]
                 second = one.node()
-                assert first.joining is not None
                 together([first, second], [first.joining, second.join()])
                 first.store("set", "whose", "one")
                 if not fixed:  # otherwise rank 0 would want the endpoint for itself
                     strangers.append(other.node())
                     entering.append(strangers[1].join())
                 wait_until(lambda: all(pending.done() for pending in entering), "they are together, or refused")
-                refused = [node for node in strangers if has_failed(node)]
+                refused = [node for node in strangers if node.joining.failed()]
                 assert refused in ([], strangers), f"some nodes of the other run were refused, others not: {refused}"
-                for error in map(_error, refused):
+                for error in [node.joining.error() for node in refused]:
                     assert error.is_a("RunIdMismatch"), f"it is another run's endpoint: {error}"
                     for run in (one, other):
                         assert run.run_id in error.text, f"both runs by name: {error}"
@@ -352,7 +348,6 @@ class Refusals(NodeTheme):
             error.must_be("SettingsDiffer", saying=r"--nnodes\W.*\b3\b.*\b2\b")
             assert f"pid {first.pid}" in error.text, f"whose settings they are: {error}"
             second = job.node(**({"node_rank": 1} if job.ranks_have_to_be_given else {}))
-            assert first.joining is not None
             together([first, second], [first.joining, second.join()])
 
 
@@ -363,14 +358,3 @@ class RendezvousTheme(Rounds, NodeEnds, Refusals):
     """
 
     theme = "rendezvous"
-
-
-def has_failed(node: Node) -> bool:
-    """Whether its last join has ended in an error."""
-    return node.joining is not None and node.joining.failed()
-
-
-def _error(node: Node) -> NodeError:
-    """The error in which a node's last join has ended."""
-    assert node.joining is not None
-    return node.joining.error()

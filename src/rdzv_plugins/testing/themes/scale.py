@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from rdzv_plugins.testing.harness import Harness
 from rdzv_plugins.testing.nodes import Node, NodeTheme, in_round, rank_of
+from rdzv_plugins.testing.suite import Theme, gap_if
 
 SIZES = (3, 4, 8)
 """The numbers of nodes that are compared. Of 2 nodes, one may lead and the other serve the workers' store."""
@@ -22,15 +22,22 @@ _UNSEEN = "so that what its client does by itself is not seen"
 Requests = Mapping[str, int]
 
 
+@gap_if
+def _promised(theme: Theme) -> str:
+    """Why what a backend is asked does not count; empty if it does."""
+    if theme.harness.kind == "state":
+        return "not promised: with a state backend every node reads and writes one state, again and again"
+    return "not tried: the requests of a handler of its own are not known here" * (theme.harness.kind == "handler")
+
+
 class ScaleTheme(NodeTheme):
     """Tests invariant I3, for coordination backends. Requests are the calls of a node's session, whoever makes them."""
 
     theme = "scale"
 
+    @_promised
     def test_requests_of_a_node_are_the_same_for_any_number_of_nodes(self) -> None:
         """I3: what a first round and a later one cost a node in requests is the same for 3, 4 and 8 nodes."""
-        if self.harness.kind != "coordination":
-            return self.gap(_not_promised(self.harness))
         first: dict[int, Requests] = {}
         later: dict[int, Requests] = {}
         for size in SIZES:
@@ -44,12 +51,10 @@ class ScaleTheme(NodeTheme):
             assert len({tuple(sorted(each.items())) for each in costs.values()}) == 1, (
                 f"requests of one node in a {what} round, by the number of nodes: {costs}"
             )
-        return None
 
+    @_promised
     def test_idle_node_asks_nothing(self) -> None:
         """I3: while a round lasts no node asks for anything, however often its agent wants to know who waits."""
-        if self.harness.kind != "coordination":
-            return self.gap(_not_promised(self.harness))
         with self.nodes("3") as job:
             nodes = job.start(3)
             before, begin = _settled(nodes), time.monotonic()
@@ -106,9 +111,3 @@ def _of_one(size: int, nodes: list[Node], after: Mapping[Node, Requests], before
     assert plain, "one node at most leads"
     assert all(each == plain[0] for each in plain), f"requests of each node of {size} in one round: {plain}"
     return plain[0]
-
-
-def _not_promised(harness: Harness) -> str:
-    if harness.kind == "state":
-        return "not promised: with a state backend every node reads and writes one state, again and again"
-    return "not tried: the requests of a handler of its own are not known here"

@@ -35,13 +35,13 @@ def report(**found: object) -> None:
     sys.stdout.flush()
 
 
-def meet() -> list[str]:
+def meet(keys: list[str] = KEYS) -> list[str]:
     """What the ranks of the round have written into their store, by rank. Waits for all of them."""
     with socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))) as connection:
         greet(connection)
-        texts = f"/{KEYS[RANK]}".encode(), MINE.encode()
+        texts = f"/{keys[RANK]}".encode(), MINE.encode()
         connection.sendall(struct.pack("=B", SET) + b"".join(struct.pack("=Q", len(text)) + text for text in texts))
-        return [wait_and_get(connection, key).decode() for key in KEYS]
+        return [wait_and_get(connection, key).decode() for key in keys]
 
 
 def add_up() -> None:
@@ -75,6 +75,7 @@ how, *failing = sys.argv[1:]
 crashed = Path("crashed")
 if how == "crash" and not crashed.exists():
     report(MET=meet())
+    meet([f"{key}/reported" for key in KEYS])  # the end of one ends the others
     if RANK == 1:
         crashed.touch()
         os.kill(os.getpid(), signal.SIGKILL)
