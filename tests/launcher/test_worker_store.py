@@ -99,8 +99,8 @@ def test_workers_train_over_gloo_by_their_nodes_proxy(meeting: Meeting) -> None:
         told = [trunk["report"] for trunk in found["trunks"] if trunk["attached"] and trunk.get("report")]
         names = sorted(trunk["name"].partition(" on ")[0] for trunk in found["trunks"])
         saves = all(0 < report["upstream"] < report["requests"] for report in told)
-        workers = [report["workers"] for report in told]
-        return (names, workers, saves, found["connections"]) == (["node 0", "node 1"], [2, 2], True, 3)
+        workers = len(told) == 2 and all(report["workers"] >= 2 for report in told)  # agents come and go
+        return workers and (names, saves, found["connections"]) == (["node 0", "node 1"], True, 3)
 
     eventually(is_saved, lambda: str(keyspace()))
     if serves:
