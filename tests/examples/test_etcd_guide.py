@@ -73,7 +73,7 @@ def two_nodes(jobs: Cluster, command: str, **env: str) -> None:
 
 def test_three_machines(jobs: Cluster, tmp_path: Path) -> None:
     with three_members(jobs) as loopback:
-        health = loopback.here(block(GUIDE, "endpoint health"))
+        health = loopback.here(block(GUIDE, "endpoint health")).strip()
         eventually(lambda: run(f"{health} || true", tmp_path).count("is healthy") == 3)
         doctor = loopback.here(block(GUIDE, "rdzv doctor")).strip()
         looked = run(f"{doctor} || true", tmp_path)  # what may be wrong with this machine is another matter

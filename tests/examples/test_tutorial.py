@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kits.examples.tutorial_kit import NOT_OF_A_PAGE, ROOT, Shell, do, environment, files, read_page, write
+from kits import ROOT
+from kits.examples.tutorial_kit import NOT_OF_A_PAGE, Shell, do, environment, files, read_page, write
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 PAGES = {
@@ -24,9 +25,9 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tupl
     found = {}
     for example in PAGES:
         env = environment(tmp_path_factory.mktemp(example) / "env")
-        begin = env.root.parent / "reader"
+        begin = env.parent / "reader"
         begin.mkdir()
-        found[example] = Shell(env.root, begin).__enter__(), begin
+        found[example] = Shell(env, begin).__enter__(), begin
     yield found
     for shell, _ in found.values():
         shell.__exit__(None, None, None)

@@ -36,7 +36,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """In an environment in which the packages of the tests are installed, and in a directory where they were made."""
     made = tmp_path_factory.mktemp("new-backend")
     env = environment(made / "env")
-    with Shell(env.root, made) as shell:
+    with Shell(env, made) as shell:
         yield shell
 
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import os
 import re
-import runpy
 import signal
 import subprocess
+import sysconfig
 import threading
+import venv
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from kits import ROOT
 
 LIMIT_S = 600
 NOT_OF_A_PAGE = {"LICENSE", "hello.py"}
@@ -72,14 +70,20 @@ def read_page(page: Path) -> list[Block]:
     return blocks
 
 
-def environment(directory: Path) -> Any:
-    """A virtual environment in which this project's commands are there, and plug-ins can be installed."""
-    made = runpy.run_path(str(ROOT / "tests/plugins/conftest.py"))["Environment"](directory)
+def environment(directory: Path) -> Path:
+    """A virtual environment in which this project's commands are there, and plug-ins can be installed; its folder.
+
+    It also sees the packages of the one that runs the tests.
+    """
+    venv.create(directory, with_pip=False, symlinks=True)
+    of_it = {"base": str(directory), "platbase": str(directory)}
+    beside = Path(sysconfig.get_path("purelib", vars=of_it)) / "beside.pth"
+    beside.write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
     for name, main in _PROGRAMS.items():
         program = directory / "bin" / name
-        program.write_text(f'#!/bin/sh\nexec "{made.python}" -m {main} "$@"\n')
+        program.write_text(f'#!/bin/sh\nexec "{directory}/bin/python" -m {main} "$@"\n')
         program.chmod(0o755)
-    return made
+    return directory
 
 
 class Shell:
