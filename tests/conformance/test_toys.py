@@ -102,16 +102,15 @@ def checks(
 ) -> Iterator[dict[Fault, Future[Checked]]]:
     """The suite on the toys of all tests that were chosen, some at a time: it waits more than it computes."""
 
-    def one(fault: Fault) -> Checked:
+    def one(fault: Fault, directory: Path) -> Checked:
         patience = {"RDZV_CONFORMANCE_PATIENCE": PATIENCE.get(fault.theme, "90")}
         k = " or ".join((*fault.failing.split(), *fault.passing.split()))
-        directory = tmp_path_factory.mktemp("toy")
         return check(directory, fault.toy, fault.theme, harness=fault.harness, k=k, variables=patience)
 
     given = (getattr(item, "callspec", None) for item in request.session.items)
     chosen = [each.params["fault"] for each in given if each and isinstance(each.params.get("fault"), Fault)]
     with ThreadPoolExecutor(3) as pool:
-        yield {fault: pool.submit(one, fault) for fault in chosen}
+        yield {fault: pool.submit(one, fault, tmp_path_factory.mktemp("toy")) for fault in chosen}
         pool.shutdown(cancel_futures=True)
 
 
