@@ -21,15 +21,15 @@ std::vector<KeyView> keys_written(Query query, Fields fields) {
   return keys;
 }
 
-namespace {
-
-std::vector<KeyView> keys_waited_for(Fields fields) {
+std::vector<KeyView> keys_listed(Fields fields) {
   std::vector<KeyView> keys;
   for (auto left = fields.number<std::uint64_t>(); left > 0; --left) {
     keys.emplace_back(fields.bytes());
   }
   return keys;
 }
+
+namespace {
 
 // The items of a request with a count: few of them without allocating.
 template <class Item>
@@ -88,7 +88,7 @@ Refusal lacks_room(Keyspace& keyspace, const Limits& limits, Query query, Fields
   if (!full && !keyspace.may_lack_room(limits.stored_keys, many ? Fields(fields).number<std::uint64_t>() : 1)) {
     return Refusal::kNone;
   }
-  const auto named = waits ? keys_waited_for(fields) : keys_written(query, fields);
+  const auto named = waits ? keys_listed(fields) : keys_written(query, fields);
   if (full) {
     return keyspace.has_all(named) ? Refusal::kNone : Refusal::kStoreFull;
   }

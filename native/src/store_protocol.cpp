@@ -57,18 +57,6 @@ void StoreProtocol::answer_own(std::size_t first, Output& reply, Wakes& wakes) {
   wakes.erase(std::remove_if(wakes.begin() + static_cast<std::ptrdiff_t>(first), wakes.end(), own), wakes.end());
 }
 
-namespace {
-
-std::vector<KeyView> keys_of(Fields fields) {
-  std::vector<KeyView> keys;
-  for (auto count = fields.number<std::uint64_t>(); count > 0; --count) {
-    keys.emplace_back(fields.bytes());
-  }
-  return keys;
-}
-
-}  // namespace
-
 bool RelayedProtocol::answers_here(Query query, Fields fields) const {
   switch (query) {
     case Query::kPing:
@@ -81,7 +69,7 @@ bool RelayedProtocol::answers_here(Query query, Fields fields) const {
     }
     case Query::kCheck:
     case Query::kMultiGet:
-      return client_.keyspace->has_all(keys_of(fields));
+      return client_.keyspace->has_all(keys_listed(fields));
     default:
       return false;
   }
@@ -107,7 +95,7 @@ std::size_t RelayedProtocol::serve(Query query, std::string_view raw, Output& re
   Fields fields = body;
   switch (query) {
     case Query::kWait:
-      wait(keys_of(fields), reply);
+      wait(keys_listed(fields), reply);
       break;
     case Query::kBarrier: {
       const auto key = fields.bytes();

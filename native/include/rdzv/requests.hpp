@@ -38,6 +38,8 @@ class Waits {
   std::size_t keys_ = 0;  // of all of them
 };
 
+// The keys of a request that begins with their count.
+std::vector<KeyView> keys_listed(Fields fields);
 // The keys that a request writes.
 std::vector<KeyView> keys_written(Query query, Fields fields);
 // Whether a request may store something.
