@@ -12,6 +12,7 @@ from simulation.agent import Agent, Options
 from simulation.job import Job
 from simulation.random_jobs import Cut, RandomJob
 from simulation.static_jobs import StaticJob
+from simulation.troubles import RATES
 from simulation.workers import Does
 
 TTL_S = 5.0
@@ -224,6 +225,17 @@ class Faulty(RandomJob):
     def _node_joins(self, agent: Agent, rng: Random) -> None:
         self.job.add()
 
+    def _clock_drifts(self, agent: Agent, rng: Random) -> None:
+        self.job.scheduler.drift(agent.process.host, rng.choice(RATES))
+
+    def _disk_is_full(self, agent: Agent, rng: Random) -> None:
+        agent.machine.disk_is_full = True
+
+        def freed() -> None:
+            agent.machine.disk_is_full = False
+
+        self._later(rng, freed, 10.0)
+
 
 Faulty.kinds = KINDS = (
     Faulty._agent_is_killed,
@@ -240,6 +252,8 @@ Faulty.kinds = KINDS = (
     Faulty._session_ends,
     Faulty._job_hangs,
     Faulty._node_joins,
+    Faulty._clock_drifts,
+    Faulty._disk_is_full,
 )
 
 

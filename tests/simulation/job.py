@@ -114,6 +114,7 @@ class Job(Machines):
         while self._running:
             self.until(lambda: not self._running, limit)
             self.after(_LAST_S)
+        self.judged["I13"] += len(self.agents)  # each has ended: Stuck would say otherwise
         self.check()
         self.scheduler.close()
         return self

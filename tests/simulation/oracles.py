@@ -7,8 +7,9 @@ import math
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from rdzv_plugins.elastic.keys import BORN, NODES, ROUND, Assignment, Round, decode, readable
+from rdzv_plugins.elastic.keys import BEGUN, BORN, NODES, ROUND, Assignment, Round, decode, readable
 from simulation.service import PORT, Faults
+from simulation.troubles import RATES
 
 if TYPE_CHECKING:
     from simulation.service import Service
@@ -117,7 +118,7 @@ class Oracles:
             return
         self.judged["I2"] += 1
         came = sorted(each.began for each in world.nodes)
-        if place.at < came[world.low - 1] + world.options.last_call_timeout:
+        if place.at < came[world.low - 1] + world.options.last_call_timeout / max(RATES):
             self.wrong("I2", f"the first round began with {place.world} nodes, before the last call was over")
 
     # I9
@@ -276,7 +277,10 @@ class Oracles:
         fit = [each for each in world.nodes if each.lives and not each.hindered and not each.held_up]
         served = [each for each in world.services if any(node.process is each.process for node in fit)]
         told = [each.handler._self.me for each in fit if each.handler is not None]
-        if self._last is None or not any(seat.complete for me in told for seat in me.seats):
+        known = any(seat.complete for me in told for seat in me.seats) or any(
+            BEGUN in each.store.keys for each in served
+        )
+        if self._last is None or not known:
             born = {each.store.keys[BORN][0].value for each in world.services if BORN in each.store.keys}
             lacking = any(json.loads(value)["at"] not in [f"{each.host}:{PORT}" for each in served] for value in born)
             return 2 * len(served) > len(world.services) and not lacking

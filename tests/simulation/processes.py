@@ -252,7 +252,7 @@ class OwnProcess:
         self._alarms += 1
         number, scheduler = self._alarms, self._processes.scheduler
         if seconds > 0:
-            due = scheduler.now + seconds
+            due = scheduler.now + scheduler.running.process.clock.lasts(seconds)
             scheduler.at(due, lambda: number == self._alarms and self._processes.signal(self.entry, Signals.SIGALRM))
 
     def _all(self) -> Collection[Entry]:

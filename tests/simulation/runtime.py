@@ -28,13 +28,15 @@ class SimulatedRuntime(Runtime):
         super().__init__()
         assert own.entry.process is not None
         self._host, self._scheduler = own.entry.process.host, scheduler
+        self._clock = own.entry.process.clock
+        self.monotonic = self._clock.read
         self.random = random.Random(scheduler.random.getrandbits(64))
         self.now = self.monotonic
         self.wall_is_off = 0.0
         """By how many seconds the wall clock of its host is wrong."""
 
     def now_ns(self) -> int:  # type: ignore[override]
-        return int(self._scheduler.now * 1e9)
+        return int(self._clock.read() * 1e9)
 
     def wall(self) -> float:  # type: ignore[override]
         return 1_700_000_000.0 + self._scheduler.now + self.wall_is_off

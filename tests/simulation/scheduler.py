@@ -25,6 +25,8 @@ _MOST_AT_ONCE = 500_000
 """How much threads may do while time stands still."""
 _MOST_STEPS = 250_000
 """How much may happen until what is waited for: a long job takes some 10,000 steps."""
+_LATE_S = 1e-9
+"""A timer ends late, and never early: whoever looks at a clock that is not exact would wait again, for nothing."""
 _ONLY_THREADS = "only threads can wait: this is called by what happens by itself"
 
 
@@ -40,11 +42,26 @@ class Stuck(Exception):
     """Nothing is left to happen, or not in time."""
 
 
+class Clock:
+    """A host's own, in seconds: it may run too fast, or too slowly. See ``Scheduler.drift``."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.rate, self.ahead = 1.0, 0.0
+
+    def read(self) -> float:
+        return self._scheduler.now * self.rate + self.ahead
+
+    def lasts(self, seconds: float) -> float:
+        """How long that many of its seconds last."""
+        return seconds if self.rate == 1.0 else seconds / self.rate + _LATE_S
+
+
 class Process:
     """What is killed and stands still as a whole. Made by ``Scheduler.process``."""
 
-    def __init__(self, name: str, host: str) -> None:
-        self.name, self.host = name, host
+    def __init__(self, name: str, host: str, clock: Clock) -> None:
+        self.name, self.host, self.clock = name, host, clock
         self.killed = self.frozen = False
         self.threads: list[Thread] = []
         self.held: list[Thread] = []
@@ -92,6 +109,8 @@ class Scheduler:
         self.current: Thread | None = None
         """The thread that runs; None while something happens by itself."""
         self.processes: list[Process] = []
+        self._clocks: dict[str, Clock] = {}
+        """Of each host."""
         self.failed: list[tuple[Thread, BaseException]] = []
         """Threads that an exception has ended."""
         self._hub = greenlet.getcurrent()
@@ -135,7 +154,7 @@ class Scheduler:
         """Wait for ``wake`` or ``wake_all`` of ``waiters``; False if ``timeout`` seconds have passed before."""
         self.check()
         thread = self.running
-        end = None if timeout is None else self.now + max(0.0, timeout)
+        end = None if timeout is None else self.now + thread.process.clock.lasts(max(0.0, timeout))
         while True:
             waiters.append(thread)
             thread.waits_in, thread.woken = waiters, False
@@ -150,9 +169,10 @@ class Scheduler:
 
     def wait_until(self, waiters: list[Thread], ready: Callable[[], Any], timeout: float | None) -> Any:
         """Wait until that is so, woken as one of ``waiters``; it is not if ``timeout`` seconds have passed before."""
-        end = None if timeout is None else self.now + timeout
+        read = self.running.process.clock.read
+        end = None if timeout is None else read() + timeout
         while not (found := ready()):
-            left = None if end is None else end - self.now
+            left = None if end is None else end - read()
             if left is not None and left <= 0:
                 break
             self.wait(waiters, left)
@@ -217,8 +237,16 @@ class Scheduler:
 
     def process(self, name: str, host: str = "") -> Process:
         """A new process, without threads yet. ``host``: the machine; one of its own if not given."""
-        self.processes.append(process := Process(name, host or name))
+        host = host or name
+        clock = self._clocks.setdefault(host, Clock(self))
+        self.processes.append(process := Process(name, host, clock))
         return process
+
+    def drift(self, host: str, rate: float) -> None:
+        """The clock of a host passes so many seconds in a second from now on. Waits that have begun end as they are."""
+        clock = self._clocks[host]
+        clock.ahead += self.now * (clock.rate - rate)
+        clock.rate = rate
 
     def at(self, when: float, happens: Callable[[], object]) -> None:
         """Have something happen by itself at a moment. It may wake threads, and waits for nothing."""

@@ -203,7 +203,7 @@ class Session:
 
     def _beat_later(self) -> None:
         scheduler = self._backend.service.network.scheduler
-        scheduler.at(scheduler.now + self.ttl / _BEATS, self._keep_alive)
+        scheduler.at(scheduler.now + self._end.process.clock.lasts(self.ttl / _BEATS), self._keep_alive)
 
     def _keep_alive(self, *, late: bool = False) -> None:
         """``late``: this process has stood still. It hears what has come meanwhile, and asks, before it gives up."""

@@ -7,6 +7,7 @@ restart, and without one the job ends by ``NodeLost``.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -217,6 +218,8 @@ class StaticJob(Job):
         """Nothing gets from it to the other hosts (``to``), from them to it (``from``), or either."""
         if seconds >= ANSWER_S / 2:
             self._lose(agent, "is cut off")
+        elif agent.handler is not None and agent.handler.mine is not None:  # others may report before it
+            self.late.add(agent.handler.mine.number)
         here = agent.process.host
         others = [host for host in dict.fromkeys(each.process.host for each in self.agents) if host != here]
         cut = [(here, each) for each in others if ways != "from"] + [(each, here) for each in others if ways != "to"]
@@ -272,18 +275,20 @@ class StaticJob(Job):
 
     def _used_restarts_for_failures(self, agent: Agent) -> None:
         """What node rank 0 was told goes with it: one that stood still until then knows of nobody who has left."""
-        gone = [
-            time
-            for each in self.agents
-            for time, what, _ in each.story
-            if what == "ends" and self.given[each.name].rank == 0
-        ]
-        if not gone or agent.entry.continued_at < gone[0]:
+        if agent.entry.continued_at < self._served_until:
             super()._used_restarts_for_failures(agent)
 
+    @property
+    def _served_until(self) -> float:
+        """When node rank 0 has ended, the first if there were several."""
+        told = (line for each in self.agents if self.given[each.name].rank == 0 for line in each.story)
+        return next((time for time, what, _ in told if what == "ends"), math.inf)
+
     def _is_part(self, agent: Agent) -> bool:
-        """A second node rank 0 may serve on another host, where nobody looks for it."""
-        if any(self.given[name].rank == 0 for name in self.hindered):  # nobody hears what it is told
+        """A second node rank 0 may serve on another host, where nobody looks for it; nobody serves who comes late."""
+        came = agent.story[0][0] if agent.story else math.inf
+        deaf = any(self.given[name].rank == 0 for name in self.hindered)  # nobody hears what it is told
+        if came > self._served_until or deaf:
             return False
         return agent.name not in self.hindered and (self.given[agent.name].rank != 0 or agent.process.host == HOST)
 

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from rdzv_plugins.elastic import keys
 from rdzv_plugins.errors import PeerFailed
 from rdzv_plugins.runtime import Signals
 from simulation.agent import Options
@@ -100,6 +101,21 @@ def test_a_done_node_ends_with_the_code_of_the_one_that_fails_later() -> None:
     job.until(lambda: job[0].over)
     assert job.codes == [3, 3]
     assert job.now - ended < 5.0
+
+
+def test_a_spare_that_leads_is_released_when_the_done_node_is_killed() -> None:
+    """That one cannot say any more that the job is about to end."""
+    for seed in itertools.count():
+        job = Job(nodes=2, low=1, high=1, seed=seed)
+        held = job.meeting.service.store.keys
+        job.until(lambda held=held: any(b'"done":1' in kv.value for kv, _ in held.values()))
+        done, spare = sorted(job.agents, key=lambda each: not each.groups)
+        if spare.process.host.encode() in held[keys.LEADER][0].value:
+            break
+        job.scheduler.close()
+    job.kill(done)
+    job.run()
+    assert (spare.exit_code, spare.groups) == (0, [])
 
 
 def test_a_node_whose_round_is_over_while_ranks_are_exchanged_joins_again() -> None:

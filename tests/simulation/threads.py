@@ -106,9 +106,10 @@ class Condition:
                 lock.depth = depth
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-        end = None if timeout is None else self._scheduler.now + timeout
+        read = self._scheduler.running.process.clock.read
+        end = None if timeout is None else read() + timeout
         while not (result := predicate()):
-            left = None if end is None else end - self._scheduler.now
+            left = None if end is None else end - read()
             if left is not None and left <= 0:
                 break
             self.wait(left)
@@ -299,7 +300,7 @@ class Threads:
         self.Thread = functools.partial(OwnThread, scheduler)
         self.Timer = functools.partial(Timer, scheduler)
         self.sleep = scheduler.sleep
-        self.monotonic: Callable[[], float] = functools.partial(getattr, scheduler, "now")  # asked all the time
+        self.monotonic: Callable[[], float] = functools.partial(getattr, scheduler, "now")
 
     def get_ident(self) -> int:
         return self._scheduler.running.ident

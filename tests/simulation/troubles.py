@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from simulation.world import Node, World
 
 SERVICE = "service"
+RATES = (0.9, 0.95, 1.05, 1.1)
+"""How many seconds a clock passes in a second."""
 _NONSENSE = (b"", b"\xff\xfe", b"{}", b"[]", b'{"round": -1}', b'{"number": 1e400}', b"null" * 4000)
 
 
@@ -207,6 +209,12 @@ def wrong_clock(world: World, node: Node, seconds: float) -> None:
     node.runtime.wall_is_off = seconds
 
 
+def drift(world: World, node: Node, rate: float) -> None:
+    """The clock of its host is too fast or too slow from now on, by more than any real one."""
+    world.disturbed(node.name, f"its clock passes {rate:g} s in a second from now on")
+    world.scheduler.drift(node.process.host, rate)
+
+
 def starve(world: World, node: Node, seconds: float) -> None:
     """Its process gets no further descriptor for a time."""
     node.hindered = True
@@ -369,6 +377,7 @@ AT_NODES: dict[str, Kind] = {
     "settings": _settings,
     "one rank twice": _one_rank,
     "wall clock": lambda world, node, rng, seconds: wrong_clock(world, node, rng.choice((-1e9, -3600.0, 60.0, 1e6))),
+    "clock drift": lambda world, node, rng, seconds: drift(world, node, rng.choice(RATES)),
     "no descriptors": lambda world, node, rng, seconds: starve(world, node, min(seconds, 8.0)),
 }
 AT_THE_SERVICE: dict[str, Kind] = {

@@ -6,6 +6,7 @@ its agent ends, and all workers with it.
 
 from __future__ import annotations
 
+import errno
 import select
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -133,7 +134,7 @@ class Supervisor:
             lambda: page,
             lambda: self._signal_below(Signals.SIGSTOP),
             self._processes.send,
-            lambda: int(self._scheduler.now * 1e9),
+            lambda: int(process.clock.read() * 1e9),
         )
         self._news = 0
 
@@ -163,7 +164,7 @@ class Supervisor:
     def _pause(self) -> float:
         """Until the agent may stand still: no machine sleeps here, and it need not look more often than it is asked."""
         pause, page = self._frozen.pause(), self._machine.page
-        due = max(page[PAUSE_AT], page[BEAT] + page[STILL]) / 1e9 - self._scheduler.now
+        due = max(page[PAUSE_AT], page[BEAT] + page[STILL]) / 1e9 - self.process.clock.read()
         return max(pause, min(due, BEAT_S)) if pause > 0 else pause
 
     def _entry(self, pid: int) -> Entry:
@@ -195,9 +196,10 @@ class Supervisor:
                 return
             self._scheduler.sleep(_START_S)
             does = self._machine.plans.pop(command[0])
-            if does.fails_to_start:
+            if does.fails_to_start or self._machine.disk_is_full:
+                what = ("stdout", errno.ENOSPC) if self._machine.disk_is_full else ("exec", errno.ENOENT)
                 self._failed.add(number)
-                self._tell("not_started", number, local_rank, "exec", 2)
+                self._tell("not_started", number, local_rank, *what)
                 return
             worker = Worker(self._processes, self.entry.pid, does, command[0])
             worker.entry.on_end = self._hear_of_end
@@ -270,6 +272,8 @@ class Machine:
     def __init__(self, processes: Processes, kernel: Kernel, page: Any, name: str) -> None:
         self.processes, self.kernel, self.page, self.name = processes, kernel, page, name
         self.plans: dict[str, Does] = {}
+        self.disk_is_full = False
+        """No file of a worker's output can be opened."""
         self.supervisors: list[Supervisor] = []
         self.workers: list[Worker] = []
         """All that were ever started, in order."""

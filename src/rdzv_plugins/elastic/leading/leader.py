@@ -303,6 +303,8 @@ class Leader:
             items[keys.ROUND] = encode(decisions.round)
             if self.led is not None:  # before it is written: whatever becomes of that
                 self.led = self.led[0], decisions.round.number
+        if decisions.finishing is not None:
+            items[keys.FINISHING] = encode(decisions.finishing)
         if probe is not None:
             items[keys.PROBE] = encode(probe)
         if progress:

@@ -38,7 +38,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from rdzv_plugins.elastic.keys import Assignment, Member, Round
+from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, Round
 from rdzv_plugins.elastic.leading import facts
 from rdzv_plugins.elastic.leading.kept_round import KeptRound
 from rdzv_plugins.elastic.leading.placement import (
@@ -66,9 +66,11 @@ class Decisions:
     """Nodes whose assignments are no longer of use."""
     notices: tuple[str, ...] = ()
     """What people should know about nodes that were left out or refused."""
+    finishing: Finishing | None = None
+    """A node that was done has gone, and could not say so itself: whoever waits for a place has to know."""
 
     def __bool__(self) -> bool:
-        return bool(self.assignments or self.round or self.forget or self.notices)
+        return bool(self.assignments or self.round or self.forget or self.notices or self.finishing)
 
 
 Step = Literal["join", "serve", "reach", "complete"]
@@ -137,6 +139,7 @@ class Membership:
         """With --preflight: who was left out of the round that is over, and has not tested itself again."""
         self._out_assignments: dict[str, Assignment] = {}
         self._out_round: Round | None = None
+        self._out_finishing: Finishing | None = None
 
     @property
     def members(self) -> Mapping[str, Member]:
@@ -206,6 +209,8 @@ class Membership:
             done = how == "done" or (how == "lost" and not reason and member.done == self._declared.number)
             if done:
                 self._finishing = True
+                if how == "lost":
+                    self._out_finishing = Finishing(self._declared.number, member.name)
             else:
                 what = "has failed" if how == "failed" else "was lost"
                 self._roster.left_out.failed(member, now)
@@ -264,8 +269,9 @@ class Membership:
     def decide(self) -> Decisions:
         """What has been decided since the last call."""
         words, notices = self._roster.words()
-        out = Decisions(self._out_assignments | words, self._out_round, tuple(self._forgotten()), notices)
-        self._out_assignments, self._out_round = {}, None
+        made = self._out_assignments | words
+        out = Decisions(made, self._out_round, tuple(self._forgotten()), notices, self._out_finishing)
+        self._out_assignments, self._out_round, self._out_finishing = {}, None, None
         return out
 
     def facts(self) -> str:
@@ -314,7 +320,9 @@ class Membership:
         first = next(iter(self._plan.values()), Assignment(kept.number))
         if verdict == "whole":
             self._complete(first, now)
-            self._finishing = any(node not in self.members for node in self._places)
+            gone = [place for node, place in self._places.items() if node not in self.members]
+            self._finishing = bool(gone)
+            self._out_finishing = Finishing(first.round, gone[0].name) if gone else None
         else:
             self._places, self._former, self._plan = self._plan, Former(self._plan), {}
             store = first.master_addr, first.master_port
