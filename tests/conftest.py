@@ -34,10 +34,14 @@ gc.set_threshold(50_000, 20, 20)  # while tests are collected, next to nothing i
 
 LONG = [
     "simulation/test_random_jobs.py",
+    "conformance/test_toys.py",
     "examples/test_rdzv_redis.py",
     "examples/test_rdzv_file.py",
     "examples/test_rdzv_http.py",
     "examples/test_readme.py",
+    "examples/test_distributions.py",
+    "examples/test_dockerfile.py",
+    "conformance/test_c10d.py",
     "slurm/test_slurm_ends.py",
 ]
 """Files that take minutes. They are begun first: a run ends when the last file does."""

@@ -252,6 +252,9 @@ class Oracles:
             self._asks_for_what_it_needs(node)
         if node.hindered or self._is_of_a_stranger(node) or (world.has_places and not self._can_go_on()):
             return
+        ranked = node.request.node_rank is not None
+        if ranked and node.end == "SettingsDiffer" and world.service.opened[node.name] > 1:  # it was free meanwhile
+            return
         if not node.places and any(each.faults.refuses for each in world.services):  # it waits that out later only
             return
         self.judged["I13"] += 1

@@ -274,7 +274,7 @@ def failure_of(make: Callable[[Cut], RandomJob], cut: Cut) -> str:
 def shrunk(make: Callable[[Cut], RandomJob]) -> tuple[Cut, str]:
     """The smallest job with the same thing wrong: without one of its faults, or with a node less, it is not so."""
     job = make(ALL)
-    faults, nodes, what = tuple(range(job.faults)), job.nodes, failure_of(make, ALL)
+    faults, what = tuple(range(job.faults)), failure_of(make, ALL)
     oracle = what.partition(" ")[0]
 
     def still(smaller: Cut) -> bool:
@@ -287,9 +287,10 @@ def shrunk(make: Callable[[Cut], RandomJob]) -> tuple[Cut, str]:
     while size:
         parts = [faults[at : at + size] for at in range(0, len(faults), size)]
         smaller = (tuple(each for each in faults if each not in part) for part in parts)
-        found = next((each for each in smaller if still(Cut(nodes, each))), None)
+        found = next((each for each in smaller if still(Cut(None, each))), None)
         size = size // 2 if found is None else min(size, len(found))
         faults = faults if found is None else found
+    nodes = job.nodes
     while nodes > 1 and still(Cut(nodes - 1, faults)):
         nodes -= 1
-    return Cut(nodes, faults), what
+    return Cut(nodes if nodes < job.nodes else None, faults), what  # as many as it has may be fewer than it could have
