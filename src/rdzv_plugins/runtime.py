@@ -38,7 +38,7 @@ from threading import TIMEOUT_MAX as TIMEOUT_MAX
 from typing import Any, TypeVar, cast
 
 from rdzv_plugins import clock
-from rdzv_plugins.linux.process_stat import read_stat
+from rdzv_plugins.linux.processes import read_stat
 from rdzv_plugins.threads import OwnThread
 
 _T = TypeVar("_T")

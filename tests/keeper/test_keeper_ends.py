@@ -191,9 +191,9 @@ def test_signals_to_the_keeper_are_none_of_its_business(agents: Agents) -> None:
     agents.wait_gone(pids)
 
 
-BY_LISTS = "children.all_pids = None"
+BY_LISTS = "processes.all_pids = None"
 """Who looks at all processes meets an error, which ends the keeper."""
-BY_ASKING = "children.LISTED, children._listed = False, None"
+BY_ASKING = "processes.LISTED, processes._listed = False, None"
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ sys.stdin.readline()
 say(sorted(keeper.leftovers(timeout=60)), sorted(keeper.leftovers(daemons=True, timeout=60)))
 say(keeper.close())
 """
-    made = f"from rdzv_plugins.linux import children\n{how}\nkeeper = Keeper()"
+    made = f"from rdzv_plugins.linux import processes\n{how}\nkeeper = Keeper()"
     agent, _, pids = started(agents, source, made)
     agent.go_on()
     in_session, all_of_it = agent.read()

@@ -21,7 +21,7 @@ from rdzv_launcher.tools.doctor.findings import Finding, findings_of
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.linux import cgroups
 from rdzv_plugins.linux.cgroups import Group
-from rdzv_plugins.linux.process_stat import read_stat
+from rdzv_plugins.linux.processes import read_stat
 from rdzv_plugins.testing.harness import free_port
 
 MACHINE = """versions, plug-ins, host name, reverse look-up, interfaces, default port, ports of connections, open files,

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 import pytest
 from kits.eventually import eventually
 
-from rdzv_plugins.linux import children
-from rdzv_plugins.linux.children import children_now
-from rdzv_plugins.linux.process_stat import read_stat
+from rdzv_plugins.linux import processes
+from rdzv_plugins.linux.processes import children_now, read_stat
 
 NAME = "a) Z 1 (b c)"
 NOBODY = 2**22 + 1
@@ -66,13 +65,13 @@ def test_children_by_the_lists_of_the_kernel_and_by_asking_everybody(
     child: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch, listed: bool
 ) -> None:
     pid, _, *its_own = child
-    assert children.LISTED, "this kernel has no lists"
+    assert processes.LISTED, "this kernel has no lists"
     if listed:
-        monkeypatch.setattr(children, "all_pids", None)  # nobody else is looked at
-        monkeypatch.setattr(children, "read_stat", None)
+        monkeypatch.setattr(processes, "all_pids", None)  # nobody else is looked at
+        monkeypatch.setattr(processes, "read_stat", None)
     else:
-        monkeypatch.setattr(children, "LISTED", False)
-        monkeypatch.setattr(children, "_listed", None)
+        monkeypatch.setattr(processes, "LISTED", False)
+        monkeypatch.setattr(processes, "_listed", None)
     pids_of = children_now()
     assert sorted(pids_of(pid)) == sorted(its_own)
     assert pids_of(its_own[0]) == pids_of(NOBODY) == []

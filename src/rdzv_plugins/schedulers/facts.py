@@ -12,7 +12,7 @@ from typing import Generic, NoReturn, TypeVar
 from msgspec import Struct
 
 from rdzv_plugins.errors import UsageError
-from rdzv_plugins.linux.process_stat import read_stat
+from rdzv_plugins.linux.processes import read_stat
 from rdzv_plugins.plain_text import printable
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from rdzv_plugins.linux import prctl
-from rdzv_plugins.linux.children import children_now
+from rdzv_plugins.linux.processes import children_now
 from rdzv_plugins.testing.processes import kill, send
 
 if TYPE_CHECKING:

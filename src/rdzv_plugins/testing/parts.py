@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, Session
 from rdzv_plugins.errors import ConnectionLost, RdzvError
-from rdzv_plugins.linux.process_stat import read_stat
+from rdzv_plugins.linux.processes import read_stat
 from rdzv_plugins.testing.harness import Service
 from rdzv_plugins.testing.processes import own_children, send
 

@@ -7,8 +7,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from rdzv_plugins.linux.children import all_pids
-from rdzv_plugins.linux.process_stat import read_stat
+from rdzv_plugins.linux.processes import all_pids, read_stat
 
 MARK = "RDZV_TEST_MARK"
 """The variable that identifies the processes of a test."""

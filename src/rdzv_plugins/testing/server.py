@@ -18,8 +18,7 @@ from pathlib import Path
 
 import rdzv_plugins
 from rdzv_plugins.errors import RdzvError
-from rdzv_plugins.linux.children import all_pids, children_now
-from rdzv_plugins.linux.process_stat import read_stat
+from rdzv_plugins.linux.processes import all_pids, children_now, read_stat
 from rdzv_plugins.testing.processes import kill
 
 _START_S = 60.0

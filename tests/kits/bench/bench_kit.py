@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from kits import ROOT
 from rdzv_launcher.bench.points import Point
 from rdzv_launcher.bench.results import Result, read_result
-from rdzv_plugins.linux.children import all_pids
-from rdzv_plugins.linux.process_stat import read_stat
+from rdzv_plugins.linux.processes import all_pids, read_stat
 from rdzv_plugins.testing.processes import before_exec, clean_environment, kill
 
 RDZV = str(Path(sys.executable).parent / "rdzv")

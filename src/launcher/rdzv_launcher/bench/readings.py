@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rdzv_plugins.linux.children import children_now
-from rdzv_plugins.linux.process_stat import read_stat
+from rdzv_plugins.linux.processes import children_now, read_stat
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _CPUCLOCK_SCHED = 2

@@ -17,8 +17,7 @@ from rdzv_launcher.run.agent.decisions import Decisions
 from rdzv_launcher.run.stacks import processes
 from rdzv_launcher.run.stacks.node import Node, Worker
 from rdzv_launcher.run.workers.output.growing_file import last_lines
-from rdzv_plugins.linux.children import children_now
-from rdzv_plugins.linux.process_stat import ProcessStat, read_stat
+from rdzv_plugins.linux.processes import ProcessStat, children_now, read_stat
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")

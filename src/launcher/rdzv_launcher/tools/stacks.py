@@ -28,7 +28,7 @@ from rdzv_launcher.run.stacks.processes import Process
 from rdzv_launcher.run.stacks.reports import Silent, WorkerReport, grouped, headline, read, report_text, workers_of
 from rdzv_launcher.tools.job import add_job_flags, ask_job, request_of
 from rdzv_plugins.errors import UsageError
-from rdzv_plugins.linux.children import all_pids
+from rdzv_plugins.linux.processes import all_pids
 from rdzv_plugins.questions import STACKS
 from rdzv_plugins.stacks_on_request import VARIABLE
 

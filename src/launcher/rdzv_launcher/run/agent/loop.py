@@ -38,7 +38,7 @@ from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.errors import RendezvousFailed, is_signal
 from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.interfaces import Failure, Outcome
-from rdzv_plugins.linux.process_stat import read_stat
+from rdzv_plugins.linux.processes import read_stat
 from rdzv_plugins.runtime import Empty, Runtime
 from rdzv_plugins.store import Store
 

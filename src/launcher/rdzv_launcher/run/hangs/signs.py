@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from rdzv_launcher.run.stacks import processes, reading
 from rdzv_launcher.run.stacks.reports import is_meeting
-from rdzv_plugins.linux.process_stat import ProcessStat, read_stat
+from rdzv_plugins.linux.processes import ProcessStat, read_stat
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 

@@ -26,7 +26,7 @@ from rdzv_launcher.run.stacks.node import NodeStacks, Place, Worker
 from rdzv_launcher.run.stacks.reports import Silent, read
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Failure
-from rdzv_plugins.linux.children import children_now
+from rdzv_plugins.linux.processes import children_now
 from rdzv_plugins.plain_text import printable
 from rdzv_plugins.questions import HANG, STACKS, STANDSTILL, NodeAnswer, Question, Questions, UnknownKind
 from rdzv_plugins.threads import OwnThread

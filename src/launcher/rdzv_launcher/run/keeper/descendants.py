@@ -10,8 +10,7 @@ import signal
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple, Protocol
 
-from rdzv_plugins.linux.children import all_pids, children_now
-from rdzv_plugins.linux.process_stat import read_stat
+from rdzv_plugins.linux.processes import all_pids, children_now, read_stat
 
 
 class Process(NamedTuple):

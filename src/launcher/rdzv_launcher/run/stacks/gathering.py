@@ -18,7 +18,7 @@ from rdzv_launcher.run.stacks import processes, reading
 from rdzv_launcher.run.stacks.node import Node
 from rdzv_launcher.run.stacks.processes import Process
 from rdzv_launcher.run.stacks.reading import Frame, Thread, frame_data
-from rdzv_plugins.linux.children import children_now
+from rdzv_plugins.linux.processes import children_now
 
 _AT_A_TIME = max(4, 2 * (os.cpu_count() or 1))
 NATIVE_S = 3.0

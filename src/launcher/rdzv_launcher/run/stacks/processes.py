@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from rdzv_plugins.linux.process_stat import read_stat
+from rdzv_plugins.linux.processes import read_stat
 
 _COMMAND = 200
 

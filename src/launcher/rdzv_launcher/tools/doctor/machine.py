@@ -17,8 +17,7 @@ from rdzv_launcher.run.stacks.processes import environment, name_of
 from rdzv_launcher.tools.doctor.findings import Finding, judged
 from rdzv_plugins.elastic.endpoint_options import DEFAULT_PORT
 from rdzv_plugins.linux.cgroups import cpu_quotas, directories_of, memory_of_groups
-from rdzv_plugins.linux.children import all_pids
-from rdzv_plugins.linux.process_stat import read_stat
+from rdzv_plugins.linux.processes import all_pids, read_stat
 from rdzv_plugins.plain_text import some
 
 _MIB = 2**20
