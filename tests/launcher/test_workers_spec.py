@@ -59,6 +59,7 @@ def test_program_that_wants_a_session_has_one_and_is_waited_for() -> None:
     for given, expected in (
         (["/usr/bin/setsid", "./prog", "-c", "${local_rank}"], ("./prog", "-c", "3")),
         (["setsid", "--wait", "./prog"], ("setsid", "--wait", "./prog")),
+        (["setsid", "./prog"], ("./prog",)),
         (["setsid"], ("setsid",)),
     ):
         assert spec_of(["--no-python", *given]).program.command(3) == expected

@@ -96,7 +96,7 @@ class ProxiedStore(DialledStore):
         super().__init__(options, on_lost, runtime, **more)
         self._on_lost, self._fanout = on_lost, options.fanout
         self._place = Assignment(0)
-        self.cut_off = False
+        self.cut_off, self.left = False, 0
 
     def open(self, place: Assignment, address: str | None) -> Endpoint:
         self._place, self.cut_off = place, False
@@ -108,6 +108,9 @@ class ProxiedStore(DialledStore):
     @property
     def is_parent(self) -> bool:  # type: ignore[override]
         return self._place.rank < self._fanout and self._place.rank + self._fanout < self._place.world
+
+    def leave(self) -> None:
+        self.left += 1
 
     def lose(self, reason: str) -> None:
         self.cut_off = True

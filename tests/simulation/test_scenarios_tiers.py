@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rdzv_plugins.elastic import losses
 from simulation.test_scenarios_elastic import LONG, SEEDS, at_work, ends, rounds
 from simulation.world import Node, Work, World
 
@@ -24,7 +25,9 @@ def ranked(seed: int, *seconds: float, **options: float) -> World:
     return world
 
 
-def test_a_node_that_has_lost_the_store_makes_all_meet_again_and_costs_no_restart(seed: int) -> None:
+def test_a_node_that_has_lost_the_store_makes_all_meet_again_and_costs_no_restart(
+    seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
     world = World(seed, 3, 3, 3, LONG, store="tiered")
     at_work(world)
     lost, *others = world.nodes
@@ -35,6 +38,8 @@ def test_a_node_that_has_lost_the_store_makes_all_meet_again_and_costs_no_restar
     world.until(lambda: rounds(world) == [2, 2, 2])
     assert [each.restarts for each in world.nodes] == [0, 0, 0]
     assert ends(world.run()) == ["done"] * 3
+    assert len([each for each in caplog.records if each.name == losses.__name__ and each.levelname == "WARNING"]) == 1
+    assert [each.handler._store.left for each in world.nodes] == [2, 2, 2], "before each round"
 
 
 def test_workers_that_fail_before_their_node_has_heard_that_it_has_lost_the_store_cost_no_restart(seed: int) -> None:

@@ -269,6 +269,18 @@ def test_a_node_that_cannot_be_dialled_harms_no_other(seen: Seen, closing: conte
     seen.works_on(closing)
 
 
+def test_who_was_turned_away_is_watched_once_there_is_room(seen: Seen, closing: contextlib.ExitStack) -> None:
+    seen._most = 1
+    first, second = Port("a", closing), Port("b", closing)
+    for port in (first, second):
+        seen.add(port.peer)
+    first.answers()
+    eventually(lambda: seen.holds("a"))
+    seen.remove("a")
+    second.answers()
+    eventually(lambda: seen.holds("b"))
+
+
 def test_proof_counts_where_the_leader_was_watched() -> None:
     told: list[tuple[str, int]] = []
     watch = LeaderWatch(lambda _, node, moves: told.append((node, moves)), lambda: None, SYSTEM, until_proved=True)

@@ -223,6 +223,11 @@ def test_who_is_kept_out_is_told_why():
     assert "60 s" in leader.wait(60).assignments["a"].left_out
     leader = Leader(1, 2, last_call=5)
     assert "node rank 7" in leader.hear(node("b", 7)).assignments["b"].refused
+    leader = working(1, 2, node("a"))
+    leader.hear(node("b", 7))
+    leader.join("a")
+    leader.complete()
+    assert leader.state == (2, "complete"), "nobody waits for who was refused"
 
 
 def ends(leader: Leader) -> bool:

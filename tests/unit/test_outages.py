@@ -2,28 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kits.unit.membership_steps import node
 
+from rdzv_plugins.coordination import Event, KeyValue
+from rdzv_plugins.elastic.contact import Contact
 from rdzv_plugins.elastic.insisting import Outage
-from rdzv_plugins.errors import (
-    Compacted,
-    ConnectionLost,
-    RdzvError,
-)
+from rdzv_plugins.elastic.keys import ALL, JOB, ROUND, Round, encode
+from rdzv_plugins.elastic.link import Link
+from rdzv_plugins.elastic.myself import Myself
+from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.elastic.own_round import Keeping, OwnRound
+from rdzv_plugins.elastic.view import View
+from rdzv_plugins.errors import AccessRefused, Compacted, ConnectionLost, EndpointLost, RdzvError
+from rdzv_plugins.interfaces import Request
 from rdzv_plugins.runtime import Runtime
 
 SESSION: Any = SimpleNamespace(ttl=4.0)
 
 
-class Service(Runtime):
-    """It does nothing before ``well``, and each request takes all of its time, or ``takes`` seconds."""
+class Alone(Runtime):
+    """One thread, and time that passes when somebody sleeps."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seconds = 1000.0
+
+    def now(self) -> float:  # type: ignore[override]
+        return self.seconds
+
+    monotonic = now  # type: ignore[assignment]
+
+    def sleep(self, seconds: float) -> None:  # type: ignore[override]
+        self.seconds += seconds
+
+    def Thread(self, target: Callable[..., None], args: tuple[Any, ...], name: str) -> Any:  # type: ignore[override]
+        return SimpleNamespace(start=lambda: target(*args))
+
+
+class Service(Alone):
+    """It does nothing before ``well``, and each request takes all of its time, or ``takes`` seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.well, self.takes, self.refusal = 0.0, 0.0, RdzvError("it is full")
         self.gave_up: list[tuple[float, str]] = []
         self.told: list[bool] = []
@@ -36,14 +61,6 @@ class Service(Runtime):
             self.told.append,
             self,
         )
-
-    def now(self) -> float:  # type: ignore[override]
-        return self.seconds
-
-    monotonic = now  # type: ignore[assignment]
-
-    def sleep(self, seconds: float) -> None:  # type: ignore[override]
-        self.seconds += seconds
 
     def ask(self, timeout: float) -> str:
         if self.seconds >= self.well:
@@ -108,3 +125,76 @@ def test_before_the_job_has_begun_a_refusal_is_final(service: Service) -> None:
     assert service.seconds == 1000.1
     service.takes = 0.0
     assert service.outage.insist(SESSION, service.ask) == "done", "silence is not a refusal"
+
+
+class Node(Alone):
+    """The contact of a node to a service that opens sessions, or not before ``well``."""
+
+    hosts_service = False
+
+    def __init__(self, *, begun: bool = True) -> None:
+        super().__init__()
+        self._begun, self._round = begun, Event(ROUND, encode(Round(1, "complete", 1)), 1)
+        self.refusal: Exception | None = None
+        self.well = 0.0
+        request = Request("any", "run", "here:1", min_nodes=1, max_nodes=1, nproc_per_node=1)
+        options, ignore = ElasticOptions(outage_timeout=60.0), lambda *_: None
+        view = View(lambda: None, ignore, self)
+        self.contact = contact = Contact(request, options.outage_timeout, view, ignore, self)
+        myself = Myself(node("a"), contact, self)
+        keeping = Keeping(view, OwnRound(view, contact, myself), myself, self)
+        parts: Any = self, request, options, view, contact, myself, keeping, ignore
+        Link(*parts, settings={}, on_waits=ignore, runtime=self).open(10.0)
+
+    def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Any:
+        if self.refusal is not None and self.seconds < self.well:
+            raise self.refusal
+        self._on_lost = on_lost
+        tell = lambda prefix, told, **_: prefix == ALL and self._begun and told([self._round])  # noqa: E731
+        job = True, KeyValue(JOB, b"{}", 1)
+        return SimpleNamespace(watch=tell, create=lambda *_, **__: job, close=lambda: None, known_until=1e9)
+
+    def lose(self, silent_since: float | None = None) -> None:
+        """Its session ends; nothing was heard in it since then."""
+        error = ConnectionLost("here:1 has not answered")
+        error.silent, error.silent_since = silent_since is not None, silent_since
+        self._on_lost(error)
+
+
+@pytest.mark.parametrize("refusal", [AccessRefused("no token"), OSError("a plug-in's own"), TimeoutError("silent")])
+@pytest.mark.parametrize(("seconds", "begun"), [(50.0, True), (90.0, True), (50.0, False)])
+def test_a_refusal_is_waited_out_for_one_outage_where_the_job_has_begun(
+    refusal: Exception, seconds: float, begun: bool
+) -> None:
+    there = Node(begun=begun)
+    there.refusal, there.well = refusal, there.seconds + seconds
+    there.lose()
+    final = not begun and isinstance(refusal, RdzvError)  # silence, or a fault of the plug-in, is not
+    if seconds < 60 and not final:
+        assert there.contact.problem is None
+        assert there.contact.opened == 2
+        return
+    assert isinstance(there.contact.problem, EndpointLost)
+    assert there.seconds == pytest.approx(1000.0 if final else 1060.0, abs=1.0)
+
+
+@pytest.mark.parametrize("lives", [0.0, 20.0])
+def test_a_service_that_opens_sessions_and_keeps_none_alive_is_given_up(lives: float) -> None:
+    """As with a plug-in whose keep-alive raises: else workers would be killed and started again for ever."""
+    there = Node()
+    there.lose(there.seconds)
+    for _ in range(100):
+        opened = there.seconds
+        there.seconds += lives + 1
+        if there.contact.problem is None:
+            there.lose(opened)
+    assert isinstance(there.contact.problem, EndpointLost)
+
+
+def test_one_that_was_heard_again_in_between_begins_another_outage() -> None:
+    there = Node()
+    for _ in range(10):
+        there.lose(there.seconds)
+        there.seconds += 50
+        there.lose(there.seconds - 5)
+        assert there.contact.problem is None

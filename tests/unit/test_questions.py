@@ -221,6 +221,35 @@ def test_answers_go_although_newer_questions_make_room_for_themselves(run: Run) 
     run.wait_empty()
 
 
+def test_an_answer_that_is_written_after_it_was_deleted_goes_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Newer questions make room for themselves while it is on its way; its question is still there."""
+    node, stranger = Node(run, 0, echo), run.open()
+    first, deleted, written = f"{keys.ANSWERS}{0:032x}/", threading.Event(), threading.Event()
+    put, delete = node.session.put, node.session.delete
+
+    def put_late(items: Any, **options: Any) -> None:
+        late = next(iter(items)).startswith(first)
+        if late:
+            for number in range(1, 40):
+                run.asks(number, stranger)
+            assert deleted.wait(PATIENCE_S)
+        put(items, **options)
+        if late:
+            written.set()
+
+    def delete_and_say(names: Sequence[str], **options: Any) -> None:
+        delete(names, **options)
+        if any(name.startswith(first) for name in names):
+            deleted.set()
+
+    monkeypatch.setattr(node.session, "put", put_late)
+    monkeypatch.setattr(node.session, "delete", delete_and_say)
+    run.asks(0, stranger)
+    assert written.wait(PATIENCE_S)
+    stranger.close()
+    run.wait_empty()
+
+
 def test_forged_answers_are_not_believed_to_be_whole(monkeypatch) -> None:
     monkeypatch.setattr(asking, "MOST_BYTES", 2**20)
     bomb = zlib.compress(b'{"answer": "' + b"0" * 2**21 + b'"}')
