@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from rdzv_launcher.run.stacks.node import NodeStacks, Place
 from rdzv_plugins.interfaces import Failure
-from rdzv_plugins.progress_page import ProgressPage
 from rdzv_plugins.questions import STANDSTILL, Question, Questions, UnknownKind
 
 if TYPE_CHECKING:
     from rdzv_launcher.run.hangs.watch import HangWatch
+    from rdzv_plugins.progress_page import ProgressPage
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,9 @@ class NodeHangs:
         self._page: ProgressPage | None = None
         self._watch: HangWatch | None = None
         if timeout > 0:
-            from rdzv_launcher.run.hangs.watch import HangWatch  # most launches do not need it
+            # most launches need neither
+            from rdzv_launcher.run.hangs.watch import HangWatch
+            from rdzv_plugins.progress_page import ProgressPage
 
             self._page = ProgressPage(workers)
             self._watch = HangWatch(timeout, place, self._told, stacks, questions, on_hang)
