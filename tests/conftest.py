@@ -39,9 +39,6 @@ LONG = [
     "examples/test_rdzv_file.py",
     "examples/test_rdzv_http.py",
     "examples/test_readme.py",
-    "examples/test_distributions.py",
-    "examples/test_dockerfile.py",
-    "conformance/test_c10d.py",
     "slurm/test_slurm_ends.py",
 ]
 """Files that take minutes. They are begun first: a run ends when the last file does."""
