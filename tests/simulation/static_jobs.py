@@ -263,7 +263,7 @@ class StaticJob(Job):
         for agent in self.agents:
             self._blames_nobody_who_lives(agent)
             self._waits_for_nobody_for_ever(agent)
-        if not self.hindered and not self._mistaken and len(self.agents) == self.nodes:
+        if not self.hindered and not self.late and not self._mistaken and len(self.agents) == self.nodes:
             self._goes_on_or_ends_by_itself()
         super().check()
 

@@ -150,6 +150,17 @@ def test_the_second_of_one_rank_is_refused_by_name_and_the_first_stays(
     assert sorted(starts(job)) == [0, 1, 1, 1]
 
 
+def test_a_node_that_gets_a_signal_stops_its_workers_at_once_while_rank_0_stands_still(seed: int) -> None:
+    job = working(seed, 2)
+    job.freeze(job[0], 60.0)
+    job.after(1.0)
+    job[1].signal(Signals.SIGTERM)
+    job.after(4.0)
+    assert not job[1].workers
+    job.run()
+    assert job[1].exit_code == 143
+
+
 def test_the_second_does_not_get_ahead_of_the_first_between_two_rounds(seed: int) -> None:
     job = working(seed, 2, plan=fails(0), options=RETRIES)
     job.after(4.0)

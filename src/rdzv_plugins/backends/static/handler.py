@@ -53,6 +53,8 @@ _HOST_SLICE_S = 1.0
 _PREFLIGHT_S = 5.0
 _PROBE_S = 2.0
 _BEGINS_S, _LOOK_AGAIN_S = 0.3, 0.02
+_BEFORE_WORKERS_S = 2.0
+"""How much of the time in which workers have to end may be spent on telling the others, in seconds."""
 _WHO = "node rank 0"
 _TWO_WITH_ONE_RANK = "Give every node a --node-rank of its own."
 
@@ -144,9 +146,25 @@ class StaticHandler(RendezvousHandler):
         self._done = True  # the exit barrier tells the others
 
     def note_leaving(self, reason: str) -> None:
-        """Tell the others at once: they stop their workers, instead of seeing them fail with those of this node."""
-        if self._rounds is not None and self._round and not self._done:
-            self._rounds.end(self._round, self._lost_as(reason))
+        """Tell the others at once: they stop their workers, instead of seeing them fail with those of this node.
+
+        The workers here are stopped after that: it waits for a moment alone if node rank 0 stands still.
+        """
+        if self._rounds is None or not self._round or self._done:
+            return
+        rounds, round_, lost, problem = self._rounds, self._round, self._lost_as(reason), list[Exception]()
+
+        def tell() -> None:
+            try:
+                rounds.end(round_, lost)
+            except Exception as error:  # the caller says so, unless it has gone on
+                problem.append(error)
+
+        telling = self._runtime.Thread(target=tell, name="rdzv-leaving")
+        telling.start()
+        telling.join(_BEFORE_WORKERS_S)
+        if problem:
+            raise problem[0]
 
     def peer_lost(self) -> bool:
         """Whether a node has said that it leaves. One that is silent is asked for when no restart is left."""
