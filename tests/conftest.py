@@ -34,7 +34,6 @@ gc.set_threshold(50_000, 20, 20)  # while tests are collected, next to nothing i
 
 LONG = [
     "simulation/test_random_jobs.py",
-    "conformance/test_toys.py",
     "examples/test_rdzv_redis.py",
     "examples/test_rdzv_file.py",
     "examples/test_rdzv_http.py",

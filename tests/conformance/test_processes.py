@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from kits.eventually import eventually
@@ -16,6 +18,7 @@ from kits.eventually import eventually
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.linux.processes import read_stat
 from rdzv_plugins.testing import ServerProcess, free_port
+from rdzv_plugins.testing.nodes import Pending
 from rdzv_plugins.testing.parts import frozen
 
 TESTS = """
@@ -122,3 +125,13 @@ def test_nothing_outlives_a_run_of_tests_that_is_killed(tmp_path: Path) -> None:
         tests.kill()
     assert len(pids) == 4
     assert all(map(wait_for_end, pids))
+
+
+def test_an_answer_that_comes_with_the_end_of_its_process_counts() -> None:
+    def receive(timeout: float) -> bool:
+        pending.settle(None, 7)
+        return False
+
+    node: Any = SimpleNamespace(receive=receive)
+    pending = Pending[int](node, "exit")
+    assert pending.result() == 7

@@ -96,7 +96,8 @@ class Pending(Generic[T]):
         deadline = time.monotonic() + timeout
         while self._outcome is None:
             left = deadline - time.monotonic()
-            if left <= 0 or not self._node.receive(left):
+            more = left > 0 and self._node.receive(left)
+            if not more and self._outcome is None:  # the last answer comes with the end of its process
                 raise AssertionError(
                     f"{self._command} of {self._node} is not answered after {timeout - left:.1f} s: its process "
                     f"{self._node.state}\n{self._node.logs()}"
