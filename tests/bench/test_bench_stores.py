@@ -61,8 +61,8 @@ def test_the_root_is_asked_for_each_rank_once_by_its_node() -> None:
             direct, asked = route == "direct", sum(run["root"].values())
             assert find(result, details["case"], route, "root_requests").samples == (asked,)
             if "barrier" in details["case"]:
-                # a proxy's last look at keys of the init may come to the root only now: it is not the barrier's
-                assert run["root"].get("barrier" if direct else "arrive") == (ranks if direct else nodes)
+                late = run["root"].get("follow", 0)  # what proxies still look at of the init is not the barrier's
+                assert asked - late <= (ranks if direct else 2 * nodes)
                 assert run["connections"] == (ranks if direct else nodes)
                 continue
             assert run["asked"] == ranks * (2 + 3 * ranks)

@@ -42,7 +42,7 @@ from rdzv_plugins.rounds.settings_check import torch_version, warn_of_other_torc
 from rdzv_plugins.rounds.worker_stores import Serve, WorkerStores, native_server
 from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.store import Prefixed, Store
-from rdzv_plugins.timing import Reporting
+from rdzv_plugins.timing import Reporting, within
 
 if TYPE_CHECKING:
     import socket
@@ -150,21 +150,11 @@ class StaticHandler(RendezvousHandler):
 
         The workers here are stopped after that: it waits for a moment alone if node rank 0 stands still.
         """
-        if self._rounds is None or not self._round or self._done:
-            return
-        rounds, round_, lost, problem = self._rounds, self._round, self._lost_as(reason), list[Exception]()
-
-        def tell() -> None:
-            try:
-                rounds.end(round_, lost)
-            except Exception as error:  # the caller says so, unless it has gone on
-                problem.append(error)
-
-        telling = self._runtime.Thread(target=tell, name="rdzv-leaving")
-        telling.start()
-        telling.join(_BEFORE_WORKERS_S)
-        if problem:
-            raise problem[0]
+        rounds, round_ = self._rounds, self._round
+        if rounds is not None and round_ and not self._done:
+            lost = self._lost_as(reason)
+            with contextlib.suppress(TimeoutError):
+                within(_BEFORE_WORKERS_S, lambda: rounds.end(round_, lost), "rdzv-leaving", self._runtime)
 
     def peer_lost(self) -> bool:
         """Whether a node has said that it leaves. One that is silent is asked for when no restart is left."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
-from rdzv_plugins.testing.nodes import Node, NodeTheme, in_round, rank_of
+from rdzv_plugins.testing.nodes import Node, NodeTheme, one_world, rank_of
+from rdzv_plugins.testing.parts import wait_until
 from rdzv_plugins.testing.suite import Theme, gap_if
 
 SIZES = (3, 4, 8)
@@ -45,10 +46,12 @@ class ScaleTheme(NodeTheme):
                 nodes = job.start(size)
                 before = _settled(nodes)
                 first[size] = _of_one(size, nodes, before, {})
-                in_round(nodes)
+                _again(nodes)
                 later[size] = _of_one(size, nodes, _settled(nodes), before)
         for what, costs in (("first", first), ("later", later)):
-            assert _alike(costs.values()), f"requests of one node in a {what} round, by the number of nodes: {costs}"
+            assert len({tuple(sorted(each.items())) for each in costs.values()}) == 1, (
+                f"requests of one node in a {what} round, by the number of nodes: {costs}"
+            )
 
     @_promised
     def test_idle_node_asks_nothing(self) -> None:
@@ -89,6 +92,15 @@ def _settled(nodes: list[Node]) -> dict[Node, Requests]:
     return now
 
 
+def _again(nodes: list[Node]) -> None:
+    """All enter another round, when each has heard that this one is over: who loses its store before says so."""
+    joining = [nodes[-1].join()]
+    for node in nodes[:-1]:
+        wait_until(lambda node=node: node.num_nodes_waiting() > 0, f"{node} hears of it")  # type: ignore[misc]
+    joining += [node.join() for node in nodes[:-1]]
+    one_world(pending.result() for pending in joining)
+
+
 def _of_one(size: int, nodes: list[Node], after: Mapping[Node, Requests], before: Mapping[Node, Requests]) -> Requests:
     """The requests of a node that neither decides nor serves the workers' store; the same for all such nodes.
 
@@ -107,11 +119,5 @@ def _of_one(size: int, nodes: list[Node], after: Mapping[Node, Requests], before
         assert total <= OF_LEADER, f"{node}, of {size}, has made {total} requests for one round: {made[node]}"
     plain = [made[node] for node in nodes if rank_of(node) > 0 and not node.leads()]
     assert plain, "one node at most leads"
-    assert _alike(plain), f"requests of each node of {size} in one round: {plain}"
-    return min(plain, key=lambda each: sum(each.values()))
-
-
-def _alike(costs: Collection[Requests]) -> bool:
-    """A node that loses the store of a round before it has heard that the round is over may say so: one more."""
-    totals = [sum(each.values()) for each in costs]
-    return max(totals) - min(totals) <= 1
+    assert all(each == plain[0] for each in plain), f"requests of each node of {size} in one round: {plain}"
+    return plain[0]
