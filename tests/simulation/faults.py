@@ -298,7 +298,7 @@ class StaticFaulty(Faulty):
         self._another(agent, host=f"10.0.1.{len(self.job.agents)}")
 
     def _another_on_its_host(self, agent: Agent, rng: Random) -> None:
-        self._another(agent)
+        self._another(agent, host=agent.process.host)
 
     def _other_settings(self, agent: Agent, rng: Random) -> None:
         wrong = rng.choice([{"nodes": self.static.nodes + 1}, {"run_id": "other"}])

@@ -255,7 +255,7 @@ class Oracles:
         ranked = node.request.node_rank is not None
         if ranked and node.end == "SettingsDiffer" and world.service.opened[node.name] > 1:  # it was free meanwhile
             return
-        if not node.places and any(each.faults.refuses for each in world.services):  # it waits that out later only
+        if not node.places and any(each.refused[node.name] for each in world.services):  # it waits that out later only
             return
         self.judged["I13"] += 1
         there = [each for each in world.living if not each.process.frozen and not each.is_to_leave]
@@ -274,18 +274,17 @@ class Oracles:
         """Whether a place is served, and more than half of the last round are there; before it, half of the places.
 
         Where the first round is begun that place has to come back, until somebody who is there has heard that it was
-        complete: see ``quorum``.
+        complete: see ``quorum``. A place that only remembers that there was one does not help who has not heard.
         """
         world = self._world
         fit = [each for each in world.nodes if each.lives and not each.hindered and not each.held_up]
         served = [each for each in world.services if any(node.process is each.process for node in fit)]
         told = [each.handler._self.me for each in fit if each.handler is not None]
-        known = any(seat.complete for me in told for seat in me.seats) or any(
-            BEGUN in each.store.keys for each in served
-        )
-        if self._last is None or not known:
-            born = {each.store.keys[BORN][0].value for each in world.services if BORN in each.store.keys}
-            lacking = any(json.loads(value)["at"] not in [f"{each.host}:{PORT}" for each in served] for value in born)
+        heard = any(seat.complete for me in told for seat in me.seats)
+        born = {each.store.keys[BORN][0].value for each in world.services if BORN in each.store.keys}
+        lacking = any(json.loads(value)["at"] not in [f"{each.host}:{PORT}" for each in served] for value in born)
+        begun = any(BEGUN in each.store.keys for each in served)
+        if self._last is None or not (heard or begun):
             return 2 * len(served) > len(world.services) and not lacking
         _, size, members = self._last
-        return bool(served) and 2 * sum(me.node_id in members for me in told) > size
+        return bool(served) and (heard or not lacking) and 2 * sum(me.node_id in members for me in told) > size

@@ -156,10 +156,6 @@ class Faults:
     """It lets nobody in who brings no token, and nobody does."""
     most_sessions: int | None = None
 
-    @property
-    def refuses(self) -> bool:
-        return self.wants_token or self.most_sessions is not None
-
 
 class Moment(NamedTuple):
     """Something that happens when a request is made."""
@@ -191,6 +187,8 @@ class Service:
         """How often each process has asked for something; keep-alives do not count."""
         self.opened: Counter[str] = Counter()
         """How many sessions each process has opened."""
+        self.refused: Counter[str] = Counter()
+        """How many it was not given."""
         self._clients: dict[End, _Client] = {}
         self._told = 0, 0
         """Up to which revision of which run clients have been told."""
@@ -333,6 +331,7 @@ class _Client:
         service, store = self._service, self._service.store
         if name == "open":
             if refusal := self._refusal():
+                service.refused[self.process.name] += 1
                 self.say(number, False, refusal)
                 return
             self.session = store.open(arguments[0], service.now)

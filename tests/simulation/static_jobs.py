@@ -203,10 +203,12 @@ class StaticJob(Job):
         super().kill(agent)
 
     def crash(self, agent: Agent) -> None:
-        """Its host is gone, and says nothing."""
-        self._lose(agent, "is lost with its host")
+        """Its host is gone, with all that is there, and says nothing."""
+        there = [each for each in self.agents if each.process.host == agent.process.host]
+        for each in there:
+            self._lose(each, "is lost with its host")
         self.network.crash(agent.process.host)
-        for pid in agent.alive:
+        for pid in [pid for each in there for pid in each.alive]:
             self.processes.end(self.processes.entries[pid], Signals.SIGKILL)
 
     def freeze(self, agent: Agent, seconds: float) -> None:
@@ -221,6 +223,7 @@ class StaticJob(Job):
         elif agent.handler is not None and agent.handler.mine is not None:  # others may report before it
             self.late.add(agent.handler.mine.number)
         here = agent.process.host
+        self.cut_until[agent.name] = self.now + seconds
         others = [host for host in dict.fromkeys(each.process.host for each in self.agents) if host != here]
         cut = [(here, each) for each in others if ways != "from"] + [(each, here) for each in others if ways != "to"]
         for source, target in cut:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from rdzv_plugins.runtime import SIG_IGN, Signals
 from simulation.agent import Options
 from simulation.job import Job, fails
+from simulation.static_jobs import StaticJob
 from simulation.workers import Does
 
 ENDLESS = Does(runs=float("inf"))
@@ -193,3 +195,15 @@ def test_the_end_of_the_grace_ends_the_exit_barrier() -> None:
     assert job.now - began < 60.0
     job.run()
     assert job.codes[0] == 81
+
+
+@pytest.mark.parametrize("kind", [Job, StaticJob])
+@pytest.mark.parametrize("runs", [48.5, 49.0, 49.5])
+def test_nobody_is_done_in_a_job_that_a_done_node_has_ended(kind: type[Job], runs: float) -> None:
+    """It had arrived at the exit barrier, and the last ones arrive there before they have looked whether it is over."""
+    plan = lambda group, _: Does(runs=10.0 if group.group_rank == 0 else runs)  # noqa: E731
+    job = kind(3, plan, structs.replace(NOTICED, monitor_interval=2.0))
+    job.until(job.works)
+    job[0].go_on = False
+    job[0].signal(Signals.SIGUSR1)
+    assert job.run().codes == [81, 81, 81]

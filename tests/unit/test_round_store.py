@@ -31,7 +31,7 @@ from rdzv_launcher.run.agent.round_store import (
 )
 from rdzv_launcher.run.workers.worker_group import Worker
 from rdzv_plugins import errors
-from rdzv_plugins.errors import RendezvousFailed, StoreLost
+from rdzv_plugins.errors import EndpointLost, Preempted, RendezvousFailed, StoreLost
 from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.rounds import exit_barrier as keys
@@ -182,6 +182,17 @@ def test_a_store_that_is_lost_or_fails_ends_it(error: Exception, ended: Exceptio
     else:
         with pytest.raises(type(ended or error)):
             waiting.wait()
+
+
+@pytest.mark.parametrize(("ended", "is_over"), [(EndpointLost("it is gone"), True), (Preempted("too few"), False)])
+def test_when_all_have_arrived_only_the_end_of_the_job_counts(ended: Exception, is_over: bool) -> None:
+    others = Mock(raise_if_ended=Mock(side_effect=ended))
+    arrived = ExitBarrier(Mock(add=lambda *_: 3), others, rank=0, nodes=3, timeout=120, runtime=SYSTEM)
+    if is_over:
+        assert arrived.wait() == BarrierOver()
+    else:
+        with pytest.raises(Preempted):
+            arrived.wait()
 
 
 Numbers = list[tuple[int, int, int, int, int]]

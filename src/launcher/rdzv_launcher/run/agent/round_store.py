@@ -283,7 +283,10 @@ class ExitBarrier:
 
     def _all_done(self) -> bool:
         """True once the last node has arrived; waits up to a second for it. Raises what ended the job elsewhere."""
-        if appear(self._store, [keys.LAST], _SLICE_S, self._runtime):
-            return True
-        self._handler.raise_if_ended()
-        return False
+        over = appear(self._store, [keys.LAST], _SLICE_S, self._runtime)
+        try:
+            self._handler.raise_if_ended()  # also if it is over: a node may have ended the job after it had arrived
+        except EndpointLost:
+            if not over:
+                raise
+        return over
