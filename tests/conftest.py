@@ -42,6 +42,11 @@ LONG = [
 ]
 """Files that take minutes. They are begun first: a run ends when the last file does."""
 
+SHORT = ["bench/test_bench_load.py", "bench/test_bench_settings.py"] + [
+    f"wire/test_{name}.py" for name in ("order", "proxy_savings", "unix", "attacks", "linearizability")
+]
+"""Files that take a moment. They are next: a tester that has a file with a test or two is given another one with it."""
+
 MIXED = ("launcher", "plugins", "slurm", "unit", "wire")
 """Folders whose files take turns: what the launcher's tests do is wait, what those of the store do is compute."""
 
@@ -54,7 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for name in MIXED:
         folder = [file for file in files if file.parent == here / name]
         place |= {file: (2, number / len(folder)) for number, file in enumerate(folder)}
-    place |= {here / name: (0, number) for number, name in enumerate(LONG)}
+    place |= {here / name: (0, number) for number, name in enumerate(LONG + SHORT)}
     items.sort(key=lambda item: place.get(item.path, (1, 0)))
 
 
