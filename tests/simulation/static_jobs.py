@@ -44,6 +44,8 @@ _ASKS = (Join, AskPeers, CountRestart, FindCause, Leave)
 _END = f"/{run_prefix('job')}/end".encode()
 _GIVEN_UP_S = 60.0 + 2 * KEEP_ALIVE_S
 """Whatever an agent asks is given up after so long, besides the time that all nodes have to come."""
+_LET_IN_S = 1.0
+"""So long it takes a node that comes until it hears of the end."""
 
 
 class Given(Struct):
@@ -223,7 +225,7 @@ class StaticJob(Job):
         elif agent.handler is not None and agent.handler.mine is not None:  # others may report before it
             self.late.add(agent.handler.mine.number)
         here = agent.process.host
-        self.cut_until[agent.name] = self.now + seconds
+        self.cut_off[agent.name] = self.now, self.now + seconds
         others = [host for host in dict.fromkeys(each.process.host for each in self.agents) if host != here]
         cut = [(here, each) for each in others if ways != "from"] + [(each, here) for each in others if ways != "to"]
         for source, target in cut:
@@ -291,7 +293,8 @@ class StaticJob(Job):
         """A second node rank 0 may serve on another host, where nobody looks for it; nobody serves who comes late."""
         came = agent.story[0][0] if agent.story else math.inf
         deaf = any(self.given[name].rank == 0 for name in self.hindered)  # nobody hears what it is told
-        if came > self._served_until or deaf:
+        away = [when for name, when in self.cut_off.items() if self.given[name].rank == 0]  # nobody is let in meanwhile
+        if came > self._served_until or deaf or any(began - _LET_IN_S <= came < back for began, back in away):
             return False
         return agent.name not in self.hindered and (self.given[agent.name].rank != 0 or agent.process.host == HOST)
 

@@ -235,6 +235,15 @@ def test_a_failure_is_told_to_those_that_are_done_and_they_run_again_with_it(see
     assert restarts or isinstance(error_of(job[0]), PeerFailed)
 
 
+@pytest.mark.parametrize("runs", [3.7, 3.9, 4.0])
+def test_who_waits_no_longer_looks_whether_the_job_has_failed_while_it_asked_who_works(seed: int, runs: float) -> None:
+    def plan(group: object, local_rank: int) -> Does:
+        return Does(runs=runs, code=3) if group.group_rank == 1 else Does(runs=3.0)  # type: ignore[attr-defined]
+
+    job = StaticJob(3, plan, Options(exit_barrier_timeout=0.5, monitor_interval=1.0), seed=seed).run()
+    assert job.codes == [3, 3, 3]
+
+
 def test_a_node_that_joins_when_the_job_has_failed_is_told_so(seed: int) -> None:
     """Node rank 0 still waits for one that has not left."""
     job = working(seed, 3, fails(1, code=7), linger=60.0)

@@ -5,6 +5,7 @@ torch's errors are recognised by their class names, because importing them would
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections import Counter
@@ -271,11 +272,14 @@ class ExitBarrier:
                         names,
                         timeout,
                     )
-                    return BarrierOver()
+                    break
                 if timeout == self._timeout:
                     self._on_late(f"workers of node rank {names} were not done {timeout:g} s after this node's")
                 timeout = waited + EVERY_S
             logger.info("this node is done; waiting for node rank %s (%.0f s)", names, waited)
+        # a node may have ended the job after it had arrived, or while it was asked for
+        with contextlib.suppress(EndpointLost):  # who is done needs no rendezvous any more
+            self._handler.raise_if_ended()
         return BarrierOver()
 
     def _missing(self) -> str:
@@ -283,10 +287,7 @@ class ExitBarrier:
 
     def _all_done(self) -> bool:
         """True once the last node has arrived; waits up to a second for it. Raises what ended the job elsewhere."""
-        over = appear(self._store, [keys.LAST], _SLICE_S, self._runtime)
-        try:
-            self._handler.raise_if_ended()  # also if it is over: a node may have ended the job after it had arrived
-        except EndpointLost:
-            if not over:
-                raise
-        return over
+        if appear(self._store, [keys.LAST], _SLICE_S, self._runtime):
+            return True
+        self._handler.raise_if_ended()
+        return False
