@@ -78,7 +78,7 @@ class Job(Machines):
         self._told_by: dict[str, float] = {}
         """When a node whose session the service has ended before its time has heard of that, at the latest."""
         self.cut_off: dict[str, tuple[float, float]] = {}
-        """From when until when nothing that the others say reaches an agent, at the last time."""
+        """From when until when nothing from other hosts has reached a host, at the last time."""
         self._reporters: list[tuple[int, Agent, float]] = []
         """Of each of those workers its round, its agent, and when it failed."""
         for rank in range(nodes if starts else 0):
@@ -252,7 +252,7 @@ class Job(Machines):
         began = self.now
 
         def look() -> None:
-            _, back = self.cut_off.get(agent.name, (0.0, 0.0))
+            _, back = self.cut_off.get(agent.process.host, (0.0, 0.0))
             stood = agent.process.frozen or max(agent.entry.continued_at, back) >= began
             on = any(time >= began and isinstance(step, Join) for time, _, step in agent.story)  # to the next round
             if agent.entry.lives and agent.handler.mine is round_ and not stood and not on:

@@ -199,7 +199,8 @@ class Oracles:
         """Whatever else there are, and however long it waits."""
         service = self._world.service
         self.judged["I3"] += 1
-        most = _REQUESTS * (1 + len(node.places) + service.opened[node.name])
+        led = sum(members[0][1].at >= node.began for members in self._rounds.values())  # perhaps, in them or not
+        most = _REQUESTS * (1 + led + service.opened[node.name])
         if service.asked[node.name] > most:
             self.wrong("I3", f"{node.name} has made {service.asked[node.name]} requests: {most} would be enough")
 
@@ -227,8 +228,8 @@ class Oracles:
 
     def _server_was_held(self) -> bool:
         """Whether nobody may have heard what was told last at a place, as the node that served it was cut off."""
-        host = self._world.service.host
-        return any(each.held_up or each.hindered for each in self._world.nodes if each.process.host == host)
+        hosts = [each.host for each in self._world.services]
+        return any(each.held_up or each.hindered for each in self._world.nodes if each.process.host in hosts)
 
     # I6
 

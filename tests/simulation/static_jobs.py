@@ -224,8 +224,9 @@ class StaticJob(Job):
             self._lose(agent, "is cut off")
         elif agent.handler is not None and agent.handler.mine is not None:  # others may report before it
             self.late.add(agent.handler.mine.number)
+            self.failed.add(agent.handler.mine.number)  # or have to use a restart, if it leaves meanwhile
         here = agent.process.host
-        self.cut_off[agent.name] = self.now, self.now + seconds
+        self.cut_off[here] = self.now, self.now + seconds
         others = [host for host in dict.fromkeys(each.process.host for each in self.agents) if host != here]
         cut = [(here, each) for each in others if ways != "from"] + [(each, here) for each in others if ways != "to"]
         for source, target in cut:
@@ -293,7 +294,7 @@ class StaticJob(Job):
         """A second node rank 0 may serve on another host, where nobody looks for it; nobody serves who comes late."""
         came = agent.story[0][0] if agent.story else math.inf
         deaf = any(self.given[name].rank == 0 for name in self.hindered)  # nobody hears what it is told
-        away = [when for name, when in self.cut_off.items() if self.given[name].rank == 0]  # nobody is let in meanwhile
+        away = [self.cut_off[host] for host in (HOST, agent.process.host) if host in self.cut_off]
         if came > self._served_until or deaf or any(began - _LET_IN_S <= came < back for began, back in away):
             return False
         return agent.name not in self.hindered and (self.given[agent.name].rank != 0 or agent.process.host == HOST)

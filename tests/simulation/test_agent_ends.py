@@ -56,6 +56,22 @@ def test_of_two_failures_at_once_all_name_the_same_one() -> None:
         assert set(job.codes) == named
 
 
+def test_who_has_told_its_failure_knows_the_first_one_without_the_service() -> None:
+    job, asked = Job(plan=lambda group, _: Does(runs=5.0, code=3 + group.group_rank)), list[object]()
+    job.meeting.service.once("list", "failure/", asked.append, lost="answer")
+    assert len(set(job.run().codes)) == 1
+    assert asked == []
+
+
+def test_a_node_that_has_heard_of_the_end_does_not_forget_it_with_its_session() -> None:
+    """It is the last one, so the service forgets the job: it would begin it anew."""
+    plan = lambda group, _: Does(runs=5.0, code=3, ends_in=9.0 * group.group_rank + 0.1)  # noqa: E731
+    job = Job(plan=plan, options=Options(workers=2), together=False)
+    job.until(lambda: job[0].over)
+    job.end_session(job[1])
+    assert job.run().codes == [3, 3]
+
+
 @pytest.mark.parametrize("identical", [False, True])
 def test_ranks_count_over_the_workers_of_all_nodes(identical: bool) -> None:
     job = Job(starts=False, low=3, high=3)

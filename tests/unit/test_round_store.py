@@ -31,7 +31,7 @@ from rdzv_launcher.run.agent.round_store import (
 )
 from rdzv_launcher.run.workers.worker_group import Worker
 from rdzv_plugins import errors
-from rdzv_plugins.errors import EndpointLost, Preempted, RendezvousFailed, StoreLost
+from rdzv_plugins.errors import EndpointLost, Preempted, RendezvousFailed, StoreLost, StoreTimeout
 from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.rounds import exit_barrier as keys
@@ -272,6 +272,13 @@ def test_ranks_that_cannot_be_are_refused(written: str) -> None:
     store.set(f"{ASSIGNED_RANKS}1", written)
     with pytest.raises(RendezvousFailed, match=r"node rank 0 has written under 'torchelastic/assigned_ranks/1'"):
         exchange(store, RoleInfo("a", 1, 2), 2, SYSTEM)
+
+
+def test_who_comes_when_the_time_is_just_over_has_come() -> None:
+    info = json.dumps({"role": "default", "rank": 0, "local_world_size": 2}).encode()
+    late = Mock(timeout=timedelta(0), wait=Mock(side_effect=StoreTimeout("not there")), check=lambda keys: True)
+    late.multi_get = lambda keys: [info]
+    assert len(exchange(late, RoleInfo("default", 0, 2), 1, SYSTEM)) == 2
 
 
 def test_who_does_not_come_is_named(port: int) -> None:

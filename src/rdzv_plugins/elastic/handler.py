@@ -120,6 +120,8 @@ class ElasticHandler(RendezvousHandler):
         self._losses = Losses(node, self._in_background)
         self._leaving = Leaving(node, link)
         self._restarts: dict[int, str] = {}
+        self._first_failure = 0, b""
+        """Of the round in which workers of this node have failed last, as it was known when they had."""
         self._working = False  # the agent has begun to ask about its workers
         self._saying = runtime.Lock()
         self._said_over = 0
@@ -153,13 +155,16 @@ class ElasticHandler(RendezvousHandler):
         raise_if_ended(self._view, self._contact.problem, self._request)
 
     def note_failure(self, failure: Failure) -> None:
-        session = self._contact.session
+        session, round_ = self._contact.session, self._round.number
         if session is not None:
-            key = f"{keys.FAILURES}{self._round.number}"
-            session.create(key, to_json(failure).encode(), timeout=patience(session))
+            key, mine = f"{keys.FAILURES}{round_}", to_json(failure).encode()
+            _, first = session.create(key, mine, timeout=patience(session))
+            self._first_failure = round_, first.value
 
     def first_failure(self) -> Failure | None:
-        session = self._contact.session
+        session, (round_, first) = self._contact.session, self._first_failure
+        if round_ == self._round.number:
+            return parse_failure(first)
         if session is None:
             return None
         key = f"{keys.FAILURES}{self._round.number}"
@@ -233,7 +238,7 @@ class ElasticHandler(RendezvousHandler):
         """
         while True:
             self.raise_if_ended()
-            self._working = False
+            self._working, self._first_failure = False, (0, b"")  # rounds count from 1 again if a service forgets all
             self._say_over()  # on the watch's thread it may come too late: the next round may begin first
             place = self._joining.next_place()
             self._end_vain_waits()  # it may have been over before this node had finished joining

@@ -65,10 +65,13 @@ class View:
     def begin(self) -> Callable[[Sequence[Event]], None]:
         """Forget everything, and return what takes in the news. A new session's service sends all that it still knows.
 
-        Watches of an earlier session may still deliver something, later than those of the new one: that is ignored.
+        A job that has ended has ended, although a service may forget it with the last session of its nodes. Watches of
+        an earlier session may still deliver something, later than those of the new one: that is ignored.
         """
         with self._changed:
+            ended = self.ended
             self._clear()
+            self.ended = ended
             self._session += 1
             self._version += 1
             return functools.partial(self._feed, self._session)

@@ -163,6 +163,8 @@ def _wait(store: Store, keys: list[str], what: str, runtime: Runtime, teller: in
         if left > _SLICE_S:
             continue
         ranks = [teller] if teller is not None else [r for r, key in enumerate(keys) if not store.check([key])]
+        if not ranks:  # the last one has come just now
+            return
         who, whose = f"node rank {ranks[0]} of the round has not started its workers", "that node: it"
         if len(ranks) > 1:
             who, whose = f"node ranks {some(ranks, _NAMED)} have not started their workers", "those nodes: they"
