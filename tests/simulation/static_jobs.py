@@ -216,6 +216,7 @@ class StaticJob(Job):
     def freeze(self, agent: Agent, seconds: float) -> None:
         if seconds >= ANSWER_S / 2:
             self.hinder(agent, "stands still")
+        self._tells_late(agent)
         super().freeze(agent, seconds)
 
     def cut(self, agent: Agent, seconds: float, *, ways: str = "both") -> None:
@@ -254,6 +255,12 @@ class StaticJob(Job):
 
     def hinder(self, agent: Agent, what: str) -> None:
         self.hindered.setdefault(agent.name, what)
+        self._tells_late(agent)
+
+    def _tells_late(self, agent: Agent) -> None:
+        """What others have told node rank 0 while it did nothing is taken in any order."""
+        if self.given[agent.name].rank == 0 and agent.handler is not None and agent.handler.mine is not None:
+            self.late.add(agent.handler.mine.number)
 
     def _lose(self, agent: Agent, what: str) -> None:
         """The workers of its round fail with it, and whoever reports that does not know why."""
