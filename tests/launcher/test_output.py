@@ -376,7 +376,8 @@ def test_streams_that_are_gone_or_closed_do_no_harm(cluster: Cluster) -> None:
 
 LEAVES = """
 if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then
-  setsid sh -c 'until [ -e second ]; do sleep 0.05; done; echo from the child >&2 && : > child' &
+  setsid sh -c ': > there; until [ -e second ]; do sleep 0.05; done; echo from the child >&2 && : > child' &
+  until [ -e there ]; do sleep 0.05; done
   exit 3
 fi
 : > second
