@@ -16,7 +16,7 @@ from rdzv_plugins.endpoints import Endpoint, require_name
 from rdzv_plugins.errors import AccessRefused, Compacted, ConnectionLost, EndpointUnreachable, RdzvError, RunIdMismatch
 from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.coordination import frames
-from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection, Look, SecondLook
+from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection, SecondLook
 from rdzv_plugins.kvstore.coordination.reactor import StoppableCall, close_in_children
 from rdzv_plugins.kvstore.native.framing import (
     DONE,
@@ -52,12 +52,10 @@ _SAME_VERSION = "Install the same version of rdzv-plugins on every node, and whe
 _VERSION_S, _LONGEST_VERSION = 1.0, 40
 
 
-class Opening:
-    """Opens a session of ``ttl`` seconds for run ``run_id``; the attributes are set once ``greet`` has returned "".
+class _Opening:
+    """Opens a session of ``ttl`` seconds with ``service``; the attributes are set once ``greet`` has returned "".
 
-    ``named``: the run id is not a default one. ``stranger`` is asked when the listener does not answer as a native
-    store, unless the connections are ``under_tls``; None: it was one before, and is not asked what it is by now, which
-    takes some seconds. ``token`` is the job's, if it has one. Raises ``ValueError`` for an impossible ``ttl``.
+    Raises ``ValueError`` for an impossible ``ttl``.
     """
 
     opened: frames.Opened
@@ -65,46 +63,35 @@ class Opening:
     remote_addr: str
     asked_at: float
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        run_id: str,
-        ttl: float,
-        *,
-        named: bool = True,
-        stranger: Stranger | None = unknown,
-        token: JobToken | None = None,
-        under_tls: bool = False,
-        runtime: Runtime = SYSTEM,
-    ) -> None:
+    def __init__(self, service: NativeCoordination, ttl: float) -> None:
         if not _LEAST_TTL <= ttl <= _MOST_TTL:
             raise ValueError(f"ttl={ttl} is not from {_LEAST_TTL} to {_MOST_TTL:g} seconds")
-        self._endpoint, self._run_id, self._named, self._stranger = endpoint, run_id, named, stranger
-        self._token, self._under_tls, self._runtime = token, under_tls, runtime
-        self._request = frame(_OUR_NUMBER, frames.OPEN, frames.open_(round(ttl * 1000), run_id))
+        self._service = service
+        self._request = frame(_OUR_NUMBER, frames.OPEN, frames.open_(round(ttl * 1000), service.run_id))
 
     def greet(self, connection: socket.socket) -> str:
         """A ``Greeting``. Raises ``EndpointUnreachable``, ``AccessRefused``, ``RunIdMismatch`` or ``RunIdMissing``."""
-        close_in_children(connection, self._runtime)
+        service = self._service
+        close_in_children(connection, service.runtime)
         # here, where an error of a connection that has just ended leads to another attempt
         self.local_addr = _without_mapping(connection.getsockname()[0])
         self.remote_addr = _without_mapping(connection.getpeername()[0])
-        self.asked_at = self._runtime.now()
+        self.asked_at = service.runtime.now()
         try:
             hello(
                 connection,
                 ahead=self._request,
                 on_sent=lambda: self._look_if_silent(connection),
-                token=self._token,
-                run_id=self._run_id,
-                runtime=self._runtime,
+                token=service.token,
+                run_id=service.run_id,
+                runtime=service.runtime,
             )
             status, payload = receive_reply(connection)
         except NotNative as error:
-            raise self._known() or self._not_native(f"it answers {error.args[0]!r}") from None
+            raise self._unexpected(f"it answers {error.args[0]!r}") from None
         except OtherVersion as error:
             raise EndpointUnreachable(
-                f"the native store at {self._endpoint} speaks version {error.args[0]} of the framing, this node "
+                f"the native store at {service.endpoint} speaks version {error.args[0]} of the framing, this node "
                 f"version {VERSION}",
                 remedy=_SAME_VERSION,
             ) from None
@@ -119,52 +106,56 @@ class Opening:
 
     def _look_if_silent(self, connection: socket.socket) -> None:
         """Raise the error that says who is silent there, if that is known before the whole time-out has passed."""
+        stranger, runtime = self._service.stranger, self._service.runtime
         # under TLS, whoever could be named is asked in plain, and what is silent here has spoken TLS
-        if self._stranger is not None and not self._under_tls:
+        if stranger is not None and self._service.tls is None:
             torchs = self._not_native("it answers as torch's TCPStore does")
-            look_if_silent(connection, or_torchs_store(self._stranger, connection, torchs, self._runtime))
+            look_if_silent(connection, or_torchs_store(stranger, connection, torchs, runtime))
 
-    def _known(self) -> EndpointUnreachable | None:
-        return self._stranger() if self._stranger is not None else None
+    def _unexpected(self, why: str) -> EndpointUnreachable:
+        """What is known about who answers there; else only that it is no native store."""
+        stranger = self._service.stranger
+        return (stranger() if stranger is not None else None) or self._not_native(why)
 
     def _read(self, status: int, payload: bytes, connection: socket.socket) -> str:
+        endpoint, run_id = self._service.endpoint, self._service.run_id
         if status == frames.OTHER_RUN:
             served = payload.decode(errors="backslashreplace")
             if served == NO_RUN:
-                raise self._known() or self._not_native("it is the control store of a job with another backend")
+                raise self._unexpected("it is the control store of a job with another backend")
             raise RunIdMismatch(
-                f"{self._endpoint} serves run {served!r}, and this node belongs to run {self._run_id!r}",
+                f"{endpoint} serves run {served!r}, and this node belongs to run {run_id!r}",
                 remedy="Give all nodes of a job the same --rdzv-id, and two jobs two endpoints.",
             )
         if status == frames.FOREIGN_RUN:
             raise AccessRefused(
-                f"run {self._run_id!r} at {self._endpoint} was opened with another token, and belongs to that",
+                f"run {run_id!r} at {endpoint} was opened with another token, and belongs to that",
                 remedy="Choose another --rdzv-id, or give this node the token of that run.",
             )
         if status != DONE:
             why = payload.decode(errors="backslashreplace")
             full = why.startswith(_TOO_MANY)
             raise EndpointUnreachable(
-                f"the native store at {self._endpoint} opens no session: {why}",
+                f"the native store at {endpoint} opens no session: {why}",
                 remedy=_FULL if full else _SAME_VERSION,
             )
         try:
             self.opened = frames.decoded(frames.opened, payload)
         except ValueError as error:  # it has greeted as a native store, so it is one
-            logger.debug("%s: %s", self._endpoint, error)
+            logger.debug("%s: %s", endpoint, error)
             raise EndpointUnreachable(
-                f"the native store at {self._endpoint} is of {_version_at(connection)}, this node of rdzv-plugins "
+                f"the native store at {endpoint} is of {_version_at(connection)}, this node of rdzv-plugins "
                 f"{version()}: it opens sessions in another way",
                 remedy=_SAME_VERSION,
             ) from None
         if self.opened.any_run:
-            require_name(str(self._endpoint), named=self._named)
+            require_name(str(endpoint), named=self._service.named)
         return ""
 
     def _not_native(self, why: str) -> EndpointUnreachable:
         return EndpointUnreachable(
-            f"{self._endpoint} is not a native store of rdzv-plugins: it is torch's TCPStore or another program "
-            f"({why})",
+            f"{self._service.endpoint} is not a native store of rdzv-plugins: it is torch's TCPStore or another "
+            f"program ({why})",
             remedy="Do all nodes use the same --rdzv-backend? Else another program has that port: choose another one, "
             "the same on every node.",
         )
@@ -198,18 +189,14 @@ class NativeSession:
 
     def __init__(
         self,
+        service: NativeCoordination,
         connection: socket.socket,
-        endpoint: Endpoint,
-        opening: Opening,
+        opening: _Opening,
         ttl: float,
         on_lost: Callable[[ConnectionLost], None],
-        on_over: Callable[[NativeSession], object],
-        outage: float,
-        look_again: Look,
-        runtime: Runtime,
     ) -> None:
-        self._endpoint, self._on_over, self._runtime = endpoint, on_over, runtime
-        self._look_again = look_again
+        self._service, self._endpoint = service, service.endpoint
+        self._runtime = runtime = service.runtime
         self.ttl, self.local_addr, self.remote_addr = ttl, opening.local_addr, opening.remote_addr
         self.seen_as = opening.opened.seen_as
         """This machine's address as the server sees it: behind address translation it differs from ``local_addr``."""
@@ -220,12 +207,12 @@ class NativeSession:
         self._last_watch = 0
         self._connection = FramedConnection(
             connection,
-            str(endpoint),
+            str(self._endpoint),
             ttl,
             frames.KEEP_ALIVE,
             on_push=self._pushed,
             on_end=self._ended,
-            outage=outage,
+            outage=service.outage,
             on_silent=self._fell_silent,
             runtime=runtime,
         )
@@ -335,12 +322,12 @@ class NativeSession:
             self._connection,
             self.ttl,
             lambda: self._connection.give_up(why),
-            self._look_again,
+            self._service.look,
             self._runtime,
         )
 
     def _ended(self, error: ConnectionLost) -> None:
-        self._on_over(self)
+        self._service.forget(self)
         logger.debug("session %s ended: %s", self.local_addr, error)
         self._on_lost(error)
 
@@ -352,7 +339,8 @@ class NativeCoordination:
     says in messages who should be listening there, for example "the agent of rank 0". A session goes on for
     ``outage_timeout`` seconds while the server does not answer, and at least for its time to live: a server that has
     only stood still knows its sessions. If not ``named``, the run id is the default, which may not be used with a
-    server of many runs. ``stranger`` and ``token``: see ``Opening``; with ``tls``, everything is sent under TLS.
+    server of many runs. ``stranger`` is asked when the listener does not answer as a native store, unless there is
+    ``tls``, under which everything is sent then. ``token`` is the job's, if it has one.
     """
 
     def __init__(
@@ -370,11 +358,12 @@ class NativeCoordination:
         tls: NodeCertificates | None = None,
         runtime: Runtime = SYSTEM,
     ) -> None:
-        self._endpoint, self._run_id, self._name, self._server, self._who = endpoint, run_id, name, server, who
-        self._token, self._tls, self._runtime = token, tls, runtime
-        self._outage, self._named, self._stranger = outage_timeout, named, stranger
+        self.endpoint, self.run_id, self.named, self.token, self.tls = endpoint, run_id, named, token, tls
+        self._name, self._server, self._who = name, server, who
+        self.outage, self.runtime = outage_timeout, runtime
+        self.stranger: Stranger | None = stranger
+        """Whom to ask when something else listens there; None once it was of use: asking takes some seconds."""
         self._sessions: dict[NativeSession, None] = {}  # in the order in which they were opened
-        self._proven = False  # it has been of use
 
     @property
     def name(self) -> str:
@@ -394,13 +383,13 @@ class NativeCoordination:
         def greet(connection: socket.socket) -> str:
             nonlocal foreign
             try:
-                hello(connection, token=self._token, run_id=self._run_id, runtime=self._runtime)
+                hello(connection, token=self.token, run_id=self.run_id, runtime=self.runtime)
             except (NotNative, OtherVersion) as error:  # also a ConnectionError, which is no answer at all
                 foreign = error
                 return str(error)
             return ""
 
-        connection, reason = try_connect(self._endpoint, timeout, greet, tls=self._tls, runtime=self._runtime)
+        connection, reason = try_connect(self.endpoint, timeout, greet, tls=self.tls, runtime=self.runtime)
         if connection is None and foreign is not None:
             raise foreign
         return connection, reason
@@ -410,38 +399,20 @@ class NativeCoordination:
 
         A session that is lost at once may call ``on_lost`` before this returns.
         """
-        opening = Opening(
-            self._endpoint,
-            self._run_id,
-            ttl,
-            named=self._named,
-            stranger=None if self._proven else self._stranger,
-            token=self._token,
-            under_tls=self._tls is not None,
-            runtime=self._runtime,
-        )
-        connection = reach(self._endpoint, timeout, self._who, opening.greet, tls=self._tls, runtime=self._runtime)
+        opening = _Opening(self, ttl)
+        connection = reach(self.endpoint, timeout, self._who, opening.greet, tls=self.tls, runtime=self.runtime)
         with contextlib.ExitStack() as undo:
             undo.callback(connection.close)
-            session = NativeSession(
-                connection,
-                self._endpoint,
-                opening,
-                ttl,
-                on_lost,
-                self._over,
-                self._outage,
-                self.look,
-                self._runtime,
-            )
-            undo.callback(self._over, session)
+            session = NativeSession(self, connection, opening, ttl, on_lost)
+            undo.callback(self.forget, session)
             self._sessions[session] = None
             session.start()
             undo.pop_all()
-        self._proven = True
+        self.stranger = None
         return session
 
-    def _over(self, session: NativeSession) -> None:
+    def forget(self, session: NativeSession) -> None:
+        """Do not close this session, which has ended."""
         self._sessions.pop(session, None)
 
     def close(self) -> None:
