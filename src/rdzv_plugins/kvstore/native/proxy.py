@@ -13,7 +13,6 @@ import os
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.certificates import NodeCertificates
@@ -162,9 +161,7 @@ class StoreProxy:
     def __enter__(self) -> StoreProxy:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _told(self, reason: str) -> None:

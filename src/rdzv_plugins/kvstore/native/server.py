@@ -13,7 +13,6 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from rdzv_plugins.certificates import CertificateTexts, NodeCertificates
@@ -283,9 +282,7 @@ class StoreServer:
     def __enter__(self) -> StoreServer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _listen(self, host: str, port: int, listen_fd: int | None, name: str) -> socket.socket:
