@@ -37,23 +37,18 @@ class Handler(Protocol):
 
     def readable(self) -> None:
         """There are bytes, or the connection has ended."""
-        ...
 
     def writable(self) -> None:
         """There is room to send more. Called after ``watch_room``; ``readable`` may just have ended the handler."""
-        ...
 
     def tick(self, now: float) -> float | None:
         """The time that it asked for has come. Returns the next one (``time.monotonic``), or None for no more."""
-        ...
 
     def failed(self, error: Exception) -> None:
         """One of its methods has raised ``error``."""
-        ...
 
     def forget(self) -> None:
         """This is a forked child: the socket is closed, and threads that held locks no longer exist."""
-        ...
 
 
 class Reactor:
