@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rdzv_plugins.assemble.border import CheckedCoordination, blaming, checked, misfit
-from rdzv_plugins.assemble.recognition import whose
+from rdzv_plugins.assemble.recognition import recognise
 from rdzv_plugins.assemble.rendezvous import Rendezvous, meets_locally, refuse_on_several_machines
 from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.elastic.options import ElasticOptions, with_token
@@ -206,7 +206,12 @@ def _is_sound(check: ServiceCheck) -> bool:
 
 def _with_neighbours(host: PluginHost, entry: Entry, request: Request) -> Request:
     """Let the backend ask the others whose endpoint it has come upon."""
-    return dataclasses.replace(request, whose=lambda endpoint: whose(host.catalog, request, entry.backend, endpoint))
+
+    def whose(endpoint: str) -> str:
+        found = recognise(host.catalog, dataclasses.replace(request, endpoint=endpoint), but=entry.backend)
+        return found.what if found else ""
+
+    return dataclasses.replace(request, whose=whose)
 
 
 def _dynamic(backend: RendezvousBackend, request: Request) -> RendezvousHandler:

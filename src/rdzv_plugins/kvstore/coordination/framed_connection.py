@@ -80,7 +80,8 @@ class FramedConnection:
         self._needed = 0  # bytes until the frame is whole, as far as known
         self._sent_at = self._heard_at = self._runtime.monotonic()
         self._asked: dict[int, float] = {}  # when each request that is still unanswered was sent
-        self._served_at = -math.inf  # when the newest answered request was sent
+        self.served_at = -math.inf
+        """When the newest request that was answered had been sent, in seconds of ``Runtime.now``."""
         self._why: str | None = None  # it has ended, or is about to
         self._silent = False  # it has ended because nothing was heard
         self._told_silent = False  # since it was heard last
@@ -132,11 +133,6 @@ class FramedConnection:
         error = ConnectionLost(self._why or "the connection has not ended", remedy=_REMEDY)
         error.silent, error.silent_since = self._silent, self._silent_since
         return error
-
-    @property
-    def served_at(self) -> float:
-        """When the newest request that was answered had been sent, in seconds of ``Runtime.now``."""
-        return self._served_at
 
     @property
     def is_open(self) -> bool:
@@ -285,7 +281,7 @@ class FramedConnection:
             payload = data[at + LENGTH.size + HEAD.size : end]
             at = end
             if number:
-                self._served_at = max(self._served_at, self._asked.pop(number, -math.inf))
+                self.served_at = max(self.served_at, self._asked.pop(number, -math.inf))
                 waiter = self._waiters.pop(number, None)
                 if waiter is not None:  # otherwise nobody waits any more
                     waiter.status, waiter.payload = status, payload

@@ -359,19 +359,12 @@ class NativeCoordination:
         runtime: Runtime = SYSTEM,
     ) -> None:
         self.endpoint, self.run_id, self.named, self.token, self.tls = endpoint, run_id, named, token, tls
-        self._name, self._server, self._who = name, server, who
+        self.name, self.hosts_service = name, server is not None
+        self._server, self._who = server, who
         self.outage, self.runtime = outage_timeout, runtime
         self.stranger: Stranger | None = stranger
         """Whom to ask when something else listens there; None once it was of use: asking takes some seconds."""
         self._sessions: dict[NativeSession, None] = {}  # in the order in which they were opened
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def hosts_service(self) -> bool:
-        return self._server is not None
 
     def look(self, timeout: float) -> tuple[socket.socket | None, str]:
         """Do what ``try_connect`` does: shows whether the server answers, and opens no session.

@@ -95,7 +95,8 @@ class StoreProxy:
                 host=root.host,
             )
         self._root = root
-        self._lost = ""
+        self.lost = ""
+        """Why the root is lost; empty while it is not."""
         self._paths: list[str] = []
         renewing = None
         if tls is not None and fitting is not None:
@@ -104,11 +105,6 @@ class StoreProxy:
         # a thread of Python's own, so that the proxy's need not run Python; it ends when the proxy does
         told = weakref.WeakMethod(self._told)
         runtime.Thread(target=_log, args=(reading, told, on_lost), name="rdzv-proxy-log").start()
-
-    @property
-    def lost(self) -> str:
-        """Why the root is lost; empty while it is not."""
-        return self._lost
 
     def listen(
         self,
@@ -151,7 +147,7 @@ class StoreProxy:
     def stats(self) -> dict[str, Any]:
         """What the proxy does and has done; docs/reference/store-statistics.md explains every figure."""
         data = parse_statistics(self._native.statistics())
-        data["proxy"]["lost"] = self._lost
+        data["proxy"]["lost"] = self.lost
         return data
 
     def close(self) -> None:
@@ -165,7 +161,7 @@ class StoreProxy:
         self.close()
 
     def _told(self, reason: str) -> None:
-        self._lost = reason
+        self.lost = reason
 
 
 def _greet(token: JobToken | None, run_id: str, runtime: Runtime, connection: socket.socket) -> str:

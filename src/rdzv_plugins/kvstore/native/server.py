@@ -226,24 +226,13 @@ class StoreServer:
             self._renewing = Renewing(tls, fitting.stamp, self._native.renew, runtime)
         self._stop = weakref.finalize(self, _stop, self._native, self._renewing)
         self._host = host
-        self._first = self._open(name, listener)
+        self.first = self._open(name, listener)
+        """The keyspace that the server was created with, and its port."""
+        self.port = self.first.port
+        self.threads = int(self._native.threads)
+        """How many event loops there are."""
         self.purpose = purpose or name
         self._runtime.single(Servers).add(self)
-
-    @property
-    def port(self) -> int:
-        """The first keyspace's port."""
-        return self._first.port
-
-    @property
-    def threads(self) -> int:
-        """How many event loops there are."""
-        return int(self._native.threads)
-
-    @property
-    def first(self) -> Keyspace:
-        """The keyspace that the server was created with."""
-        return self._first
 
     def open_keyspace(
         self, name: str, host: str | None = None, port: int = 0, *, listen_fd: int | None = None

@@ -50,7 +50,7 @@ class PortTurns:
     """
 
     def __init__(self, ports: PortRange, runtime: Runtime = SYSTEM) -> None:
-        self._ports = ports
+        self._ports, self.first = ports, ports.first
         self._next = runtime.random.randrange(ports.last - ports.first + 1)
 
     def __iter__(self) -> Iterator[int]:
@@ -60,11 +60,6 @@ class PortTurns:
         for port in sorted(ports, key=lambda port: used.get(port, 0)):  # equals stay in turn
             self._next = (port - self._ports.first + 1) % len(ports)
             yield port
-
-    @property
-    def first(self) -> int:
-        """The lowest of the ports."""
-        return self._ports.first
 
     def __str__(self) -> str:
         return str(self._ports)
