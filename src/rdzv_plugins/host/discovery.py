@@ -265,16 +265,13 @@ def _wrong_field(backend: Backend) -> str:
         "create": (callable(backend.create), "a function"),
         "aliases": (_all_are(backend.aliases, str), "a tuple of texts"),
         "capabilities": (_all_are(backend.capabilities, Capability), "a set of rdzv_plugins.Capability"),
-        "validate": (backend.validate is None or callable(backend.validate), "a function"),
         "install": (isinstance(backend.install, str), "text"),
         "imports": (_all_are(backend.imports, str), "a tuple of names of modules"),
-        "check": (backend.check is None or callable(backend.check), "a function"),
-        "preflight": (backend.preflight is None or callable(backend.preflight), "a function"),
-        "recognise": (backend.recognise is None or callable(backend.recognise), "a function"),
-        "status": (backend.status is None or callable(backend.status), "a function"),
-        "health": (backend.health is None or callable(backend.health), "a function"),
         "meets_at": (backend.meets_at in ("", "node", "service"), "'', 'node' or 'service'"),
     }
+    for name in ("validate", "check", "preflight", "recognise", "status", "health"):
+        given = getattr(backend, name)
+        checks[name] = (given is None or callable(given), "a function")
     for name, (good, wanted) in checks.items():
         if not good:
             return f"{name} is {getattr(backend, name)!r}, not {wanted}"

@@ -178,11 +178,8 @@ def reactor(runtime: Runtime = SYSTEM) -> Reactor:
     return runtime.single(Reactor)
 
 
-class _Closed:
-    """The sockets that forked children close."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self.sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+def _closed_in_children(runtime: Runtime) -> weakref.WeakSet[socket.socket]:
+    return weakref.WeakSet()
 
 
 def close_in_children(connection: socket.socket, runtime: Runtime = SYSTEM) -> None:
@@ -190,12 +187,12 @@ def close_in_children(connection: socket.socket, runtime: Runtime = SYSTEM) -> N
 
     A fork that kept it open would keep the session of a dead process alive.
     """
-    runtime.single(_Closed).sockets.add(connection)
+    runtime.single(_closed_in_children).add(connection)
 
 
 def _after_fork() -> None:
-    closed, abandoned = SYSTEM.forget(_Closed), SYSTEM.forget(Reactor)
-    for connection in list(closed.sockets) if closed is not None else ():
+    closed, abandoned = SYSTEM.forget(_closed_in_children), SYSTEM.forget(Reactor)
+    for connection in list(closed or ()):
         connection.close()
     if abandoned is not None:
         abandoned.abandon()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from rdzv_plugins.certificates import NodeCertificates, certificates_of
-from rdzv_plugins.coordination import Event, KeyValue, OnEvents
+from rdzv_plugins.coordination import KeyValue, OnEvents
 from rdzv_plugins.endpoints import Endpoint, require_name
 from rdzv_plugins.errors import AccessRefused, Compacted, ConnectionLost, EndpointUnreachable, RdzvError, RunIdMismatch
 from rdzv_plugins.interfaces import Request
@@ -319,11 +319,10 @@ class NativeSession:
 
     def _pushed(self, status: int, payload: bytes) -> None:
         if status == frames.PUSH:
-            call = self._watches.get(frames.decoded(frames.pushed_to, payload))
-            if call is not None:  # otherwise it was cancelled
-                events: Sequence[Event] = frames.decoded(frames.pushed, payload)
-                if events:
-                    call(events)
+            number, events = frames.decoded(frames.pushed, payload)
+            call = self._watches.get(number)
+            if call is not None and events:  # without a call it was cancelled
+                call(events)
 
     def _fell_silent(self) -> None:
         why = f"{self._endpoint} answers others, but said nothing in this session for {self.ttl:g} s"

@@ -67,7 +67,6 @@ class PlainClient:
 
     @property
     def timeout(self) -> timedelta:
-        """How long waits may take."""
         return self._timeout
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -77,7 +76,6 @@ class PlainClient:
         self._ask(struct.pack("=B", wire.SET) + self._key(key) + _text(value))
 
     def get(self, key: str) -> bytes:
-        """Get the value of a key, waiting until it exists."""
         return self.multi_get([key])[0]
 
     def compare_set(self, key: str, expected: Text, desired: Text) -> bytes:
@@ -95,7 +93,6 @@ class PlainClient:
         return bool(self._ask(struct.pack("=B", wire.DELETE_KEY) + self._key(key), _read_number))
 
     def num_keys(self) -> int:
-        """The number of keys in the whole store."""
         return int(self._ask(struct.pack("=B", wire.NUM_KEYS), _read_number))
 
     def multi_set(self, keys: Sequence[str], values: Sequence[Text]) -> None:
@@ -103,7 +100,6 @@ class PlainClient:
         self._ask(struct.pack("=BQ", wire.MULTI_SET, len(keys)) + pairs)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """Get the values of the keys, waiting until all exist."""
         self.wait(keys)
         request = struct.pack("=B", wire.MULTI_GET) + self._keys(keys)
         return list(self._ask(request, lambda c: [_read_text(c) for _ in keys]))
@@ -112,9 +108,12 @@ class PlainClient:
         limit = (self._timeout if timeout is None else timeout).total_seconds()
 
         def released(connection: socket.socket) -> bool:
-            if self._wait_byte(connection, limit):
+            try:
+                connection.settimeout(max(0.001, limit))
+                wire.receive(connection, 1)
                 return True
-            connection.settimeout(self._answer)
+            except TimeoutError:
+                connection.settimeout(self._answer)
             connection.sendall(struct.pack("=B", wire.CANCEL_WAIT))
             if wire.receive(connection, 1)[0] == _READY:  # it was released just before
                 wire.receive(connection, 1)
@@ -122,15 +121,6 @@ class PlainClient:
 
         if not self._ask(struct.pack("=B", wire.WAIT) + self._keys(keys), released):
             raise StoreTimeout(f"wait timeout after {limit:g} s for {', '.join(keys)} in the store at {self._where}")
-
-    def _wait_byte(self, connection: socket.socket, limit: float) -> bool:
-        """Whether a WAIT is answered; False if it is not within ``limit`` seconds."""
-        try:
-            connection.settimeout(max(0.001, limit))
-            wire.receive(connection, 1)
-        except TimeoutError:
-            return False
-        return True
 
     def close(self) -> None:
         """Stop using it. May be called more than once; not while another thread waits."""
