@@ -230,3 +230,10 @@ class StoppableCall:
         if self._thread != self._get_ident():
             with self._running:  # wait for the one that runs
                 pass
+
+
+class StoppableWatch:
+    """A ``Watch``. ``cancel`` waits for a running call, so hold no lock that this takes."""
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        self.cancel = cancel

@@ -20,7 +20,7 @@ from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import JobToken, token_of
 from rdzv_plugins.kvstore.coordination import frames
 from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection, SecondLook
-from rdzv_plugins.kvstore.coordination.reactor import StoppableCall, close_in_children
+from rdzv_plugins.kvstore.coordination.reactor import StoppableCall, StoppableWatch, close_in_children
 from rdzv_plugins.kvstore.native.framing import (
     DONE,
     NO_RUN,
@@ -185,15 +185,6 @@ def _without_mapping(address: str) -> str:
     return address.removeprefix("::ffff:") if "." in address else address
 
 
-class _Watch:
-    def __init__(self, session: NativeSession, number: int, call: StoppableCall) -> None:
-        self._session, self._number, self._call = session, number, call
-
-    def cancel(self) -> None:
-        """See ``Watch.cancel``. Waits for a running call, so hold no lock that it takes."""
-        self._session._unwatch(self._number, self._call)
-
-
 class NativeSession:
     """A session with the native store. Opened by ``NativeCoordination``."""
 
@@ -257,7 +248,7 @@ class NativeSession:
     def list(self, prefix: str, *, timeout: float) -> tuple[Sequence[KeyValue], int]:
         return self._ask(frames.LIST, frames.list_(prefix), frames.listed, timeout, f"listing {prefix!r}")
 
-    def watch(self, prefix: str, on_events: OnEvents, *, after: int = 0, timeout: float) -> _Watch:
+    def watch(self, prefix: str, on_events: OnEvents, *, after: int = 0, timeout: float) -> StoppableWatch:
         """See ``Session.watch``. An error in ``on_events`` ends the session, as it has missed an event."""
         if self._connection.forked:  # the lock may be held for ever
             raise self._connection.lost()
@@ -272,7 +263,7 @@ class NativeSession:
         except BaseException:
             self._unwatch(number, call)  # after a time-out it may still be established
             raise
-        return _Watch(self, number, call)
+        return StoppableWatch(functools.partial(self._unwatch, number, call))
 
     def close(self) -> None:
         """See ``Session.close``. Waits for a running call-back, so hold no lock that it takes.
