@@ -19,7 +19,7 @@ from rdzv_plugins.errors import AccessRefused, Compacted, ConnectionLost, Endpoi
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import JobToken, token_of
 from rdzv_plugins.kvstore.coordination import frames
-from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection, SecondLook
+from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection
 from rdzv_plugins.kvstore.coordination.reactor import StoppableCall, StoppableWatch, close_in_children
 from rdzv_plugins.kvstore.native.framing import (
     DONE,
@@ -60,6 +60,9 @@ _TOO_MANY = "too many sessions"
 _FULL = "rdzv status shows whose they are; the limit is an option (--rdzv-conf) of who serves: rdzv serve, or a node."
 _SAME_VERSION = "Install the same version of rdzv-plugins on every node, and where rdzv serve runs."
 _VERSION_S, _LONGEST_VERSION = 1.0, 40
+_ATTEMPT_S, _PAUSE_S = 5.0, 0.5
+_SECOND_WORD_S = 2.0
+"""A server that continues reads all connections in one turn, but may have much to read."""
 
 
 class _Opening:
@@ -316,15 +319,27 @@ class NativeSession:
                 call(events)
 
     def _fell_silent(self) -> None:
-        why = f"{self._endpoint} answers others, but said nothing in this session for {self.ttl:g} s"
-        SecondLook(
-            self._endpoint,
-            self._connection,
-            self.ttl,
-            lambda: self._connection.give_up(why),
-            self._service.look,
-            self._runtime,
-        )
+        self._runtime.Thread(target=self._look_again, name="rdzv-second-look").start()
+
+    def _look_again(self) -> None:
+        """Ask on other connections until this session, which is silent, is heard from again or has ended.
+
+        A server that stands still answers nobody, and goes on with all sessions when it continues. But one that answers
+        elsewhere has most likely ended this session, or the path of its packets was cut: TCP would find out only when
+        it sends again, and it doubles its pauses. Then the session ends.
+        """
+        since, pause = self._runtime.monotonic() - self.ttl, self._runtime.Event()  # never set: used for waiting
+        logger.warning("%s does not answer; nodes that are working go on", self._endpoint)
+        while self._connection.is_silent:
+            if self._service.answers():
+                pause.wait(_SECOND_WORD_S)
+                if self._connection.is_silent:
+                    why = f"{self._endpoint} answers others, but said nothing in this session for {self.ttl:g} s"
+                    self._connection.give_up(why)
+                break
+            pause.wait(_PAUSE_S)
+        if self._connection.is_open:
+            logger.warning("%s answers again, after %.0f s", self._endpoint, self._runtime.monotonic() - since)
 
     def _ended(self, error: ConnectionLost) -> None:
         self._service.forget(self)
@@ -386,6 +401,19 @@ class NativeCoordination:
         if connection is None and foreign is not None:
             raise foreign
         return connection, reason
+
+    def answers(self) -> bool:
+        """Whether the server answers on another connection, within some seconds."""
+        try:
+            connection, reason = self.look(_ATTEMPT_S)
+        # another program or job has its port now
+        except (NotNative, OtherVersion, AccessRefused, RunIdMismatch) as error:
+            connection, reason = None, repr(error)
+        if connection is None:
+            logger.debug("%s: %s", self.endpoint, reason)
+            return False
+        connection.close()
+        return True
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> NativeSession:
         """See ``CoordinationBackend.open_session``; ``ttl`` from 0.1 s to an hour, else ``ValueError``.
