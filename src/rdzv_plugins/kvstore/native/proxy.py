@@ -30,8 +30,6 @@ from rdzv_plugins.runtime import AF_UNIX, SOCK_STREAM, SYSTEM, Runtime
 if TYPE_CHECKING:
     import socket
 
-__all__ = ["StoreProxy"]
-
 logger = logging.getLogger(__name__)
 
 _LOST = "lost: "

@@ -88,8 +88,6 @@ class Renewing:
                 logger.exception("%s could not be read again", self._certificates.cert)
 
 
-__all__ = ["Keyspace", "StoreLimits", "StoreServer", "native_part", "servers_here"]
-
 MOST_THREADS = 64
 LEAST_PAUSE = 0.1  # seconds
 
