@@ -101,8 +101,7 @@ class StoreProxy:
             renewing = Renewing(tls, fitting.stamp, self._native.renew, runtime)
         self._stop = weakref.finalize(self, _close, self._native, self._paths, runtime, runtime.getpid(), renewing)
         # a thread of Python's own, so that the proxy's need not run Python; it ends when the proxy does
-        told = weakref.WeakMethod(self._told)
-        runtime.Thread(target=_log, args=(reading, told, on_lost), name="rdzv-proxy-log").start()
+        runtime.Thread(target=_log, args=(reading, weakref.ref(self), on_lost), name="rdzv-proxy-log").start()
 
     def listen(
         self,
@@ -158,9 +157,6 @@ class StoreProxy:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _told(self, reason: str) -> None:
-        self.lost = reason
-
 
 def _greet(token: JobToken | None, run_id: str, runtime: Runtime, connection: socket.socket) -> str:
     try:
@@ -183,7 +179,7 @@ def _close(native: Any, paths: list[str], runtime: Runtime, process: int, renewi
             Path(path).unlink()
 
 
-def _log(reading: int, told: Any, on_lost: Callable[[str], None] | None) -> None:
+def _log(reading: int, told: weakref.ref[StoreProxy], on_lost: Callable[[str], None] | None) -> None:
     with open(reading, encoding="utf-8", errors="backslashreplace") as lines:
         for line in lines:
             text = line.rstrip("\n")
@@ -191,8 +187,8 @@ def _log(reading: int, told: Any, on_lost: Callable[[str], None] | None) -> None
                 logger.warning("%s", text)
                 continue
             reason = text.removeprefix(_LOST)
-            if (tell := told()) is not None:
-                tell(reason)
+            if (proxy := told()) is not None:
+                proxy.lost = reason
             logger.debug("the store's root is lost: %s", reason)
             if on_lost is not None:
                 on_lost(reason)

@@ -10,7 +10,8 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, json
+from msgspec import Struct
+from msgspec.json import decode, encode
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AddressInUse, EndpointUnreachable, RunIdMismatch
@@ -167,7 +168,7 @@ class Hello(Struct, frozen=True):
     @property
     def text(self) -> str:
         """The hello as the value of its key."""
-        return json.encode(self).decode()
+        return encode(self).decode()
 
 
 def hello_of(request: Request, nnodes: int | str, torch: str = "", runtime: Runtime = SYSTEM) -> Hello:
@@ -183,7 +184,7 @@ def hello_key(backend: str) -> str:
 def parse_hello(text: bytes) -> Hello:
     """Parse a ``Hello`` from its text. Raises ``ValueError`` if it is not one."""
     try:
-        return json.decode(text, type=Hello)
+        return decode(text, type=Hello)
     except (ValueError, RecursionError):
         raise ValueError(f"it does not say who it is: {text[:80]!r}") from None
 
