@@ -69,6 +69,12 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
+def no_tls(service: str) -> Reason:
+    """The reason for a service that was spoken to in TLS and does not speak it."""
+    remedy = f"Ask for no TLS, nor cacert and cert; or switch TLS on in {service}."
+    return Reason("it does not speak TLS", remedy, final=True)
+
+
 def _of_tls(error: ssl.SSLError, service: str, security: Security) -> Reason:
     if isinstance(error, ssl.SSLCertVerificationError):
         text = error.verify_message
@@ -88,7 +94,4 @@ def _of_tls(error: ssl.SSLError, service: str, security: Security) -> Reason:
             "Give a client certificate that it trusts: --rdzv-conf cert=FILE,key=FILE.",
             final=True,
         )
-    if any(each in reason for each in _PLAIN_TEXT):
-        remedy = f"Ask for no TLS, nor cacert and cert; or switch TLS on in {service}."
-        return Reason("it does not speak TLS", remedy, final=True)
-    return Reason(f"TLS: {reason}")
+    return no_tls(service) if any(each in reason for each in _PLAIN_TEXT) else Reason(f"TLS: {reason}")
