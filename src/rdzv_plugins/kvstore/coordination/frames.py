@@ -131,9 +131,15 @@ def listed(payload: bytes) -> tuple[list[KeyValue], int]:
     return found, revision
 
 
-def pushed(payload: bytes) -> tuple[int, list[Event]]:
-    """Read the number of the watch that a push is for, and its events in order of their revisions."""
-    number, count = _PUSHED.unpack_from(payload)
+def pushed_to(payload: bytes) -> int:
+    """Read the number of the watch that a push is for."""
+    (number,) = _U32.unpack_from(payload)
+    return int(number)
+
+
+def pushed(payload: bytes) -> list[Event]:
+    """Read the events of a push, in order of their revisions."""
+    _, count = _PUSHED.unpack_from(payload)
     at = _PUSHED.size
     events = []
     for _ in range(count):
@@ -147,7 +153,7 @@ def pushed(payload: bytes) -> tuple[int, list[Event]]:
         at += size
         if key is not None:
             events.append(Event(key, None if kind == _GONE else value, revision))
-    return number, events
+    return events
 
 
 def _text(data: bytes) -> bytes:

@@ -65,7 +65,7 @@ _SECOND_WORD_S = 2.0
 """A server that continues reads all connections in one turn, but may have much to read."""
 
 
-class _Opening:
+class Opening:
     """Opens a session of ``ttl`` seconds with ``service``; the attributes are set once ``greet`` has returned "".
 
     Raises ``ValueError`` for an impossible ``ttl``.
@@ -195,7 +195,7 @@ class NativeSession:
         self,
         service: NativeCoordination,
         connection: socket.socket,
-        opening: _Opening,
+        opening: Opening,
         ttl: float,
         on_lost: Callable[[ConnectionLost], None],
     ) -> None:
@@ -313,10 +313,11 @@ class NativeSession:
 
     def _pushed(self, status: int, payload: bytes) -> None:
         if status == frames.PUSH:
-            number, events = frames.decoded(frames.pushed, payload)
-            call = self._watches.get(number)
-            if call is not None and events:  # without a call it was cancelled
-                call(events)
+            call = self._watches.get(frames.decoded(frames.pushed_to, payload))
+            if call is not None:  # otherwise it was cancelled
+                events = frames.decoded(frames.pushed, payload)
+                if events:
+                    call(events)
 
     def _fell_silent(self) -> None:
         self._runtime.Thread(target=self._look_again, name="rdzv-second-look").start()
@@ -420,7 +421,7 @@ class NativeCoordination:
 
         A session that is lost at once may call ``on_lost`` before this returns.
         """
-        opening = _Opening(self, ttl)
+        opening = Opening(self, ttl)
         connection = reach(self.endpoint, timeout, self._who, opening.greet, tls=self.tls, runtime=self.runtime)
         with contextlib.ExitStack() as undo:
             undo.callback(connection.close)

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 from rdzv_plugins.errors import StoreLost, StoreTimeout
 from rdzv_plugins.kvstore.sockets.reach import Interruption, dial
 from rdzv_plugins.kvstore.tcpstore import wire
-from rdzv_plugins.runtime import AF_INET, AF_INET6, IPPROTO_TCP, SHUT_RDWR, SYSTEM, TCP_NODELAY, Empty, Runtime
+from rdzv_plugins.runtime import AF_INET, AF_INET6, IPPROTO_TCP, SHUT_RDWR, SYSTEM, TCP_NODELAY, Runtime
 from rdzv_plugins.store import Text
 
 if TYPE_CHECKING:
     import socket
-    from queue import SimpleQueue
 
 _READY = 0
 _ANSWER_S = 60.0
@@ -245,19 +244,21 @@ class AwaitedKey:
     """Waits for one key from the main thread: unlike a wait inside torch, a signal interrupts it."""
 
     def __init__(self, host: str, port: int, key: str, runtime: Runtime = SYSTEM) -> None:
-        self._told: SimpleQueue[bytes | Exception] = runtime.SimpleQueue()
-        self._watch = KeyWatch(host, port, key, self._told.put, self._told.put, runtime)
+        self._done = runtime.Event()
+        self._told: bytes | Exception | None = None
+        self._watch = KeyWatch(host, port, key, self._tell, self._tell, runtime)
 
     def wait(self, timeout: float) -> bytes | None:
         """The value, or None after ``timeout`` seconds. Raises ``OSError`` when the server is lost."""
-        try:
-            told = self._told.get(timeout=max(0.0, timeout))
-        except Empty:
-            return None
-        if isinstance(told, Exception):
-            raise told
-        return told
+        self._done.wait(max(0.0, timeout))
+        if isinstance(self._told, Exception):
+            raise self._told
+        return self._told
 
     def stop(self) -> None:
         """Stop waiting."""
         self._watch.stop()
+
+    def _tell(self, told: bytes | Exception) -> None:
+        self._told = told
+        self._done.set()
