@@ -92,7 +92,6 @@ class StoreProxy:
                 tls=fitting.texts if fitting is not None else None,
                 host=root.host,
             )
-        self._root = root
         self.lost = ""
         """Why the root is lost; empty while it is not."""
         self._paths: list[str] = []
