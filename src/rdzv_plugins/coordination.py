@@ -45,7 +45,6 @@ class Watch(Protocol):
 
     def cancel(self) -> None:
         """Stop the watch: no call begins after this returns, unless called from within one. May be repeated."""
-        ...
 
 
 class Session(Protocol):
@@ -64,7 +63,6 @@ class Session(Protocol):
     @property
     def ttl(self) -> float:
         """The time to live that the service has granted, in seconds."""
-        ...
 
     @property
     def known_until(self) -> float:
@@ -74,21 +72,17 @@ class Session(Protocol):
         moment. It grows while the service answers; reading it sends nothing. Optional: without it, nodes believe that a
         session lives until they are told otherwise.
         """
-        ...
 
     @property
     def local_addr(self) -> str:
         """The address of this machine on its way to the service: peers can dial it, if they take the same way."""
-        ...
 
     @property
     def remote_addr(self) -> str:
         """The address that was dialled to reach the service, or one of its members."""
-        ...
 
     def create(self, key: str, value: bytes, *, ephemeral: bool = False, timeout: float) -> tuple[bool, KeyValue]:
         """Write ``key`` if it is absent. Returns whether that was done, and the key as it is now."""
-        ...
 
     def put(
         self, items: Mapping[str, bytes], *, ephemeral: bool = False, guard: KeyValue | None = None, timeout: float
@@ -100,15 +94,12 @@ class Session(Protocol):
         split the items, if each part is guarded and the order is kept. An ephemeral key belongs to the session that
         wrote it last.
         """
-        ...
 
     def delete(self, keys: Iterable[str], *, guard: KeyValue | None = None, timeout: float) -> bool:
         """Delete those of ``keys`` that exist. False, and nothing is deleted, if ``guard`` has changed."""
-        ...
 
     def list(self, prefix: str, *, timeout: float) -> tuple[Sequence[KeyValue], int]:
         """All keys that begin with ``prefix``, in order of their revisions, and the revision of this answer."""
-        ...
 
     def watch(self, prefix: str, on_events: OnEvents, *, after: int = 0, timeout: float) -> Watch:
         """Call ``on_events`` with every change since revision ``after`` of keys that begin with ``prefix``.
@@ -118,11 +109,9 @@ class Session(Protocol):
         backend, one call at a time. Raises ``Compacted`` when the service no longer knows what happened since
         ``after``; 0 is always known, and gives the keys that are there.
         """
-        ...
 
     def close(self) -> None:
         """End the session. May be called more than once."""
-        ...
 
 
 @runtime_checkable
@@ -140,7 +129,6 @@ class EndsSessions(Protocol):
         whether that was done: False if there is no such key, if it is not ephemeral, if it is this session's own, or if
         the service cannot do it. May be repeated, by several sessions at once. Thread-safe; raises as ``Session`` does.
         """
-        ...
 
 
 @runtime_checkable
@@ -150,12 +138,10 @@ class CoordinationBackend(Protocol):
     @property
     def name(self) -> str:
         """The name of the backend."""
-        ...
 
     @property
     def hosts_service(self) -> bool:
         """True if the service is part of this process: then its node leaves last."""
-        ...
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Session:
         """Reach the service, trying again for up to ``timeout`` seconds, and open a session.
@@ -163,11 +149,9 @@ class CoordinationBackend(Protocol):
         ``on_lost`` is called once, on any thread, with the reason, if the session ends other than by ``close``. It
         returns at once. Raises ``EndpointUnreachable``, or ``RunIdMismatch`` when the service belongs to another run.
         """
-        ...
 
     def close(self) -> None:
         """End the open sessions and release everything, including the service if this process serves it.
 
         May be called more than once.
         """
-        ...

@@ -19,12 +19,10 @@ class StoreAddress(Protocol):
     @property
     def master_addr(self) -> str:
         """Host name or address, as the workers get it in MASTER_ADDR."""
-        ...
 
     @property
     def master_port(self) -> int:
         """TCP port, as the workers get it in MASTER_PORT."""
-        ...
 
 
 class RendezvousInfo(Protocol):
@@ -37,22 +35,18 @@ class RendezvousInfo(Protocol):
     @property
     def store(self) -> Any:
         """A ``store.Store``, or a ``torch.distributed.Store``, which is converted. As thread-safe as torch's own."""
-        ...
 
     @property
     def rank(self) -> int:
         """The rank of this node, from 0."""
-        ...
 
     @property
     def world_size(self) -> int:
         """The number of nodes of the round."""
-        ...
 
     @property
     def bootstrap_store_info(self) -> StoreAddress | None:
         """Where the workers' store is; None leaves it to the first worker to serve one."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -181,34 +175,27 @@ class Holding(Protocol):
     @property
     def ttl(self) -> float:
         """Seconds without a sign of life after which the service counts a node as lost."""
-        ...
 
     def until(self) -> float:
         """The time until which the round is sure to hold, as ``rdzv_plugins.clock.now`` counts; 0 when it is over.
 
         Infinite for a session that cannot say.
         """
-        ...
 
     def ended(self) -> bool:
         """True once the session with which this node joined its round is known to have ended."""
-        ...
 
     def sure(self) -> bool:
         """True if the session with which this node joined is known to live now, so nobody else acts in its place."""
-        ...
 
     def confirm(self, timeout: float) -> bool:
         """Ask the service, for at most ``timeout`` seconds; True if its answer shows that the session lives."""
-        ...
 
     def wait_for_news(self, timeout: float) -> None:
         """Return when something may have changed, or after ``timeout`` seconds."""
-        ...
 
     def on_news(self, call: Callable[[], None] | None) -> None:
         """Register a function that gets all news of a round before anybody else does. It returns at once."""
-        ...
 
 
 @runtime_checkable

@@ -172,27 +172,22 @@ class Node(Protocol):
     @property
     def node_id(self) -> str:
         """Unique over all agents of the job; what the hook returns."""
-        ...
 
     @property
     def host(self) -> str:
         """The node's host name, as the node reports it."""
-        ...
 
     @property
     def address(self) -> str:
         """The address under which the node's peers reach it."""
-        ...
 
     @property
     def domain(self) -> str:
         """A name shared by nodes near each other, which keeps their ranks consecutive; empty if nothing is known."""
-        ...
 
     @property
     def nproc(self) -> int:
         """The number of the node's workers; 0 from plain torchrun, which does not say."""
-        ...
 
 
 Token: TypeAlias = Any
@@ -214,18 +209,15 @@ class RendezvousBackend(Protocol):
     @property
     def name(self) -> str:
         """The name of the backend."""
-        ...
 
     def get_state(self) -> tuple[bytes, Token] | None:
         """The state and its token, or None when nobody has written one."""
-        ...
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
         """Write ``state`` if the current one is the one that ``token`` belongs to (None: if there is none).
 
         Returns the state now held, its token, and whether this call wrote it.
         """
-        ...
 
 
 class SharesStore(Protocol):
@@ -238,17 +230,14 @@ class SharesStore(Protocol):
     @property
     def store(self) -> Any:
         """A ``torch.distributed.Store``, on which the nodes agree on what belongs to the job; or None."""
-        ...
 
     @property
     def hosts_store(self) -> bool:
         """True on the node in whose process ``store`` is served; False if it is missing."""
-        ...
 
     @property
     def local_addr(self) -> str | None:
         """The address under which peers reach this node; it is found out if it is missing, or None."""
-        ...
 
 
 Verdict = Literal["ok", "warning", "wrong", "skipped"]

@@ -91,8 +91,6 @@ class Questions(Protocol):
         There is one answer for each known node, in order of rank. Raises ``ConnectionLost`` or ``TimeoutError`` if the
         service does not answer.
         """
-        ...
 
     def answer_with(self, answer: Answer) -> None:
         """Call ``answer`` with each question from now on, on threads of its own."""
-        ...

@@ -23,51 +23,39 @@ class Store(Protocol):
     @property
     def timeout(self) -> timedelta:
         """How long waits may take."""
-        ...
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set how long waits that begin later may take."""
-        ...
 
     def set(self, key: str, value: Text) -> None:
         """Write a value."""
-        ...
 
     def get(self, key: str) -> bytes:
         """Wait until the key is there, and read it."""
-        ...
 
     def compare_set(self, key: str, expected: Text, desired: Text) -> bytes:
         """Write ``desired`` if the value is ``expected``, or empty and there is none; returns the current value."""
-        ...
 
     def add(self, key: str, amount: int) -> int:
         """Add to a number, which starts at 0; returns the sum."""
-        ...
 
     def check(self, keys: Sequence[str]) -> bool:
         """Whether all these keys are there."""
-        ...
 
     def delete_key(self, key: str) -> bool:
         """Delete a key; False if there was none."""
-        ...
 
     def num_keys(self) -> int:
         """The number of keys, in the whole store."""
-        ...
 
     def multi_set(self, keys: Sequence[str], values: Sequence[Text]) -> None:
         """Write several values."""
-        ...
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """Wait until all these keys are there, and read them."""
-        ...
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait until all these keys are there; ``timeout`` None: as long as waits may take."""
-        ...
 
 
 class Prefixed:

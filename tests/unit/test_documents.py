@@ -18,7 +18,7 @@ from rdzv_launcher.tools.timeline import command as timeline
 from rdzv_launcher.tools.top import command as top
 from rdzv_plugins import coordination, hookspecs
 from rdzv_plugins.host import PluginRecord
-from rdzv_plugins.host.validation import HOOK_NAMES, Validator
+from rdzv_plugins.host.discovery import HOOK_NAMES, Validator
 from rdzv_plugins.kvstore.native.limits import StoreLimits
 from rdzv_plugins.options import describe_options
 

@@ -10,8 +10,8 @@ import pytest
 from rdzv_plugins import Backend, Request, hookimpl
 from rdzv_plugins.errors import PluginError
 from rdzv_plugins.host import PluginHost, PluginRecord, discovery
+from rdzv_plugins.host.discovery import Validator
 from rdzv_plugins.host.report import as_data, as_text
-from rdzv_plugins.host.validation import Validator
 
 REQUEST = Request("static", "run", "", 1, 1, 1)
 WORKING = """

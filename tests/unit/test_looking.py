@@ -14,8 +14,7 @@ import pytest
 from kits.wire.tls_kit import Issued
 
 from rdzv_plugins import Backend, Request, option
-from rdzv_plugins.assemble.create import create_rendezvous
-from rdzv_plugins.assemble.looking import can_look, look
+from rdzv_plugins.assemble.create import can_look, create_rendezvous, look
 from rdzv_plugins.assemble.recognition import recognise
 from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, OptionError, UsageError
 from rdzv_plugins.host import Catalog, PluginHost, PluginRecord

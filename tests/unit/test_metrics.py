@@ -23,7 +23,8 @@ from rdzv_launcher.run.health import Health, Pulse, metrics_alone
 from rdzv_launcher.run.metrics import STORE, MetricsPage
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.interfaces import Failure, RoundEvent
-from rdzv_plugins.kvstore.native.server import Servers, StoreLimits, StoreServer
+from rdzv_plugins.kvstore.native.limits import StoreLimits
+from rdzv_plugins.kvstore.native.server import Servers, StoreServer
 from rdzv_plugins.runtime import SYSTEM
 
 ALL = (*AGENT, *STORE)

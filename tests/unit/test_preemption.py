@@ -32,8 +32,7 @@ from rdzv_launcher.run.run_directory import RunDirectory
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins import preemption
 from rdzv_plugins.errors import ConnectionLost, Preempted, UsageError
-from rdzv_plugins.notice_page import AT, FIRST
-from rdzv_plugins.preemption import notice, saved
+from rdzv_plugins.preemption import AT, FIRST, notice, saved
 from rdzv_plugins.questions import NOTICE, NodeAnswer, Question
 from rdzv_plugins.schedulers.facts import time_until_end, told_grace
 

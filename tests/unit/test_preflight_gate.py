@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from kits.unit.membership_steps import Leader, node, story
 
-from rdzv_plugins.assemble.plugin_handler import AdaptedHandler
-from rdzv_plugins.assemble.rendezvous import NodePreflight
+from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.elastic.keys import Checked, Member
 from rdzv_plugins.elastic.leading.preflight_gate import judge
 from rdzv_plugins.errors import PreflightFailed, UsageError
@@ -131,7 +132,8 @@ def request(*checks: str) -> Request:
 
 def test_a_broken_node_ends_where_nobody_else_decides(tmp_path):
     (tmp_path / "file").touch()
-    node = NodePreflight(PluginHost([]), request("disk"), [str(tmp_path / "file")])
+    handler = SimpleNamespace(check_by=lambda checks: False)
+    node = Rendezvous(handler, PluginHost([]), request("disk"), directories=[str(tmp_path / "file")])
     with pytest.raises(PreflightFailed, match="this node is broken: disk of") as caught:
-        node.before(AdaptedHandler(None))
+        node.next_rendezvous()
     assert caught.value.exit_code == 83

@@ -18,8 +18,7 @@ from rdzv_plugins.elastic.options import domain_of
 from rdzv_plugins.endpoints import ALONE, Endpoint
 from rdzv_plugins.errors import MissingDependency, RunIdMissing, UsageError
 from rdzv_plugins.host import PluginHost
-from rdzv_plugins.host.discovery import PluginRecord
-from rdzv_plugins.host.validation import Validator
+from rdzv_plugins.host.discovery import PluginRecord, Validator
 
 
 @pytest.fixture(autouse=True)

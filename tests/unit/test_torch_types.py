@@ -17,7 +17,6 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 
 from rdzv_plugins import Backend, Failure, Outcome, RendezvousBackend, RendezvousHandler, errors
 from rdzv_plugins.assemble.border import checked
-from rdzv_plugins.assemble.plugin_handler import AdaptedHandler
 from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.backends.static.handler import StaticHandler
 from rdzv_plugins.dynamic.handler import FreshDynamicHandler
@@ -119,7 +118,7 @@ def test_error_of_a_wait_that_comes_at_once_is_no_time_out() -> None:
             call()
 
 
-OUR_HANDLERS = [StaticHandler, ElasticHandler, FreshDynamicHandler, AdaptedHandler, TorchrunHandler]
+OUR_HANDLERS = [StaticHandler, ElasticHandler, FreshDynamicHandler, TorchrunHandler]
 OF_TORCH = {
     RendezvousHandler: (api.RendezvousHandler, api.RendezvousHandler.__abstractmethods__ | {"use_agent_store"}),
     RendezvousBackend: (TorchBackend, TorchBackend.__abstractmethods__),

@@ -20,7 +20,8 @@ from kits.wire.attack_kit import MIB, ServerProcess, Workers, repeated, standing
 from kits.wire.proof_kit import MINE, RUN, Client
 from kits.wire.wire_client import PATIENCE, Raw, i64, op, text, u64
 
-from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
+from rdzv_plugins.kvstore.native.limits import StoreLimits
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 KEY, VALUE, KEYS = 8192, 8 * MIB, 131072  # the limits
 KEY_FIRST = [

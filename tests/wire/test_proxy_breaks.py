@@ -22,7 +22,8 @@ from kits.wire.relay import Relay
 from kits.wire.trunk_peer import FORWARD, OK, RECALL, RECEIVED, TAKEN, answer, attached, frame
 from kits.wire.wire_client import PATIENCE, Closed, Raw, get, set_
 
-from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
+from rdzv_plugins.kvstore.native.limits import StoreLimits
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 KEY = b"/key"
 

@@ -22,13 +22,11 @@ from kits.wire.session_peers import answering, keys_of
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, RunIdMismatch
 from rdzv_plugins.job_token import AcceptedToken, JobToken
-from rdzv_plugins.kvstore.coordination.framed_connection import SecondLook
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.framing import ask_statistics, frame, greet_guarded
 from rdzv_plugins.kvstore.native.proxy import StoreProxy
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.sockets.reach import try_connect
-from rdzv_plugins.runtime import SYSTEM
 
 FRAMED = b"\xf7RDZV" + struct.pack("<I", 1)
 TLS, NO_TLS = b"\x16", b"RDZA" + struct.pack("<I", 7)
@@ -112,13 +110,9 @@ def test_each_side_says_what_is_wrong(guarded: StoreServer, caplog: pytest.LogCa
 
 
 def test_a_second_look_at_a_server_that_is_another_jobs_now(guarded: StoreServer) -> None:
-    class Heard:
-        is_silent = is_open = False
-
     for token, run in ((OTHER, RUN), (MINE, "another"), (None, RUN)):
-        at_it = service(guarded, token, run).look
-        look = SecondLook(at(guarded), Heard(), 1.0, lambda: None, at_it, SYSTEM)  # type: ignore[arg-type]
-        assert not look._answers()
+        assert not service(guarded, token, run).answers()
+    assert service(guarded, MINE).answers()
 
 
 def test_whoever_does_not_know_the_token_is_told_no_more_than_a_greeting() -> None:

@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rdzv_plugins.errors import (
@@ -21,7 +22,7 @@ from rdzv_plugins.errors import (
     is_signal,
 )
 from rdzv_plugins.host.catalog import Entry
-from rdzv_plugins.interfaces import Created, RendezvousBackend, Token, TorchHandler
+from rdzv_plugins.interfaces import Created, Failure, RendezvousBackend, RendezvousHandler, Token, TorchHandler
 
 if TYPE_CHECKING:
     from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, OnEvents, Session, Watch
@@ -53,10 +54,10 @@ def blaming(entry: Entry, when: str, *, but: Callable[[Exception], bool] = lambd
 
 def checked(created: Created, entry: Entry) -> Created:
     """What a backend has created, its answers checked; a handler of torch as one of ours."""
+    if isinstance(created, RendezvousHandler):
+        return _CheckedHandler(created, entry)
     if isinstance(created, TorchHandler):
-        from rdzv_plugins.assemble.plugin_handler import checked_handler
-
-        return checked_handler(created, entry)
+        return _CheckedTorchHandler(created, entry)
     from rdzv_plugins.coordination import CoordinationBackend
 
     if isinstance(created, CoordinationBackend):
@@ -180,25 +181,17 @@ class CheckedSession(_Checked):
         super().__init__(inner, entry)
         self._lost = lost
 
-    def create(self, key: str, value: bytes, *, ephemeral: bool = False, timeout: float) -> tuple[bool, KeyValue]:
-        return self._asked("create", lambda: self._inner.create(key, value, ephemeral=ephemeral, timeout=timeout))
+    def create(self, key: str, value: bytes, **given: Any) -> tuple[bool, KeyValue]:
+        return self._asked("create", self._inner.create, key, value, **given)
 
-    def put(
-        self, items: Mapping[str, bytes], *, ephemeral: bool = False, guard: KeyValue | None = None, timeout: float
-    ) -> int | None:
-        return self._asked(
-            "put",
-            lambda: self._inner.put(items, ephemeral=ephemeral, guard=guard, timeout=timeout),
-            guarded=guard is not None,
-        )
+    def put(self, items: Mapping[str, bytes], **given: Any) -> int | None:
+        return self._asked("put", self._inner.put, items, **given)
 
-    def delete(self, keys: Iterable[str], *, guard: KeyValue | None = None, timeout: float) -> bool:
-        return self._asked(
-            "delete", lambda: self._inner.delete(keys, guard=guard, timeout=timeout), guarded=guard is not None
-        )
+    def delete(self, keys: Iterable[str], **given: Any) -> bool:
+        return self._asked("delete", self._inner.delete, keys, **given)
 
-    def list(self, prefix: str, *, timeout: float) -> tuple[Sequence[KeyValue], int]:
-        return self._asked("list", lambda: self._inner.list(prefix, timeout=timeout))
+    def list(self, prefix: str, **given: Any) -> tuple[Sequence[KeyValue], int]:
+        return self._asked("list", self._inner.list, prefix, **given)
 
     def watch(self, prefix: str, on_events: OnEvents, *, after: int = 0, timeout: float) -> Watch:
         from rdzv_plugins.kit.client import are_events
@@ -209,20 +202,18 @@ class CheckedSession(_Checked):
             elif self._lost.broken is None:
                 self._lost.because(misfit(self._entry, "watch", events, "a sequence of Event", verb="told"))
 
-        return self._asked("watch", lambda: self._inner.watch(prefix, tell, after=after, timeout=timeout))
+        return self._asked("watch", self._inner.watch, prefix, tell, after=after, timeout=timeout)
 
     def end_session(self, key: str, *, timeout: float) -> bool:
         from rdzv_plugins.coordination import EndsSessions
 
         ends: Any = self._inner
-        if not isinstance(ends, EndsSessions):
-            return False
-        return self._asked("end_session", lambda: ends.end_session(key, timeout=timeout))
+        return isinstance(ends, EndsSessions) and self._asked("end_session", ends.end_session, key, timeout=timeout)
 
     def close(self) -> None:
         _closed(self._entry, "close of a session", self._inner.close)
 
-    def _asked(self, method: str, ask: Callable[[], T], *, guarded: bool = True) -> T:
+    def _asked(self, method: str, ask: Callable[..., T], *arguments: Any, **given: Any) -> T:
         from rdzv_plugins.kit.client import wrong_answer
 
         if self._lost.broken is not None:
@@ -230,7 +221,7 @@ class CheckedSession(_Checked):
         when = f"in {method}() of a session"
         try:
             with blaming(self._entry, when, but=_is_of_system):
-                answer = ask()
+                answer = ask(*arguments, **given)
         except TimeoutError:
             raise
         except OSError as error:  # the connection is of no use; another session may be
@@ -244,7 +235,7 @@ class CheckedSession(_Checked):
             if isinstance(error.__cause__, PluginError):  # the kit has told it, or is about to
                 error = self._lost.breaks(_labelled(self._entry, error.__cause__))
             raise error from error.__cause__
-        if wrong := wrong_answer(method, answer, guarded=guarded):
+        if wrong := wrong_answer(method, answer, guarded=given.get("guard") is not None):
             raise self._lost.because(_labelled(self._entry, BrokenPlugin(f"{wrong} ({when})")))
         return answer
 
@@ -297,3 +288,91 @@ def _is_of_system(error: Exception) -> bool:
 def _blame(entry: Entry, when: str, error: Exception) -> BrokenPlugin:
     """The error for a plug-in that has raised something unintended."""
     return BrokenPlugin(f"{entry.record.label} raised {type(error).__name__} {when}: {error}")
+
+
+class _Asks:
+    """Asks a plug-in's handler; what the class does not ask for is as in the base class of handlers."""
+
+    def __init__(self, inner: TorchHandler, entry: Entry) -> None:
+        self._inner, self._entry = inner, entry
+
+    def _asked(self, name: str, ask: Callable[[TorchHandler], Any]) -> Any:
+        """What a method of the handler returns; torch's errors are in the contract."""
+        where = f"{name}() of its handler"
+        with blaming(self._entry, f"in {where}", but=_is_expected):
+            answer = ask(self._inner)
+        is_right, wanted = _HANDLER_ANSWERS.get(name, (lambda _: True, ""))
+        if not is_right(answer):
+            raise misfit(self._entry, where, answer, wanted)
+        return answer
+
+
+def _asking(name: str, member: object) -> object:
+    """The method, or the property, by which ``_Asks`` asks for a member of a handler."""
+    get = attrgetter(name)
+    if callable(member):
+        return lambda self, *arguments: self._asked(name, lambda inner: get(inner)(*arguments))
+    return property(lambda self: self._asked(name, get))
+
+
+def _is_expected(error: Exception) -> bool:
+    return is_of_torch(error) or isinstance(error, TimeoutError)
+
+
+def _is(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds)
+
+
+def _are_texts(values: Any) -> bool:
+    return (
+        isinstance(values, Sequence) and not isinstance(values, str) and all(isinstance(each, str) for each in values)
+    )
+
+
+def _is_environment(value: Any) -> bool:
+    return isinstance(value, Mapping) and _are_texts([*value, *value.values()])
+
+
+def _is_round(value: Any) -> bool:
+    if not all(hasattr(value, each) for each in ("store", "rank", "world_size", "bootstrap_store_info")):
+        return False
+    where = value.bootstrap_store_info
+    found = where is None or (isinstance(where.master_addr, str) and isinstance(where.master_port, int))
+    ranks = isinstance(value.rank, int) and isinstance(value.world_size, int) and 0 <= value.rank < value.world_size
+    return found and ranks and (value.store is None or hasattr(value.store, "wait"))  # a node alone may do without
+
+
+_BOOL = (_is(bool), "True or False")
+_TEXTS = (_are_texts, "a sequence of texts")
+_HANDLER_ANSWERS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "use_agent_store": _BOOL,
+    "next_rendezvous": (_is_round, "a RendezvousInfo with a store and ranks"),
+    "is_closed": _BOOL,
+    "num_nodes_waiting": (_is(int), "a number"),
+    "get_run_id": (_is(str), "a text"),
+    "first_failure": (_is(Failure, type(None)), "a Failure or None"),
+    "must_rejoin": _BOOL,
+    "count_restart": _TEXTS,
+    "check_by": _BOOL,
+    "waits_for": (_is(str), "a text"),
+    "peer_lost": _BOOL,
+    "working_peers": _TEXTS,
+    "lost_peers": _TEXTS,
+    "worker_env": (_is_environment, "a mapping of texts"),
+}
+"""What the methods of a handler return, and how that is called."""
+
+_MEMBERS = {name: member for name, member in vars(RendezvousHandler).items() if not name.startswith("_")}
+
+
+def _handler_class(names: Iterable[str]) -> Callable[[TorchHandler, Entry], RendezvousHandler]:
+    """A handler that asks the plug-in's for these members.
+
+    It is made of the contract, so it has all that this asks of one.
+    """
+    return type("CheckedHandler", (_Asks, RendezvousHandler), {name: _asking(name, _MEMBERS[name]) for name in names})
+
+
+_CheckedHandler = _handler_class(_MEMBERS)
+_CheckedTorchHandler = _handler_class(RendezvousHandler.__abstractmethods__)
+"""A handler of torch, or an object like one, knows of nothing but its rounds."""

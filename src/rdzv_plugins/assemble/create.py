@@ -1,4 +1,4 @@
-"""Turns a name and a request into the handler that the agent is given."""
+"""Turns a name and a request into the handler that the agent is given; tells from outside what a run is doing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rdzv_plugins.assemble.border import CheckedCoordination, blaming, checked, misfit
-from rdzv_plugins.assemble.recognition import whose
-from rdzv_plugins.assemble.rendezvous import NodePreflight, Rendezvous, meets_locally, refuse_on_several_machines
+from rdzv_plugins.assemble.recognition import recognise
+from rdzv_plugins.assemble.rendezvous import Rendezvous, meets_locally, refuse_on_several_machines
 from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.elastic.options import ElasticOptions, with_token
 from rdzv_plugins.endpoints import is_only_local, require_name
@@ -25,11 +25,13 @@ from rdzv_plugins.interfaces import (
     RendezvousBackend,
     RendezvousHandler,
     Request,
+    RunStatus,
     ServiceCheck,
 )
 from rdzv_plugins.job_token import token_of
 from rdzv_plugins.kvstore.sockets.reach import require_loopback
 from rdzv_plugins.options import WorkerStoreOptions, parse_options
+from rdzv_plugins.runtime import SYSTEM, Runtime
 
 if TYPE_CHECKING:
     from rdzv_plugins.coordination import CoordinationBackend
@@ -137,8 +139,7 @@ def create_rendezvous(host: PluginHost, entry: Entry, request: Request, director
     request = _with_neighbours(host, entry, request)
     handler = _handler(created_by(entry, request), entry, request, host)
     local = meets_locally(request, entry.backend.meets_at)
-    preflight = NodePreflight(host, request, directories) if request.preflight else None
-    return Rendezvous(handler, host, request, local, preflight)
+    return Rendezvous(handler, host, request, local, directories)
 
 
 def _handler(created: Created, entry: Entry, request: Request, host: PluginHost) -> RendezvousHandler:
@@ -205,7 +206,12 @@ def _is_sound(check: ServiceCheck) -> bool:
 
 def _with_neighbours(host: PluginHost, entry: Entry, request: Request) -> Request:
     """Let the backend ask the others whose endpoint it has come upon."""
-    return dataclasses.replace(request, whose=lambda endpoint: whose(host.catalog, request, entry.backend, endpoint))
+
+    def whose(endpoint: str) -> str:
+        found = recognise(host.catalog, dataclasses.replace(request, endpoint=endpoint), but=entry.backend)
+        return found.what if found else ""
+
+    return dataclasses.replace(request, whose=whose)
 
 
 def _dynamic(backend: RendezvousBackend, request: Request) -> RendezvousHandler:
@@ -247,3 +253,69 @@ def _shared(settings: Settings, given: Any) -> Settings:
         return settings
     shared = {field.name: getattr(given, field.name) for field in dataclasses.fields(WorkerStoreOptions)}
     return dataclasses.replace(settings, **shared)
+
+
+def can_look(backend: Backend) -> bool:
+    """Whether the backend can be asked what its runs are doing."""
+    return backend.status is not None or backend.meets_at == "service"
+
+
+def look(entry: Entry, request: Request, timeout: float, runtime: Runtime = SYSTEM) -> RunStatus:
+    """What the run of ``request`` is doing, if its backend ``can_look``; ``timeout`` (seconds) applies to each step.
+
+    Raises ``RdzvError``.
+    """
+    backend = entry.backend
+    request = _looking(entry, request)
+    with blaming(entry, "when it was asked what a run does"):
+        try:
+            found = backend.status(request, timeout) if backend.status else _observed(entry, request, timeout, runtime)
+        except TimeoutError as error:
+            raise EndpointUnreachable(
+                f"run {request.run_id!r} at {request.endpoint}: {error}", remedy="--timeout=SECONDS waits longer."
+            ) from error
+    if not isinstance(found, RunStatus):
+        raise misfit(entry, "its status", found, "a RunStatus")
+    return found
+
+
+def coordination_of(entry: Entry, request: Request) -> CoordinationBackend:
+    """The service, apart from its nodes, where the run of ``request`` meets, as one more node would see it.
+
+    Raises ``RdzvError``.
+    """
+    from rdzv_plugins.coordination import CoordinationBackend
+
+    created = created_by(entry, _looking(entry, request))
+    if not isinstance(created, CoordinationBackend):
+        raise UsageError(
+            f"nodes that meet by {entry.backend.name} cannot be asked: it is no coordination service",
+            remedy="`rdzv stacks` without --rdzv-endpoint, on each of its machines, reads the workers there.",
+        )
+    return created
+
+
+def _looking(entry: Entry, request: Request) -> Request:
+    """The request with its options, provided that it says which run is meant. Raises ``UsageError``."""
+    if entry.backend.meets_at == "service" and not request.is_named:
+        raise UsageError(
+            f"several jobs may meet at {request.endpoint}: which one is meant?", remedy="Give its --rdzv-id."
+        )
+    return with_options(entry, request)
+
+
+def _observed(entry: Entry, request: Request, timeout: float, runtime: Runtime) -> RunStatus:
+    """What a run is doing, according to the keys in its service, which every coordination backend has."""
+    from rdzv_plugins.coordination import CoordinationBackend
+    from rdzv_plugins.elastic.observing import observe
+
+    created = created_by(entry, request)
+    if not isinstance(created, CoordinationBackend):
+        raise BrokenPlugin(
+            f"{entry.record.label} meets at a service, and its backend says nothing of its runs",
+            remedy="Its author can give Backend a function named status.",
+        )
+    found = observe(created, timeout)
+    # the service may be here while the job's nodes are not
+    host = runtime.gethostname()
+    return dataclasses.replace(found, store_is_here=any(node.host == host for node in found.nodes[:1]))

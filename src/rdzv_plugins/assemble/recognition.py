@@ -67,12 +67,6 @@ def _first_answer(entries: Sequence[Entry], request: Request, deadline: float, r
     return None
 
 
-def whose(catalog: Catalog, request: Request, mine: Backend, endpoint: str, runtime: Runtime = SYSTEM) -> str:
-    """What listens at ``endpoint``: the ``Request.whose`` of a node with backend ``mine``."""
-    found = recognise(catalog, dataclasses.replace(request, endpoint=endpoint), but=mine, runtime=runtime)
-    return found.what if found else ""
-
-
 def _speaks_tls(request: Request, runtime: Runtime) -> bool:
     """Whether what listens speaks TLS by the request's certificates, if it has any."""
     tls = certificates_of(request)

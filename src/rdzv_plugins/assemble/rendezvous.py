@@ -33,14 +33,14 @@ class Rendezvous:
         host: PluginHost,
         request: Request,
         local: bool = False,
-        preflight: NodePreflight | None = None,
+        directories: Sequence[str] = (),
     ) -> None:
         """``local``: other machines may be meant to take part, and cannot.
 
-        ``preflight``: the tests that this node runs on itself before each round; None: the request asks for none.
+        ``directories`` are those that this node writes to, for the checks that the request asks for.
         """
         self.handler = handler
-        self._preflight = preflight
+        self._directories = directories
         self._host = host
         self._request = request
         self._local = local
@@ -52,8 +52,8 @@ class Rendezvous:
         level = logging.INFO if request.max_nodes > 1 else logging.DEBUG
         first, self._joined = not self._joined, True
         self._host.before_join(request)
-        if self._preflight is not None:
-            self._preflight.before(self.handler)
+        if request.preflight:
+            self._preflight()
         logger.log(
             level if first else logging.DEBUG,
             "run %s: joining%s by %s",
@@ -97,6 +97,35 @@ class Rendezvous:
         """Variables that the handler and the plug-ins add to one worker's environment; a plug-in's take precedence."""
         own = dict(self.handler.worker_env())
         return own | self._host.worker_env(self._request, {**env, **own})
+
+    def _preflight(self) -> None:
+        """Make the checks that the request asks for, or let a handler that knows what follows make them before a round.
+
+        Raises ``PreflightFailed``, or as the hook ``rdzv_preflight``.
+        """
+        if self.handler.check_by(self._checks):
+            return
+        checks = self._checks()
+        for each in checks:
+            if each.verdict == "warning":
+                logger.warning("--preflight: %s: %s", each.name, each.text)
+        if broken := [f"{each.name}: {each.text}" for each in checks if each.verdict == "broken"]:
+            raise PreflightFailed(
+                f"run {self._request.run_id!r}: this node is broken: {'; '.join(broken)}",
+                remedy=f"Repair or replace it. Backend {self._request.backend!r} can leave out no node.",
+            )
+
+    def _checks(self) -> list[NodeCheck]:
+        from rdzv_plugins.preflight.own_node import checks_of
+
+        began = time.monotonic()
+        checks = checks_of(self._request.preflight, self._directories)
+        if PLUGINS in self._request.preflight:
+            checks += self._host.preflight(self._request)
+        for each in checks:
+            logger.debug("--preflight: %s %s: %s", each.verdict, each.name, each.text or each.value)
+        logger.info("--preflight: this node has tested itself in %.1f s", time.monotonic() - began)
+        return checks
 
 
 def _in_contract(info: RendezvousInfo) -> RendezvousInfo:
@@ -142,40 +171,3 @@ def warn_of_small_round(request: Request, nodes: int) -> None:
         request.max_nodes,
         request.endpoint,
     )
-
-
-class NodePreflight:
-    """The preflight of a launch whose request asks for checks. For the agent's main thread."""
-
-    def __init__(self, host: PluginHost, request: Request, directories: Sequence[str]) -> None:
-        """``directories`` are those that this node writes to."""
-        self._host, self._request, self._directories = host, request, directories
-
-    def before(self, handler: RendezvousHandler) -> None:
-        """Make the checks that the request asks for, or let a handler that knows what follows make them before a round.
-
-        Raises ``PreflightFailed``, or as the hook ``rdzv_preflight``.
-        """
-        if handler.check_by(self._checks):
-            return
-        checks = self._checks()
-        for each in checks:
-            if each.verdict == "warning":
-                logger.warning("--preflight: %s: %s", each.name, each.text)
-        if broken := [f"{each.name}: {each.text}" for each in checks if each.verdict == "broken"]:
-            raise PreflightFailed(
-                f"run {self._request.run_id!r}: this node is broken: {'; '.join(broken)}",
-                remedy=f"Repair or replace it. Backend {self._request.backend!r} can leave out no node.",
-            )
-
-    def _checks(self) -> list[NodeCheck]:
-        from rdzv_plugins.preflight.own_node import checks_of
-
-        began = time.monotonic()
-        checks = checks_of(self._request.preflight, self._directories)
-        if PLUGINS in self._request.preflight:
-            checks += self._host.preflight(self._request)
-        for each in checks:
-            logger.debug("--preflight: %s %s: %s", each.verdict, each.name, each.text or each.value)
-        logger.info("--preflight: this node has tested itself in %.1f s", time.monotonic() - began)
-        return checks

@@ -68,7 +68,7 @@ def validate(request: Request) -> Endpoint | tuple[Endpoint, ...]:
 
     Raises ``UsageError``.
     """
-    elastic_options.validate(request)
+    elastic_options.validate_elastic(request)
     if (certificates := certificates_of(request)) is not None:
         certificates.check()
     if isinstance(request.options, EndpointOptions):

@@ -21,8 +21,14 @@ from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import AccessRefused, RdzvError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import token_of
-from rdzv_plugins.kvstore.coordination.service import WHO, client_of, listen_for, open_service, serve_if_here
-from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
+from rdzv_plugins.kvstore.coordination.sessions import (
+    WHO,
+    NativeCoordination,
+    client_of,
+    listen_for,
+    open_service,
+    serve_if_here,
+)
 from rdzv_plugins.kvstore.native.framing import ask_statistics, is_control_store
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.sockets.reach import look

@@ -119,7 +119,7 @@ class ElasticOptions(WorkerStoreOptions):
         return self.join_timeout or self.timeout or 600.0
 
 
-def validate(request: Request) -> None:
+def validate_elastic(request: Request) -> None:
     """Reject what no elastic backend accepts, before anything starts. Raises ``UsageError``."""
     if isinstance(request.options, ElasticOptions):
         _validate_tiers(request.options)

@@ -70,7 +70,7 @@ class RoundStore:
         ``session_lives`` waits until it is known whether the session lives.
         ``several``: the job has more nodes than this one. ``tls``: the certificates used between its nodes.
         """
-        # otherwise there is one node: see ``options.validate``
+        # otherwise there is one node: see ``options.validate_elastic``
         guarded, self._tls = (token, tls) if options.store == "tiered" else (None, None)
         self._greet: Greeting = functools.partial(greet_guarded, token=guarded, run_id=run_id)
         self._options, self._runtime, self._session_lives = options, runtime, session_lives

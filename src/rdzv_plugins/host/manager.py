@@ -12,8 +12,7 @@ from typing import Any
 
 from rdzv_plugins.errors import BrokenPlugin, PluginError, RdzvError, is_signal
 from rdzv_plugins.host.catalog import Catalog
-from rdzv_plugins.host.discovery import PluginRecord, disabled_by_environment, discover
-from rdzv_plugins.host.validation import Validator, new_manager
+from rdzv_plugins.host.discovery import PluginRecord, Validator, disabled_by_environment, discover, new_manager
 from rdzv_plugins.installed import normalise
 from rdzv_plugins.interfaces import Backend, Node, NodeCheck, Outcome, RendezvousInfo, Request
 

@@ -45,19 +45,6 @@ def coordination_backend(name: str, new_client: Callable[[], ServiceClient], *, 
     return Coordination(name, lambda: ClientSession(new_client(), outage_timeout))
 
 
-class _Watched:
-    """One watch, and the task that follows it."""
-
-    def __init__(self, prefix: str, call: StoppableCall) -> None:
-        self.prefix, self.call = prefix, call
-        self.task: asyncio.Task[None] | None = None
-
-    def end(self) -> None:
-        """It asks for nothing any more."""
-        if self.task is not None:
-            self.task.cancel()
-
-
 class _Faulty(Exception):
     """A method of the client has raised what no client may. The text says which, and what."""
 
@@ -81,7 +68,7 @@ class ClientSession(AsyncSession):
         self._attempt = _MOST_ATTEMPT_S
         self._keeper: Keeper | None = None
         self._keeping: asyncio.Task[None] | None = None
-        self._watches: dict[_Watched, None] = {}
+        self._watches: dict[asyncio.Task[None], None] = {}  # the tasks that follow
         self._connecting, self._writing = asyncio.Lock(), asyncio.Lock()
         self._number = 0
         self._connection: asyncio.Future[None] | None = None  # done when it is left
@@ -111,9 +98,9 @@ class ClientSession(AsyncSession):
         self.ttl = await self._ask(lambda: self._call("open", self._client.open, ttl), deadline)
         self.local_addr, self.remote_addr = self._client.local_addr, self._client.remote_addr
         self._proven = True
-        client = self._client
+        service = self._client.service
         self._keeper = Keeper(
-            self.name, client.service, self._renew, lambda: self.reason, self.ttl, self._outage, opened=asked
+            self.name, service, self._renew, lambda: self.reason, self.ttl, self._outage, opened=asked
         )
         self._keeping = asyncio.get_running_loop().create_task(self._keep(self._keeper))
 
@@ -151,8 +138,7 @@ class ClientSession(AsyncSession):
     async def list(self, prefix: str, deadline: float) -> tuple[Sequence[KeyValue], int]:
         return await self._ask(lambda: self._call("list", self._client.list, prefix), deadline)
 
-    async def watch(self, prefix: str, call: StoppableCall, after: int, deadline: float) -> _Watched:
-        watched = _Watched(prefix, call)
+    async def watch(self, prefix: str, call: StoppableCall, after: int, deadline: float) -> asyncio.Task[None]:
         if after:
             events, revision = await self._ask(
                 lambda: self._call("changes", self._client.changes, prefix, after, 0), deadline
@@ -160,15 +146,15 @@ class ClientSession(AsyncSession):
         else:
             held, revision = await self.list(prefix, deadline)
             events = [Event(each.key, each.value, each.revision) for each in held]
+        watched = asyncio.get_running_loop().create_task(self._follow(prefix, call, events, revision))
         self._watches[watched] = None
-        watched.task = asyncio.get_running_loop().create_task(self._follow(watched, events, revision))
         return watched
 
     async def end_session(self, key: str, deadline: float) -> bool:
         return await self._ask(lambda: self._call("end_session", self._client.end_session, key), deadline)
 
-    def unwatch(self, watched: _Watched) -> None:
-        watched.end()
+    def unwatch(self, watched: asyncio.Task[None]) -> None:
+        watched.cancel()
         self._watches.pop(watched, None)
 
     async def end(self, deadline: float) -> None:
@@ -185,18 +171,18 @@ class ClientSession(AsyncSession):
         if self._keeping is not None:
             self._keeping.cancel()
         for watched in self._watches:
-            watched.end()
+            watched.cancel()
         self._watches.clear()
 
-    async def _follow(self, watched: _Watched, events: Sequence[Event], revision: int) -> None:
+    async def _follow(self, prefix: str, call: StoppableCall, events: Sequence[Event], revision: int) -> None:
         """Tell ``events``, which is all up to ``revision``, and then what comes."""
         try:
             while True:
                 if events:
-                    watched.call(events)
+                    call(events)
                 since, limit = revision, WAIT_S + _LONGEST_ATTEMPT_S
                 events, revision = await self._ask(
-                    lambda since=since: self._call("changes", self._client.changes, watched.prefix, since, WAIT_S),  # type: ignore[misc]
+                    lambda since=since: self._call("changes", self._client.changes, prefix, since, WAIT_S),  # type: ignore[misc]
                     math.inf,
                     limit=limit,
                 )

@@ -28,6 +28,8 @@ class _Opening:
 class Coordination:
     """A ``CoordinationBackend`` called ``name``. ``new_session`` makes a session that is not yet open. Thread-safe."""
 
+    hosts_service = False
+
     def __init__(self, name: str, new_session: Callable[[], AsyncSession]) -> None:
         self._name, self._new_session = name, new_session
         self._sessions: dict[KitSession, None] = {}  # in the order in which they were opened
@@ -36,10 +38,6 @@ class Coordination:
     @property
     def name(self) -> str:
         return self._name
-
-    @property
-    def hosts_service(self) -> bool:
-        return False
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> KitSession:
         """Open a session, as ``CoordinationBackend.open_session`` does.

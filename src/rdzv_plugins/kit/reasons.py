@@ -71,9 +71,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def no_tls(service: str) -> Reason:
     """The reason for a service that was spoken to in TLS and does not speak it."""
-    return Reason(
-        "it does not speak TLS", f"Ask for no TLS, nor cacert and cert; or switch TLS on in {service}.", final=True
-    )
+    remedy = f"Ask for no TLS, nor cacert and cert; or switch TLS on in {service}."
+    return Reason("it does not speak TLS", remedy, final=True)
 
 
 def _of_tls(error: ssl.SSLError, service: str, security: Security) -> Reason:

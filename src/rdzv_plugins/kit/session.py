@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 from rdzv_plugins.coordination import KeyValue, OnEvents
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
 from rdzv_plugins.kit.loop import LoopThread, here, hold, let_go
-from rdzv_plugins.kvstore.coordination.reactor import StoppableCall
+from rdzv_plugins.kvstore.coordination.reactor import StoppableCall, StoppableWatch
 
 logger = logging.getLogger(__name__)
 
@@ -101,15 +102,6 @@ class AsyncSession(ABC):
         """Release everything: connections, tasks. May be repeated."""
 
 
-class _Watch:
-    def __init__(self, session: KitSession, watched: object, call: StoppableCall) -> None:
-        self._session, self._watched, self._call = session, watched, call
-
-    def cancel(self) -> None:
-        """As ``Watch.cancel``; waits for a call that runs, so hold no lock that it takes."""
-        self._session._unwatch(self._watched, self._call)
-
-
 class KitSession:
     """A ``Session`` by its methods. Opened by ``Coordination``, on the loop's thread, which it holds until its end."""
 
@@ -155,7 +147,7 @@ class KitSession:
     def list(self, prefix: str, *, timeout: float) -> tuple[Sequence[KeyValue], int]:
         return self._ask(lambda deadline: self._work.list(prefix, deadline), timeout)
 
-    def watch(self, prefix: str, on_events: OnEvents, *, after: int = 0, timeout: float) -> _Watch:
+    def watch(self, prefix: str, on_events: OnEvents, *, after: int = 0, timeout: float) -> StoppableWatch:
         """Do what ``Session.watch`` does. An error in ``on_events`` ends the session: it has missed an event."""
         call = StoppableCall(on_events, self._runtime)
         self._calls.append(call)
@@ -165,7 +157,7 @@ class KitSession:
             call.stop()
             self._forget(call)
             raise
-        return _Watch(self, watched, call)
+        return StoppableWatch(functools.partial(self._unwatch, watched, call))
 
     def end_session(self, key: str, *, timeout: float) -> bool:
         """Do what ``EndsSessions.end_session`` does."""

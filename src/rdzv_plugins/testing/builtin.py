@@ -68,7 +68,7 @@ class ParallelHarness(Harness):
     wrong_endpoints = _WRONG
     native = True
     probe = "rdzv_plugins.testing.services:of_native_store"
-    imports: tuple[str, ...] = ("rdzv_plugins.kvstore.coordination.service",)
+    imports: tuple[str, ...] = ("rdzv_plugins.kvstore.coordination.sessions",)
 
 
 class TieredHarness(ParallelHarness):

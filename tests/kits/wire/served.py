@@ -11,8 +11,9 @@ import logging
 import sys
 
 from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.kvstore.native.limits import StoreLimits
 from rdzv_plugins.kvstore.native.proxy import StoreProxy
-from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 
 def main() -> None:

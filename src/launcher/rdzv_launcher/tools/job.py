@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any
 
-from rdzv_plugins.assemble.looking import coordination_of
+from rdzv_plugins.assemble.create import coordination_of
 from rdzv_plugins.assemble.recognition import Found, recognise
 from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.coordination import CoordinationBackend

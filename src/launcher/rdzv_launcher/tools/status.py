@@ -18,8 +18,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from rdzv_launcher.tools.job import Whose, add_job_flags, request_of, service_at, serving_place, statistics_of
-from rdzv_plugins.assemble.create import with_options
-from rdzv_plugins.assemble.looking import can_look, look
+from rdzv_plugins.assemble.create import can_look, look, with_options
 from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.elastic.leading.placement import in_words
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, parse_endpoint

@@ -6,21 +6,17 @@ at once waits here. Only the reactor closes the socket, so that no thread meets 
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import AccessRefused, ConnectionLost, RunIdMismatch
+from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.kvstore.coordination.reactor import close_in_children, reactor
-from rdzv_plugins.kvstore.native.framing import HEAD, LENGTH, NotNative, OtherVersion, frame
+from rdzv_plugins.kvstore.native.framing import HEAD, LENGTH, frame
 from rdzv_plugins.runtime import IPPROTO_TCP, MSG_NOSIGNAL, SHUT_RDWR, SYSTEM, TCP_NODELAY, TIMEOUT_MAX, Runtime
 
 if TYPE_CHECKING:
     import socket
-
-logger = logging.getLogger(__name__)
 
 _CHUNK = 65536
 _KEEP_ALIVES = 3  # within the time to live: two may be late
@@ -80,7 +76,8 @@ class FramedConnection:
         self._needed = 0  # bytes until the frame is whole, as far as known
         self._sent_at = self._heard_at = self._runtime.monotonic()
         self._asked: dict[int, float] = {}  # when each request that is still unanswered was sent
-        self._served_at = -math.inf  # when the newest answered request was sent
+        self.served_at = -math.inf
+        """When the newest request that was answered had been sent, in seconds of ``Runtime.now``."""
         self._why: str | None = None  # it has ended, or is about to
         self._silent = False  # it has ended because nothing was heard
         self._told_silent = False  # since it was heard last
@@ -132,11 +129,6 @@ class FramedConnection:
         error = ConnectionLost(self._why or "the connection has not ended", remedy=_REMEDY)
         error.silent, error.silent_since = self._silent, self._silent_since
         return error
-
-    @property
-    def served_at(self) -> float:
-        """When the newest request that was answered had been sent, in seconds of ``Runtime.now``."""
-        return self._served_at
 
     @property
     def is_open(self) -> bool:
@@ -285,7 +277,7 @@ class FramedConnection:
             payload = data[at + LENGTH.size + HEAD.size : end]
             at = end
             if number:
-                self._served_at = max(self._served_at, self._asked.pop(number, -math.inf))
+                self.served_at = max(self.served_at, self._asked.pop(number, -math.inf))
                 waiter = self._waiters.pop(number, None)
                 if waiter is not None:  # otherwise nobody waits any more
                     waiter.status, waiter.payload = status, payload
@@ -293,62 +285,3 @@ class FramedConnection:
             else:
                 self._on_push(status, payload)
         return data[at:]
-
-
-_ATTEMPT_S = 5.0
-_PAUSE_S = 0.5
-_SECOND_WORD_S = 2.0
-"""A server that continues reads all connections in one turn, but may have much to read."""
-
-
-Look = Callable[[float], tuple["socket.socket | None", str]]
-"""Connects within a time-out, as ``try_connect`` does, and greets."""
-
-
-class SecondLook:
-    """A thread that asks on other connections until ``first``, which is silent, is heard from again or has ended.
-
-    A server that stands still answers nobody, and goes on with all sessions when it continues. But one that answers
-    elsewhere has most likely ended that session, or the path of its packets was cut: TCP would find out only when it
-    sends again, and it doubles its pauses. Then this calls ``on_answer``.
-    """
-
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        first: FramedConnection,
-        silent_for: float,
-        on_answer: Callable[[], None],
-        look: Look,
-        runtime: Runtime,
-    ) -> None:
-        self._look, self._monotonic = look, runtime.monotonic
-        self._endpoint, self._first, self._on_answer = endpoint, first, on_answer
-        self._since = self._monotonic() - silent_for
-        self._pause = runtime.Event()  # never set: used for waiting
-        runtime.Thread(target=self._run, name="rdzv-second-look").start()
-
-    def _run(self) -> None:
-        logger.warning("%s does not answer; nodes that are working go on", self._endpoint)
-        while self._first.is_silent:
-            if self._answers():
-                self._pause.wait(_SECOND_WORD_S)
-                if self._first.is_silent:
-                    self._on_answer()
-                break
-            self._pause.wait(_PAUSE_S)
-        if self._first.is_open:
-            logger.warning("%s answers again, after %.0f s", self._endpoint, self._monotonic() - self._since)
-
-    def _answers(self) -> bool:
-        try:
-            connection, reason = self._look(_ATTEMPT_S)
-        # another program or job has its port now
-        except (NotNative, OtherVersion, AccessRefused, RunIdMismatch) as error:
-            logger.debug("at %s: %r", self._endpoint, error)
-            return False
-        if connection is None:
-            logger.debug("%s: %s", self._endpoint, reason)
-            return False
-        connection.close()
-        return True

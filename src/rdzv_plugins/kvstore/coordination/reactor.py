@@ -37,23 +37,18 @@ class Handler(Protocol):
 
     def readable(self) -> None:
         """There are bytes, or the connection has ended."""
-        ...
 
     def writable(self) -> None:
         """There is room to send more. Called after ``watch_room``; ``readable`` may just have ended the handler."""
-        ...
 
     def tick(self, now: float) -> float | None:
         """The time that it asked for has come. Returns the next one (``time.monotonic``), or None for no more."""
-        ...
 
     def failed(self, error: Exception) -> None:
         """One of its methods has raised ``error``."""
-        ...
 
     def forget(self) -> None:
         """This is a forked child: the socket is closed, and threads that held locks no longer exist."""
-        ...
 
 
 class Reactor:
@@ -183,11 +178,8 @@ def reactor(runtime: Runtime = SYSTEM) -> Reactor:
     return runtime.single(Reactor)
 
 
-class _Closed:
-    """The sockets that forked children close."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self.sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+def _closed_in_children(runtime: Runtime) -> weakref.WeakSet[socket.socket]:
+    return weakref.WeakSet()
 
 
 def close_in_children(connection: socket.socket, runtime: Runtime = SYSTEM) -> None:
@@ -195,12 +187,12 @@ def close_in_children(connection: socket.socket, runtime: Runtime = SYSTEM) -> N
 
     A fork that kept it open would keep the session of a dead process alive.
     """
-    runtime.single(_Closed).sockets.add(connection)
+    runtime.single(_closed_in_children).add(connection)
 
 
 def _after_fork() -> None:
-    closed, abandoned = SYSTEM.forget(_Closed), SYSTEM.forget(Reactor)
-    for connection in list(closed.sockets) if closed is not None else ():
+    closed, abandoned = SYSTEM.forget(_closed_in_children), SYSTEM.forget(Reactor)
+    for connection in list(closed or ()):
         connection.close()
     if abandoned is not None:
         abandoned.abandon()
@@ -238,3 +230,10 @@ class StoppableCall:
         if self._thread != self._get_ident():
             with self._running:  # wait for the one that runs
                 pass
+
+
+class StoppableWatch:
+    """A ``Watch``. ``cancel`` waits for a running call, so hold no lock that this takes."""
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        self.cancel = cancel

@@ -85,10 +85,6 @@ class Purpose(enum.IntEnum):
     STATUS = 4
 
 
-class NotProving(ConnectionError):
-    """What answers does not speak this protocol; ``args[0]`` is what it said."""
-
-
 def prove(
     connection: socket.socket,
     token: JobToken,
@@ -103,7 +99,7 @@ def prove(
 
     ``on_sent`` is called before waiting for the first answer. ``ahead`` is sent with this side's proof, to save a round
     trip: a greeting, which a stranger may hear just like the name of the run. Raises ``AccessRefused``,
-    ``RunIdMismatch``, ``NotProving``, ``ConnectionError`` or ``TimeoutError`` (of the socket).
+    ``RunIdMismatch``, ``NotNative``, ``ConnectionError`` or ``TimeoutError`` (of the socket).
     """
     import hmac
 
@@ -159,7 +155,7 @@ def _go_on(connection: socket.socket, purpose: Purpose, run_id: str, size: int) 
     answer = receive(connection, _VERDICT.size)
     magic, verdict = _VERDICT.unpack(answer)
     if magic != MAGIC:
-        raise NotProving(answer)
+        raise NotNative(answer)
     if verdict == _GO_ON:
         return receive(connection, size)
     where = _where(connection)
@@ -224,7 +220,7 @@ _STATISTICS = 1
 
 
 class NotNative(ConnectionError):
-    """What answers does not speak our framing; ``args[0]`` is what it said."""
+    """What answers speaks neither our framing nor the proof of a token; ``args[0]`` is what it said."""
 
 
 class OtherVersion(ConnectionError):
@@ -252,10 +248,7 @@ def hello(
         connection.sendall(greeting)
         on_sent()
     else:
-        try:
-            prove(connection, token, purpose, run_id, on_sent=on_sent, ahead=greeting, runtime=runtime)
-        except NotProving as error:
-            raise NotNative(error.args[0]) from None
+        prove(connection, token, purpose, run_id, on_sent=on_sent, ahead=greeting, runtime=runtime)
     answer = receive(connection, len(_MAGIC) + LENGTH.size)
     refuse_if_told(connection, answer)
     if not answer.startswith(_MAGIC):

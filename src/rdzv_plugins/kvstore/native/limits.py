@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rdzv_plugins.options import option
@@ -98,26 +96,10 @@ def of_limits(options: object) -> dict[str, Any]:
 
 def usable_memory() -> int:
     """Bytes of memory that this process may use: the machine's, or its control group's if that is allowed fewer."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers in ("", "memory"):
-                limits += _group_limits(path, "memory.max" if not controllers else "memory.limit_in_bytes")
-    return min(limits)
+    from rdzv_plugins.linux.cgroups import memory_of_groups
 
-
-def _group_limits(path: str, name: str) -> list[int]:
-    """The limits of the group and its parents, as far as they have one and can be seen from here."""
-    root = Path("/sys/fs/cgroup") if name == "memory.max" else Path("/sys/fs/cgroup/memory")
-    group = root / path.lstrip("/")
-    limits = []
-    for each in (group, *group.parents):
-        with contextlib.suppress(OSError, ValueError):  # ValueError: "max"
-            limits.append(int((each / name).read_text()))
-        if each == root:
-            break
-    return limits
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([machine, *(limit for limit, _ in memory_of_groups())])
 
 
 def raise_file_limit() -> None:

@@ -13,7 +13,6 @@ import os
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.certificates import NodeCertificates
@@ -30,8 +29,6 @@ from rdzv_plugins.runtime import AF_UNIX, SOCK_STREAM, SYSTEM, Runtime
 
 if TYPE_CHECKING:
     import socket
-
-__all__ = ["StoreProxy"]
 
 logger = logging.getLogger(__name__)
 
@@ -95,21 +92,15 @@ class StoreProxy:
                 tls=fitting.texts if fitting is not None else None,
                 host=root.host,
             )
-        self._root = root
-        self._lost = ""
+        self.lost = ""
+        """Why the root is lost; empty while it is not."""
         self._paths: list[str] = []
         renewing = None
         if tls is not None and fitting is not None:
             renewing = Renewing(tls, fitting.stamp, self._native.renew, runtime)
         self._stop = weakref.finalize(self, _close, self._native, self._paths, runtime, runtime.getpid(), renewing)
         # a thread of Python's own, so that the proxy's need not run Python; it ends when the proxy does
-        told = weakref.WeakMethod(self._told)
-        runtime.Thread(target=_log, args=(reading, told, on_lost), name="rdzv-proxy-log").start()
-
-    @property
-    def lost(self) -> str:
-        """Why the root is lost; empty while it is not."""
-        return self._lost
+        runtime.Thread(target=_log, args=(reading, weakref.ref(self), on_lost), name="rdzv-proxy-log").start()
 
     def listen(
         self,
@@ -152,7 +143,7 @@ class StoreProxy:
     def stats(self) -> dict[str, Any]:
         """What the proxy does and has done; docs/reference/store-statistics.md explains every figure."""
         data = parse_statistics(self._native.statistics())
-        data["proxy"]["lost"] = self._lost
+        data["proxy"]["lost"] = self.lost
         return data
 
     def close(self) -> None:
@@ -162,13 +153,8 @@ class StoreProxy:
     def __enter__(self) -> StoreProxy:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _told(self, reason: str) -> None:
-        self._lost = reason
 
 
 def _greet(token: JobToken | None, run_id: str, runtime: Runtime, connection: socket.socket) -> str:
@@ -192,7 +178,7 @@ def _close(native: Any, paths: list[str], runtime: Runtime, process: int, renewi
             Path(path).unlink()
 
 
-def _log(reading: int, told: Any, on_lost: Callable[[str], None] | None) -> None:
+def _log(reading: int, told: weakref.ref[StoreProxy], on_lost: Callable[[str], None] | None) -> None:
     with open(reading, encoding="utf-8", errors="backslashreplace") as lines:
         for line in lines:
             text = line.rstrip("\n")
@@ -200,8 +186,8 @@ def _log(reading: int, told: Any, on_lost: Callable[[str], None] | None) -> None
                 logger.warning("%s", text)
                 continue
             reason = text.removeprefix(_LOST)
-            if (tell := told()) is not None:
-                tell(reason)
+            if (proxy := told()) is not None:
+                proxy.lost = reason
             logger.debug("the store's root is lost: %s", reason)
             if on_lost is not None:
                 on_lost(reason)

@@ -13,7 +13,6 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from rdzv_plugins.certificates import CertificateTexts, NodeCertificates
@@ -88,8 +87,6 @@ class Renewing:
             except Exception:  # it looks again: a thread that has ended would leave the certificates to expire
                 logger.exception("%s could not be read again", self._certificates.cert)
 
-
-__all__ = ["Keyspace", "StoreLimits", "StoreServer", "native_part", "servers_here"]
 
 MOST_THREADS = 64
 LEAST_PAUSE = 0.1  # seconds
@@ -227,24 +224,13 @@ class StoreServer:
             self._renewing = Renewing(tls, fitting.stamp, self._native.renew, runtime)
         self._stop = weakref.finalize(self, _stop, self._native, self._renewing)
         self._host = host
-        self._first = self._open(name, listener)
+        self.first = self._open(name, listener)
+        """The keyspace that the server was created with, and its port."""
+        self.port = self.first.port
+        self.threads = int(self._native.threads)
+        """How many event loops there are."""
         self.purpose = purpose or name
         self._runtime.single(Servers).add(self)
-
-    @property
-    def port(self) -> int:
-        """The first keyspace's port."""
-        return self._first.port
-
-    @property
-    def threads(self) -> int:
-        """How many event loops there are."""
-        return int(self._native.threads)
-
-    @property
-    def first(self) -> Keyspace:
-        """The keyspace that the server was created with."""
-        return self._first
 
     def open_keyspace(
         self, name: str, host: str | None = None, port: int = 0, *, listen_fd: int | None = None
@@ -283,9 +269,7 @@ class StoreServer:
     def __enter__(self) -> StoreServer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _listen(self, host: str, port: int, listen_fd: int | None, name: str) -> socket.socket:

@@ -29,7 +29,16 @@ if TYPE_CHECKING:
     import socket
 
 _LISTENING, _TIME_WAIT = "0A", "06"
-_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+
+
+def _tcp_sockets() -> Iterator[tuple[int, str, str]]:
+    """Local port, state and inode of each TCP socket of this machine, as far as /proc tells."""
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError), open(table) as lines:
+            next(lines, None)  # the heading
+            for line in lines:
+                _, local, _, state, _, _, _, _, _, inode, *_ = line.split()
+                yield int(local.rpartition(":")[2], 16), state, inode
 
 
 class PortTurns:
@@ -41,7 +50,7 @@ class PortTurns:
     """
 
     def __init__(self, ports: PortRange, runtime: Runtime = SYSTEM) -> None:
-        self._ports = ports
+        self._ports, self.first = ports, ports.first
         self._next = runtime.random.randrange(ports.last - ports.first + 1)
 
     def __iter__(self) -> Iterator[int]:
@@ -52,11 +61,6 @@ class PortTurns:
             self._next = (port - self._ports.first + 1) % len(ports)
             yield port
 
-    @property
-    def first(self) -> int:
-        """The lowest of the ports."""
-        return self._ports.first
-
     def __str__(self) -> str:
         return str(self._ports)
 
@@ -64,17 +68,9 @@ class PortTurns:
 def _connected_ports() -> dict[int, int]:
     """The local ports of this machine's TCP connections, if /proc tells: 1 if both ends have closed, 2 if not."""
     ports: dict[int, int] = {}
-    for table in _TABLES:
-        try:
-            with open(table) as lines:
-                next(lines, None)  # the heading
-                for line in lines:
-                    _, local, _, state, _ = line.split(maxsplit=4)
-                    if state != _LISTENING:
-                        port = int(local.rpartition(":")[2], 16)
-                        ports[port] = max(ports.get(port, 0), 1 if state == _TIME_WAIT else 2)
-        except OSError:
-            continue
+    for port, state, _ in _tcp_sockets():
+        if state != _LISTENING:
+            ports[port] = max(ports.get(port, 0), 1 if state == _TIME_WAIT else 2)
     return ports
 
 
@@ -197,15 +193,7 @@ def _listener(family: socket.AddressFamily, address: str, port: int, dual: bool,
 
 def port_holder(port: int) -> str:
     """Who listens on a TCP port of this machine, as far as /proc tells: ``pid 812 (python train.py)``."""
-    inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            with open(table) as lines:
-                rows = [line.split() for line in lines][1:]
-        except OSError:
-            continue
-        inodes |= {row[9] for row in rows if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port}
-    wanted = {f"socket:[{inode}]" for inode in inodes}
+    wanted = {f"socket:[{inode}]" for at, state, inode in _tcp_sockets() if at == port and state == _LISTENING}
     for pid in filter(str.isdecimal, os.listdir("/proc") if wanted else []):
         if wanted & _links(f"/proc/{pid}/fd"):
             try:

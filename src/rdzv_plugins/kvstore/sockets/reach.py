@@ -40,17 +40,13 @@ class Interruption:
         self._lock = runtime.Lock()  # held for system calls that return at once
         self._sockets: dict[socket.socket, None] = {}  # in the order in which they came
         self._came = runtime.Event()
-        self._reason = ""
-
-    @property
-    def reason(self) -> str:
+        self.reason = ""
         """Why it came; "" while it has not."""
-        return self._reason
 
     def interrupt(self, reason: str) -> None:
         """End all waits under it, now and later, for ``reason``. Only the first reason counts."""
         with self._lock:
-            self._reason = self._reason or reason
+            self.reason = self.reason or reason
             for each in self._sockets:
                 _shut_down(each)
         self._came.set()
@@ -59,7 +55,7 @@ class Interruption:
         """Shut this connection down when the interruption comes, or at once if it has come."""
         with self._lock:
             self._sockets[connection] = None
-            if self._reason:
+            if self.reason:
                 _shut_down(connection)
 
     def detach(self, connection: socket.socket) -> None:
@@ -82,8 +78,8 @@ class Interruption:
 
     def check(self) -> None:
         """Raise ``Interrupted`` if the interruption has come."""
-        if self._reason:
-            raise Interrupted(self._reason)
+        if self.reason:
+            raise Interrupted(self.reason)
 
     def sleep(self, seconds: float) -> None:
         """Sleep for ``seconds``, or less if the interruption comes."""

@@ -7,12 +7,11 @@ told, a backend that knows what it is says so at once. Works without torch: ``rd
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.json import decode, encode
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AddressInUse, EndpointUnreachable, RunIdMismatch
@@ -152,9 +151,6 @@ def greet_store(connection: socket.socket, stranger: Stranger = unknown) -> str:
     return ""
 
 
-_TYPES: dict[str, type | tuple[type, ...]] = {"run_id": str, "nnodes": (int, str), "host": str, "pid": int}
-
-
 class Hello(Struct, frozen=True):
     """The node that serves the store, and its job."""
 
@@ -172,7 +168,7 @@ class Hello(Struct, frozen=True):
     @property
     def text(self) -> str:
         """The hello as the value of its key."""
-        return json.dumps(asdict(self))
+        return encode(self).decode()
 
 
 def hello_of(request: Request, nnodes: int | str, torch: str = "", runtime: Runtime = SYSTEM) -> Hello:
@@ -187,10 +183,10 @@ def hello_key(backend: str) -> str:
 
 def parse_hello(text: bytes) -> Hello:
     """Parse a ``Hello`` from its text. Raises ``ValueError`` if it is not one."""
-    data = json.loads(text)
-    if not isinstance(data, dict) or not all(isinstance(data.get(name), kind) for name, kind in _TYPES.items()):
-        raise ValueError(f"it does not say who it is: {text[:80]!r}")
-    return Hello(**{name: data[name] for name in _TYPES}, torch=str(data.get("torch") or ""))
+    try:
+        return decode(text, type=Hello)
+    except (ValueError, RecursionError):
+        raise ValueError(f"it does not say who it is: {text[:80]!r}") from None
 
 
 class StoreReader:

@@ -66,7 +66,6 @@ class PlainClient:
 
     @property
     def timeout(self) -> timedelta:
-        """How long waits may take."""
         return self._timeout
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -76,7 +75,6 @@ class PlainClient:
         self._ask(struct.pack("=B", wire.SET) + self._key(key) + _text(value))
 
     def get(self, key: str) -> bytes:
-        """Get the value of a key, waiting until it exists."""
         return self.multi_get([key])[0]
 
     def compare_set(self, key: str, expected: Text, desired: Text) -> bytes:
@@ -94,7 +92,6 @@ class PlainClient:
         return bool(self._ask(struct.pack("=B", wire.DELETE_KEY) + self._key(key), _read_number))
 
     def num_keys(self) -> int:
-        """The number of keys in the whole store."""
         return int(self._ask(struct.pack("=B", wire.NUM_KEYS), _read_number))
 
     def multi_set(self, keys: Sequence[str], values: Sequence[Text]) -> None:
@@ -102,7 +99,6 @@ class PlainClient:
         self._ask(struct.pack("=BQ", wire.MULTI_SET, len(keys)) + pairs)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """Get the values of the keys, waiting until all exist."""
         self.wait(keys)
         request = struct.pack("=B", wire.MULTI_GET) + self._keys(keys)
         return list(self._ask(request, lambda c: [_read_text(c) for _ in keys]))
@@ -111,9 +107,12 @@ class PlainClient:
         limit = (self._timeout if timeout is None else timeout).total_seconds()
 
         def released(connection: socket.socket) -> bool:
-            if self._wait_byte(connection, limit):
+            try:
+                connection.settimeout(max(0.001, limit))
+                wire.receive(connection, 1)
                 return True
-            connection.settimeout(self._answer)
+            except TimeoutError:
+                connection.settimeout(self._answer)
             connection.sendall(struct.pack("=B", wire.CANCEL_WAIT))
             if wire.receive(connection, 1)[0] == _READY:  # it was released just before
                 wire.receive(connection, 1)
@@ -121,15 +120,6 @@ class PlainClient:
 
         if not self._ask(struct.pack("=B", wire.WAIT) + self._keys(keys), released):
             raise StoreTimeout(f"wait timeout after {limit:g} s for {', '.join(keys)} in the store at {self._where}")
-
-    def _wait_byte(self, connection: socket.socket, limit: float) -> bool:
-        """Whether a WAIT is answered; False if it is not within ``limit`` seconds."""
-        try:
-            connection.settimeout(max(0.001, limit))
-            wire.receive(connection, 1)
-        except TimeoutError:
-            return False
-        return True
 
     def close(self) -> None:
         """Stop using it. May be called more than once; not while another thread waits."""
@@ -255,25 +245,20 @@ class AwaitedKey:
 
     def __init__(self, host: str, port: int, key: str, runtime: Runtime = SYSTEM) -> None:
         self._done = runtime.Event()
-        self._value: bytes | None = None
-        self._error: Exception | None = None
-        self._watch = KeyWatch(host, port, key, self._found, self._lost, runtime)
+        self._told: bytes | Exception | None = None
+        self._watch = KeyWatch(host, port, key, self._tell, self._tell, runtime)
 
     def wait(self, timeout: float) -> bytes | None:
         """The value, or None after ``timeout`` seconds. Raises ``OSError`` when the server is lost."""
         self._done.wait(max(0.0, timeout))
-        if self._error is not None:
-            raise self._error
-        return self._value
+        if isinstance(self._told, Exception):
+            raise self._told
+        return self._told
 
     def stop(self) -> None:
         """Stop waiting."""
         self._watch.stop()
 
-    def _found(self, value: bytes) -> None:
-        self._value = value
-        self._done.set()
-
-    def _lost(self, error: Exception) -> None:
-        self._error = error
+    def _tell(self, told: bytes | Exception) -> None:
+        self._told = told
         self._done.set()

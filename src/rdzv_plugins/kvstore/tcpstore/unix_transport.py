@@ -12,9 +12,11 @@ C++ would need a wheel for each torch version.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 from rdzv_plugins.kvstore.tcpstore.wire import NotAStore, greet
@@ -104,33 +106,27 @@ def _sockets() -> dict[str, int]:
 
 
 def _leads_to(descriptor: int, port: int) -> bool:
-    borrowed = _borrow(descriptor)
-    if borrowed is None:
-        return False
     try:
-        return borrowed.family in _INTERNET and bool(borrowed.getpeername()[1] == port)
-    except OSError:  # it is listening, or not connected yet
+        with _borrowed(descriptor) as connection:
+            return connection.family in _INTERNET and bool(connection.getpeername()[1] == port)
+    except OSError:  # no socket any more, or it is listening, or not connected yet
         return False
-    finally:
-        borrowed.detach()
 
 
 def _has_input(descriptor: int) -> bool:
-    borrowed = _borrow(descriptor)
-    if borrowed is None:
-        return True
     try:
-        borrowed.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        with _borrowed(descriptor) as connection:
+            connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
         return False
-    finally:
-        borrowed.detach()
     return True
 
 
-def _borrow(descriptor: int) -> socket.socket | None:
-    """A socket object that must be detached; None if that descriptor is no longer a socket."""
+@contextlib.contextmanager
+def _borrowed(descriptor: int) -> Iterator[socket.socket]:
+    """The socket of a descriptor, which stays open. Raises ``OSError`` if it is no longer one."""
+    borrowed = socket.socket(fileno=descriptor)
     try:
-        return socket.socket(fileno=descriptor)
-    except OSError:
-        return None
+        yield borrowed
+    finally:
+        borrowed.detach()

@@ -44,8 +44,7 @@ _LOAD_S = 120.0
 _PROGRAM = """
 import json, sys, time
 from importlib.metadata import EntryPoint
-from rdzv_plugins.host.discovery import PluginRecord
-from rdzv_plugins.host.validation import Validator
+from rdzv_plugins.host.discovery import PluginRecord, Validator
 
 name, value = sys.argv[1:]
 before = set(sys.modules)

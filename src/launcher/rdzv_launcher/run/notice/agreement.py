@@ -3,7 +3,7 @@
 It asks where the workers are, and then proposes a step beyond that. A node accepts it unless one of its workers has
 passed it; workers that reach the step wait. When all nodes that answer have accepted, the step is agreed on; otherwise
 a later one is proposed, at least twice as far ahead each time, since steps may be faster than questions. Nothing is
-agreed on while no node says that it leaves. See ``rdzv_plugins.notice_page``. What nodes tell and ask each other are
+agreed on while no node says that it leaves. See ``rdzv_plugins.preemption``. What nodes tell and ask each other are
 arguments of questions and answers, JSON that is checked.
 """
 
@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import asdict, replace
 
-from rdzv_plugins.notice_page import MOST_STEPS
 from rdzv_plugins.plain_text import printable
+from rdzv_plugins.preemption import MOST_STEPS
 from rdzv_plugins.questions import checked
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from rdzv_launcher.run.notice.settings import warn_of_near_end
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.clock import now, now_ns
 from rdzv_plugins.errors import RdzvError
-from rdzv_plugins.notice_page import (
+from rdzv_plugins.preemption import (
     AT,
     DEADLINE,
     FILE,
