@@ -30,20 +30,7 @@ It is then this process that is busy, not the member.
 """
 _LOGIN_S = 60.0
 _LOGIN = "Auth/Authenticate"
-_UNARY = {
-    "KV/Range": (rpc.RangeRequest, rpc.RangeResponse),
-    "KV/Txn": (rpc.TxnRequest, rpc.TxnResponse),
-    "Lease/LeaseGrant": (rpc.LeaseGrantRequest, rpc.LeaseGrantResponse),
-    "Lease/LeaseRevoke": (rpc.LeaseRevokeRequest, rpc.LeaseRevokeResponse),
-    "Lease/LeaseTimeToLive": (rpc.LeaseTimeToLiveRequest, rpc.LeaseTimeToLiveResponse),
-    _LOGIN: (rpc.AuthenticateRequest, rpc.AuthenticateResponse),
-    "Maintenance/Status": (rpc.StatusRequest, rpc.StatusResponse),
-    "Cluster/MemberList": (rpc.MemberListRequest, rpc.MemberListResponse),
-}
-_STREAMS = {
-    "Watch/Watch": (rpc.WatchRequest, rpc.WatchResponse),
-    "Lease/LeaseKeepAlive": (rpc.LeaseKeepAliveRequest, rpc.LeaseKeepAliveResponse),
-}
+_STREAMS = ("Watch/Watch", "Lease/LeaseKeepAlive")
 _HUNG_UP = "it has hung up"
 _REQUIRE_LEADER = ("hasleader", "true")
 """A member that has lost the majority says so at once, even on streams, instead of leaving them silent."""
@@ -60,6 +47,13 @@ class Dropped(Exception):
 
 TROUBLE = (grpc.aio.AioRpcError, Dropped, TimeoutError)
 """What a stream ends with when its member, or the way to it, is gone."""
+
+
+def trouble(error: Exception) -> str:
+    """Why there is no answer, in words."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        return reason_of(error)
+    return "it does not answer" if isinstance(error, TimeoutError) else str(error) or _HUNG_UP
 
 
 class Stream:
@@ -115,20 +109,20 @@ class Connection:
 
         Raises ``AioRpcError``, and ``Dropped`` if the connection is dropped.
         """
-        method_of = self._method(method, _UNARY[method])
         metadata = (_REQUIRE_LEADER,) if method == _LOGIN else self._metadata  # an old token must not get in its way
-        return await self.answer(method_of(request, timeout=timeout, metadata=metadata))
+        return await self.answer(self._method(method)(request, timeout=timeout, metadata=metadata))
 
     def stream(self, method: str) -> Stream:
         """A stream of a streaming method: "Watch/Watch" or "Lease/LeaseKeepAlive". Raises ``Dropped``."""
-        return Stream(self, self._method(method, _STREAMS[method])(metadata=self._metadata))
+        return Stream(self, self._method(method)(metadata=self._metadata))
 
-    def _method(self, name: str, messages: tuple[Any, Any]) -> Any:
+    def _method(self, name: str) -> Any:
         """The method, made when it is needed: a connection that only asks who is there needs just one."""
         if self.dropped:
             raise Dropped(self.dropped)
         if name not in self._methods:
-            request, answer = messages
+            messages = name.partition("/")[2]  # they are called after it
+            request, answer = getattr(rpc, f"{messages}Request"), getattr(rpc, f"{messages}Response")
             make = self._channel.stream_stream if name in _STREAMS else self._channel.unary_unary
             self._methods[name] = make(f"/etcdserverpb.{name}", request.SerializeToString, answer.FromString)
         return self._methods[name]

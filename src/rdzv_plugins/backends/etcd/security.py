@@ -18,12 +18,7 @@ class EtcdSecurity(Security):
     """How to talk to the members, and as whom."""
 
     credentials: str | None = None
-    """The file that user and password come from, if any."""
-
-    @property
-    def may_change(self) -> bool:
-        """Whether its password may change: it is in a file, which may be written again while the job runs."""
-        return self.credentials is not None
+    """The file that user and password come from, if any. It may be written again while the job runs."""
 
     def login(self) -> tuple[str, str]:
         """User and password as the file has them now, or those from the start if it has none. Reads the file."""
