@@ -82,17 +82,17 @@ class Variables:
     """The environment of this process, as one plug-in reads it. An empty variable counts as not set."""
 
     def __init__(self, environ: Mapping[str, str], plugin: str) -> None:
-        self._environ = environ
+        self.environ = environ
         self._remedy = f"{REMEDY}{plugin}."
 
     def text(self, name: str) -> Fact[str] | None:
         """A variable as it is; None if it is not set."""
-        value = self._environ.get(name, "")
+        value = self.environ.get(name, "")
         return Fact(value, name) if value else None
 
     def number(self, name: str, minimum: int = 0) -> Fact[int] | None:
         """A whole number; None if the variable is not set."""
-        value = self._environ.get(name, "")
+        value = self.environ.get(name, "")
         if not value:
             return None
         if not (value.isascii() and value.isdecimal()) or len(value) > _MOST_DIGITS or int(value) < minimum:
@@ -109,7 +109,7 @@ class Variables:
 
     def wrong(self, name: str, why: str) -> UsageError:
         """The error for a variable that cannot be used."""
-        return UsageError(f"{name}={printable(self._environ.get(name, ''), 200)} {why}", remedy=self._remedy)
+        return UsageError(f"{name}={printable(self.environ.get(name, ''), 200)} {why}", remedy=self._remedy)
 
     def refused(self, message: str, remedy: str = "") -> UsageError:
         """The error for variables that cannot be used together."""
