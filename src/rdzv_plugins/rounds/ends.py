@@ -8,6 +8,7 @@ write to a store must not be able to run code on its readers.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -25,11 +26,8 @@ from rdzv_plugins.timing import Reporting
 
 logger = logging.getLogger(__name__)
 
-
 _MOST_LINES = 100
 """The most lines to read of a worker's last words; fewer are written."""
-_SENTENCE = 2000
-"""The most characters of a sentence."""
 
 
 def to_json(end: Outcome | Failure) -> str:
@@ -47,7 +45,7 @@ def parse_outcome(text: bytes | str) -> Outcome:
         code = data.get("exit_code", 0)
         if type(code) is not int or not 0 <= code <= 255:
             raise TypeError(f"its exit_code is {code!r}")
-        why = printable(str(data.get("why", "")))[:_SENTENCE]
+        why = printable(str(data.get("why", "")))
         return Outcome(end, printable(str(data["reason"])), _failure(failure) if failure else None, why, code)
     except (TypeError, AttributeError, KeyError, RecursionError) as error:
         raise ValueError(f"not an outcome: {error}") from None
@@ -72,8 +70,7 @@ def _failure(data: dict[str, Any]) -> Failure:
     if not isinstance(lines, list):
         raise TypeError("its stderr is no list of lines")
     stderr = tuple(printable(str(line)) for line in lines[-_MOST_LINES:])
-    cause = printable(str(data.get("cause", "")))[:_SENTENCE]
-    hang = printable(str(data.get("hang", "")))[:_SENTENCE]
+    cause, hang = printable(str(data.get("cause", ""))), printable(str(data.get("hang", "")))
     return Failure(host=printable(str(data["host"])), stderr=stderr, cause=cause, hang=hang, **numbers)
 
 
@@ -150,10 +147,8 @@ class JobRecord:
         keys = [f"left/{who}" for who in others]
         if not keys or linger <= 0:
             return
-        try:
+        with contextlib.suppress(StoreTimeout):
             self._store.wait(keys, timedelta(seconds=linger))
-        except StoreTimeout:
-            pass
 
     def _read(self, key: str) -> bytes:
         # check first: get() of a missing key would block

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Protocol
 
 from rdzv_plugins.errors import StoreTimeout
+from rdzv_plugins.store import Store
 
 _PATIENCE_S = 5.0
 
@@ -27,27 +27,13 @@ def node_key(rank: int) -> str:
     return f"{BARRIER}/node/{rank}"
 
 
-def missing(store: Shared, nodes: int) -> list[int]:
+def missing(store: Store, nodes: int) -> list[int]:
     """The ranks of the nodes that are not there yet. A few requests: of those that ask meanwhile, one looks."""
     key = f"{BARRIER}/missing/{store.add(ARRIVALS, 0)}"  # the list is the same until another one arrives
     return looked_once(store, key, lambda: absent(store, [node_key(rank) for rank in range(nodes)]), _PATIENCE_S)
 
 
-class Shared(Protocol):
-    """The part of a ``Store`` that is needed to look once for all."""
-
-    def set(self, key: str, value: str) -> None: ...
-
-    def get(self, key: str) -> bytes: ...
-
-    def add(self, key: str, amount: int) -> int: ...
-
-    def check(self, keys: list[str]) -> bool: ...
-
-    def wait(self, keys: list[str], timeout: timedelta) -> None: ...
-
-
-def looked_once(store: Shared, key: str, look: Callable[[], Iterable[int]], patience: float) -> list[int]:
+def looked_once(store: Store, key: str, look: Callable[[], Iterable[int]], patience: float) -> list[int]:
     """The ranks that ``look`` finds: the first caller looks, and the others read them under ``key``.
 
     Whoever has waited ``patience`` seconds in vain looks for itself: the first one may have ended meanwhile.
@@ -63,7 +49,7 @@ def looked_once(store: Shared, key: str, look: Callable[[], Iterable[int]], pati
     return found
 
 
-def absent(store: Shared, keys: list[str], first: int = 0) -> list[int]:
+def absent(store: Store, keys: list[str], first: int = 0) -> list[int]:
     """The positions, from ``first`` on, of the keys that do not exist.
 
     Makes one request if all exist, and few if most do: halves are asked for where something is missing.
