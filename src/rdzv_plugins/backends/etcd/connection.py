@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ from rdzv_plugins.backends.etcd.api import grpc, rpc
 from rdzv_plugins.backends.etcd.diagnosis import SILENT, diagnose
 from rdzv_plugins.backends.etcd.refusals import is_about_users, is_wrong_password, reason_of
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
+from rdzv_plugins.certificates import read_file
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kit.loop import here, in_thread, looked_at
 from rdzv_plugins.kit.reasons import Reason, Unusable
@@ -276,7 +278,8 @@ def _channel(endpoint: Endpoint, security: EtcdSecurity, address: str) -> Any:
     if not security.tls:
         return grpc.aio.insecure_channel(target, options=options)
     options.append(("grpc.ssl_target_name_override", endpoint.host))
-    key, chain = security.certificate
-    return grpc.aio.secure_channel(
-        target, grpc.ssl_channel_credentials(security.authorities, key, chain), options=options
-    )
+    trusted = security.cacert or ssl.get_default_verify_paths().cafile  # the system may have none there
+    authorities = read_file(trusted, "cacert") if trusted else None
+    key = read_file(security.key, "key") if security.key else None
+    chain = read_file(security.cert, "cert") if security.cert else None
+    return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(authorities, key, chain), options=options)
