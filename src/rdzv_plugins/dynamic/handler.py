@@ -37,8 +37,7 @@ from rdzv_plugins.interfaces import (
 from rdzv_plugins.kvstore.sockets.reach import default_address
 from rdzv_plugins.kvstore.tcpstore.plain_client import KeyWatch
 from rdzv_plugins.plain_text import printable
-from rdzv_plugins.rounds import exit_barrier
-from rdzv_plugins.rounds.ends import JobRecord, ended_error, parse_outcome, stay_while
+from rdzv_plugins.rounds.ends import LAST, JobRecord, ended_error, parse_outcome, stay_while
 from rdzv_plugins.rounds.settings_check import compare, refusal, signed, wanted
 from rdzv_plugins.rounds.worker_stores import WorkerStores
 from rdzv_plugins.threads import OwnThread
@@ -196,7 +195,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler, RendezvousHandler):  # type:
         try:
             with self._heartbeat_lock:
                 self._state_holder.sync()
-            if self._get_store().check([exit_barrier.LAST]):
+            if self._get_store().check([LAST]):
                 return ()
             alive = self._state_holder.state.participants
             return [f"{node.addr} (pid {node.pid})" for node in self._others() if node in alive]

@@ -25,9 +25,7 @@ from rdzv_plugins.kvstore.tcpstore import wire
 from rdzv_plugins.kvstore.tcpstore.listener import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.kvstore.tcpstore.wire import keep_alive
-from rdzv_plugins.rounds import exit_barrier
-from rdzv_plugins.rounds.ends import JobRecord
-from rdzv_plugins.rounds.exit_barrier import absent, looked_once
+from rdzv_plugins.rounds.ends import JobRecord, absent, looked_once, missing
 from rdzv_plugins.rounds.worker_stores import Serve
 from rdzv_plugins.runtime import SYSTEM, Runtime
 from rdzv_plugins.store import Prefixed, Store
@@ -267,7 +265,7 @@ class Peers:
 
     def working(self, round_: int, nodes: int) -> list[str]:
         """The names of the nodes of a complete round that live and are not done."""
-        busy = exit_barrier.missing(self._rounds.agents(round_), nodes)
+        busy = missing(self._rounds.agents(round_), nodes)
         if not any(rank != self._rank for rank in busy):
             return []
         counter = f"working/{round_}"

@@ -33,8 +33,7 @@ from rdzv_plugins.errors import EndpointUnreachable, StoreTimeout
 from rdzv_plugins.interfaces import NodeStatus, Outcome, Request, RunStatus
 from rdzv_plugins.kvstore.tcpstore.listener import Hello, StoreReader, reading, require_run
 from rdzv_plugins.plain_text import printable, some
-from rdzv_plugins.rounds.ends import parse_outcome
-from rdzv_plugins.rounds.exit_barrier import absent
+from rdzv_plugins.rounds.ends import absent, parse_outcome
 from rdzv_plugins.runtime import SYSTEM, Runtime
 from rdzv_plugins.store import Prefixed, Store
 
