@@ -131,7 +131,6 @@ class Cluster:
         return connecting.result()
 
     async def leave(self, connection: Connection, reason: str) -> None:
-        """Stop using ``connection``."""
         if not connection.dropped:
             self._reasons[connection.endpoint] = Reason(reason)
             short = here().monotonic() - connection.opened < _SHORT_S  # it could be reached, and was of no use
@@ -236,7 +235,6 @@ class Cluster:
         return connection.stream(method)
 
     async def close(self) -> None:
-        """Stop using any connection."""
         self.closed = True
         if self._connecting is not None:
             self._connecting.cancel()

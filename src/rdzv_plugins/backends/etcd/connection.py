@@ -68,21 +68,18 @@ class Stream:
         self._connection, self._call = connection, call
 
     async def write(self, message: Any, timeout: float | None = None) -> None:
-        """Send one message."""
         try:
             await self._connection.answer(self._call.write(message), timeout)
         except asyncio.InvalidStateError:
             raise Dropped(_HUNG_UP) from None
 
     async def read(self, timeout: float | None = None) -> Any:
-        """Wait for the next message."""
         message = await self._connection.answer(self._call.read(), timeout)
         if message is grpc.aio.EOF:
             raise Dropped(_HUNG_UP)
         return message
 
     def close(self) -> None:
-        """End the stream."""
         self._call.cancel()
 
 

@@ -101,7 +101,6 @@ class Leases:
                     raise TimeoutError from None
 
     def close(self) -> None:
-        """End the stream."""
         if self._stream is not None:
             self._stream[1].close()
         self._stream = None

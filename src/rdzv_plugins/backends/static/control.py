@@ -256,7 +256,6 @@ class Peers:
         self._presence = Presence(self._store, Endpoint(control.host, control.port), prefix, me, on_lost, runtime)
 
     def close(self) -> None:
-        """Stop answering for this agent."""
         self._presence.stop()
 
     def lives(self, agent: Arrival) -> bool:
