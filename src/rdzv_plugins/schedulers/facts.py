@@ -107,6 +107,13 @@ class Variables:
         """Like ``number``, for a variable that is always set together with those that were found."""
         return self.number(name, minimum) or self._missing(name)
 
+    def expanded(self, listed: Fact[str]) -> list[str]:
+        """The hosts of a variable that is a host list of Slurm."""
+        try:
+            return expand(listed.value)
+        except ValueError as error:
+            raise self.wrong(listed.source, f"cannot be read: {error}") from error
+
     def wrong(self, name: str, why: str) -> UsageError:
         """The error for a variable that cannot be used."""
         return UsageError(f"{name}={printable(self.environ.get(name, ''), 200)} {why}", remedy=self._remedy)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import socket
 
-from rdzv_plugins.schedulers.facts import Fact, Facts, Variables, expand
+from rdzv_plugins.schedulers.facts import Fact, Facts, Variables
 from rdzv_plugins.schedulers.resolve import hook_of
 
 _NAMESPACE = r"(?:prterun|prte)-(?P<host>[\w.-]+)-(?P<pid>[0-9]+)@[0-9]+"
@@ -62,10 +62,7 @@ def _first_host(variables: Variables, rank: int) -> Fact[tuple[str, ...]] | None
     """
     listed = variables.text("SLURM_JOB_NODELIST")
     if listed is not None:
-        try:
-            return Fact((expand(listed.value)[0],), listed.source)
-        except ValueError as error:
-            raise variables.wrong(listed.source, f"cannot be read: {error}") from error
+        return Fact((variables.expanded(listed)[0],), listed.source)
     found = _mpirun(variables)
     if found is None:
         return None

@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
-from rdzv_plugins.schedulers.facts import Fact, Facts, Variables, derived_port, expand, has_terminal
+from rdzv_plugins.schedulers.facts import Fact, Facts, Variables, derived_port, has_terminal
 from rdzv_plugins.schedulers.resolve import hook_of
 
 logger = logging.getLogger(__name__)
@@ -84,20 +84,13 @@ def _tasks_of_this_node(variables: Variables, nodes: Fact[int], rank: Fact[int])
 def _hosts(variables: Variables, nodes: Fact[int], count: int) -> Fact[tuple[str, ...]]:
     """The first ``count`` hosts of the step, in the order in which its nodes are numbered."""
     listed = variables.needed_text("SLURM_STEP_NODELIST")
-    hosts = _expanded(variables, listed)
-    components = [each for text in _components(variables) for each in _expanded(variables, text)]
+    hosts = variables.expanded(listed)
+    components = [each for text in _components(variables) for each in variables.expanded(text)]
     if (numbered := [host for host in components if host in hosts]) and sorted(numbered) == sorted(hosts):
         hosts = numbered
     if len(hosts) != nodes.value:
         raise variables.wrong(listed.source, f"contradicts {nodes}: it has {len(hosts)} hosts")
     return Fact(tuple(hosts[:count]), listed.source)
-
-
-def _expanded(variables: Variables, listed: Fact[str]) -> list[str]:
-    try:
-        return expand(listed.value)
-    except ValueError as error:
-        raise variables.wrong(listed.source, f"cannot be read: {error}") from error
 
 
 def _components(variables: Variables) -> Iterator[Fact[str]]:

@@ -107,16 +107,13 @@ def look_at(
 
     ``key`` is one that a job's user may read. ``timeout``: seconds for each step.
     """
-    # gRPC cannot move from one loop to another
-    return hold_for_good().run(_look_at(members, security, key, timeout), _STEPS * timeout)
 
+    async def look() -> tuple[list[Look], list[Listed] | None]:
+        found = await asyncio.gather(*(_whole_look(endpoint, security, key, timeout) for endpoint in members))
+        lists = [listed for _, listed in found if listed]
+        return [look for look, _ in found], max(lists, key=len, default=None)
 
-async def _look_at(
-    members: Sequence[Endpoint], security: EtcdSecurity, key: bytes, timeout: float
-) -> tuple[list[Look], list[Listed] | None]:
-    found = await asyncio.gather(*(_whole_look(endpoint, security, key, timeout) for endpoint in members))
-    lists = [listed for _, listed in found if listed]
-    return [look for look, _ in found], max(lists, key=len, default=None)
+    return hold_for_good().run(look(), _STEPS * timeout)  # gRPC cannot move from one loop to another
 
 
 async def _whole_look(
