@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rdzv_plugins.backends.static.presence import Presence, ask
+from rdzv_plugins.backends.static.control import Presence, ask
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import StoreLost
 from rdzv_plugins.kvstore.native.server import StoreServer

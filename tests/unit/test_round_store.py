@@ -34,7 +34,7 @@ from rdzv_plugins import errors
 from rdzv_plugins.errors import EndpointLost, Preempted, RendezvousFailed, StoreLost, StoreTimeout
 from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.kvstore.native.server import StoreServer
-from rdzv_plugins.rounds import exit_barrier as keys
+from rdzv_plugins.rounds import ends as keys
 from rdzv_plugins.runtime import SYSTEM, Runtime
 from rdzv_plugins.torch_types import OfTorch, as_torch
 

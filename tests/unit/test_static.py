@@ -18,7 +18,7 @@ from torch.distributed import PrefixStore, TCPStore
 from rdzv_plugins import Outcome
 from rdzv_plugins.assemble.create import create_rendezvous, prepare
 from rdzv_plugins.assemble.rendezvous import Rendezvous
-from rdzv_plugins.backends.static.presence import Presence, ask
+from rdzv_plugins.backends.static.control import Presence, ask
 from rdzv_plugins.backends.static.rounds import Arrival, Go, Missing, Over, Rounds, parse_over, this_agent
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointLost, EndpointUnreachable

@@ -14,12 +14,12 @@ from torch.distributed.elastic.rendezvous import RendezvousInfo
 from torch.distributed.elastic.rendezvous.api import RendezvousParameters
 from torch.distributed.elastic.utils.store import barrier
 
+from rdzv_plugins import torch_bridge as bridge
 from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.background_queue import unqueue_logging
 from rdzv_plugins.errors import RunIdMissing, UnknownBackend
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.torch_bridge import bridge
 from rdzv_plugins.torch_bridge.torchrun_handler import TorchrunHandler
 
 

@@ -12,8 +12,9 @@ import json
 import logging
 import random
 import socket
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -24,7 +25,6 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRende
 from rdzv_plugins import errors
 from rdzv_plugins.dynamic.options import SETTINGS, DynamicSettings, run_prefix
 from rdzv_plugins.dynamic.state_backend import TorchStateBackend, share_store
-from rdzv_plugins.dynamic.waiting import Refusals, Waiting, note_refused
 from rdzv_plugins.interfaces import (
     Failure,
     Outcome,
@@ -36,10 +36,12 @@ from rdzv_plugins.interfaces import (
 )
 from rdzv_plugins.kvstore.sockets.reach import default_address
 from rdzv_plugins.kvstore.tcpstore.plain_client import KeyWatch
-from rdzv_plugins.rounds import exit_barrier
-from rdzv_plugins.rounds.ends import JobRecord, ended_error, parse_outcome, stay_while
+from rdzv_plugins.plain_text import printable
+from rdzv_plugins.rounds.ends import LAST, JobRecord, ended_error, parse_outcome, stay_while
 from rdzv_plugins.rounds.settings_check import compare, refusal, signed, wanted
 from rdzv_plugins.rounds.worker_stores import WorkerStores
+from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.timing import Reporting
 from rdzv_plugins.torch_types import OfTorch, as_torch, first_line
 
 logger = logging.getLogger(__name__)
@@ -47,6 +49,8 @@ logger = logging.getLogger(__name__)
 _RANDOM = random.Random()  # a generator of our own: the user may have seeded the other
 _UNREADABLE = (AttributeError, EOFError, ImportError, IndexError)
 """The errors besides ``PickleError`` that torch lets through when the state is not one of its own."""
+_SAMPLE_S = 0.5
+_REFUSED_COUNT = "refused/count"
 _ALL_THERE = (
     "As many nodes are there as this one was told of: one of them was started with another --nnodes, as a plain "
     "torchrun node, which does not say so, may be. Start all nodes with the same --nnodes."
@@ -105,6 +109,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler, RendezvousHandler):  # type:
         self._watch: KeyWatch | None = None
         if request.max_nodes > 1 and self._control is not None:
             self._watch = KeyWatch(store.host, store.port, f"{self._prefix}/end", self._on_end, self._on_lost)
+        # torch's opt-out gets its fresh store by other means
         if settings.is_native and not self.use_agent_store:
             logger.warning(
                 "store=parallel is not used: TORCH_DISABLE_SHARE_RDZV_TCP_STORE lets the first worker serve its own"
@@ -114,11 +119,6 @@ class FreshDynamicHandler(DynamicRendezvousHandler, RendezvousHandler):  # type:
         self._seen = 0  # participants, as long as this node was one
         self._left = False
         self._tell: TellEvent = lambda _: None
-
-    @property
-    def use_agent_store(self) -> bool:
-        # torch's opt-out (TORCH_DISABLE_SHARE_RDZV_TCP_STORE) gets its fresh store by other means
-        return bool(super().use_agent_store)  # type: ignore[safe-super]
 
     def next_rendezvous(self) -> api.RendezvousInfo:
         self.raise_if_ended()
@@ -156,7 +156,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler, RendezvousHandler):  # type:
                 try:
                     compare(mine, held, self._request.endpoint)
                 except errors.SettingsDiffer as error:
-                    note_refused(self._shared, refusal(mine, error))
+                    self._shared.set(f"refused/{self._shared.add(_REFUSED_COUNT, 1)}", refusal(mine, error))
                     raise as_torch(error) from None
         except DistError as error:
             raise self._problem or as_torch(self._lost(error)) from error
@@ -195,7 +195,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler, RendezvousHandler):  # type:
         try:
             with self._heartbeat_lock:
                 self._state_holder.sync()
-            if self._get_store().check([exit_barrier.LAST]):
+            if self._get_store().check([LAST]):
                 return ()
             alive = self._state_holder.state.participants
             return [f"{node.addr} (pid {node.pid})" for node in self._others() if node in alive]
@@ -278,10 +278,10 @@ class FreshDynamicHandler(DynamicRendezvousHandler, RendezvousHandler):  # type:
         """The nodes that are present, as far as this one knows."""
         state, request = self._state_holder.state, self._request
         there = ", ".join(sorted(f"{node.addr} (pid {node.pid})" for node in state.participants)) or "nobody"
-        wanted = f"{request.min_nodes}" + (f":{request.max_nodes}" if request.max_nodes != request.min_nodes else "")
+        many = wanted(request.min_nodes, request.max_nodes)
         late = f", {len(state.wait_list)} waiting for the next round" if state.wait_list else ""
         return (
-            f"{len(state.participants)} of {wanted} nodes are in round {state.round} at {request.endpoint} "
+            f"{len(state.participants)} of {many} nodes are in round {state.round} at {request.endpoint} "
             f"({there}){late}"
         )
 
@@ -300,35 +300,113 @@ class FreshDynamicHandler(DynamicRendezvousHandler, RendezvousHandler):  # type:
             return self._problem
         if isinstance(error, errors.RdzvError):
             return error
+        ours = self._in_our_words(error, facts)
+        return as_torch(ours) if ours is not None else error
+
+    def _in_our_words(self, error: Exception, facts: str) -> errors.RendezvousFailed | None:
         run = self._request.run_id
         if isinstance(error, api.RendezvousTimeoutError):
-            return as_torch(
-                errors.RendezvousTimeout(
-                    f"run {run!r}: {facts}, after {self._options.join_seconds:g} s",
-                    remedy=_ALL_THERE
-                    if self._seen >= self._request.max_nodes
-                    else "Start the missing nodes with the same --rdzv-endpoint, --rdzv-id and --nnodes.",
-                )
+            return errors.RendezvousTimeout(
+                f"run {run!r}: {facts}, after {self._options.join_seconds:g} s",
+                remedy=_ALL_THERE
+                if self._seen >= self._request.max_nodes
+                else "Start the missing nodes with the same --rdzv-endpoint, --rdzv-id and --nnodes.",
             )
         if isinstance(error, api.RendezvousClosedError):
             outcome = self._record_.ended()
-            return as_torch(ended_error(outcome or Outcome("done", "it was closed by a node"), self._request))
+            return ended_error(outcome or Outcome("done", "it was closed by a node"), self._request)
         if isinstance(error, api.RendezvousStateError):
-            return as_torch(
-                errors.RendezvousFailed(
-                    f"run {run!r}: {first_line(error)}",
-                    remedy="Another program, or another version of torch, has written it. Use another --rdzv-id.",
-                )
+            return errors.RendezvousFailed(
+                f"run {run!r}: {first_line(error)}",
+                remedy="Another program, or another version of torch, has written it. Use another --rdzv-id.",
             )
         if isinstance(error, api.RendezvousConnectionError):
-            return as_torch(self._lost(error.__cause__ or error))
+            return self._lost(error.__cause__ or error)
         if isinstance(error, DistError):
-            return as_torch(
-                errors.RendezvousFailed(
-                    f"run {run!r}: rank 0 published no worker store within {self._options.read_timeout:g} s "
-                    f"({first_line(error)}); {facts}",
-                    remedy="If rank 0 is a plain torchrun node: it publishes only once, so a mixed job cannot be "
-                    "restarted. Start every node with rdzv-run.",
-                )
+            return errors.RendezvousFailed(
+                f"run {run!r}: rank 0 published no worker store within {self._options.read_timeout:g} s "
+                f"({first_line(error)}); {facts}",
+                remedy="If rank 0 is a plain torchrun node: it publishes only once, so a mixed job cannot be "
+                "restarted. Start every node with rdzv-run.",
             )
-        return error
+        return None
+
+
+# What a node of a blocked rendezvous tells: every ten seconds what it waits for, and at once who was refused.
+
+
+class Waiting:
+    """A context manager around something that blocks; ``facts`` is called on a thread of its own.
+
+    ``last`` keeps the newest facts that are not empty: torch tidies up its state before it raises a time-out.
+    """
+
+    def __init__(self, facts: Callable[[], str]) -> None:
+        self._facts = facts
+        self.last = facts()
+        self._over = threading.Event()
+        self._thread = OwnThread(target=self._run, name="rdzv-waiting")
+
+    def __enter__(self) -> Waiting:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        start, reporting = time.monotonic(), Reporting()
+        while not self._over.wait(_SAMPLE_S):
+            self.last = self._facts() or self.last
+            if reporting.is_due():
+                known = self.last or "the state of the rendezvous has not been reached yet"
+                logger.info("waiting: %s (%.0f s)", known, time.monotonic() - start)
+
+
+class Refusals:
+    """A context manager that logs every refusal meanwhile. Without ``control`` it hears of none.
+
+    ``last`` is the newest sentence. Once the store is lost nothing more is heard; the loss is reported elsewhere.
+    """
+
+    def __init__(self, control: TCPStore | None, prefix: str) -> None:
+        self._control, self._prefix = control, prefix
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._watch: KeyWatch | None = None
+        self._number = 0
+        self.last = ""
+
+    def __enter__(self) -> Refusals:
+        if self._control is not None:
+            try:
+                self._number = PrefixStore(self._prefix, self._control).add(_REFUSED_COUNT, 0)
+                self._next()
+            except (DistError, OSError) as error:
+                logger.debug("nodes that are refused are not heard of: %s", error)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._stopped = True
+            watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.stop()
+
+    def _next(self) -> None:
+        with self._lock:
+            if self._control is None or self._stopped:
+                return
+            self._number += 1
+            key = f"{self._prefix}/refused/{self._number}"
+            self._watch = KeyWatch(self._control.host, self._control.port, key, self._told, lambda _: None)
+
+    def _told(self, text: bytes) -> None:
+        """Log that a node was refused, and watch for the next. Called on the watch's thread."""
+        self.last = printable(text.decode(errors="backslashreplace"))
+        logger.warning("%s", self.last)
+        try:
+            self._next()
+        except OSError as error:
+            logger.debug("nodes that are refused are not heard of any more: %s", error)

@@ -111,13 +111,12 @@ class EnvelopeBackend:
         return (current, written[1], written[2]) if current else None
 
 
-def share_store(
-    inner: RendezvousBackend, request: Request, settings: DynamicSettings
-) -> tuple[EnvelopeBackend, TCPStore, bool, str]:
-    """Return (backend, control store, whether this process serves it, this node's address).
+Shared = tuple[EnvelopeBackend, TCPStore, bool, str]
+"""A backend, the control store, whether this process serves that, and this node's address."""
 
-    Raises ``EndpointUnreachable``.
-    """
+
+def share_store(inner: RendezvousBackend, request: Request, settings: DynamicSettings) -> Shared:
+    """Find or serve the control store that goes with ``inner``. Raises ``EndpointUnreachable``."""
     held = inner.get_state()
     if held is None:
         return _become_host(inner, request, settings, None)
@@ -136,9 +135,7 @@ def share_store(
     return _join(inner, where, settings)
 
 
-def _become_host(
-    inner: RendezvousBackend, request: Request, settings: DynamicSettings, token: Token | None
-) -> tuple[EnvelopeBackend, TCPStore, bool, str]:
+def _become_host(inner: RendezvousBackend, request: Request, settings: DynamicSettings, token: Token | None) -> Shared:
     address = request.local_addr or ("127.0.0.1" if request.max_nodes == 1 else default_address())
     store = serve(address, PortRange(), timeout=settings.read_timeout, what="the control store")
     mine = str(Endpoint(address, store.port))
@@ -150,9 +147,7 @@ def _become_host(
     return _join(inner, where, settings)  # another node was first: drop ours
 
 
-def _join(
-    inner: RendezvousBackend, where: str, settings: DynamicSettings
-) -> tuple[EnvelopeBackend, TCPStore, bool, str]:
+def _join(inner: RendezvousBackend, where: str, settings: DynamicSettings) -> Shared:
     store, address = connect(
         parse_endpoint(where, None),
         join_timeout=settings.join_seconds,

@@ -14,23 +14,20 @@ _GONE = ("store", "network", "gloo")
 """What there was once: a measurement over TCP says nothing of the fabric that trains."""
 
 
-def read(text: str, what: str = "--preflight") -> tuple[str, ...]:
-    """The checks in a list separated by commas or colons, in their usual order.
-
-    Raises ``UsageError``, naming ``what``.
-    """
+def read(text: str) -> tuple[str, ...]:
+    """The checks in a list separated by commas or colons, in their usual order. Raises ``UsageError``."""
     asked = [part.strip().lower() for part in text.replace(":", ",").split(",") if part.strip()]
     if len(asked) == 1 and asked[0] in _WORDS:
         return _WORDS[asked[0]]
     for name in asked:
         if name in _GONE:
             raise UsageError(
-                f"{what}={text}: what lies between nodes is not checked, so there is no check {name!r}",
+                f"--preflight={text}: what lies between nodes is not checked, so there is no check {name!r}",
                 remedy="A plug-in's hook rdzv_preflight can: see docs/how-to/check-nodes-before-a-round.md.",
             )
         if name not in NAMES:
             raise UsageError(
-                f"{what}={text}: there is no check {name!r}{did_you_mean(name, NAMES)}",
+                f"--preflight={text}: there is no check {name!r}{did_you_mean(name, NAMES)}",
                 remedy=f"The checks are {', '.join(NAMES)}; {USUAL} is all of them.",
             )
     return tuple(name for name in NAMES if name in asked)

@@ -1,4 +1,4 @@
-"""How a node, and its job, ends: failures and outcomes as JSON, the error of a node that hears of an end, staying.
+"""How a node, and its job, ends: outcomes as JSON, the error of a node that hears of one, staying, the exit barrier.
 
 Nodes that have a control store tell each other there. Keys, all under the prefix of the run: ``failure/<round>`` the
 first failure of a round (JSON), ``restarts`` the rounds that failed and whose workers were to be restarted (JSON),
@@ -8,6 +8,7 @@ write to a store must not be able to run code on its readers.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -25,11 +26,8 @@ from rdzv_plugins.timing import Reporting
 
 logger = logging.getLogger(__name__)
 
-
 _MOST_LINES = 100
 """The most lines to read of a worker's last words; fewer are written."""
-_SENTENCE = 2000
-"""The most characters of a sentence."""
 
 
 def to_json(end: Outcome | Failure) -> str:
@@ -47,7 +45,7 @@ def parse_outcome(text: bytes | str) -> Outcome:
         code = data.get("exit_code", 0)
         if type(code) is not int or not 0 <= code <= 255:
             raise TypeError(f"its exit_code is {code!r}")
-        why = printable(str(data.get("why", "")))[:_SENTENCE]
+        why = printable(str(data.get("why", "")))
         return Outcome(end, printable(str(data["reason"])), _failure(failure) if failure else None, why, code)
     except (TypeError, AttributeError, KeyError, RecursionError) as error:
         raise ValueError(f"not an outcome: {error}") from None
@@ -72,8 +70,7 @@ def _failure(data: dict[str, Any]) -> Failure:
     if not isinstance(lines, list):
         raise TypeError("its stderr is no list of lines")
     stderr = tuple(printable(str(line)) for line in lines[-_MOST_LINES:])
-    cause = printable(str(data.get("cause", "")))[:_SENTENCE]
-    hang = printable(str(data.get("hang", "")))[:_SENTENCE]
+    cause, hang = printable(str(data.get("cause", ""))), printable(str(data.get("hang", "")))
     return Failure(host=printable(str(data["host"])), stderr=stderr, cause=cause, hang=hang, **numbers)
 
 
@@ -150,10 +147,8 @@ class JobRecord:
         keys = [f"left/{who}" for who in others]
         if not keys or linger <= 0:
             return
-        try:
+        with contextlib.suppress(StoreTimeout):
             self._store.wait(keys, timedelta(seconds=linger))
-        except StoreTimeout:
-            pass
 
     def _read(self, key: str) -> bytes:
         # check first: get() of a missing key would block
@@ -197,3 +192,56 @@ def stay_while(
             next_ask = runtime.monotonic() + every
         if (gone or runtime.sleep)(_LOOK_S):
             return
+
+
+# The exit barrier, whose keys are those of torch's agent (agent/server/api.py), in the agents' store of a round.
+# rdzv-run uses them, too: nodes of plain torchrun may be part of the same job. One node looks at all the others and
+# the rest read what it found, so no node's requests grow with their number.
+
+_PATIENCE_S = 5.0
+
+BARRIER = "torchelastic/agent/terminal_state"
+ARRIVALS = f"{BARRIER}/num_members"
+"""Counts the nodes whose workers have succeeded."""
+LAST = f"{BARRIER}/last_member"
+"""The key that is written by the last node whose workers have succeeded."""
+
+
+def node_key(rank: int) -> str:
+    """Written by each node of rdzv-run, so that a waiting node can name the others; torch's own nodes do not."""
+    return f"{BARRIER}/node/{rank}"
+
+
+def missing(store: Store, nodes: int) -> list[int]:
+    """The ranks of the nodes that are not there yet. A few requests: of those that ask meanwhile, one looks."""
+    key = f"{BARRIER}/missing/{store.add(ARRIVALS, 0)}"  # the list is the same until another one arrives
+    return looked_once(store, key, lambda: absent(store, [node_key(rank) for rank in range(nodes)]), _PATIENCE_S)
+
+
+def looked_once(store: Store, key: str, look: Callable[[], Iterable[int]], patience: float) -> list[int]:
+    """The ranks that ``look`` finds: the first caller looks, and the others read them under ``key``.
+
+    Whoever has waited ``patience`` seconds in vain looks for itself: the first one may have ended meanwhile.
+    """
+    if store.add(f"{key}/looks", 1) > 1:
+        try:
+            store.wait([key], timedelta(seconds=patience))
+            return [int(rank) for rank in json.loads(store.get(key))]
+        except StoreTimeout:
+            pass
+    found = list(look())
+    store.set(key, json.dumps(found))
+    return found
+
+
+def absent(store: Store, keys: list[str], first: int = 0) -> list[int]:
+    """The positions, from ``first`` on, of the keys that do not exist.
+
+    Makes one request if all exist, and few if most do: halves are asked for where something is missing.
+    """
+    if not keys or store.check(keys):
+        return []
+    if len(keys) == 1:
+        return [first]
+    half = len(keys) // 2
+    return [*absent(store, keys[:half], first), *absent(store, keys[half:], first + half)]

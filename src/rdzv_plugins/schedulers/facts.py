@@ -82,17 +82,17 @@ class Variables:
     """The environment of this process, as one plug-in reads it. An empty variable counts as not set."""
 
     def __init__(self, environ: Mapping[str, str], plugin: str) -> None:
-        self._environ = environ
+        self.environ = environ
         self._remedy = f"{REMEDY}{plugin}."
 
     def text(self, name: str) -> Fact[str] | None:
         """A variable as it is; None if it is not set."""
-        value = self._environ.get(name, "")
+        value = self.environ.get(name, "")
         return Fact(value, name) if value else None
 
     def number(self, name: str, minimum: int = 0) -> Fact[int] | None:
         """A whole number; None if the variable is not set."""
-        value = self._environ.get(name, "")
+        value = self.environ.get(name, "")
         if not value:
             return None
         if not (value.isascii() and value.isdecimal()) or len(value) > _MOST_DIGITS or int(value) < minimum:
@@ -107,9 +107,16 @@ class Variables:
         """Like ``number``, for a variable that is always set together with those that were found."""
         return self.number(name, minimum) or self._missing(name)
 
+    def expanded(self, listed: Fact[str]) -> list[str]:
+        """The hosts of a variable that is a host list of Slurm."""
+        try:
+            return expand(listed.value)
+        except ValueError as error:
+            raise self.wrong(listed.source, f"cannot be read: {error}") from error
+
     def wrong(self, name: str, why: str) -> UsageError:
         """The error for a variable that cannot be used."""
-        return UsageError(f"{name}={printable(self._environ.get(name, ''), 200)} {why}", remedy=self._remedy)
+        return UsageError(f"{name}={printable(self.environ.get(name, ''), 200)} {why}", remedy=self._remedy)
 
     def refused(self, message: str, remedy: str = "") -> UsageError:
         """The error for variables that cannot be used together."""

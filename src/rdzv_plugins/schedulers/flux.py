@@ -7,19 +7,15 @@ ENVIRONMENT*; the shell of ``flux alloc`` has none of these variables. They do n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rdzv_plugins.schedulers.facts import Fact, Facts, Variables
 from rdzv_plugins.schedulers.resolve import hook_of
 
-NAME = "flux"
 _HOSTS = ("flux", "hostlist", "--expand", "local")
 _TIMEOUT_S = 60
 
 
-def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
+def read(variables: Variables, nodes_given: bool) -> Facts | None:
     """What Flux says about this task."""
-    variables = Variables(environ, NAME)
     nodes, tasks = variables.needed_number("FLUX_JOB_NNODES", 1), variables.needed_number("FLUX_JOB_SIZE", 1)
     rank = variables.below(variables.needed_number("FLUX_TASK_RANK"), tasks)
     if tasks.value != nodes.value:
@@ -62,4 +58,4 @@ def _hosts(variables: Variables, count: int) -> Fact[tuple[str, ...]]:
     return Fact(hosts[:count], "`flux hostlist`")
 
 
-rdzv_resolve_request = hook_of(NAME, read)
+rdzv_resolve_request = hook_of("flux", read)

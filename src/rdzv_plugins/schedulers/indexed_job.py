@@ -9,21 +9,19 @@ single training run, so nothing is read unless ``--nnodes`` (or PET_NNODES) asks
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
 
 from rdzv_plugins.schedulers.facts import Fact, Facts, Variables
 from rdzv_plugins.schedulers.resolve import hook_of
 
-NAME = "indexed-job"
 _HOSTS = "/etc/hosts"
 
 
-def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
+def read(variables: Variables, nodes_given: bool) -> Facts | None:
     """What Kubernetes says about this pod, if the number of nodes is given."""
     if not nodes_given:
         return None
-    index = Variables(environ, NAME).needed_number("JOB_COMPLETION_INDEX")
-    host = environ.get("HOSTNAME") or socket.gethostname()
+    index = variables.needed_number("JOB_COMPLETION_INDEX")
+    host = variables.environ.get("HOSTNAME") or socket.gethostname()
     stem = host.removesuffix(f"-{index.value}")
     named = stem != host
     return Facts(
@@ -50,4 +48,4 @@ def _hosts(host: str, stem: str, count: int) -> Fact[tuple[str, ...]] | None:
     return Fact(hosts, f"the name of the pod in {_HOSTS}") if domain else None
 
 
-rdzv_resolve_request = hook_of(NAME, read)
+rdzv_resolve_request = hook_of("indexed-job", read)

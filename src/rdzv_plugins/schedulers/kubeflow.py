@@ -11,25 +11,22 @@ command has started: in a shell of ``kubectl exec`` a launch remains a job on it
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 
 from rdzv_plugins.schedulers.facts import Fact, Facts, Variables, is_of_the_container
 from rdzv_plugins.schedulers.resolve import hook_of
 
 logger = logging.getLogger(__name__)
 
-NAME = "kubeflow"
 
-
-def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
+def read(variables: Variables, nodes_given: bool) -> Facts | None:
     """What the operator says about this pod; None for variables that others have set."""
+    environ = variables.environ
     if "LOCAL_RANK" in environ or any(name.startswith("PET_") for name in environ):
         return None
     if not is_of_the_container():
         logger.debug("the PyTorchJob's variables are not used (plug-in kubeflow): its command has not started this")
         return None
     job = environ["HOSTNAME"].rpartition("-")[0].rpartition("-")[0]
-    variables = Variables(environ, NAME)
     nodes = variables.needed_number("WORLD_SIZE", 1)
     return Facts(
         "the PyTorchJob",
@@ -41,4 +38,4 @@ def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
     )
 
 
-rdzv_resolve_request = hook_of(NAME, read)
+rdzv_resolve_request = hook_of("kubeflow", read)

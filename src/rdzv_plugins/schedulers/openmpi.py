@@ -11,23 +11,21 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Mapping
 
-from rdzv_plugins.schedulers.facts import Fact, Facts, Variables, expand
+from rdzv_plugins.schedulers.facts import Fact, Facts, Variables
 from rdzv_plugins.schedulers.resolve import hook_of
 
-NAME = "openmpi"
 _NAMESPACE = r"(?:prterun|prte)-(?P<host>[\w.-]+)-(?P<pid>[0-9]+)@[0-9]+"
-_URI = r"(?P<job>[0-9]+)\.[0-9]+;tcp://(?P<address>[0-9.]+)"
+_URI = r"(?P<job>[0-9]+)\.[0-9]+;tcp://(?P<host>[0-9.]+)"
 
 
-def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
+def read(variables: Variables, nodes_given: bool) -> Facts | None:
     """What mpirun says about this process.
 
     For prterun, with PMIx alone, only if the number of nodes is given.
     """
-    variables = Variables(environ, NAME)
-    name = _run_id(variables)
+    found = _mpirun(variables)
+    name = Fact(f"mpirun-{'-'.join(found.value.groups())}", found.source) if found is not None else None
     if variables.text("OMPI_COMM_WORLD_RANK") is None:
         if not nodes_given:
             return None
@@ -48,11 +46,12 @@ def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
     )
 
 
-def _run_id(variables: Variables) -> Fact[str] | None:
-    namespace, uri = variables.text("PMIX_NAMESPACE"), variables.text("OMPI_MCA_orte_hnp_uri")
-    for fact, form in ((namespace, _NAMESPACE), (uri, _URI)):
+def _mpirun(variables: Variables) -> Fact[re.Match[str]] | None:
+    """What names mpirun's process and its host."""
+    for name, form in (("PMIX_NAMESPACE", _NAMESPACE), ("OMPI_MCA_orte_hnp_uri", _URI)):
+        fact = variables.text(name)
         if fact is not None and (found := re.match(form, fact.value)):
-            return Fact(f"mpirun-{'-'.join(found.groups())}", fact.source)
+            return Fact(found, name)
     return None
 
 
@@ -63,27 +62,18 @@ def _first_host(variables: Variables, rank: int) -> Fact[tuple[str, ...]] | None
     """
     listed = variables.text("SLURM_JOB_NODELIST")
     if listed is not None:
-        try:
-            return Fact((expand(listed.value)[0],), listed.source)
-        except ValueError as error:
-            raise variables.wrong(listed.source, f"cannot be read: {error}") from error
-    host = _host_of_mpirun(variables)
-    if host is not None and rank == 0 and not _is_here(host.value):
+        return Fact((variables.expanded(listed)[0],), listed.source)
+    found = _mpirun(variables)
+    if found is None:
+        return None
+    host = Fact(found.value["host"], found.source)
+    if rank == 0 and not _is_here(host.value):
         raise variables.refused(
             f"mpirun runs on {host.value} ({host.source}), and the first process on {socket.gethostname()}: the others "
             "cannot know where to meet",
             "Give --rdzv-endpoint=HOST:PORT with the first node's name, the same on every node; or start mpirun there.",
         )
-    return Fact((host.value,), host.source) if host is not None else None
-
-
-def _host_of_mpirun(variables: Variables) -> Fact[str] | None:
-    namespace, uri = variables.text("PMIX_NAMESPACE"), variables.text("OMPI_MCA_orte_hnp_uri")
-    if namespace is not None and (found := re.fullmatch(_NAMESPACE, namespace.value)):
-        return Fact(found["host"], namespace.source)
-    if uri is not None and (found := re.match(_URI, uri.value)):
-        return Fact(found["address"], uri.source)
-    return None
+    return Fact((host.value,), host.source)
 
 
 def _is_here(host: str) -> bool:
@@ -98,4 +88,4 @@ def _is_here(host: str) -> bool:
     return True
 
 
-rdzv_resolve_request = hook_of(NAME, read)
+rdzv_resolve_request = hook_of("openmpi", read)

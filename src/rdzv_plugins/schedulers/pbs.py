@@ -8,24 +8,21 @@ its own machine. PBS_NODEFILE can be read on all nodes with some installations, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rdzv_plugins.schedulers.facts import Fact, Facts, Variables, derived_port
 from rdzv_plugins.schedulers.resolve import hook_of
 
-NAME = "pbs"
 _FILE = "PBS_NODEFILE"
 
 
-def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
+def read(variables: Variables, nodes_given: bool) -> Facts | None:
     """What PBS says about this task."""
-    variables = Variables(environ, NAME)
     rank = variables.needed_number("PBS_NODENUM")
-    hosts = _hosts(environ.get(_FILE, ""))
+    path = variables.environ.get(_FILE, "")
+    hosts = _hosts(path)
     nodes = Fact(len(hosts), f"the hosts of {_FILE}") if hosts else variables.number("PBS_NUM_NODES", 1)
     if nodes is None and not nodes_given:
         raise variables.refused(
-            f"{_FILE}={environ.get(_FILE, '')} cannot be read on this node, so nobody knows how many there are",
+            f"{_FILE}={path} cannot be read on this node, so nobody knows how many there are",
             "Give --nnodes and --rdzv-endpoint=HOST:PORT, the same on every node; the job's script can read the file.",
         )
     if nodes is not None:
@@ -52,4 +49,4 @@ def _hosts(path: str) -> list[str]:
         return []
 
 
-rdzv_resolve_request = hook_of(NAME, read)
+rdzv_resolve_request = hook_of("pbs", read)

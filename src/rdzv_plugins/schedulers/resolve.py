@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.hookspecs import hookimpl
 from rdzv_plugins.interfaces import Backend, Capability, Request
-from rdzv_plugins.schedulers.facts import Fact, Facts, launchers, port_of_name
+from rdzv_plugins.schedulers.facts import Fact, Facts, Variables, launchers, port_of_name
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ _PLACES = 3
 One of two is not more than half.
 """
 
-Reader = Callable[[Mapping[str, str], bool], Facts | None]
+Reader = Callable[[Variables, bool], Facts | None]
 """Reads the environment; the second argument tells whether a flag has set the number of nodes to more than one.
 
 Returns None if this process is on its own. Raises ``UsageError`` for a variable that is not as documented.
@@ -37,28 +37,22 @@ def hook_of(plugin: str, read: Reader) -> Callable[..., dict[str, Any] | None]:
 
     @hookimpl(trylast=True)
     def rdzv_resolve_request(request: Request, backend: Backend | None) -> dict[str, Any] | None:
-        return _resolve(plugin, read, request, backend)
+        """The fields that the scheduler knows and no flag has set. Raises ``UsageError``."""
+        found = launchers(os.environ)
+        meets_at = "" if backend is None else backend.meets_at
+        if found[:1] != [plugin] or _describes_itself(request, meets_at):
+            return None
+        if others := found[1:]:
+            logger.debug("plug-in %s reads what the innermost launcher says; not used: %s", plugin, ", ".join(others))
+        facts = read(Variables(os.environ, plugin), "max_nodes" in request.given)
+        if facts is None:
+            return None
+        if facts.idle:
+            return {"idle": facts.idle}
+        capabilities = backend.capabilities if backend is not None else ()
+        return _filled_in(plugin, facts, request, meets_at, capabilities) or None
 
     return rdzv_resolve_request
-
-
-def _resolve(plugin: str, read: Reader, request: Request, backend: Backend | None) -> dict[str, Any] | None:
-    """The fields of ``request`` that the scheduler of ``plugin`` knows and no flag has set. Raises ``UsageError``."""
-    found = launchers(os.environ)
-    meets_at = "" if backend is None else backend.meets_at
-    if found[:1] != [plugin] or _describes_itself(request, meets_at):
-        return None
-    if len(found) > 1:
-        logger.debug("plug-in %s reads what the innermost launcher says; not used: %s", plugin, ", ".join(found[1:]))
-    facts = read(os.environ, "max_nodes" in request.given)
-    if facts is None:
-        return None
-    if facts.idle:
-        return {"idle": facts.idle}
-    answer, sources = _filled_in(facts, request, meets_at, backend.capabilities if backend is not None else ())
-    for flag, source in sources.items():
-        logger.debug("%s from %s (plug-in %s)", flag, source, plugin)
-    return answer or None
 
 
 def _describes_itself(request: Request, meets_at: str) -> bool:
@@ -73,16 +67,15 @@ def _describes_itself(request: Request, meets_at: str) -> bool:
 
 
 def _filled_in(
-    facts: Facts, request: Request, meets_at: str, capabilities: Collection[Capability]
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Fields with their values, and flags with what they come from."""
+    plugin: str, facts: Facts, request: Request, meets_at: str, capabilities: Collection[Capability]
+) -> dict[str, Any]:
+    """Fields with their values."""
     answer: dict[str, Any] = {}
-    sources: dict[str, str] = {}
 
     def take(field: str, flag: str, fact: Fact[Any] | None) -> None:
         if fact is not None and field not in request.given:
             answer[field] = fact.value
-            sources[f"--{flag}={fact.value}"] = fact.source
+            logger.debug("--%s=%s from %s (plug-in %s)", flag, fact.value, fact.source, plugin)
 
     _refuse_contradictions(facts, request)
     take("max_nodes", "nnodes", facts.nodes)
@@ -102,7 +95,7 @@ def _filled_in(
             least = answer.get("min_nodes", request.min_nodes)
             several = Capability.SEVERAL_ENDPOINTS in capabilities and _goes_on_without_the_first(facts, nodes, least)
             take("endpoint", "rdzv-endpoint", _endpoint(facts, answer.get("run_id", request.run_id), nodes, several))
-    return answer, sources
+    return answer
 
 
 def _goes_on_without_the_first(facts: Facts, nodes: int, least: int) -> bool:

@@ -7,21 +7,16 @@ have the variables of those.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rdzv_plugins.schedulers.facts import Fact, Facts, Variables
 from rdzv_plugins.schedulers.resolve import hook_of
 
-NAME = "sagemaker"
 
-
-def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
+def read(variables: Variables, nodes_given: bool) -> Facts | None:
     """What SageMaker says about this container."""
-    variables = Variables(environ, NAME)
     hosts = _hosts(variables)
     here = variables.needed_text("SM_CURRENT_HOST")
     if here.value not in hosts:
-        raise variables.refused(f"{here} contradicts SM_HOSTS={environ['SM_HOSTS']}: it is none of them")
+        raise variables.refused(f"{here} contradicts SM_HOSTS={variables.environ['SM_HOSTS']}: it is none of them")
     gpus = variables.number("SM_NUM_GPUS")
     return Facts(
         "SageMaker",
@@ -61,4 +56,4 @@ def _job(variables: Variables) -> Fact[str] | None:
     return Fact(found, "SM_TRAINING_ENV") if isinstance(found, str) and found else None
 
 
-rdzv_resolve_request = hook_of(NAME, read)
+rdzv_resolve_request = hook_of("sagemaker", read)

@@ -16,24 +16,22 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
-from rdzv_plugins.schedulers.facts import Fact, Facts, Variables, derived_port, expand, has_terminal
+from rdzv_plugins.schedulers.facts import Fact, Facts, Variables, derived_port, has_terminal
 from rdzv_plugins.schedulers.resolve import hook_of
 
 logger = logging.getLogger(__name__)
 
-NAME = "slurm"
 _ADDRESS, _PATTERN = "SLURM_TOPOLOGY_ADDR", "SLURM_TOPOLOGY_ADDR_PATTERN"
 _SHARED = ("switch", "block")
 _STEPS_APART = 5003
 """The distance between the ports of two steps of one job: more than that of jobs running on a node at one time."""
 
 
-def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
+def read(variables: Variables, nodes_given: bool) -> Facts | None:
     """What srun says about this task; None in an interactive shell: srun's tasks have no terminal without ``--pty``."""
     if has_terminal():
         logger.debug("srun's variables are not used (plug-in slurm): this is an interactive shell")
         return None
-    variables = Variables(environ, NAME)
     job, step = variables.needed_number("SLURM_JOB_ID"), variables.needed_number("SLURM_STEP_ID")
     nodes = variables.needed_number("SLURM_STEP_NUM_NODES", 1)
     rank = variables.below(variables.needed_number("SLURM_NODEID"), nodes)
@@ -45,9 +43,9 @@ def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
     local = variables.number("SLURM_LOCALID") or Fact(0, "SLURM_LOCALID")
     variables.below(local, tasks)
     if tasks.value > 1 and local.value == 0:
-        _warn_of_shares(environ, tasks)
+        _warn_of_shares(variables.environ, tasks)
     gpus = variables.number("SLURM_GPUS_ON_NODE")
-    cluster = environ.get("SLURM_CLUSTER_NAME") or NAME
+    cluster = variables.environ.get("SLURM_CLUSTER_NAME") or "slurm"
     restarts = variables.number("SLURM_RESTART_COUNT") or Fact(0, "SLURM_RESTART_COUNT")
     return Facts(
         launcher="srun",
@@ -86,20 +84,13 @@ def _tasks_of_this_node(variables: Variables, nodes: Fact[int], rank: Fact[int])
 def _hosts(variables: Variables, nodes: Fact[int], count: int) -> Fact[tuple[str, ...]]:
     """The first ``count`` hosts of the step, in the order in which its nodes are numbered."""
     listed = variables.needed_text("SLURM_STEP_NODELIST")
-    hosts = _expanded(variables, listed)
-    components = [each for text in _components(variables) for each in _expanded(variables, text)]
+    hosts = variables.expanded(listed)
+    components = [each for text in _components(variables) for each in variables.expanded(text)]
     if (numbered := [host for host in components if host in hosts]) and sorted(numbered) == sorted(hosts):
         hosts = numbered
     if len(hosts) != nodes.value:
         raise variables.wrong(listed.source, f"contradicts {nodes}: it has {len(hosts)} hosts")
     return Fact(tuple(hosts[:count]), listed.source)
-
-
-def _expanded(variables: Variables, listed: Fact[str]) -> list[str]:
-    try:
-        return expand(listed.value)
-    except ValueError as error:
-        raise variables.wrong(listed.source, f"cannot be read: {error}") from error
 
 
 def _components(variables: Variables) -> Iterator[Fact[str]]:
@@ -147,4 +138,4 @@ def _leaf_of(variables: Variables) -> Fact[str] | None:
     return Fact(names[leaf], _ADDRESS) if leaf >= 0 and kinds[-1] == "node" and kinds[leaf] in _SHARED else None
 
 
-rdzv_resolve_request = hook_of(NAME, read)
+rdzv_resolve_request = hook_of("slurm", read)

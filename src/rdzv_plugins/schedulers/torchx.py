@@ -9,19 +9,15 @@ replica; TORCHX_REPLICA_IDX by the batch services. Nothing tells how many replic
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
 
 from rdzv_plugins.schedulers.facts import Fact, Facts, Variables
 from rdzv_plugins.schedulers.resolve import hook_of
 
-NAME = "torchx"
 
-
-def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
+def read(variables: Variables, nodes_given: bool) -> Facts | None:
     """What torchx says about this replica, if the number of nodes is given."""
     if not nodes_given:
         return None
-    variables = Variables(environ, NAME)
     handle = variables.needed_text("TORCHX_JOB_ID")
     scheduler, _, path = handle.value.rpartition("://")
     app = path.rpartition("/")[2].rpartition(":")[2]
@@ -39,4 +35,4 @@ def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
     )
 
 
-rdzv_resolve_request = hook_of(NAME, read)
+rdzv_resolve_request = hook_of("torchx", read)

@@ -16,7 +16,7 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 from rdzv_plugins import store
 from rdzv_plugins.errors import RdzvError, RendezvousFailed, debug_wanted, is_signal
 from rdzv_plugins.interfaces import Failure, Outcome
-from rdzv_plugins.rounds.exit_barrier import ARRIVALS, node_key
+from rdzv_plugins.rounds.ends import ARRIVALS, node_key
 from rdzv_plugins.store import Text
 from rdzv_plugins.torch_types import as_torch, first_line, store_errors_of_torch
 

@@ -100,7 +100,6 @@ def _by_the_proxy(handler: Handler) -> Handler:
 
 def _arrange(store: Any, path: str, before: frozenset[str] | None) -> None:
     from rdzv_plugins.kvstore.tcpstore.unix_transport import NotMoved, move
-    from rdzv_plugins.torch_bridge.worker_transport import answer_writes
 
     try:
         if os.environ.get(ANSWERED):

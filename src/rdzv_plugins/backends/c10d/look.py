@@ -109,7 +109,8 @@ def status(request: Request, timeout: float) -> RunStatus:
 def _read(reader: StoreReader, run_id: str, held: bytes) -> RunStatus:
     state = load_state(held)
     ranks = sorted((rank, node) for node, rank in state.participants.items())
-    wanted = _wanted(reader.held(f"{run_prefix(run_id)}/{SETTINGS}"))
+    settings = reader.held(f"{run_prefix(run_id)}/{SETTINGS}")
+    wanted = str(json.loads(settings)["settings"]["nnodes"]) if settings else ""
     nodes = tuple(NodeStatus(int(rank), str(node.addr), int(node.pid), address=str(node.addr)) for rank, node in ranks)
     waiting = len(state.wait_list) + len(state.redundancy_list)
     number, members = int(state.round), len(nodes) + waiting
@@ -127,7 +128,3 @@ def _read(reader: StoreReader, run_id: str, held: bytes) -> RunStatus:
     address, port = reader.held(f"{where}/MASTER_ADDR"), reader.held(f"{where}/MASTER_PORT")
     store = str(Endpoint(address.decode(), int(port))) if address and port else ""
     return RunStatus(number, "complete", late, members=members, nodes=nodes, store=store, store_is_here=reader.is_here)
-
-
-def _wanted(text: bytes | None) -> str:
-    return str(json.loads(text)["settings"]["nnodes"]) if text else ""

@@ -85,16 +85,14 @@ def parse_members(text: str) -> tuple[tuple[Endpoint, ...], str]:
 
 
 def validate(request: Request) -> tuple[tuple[Endpoint, ...], EtcdSecurity]:
-    """Reject what cannot work, before anything starts; returns the members, and how to talk to them."""
-    validate_elastic(request)
-    members, scheme = parse_members(request.endpoint)
-    return members, _security(request, scheme)
+    """Reject contradictions and unreadable files before anything starts; returns the members, and how to talk to them.
 
-
-def _security(request: Request, scheme: str) -> EtcdSecurity:
-    """TLS and user according to the request. Raises ``UsageError`` for contradictions and unreadable files."""
+    Raises ``UsageError``.
+    """
     from rdzv_plugins.backends.etcd.security import ACCOUNT, EtcdSecurity
 
+    validate_elastic(request)
+    members, scheme = parse_members(request.endpoint)
     options: EtcdOptions = request.options
     if scheme and options.protocol and scheme != options.protocol:
         raise UsageError(
@@ -107,7 +105,7 @@ def _security(request: Request, scheme: str) -> EtcdSecurity:
             "--rdzv-conf: cacert and cert are for TLS, but http was asked for", remedy="Write https, or leave them out."
         )
     user, password = ACCOUNT.read(options.credentials)
-    return EtcdSecurity(
+    return members, EtcdSecurity(
         scheme == "https", options.cacert, options.cert, options.key, user, password, options.credentials
     )
 

@@ -48,19 +48,15 @@ def _load() -> tuple[Any, Any]:
             import grpc
             from etcd3 import etcdrpc
         except TypeError as error:  # protobuf's way of rejecting it
-            raise _in_another_mode(error) from error
+            implementation = sys.modules.get("google.protobuf.internal.api_implementation")
+            mode = implementation.Type() if implementation is not None else "unknown"
+            raise BrokenPlugin(
+                f"backend 'etcd' needs protobuf in its pure-Python mode, but this process has already loaded it in "
+                f"mode {mode!r}, for another plug-in or library ({str(error).splitlines()[0]})",
+                remedy=f"Set {_MODE}=python in the environment of this command (workers would inherit it), "
+                "switch the other plug-in off with --rdzv-no-plugin, or install protobuf<4.",
+            ) from error
     return grpc, etcdrpc
-
-
-def _in_another_mode(error: TypeError) -> BrokenPlugin:
-    implementation = sys.modules.get("google.protobuf.internal.api_implementation")
-    mode = implementation.Type() if implementation is not None else "unknown"
-    return BrokenPlugin(
-        f"backend 'etcd' needs protobuf in its pure-Python mode, but this process has already loaded it in mode "
-        f"{mode!r}, for another plug-in or library ({str(error).splitlines()[0]})",
-        remedy=f"Set {_MODE}=python in the environment of this command (workers would inherit it), "
-        "switch the other plug-in off with --rdzv-no-plugin, or install protobuf<4.",
-    )
 
 
 def unknown_fields(message: Any) -> dict[int, list[Any]]:

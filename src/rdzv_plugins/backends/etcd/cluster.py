@@ -31,7 +31,7 @@ from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RendezvousFailed
 from rdzv_plugins.kit.loop import here, looked_at
-from rdzv_plugins.kit.reasons import Reason, Unusable, default_remedy
+from rdzv_plugins.kit.reasons import Reason, Unusable
 from rdzv_plugins.timing import growing
 
 logger = logging.getLogger(__name__)
@@ -73,38 +73,22 @@ class Cluster:
     """
 
     def __init__(
-        self,
-        endpoints: Sequence[Endpoint],
-        security: EtcdSecurity,
-        path: str,
-        *,
-        whose: Whose = nobody_knows,
+        self, endpoints: Sequence[Endpoint], security: EtcdSecurity, path: str, whose: Whose = nobody_knows
     ) -> None:
-        self._whose = whose
-        self._endpoints, self._security, self.path = tuple(endpoints), security, path
+        self._endpoints, self._security, self.path, self._whose = tuple(endpoints), security, path, whose
+        self.name = ",".join(map(str, endpoints))
+        """The name used for the cluster in messages."""
+        self.has_user = bool(security.user)
+        """Whether it logs in, so that its tokens may expire."""
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[Connection] | None = None
         self._reasons: dict[Endpoint, Reason] = {}
         self._id = 0
         self._pause = 0.0
-        self._closed = False
+        self.closed = False
+        """Whether ``close`` has been called."""
         self.proven = False
         """Whether it has been of use once: what was right then is expected to become right again."""
-
-    @property
-    def name(self) -> str:
-        """The name used for the cluster in messages."""
-        return ",".join(map(str, self._endpoints))
-
-    @property
-    def closed(self) -> bool:
-        """Whether ``close`` has been called."""
-        return self._closed
-
-    @property
-    def has_user(self) -> bool:
-        """Whether it logs in, so that its tokens may expire."""
-        return bool(self._security.user)
 
     def denied(self, reason: str) -> RendezvousFailed:
         """The error for a watch that was cancelled for ``reason`` as soon as it was created."""
@@ -112,35 +96,28 @@ class Cluster:
             return denied(self.path, self._security)
         return RendezvousFailed(f"etcd refuses to watch {self.path}: {reason or 'it does not say why'}")
 
-    @property
-    def current(self) -> Connection | None:
-        """The connection in use; None if there is none now."""
-        connection = self._connection
-        return None if connection is None or connection.dropped else connection
-
     def why(self) -> str:
         """What is wrong with each member."""
         tried = ((endpoint, self._reasons.get(endpoint)) for endpoint in self._endpoints)
         return "; ".join(f"{endpoint}: {reason.text if reason else 'no answer yet'}" for endpoint, reason in tried)
 
-    @property
-    def remedy(self) -> str:
-        """What the user can do, given the reasons why members could not be reached."""
+    def reason(self) -> Reason:
+        """What is wrong with each member, and what the user can do."""
         remedies = dict.fromkeys(reason.remedy for reason in self._reasons.values() if reason.remedy)
-        return " ".join(remedies) or default_remedy("etcd")
+        return Reason(self.why(), " ".join(remedies))
 
     def problem(self, lead: str) -> EndpointUnreachable:
         """An error with ``lead`` and what is wrong with each member."""
-        return EndpointUnreachable(f"{lead}: {self.why()}", remedy=self.remedy)
+        return self.reason().error(lead, "etcd")
 
     async def connection(self, timeout: float) -> Connection:
         """The connection in use, or a new one.
 
         Raises ``TimeoutError``; ``EndpointUnreachable`` if waiting is pointless; ``Dropped`` after ``close``.
         """
-        if (connection := self.current) is not None:
-            return connection
-        if self._closed:
+        if self._connection is not None and not self._connection.dropped:
+            return self._connection
+        if self.closed:
             raise Dropped(_CLOSED)
         if self._connecting is None or self._connecting.done():
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
@@ -154,7 +131,6 @@ class Cluster:
         return connecting.result()
 
     async def leave(self, connection: Connection, reason: str) -> None:
-        """Stop using ``connection``."""
         if not connection.dropped:
             self._reasons[connection.endpoint] = Reason(reason)
             short = here().monotonic() - connection.opened < _SHORT_S  # it could be reached, and was of no use
@@ -180,7 +156,7 @@ class Cluster:
             except TimeoutError:
                 break
             except Dropped:
-                if self._closed:
+                if self.closed:
                     raise
                 continue
             token, start = connection.token, here().monotonic()
@@ -193,7 +169,7 @@ class Cluster:
                         self._reasons.pop(connection.endpoint, None)
                     return answer, asked
             except Dropped:
-                if self._closed:
+                if self.closed:
                     raise
             except grpc.aio.AioRpcError as error:
                 decided = verdict(error, has_user=self.has_user)
@@ -237,7 +213,7 @@ class Cluster:
                     await self.leave(connection, reason_of(error))
                     raise Dropped(connection.dropped) from None
                 refused = refusal(error, "the login", self.path, self._security)
-                if not (self.proven and self._security.may_change and is_wrong_password(error)):
+                if not (self.proven and self._security.credentials and is_wrong_password(error)):
                     raise refused from None
                 self._reasons[connection.endpoint] = Reason(str(refused), refused.remedy)
                 if here().monotonic() >= deadline:
@@ -259,8 +235,7 @@ class Cluster:
         return connection.stream(method)
 
     async def close(self) -> None:
-        """Stop using any connection."""
-        self._closed = True
+        self.closed = True
         if self._connecting is not None:
             self._connecting.cancel()
         self._connecting = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ from rdzv_plugins.backends.etcd.api import grpc, rpc
 from rdzv_plugins.backends.etcd.diagnosis import SILENT, diagnose
 from rdzv_plugins.backends.etcd.refusals import is_about_users, is_wrong_password, reason_of
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
+from rdzv_plugins.certificates import read_file
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kit.loop import here, in_thread, looked_at
 from rdzv_plugins.kit.reasons import Reason, Unusable
@@ -30,20 +32,7 @@ It is then this process that is busy, not the member.
 """
 _LOGIN_S = 60.0
 _LOGIN = "Auth/Authenticate"
-_UNARY = {
-    "KV/Range": (rpc.RangeRequest, rpc.RangeResponse),
-    "KV/Txn": (rpc.TxnRequest, rpc.TxnResponse),
-    "Lease/LeaseGrant": (rpc.LeaseGrantRequest, rpc.LeaseGrantResponse),
-    "Lease/LeaseRevoke": (rpc.LeaseRevokeRequest, rpc.LeaseRevokeResponse),
-    "Lease/LeaseTimeToLive": (rpc.LeaseTimeToLiveRequest, rpc.LeaseTimeToLiveResponse),
-    _LOGIN: (rpc.AuthenticateRequest, rpc.AuthenticateResponse),
-    "Maintenance/Status": (rpc.StatusRequest, rpc.StatusResponse),
-    "Cluster/MemberList": (rpc.MemberListRequest, rpc.MemberListResponse),
-}
-_STREAMS = {
-    "Watch/Watch": (rpc.WatchRequest, rpc.WatchResponse),
-    "Lease/LeaseKeepAlive": (rpc.LeaseKeepAliveRequest, rpc.LeaseKeepAliveResponse),
-}
+_STREAMS = ("Watch/Watch", "Lease/LeaseKeepAlive")
 _HUNG_UP = "it has hung up"
 _REQUIRE_LEADER = ("hasleader", "true")
 """A member that has lost the majority says so at once, even on streams, instead of leaving them silent."""
@@ -62,6 +51,13 @@ TROUBLE = (grpc.aio.AioRpcError, Dropped, TimeoutError)
 """What a stream ends with when its member, or the way to it, is gone."""
 
 
+def trouble(error: Exception) -> str:
+    """Why there is no answer, in words."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        return reason_of(error)
+    return "it does not answer" if isinstance(error, TimeoutError) else str(error) or _HUNG_UP
+
+
 class Stream:
     """Requests and answers on a connection, with one task that writes and one that reads.
 
@@ -72,21 +68,18 @@ class Stream:
         self._connection, self._call = connection, call
 
     async def write(self, message: Any, timeout: float | None = None) -> None:
-        """Send one message."""
         try:
             await self._connection.answer(self._call.write(message), timeout)
         except asyncio.InvalidStateError:
             raise Dropped(_HUNG_UP) from None
 
     async def read(self, timeout: float | None = None) -> Any:
-        """Wait for the next message."""
         message = await self._connection.answer(self._call.read(), timeout)
         if message is grpc.aio.EOF:
             raise Dropped(_HUNG_UP)
         return message
 
     def close(self) -> None:
-        """End the stream."""
         self._call.cancel()
 
 
@@ -115,20 +108,20 @@ class Connection:
 
         Raises ``AioRpcError``, and ``Dropped`` if the connection is dropped.
         """
-        method_of = self._method(method, _UNARY[method])
         metadata = (_REQUIRE_LEADER,) if method == _LOGIN else self._metadata  # an old token must not get in its way
-        return await self.answer(method_of(request, timeout=timeout, metadata=metadata))
+        return await self.answer(self._method(method)(request, timeout=timeout, metadata=metadata))
 
     def stream(self, method: str) -> Stream:
         """A stream of a streaming method: "Watch/Watch" or "Lease/LeaseKeepAlive". Raises ``Dropped``."""
-        return Stream(self, self._method(method, _STREAMS[method])(metadata=self._metadata))
+        return Stream(self, self._method(method)(metadata=self._metadata))
 
-    def _method(self, name: str, messages: tuple[Any, Any]) -> Any:
+    def _method(self, name: str) -> Any:
         """The method, made when it is needed: a connection that only asks who is there needs just one."""
         if self.dropped:
             raise Dropped(self.dropped)
         if name not in self._methods:
-            request, answer = messages
+            messages = name.partition("/")[2]  # they are called after it
+            request, answer = getattr(rpc, f"{messages}Request"), getattr(rpc, f"{messages}Response")
             make = self._channel.stream_stream if name in _STREAMS else self._channel.unary_unary
             self._methods[name] = make(f"/etcdserverpb.{name}", request.SerializeToString, answer.FromString)
         return self._methods[name]
@@ -282,7 +275,8 @@ def _channel(endpoint: Endpoint, security: EtcdSecurity, address: str) -> Any:
     if not security.tls:
         return grpc.aio.insecure_channel(target, options=options)
     options.append(("grpc.ssl_target_name_override", endpoint.host))
-    key, chain = security.certificate
-    return grpc.aio.secure_channel(
-        target, grpc.ssl_channel_credentials(security.authorities, key, chain), options=options
-    )
+    trusted = security.cacert or ssl.get_default_verify_paths().cafile  # the system may have none there
+    authorities = read_file(trusted, "cacert") if trusted else None
+    key = read_file(security.key, "key") if security.key else None
+    chain = read_file(security.cert, "cert") if security.cert else None
+    return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(authorities, key, chain), options=options)

@@ -1,4 +1,9 @@
-"""``EtcdCoordination``, and its sessions on the kit's thread: a lease that is kept alive, requests, and watches."""
+"""``EtcdCoordination``, and its sessions on the kit's thread: a lease that is kept alive, requests, and watches.
+
+etcd ends a lease that was not refreshed within its time to live, by the clock of its leader alone; after an election
+every lease has its full time again. So only etcd knows whether a lease lives: while no member answers, this node does
+not know, and goes on for as long as the user allows (``kit.keeping``).
+"""
 
 from __future__ import annotations
 
@@ -8,11 +13,19 @@ import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from rdzv_plugins.backends.etcd.api import rpc
+from rdzv_plugins.backends.etcd.api import grpc, rpc
 from rdzv_plugins.backends.etcd.cluster import Cluster
-from rdzv_plugins.backends.etcd.connection import Dropped, Whose, nobody_knows
-from rdzv_plugins.backends.etcd.leases import Leases, ensure, grant
-from rdzv_plugins.backends.etcd.refusals import LeaseGone
+from rdzv_plugins.backends.etcd.connection import (
+    LATE_S,
+    TROUBLE,
+    Connection,
+    Dropped,
+    Stream,
+    Whose,
+    nobody_knows,
+    trouble,
+)
+from rdzv_plugins.backends.etcd.refusals import LeaseGone, Verdict, verdict
 from rdzv_plugins.backends.etcd.requests import Requests
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.backends.etcd.space import RUN_LEASE_S, Space
@@ -21,16 +34,106 @@ from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError, RendezvousFailed
 from rdzv_plugins.kit.coordination import Coordination
-from rdzv_plugins.kit.keeping import Keeper
+from rdzv_plugins.kit.keeping import PER_TTL, Keeper
 from rdzv_plugins.kit.loop import here, hold_for_good
-from rdzv_plugins.kit.reasons import Reason
 from rdzv_plugins.kit.session import AsyncSession, Closed, KitSession
 from rdzv_plugins.kvstore.coordination.reactor import StoppableCall
 
+_ANSWER_S = 5.0
+"""Only refreshing reveals that the way to a member is dead; the watches are deaf meanwhile."""
+_LOGIN_PAUSE_S = 0.2
 _MORE_S = 2.0
 """Seconds for what is asked once a member answers, however late that is."""
 _GOOD_BYE_S = 1.0
 """Seconds to revoke a lease that was granted to a session that could not be opened."""
+
+
+async def grant(cluster: Cluster, lease: int, ttl: int, deadline: float) -> int:
+    """Grant a lease of that number; returns its time to live in seconds, which may be more than was requested."""
+    request = rpc.LeaseGrantRequest(TTL=ttl, ID=lease)
+    try:
+        answer, _ = await cluster.call("a lease", "Lease/LeaseGrant", request, deadline, writes=True)
+    except RendezvousFailed as error:
+        if "lease already exists" in str(error):  # by an attempt that got no answer, or by another node
+            return ttl
+        raise
+    return int(answer.TTL)
+
+
+async def ensure(cluster: Cluster, lease: int, ttl: int, deadline: float) -> None:
+    """Ensure that there is a lease of that number. It may be about to end: refresh it soon."""
+    request = rpc.LeaseTimeToLiveRequest(ID=lease)
+    answer, _ = await cluster.call("the lease of the run", "Lease/LeaseTimeToLive", request, deadline)
+    if answer.TTL <= 0:
+        await grant(cluster, lease, ttl, deadline)
+
+
+class Leases:
+    """The lease of a session, and its run's: ``renew`` is for the kit's ``Keeper``.
+
+    ``over`` makes the error with which a session ends when one of them is gone.
+    """
+
+    def __init__(
+        self, cluster: Cluster, lease: int, ttl: float, run_lease: int, over: Callable[[], ConnectionLost]
+    ) -> None:
+        self._cluster, self._lease, self._ttl, self._run_lease, self._over = cluster, lease, ttl, run_lease, over
+        self._answer_s = min(ttl / PER_TTL, _ANSWER_S)
+        self._stream: tuple[Connection, Stream] | None = None
+        self._asked = self._run_asked = -math.inf  # the run's may be about to end
+
+    async def renew(self, deadline: float) -> None:
+        """Refresh them at whichever member answers. Raises ``TimeoutError``, and ``ConnectionLost`` if one is gone."""
+        while True:
+            try:
+                connection = await self._cluster.connection(deadline - here().monotonic())
+            except Dropped as error:  # it was closed
+                raise ConnectionLost(str(error)) from None
+            try:
+                await self._refresh(connection)
+                return
+            except TROUBLE as error:
+                self.close()
+                late = here().now() - self._asked > self._answer_s + LATE_S  # this process was busy, not the member
+                if not (isinstance(error, TimeoutError) and late):
+                    await self._after(error, connection)
+                if here().monotonic() >= deadline:
+                    raise TimeoutError from None
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream[1].close()
+        self._stream = None
+
+    async def _refresh(self, connection: Connection) -> None:
+        if self._stream is None or self._stream[0] is not connection:
+            self.close()
+            self._stream = connection, connection.stream("Lease/LeaseKeepAlive")
+        await self._ask(self._stream[1], self._lease)
+        if here().now() - self._run_asked >= RUN_LEASE_S / PER_TTL:
+            await self._ask(self._stream[1], self._run_lease)
+            self._run_asked = self._asked
+
+    async def _ask(self, stream: Stream, lease: int) -> None:
+        self._asked = here().now()
+        await stream.write(rpc.LeaseKeepAliveRequest(ID=lease), self._answer_s)
+        if (await stream.read(self._answer_s)).TTL <= 0:
+            raise self._over()
+
+    async def _after(self, error: Exception, connection: Connection) -> None:
+        """Leave the member, unless it only wants to know who is asking."""
+        if (
+            isinstance(error, grpc.aio.AioRpcError)
+            and verdict(error, has_user=self._cluster.has_user) is Verdict.LOG_IN
+        ):
+            await asyncio.sleep(_LOGIN_PAUSE_S)
+            connection.forget_login(connection.token)
+            try:
+                await connection.logged_in(self._ttl)
+                return
+            except TROUBLE as again:
+                error = again
+        await self._cluster.leave(connection, trouble(error))
 
 
 class EtcdSession(AsyncSession):
@@ -93,7 +196,7 @@ class EtcdSession(AsyncSession):
         self._cluster.proven = True
         leases = Leases(self._cluster, self._lease, self.ttl, self._space.run_lease, lambda: keeper.over())
         self._keeping = keeper = Keeper(
-            self.name, "etcd", leases.renew, self._what_is_wrong, self.ttl, self._outage, opened=asked
+            self.name, "etcd", leases.renew, self._cluster.reason, self.ttl, self._outage, opened=asked
         )
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._keep(keeper, leases)), loop.create_task(self._watches.run())]
@@ -103,9 +206,6 @@ class EtcdSession(AsyncSession):
             self.lose(await keeper.run())
         finally:
             leases.close()
-
-    def _what_is_wrong(self) -> Reason:
-        return Reason(self._cluster.why(), self._cluster.remedy)
 
     def _watching_failed(self, error: BaseException) -> None:
         if isinstance(error, RdzvError):

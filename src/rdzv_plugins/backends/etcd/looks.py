@@ -12,15 +12,15 @@ import math
 import re
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from typing import Any
 
 from rdzv_plugins.backends.etcd.api import grpc, rpc, unknown_fields
-from rdzv_plugins.backends.etcd.connection import TROUBLE, Connection, open_connection
+from rdzv_plugins.backends.etcd.connection import TROUBLE, Connection, open_connection, trouble
 from rdzv_plugins.backends.etcd.diagnosis import page_of
-from rdzv_plugins.backends.etcd.refusals import MAKE_ROOM, NO_LEADER, is_about_users, reason_of
+from rdzv_plugins.backends.etcd.refusals import MAKE_ROOM, NO_LEADER, is_about_users
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.interfaces import ServiceCheck
@@ -57,7 +57,7 @@ _ALMOST_ALL = 0.99
 _FEWEST_WRITES = 100
 
 
-@dataclass(frozen=True)
+@dataclass
 class Look:
     """One member, as it was seen. Times are in seconds, sizes in bytes; 0 or None means not known."""
 
@@ -107,68 +107,60 @@ def look_at(
 
     ``key`` is one that a job's user may read. ``timeout``: seconds for each step.
     """
-    # gRPC cannot move from one loop to another
-    return hold_for_good().run(_look_at(members, security, key, timeout), _STEPS * timeout)
 
+    async def look() -> tuple[list[Look], list[Listed] | None]:
+        found = await asyncio.gather(*(_whole_look(endpoint, security, key, timeout) for endpoint in members))
+        lists = [listed for _, listed in found if listed]
+        return [look for look, _ in found], max(lists, key=len, default=None)
 
-async def _look_at(
-    members: Sequence[Endpoint], security: EtcdSecurity, key: bytes, timeout: float
-) -> tuple[list[Look], list[Listed] | None]:
-    found = await asyncio.gather(*(_whole_look(endpoint, security, key, timeout) for endpoint in members))
-    lists = [listed for _, listed in found if listed]
-    return [look for look, _ in found], max(lists, key=len, default=None)
+    return hold_for_good().run(look(), _STEPS * timeout)  # gRPC cannot move from one loop to another
 
 
 async def _whole_look(
     endpoint: Endpoint, security: EtcdSecurity, key: bytes, timeout: float
 ) -> tuple[Look, list[Listed] | None]:
+    look = Look(endpoint)
     try:
         connection = await open_connection(endpoint, security)
     except Unusable as error:
-        return Look(endpoint, trouble=error.reason), None
+        look.trouble = error.reason
+        return look, None
     try:
-        look, listed = await _asked(connection, key, timeout)
+        listed = await _ask(connection, look, key, timeout)
     finally:
         await connection.drop("not needed")
-    return await _with_page(look, security, timeout), listed
+    await _read_page(look, security, timeout)
+    return look, listed
 
 
-async def _asked(connection: Connection, key: bytes, timeout: float) -> tuple[Look, list[Listed] | None]:
-    """What requests tell. Whether this user may log in is reported elsewhere; much is told even without a login."""
-    look = Look(connection.endpoint)
+async def _ask(connection: Connection, look: Look, key: bytes, timeout: float) -> list[Listed] | None:
+    """Add what requests tell. Whether this user may log in is reported elsewhere; much is told without a login."""
     try:
         await connection.logged_in(timeout)
     except TROUBLE as error:
-        look = replace(look, refusal=_said(error))
+        look.refusal = trouble(error)
     try:
-        seconds, status = await _timed(connection, "Maintenance/Status", rpc.StatusRequest(), timeout)
+        look.answer_s, status = await _timed(connection, "Maintenance/Status", rpc.StatusRequest(), timeout)
     except TROUBLE as error:
-        return replace(look, refusal=_said(error)), None
+        look.refusal = trouble(error)
+        return None
     newer = unknown_fields(status)
-    look = replace(
-        look,
-        refusal="",
-        version=status.version,
-        cluster_id=status.header.cluster_id,
-        member_id=status.header.member_id,
-        leader_id=status.leader,
-        is_learner=bool(newer.get(_IS_LEARNER)),
-        size=status.dbSize,
-        size_in_use=_last(newer, _SIZE_IN_USE),
-        quota=_last(newer, _QUOTA),
-        errors=tuple(text.decode(errors="replace") for text in newer.get(_ERRORS, ())),
-        answer_s=seconds,
-    )
+    look.refusal, look.version = "", status.version
+    look.cluster_id, look.member_id = status.header.cluster_id, status.header.member_id
+    look.leader_id, look.is_learner = status.leader, bool(newer.get(_IS_LEARNER))
+    look.size, look.size_in_use, look.quota = status.dbSize, _last(newer, _SIZE_IN_USE), _last(newer, _QUOTA)
+    look.errors = tuple(text.decode(errors="replace") for text in newer.get(_ERRORS, ()))
     try:
         request = rpc.RangeRequest(key=key, count_only=True)
-        look = replace(look, read_s=(await _timed(connection, "KV/Range", request, timeout))[0])
+        look.read_s, _ = await _timed(connection, "KV/Range", request, timeout)
     except TROUBLE as error:
-        look = replace(look, read_problem="" if _is_about_users(error) else _said(error))
+        if not (isinstance(error, grpc.aio.AioRpcError) and is_about_users(error)):
+            look.read_problem = trouble(error)
     try:
         answer = await connection.unary("Cluster/MemberList", rpc.MemberListRequest(), timeout)
     except TROUBLE:
-        return look, None
-    return look, [_listed(member) for member in answer.members]
+        return None
+    return [_listed(member) for member in answer.members]
 
 
 async def _timed(connection: Connection, method: str, request: Any, timeout: float) -> tuple[float, Any]:
@@ -181,24 +173,19 @@ async def _timed(connection: Connection, method: str, request: Any, timeout: flo
     return statistics.median(times), answer
 
 
-async def _with_page(look: Look, security: EtcdSecurity, timeout: float) -> Look:
+async def _read_page(look: Look, security: EtcdSecurity, timeout: float) -> None:
     """Add what the page for Prometheus tells, if it is on the clients' port: it may be elsewhere."""
-    if look.trouble is not None:
-        return look
     try:
         began = here().wall()
         ask = in_thread(page_of, look.endpoint, security, "/metrics", timeout)
         date, body = await asyncio.wait_for(ask, timeout)
         ended = here().wall()
     except (OSError, HTTPException, TimeoutError, asyncio.TimeoutError):
-        return look
-    quota = _QUOTA_METRIC.search(body)
-    return replace(
-        look,
-        quota=look.quota or (int(float(quota[1])) if quota else 0),
-        disk_s=_almost_all([(float(le), float(count)) for le, count in _WRITES_METRIC.findall(body)]),
-        clock_s=_lead_of_clock(date, began, ended),
-    )
+        return
+    if not look.quota and (quota := _QUOTA_METRIC.search(body)):
+        look.quota = int(float(quota[1]))
+    look.disk_s = _almost_all([(float(le), float(count)) for le, count in _WRITES_METRIC.findall(body)])
+    look.clock_s = _lead_of_clock(date, began, ended)
 
 
 def _almost_all(buckets: Sequence[tuple[float, float]]) -> float | None:
@@ -224,16 +211,6 @@ def _listed(member: Any) -> Listed:
 
 def _last(fields: dict[int, list[Any]], number: int) -> int:
     return int(fields[number][-1]) if number in fields else 0
-
-
-def _said(error: BaseException) -> str:
-    if isinstance(error, grpc.aio.AioRpcError):
-        return reason_of(error)
-    return str(error) or "it does not answer"
-
-
-def _is_about_users(error: BaseException) -> bool:
-    return isinstance(error, grpc.aio.AioRpcError) and is_about_users(error)
 
 
 def checks_of(looks: Sequence[Look], listed: Sequence[Listed] | None) -> list[ServiceCheck]:

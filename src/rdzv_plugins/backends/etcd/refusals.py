@@ -48,13 +48,9 @@ _OF_THE_REQUEST = (
 
 _OLD_TOKEN = ("invalid auth token", "revision of auth store is old", "user name is empty")
 """The token has expired, or users were changed or authentication was switched on since."""
-
-
 _FULL = "space exceeded"
 _FOR_NOW = ("too many requests", _FULL)
 """Temporary refusals: reads, and requests that keep leases alive, are still answered."""
-
-
 _WRONG_PASSWORD = "authentication failed"
 
 
@@ -94,13 +90,9 @@ def denied(path: str, security: EtcdSecurity) -> AccessRefused:
     """The error for lacking permission for the keys under ``path``."""
     folder = path.rstrip("/").rpartition("/")[0] + "/"
     return AccessRefused(
-        f"etcd does not let {_user(security)} read and write under {path}",
+        f"etcd does not let {security.who} read and write under {path}",
         remedy=f"For a role of that user, as root: etcdctl role grant-permission ROLE --prefix=true readwrite {folder}",
     )
-
-
-def _user(security: EtcdSecurity) -> str:
-    return f"user {security.user!r}" if security.user else "a node without a user"
 
 
 def refusal(error: Any, what: str, path: str, security: EtcdSecurity) -> RendezvousFailed:
@@ -118,7 +110,7 @@ def refusal(error: Any, what: str, path: str, security: EtcdSecurity) -> Rendezv
         )
     if _WRONG_PASSWORD in text:
         return AccessRefused(
-            f"etcd does not accept the password of {_user(security)}, or does not know that user",
+            f"etcd does not accept the password of {security.who}, or does not know that user",
             remedy=f"Check the file of --rdzv-conf credentials, or {USER} and {PASSWORD}.",
         )
     if error.code() == grpc.StatusCode.PERMISSION_DENIED:

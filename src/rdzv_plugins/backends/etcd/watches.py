@@ -14,8 +14,7 @@ from typing import Any
 
 from rdzv_plugins.backends.etcd.api import rpc
 from rdzv_plugins.backends.etcd.cluster import Cluster
-from rdzv_plugins.backends.etcd.connection import TROUBLE, Connection, Dropped, Stream
-from rdzv_plugins.backends.etcd.leases import trouble
+from rdzv_plugins.backends.etcd.connection import TROUBLE, Connection, Dropped, Stream, trouble
 from rdzv_plugins.backends.etcd.space import Space, watch_request
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.errors import RdzvError

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from rdzv_plugins.endpoints import Endpoint, meeting_point
+from rdzv_plugins.endpoints import Endpoint, meeting_point, parse_endpoint
 from rdzv_plugins.errors import MissingDependency, UsageError
 from rdzv_plugins.hookspecs import hookimpl
 from rdzv_plugins.interfaces import Backend, Capability, Request
@@ -114,16 +114,16 @@ def preflight(request: Request, held: ExitStack) -> str:
 
 def recognise(request: Request, timeout: float) -> str:
     """See ``Backend.recognise``."""
-    from rdzv_plugins.backends.static import look
+    from rdzv_plugins.kvstore.tcpstore.listener import served_by
 
-    return look.recognise(request, timeout)
+    return served_by(NAME, parse_endpoint(request.endpoint, None), timeout)
 
 
 def status(request: Request, timeout: float) -> RunStatus:
     """See ``Backend.status``."""
-    from rdzv_plugins.backends.static import look
+    from rdzv_plugins.backends.static import rounds
 
-    return look.status(request, timeout)
+    return rounds.status(request, timeout)
 
 
 @hookimpl

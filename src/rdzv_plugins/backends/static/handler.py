@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rdzv_plugins import errors
@@ -24,7 +24,7 @@ from rdzv_plugins.interfaces import (
     TellEvent,
 )
 from rdzv_plugins.kvstore.sockets.listening import bind
-from rdzv_plugins.kvstore.sockets.reach import is_own_address, look
+from rdzv_plugins.kvstore.sockets.reach import is_own_address, look, reach
 from rdzv_plugins.kvstore.tcpstore.listener import (
     StoreReader,
     greet_store,
@@ -169,11 +169,11 @@ class StaticHandler(RendezvousHandler):
     def working_peers(self) -> Sequence[str]:
         if self._peers is None:
             return ()
-        return self._peers.working(self._agents_(), self._round, len(self._members), self._arrived)
+        return self._peers.working(self._round, len(self._members))
 
     def lost_peers(self) -> Sequence[str]:
         try:
-            return self._peers.lost(self._round, len(self._members), self._arrived) if self._peers is not None else ()
+            return self._peers.lost(self._round, len(self._members)) if self._peers is not None else ()
         except (errors.StoreError, OSError) as error:  # node rank 0 is the lost one
             raise self._problem or self._lost(error) from error
 
@@ -189,7 +189,7 @@ class StaticHandler(RendezvousHandler):
             logger.debug("could not wait for the other nodes: %s", error)
 
     def shutdown(self) -> bool:
-        self._stop_watches()
+        _stop(self._watch, self._end_watch)
         if self._peers is not None:
             self._peers.close()
         self._workers.shutdown()
@@ -208,11 +208,12 @@ class StaticHandler(RendezvousHandler):
             go = self._join(deadline)
         except (errors.StoreError, OSError) as error:
             raise self._problem or self._lost(error) from error
-        return RoundInfo(self._agents_(), self._rank, self._nodes, StoreInfo(go.master_addr, go.master_port))
+        agents, where = self._rounds_().agents(self._round), StoreInfo(go.master_addr, go.master_port)
+        return RoundInfo(agents, self._rank, self._nodes, where)
 
     def leave(self, outcome: Outcome) -> None:
         """Tell the others. Node rank 0 stays until they have left, at most ``linger`` seconds."""
-        self._stop_watches()
+        _stop(self._watch, self._end_watch)
         if self._record is None:
             return
         serves = self._rank == 0
@@ -248,7 +249,7 @@ class StaticHandler(RendezvousHandler):
 
     def _join(self, deadline: float) -> Go:
         rounds = self._rounds_()
-        self._stop_round_watch()
+        _stop(self._watch)
         self._workers.close()  # workers of the old round are cut off
         round_ = self._round + 1
         newest = rounds.latest()
@@ -375,14 +376,9 @@ class StaticHandler(RendezvousHandler):
             store.client.set(hello_key(NAME), hello.text)
         else:
             stranger = functools.partial(stranger_at, self._request, self._endpoint)
-            store = control.connect(
-                self._endpoint,
-                self._runtime,
-                join_timeout=options.timeout,
-                read_timeout=options.read_timeout,
-                who=_WHO,
-                greet=functools.partial(greet_store, stranger=stranger),
-            )
+            greet = functools.partial(greet_store, stranger=stranger)
+            connection = reach(self._endpoint, options.timeout, _WHO, greet, runtime=self._runtime)
+            store = ControlStore(connection, options.read_timeout, self._runtime)
             with contextlib.ExitStack() as if_refused:
                 if_refused.callback(store.close)
                 self._compare(store.client)
@@ -393,7 +389,9 @@ class StaticHandler(RendezvousHandler):
         self._rounds = Rounds(prefixed, self._runtime)
         if self._nodes > 1:
             me = self._me.incarnation
-            self._peers = Peers(store, self._prefix, self._record, me, self._rank, self._on_lost, self._runtime)
+            self._peers = Peers(
+                store, self._prefix, self._record, self._rounds, me, self._rank, self._on_lost, self._runtime
+            )
 
     def preflight(self, held: contextlib.ExitStack) -> str:
         """See ``Backend.preflight``."""
@@ -402,9 +400,8 @@ class StaticHandler(RendezvousHandler):
             return f"this node is to serve {self._endpoint}, and can"
         if not look(self._endpoint, _WHO, greet_store, self._runtime):
             return ""
-        limit = _PREFLIGHT_S
-        store = control.connect(self._endpoint, self._runtime, join_timeout=limit, read_timeout=limit, who=_WHO)
-        with contextlib.closing(store):
+        connection = reach(self._endpoint, _PREFLIGHT_S, _WHO, greet_store, runtime=self._runtime)
+        with contextlib.closing(ControlStore(connection, _PREFLIGHT_S, self._runtime)) as store:
             self._compare(store.client)
         return f"{_WHO} answers at {self._endpoint}, with the same settings"
 
@@ -442,8 +439,10 @@ class StaticHandler(RendezvousHandler):
         )
 
     def _compare(self, store: Store) -> None:
+        key = hello_key(NAME)
         try:
-            hello = parse_hello(self._hello(store))
+            refuse_others(store, [key], self._request, self._endpoint, self._runtime)
+            hello = parse_hello(store.get(key))
         except (errors.StoreError, ValueError) as error:
             raise errors.EndpointUnreachable(
                 f"{self._endpoint} is a torch TCPStore, but not that of a 'static' node rank 0: {error}",
@@ -462,12 +461,6 @@ class StaticHandler(RendezvousHandler):
             )
         if hello.torch:
             warn_of_other_torch(hello.torch, host)
-
-    def _hello(self, store: Store) -> bytes:
-        """Wait for the hello, unless it is known that another backend's nodes meet there."""
-        key = hello_key(NAME)
-        refuse_others(store, [key], self._request, self._endpoint, self._runtime)
-        return store.get(key)
 
     def _master_address(self) -> str:
         if self._request.local_addr:
@@ -489,14 +482,6 @@ class StaticHandler(RendezvousHandler):
             done = Outcome("lost", "node rank 0 was done, and does not run again")
             self._rounds_().settle(self._rounds_().latest(), Go(ended=done))
         return not self._restart
-
-    def _agents_(self) -> Prefixed:
-        """The agents' store of the round."""
-        return Prefixed(f"agents/{self._round}", self._rounds_().store)
-
-    def _arrived(self, ranks: Iterable[int]) -> Mapping[int, Arrival]:
-        """Who these ranks of the last complete round are."""
-        return self._rounds_().arrived(self._round, ranks)
 
     def _watch_key(self, key: str, on_value: Callable[[bytes], None]) -> KeyWatch:
         store = self._control_()
@@ -536,11 +521,8 @@ class StaticHandler(RendezvousHandler):
             remedy="Its agent has ended or its machine cannot be reached. Its own output says why.",
         )
 
-    def _stop_round_watch(self) -> None:
-        if self._watch is not None:
-            self._watch.stop()
 
-    def _stop_watches(self) -> None:
-        self._stop_round_watch()
-        if self._end_watch is not None:
-            self._end_watch.stop()
+def _stop(*watches: KeyWatch | None) -> None:
+    for watch in watches:
+        if watch is not None:
+            watch.stop()

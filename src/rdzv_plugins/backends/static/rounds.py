@@ -15,7 +15,7 @@ round's keys. Here a round is a number that all nodes count up together::
 Every node writes its own arrival and waits for ``go``; node rank 0 waits for the arrivals, and tells
 the others who is missing. So a round costs each node a constant number of requests, and nobody polls:
 waits are answered by the server.
-A write carries its round in its key, so a late one changes nothing.
+A write carries its round in its key, so a late one changes nothing. ``status`` reads them from outside.
 """
 
 from __future__ import annotations
@@ -27,16 +27,20 @@ from typing import Any
 
 from msgspec import Struct, convert, to_builtins
 
-from rdzv_plugins.errors import StoreTimeout
-from rdzv_plugins.interfaces import Outcome
+from rdzv_plugins.backends.static import NAME, run_prefix
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import EndpointUnreachable, StoreTimeout
+from rdzv_plugins.interfaces import NodeStatus, Outcome, Request, RunStatus
+from rdzv_plugins.kvstore.tcpstore.listener import Hello, StoreReader, reading, require_run
 from rdzv_plugins.plain_text import printable, some
-from rdzv_plugins.rounds.ends import parse_outcome
-from rdzv_plugins.rounds.exit_barrier import absent
+from rdzv_plugins.rounds.ends import absent, parse_outcome
 from rdzv_plugins.runtime import SYSTEM, Runtime
-from rdzv_plugins.store import Store
+from rdzv_plugins.store import Prefixed, Store
 
 _NAMED = 16
 """The most ranks to name."""
+_MOST_NODES = 10_000
+"""The most nodes that are asked for one by one."""
 
 
 class Arrival(Struct, frozen=True):
@@ -95,11 +99,6 @@ class Over(Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.by} was lost: {self.lost}" if self.lost else f"{self.by} has asked for a new round"
 
-    @property
-    def text(self) -> str:
-        """As the value of its key."""
-        return json.dumps(to_builtins(self))
-
 
 def parse_over(text: bytes) -> Over:
     """An ``Over`` from the value of its key. What is none of ours counts as a question for a new round."""
@@ -133,6 +132,10 @@ class Rounds:
     def __init__(self, store: Store, runtime: Runtime = SYSTEM) -> None:
         self.store, self._runtime = store, runtime
 
+    def agents(self, round_: int) -> Prefixed:
+        """The agents' store of that round."""
+        return Prefixed(f"agents/{round_}", self.store)
+
     def latest(self) -> int:
         """The newest round asked for; 0 before the first."""
         return self.store.add("round", 0)
@@ -149,7 +152,7 @@ class Rounds:
 
     def end(self, round_: int, over: Over) -> None:
         """Tell the nodes of ``round_`` why it is over. The first statement counts."""
-        self.store.compare_set(f"over/{round_}", "", over.text)
+        self.store.compare_set(f"over/{round_}", "", json.dumps(to_builtins(over)))
 
     def over(self, round_: int) -> Over | None:
         """Why ``round_`` is over; None while it is not."""
@@ -250,3 +253,48 @@ class Rounds:
     def _held(self, key: str) -> bytes | None:
         # check first: get() of a missing key would block
         return self.store.get(key) if self.store.check([key]) else None
+
+
+def status(request: Request, timeout: float) -> RunStatus:
+    """See ``Backend.status``. Without a run id, it is that of the run whose node rank 0 serves there, the only one."""
+    endpoint: Endpoint = request.target
+    with reading(endpoint, timeout) as reader:
+        hello = reader.hello(NAME)
+        if hello is None:
+            raise EndpointUnreachable(
+                f"{endpoint} is a TCPStore, but not that of a {NAME!r} node rank 0", remedy="Check address and port."
+            )
+        require_run(request, endpoint, hello)
+        return _read(reader, hello)
+
+
+def _read(reader: StoreReader, hello: Hello) -> RunStatus:
+    prefix, wanted = run_prefix(hello.run_id), int(hello.nnodes)
+    number = int(reader.held(f"{prefix}/round") or b"0")
+    arrived = {
+        rank: Arrival(**json.loads(text))
+        for rank in range(min(wanted, _MOST_NODES))
+        if (text := reader.held(f"{prefix}/node/{number}/{rank}"))
+    }
+    published = reader.held(f"{prefix}/go/{number}")
+    go = parse_go(published) if published is not None else None
+    ended = reader.held(f"{prefix}/end")
+    nodes = tuple(
+        NodeStatus(rank, who.host, who.pid, there=reader.held(f"{prefix}/left/{who.incarnation}") is None)
+        for rank, who in arrived.items()
+    )
+    outcome = parse_outcome(ended) if ended else go.ended if go else None
+    if outcome is not None:
+        members = sum(node.there for node in nodes)
+        failed = outcome.end == "failed"
+        return RunStatus(number, "failed" if failed else "ended", outcome.reason, members=members, nodes=nodes)
+    missing = [str(rank) for rank in range(wanted) if rank not in arrived]
+    if number == 0 or go is None:
+        there = f"{len(arrived)} of {wanted} nodes are there"
+        progress = f"{there}; missing: node rank {', '.join(missing)}" if missing else there
+        return RunStatus(number, "waiting" if number else "none", "", progress, members=len(arrived), nodes=nodes)
+    over = reader.held(f"{prefix}/over/{number}")
+    if over is not None:
+        return RunStatus(number, "over", str(parse_over(over)), members=len(arrived), nodes=nodes)
+    store = str(Endpoint(go.master_addr, go.master_port))
+    return RunStatus(number, "complete", members=len(arrived), nodes=nodes, store=store, store_is_here=reader.is_here)

@@ -22,7 +22,7 @@ from rdzv_plugins.errors import EndpointLost, RendezvousFailed, SpareReleased, S
 from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.interfaces import RendezvousHandler
 from rdzv_plugins.plain_text import printable, some
-from rdzv_plugins.rounds import exit_barrier as keys
+from rdzv_plugins.rounds import ends as keys
 from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.store import Store
 from rdzv_plugins.timing import EVERY_S, Reporting
@@ -208,7 +208,7 @@ def _nonsense(rank: int, key: str, value: bytes) -> RendezvousFailed:
 
 # The wait for the workers of all nodes, once those of this node have succeeded.
 #
-# The keys are those of torch's agent (``rounds/exit_barrier``), so nodes of plain torchrun may wait there, too. Unlike
+# The keys are those of torch's agent (``rounds/ends``), so nodes of plain torchrun may wait there, too. Unlike
 # torch's, this barrier names the nodes it waits for, ends on a failure elsewhere, keeps waiting past its time-out for
 # nodes that are known to live, and hears when another node has to run again.
 
