@@ -5,7 +5,6 @@ It is an agent like that of ``rdzv-run``, which answers with a file.
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import os
 import pickle
@@ -271,7 +270,8 @@ def _launch(order: Order, called: _Called) -> None:
         spec = replace(spec, preload=tuple(dict.fromkeys((*order.forkserver, *spec.preload))))
     if called.inherited.function is not None:
         spec = replace(spec, preload=())
-    launch(dataclasses.replace(start, spec=spec), called)
+    start.spec = spec
+    launch(start, called)
 
 
 class _Called(Caller):

@@ -33,7 +33,7 @@ from rdzv_launcher.run.keeper.keeper import Keeper
 from rdzv_launcher.run.keeper.messages import Belongings, Start
 from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.notice.node import NodeNotices
-from rdzv_launcher.run.preparation import Prepared
+from rdzv_launcher.run.preparation import Preparation
 from rdzv_launcher.run.run_directory import RunDirectory
 from rdzv_launcher.run.stacks.node import Node, NodeStacks, Place, Worker, workers_in
 from rdzv_launcher.run.workers.environment import (
@@ -78,7 +78,7 @@ logger = logging.getLogger(__name__)
 _IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"
 
 
-def launch(start: Prepared, caller: Caller | None = None) -> int:
+def launch(start: Preparation, caller: Caller | None = None) -> int:
     """Run the job; returns the exit code. Raises ``RdzvError`` if it cannot.
 
     ``caller`` is told how it ended, instead of the person at the screen.
@@ -115,7 +115,7 @@ class Grounds:
     """What an agent has before it has a rendezvous: inbox, signals, files, and first of all its keeper."""
 
     def __init__(
-        self, start: Prepared, caller: Caller | None, directory: RunDirectory, at_end: contextlib.ExitStack
+        self, start: Preparation, caller: Caller | None, directory: RunDirectory, at_end: contextlib.ExitStack
     ) -> None:
         """What has to be closed when the launch has ended, except the keeper, is left to ``at_end``."""
         own_logs = caller.logs_specs if caller is not None else None
@@ -155,7 +155,7 @@ class Launch:
 
     def __init__(
         self,
-        start: Prepared,
+        start: Preparation,
         caller: Caller | None,
         grounds: Grounds,
         rendezvous: Rendezvous,
@@ -384,7 +384,7 @@ class Launch:
         )
 
 
-def _settings(start: Prepared) -> Settings:
+def _settings(start: Preparation) -> Settings:
     spec, notice = start.spec, start.notice
     return Settings(
         limits=Limits(
@@ -405,7 +405,7 @@ def _settings(start: Prepared) -> Settings:
     )
 
 
-def _events(start: Prepared) -> AgentEvents | None:
+def _events(start: Preparation) -> AgentEvents | None:
     """Who tells torch's events, if somebody wants to hear of them. Raises ``UsageError``."""
     if start.spec.event_log_handler == NO_EVENTS:
         return None
@@ -414,7 +414,7 @@ def _events(start: Prepared) -> AgentEvents | None:
     return AgentEvents(start.spec, start.request.backend)
 
 
-def _file_timer(start: Prepared, directory: RunDirectory, events: AgentEvents | None) -> FileTimer | None:
+def _file_timer(start: Preparation, directory: RunDirectory, events: AgentEvents | None) -> FileTimer | None:
     """torch's watchdog for workers, if a variable asks for one."""
     if not {FILE_TIMER, TIMER_FILE} & os.environ.keys():
         return None
@@ -423,7 +423,7 @@ def _file_timer(start: Prepared, directory: RunDirectory, events: AgentEvents | 
     return FileTimer(start.spec.run_id, os.environ, directory.path, None if events is None else events.watchdog)
 
 
-def _timeline(start: Prepared) -> Recorder | None:
+def _timeline(start: Preparation) -> Recorder | None:
     """Open the timeline, if there is one. This comes after the keeper, a fork that must not have threads."""
     if not start.args.timeline:
         return None
@@ -437,7 +437,7 @@ def _tell_all(observers: Sequence[Recorder | AgentFigures], event: RoundEvent) -
         each.saw(event)
 
 
-def _figures(start: Prepared) -> AgentFigures:
+def _figures(start: Preparation) -> AgentFigures:
     from rdzv_launcher.run.agent_metrics import AgentFigures  # most launches do not need it
 
     request = start.request
