@@ -160,9 +160,9 @@ def sleeper(tmp_path: Path) -> Iterator[int]:
 
 
 def test_where_nothing_can_be_written_the_log_has_it(sleeper: int, tmp_path: Path, caplog) -> None:
-    stacks = NodeStacks(lambda: Node("host-a", 1, workers=(Worker(0, 0, sleeper),)), str(tmp_path), on_request=False)
+    node, logs = Node("host-a", 1, workers=(Worker(0, 0, sleeper),)), str(tmp_path / "file" / "below")
+    stacks = NodeStacks(lambda: node, str(tmp_path), logs=logs, on_request=False)
     (tmp_path / "file").touch()
-    stacks.log_to(str(tmp_path / "file" / "below"))
     with caplog.at_level(logging.WARNING, "rdzv_launcher"):
         stacks.store("have not ended", 60)
     (record,) = caplog.records

@@ -24,7 +24,6 @@ from rdzv_launcher.run.agent.node_workers import NodeWorkers
 from rdzv_launcher.run.agent.restarts import RetryLimits
 from rdzv_launcher.run.agent.steps import AgentEnds
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
-from rdzv_launcher.run.hangs.node import NodeHangs
 from rdzv_launcher.run.health import Health, Pulse, readiness
 from rdzv_launcher.run.importing import importing_torch
 from rdzv_launcher.run.keeper.descendants import Marked, mark_children
@@ -35,7 +34,7 @@ from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.notice.node import NodeNotices
 from rdzv_launcher.run.preparation import Preparation
 from rdzv_launcher.run.run_directory import RunDirectory
-from rdzv_launcher.run.stacks.node import Node, NodeStacks, Place, Worker, workers_in
+from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
 from rdzv_launcher.run.workers.environment import (
     ERROR_FILE,
     FILE_TIMER,
@@ -61,7 +60,7 @@ from rdzv_plugins.assemble.create import create_rendezvous
 from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.errors import PeerFailed
 from rdzv_plugins.interfaces import Failure, RoundEvent
-from rdzv_plugins.questions import HANG, LOG, NOTICE, STANDSTILL, VITALS, Question
+from rdzv_plugins.questions import HANG, LOG, NOTICE, STANDSTILL, VITALS, Question, Questions
 from rdzv_plugins.round_page import RoundPage
 from rdzv_plugins.runtime import SYSTEM
 
@@ -69,6 +68,7 @@ if TYPE_CHECKING:
     from rdzv_launcher.run.agent_events import AgentEvents
     from rdzv_launcher.run.agent_metrics import AgentFigures
     from rdzv_launcher.run.caller import Caller, Ending
+    from rdzv_launcher.run.hangs.watch import HangWatch
     from rdzv_launcher.run.timeline import Recorder
     from rdzv_launcher.run.vitals import LogTails
     from rdzv_launcher.run.workers.file_timer import FileTimer
@@ -175,8 +175,7 @@ class Launch:
         on_first = None if self._timeline is None else self._wrote
         self._output = Output(spec, grounds.layout, self._monitor.attach, on_first, grounds.directory.ensure)
         on_request = start.args.worker_stacks or start.args.hang_timeout > 0
-        self._stacks = NodeStacks(self._node, grounds.directory.path, on_request=on_request)
-        self._stacks.log_to(self._output.root)
+        self._stacks = NodeStacks(self._node, grounds.directory.path, logs=self._output.root, on_request=on_request)
         mark_children(grounds.mark)
         self._fence = Fence(
             handler.holding,
@@ -224,14 +223,7 @@ class Launch:
         if figures is not None:
             figures.publish(grounds.health, lambda: (self._loop.decisions, self._loop.group))
         grounds.health.tell_by(lambda: readiness(self._loop.decisions.stage, self._loop.group, handler.waits_for()))
-        self._hangs = NodeHangs(
-            start.args.hang_timeout,
-            spec.nproc,
-            self._place,
-            self._stacks,
-            handler.questions,
-            lambda generation, failure: grounds.inbox.put(Hung(generation, failure)),
-        )
+        self._hangs = _watch_for_hangs(start, self._stacks, handler.questions, grounds.inbox)
         self._additions = self._variables(grounds.directory)
         if handler.questions is not None:
             handler.questions.answer_with(self._answer)
@@ -249,7 +241,8 @@ class Launch:
                 return end.exit_code
             return self._tell(end)
         finally:
-            self._hangs.close()
+            if self._hangs is not None:
+                self._hangs.close()
             self._notices.close()
             if self._timeline is not None:
                 self._timeline.close()
@@ -285,7 +278,7 @@ class Launch:
             lambda group, worker, own: self._fence.environment,
             lambda group, worker, own: self._stacks.environment,
             lambda group, worker, own: barrier,
-            lambda group, worker, own: self._hangs.environment(worker.global_rank),
+            lambda group, worker, own: {} if self._hangs is None else self._hangs.environment(worker.global_rank),
             lambda group, worker, own: self._notices.environment(group, worker.local_rank, own),
             lambda group, worker, own: asked(own),  # the last: it goes by what the others have asked for
         )
@@ -296,21 +289,24 @@ class Launch:
         use_agent_store = self._rendezvous.handler.use_agent_store
         return prepare_starts(self._spec, group, self._output, use_agent_store, additions)
 
-    def _place(self) -> Place:
-        """This node's place in the job, for the watch for hangs. Any thread may ask."""
-        group, stage = self._loop.group, self._loop.decisions.stage
-        if group is None:
-            return Place()
-        works = stage in ("working", "barrier", "staying") and bool(group.pids)
-        return Place(group.group_rank, group.group_world_size, group.generation, works, _workers_of(group))
-
     def _node(self) -> Node:
-        """Who works here now, for those who ask for stacks. Any thread may ask."""
-        group = self._loop.group
-        host, agent = socket.gethostname(), os.getpid()
+        """Who works here now. Any thread may ask."""
+        group, stage = self._loop.group, self._loop.decisions.stage
+        host, agent, own = socket.gethostname(), os.getpid(), self._stacks.own
         if group is None:
-            return Node(host, agent, self._run_id, own_stacks=self._stacks.own)
-        return Node(host, agent, self._run_id, group.group_rank, _workers_of(group), self._stacks.own)
+            return Node(host, agent, own_stacks=own)
+        pids = group.pids
+        here = (each for each in group.workers if each.local_rank in pids)
+        return Node(
+            host,
+            agent,
+            group.group_rank,
+            tuple(Worker(each.global_rank, each.local_rank, pids[each.local_rank]) for each in here),
+            own,
+            nodes=group.group_world_size,
+            generation=group.generation,
+            works=stage in ("working", "barrier", "staying") and bool(pids),
+        )
 
     @functools.cached_property
     def _tails(self) -> LogTails:
@@ -328,8 +324,15 @@ class Launch:
             return vitals(self._node(), self._loop.decisions)
         if question.kind == LOG:
             return self._tails.answer(question.arguments)
-        by_kind = {NOTICE: self._notices.answer, STANDSTILL: self._hangs.answer, HANG: self._hangs.answer}
-        return by_kind.get(question.kind, self._stacks.answer)(question)
+        if question.kind == NOTICE:
+            return self._notices.answer(question)
+        if question.kind in (STANDSTILL, HANG) and self._hangs is not None:
+            return self._hangs.answer(question)
+        if question.kind == STANDSTILL:
+            from rdzv_launcher.run.hangs.verdict import UNWATCHED
+
+            return UNWATCHED
+        return self._stacks.answer(question)
 
     def _ending(self, end: steps.End, first: Failure | None) -> Ending:
         """The end as reported to the caller of this launch."""
@@ -444,9 +447,17 @@ def _figures(start: Preparation) -> AgentFigures:
     return AgentFigures(request.max_nodes, start.spec.max_restarts, run=request.run_id, backend=request.backend)
 
 
-def _workers_of(group: WorkerGroup) -> tuple[Worker, ...]:
-    """The running workers, by their pids and their ranks."""
-    return workers_in(group.pids, {worker.local_rank: worker.global_rank for worker in group.workers})
+def _watch_for_hangs(
+    start: Preparation, stacks: NodeStacks, questions: Questions | None, inbox: Inbox
+) -> HangWatch | None:
+    if start.args.hang_timeout <= 0:
+        return None
+    from rdzv_launcher.run.hangs.watch import HangWatch  # most launches do not need it
+
+    def on_hang(generation: int, failure: Failure) -> None:
+        inbox.put(Hung(generation, failure))
+
+    return HangWatch(start.args.hang_timeout, start.spec.nproc, stacks, questions, on_hang)
 
 
 def _has_logs(directory: str) -> bool:

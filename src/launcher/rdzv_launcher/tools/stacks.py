@@ -58,7 +58,7 @@ def local_jobs(run_id: str = "") -> list[LocalJob]:
             nodes.setdefault((env[_RUN], _store(env), _agent_of(process)), []).append((pid, env))
     jobs: dict[tuple[str, str], LocalJob] = {}
     for (run, store, agent), workers in nodes.items():
-        jobs.setdefault((run, store), LocalJob(run, store)).nodes.append(_node(run, agent, workers))
+        jobs.setdefault((run, store), LocalJob(run, store)).nodes.append(_node(agent, workers))
     return list(jobs.values())
 
 
@@ -109,13 +109,12 @@ def _store(env: Mapping[str, str]) -> str:
     return ":".join(env.get(name, "") for name in names)
 
 
-def _node(run: str, agent: int, workers: list[tuple[int, Mapping[str, str]]]) -> Node:
+def _node(agent: int, workers: list[tuple[int, Mapping[str, str]]]) -> Node:
     env = workers[0][1]
     rank, own = env.get(_NODE, ""), env.get(VARIABLE, "").rpartition(",")[0]
     return Node(
         host=socket.gethostname(),
         agent=agent,
-        run_id=run,
         node_rank=int(rank) if rank.isdecimal() else None,
         workers=tuple(Worker(int(each[_RANK]), int(each[_LOCAL]), pid) for pid, each in workers),
         own_stacks=Path(own) if own else None,

@@ -11,24 +11,26 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec import to_builtins
+
 from rdzv_launcher.run.hangs import signs
 from rdzv_launcher.run.hangs.signs import below_s, read_signs
 from rdzv_launcher.run.hangs.standstill import Standing, Standstill
-from rdzv_launcher.run.hangs.verdict import SUSPECTED, Judge, NodeStanding, Verdict, find, standing_of
+from rdzv_launcher.run.hangs.verdict import SUSPECTED, Judge, NodeStanding, Verdict, find
 from rdzv_launcher.run.stacks import processes, reading
-from rdzv_launcher.run.stacks.node import NodeStacks, Place, Worker
+from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
 from rdzv_launcher.run.stacks.reports import Silent, read
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.linux.processes import children_now
 from rdzv_plugins.plain_text import printable
-from rdzv_plugins.questions import HANG, STACKS, STANDSTILL, NodeAnswer, Question, Questions, UnknownKind
+from rdzv_plugins.progress_page import ProgressPage
+from rdzv_plugins.questions import HANG, STACKS, STANDSTILL, NodeAnswer, Question, Questions
 from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
@@ -61,30 +63,32 @@ class NodeWatch:
         self._canary: int | None = None
         self._unread = 0
         """The number of samples in a row that could not be taken."""
-        self.standing = NodeStanding(-1, works=False, watches=True, workers={})
+        self.standing = NodeStanding(-1, works=False, watches=True)
         """How its workers stand, as of the last look."""
 
     @property
     def longest_s(self) -> float:
         """The longest time for which a worker has stood still."""
-        return max((each.seconds for each in self.standing.workers.values() if each.is_still), default=0.0)
+        return max((each.seconds for each in self.standing.by_rank.values() if each.is_still), default=0.0)
 
     def suspect(self) -> None:
         """A hang is suspected: for the time-out from now on, workers that use a processor are sampled."""
         self._suspected_until = time.monotonic() + self._timeout
 
-    def look(self, place: Place) -> None:
+    def look(self, node: Node) -> None:
         """Look at all workers."""
         now = time.monotonic()
-        if place.generation != self._generation:
-            self._generation, self._watched, self._suspected_until = place.generation, {}, 0.0
+        if node.generation != self._generation:
+            self._generation, self._watched, self._suspected_until = node.generation, {}, 0.0
             self._canary, self._canary_at = None, now + self._canary_pause
         pids_of = functools.cache(children_now)  # some kernels make it read all processes: once, where it matters
-        found = {each.rank: self._look_at(each, now, pids_of) for each in place.workers} if place.works else {}
-        self.standing = NodeStanding(place.node_rank, place.works, True, found)
-        if now >= self._canary_at and place.works:
+        found = [(each.rank, self._look_at(each, now, pids_of)) for each in node.workers] if node.works else []
+        rank = -1 if node.node_rank is None else node.node_rank
+        workers = [(worker, each.kind, each.seconds) for worker, each in found]
+        self.standing = NodeStanding(rank, node.works, watches=True, workers=workers)
+        if now >= self._canary_at and node.works:
             self._canary_at = now + self._canary_pause
-            self._look_at_canary(place.workers)
+            self._look_at_canary(node.workers)
 
     def _look_at(self, worker: Worker, now: float, pids_of: Callable[[], Callable[[int], list[int]]]) -> Standing:
         signs = read_signs(worker.pid, self._stacks.own)
@@ -120,7 +124,8 @@ class NodeWatch:
 
     def _look_at_canary(self, workers: tuple[Worker, ...]) -> None:
         """Sample one worker of the node now and then: where all ranks spin or loop, none of them waits."""
-        busy = [each for each in workers if self.standing.workers[each.rank].kind == "moves"]
+        standings = self.standing.by_rank
+        busy = [each for each in workers if standings[each.rank].kind == "moves"]
         if len(busy) < len(workers) or not busy:
             return
         with self._stacks.debugging:
@@ -162,20 +167,19 @@ class HangWatch:
     def __init__(
         self,
         timeout: float,
-        place: Callable[[], Place],
-        told: Callable[[int], int],
+        workers: int,
         stacks: NodeStacks,
         questions: Questions | None,
         on_hang: Callable[[int, Failure], None],
     ) -> None:
-        """``timeout`` is in seconds; ``told`` is as in ``NodeWatch``.
+        """``timeout`` is in seconds; ``workers`` is the number of workers on this node.
 
         ``on_hang`` is called on the thread of the watch, with the generation of the workers and the one that is
         different.
         """
-        self._timeout, self._place, self._stacks, self._questions = timeout, place, stacks, questions
-        self._on_hang = on_hang
-        self._node = NodeWatch(timeout, told, stacks, self._say_once)
+        self._timeout, self._stacks, self._questions, self._on_hang = timeout, stacks, questions, on_hang
+        self._page = ProgressPage(workers)
+        self._node = NodeWatch(timeout, self._page.said_at, stacks, self._say_once)
         self._me = os.urandom(16).hex()
         self._pause = min(max(timeout / _LOOKS, _LEAST_LOOK_S), _LONGEST_LOOK_S)
         self._generation = 0
@@ -187,20 +191,21 @@ class HangWatch:
         """The generation whose stacks were stored."""
         self._said: set[str] = set()
         self._closed = threading.Event()
-        self._thread = OwnThread(target=self._run, name="rdzv-hangs")
-
-    def start(self) -> None:
-        """Begin to watch, on a separate thread."""
         if reading.py_spy() is None:
             self._say_once(
                 "--hang-timeout: a rank in an endless loop cannot be told from one that computes, since py-spy is not "
                 f"installed ({reading.INSTALL})"
             )
-        self._thread.start()
+        OwnThread(target=self._run, name="rdzv-hangs").start()
+
+    def environment(self, global_rank: int) -> dict[str, str]:
+        """Additional variables for a worker that is about to be started."""
+        return self._page.environment(global_rank)
 
     def close(self) -> None:
-        """End the watch; does not wait for a question in progress."""
+        """End the watch: whatever happens from now on is not a hang. Does not wait for a question in progress."""
         self._closed.set()
+        self._page.close()
 
     def answer(self, question: Question) -> Any:
         """Like ``questions.Answer``: for ``standstill`` and ``hang``."""
@@ -208,12 +213,10 @@ class HangWatch:
             if question.arguments.get("by") != self._me:
                 self._asked_at = time.monotonic()
             self._node.suspect()
-            return self._node.standing.data()
-        if question.kind != HANG:
-            raise UnknownKind(question.kind)
-        text, place = question.arguments.get("text"), self._place()
-        if question.arguments.get("by") != self._me and isinstance(text, str) and self._stored_for != place.generation:
-            self._stored_for = place.generation
+            return to_builtins(self._node.standing)
+        text, generation = question.arguments.get("text"), self._stacks.node().generation
+        if question.arguments.get("by") != self._me and isinstance(text, str) and self._stored_for != generation:
+            self._stored_for = generation
             self._leave_until = time.monotonic() + self._timeout + _OTHERS_S
             self._stacks.store(f"hang, as another node has found: {printable(text)[:_LONGEST_TEXT]}", _TOLD_S / 2)
         return {}
@@ -228,36 +231,36 @@ class HangWatch:
                 logger.exception("the watch for hangs met an error")
 
     def _turn(self) -> None:
-        place = self._place()
-        if place.generation != self._generation:
-            self._generation, self._judge, self._ask_at = place.generation, Judge(self._timeout, place.nodes), 0.0
+        node = self._stacks.node()
+        if node.generation != self._generation:
+            self._generation, self._judge, self._ask_at = node.generation, Judge(self._timeout, node.nodes), 0.0
             self._leave_until = 0.0
-            if place.nodes > 1 and self._questions is None:
+            if node.nodes > 1 and self._questions is None:
                 self._say_once(
                     "--hang-timeout: the nodes of this backend cannot ask each other whether they make progress: hangs "
                     "are recognised in jobs of one node alone"
                 )
-        self._node.look(place)
-        if place.works and self._is_my_turn(place):
+        self._node.look(node)
+        if node.works and self._is_my_turn(self._node.standing.node_rank):
             self._node.suspect()
-            verdict = self._ask(place)[1]
+            verdict = self._ask(node)
             longest = self._timeout / 8
             self._ask_at = time.monotonic() + min(max(verdict.in_s, self._pause), max(longest, self._pause))
             if verdict.hangs:
-                self._conclude(place)
+                self._conclude(node)
 
-    def _is_my_turn(self, place: Place) -> bool:
+    def _is_my_turn(self, rank: int) -> bool:
         now, still = time.monotonic(), self._node.longest_s
-        first = self._timeout * SUSPECTED + min(place.node_rank, _PATIENT_RANKS) * self._pause
+        first = self._timeout * SUSPECTED + min(rank, _PATIENT_RANKS) * self._pause
         if still < first or now < max(self._ask_at, self._leave_until):
             return False
         asks_already = now - self._asked_at < self._timeout / 8 + _OTHERS_S / 2
-        return not asks_already or place.node_rank == 0 or still >= self._timeout + _OTHERS_S
+        return not asks_already or rank == 0 or still >= self._timeout + _OTHERS_S
 
-    def _ask(self, place: Place) -> tuple[Sequence[NodeAnswer], Verdict]:
+    def _ask(self, node: Node) -> Verdict:
         answers: Sequence[NodeAnswer]
-        if place.nodes == 1:
-            answers = [NodeAnswer(place.node_rank, socket.gethostname(), os.getpid(), self._node.standing.data())]
+        if node.nodes == 1:
+            answers = [NodeAnswer(node.node_rank, node.host, node.agent, to_builtins(self._node.standing))]
         elif self._questions is None:
             answers = ()
         else:
@@ -265,45 +268,34 @@ class HangWatch:
         verdict = self._judge.judge(answers, time.monotonic())
         if verdict.unknown:
             self._say_once(f"--hang-timeout: whether the job hangs cannot be known: {verdict.unknown}")
-        return answers, verdict
+        return verdict
 
-    def _conclude(self, place: Place) -> None:
+    def _conclude(self, node: Node) -> None:
         """The job seems to hang: ask where everybody is. If nobody has made progress by then, it does hang."""
         unread: list[Silent] = []
-        if self._questions is None or place.nodes == 1:
+        if self._questions is None or node.nodes == 1:
             found = self._stacks.own_workers(_STACKS_S)
         else:
             found, unread = read(self._questions.ask(STACKS, {"within": _STACKS_S - 2, "children": True}, _STACKS_S))
-        self._node.look(place)
-        answers, verdict = self._ask(place)
+        self._node.look(node)
+        verdict = self._ask(node)
         if not found and not verdict.silent:  # nothing could be read in time
             return
-        if not verdict.hangs or self._place() != place or time.monotonic() < self._leave_until:
+        if not verdict.hangs or self._stacks.node() != node or time.monotonic() < self._leave_until:
             return
-        hang = find(found, verdict.silent, unread, _standings(answers), self._timeout)
-        if self._stored_for != place.generation:
-            self._stored_for = place.generation
+        failure = find(found, verdict.silent, unread, verdict.loops, self._timeout)
+        if self._stored_for != node.generation:
+            self._stored_for = node.generation
             self._stacks.store_reports(found, unread, "the job hangs")
         self._leave_until = time.monotonic() + self._timeout + _OTHERS_S
-        if self._questions is not None and place.nodes > 1:
+        if self._questions is not None and node.nodes > 1:
             try:
-                self._questions.ask(HANG, {"by": self._me, "text": hang.headline[:_LONGEST_TEXT]}, _TOLD_S)
+                self._questions.ask(HANG, {"by": self._me, "text": failure.cause[:_LONGEST_TEXT]}, _TOLD_S)
             except (RdzvError, TimeoutError) as error:  # the rendezvous tells of the failure itself
                 logger.debug("the others could not be told of the hang: %s", error)
-        self._on_hang(place.generation, hang.failure)
+        self._on_hang(node.generation, failure)
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
             logger.warning("%s", text)
-
-
-def _standings(answers: Sequence[NodeAnswer]) -> dict[int, Standing]:
-    found: dict[int, Standing] = {}
-    for each in answers:
-        try:
-            standing: NodeStanding = standing_of(each.answer)
-        except ValueError:
-            continue
-        found |= standing.workers
-    return found

@@ -35,34 +35,21 @@ class Worker(Struct, frozen=True):
 
 
 class Node(Struct, frozen=True):
-    """This node, as its agent knows it."""
+    """This node, as its agent knows it now. Usable from any thread."""
 
     host: str
     agent: int
     """The process id of the agent."""
-    run_id: str = ""
     node_rank: int | None = None
     workers: tuple[Worker, ...] = ()
     own_stacks: Path | None = None
     """The directory into which its workers write their stacks on request, if they have been told of one."""
-
-
-def workers_in(pids: Mapping[int, int], ranks: Mapping[int, int]) -> tuple[Worker, ...]:
-    """The workers in the order of their local ranks; ``pids`` and ``ranks`` say what the agent started, and as whom."""
-    return tuple(Worker(ranks[local], local, pid) for local, pid in sorted(pids.items()) if ranks.get(local, -1) >= 0)
-
-
-class Place(Struct, frozen=True):
-    """Where this node is now. Usable from any thread."""
-
-    node_rank: int = -1
     nodes: int = 0
     """The number of nodes in the round."""
     generation: int = 0
     """Counts the starts of workers on this node."""
     works: bool = False
     """Its workers are running, or have finished and wait for those of other nodes."""
-    workers: tuple[Worker, ...] = ()
 
 
 _LEAST_S, _MOST_S = 0.5, 120.0
@@ -77,17 +64,16 @@ class NodeStacks:
     Thread-safe: it is asked on separate threads, whatever the agent's main thread is doing.
     """
 
-    def __init__(self, node: Callable[[], Node], directory: str, *, on_request: bool) -> None:
+    def __init__(self, node: Callable[[], Node], directory: str, *, logs: str = "", on_request: bool) -> None:
         """``node`` says who works here now; ``directory`` is the agent's own, for what workers write.
 
-        ``on_request``: workers are told to write their stacks themselves when they are asked.
+        ``logs``: the directory of the workers' logs, where files go if there are any. ``on_request``: workers are told
+        to write their stacks themselves when they are asked.
         """
-        self._node = node
-        self.directory = directory
-        """The agent's own directory."""
+        self.node = node
         self.own = Path(directory, "stacks") if on_request else None
         """The directory where workers write their stacks on request, if they do."""
-        self._logs = directory
+        self._logs = directory if logs in ("", os.devnull) else logs
         self.debugging = threading.Lock()
         """Held while a worker is being read: a process can have only one debugger at a time."""
         self._stored = 0
@@ -101,11 +87,6 @@ class NodeStacks:
             os.chmod(self.own, 0o700)  # whatever the umask takes away
         except OSError as error:
             logger.debug("workers cannot write their stacks: %s", error)
-
-    def log_to(self, directory: str) -> None:
-        """Set where files go, if there are any: the directory of the workers' logs."""
-        if directory and directory != os.devnull:
-            self._logs = directory
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -132,7 +113,7 @@ class NodeStacks:
         from rdzv_launcher.run.stacks.reports import workers_of
 
         try:
-            node = self._node()
+            node = self.node()
             if any(processes.is_there(processes.look(worker.pid)) for worker in node.workers):
                 self.store_reports(workers_of(self._gather(within, native=0)), (), f"workers of this node {why}")
         except Exception as error:
@@ -154,7 +135,7 @@ class NodeStacks:
 
         native = NATIVE_S if native is None else native
         with self.debugging:
-            return gather(self._node(), within=within, children=children, native=native)
+            return gather(self.node(), within=within, children=children, native=native)
 
     def _ask_peers(self, questions: Questions, why: str) -> None:
         try:
@@ -173,8 +154,7 @@ class NodeStacks:
 
         text = report_text(list(workers), list(silent), threads=True)
         self._stored += 1
-        node = self._node()
-        path = Path(self._logs, f"stacks-{names.word(node.host)}-{os.getpid()}-{self._stored}.log")
+        path = Path(self._logs, f"stacks-{names.word(self.node().host)}-{os.getpid()}-{self._stored}.log")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # an existing file may be anybody's: it is not followed, and not written to
