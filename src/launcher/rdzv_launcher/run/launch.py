@@ -11,7 +11,9 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
 
 from rdzv_launcher import queued_stderr
 from rdzv_launcher.console import say
@@ -29,7 +31,7 @@ from rdzv_launcher.run.importing import importing_torch
 from rdzv_launcher.run.keeper.descendants import Marked, mark_children
 from rdzv_launcher.run.keeper.in_worker import asked
 from rdzv_launcher.run.keeper.keeper import Keeper
-from rdzv_launcher.run.keeper.messages import Belongings, Start
+from rdzv_launcher.run.keeper.messages import Belongings, Inherited, Start
 from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.notice.node import NodeNotices
 from rdzv_launcher.run.preparation import Preparation
@@ -62,12 +64,11 @@ from rdzv_plugins.errors import PeerFailed
 from rdzv_plugins.interfaces import Failure, RoundEvent
 from rdzv_plugins.questions import HANG, LOG, NOTICE, STANDSTILL, VITALS, Question, Questions
 from rdzv_plugins.round_page import RoundPage
-from rdzv_plugins.runtime import SYSTEM
+from rdzv_plugins.runtime import SYSTEM, Signals
 
 if TYPE_CHECKING:
     from rdzv_launcher.run.agent_events import AgentEvents
     from rdzv_launcher.run.agent_metrics import AgentFigures
-    from rdzv_launcher.run.caller import Caller, Ending
     from rdzv_launcher.run.hangs.watch import HangWatch
     from rdzv_launcher.run.timeline import Recorder
     from rdzv_launcher.run.vitals import LogTails
@@ -76,6 +77,33 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"
+
+
+class Ending(Struct, frozen=True):
+    """How a launch ended: by a failure, an error or a signal, or with success."""
+
+    group: WorkerGroup | None
+    """The last workers of this node; None if it has had none."""
+    failures: tuple[WorkerFailure, ...]
+    """The failures of this node's workers that were not told to stop, in the order in which they ended."""
+    first: Failure | None
+    """The first failure over all nodes."""
+    text: str
+    """The first failure, in a sentence."""
+    error: Exception | None
+    signal: Signals | None
+
+
+class Caller(Protocol):
+    """A caller in Python: what the workers get from it besides their program, and what it hears at the end."""
+
+    inherited: Inherited
+    logs_specs: Any
+    """An object of torch's ``LogsSpecs``, in place of --logs-specs; None: there is none."""
+
+    def ended(self, ending: Ending) -> None:
+        """The launch has ended. The workers' error files are still there."""
+        ...
 
 
 def launch(start: Preparation, caller: Caller | None = None) -> int:
@@ -98,8 +126,6 @@ def launch(start: Preparation, caller: Caller | None = None) -> int:
             if stop.sigval in start.notice.signals:
                 error = AgentEnds(socket.gethostname(), os.getpid()).preempted(None, None).error
             if caller is not None:
-                from rdzv_launcher.run.caller import Ending
-
                 caller.ended(Ending(None, (), None, "", error, stop.sigval))
             elif error is not None:
                 raise error from None
@@ -164,7 +190,7 @@ class Launch:
         """``events`` None: no handler of torch's events wants to hear of this launch."""
         self._caller, self._rendezvous, self._events = caller, rendezvous, events
         self._spec = spec = start.spec
-        self._run_id, handler = start.request.run_id, rendezvous.handler
+        handler = rendezvous.handler
         self._farewell = ""
         self._own_logs = grounds.directory.logs
         self._timeline = _timeline(start)
@@ -237,7 +263,9 @@ class Launch:
             first = end.error.failure if isinstance(end.error, PeerFailed) else end.outcome.failure
             self._record(end, first)
             if self._caller is not None:
-                self._caller.ended(self._ending(end, first))
+                told = "" if first is None else describe(first)
+                failures = tuple(self._failed(first))
+                self._caller.ended(Ending(self._loop.group, failures, first, told, end.error, end.signal))
                 return end.exit_code
             return self._tell(end)
         finally:
@@ -333,13 +361,6 @@ class Launch:
 
             return UNWATCHED
         return self._stacks.answer(question)
-
-    def _ending(self, end: steps.End, first: Failure | None) -> Ending:
-        """The end as reported to the caller of this launch."""
-        from rdzv_launcher.run.caller import Ending
-
-        told = "" if first is None else describe(first)
-        return Ending(self._loop.group, tuple(self._failed(first)), first, told, end.error, end.signal)
 
     def _failed(self, first: Failure | None) -> Iterator[WorkerFailure]:
         """The failures of this node's workers; ``first`` is the job's first failure."""
