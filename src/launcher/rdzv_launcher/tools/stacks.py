@@ -25,7 +25,7 @@ from rdzv_launcher.run.stacks import processes
 from rdzv_launcher.run.stacks.gathering import NATIVE_S, gather
 from rdzv_launcher.run.stacks.node import Node, Worker
 from rdzv_launcher.run.stacks.processes import Process
-from rdzv_launcher.run.stacks.reports import Silent, WorkerReport, grouped, headline, read, report_text, workers_of
+from rdzv_launcher.run.stacks.reports import Silent, WorkerReport, grouped, headline, read, report_text
 from rdzv_launcher.tools.job import add_job_flags, ask_job, request_of
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.linux.processes import all_pids
@@ -67,11 +67,10 @@ def read_job(job: LocalJob, *, until: float, native: float, children: bool) -> t
 
     ``until``: the time (monotonic) for all of it, and for native frames.
     """
-    workers, agents = [], []
+    workers, agents = list[WorkerReport](), list[Silent]()
     for node in job.nodes:
         now = time.monotonic()
-        answer = gather(node, within=max(1.0, until - now), children=children, native=max(0.0, native - now))
-        workers += workers_of(answer)
+        workers += gather(node, within=max(1.0, until - now), children=children, native=max(0.0, native - now))
         agent = processes.look(node.agent)
         name = f"the agent of {'these workers' if node.node_rank is None else f'node {node.node_rank}'}"
         if node.agent <= 1 or agent is None:
@@ -86,7 +85,7 @@ def idle_agents(jobs: list[LocalJob]) -> list[int]:
     """Agents of rdzv-run that have no workers now."""
     busy = {node.agent for job in jobs for node in job.nodes}
     found = (processes.look(pid) for pid in all_pids() if pid not in busy)
-    agents = [each for each in found if each is not None and processes.is_there(each) and _AGENT.search(each.command)]
+    agents = [each for each in found if processes.is_there(each) and _AGENT.search(each.command)]
     return [each.pid for each in agents if processes.name_of(each.pid) != KEEPER]
 
 

@@ -274,7 +274,7 @@ class HangWatch:
         """The job seems to hang: ask where everybody is. If nobody has made progress by then, it does hang."""
         unread: list[Silent] = []
         if self._questions is None or node.nodes == 1:
-            found = self._stacks.own_workers(_STACKS_S)
+            found = self._stacks.gather(node, _STACKS_S, children=True)
         else:
             found, unread = read(self._questions.ask(STACKS, {"within": _STACKS_S - 2, "children": True}, _STACKS_S))
         self._node.look(node)

@@ -101,8 +101,10 @@ class NodeStacks:
         within = question.arguments.get("within", _WITHIN_S)
         if not isinstance(within, int | float) or not _LEAST_S <= within <= _MOST_S:
             raise ValueError(f"within={within!r} is not a time")
-        native = within if question.arguments.get("native") else None
-        return self._gather(within, children=bool(question.arguments.get("children")), native=native)
+        from rdzv_launcher.run.stacks.reports import answer_of
+
+        node, native = self.node(), within if question.arguments.get("native") else None
+        return answer_of(node, self.gather(node, within, bool(question.arguments.get("children")), native))
 
     def store(self, why: str, within: float) -> None:
         """Store where the live workers are, because they ``why``. For any thread; raises nothing.
@@ -110,32 +112,28 @@ class NodeStacks:
         One log line says where the file is. What cannot be written goes to the log itself, so that it is not lost.
         """
         from rdzv_launcher.run.stacks import processes
-        from rdzv_launcher.run.stacks.reports import workers_of
 
         try:
             node = self.node()
             if any(processes.is_there(processes.look(worker.pid)) for worker in node.workers):
-                self.store_reports(workers_of(self._gather(within, native=0)), (), f"workers of this node {why}")
+                self.store_reports(self.gather(node, within, native=0), (), f"workers of this node {why}")
         except Exception as error:
             logger.warning("the stacks of the workers could not be read: %s", error)
-
-    def own_workers(self, within: float) -> list[WorkerReport]:
-        """Where this node's workers are, after about ``within`` seconds at the latest. Any thread."""
-        from rdzv_launcher.run.stacks.reports import workers_of
-
-        return workers_of(self._gather(within, children=True))
 
     def store_of_peers(self, questions: Questions | None, why: str) -> None:
         """Store the same for other nodes' workers, by asking the nodes, on a separate thread; returns at once."""
         if questions is not None:
             OwnThread(target=self._ask_peers, args=(questions, why), name="rdzv-stacks-of-peers").start()
 
-    def _gather(self, within: float, *, children: bool = False, native: float | None = None) -> dict[str, Any]:
+    def gather(
+        self, node: Node, within: float, children: bool = False, native: float | None = None
+    ) -> list[WorkerReport]:
+        """See ``gathering.gather``; None for ``native``: its default. Any thread."""
         from rdzv_launcher.run.stacks.gathering import NATIVE_S, gather
 
         native = NATIVE_S if native is None else native
         with self.debugging:
-            return gather(self.node(), within=within, children=children, native=native)
+            return gather(node, within=within, children=children, native=native)
 
     def _ask_peers(self, questions: Questions, why: str) -> None:
         try:

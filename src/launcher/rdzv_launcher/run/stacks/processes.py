@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeGuard
 
 from msgspec import Struct
 
@@ -45,7 +46,7 @@ def look(pid: int) -> Process | None:
     return Process(pid, stat.parent, stat.state, channel if channel != "0" else "", command[:_COMMAND])
 
 
-def is_there(process: Process | None) -> bool:
+def is_there(process: Process | None) -> TypeGuard[Process]:
     """Whether the process is there and has not ended."""
     return process is not None and process.state not in "ZX"
 

@@ -1,4 +1,4 @@
-"""What nodes have answered about their workers: as typed values, grouped by place, and as text for people.
+"""What nodes answer about their workers: as JSON and as typed values, grouped by place, and as text for people.
 
 Whoever can reach the service can answer, so everything is checked. Two workers are at the same place if their main
 threads have equal stacks and their processes are in similar states. A worker that runs changes its place all the time,
@@ -16,17 +16,19 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from rdzv_launcher.run.names import compressed, named
+from rdzv_launcher.run.stacks.node import Node
 from rdzv_launcher.run.stacks.reading import Frame, Thread
 from rdzv_plugins.plain_text import many, printable, some
 from rdzv_plugins.questions import NodeAnswer, checked
 
 _MOST_WORKERS = 4096
 _MOST_TEXTS = 32
-_TEXT = 1000
+_TEXT, _FRAME_TEXT = 1000, 300
+"""The most characters of a text that others have sent, and of one in a frame that is sent."""
 _Index = Annotated[int, Meta(ge=0)]
 
 
-@dataclass(frozen=True)
+@dataclass
 class ProcessReport:
     """A worker, or a process below one."""
 
@@ -73,6 +75,55 @@ class WorkerReport:
     process: ProcessReport
 
 
+def answer_of(node: Node, workers: Iterable[WorkerReport]) -> dict[str, Any]:
+    """What the node answers: its workers as JSON. Equal stacks are included once, and threads refer to them by number.
+
+    Most ranks of a job that hangs are at the same place.
+    """
+    numbers: dict[tuple[Frame, ...], int] = {}
+    return {
+        "node_rank": node.node_rank,
+        "host": node.host,
+        "agent": node.agent,
+        "workers": [
+            {"rank": each.rank, "local_rank": each.local_rank} | _data(each.process, numbers) for each in workers
+        ],
+        "stacks": [
+            [[each.function[:_FRAME_TEXT], each.file[:_FRAME_TEXT], each.line] for each in frames] for frames in numbers
+        ],
+    }
+
+
+def _data(process: ProcessReport, numbers: dict[tuple[Frame, ...], int]) -> dict[str, Any]:
+    """A process as JSON; what it adds to ``numbers`` are its stacks."""
+
+    def number(frames: tuple[Frame, ...]) -> int:
+        return numbers.setdefault(frames, len(numbers))
+
+    return _data_without_stacks(process) | {
+        "python": process.is_python,
+        "how": process.how,
+        "tried": process.tried,
+        "threads": [
+            {"name": each.name, "main": each.is_main, "active": each.is_active, "stack": number(each.frames)}
+            for each in process.threads
+        ],
+        "native": number(process.native) if process.native else None,
+        "kernel": process.kernel,
+        "children": [_data_without_stacks(each) for each in process.children],
+        "below": [_data(each, numbers) for each in process.below],
+    }
+
+
+def _data_without_stacks(process: ProcessReport) -> dict[str, Any]:
+    return {
+        "pid": process.pid,
+        "state": process.state,
+        "wait_channel": process.wait_channel,
+        "command": process.command,
+    }
+
+
 class _Thread(Struct):
     name: str
     main: bool
@@ -103,7 +154,7 @@ class _Worker(_Process, kw_only=True):
 
 
 class _Node(Struct):
-    """A node's answer: see ``gathering``."""
+    """A node's answer: see ``answer_of``."""
 
     node_rank: int | None
     host: str
