@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import shutil
@@ -71,7 +70,6 @@ if TYPE_CHECKING:
     from rdzv_launcher.run.agent_metrics import AgentFigures
     from rdzv_launcher.run.hangs.watch import HangWatch
     from rdzv_launcher.run.timeline import Recorder
-    from rdzv_launcher.run.vitals import LogTails
     from rdzv_launcher.run.workers.file_timer import FileTimer
 
 logger = logging.getLogger(__name__)
@@ -336,12 +334,6 @@ class Launch:
             works=stage in ("working", "barrier", "staying") and bool(pids),
         )
 
-    @functools.cached_property
-    def _tails(self) -> LogTails:
-        from rdzv_launcher.run.vitals import LogTails
-
-        return LogTails(self._node, self._output.files, self._monitor.kept)
-
     def _answer(self, question: Question) -> Any:
         """Like ``questions.Answer``. What most jobs are never asked is imported when it is."""
         if question.arguments.get("of") not in (None, [socket.gethostname(), os.getpid()]):  # another node is meant
@@ -351,7 +343,9 @@ class Launch:
 
             return vitals(self._node(), self._loop.decisions)
         if question.kind == LOG:
-            return self._tails.answer(question.arguments)
+            from rdzv_launcher.run.vitals import log_tail
+
+            return log_tail(question.arguments, self._node(), self._output.files, self._monitor.kept)
         if question.kind == NOTICE:
             return self._notices.answer(question)
         if question.kind in (STANDSTILL, HANG) and self._hangs is not None:

@@ -5,7 +5,6 @@ The signs are cheap to read, and nothing runs in the worker. Values of variables
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -17,9 +16,7 @@ from msgspec import Struct
 
 from rdzv_launcher.run.stacks import processes, reading
 from rdzv_launcher.run.stacks.reports import is_meeting
-from rdzv_plugins.linux.processes import ProcessStat, read_stat
-
-_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+from rdzv_plugins.linux.processes import read_stat
 
 
 class Signs(Struct, frozen=True):
@@ -49,9 +46,8 @@ def read_signs(pid: int, asked: Path | None = None) -> Signs | None:
     stat = read_stat(pid)
     if stat is None or not stat.lives:
         return None
-    all_s = _all_s(stat)
-    main_s = _main_s(pid, all_s)
-    return Signs(time.monotonic(), stat.state, int(stat.started), main_s, all_s, stat.major_faults, _moved(pid, asked))
+    main_s, born = _main_s(pid, stat.cpu_s), int(stat.started)
+    return Signs(time.monotonic(), stat.state, born, main_s, stat.cpu_s, stat.major_faults, _moved(pid, asked))
 
 
 def below_s(pid: int, pids_of: Callable[[int], list[int]]) -> float:
@@ -59,13 +55,8 @@ def below_s(pid: int, pids_of: Callable[[int], list[int]]) -> float:
     total = 0.0
     for each in processes.below(pid, pids_of):
         if stat := read_stat(each):
-            all_s = _all_s(stat)
-            total += max(all_s, _main_s(each, all_s))
+            total += max(stat.cpu_s, _main_s(each, stat.cpu_s))
     return total
-
-
-def _all_s(stat: ProcessStat) -> float:
-    return (stat.cpu_ticks + stat.waited_ticks) * _TICK_S
 
 
 def _main_s(pid: int, otherwise: float) -> float:

@@ -105,18 +105,26 @@ class NodeWatch:
             self._sample(worker, watched)
         return watched.standing()
 
-    def _sample(self, worker: Worker, watched: Standstill) -> None:
+    def _sample(self, worker: Worker, watched: Standstill | None = None) -> int | None:
+        """Sample a worker, for ``watched`` if that is given; returns the sample's print.
+
+        None if it cannot be sampled: the worker then counts as making progress.
+        """
         with self._stacks.debugging:
             process = processes.look(worker.pid)
             if process is None or process.stands_still:
-                return
+                return None
             try:
-                watched.sample(signs.take(process, time.monotonic(), timeout=_SAMPLE_S))
+                sample = signs.take(process, time.monotonic(), timeout=_SAMPLE_S)
                 self._unread = 0
-                if watched.wants_native:
-                    watched.native(signs.below_python(process, timeout=_NATIVE_S))
-            except reading.NoStacks as error:  # the worker then counts as making progress
-                self._cannot_sample(worker, error)
+                if watched is not None:
+                    watched.sample(sample)
+                    if watched.wants_native:
+                        watched.native(signs.below_python(process, timeout=_NATIVE_S))
+            except reading.NoStacks as error:
+                self._note_unread(worker, error)
+                return None
+        return sample.print
 
     @property
     def _canary_pause(self) -> float:
@@ -128,20 +136,13 @@ class NodeWatch:
         busy = [each for each in workers if standings[each.rank].kind == "moves"]
         if len(busy) < len(workers) or not busy:
             return
-        with self._stacks.debugging:
-            process = processes.look(busy[0].pid)
-            if process is None or process.stands_still:
-                return
-            try:
-                seen = signs.take(process, time.monotonic(), timeout=_SAMPLE_S).print
-            except reading.NoStacks as error:
-                self._cannot_sample(busy[0], error)
-                return
-        if seen == self._canary:
-            self.suspect()
-        self._canary = seen
+        seen = self._sample(busy[0])
+        if seen is not None:
+            if seen == self._canary:
+                self.suspect()
+            self._canary = seen
 
-    def _cannot_sample(self, worker: Worker, error: reading.NoStacks) -> None:
+    def _note_unread(self, worker: Worker, error: reading.NoStacks) -> None:
         logger.debug("worker %d (pid %d) cannot be sampled: %s", worker.local_rank, worker.pid, error)
         self._unread += 1  # a process that is just starting or ending cannot be read, either
         if self._unread == _UNREAD and reading.py_spy() is not None:
