@@ -200,11 +200,10 @@ class Recorder(Observer):
     """Writes the timeline of an agent. One per agent. Thread-safe. It never keeps its caller waiting."""
 
     def __init__(
-        self, run: str, sinks: Sequence[Sink], *, backend: str = "", agent: str = "", host: str = "", most: int = _MOST
+        self, run: str, sinks: Sequence[Sink], host: str, agent: str, *, backend: str = "", most: int = _MOST
     ) -> None:
         """At most ``most`` events are kept. ``agent`` and ``host`` are the names used in the timeline."""
-        self._run, self._sinks = run, sinks
-        self._host, self._agent = host or socket.gethostname(), agent or new_agent()
+        self._run, self._sinks, self._host, self._agent = run, sinks, host, agent
         self._lock = threading.Lock()
         self._node: int | None = None
         self._round = self._engines = 0
@@ -220,14 +219,13 @@ class Recorder(Observer):
     @staticmethod
     def open(directory: str, run: str, backend: str) -> Recorder:
         """Open a recorder, as ``--timeline`` asks for it."""
-        host, agent = socket.gethostname(), new_agent()
+        host, agent = socket.gethostname(), os.urandom(5).hex()  # a name that no other process has
         sinks: list[Sink] = [TimelineFile(directory, run, host, agent)]
         if spans_wanted(os.environ):
             sinks.append(Spans())
-        return Recorder(run, sinks, backend=backend, agent=agent, host=host)
+        return Recorder(run, sinks, host, agent, backend=backend)
 
     def heard(self, event: Event, group: WorkerGroup | None) -> None:
-        """See ``Observer``."""
         match event:
             case events.Joined(node_rank) if group is not None:
                 self._joined(node_rank, group.group_world_size)
@@ -252,7 +250,6 @@ class Recorder(Observer):
                 self._note("signal", cause=f"the agent got {number.name}")
 
     def takes(self, step: Step, group: WorkerGroup | None) -> None:
-        """See ``Observer``."""
         match step:
             case steps.Join():
                 self._note("joined")
@@ -277,13 +274,12 @@ class Recorder(Observer):
                 self._note("ended", exit_code=exit_code)
 
     def started(self, group: WorkerGroup) -> None:
-        """See ``Observer``."""
         self._generation, self._running = group.generation, True
         ranks = {each.global_rank: group.pids.get(each.local_rank, 0) for each in group.workers}
         self._note("started", workers=ranks, restarts=group.restarts_used)
 
     def wrote(self, local_rank: int, group: WorkerGroup | None) -> None:
-        """See ``Observer``. Only the first call of each generation counts."""
+        """A worker has written its first line. Only the first call of each generation counts."""
         if group is not None and self._written < group.generation:
             self._written = group.generation
             self._note("line", cause=f"{_worker(group, local_rank)} wrote")
@@ -332,11 +328,6 @@ class Recorder(Observer):
             _try(lambda sink=sink: sink.take(record))  # type: ignore[misc]
             if record.event == "ended":
                 _try(sink.close)
-
-
-def new_agent() -> str:
-    """A name that no other process has."""
-    return os.urandom(5).hex()
 
 
 def clock_id() -> str:
