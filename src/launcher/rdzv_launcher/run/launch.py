@@ -195,7 +195,7 @@ class Launch:
         figures = _figures(start) if start.args.health_port else None
         if told := [each for each in (self._timeline, figures) if each is not None]:
             handler.tell_events(lambda event: _tell_all(told, event))
-        self._monitor = WorkerMonitor(Path(grounds.directory.pipes), self._wrote)
+        self._monitor = WorkerMonitor(Path(grounds.directory.path, "pipes"), self._wrote)
         on_first = None if self._timeline is None else self._wrote
         self._output = Output(spec, grounds.layout, self._monitor.attach, on_first, grounds.directory.ensure)
         on_request = start.args.worker_stacks or start.args.hang_timeout > 0
