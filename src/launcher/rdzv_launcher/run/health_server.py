@@ -128,7 +128,6 @@ class HealthServer:
         return int(self._listener.getsockname()[1])
 
     def close(self) -> None:
-        """Stop serving."""
         self._closed = True
         self._wake_w.send(b"x")
         self._thread.join()

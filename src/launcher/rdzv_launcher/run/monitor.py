@@ -128,7 +128,6 @@ class StderrPipe:
         return True
 
     def tail(self) -> tuple[str, ...]:
-        """The last lines so far."""
         return last_lines(bytes(self._kept))
 
     def close_writer(self) -> None:
@@ -138,7 +137,6 @@ class StderrPipe:
             os.close(writer)
 
     def close(self) -> None:
-        """Release the pipe."""
         self.close_writer()
         os.close(self.fd)
 

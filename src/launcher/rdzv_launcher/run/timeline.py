@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct, ValidationError, convert
 
@@ -123,20 +123,8 @@ def _is_fact(name: str, value: object) -> bool:
     return value is None or isinstance(value, str | int | float)
 
 
-class Sink(Protocol):
-    """Takes events in order, on a separate thread. It may block there; exceptions that it raises are ignored."""
-
-    def take(self, record: Record) -> None:
-        """Take one event."""
-        ...
-
-    def close(self) -> None:
-        """The agent ends: nothing comes after this."""
-        ...
-
-
 class TimelineFile:
-    """A ``Sink``. Each line is one write, so a reader sees whole lines, and an agent that is killed loses none.
+    """The file of a timeline. Each line is one write, so a reader sees whole lines, and a killed agent loses none.
 
     The first event that cannot be written is reported, and the job goes on; when there is room again, writing resumes.
     """
@@ -171,7 +159,6 @@ class TimelineFile:
             self._lost = 0
 
     def close(self) -> None:
-        """Close the file."""
         if self._lost > 1:
             logger.warning("%d events are missing in the timeline %s", self._lost, self.path)
         if self._fd >= 0:
@@ -259,7 +246,7 @@ _PARENT = {"traceparent": "TRACEPARENT", "tracestate": "TRACESTATE"}
 
 
 class Spans:
-    """A ``Sink``: one span of OpenTelemetry for the agent, and below it one for each phase.
+    """A timeline as spans of OpenTelemetry: one for the agent, and below it one for each phase.
 
     Where they go is said by OpenTelemetry's variables (OTEL_*), which its SDK reads. Without them there are none.
     OpenTelemetry is imported with the first event, on the thread that delivers it.
@@ -356,6 +343,7 @@ def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+Sink = TimelineFile | Spans
 _MOST = 10_000
 """The most events that are kept for sinks that do not take them: a round has about ten."""
 _CLOSE_S = 2.0
@@ -368,7 +356,10 @@ class Recorder(Observer):
     def __init__(
         self, run: str, sinks: Sequence[Sink], host: str, agent: str, *, backend: str = "", most: int = _MOST
     ) -> None:
-        """At most ``most`` events are kept. ``agent`` and ``host`` are the names used in the timeline."""
+        """``sinks`` take the events in order, on a separate thread, where they may block; what they raise is ignored.
+
+        At most ``most`` events are kept for them. ``host`` and ``agent`` are the names used in the timeline.
+        """
         self._run, self._sinks, self._host, self._agent = run, sinks, host, agent
         self._lock = threading.Lock()
         self._node: int | None = None

@@ -76,7 +76,6 @@ class NodeWatch:
         self._suspected_until = time.monotonic() + self._timeout
 
     def look(self, node: Node) -> None:
-        """Look at all workers."""
         now = time.monotonic()
         if node.generation != self._generation:
             self._generation, self._watched, self._suspected_until = node.generation, {}, 0.0
@@ -200,7 +199,6 @@ class HangWatch:
         OwnThread(target=self._run, name="rdzv-hangs").start()
 
     def environment(self, global_rank: int) -> dict[str, str]:
-        """Additional variables for a worker that is about to be started."""
         return self._page.environment(global_rank)
 
     def close(self) -> None:

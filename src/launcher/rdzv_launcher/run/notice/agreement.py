@@ -118,7 +118,6 @@ class Agreement(threading.Thread):
         return self._generation == generation and self.is_alive()
 
     def stop(self) -> None:
-        """Stop asking the other nodes."""
         self._stopped.set()
 
     def run(self) -> None:

@@ -146,7 +146,6 @@ class Board:
             return True
 
     def drop(self, step: int) -> None:
-        """Withdraw a proposal: nothing comes of it."""
         with self.lock:
             if self._page[LIMIT] == -step:
                 self._page[LIMIT] = 0
@@ -159,7 +158,6 @@ class Board:
         return Report(page[ROUND], self._at(), limit, len(told) - len(saved), len(saved), leaving, accepts)
 
     def close(self) -> None:
-        """Stop showing anything."""
         self._page[NUMBER] = 0
         self._page.close()
 
