@@ -38,7 +38,7 @@ class Signs(Struct, frozen=True):
     """Bytes that it has read and written through files and pipes; 0 if that may not be seen."""
 
 
-def read_signs(pid: int, asked: Path | None = None) -> Signs | None:
+def read_signs(pid: int, asked: Path | None) -> Signs | None:
     """The signs of a process; None if it has ended.
 
     ``asked`` is the directory to which workers write when an agent asks for their stacks; that is not a sign of life.
