@@ -9,8 +9,7 @@ import pytest
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from rdzv_launcher.run.hangs.signs import Native, Sample, Signs
-from rdzv_launcher.run.hangs.standstill import Standing, Standstill
+from rdzv_launcher.run.hangs.standstill import Native, Sample, Signs, Standing, Standstill
 from rdzv_launcher.run.hangs.verdict import Judge, NodeStanding, find
 from rdzv_launcher.run.stacks.reading import Frame, Thread
 from rdzv_launcher.run.stacks.reports import ProcessReport, Silent, WorkerReport, is_meeting

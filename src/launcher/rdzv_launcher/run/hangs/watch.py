@@ -4,6 +4,9 @@ Signs of life are looked at every time, places only while a hang is suspected. A
 by itself that the job hangs: those of another node may be computing. So it asks all of them, in the same way as ``rdzv
 stacks``. The node with the lowest rank asks first, and the others leave it to that node for a while, so that one node
 asks and not all.
+
+Signs of life are what the kernel counts (/proc): cheap to read, and nothing runs in the worker. Places are sampled by
+py-spy; values of variables are not passed on: only a number is.
 """
 
 from __future__ import annotations
@@ -11,23 +14,23 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec import to_builtins
 
-from rdzv_launcher.run.hangs import signs
-from rdzv_launcher.run.hangs.signs import below_s, read_signs
-from rdzv_launcher.run.hangs.standstill import Standing, Standstill
+from rdzv_launcher.run.hangs.standstill import Native, Sample, Signs, Standing, Standstill
 from rdzv_launcher.run.hangs.verdict import SUSPECTED, Judge, NodeStanding, Verdict, find
 from rdzv_launcher.run.stacks import processes, reading
 from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
-from rdzv_launcher.run.stacks.reports import Silent, read
+from rdzv_launcher.run.stacks.reports import Silent, is_meeting, read
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Failure
-from rdzv_plugins.linux.processes import children_now
+from rdzv_plugins.linux.processes import children_now, read_stat
 from rdzv_plugins.plain_text import printable
 from rdzv_plugins.progress_page import ProgressPage
 from rdzv_plugins.questions import HANG, STACKS, STANDSTILL, NodeAnswer, Question, Questions
@@ -35,8 +38,93 @@ from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
+_WAITS = re.compile(r"(?i)nccl|hccl|rccl|gloo::|c10d|(?:cu|cuda|hip|acl|npu)\w*(?:synchronize|query|memcpy)")
+_NATIVE_LOOKS = 2
+"""How many looks must find no native code: a stack may be one that cannot be read."""
 _SAMPLE_S, _NATIVE_S = 5.0, 15.0
 """Time limits for one sample, and for one with native frames."""
+
+
+def read_signs(pid: int, asked: Path | None) -> Signs | None:
+    """The signs of a process; None if it has ended.
+
+    ``asked`` is the directory to which workers write when an agent asks for their stacks; that is not a sign of life.
+    """
+    stat = read_stat(pid)
+    if stat is None or not stat.lives:
+        return None
+    main_s, born = _main_s(pid, stat.cpu_s), int(stat.started)
+    return Signs(time.monotonic(), stat.state, born, main_s, stat.cpu_s, stat.major_faults, _moved(pid, asked))
+
+
+def below_s(pid: int, pids_of: Callable[[int], list[int]]) -> float:
+    """The processor time that all processes below one got or wanted, in seconds. ``pids_of``: like ``children_now``."""
+    total = 0.0
+    for each in processes.below(pid, pids_of):
+        if stat := read_stat(each):
+            total += max(stat.cpu_s, _main_s(each, stat.cpu_s))
+    return total
+
+
+def _main_s(pid: int, otherwise: float) -> float:
+    """The time of the main thread, including its time in the queue; ``otherwise`` if the kernel does not say."""
+    schedstat = processes.read(pid, "schedstat").split()
+    return sum(map(int, schedstat[:2])) / 1e9 if len(schedstat) == 3 else otherwise
+
+
+def _moved(pid: int, asked: Path | None) -> int:
+    lines = processes.read(pid, "io").splitlines()[:2]  # rchar, wchar
+    if not lines:
+        return 0
+    try:
+        written = (asked / str(pid)).stat().st_size if asked is not None else 0
+    except OSError:  # it writes none
+        written = 0
+    return sum(int(line.rpartition(" ")[2]) for line in lines) - written
+
+
+def take_sample(process: processes.Process) -> Sample:
+    """Take a sample of a Python process; this pauses it for some milliseconds. Raises ``NoStacks``."""
+    at = time.monotonic()
+    main = _main_thread(process, "--locals", _SAMPLE_S)
+    frames = main["frames"]
+    values = tuple((frame["name"], frame["filename"], frame["line"], *_values(frame)) for frame in frames)
+    meets = any(is_meeting(str(frame["filename"]), str(frame["name"])) for frame in frames[:1])
+    return Sample(at, hash(values), bool(main["active"] and main["owns_gil"]), meets)
+
+
+def below_python(process: processes.Process) -> Native:
+    """What the main thread does in native code; finding out takes seconds. Raises ``NoStacks``."""
+    for _ in range(_NATIVE_LOOKS):
+        if names := _native_names(process):
+            return "waits" if any(_WAITS.search(name) for name in names) else "computes"
+    return "loop"
+
+
+def _native_names(process: processes.Process) -> list[str]:
+    """The native functions that its innermost line of Python is in, or has called; empty if there are none."""
+    names = []
+    for frame in _main_thread(process, "--native", _NATIVE_S)["frames"]:
+        if frame["line"]:
+            break
+        names.append(str(frame["name"]))
+    return names
+
+
+def _values(frame: dict[str, Any]) -> Sequence[object]:
+    return [(each["name"], each["addr"], each["repr"]) for each in frame["locals"] or ()]
+
+
+def _main_thread(process: processes.Process, flag: str, timeout: float) -> dict[str, Any]:
+    threads = reading.py_spy_threads(process, (flag,), timeout=timeout)
+    found = next((each for each in threads if each["os_thread_id"] == process.pid), None)
+    if found is None:
+        found = next((each for each in threads if each["thread_name"] == "MainThread"), None)
+    if found is None:
+        raise reading.NoStacks("py-spy has found no main thread")
+    return found
+
+
 _CREDIT, _LEAST_CREDIT_S = 1 / 8, 3.0
 """The part of the time-out that one look may account for: a watch that is late stood still itself, with the workers."""
 _UNREAD = 5
@@ -114,12 +202,12 @@ class NodeWatch:
             if process is None or process.stands_still:
                 return None
             try:
-                sample = signs.take(process, time.monotonic(), timeout=_SAMPLE_S)
+                sample = take_sample(process)
                 self._unread = 0
                 if watched is not None:
                     watched.sample(sample)
                     if watched.wants_native:
-                        watched.native(signs.below_python(process, timeout=_NATIVE_S))
+                        watched.native(below_python(process))
             except reading.NoStacks as error:
                 self._note_unread(worker, error)
                 return None
