@@ -196,7 +196,7 @@ def _process(said: _Process, stacks: Sequence[tuple[Frame, ...]]) -> ProcessRepo
     )
 
 
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3")
+_LIBRARIES = "/site-packages/", "/dist-packages/", "/lib/python3", os.path.join(sysconfig.get_paths()["stdlib"], "")
 _AROUND = ("wrapper", "wrapped", "inner", "decorate_context", "_fn", "<lambda>")
 """Functions that wrap the one that was called, and say nothing about it."""
 _STILL = {"T": "stopped", "t": "stopped", "D": "stuck", "Z": "ended", "X": "ended", "ended": "ended"}
@@ -276,11 +276,7 @@ def where(frames: Sequence[Frame]) -> str:
 
 
 def _is_library(file: str) -> bool:
-    return file.startswith("<frozen") or any(each in file for each in _places())
-
-
-def _places() -> tuple[str, ...]:
-    return (*_LIBRARIES, os.path.join(sysconfig.get_paths()["stdlib"], ""))
+    return file.startswith("<frozen") or any(each in file for each in _LIBRARIES)
 
 
 def _kind(worker: WorkerReport) -> str:
@@ -340,12 +336,14 @@ def headline(groups: Sequence[Group], silent: Sequence[Silent] = ()) -> str:
     workers = [worker for group in groups for worker in group.workers]
     nodes = {(worker.node_rank, worker.host) for worker in workers}
     counts = f"{many(len(workers), 'worker')} on {many(len(nodes), 'node')}" if workers else "no worker"
-    odd, most = groups[:-1], groups[-1:]
+    odd = groups[:-1]
     parts = [_part(group) for group in odd[:_HEADLINE_GROUPS]]
     if left := odd[_HEADLINE_GROUPS:]:
         place = "another place" if len(left) == 1 else f"{len(left)} other places"
         parts.append(f"{sum(len(group.workers) for group in left)} more at {place}")
-    parts += [_most(group, odd) for group in most]
+    if groups:
+        last, count = groups[-1], len(groups[-1].workers)
+        parts.append(_part(last) if count == 1 else f"{f'the other {count}' if odd else 'all'} {doing(last)}")
     if count := sum(each.kind == "silent" for each in silent):
         parts.append(f"{many(count, 'node')} without an answer")
     return f"{counts}: {'; '.join(parts)}" if parts else counts
@@ -353,12 +351,6 @@ def headline(groups: Sequence[Group], silent: Sequence[Silent] = ()) -> str:
 
 def _part(group: Group) -> str:
     return f"{named(group.ranks)} ({_where_from(group)}) {doing(group)}"
-
-
-def _most(group: Group, odd: Sequence[Group]) -> str:
-    if len(group.workers) == 1:
-        return _part(group)
-    return f"{f'the other {len(group.workers)}' if odd else 'all'} {doing(group)}"
 
 
 def doing(group: Group) -> str:
@@ -425,17 +417,12 @@ def _stacks(process: ProcessReport, threads: bool) -> Iterator[str]:
         yield from _frames(reader.native or main.frames)
         if reader.how == "faulthandler":
             yield f"  (written by the worker itself: {printable(reader.tried[0] if reader.tried else '')})"
-        if threads:
-            for thread in reader.threads[1:]:
-                yield from _thread(thread)
+        for thread in reader.threads[1:] if threads else ():
+            yield f"  thread {printable(thread.name, 80) or 'without a name'}:"
+            yield from _frames(thread.frames)
     if reader.kernel:
         yield "  in the kernel:"
         yield from (f"    {printable(each, 120)}" for each in reader.kernel)
-
-
-def _thread(thread: Thread) -> Iterator[str]:
-    yield f"  thread {printable(thread.name, 80) or 'without a name'}:"
-    yield from _frames(thread.frames)
 
 
 def _frames(frames: Sequence[Frame]) -> Iterator[str]:
