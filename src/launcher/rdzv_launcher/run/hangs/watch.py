@@ -12,6 +12,7 @@ py-spy; values of variables are not passed on: only a number is.
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import os
 import re
@@ -96,19 +97,12 @@ def take_sample(process: processes.Process) -> Sample:
 def below_python(process: processes.Process) -> Native:
     """What the main thread does in native code; finding out takes seconds. Raises ``NoStacks``."""
     for _ in range(_NATIVE_LOOKS):
-        if names := _native_names(process):
-            return "waits" if any(_WAITS.search(name) for name in names) else "computes"
+        frames = _main_thread(process, "--native", _NATIVE_S)["frames"]
+        # what its innermost line of Python is in, or has called
+        native = [str(frame["name"]) for frame in itertools.takewhile(lambda frame: not frame["line"], frames)]
+        if native:
+            return "waits" if any(_WAITS.search(name) for name in native) else "computes"
     return "loop"
-
-
-def _native_names(process: processes.Process) -> list[str]:
-    """The native functions that its innermost line of Python is in, or has called; empty if there are none."""
-    names = []
-    for frame in _main_thread(process, "--native", _NATIVE_S)["frames"]:
-        if frame["line"]:
-            break
-        names.append(str(frame["name"]))
-    return names
 
 
 def _values(frame: dict[str, Any]) -> Sequence[object]:
@@ -209,7 +203,13 @@ class NodeWatch:
                     if watched.wants_native:
                         watched.native(below_python(process))
             except reading.NoStacks as error:
-                self._note_unread(worker, error)
+                logger.debug("worker %d (pid %d) cannot be sampled: %s", worker.local_rank, worker.pid, error)
+                self._unread += 1  # a process that is just starting or ending cannot be read, either
+                if self._unread == _UNREAD and reading.py_spy() is not None:
+                    self._say(
+                        "--hang-timeout: py-spy cannot read the workers, and as long as it cannot, a rank in an "
+                        f"endless loop is taken for one that computes: {error}"
+                    )
                 return None
         return sample.print
 
@@ -228,15 +228,6 @@ class NodeWatch:
             if seen == self._canary:
                 self.suspect()
             self._canary = seen
-
-    def _note_unread(self, worker: Worker, error: reading.NoStacks) -> None:
-        logger.debug("worker %d (pid %d) cannot be sampled: %s", worker.local_rank, worker.pid, error)
-        self._unread += 1  # a process that is just starting or ending cannot be read, either
-        if self._unread == _UNREAD and reading.py_spy() is not None:
-            self._say(
-                "--hang-timeout: py-spy cannot read the workers, and as long as it cannot, a rank in an endless loop "
-                f"is taken for one that computes: {error}"
-            )
 
 
 _LOOKS, _LEAST_LOOK_S, _LONGEST_LOOK_S = 32, 0.25, 10.0
