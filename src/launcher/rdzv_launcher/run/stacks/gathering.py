@@ -84,7 +84,7 @@ class _Reader:
 
     def _threads(self, process: Process) -> tuple[str, tuple[Thread, ...], tuple[str, ...]]:
         """How its stacks were read, its threads, and why other ways were not possible."""
-        tried = []
+        tried = list[str]()
         for how, read in self._ways.items():
             try:
                 seconds = max(0.5, min(_ONE_S, self.deadline - time.monotonic()))
