@@ -80,7 +80,7 @@ def test_the_umask_does_not_keep_the_agent_out(parent: Path) -> None:
     try:
         with RunDirectory() as ours:
             assert stat.S_IMODE(os.stat(ours.path).st_mode) == 0o700
-            stacks = NodeStacks(lambda: Node("here", 1, "run"), ours.path, on_request=True)
+            stacks = NodeStacks(lambda: Node("here", 1), ours.path, on_request=True)
             assert stat.S_IMODE(os.stat(stacks.own).st_mode) == 0o700
     finally:
         os.umask(before)

@@ -14,9 +14,9 @@ import pytest
 from kits.eventually import eventually
 
 from rdzv_launcher.run.hangs import watch
-from rdzv_launcher.run.hangs.node import NodeHangs
+from rdzv_launcher.run.hangs.watch import HangWatch
 from rdzv_launcher.run.stacks import reading
-from rdzv_launcher.run.stacks.node import Node, NodeStacks, Place, Worker
+from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
 from rdzv_plugins import progress_page
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.interfaces import Failure
@@ -44,13 +44,12 @@ class Job:
         self.asked: list[str] = []
         self.hangs: list[tuple[int, Failure]] = []
         workers = (Worker(0, 0, self.worker.pid),)
-        place, pid = Place(0, nodes, 1, True, workers), os.getpid()
-        self._stacks = NodeStacks(
-            lambda: Node("here", pid, "run", 0, workers, self._stacks.own), str(directory), on_request=True
-        )
+        own = directory / "stacks"
+        node = Node("here", os.getpid(), 0, workers, own, nodes=nodes, generation=1, works=True)
+        self._stacks = NodeStacks(lambda: node, str(directory), on_request=True)
         self._other = other
         on_hang = lambda generation, failure: self.hangs.append((generation, failure))  # noqa: E731
-        self.watch = NodeHangs(TIMEOUT, 1, lambda: place, self._stacks, self, on_hang)
+        self.watch = HangWatch(TIMEOUT, 1, self._stacks, self, on_hang)
 
     def ask(self, kind: str, arguments: Mapping[str, Any], timeout: float) -> list[NodeAnswer]:
         """All nodes."""

@@ -53,7 +53,7 @@ def test_a_process_whose_name_looks_like_fields_a_thread_a_zombie_and_nobody(chi
     assert of_one is not None
     assert (stat.parent, stat.session, stat.lives, stat.has_terminal) == (os.getpid(), pid, True, False)
     assert stat.state in "RS"
-    assert stat.cpu_ticks > 0
+    assert stat.cpu_s > 0
     assert again.started == stat.started
     assert (of_thread.lives, of_one.parent) == (True, pid)
     eventually(lambda: (zombie := read_stat(ended)) is not None and (zombie.lives, zombie.state) == (False, "Z"))

@@ -28,7 +28,7 @@ METRICS = "http.server prometheus_client rdzv_launcher.run.metrics rdzv_launcher
         ),
         ("from rdzv_plugins.host import PluginHost; PluginHost.load()", SLOW_METADATA),
         ("import rdzv_launcher.run.launch", METRICS),
-        ("import rdzv_launcher.run.timeline, rdzv_launcher.run.timeline_spans", "opentelemetry"),
+        ("import rdzv_launcher.run.timeline", "opentelemetry"),
     ],
 )
 def test_statement_imports_no_torch(statement, without):

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from rdzv_launcher.call import launching
 from rdzv_launcher.call.agent import Answer
@@ -24,7 +24,7 @@ from rdzv_launcher.call.launching import RelayedSignals
 from rdzv_launcher.call.results import LaunchStopped
 from rdzv_launcher.run.keeper import keeper_process
 from rdzv_launcher.run.notice import node as node_module
-from rdzv_launcher.run.notice.agreement import Agreement, Report, Word, report_of, word_of
+from rdzv_launcher.run.notice.agreement import Agreement, Report, Word, word_of
 from rdzv_launcher.run.notice.node import Board, NodeNotices
 from rdzv_launcher.run.notice.settings import read_notice
 from rdzv_launcher.run.options import RunOptions
@@ -33,7 +33,7 @@ from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins import preemption
 from rdzv_plugins.errors import ConnectionLost, Preempted, UsageError
 from rdzv_plugins.preemption import AT, FIRST, notice, saved
-from rdzv_plugins.questions import NOTICE, NodeAnswer, Question
+from rdzv_plugins.questions import NOTICE, NodeAnswer, Question, checked
 from rdzv_plugins.schedulers.facts import time_until_end, told_grace
 
 WORD = Word(round=1, node=2, reason="it goes", seconds=60.0)
@@ -185,11 +185,11 @@ def test_a_notice_after_one_whose_time_is_over_is_a_new_one(board: Board, monkey
     [{"node": True}, {"seconds": float("nan")}, {"seconds": 1e9}, {"do": "propose", "step": 0}, {"step": 2**62}],
 )
 def test_nonsense_is_no_word_and_no_report(change: dict[str, Any]) -> None:
-    assert word_of(WORD.pack()) == WORD
+    assert word_of(asdict(WORD)) == WORD
     with pytest.raises(ValueError, match="n"):
-        word_of(WORD.pack() | change)
+        word_of(asdict(WORD) | change)
     with pytest.raises(ValueError, match="Report"):
-        report_of(Report(1, 2, 0, 0, 0, False, False).pack() | {"at": -2})
+        checked(asdict(Report(1, 2, 0, 0, 0, False, False)) | {"at": -2}, Report)
 
 
 class Job:
@@ -311,7 +311,7 @@ def notices_of(directory: Path, ask: Callable[..., list[NodeAnswer]], heard: lis
     """Of a node with two workers, in whose round 7 they have been started."""
     questions: Any = SimpleNamespace(ask=ask)
     made = NodeNotices(1, str(directory), 1, 0.0, heard.append, lambda: heard.append("signal"), questions)
-    assert made.answer(Question("", NOTICE, WORD.pack()))["round"] == 0, "before the first start"
+    assert made.answer(Question("", NOTICE, asdict(WORD)))["round"] == 0, "before the first start"
     group = WorkerGroup("default", 1, 2, (Worker(0, 1, 1, 2, 2),), generation=1)
     made.environment(group, 0, {"RDZV_ROUND": "7"})
     return made
@@ -320,8 +320,8 @@ def notices_of(directory: Path, ask: Callable[..., list[NodeAnswer]], heard: lis
 def test_a_notice_of_another_round_changes_nothing(tmp_path: Path) -> None:
     heard: list[Any] = []
     node = notices_of(tmp_path, lambda *_: [NodeAnswer(0, "h", 1, problem="has left")], heard)
-    node.answer(Question("", NOTICE, WORD.pack()))
-    node.answer(Question("", NOTICE, replace(WORD, round=7, do="over", go_on=False, saved=True).pack()))
+    node.answer(Question("", NOTICE, asdict(WORD)))
+    node.answer(Question("", NOTICE, asdict(replace(WORD, round=7, do="over", go_on=False, saved=True))))
     assert heard == ["signal"], "of its own round; and it does not leave because others say that they do"
     with pytest.raises(ValueError, match="Word"):
         node.answer(Question("", NOTICE, {"do": "agree"}))
@@ -334,14 +334,14 @@ def test_a_node_tells_of_its_notice_until_node_rank_0_has_heard(
     monkeypatch.setattr("rdzv_launcher.run.notice.node._PAUSE_S", 0.01)
     asked: list[Word] = []
     zero = Report(7, -1, 0, 0, 0, False, False)
-    of_others = [NodeAnswer(0, "h", 1, problem="is silent"), NodeAnswer(2, "h", 3, answer=zero.pack())]
-    answers = [of_others, [NodeAnswer(0, "h", 1, answer=replace(zero, round=6).pack())]]
+    of_others = [NodeAnswer(0, "h", 1, problem="is silent"), NodeAnswer(2, "h", 3, answer=asdict(zero))]
+    answers = [of_others, [NodeAnswer(0, "h", 1, answer=asdict(replace(zero, round=6)))]]
 
     def ask(kind: str, arguments: Any, timeout: float) -> list[NodeAnswer]:
         asked.append(word_of(arguments))
         if len(asked) == 1:
             raise ConnectionLost("for a moment")
-        return answers.pop(0) if answers else [NodeAnswer(0, "h", 1, answer=zero.pack())]
+        return answers.pop(0) if answers else [NodeAnswer(0, "h", 1, answer=asdict(zero))]
 
     node = notices_of(tmp_path, ask, [])
     node.give("it goes", 60.0)

@@ -19,7 +19,7 @@ from rdzv_launcher.run.stacks import processes, reading
 from rdzv_launcher.run.stacks.gathering import gather
 from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
 from rdzv_launcher.run.stacks.reading import Frame, limited
-from rdzv_launcher.run.stacks.reports import Silent, WorkerReport, grouped, read, report_text, workers_of
+from rdzv_launcher.run.stacks.reports import Silent, WorkerReport, answer_of, grouped, read, report_text, workers_of
 from rdzv_plugins.questions import NodeAnswer, Question, UnknownKind
 from rdzv_plugins.stacks_on_request import SIGNAL, VARIABLE
 
@@ -160,9 +160,9 @@ def sleeper(tmp_path: Path) -> Iterator[int]:
 
 
 def test_where_nothing_can_be_written_the_log_has_it(sleeper: int, tmp_path: Path, caplog) -> None:
-    stacks = NodeStacks(lambda: Node("host-a", 1, workers=(Worker(0, 0, sleeper),)), str(tmp_path), on_request=False)
+    node, logs = Node("host-a", 1, workers=(Worker(0, 0, sleeper),)), str(tmp_path / "file" / "below")
+    stacks = NodeStacks(lambda: node, str(tmp_path), logs=logs, on_request=False)
     (tmp_path / "file").touch()
-    stacks.log_to(str(tmp_path / "file" / "below"))
     with caplog.at_level(logging.WARNING, "rdzv_launcher"):
         stacks.store("have not ended", 60)
     (record,) = caplog.records
@@ -183,7 +183,8 @@ def test_other_questions_are_none_for_it(tmp_path: Path) -> None:
 def test_without_py_spy_it_is_said_what_was_tried(sleeper: int, monkeypatch) -> None:
     monkeypatch.setattr(reading, "py_spy", lambda: None)
     node = Node("host-a", 1, workers=(Worker(0, 0, sleeper),))
-    (worker,) = workers_of(gather(node, within=60))
+    (worker,) = gather(node, within=60)
+    assert workers_of(answer_of(node, [worker])) == [worker], "as it is when it arrives elsewhere"
     assert worker.process.how == ""
     assert "pip install 'rdzv-plugins[diagnose]'" in worker.process.tried[0]
     assert "--worker-stacks" in worker.process.tried[1]

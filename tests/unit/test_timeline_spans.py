@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 from kits.unit.timelines import Node, together
 
-from rdzv_launcher.run.timeline_spans import Spans, make_provider, spans_wanted
+from rdzv_launcher.run.timeline import Spans, make_provider, spans_wanted
 from rdzv_plugins.errors import MissingDependency, UsageError
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra otel")

@@ -45,7 +45,7 @@ class Kept:
 def test_events_of_one_life_are_told_in_their_order() -> None:
     """Of an elastic backend, which tells of its rounds on other threads."""
     sink = Kept()
-    told = Recorder("job", [Mock(take=Mock(side_effect=RuntimeError)), sink], agent="a1", host="here")
+    told = Recorder("job", [Mock(take=Mock(side_effect=RuntimeError)), sink], "here", "a1")
     told.takes(steps.Join(), None)
     for kind in ("placed", "served", "reached", "complete"):
         told.saw(RoundEvent(kind, 3, 1, 2))  # type: ignore[arg-type]
@@ -86,7 +86,7 @@ def test_events_of_one_life_are_told_in_their_order() -> None:
 
 def test_rounds_of_a_handler_that_tells_nothing_are_counted() -> None:
     sink = Kept()
-    told = Recorder("job", [sink])
+    told = Recorder("job", [sink], "here", "a1")
     for generation in (1, 2):
         told.takes(steps.Join(), None)
         told.heard(events.Joined(0), GROUP)
@@ -102,7 +102,7 @@ def test_rounds_of_a_handler_that_tells_nothing_are_counted() -> None:
 def test_a_sink_that_is_stuck_keeps_nobody_waiting(caplog: pytest.LogCaptureFixture) -> None:
     sink = Kept()
     sink.free.clear()
-    told = Recorder("job", [sink], most=10)
+    told = Recorder("job", [sink], "here", "a1", most=10)
     assert sink.entered.wait(60)
     for _ in range(50):
         told.takes(steps.Join(), None)  # each returns, or this test does not

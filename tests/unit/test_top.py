@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rdzv_launcher.run.stacks.node import Node, Worker
-from rdzv_launcher.run.vitals import LogAnswer, LogStream, LogTails
+from rdzv_launcher.run.vitals import LogAnswer, LogStream, log_tail
 from rdzv_launcher.tools.top.command import run
 from rdzv_launcher.tools.top.screen import Screen, log_lines
 from rdzv_launcher.tools.top.text import as_text
@@ -218,10 +218,10 @@ def test_the_last_lines_of_a_worker_are_read_where_they_are(tmp_path: Path) -> N
     (tmp_path / "stdout.log.1").write_bytes(b"old\n" * 3)
     paths = {0: {"stdout": str(out), "stderr": ""}, 1: {"stdout": os.devnull, "stderr": str(tmp_path / "none")}}
     node = Node("a", 7, workers=(Worker(4, 0, 11), Worker(5, 1, 12)))
-    tails = LogTails(lambda: node, paths.__getitem__, lambda local_rank: ["x", f"stderr of {local_rank}"])
 
     def told(**arguments: Any) -> list[tuple[list[str], str]]:
-        return [(each["lines"], each["problem"]) for each in tails.answer(arguments)["streams"]]
+        said = log_tail(arguments, node, paths.__getitem__, lambda local_rank: ["x", f"stderr of {local_rank}"])
+        return [(each["lines"], each["problem"]) for each in said["streams"]]
 
     assert told(rank=4, lines=3) == [(["old", "new 9%", "half"], ""), (["x", "stderr of 0"], "")]
     assert told(rank=5, lines=1) == [([], "goes nowhere: a filter of ranks leaves it out"), ([], "")]

@@ -12,6 +12,7 @@ TYPE_CHECKING = False  # as in ``rdzv_plugins``
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 LISTED = os.path.exists("/proc/thread-self/children")
 """Whether this kernel has the lists."""
 
@@ -57,14 +58,11 @@ class ProcessStat:
         return int(self._fields[9])
 
     @property
-    def cpu_ticks(self) -> int:
-        """Its CPU time so far, user and system, in clock ticks (``SC_CLK_TCK``)."""
-        return int(self._fields[11]) + int(self._fields[12])
-
-    @property
-    def waited_ticks(self) -> int:
-        """CPU time, in clock ticks, of its ended children and all below them, as far as it has waited for them."""
-        return int(self._fields[13]) + int(self._fields[14])
+    def cpu_s(self) -> float:
+        """CPU time so far, user and system: its own, and that of its ended children and all below them that it has
+        waited for, as far as they have waited for theirs.
+        """
+        return sum(map(int, self._fields[11:15])) * _TICK_S
 
     @property
     def started(self) -> str:

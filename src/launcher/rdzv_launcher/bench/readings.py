@@ -9,7 +9,6 @@ from pathlib import Path
 
 from rdzv_plugins.linux.processes import children_now, read_stat
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _CPUCLOCK_SCHED = 2
 """The kernel's number for the clock of user and system time together, as its scheduler counts it."""
 
@@ -32,14 +31,14 @@ def peak_memory(pid: int) -> float | None:
 def family_cpu_seconds(pid: int) -> float:
     """CPU time so far of a process and everything that lives below it, with what these have started and waited for."""
     pids_of = children_now()
-    ticks, below = 0, [pid]
+    seconds, below = 0.0, [pid]
     while below:
         each = below.pop()
         stat = read_stat(each)
         if stat is not None:
-            ticks += stat.cpu_ticks + stat.waited_ticks
+            seconds += stat.cpu_s
             below += pids_of(each)
-    return ticks / _TICKS_PER_S
+    return seconds
 
 
 def exact_cpu_seconds(pid: int) -> float:

@@ -5,7 +5,6 @@ It is an agent like that of ``rdzv-run``, which answers with a file.
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import os
 import pickle
@@ -15,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from multiprocessing import spawn
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -23,7 +22,6 @@ from msgspec.structs import replace
 from rdzv_launcher import queued_stderr
 from rdzv_launcher.call.results import write_whole
 from rdzv_launcher.console import open_standard_streams, setup_logging
-from rdzv_launcher.run.caller import Caller, Ending
 from rdzv_launcher.run.importing import importing_torch
 from rdzv_launcher.run.keeper.messages import Inherited
 from rdzv_launcher.run.keeper.worker_process import let_go_of_handlers
@@ -32,6 +30,9 @@ from rdzv_launcher.run.workers.failures import WorkerFailure, worker_failure
 from rdzv_launcher.run.workers.program import Kind, Program
 from rdzv_plugins.errors import LimitTooLow, RdzvError, debug_wanted
 from rdzv_plugins.linux import prctl
+
+if TYPE_CHECKING:
+    from rdzv_launcher.run.launch import Ending
 
 _AGAIN_S = 0.02
 _GRACE_S = 10.0
@@ -271,11 +272,12 @@ def _launch(order: Order, called: _Called) -> None:
         spec = replace(spec, preload=tuple(dict.fromkeys((*order.forkserver, *spec.preload))))
     if called.inherited.function is not None:
         spec = replace(spec, preload=())
-    launch(dataclasses.replace(start, spec=spec), called)
+    start.spec = spec
+    launch(start, called)
 
 
-class _Called(Caller):
-    """Turns the end of a launch into an ``Answer``."""
+class _Called:
+    """Turns the end of a launch into an ``Answer``: its ``Caller``."""
 
     def __init__(self, order: Order, function: Function | None) -> None:
         self.inherited = Inherited(order.descriptors, function)

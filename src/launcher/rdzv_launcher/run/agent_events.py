@@ -23,8 +23,6 @@ from rdzv_launcher.run.workers.spec import WorkersSpec
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.errors import UsageError
 
-_NAME = "torchelastic.worker.status."
-
 
 class AgentEvents(Observer):
     """Tells torch's event handlers what the agent does. One per agent. ``watchdog`` may be called by any thread."""
@@ -47,22 +45,18 @@ class AgentEvents(Observer):
             ) from None
 
     def takes(self, step: steps.Step, group: WorkerGroup | None) -> None:
-        """A rendezvous begins."""
         if isinstance(step, steps.Join):
             self._joins = time.monotonic()
 
     def heard(self, event: events.Event, group: WorkerGroup | None) -> None:
-        """A rendezvous is complete."""
         self._group = group
         if isinstance(event, events.Joined):
-            self._status("RENDEZVOUS", self._of_group(), duration=1000 * (time.monotonic() - self._joins))
+            self._status("RENDEZVOUS", duration_ms=1000 * (time.monotonic() - self._joins))
 
     def decided(self, event: events.Event, decisions: Decisions) -> None:
-        """Restarts may have been used."""
         self._restarts = decisions.restarts_used
 
     def started(self, group: WorkerGroup) -> None:
-        """The workers are running."""
         self._group = group
         for worker in group.workers:
             self._worker("START", group, worker)
@@ -77,7 +71,7 @@ class AgentEvents(Observer):
                 state = "SUCCEEDED" if end.exit_code == 0 else "TERMINATED" if failure is None else "FAILED"
                 self._worker(state, group, worker, failure)
         state = "SUCCEEDED" if end.exit_code == 0 else "FAILED"
-        self._status(state, self._of_group(), error=None if end.error is None else str(end.error))
+        self._status(state, raw_error=None if end.error is None else str(end.error))
 
     def _worker(self, state: str, group: WorkerGroup, worker: Worker, failure: WorkerFailure | None = None) -> None:
         more = {  # each a list of one, as in torch
@@ -89,60 +83,49 @@ class AgentEvents(Observer):
         }
         self._status(
             state,
-            self._of_group() | more,
+            more,
             source="WORKER",
-            rank=worker.global_rank,
-            pid=str(group.pids.get(worker.local_rank, "")),
-            error=None if failure is None else json.dumps(failure.error_file_data),
+            global_rank=worker.global_rank,
+            worker_id=str(group.pids.get(worker.local_rank, "")),
+            raw_error=None if failure is None else json.dumps(failure.error_file_data),
         )
 
     def watchdog(self, name: str, request: Any) -> None:
         """Like ``log_event`` of torch's ``FileTimerServer``; ``request`` is a ``FileTimerRequest`` or None."""
         said = {"watchdog_event": name}
         if request is not None:
-            said |= {
-                each: str(getattr(request, each)) for each in ("worker_pid", "scope_id", "expiration_time", "signal")
-            }
+            names = "worker_pid", "scope_id", "expiration_time", "signal"
+            said |= {each: str(getattr(request, each)) for each in names}
         self._record(name, "RUNNING", said)
 
-    def _status(self, state: str, more: dict[str, Any], *, duration: float | None = None, **rest: Any) -> None:
-        self._record(f"{_NAME}{state}", state, more, {"duration_ms": duration}, **rest)
-
-    def _of_group(self) -> dict[str, Any]:
+    def _status(self, state: str, more: Mapping[str, Any] | None = None, **fields: Any) -> None:
         group = self._group
-        return {
+        said = {
             "group_world_size": None if group is None else group.group_world_size,
             "entry_point": os.path.basename(self._spec.program.command(0)[0]),
+            **(more or {}),
         }
+        fields.setdefault("duration_ms", None)
+        self._record(f"torchelastic.worker.status.{state}", state, said, **fields)
 
-    def _record(
-        self,
-        name: str,
-        state: str,
-        more: dict[str, Any],
-        also: Mapping[str, Any] | None = None,
-        *,
-        source: str = "AGENT",
-        rank: int | None = None,
-        pid: str | None = None,
-        error: str | None = None,
-    ) -> None:
+    def _record(self, name: str, state: str, said: Mapping[str, Any], *, source: str = "AGENT", **fields: Any) -> None:
+        """``fields`` are further fields of an event, in place of what is here."""
         from torch.distributed.elastic.events import Event, EventSource, record
 
         group = self._group
         metadata = {
             "run_id": self._spec.run_id,
-            "global_rank": rank,
+            "global_rank": None,
             "group_rank": None if group is None else group.group_rank,
-            "worker_id": pid,
+            "worker_id": None,
             "role": self._spec.role,
             "hostname": socket.gethostname(),
             "state": state,
             "total_run_time": int(time.monotonic() - self._since),
             "rdzv_backend": self._backend,
-            "raw_error": error,
-            "metadata": json.dumps(more),
+            "raw_error": None,
+            "metadata": json.dumps(said),
             "agent_restarts": self._restarts,
-            **(also or {}),
+            **fields,
         }
         record(Event(name, EventSource(source), metadata=metadata), self._spec.event_log_handler)

@@ -97,7 +97,6 @@ class AgentFigures(Observer):
             self._over_cause = event.cause
 
     def decided(self, event: Event, decisions: Decisions) -> None:
-        """See ``Observer``."""
         before = self._times.stage
         if before in ("working", "barrier", "asking"):
             self._cause, self._by_others = self._cause_of(event)
@@ -108,7 +107,6 @@ class AgentFigures(Observer):
             self._times = _Times(decisions.stage, moment, self._times.at(moment))
 
     def started(self, group: WorkerGroup) -> None:
-        """See ``Observer``."""
         told = _BY_ROUND.get(self._over_cause, self._cause)
         self._rounds[told if self._by_others else self._cause] += 1
         self._over_cause = ""

@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rdzv_launcher.console import of_the_system, warnings_collected
@@ -151,8 +151,8 @@ CHECKS = (
 """The first check that fails decides how the launch ends."""
 
 
-def check(args: RunOptions, checks: Sequence[Check] = CHECKS) -> int:
-    """Make all ``checks`` and print what they find.
+def check(args: RunOptions) -> int:
+    """Make all checks and print what they find.
 
     Returns 0 if the job could start, otherwise the exit code with which its launch would end.
     """
@@ -160,7 +160,7 @@ def check(args: RunOptions, checks: Sequence[Check] = CHECKS) -> int:
     out: set[str] = set()
     with contextlib.ExitStack() as held:
         start = Checked(args, held)
-        for each in checks:
+        for each in CHECKS:
             if broken := [name for name in each.after if name in out]:
                 _say("skipped", each.name, f"it builds on: {', '.join(broken)}")
                 out.add(each.name)

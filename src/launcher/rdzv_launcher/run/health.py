@@ -114,7 +114,6 @@ class Health:
         self._metrics: MetricsPage | None = None
 
     def measure_by(self, metrics: MetricsPage) -> None:
-        """Use these metrics from now on."""
         self._metrics = metrics
 
     def tell_by(self, readiness: Callable[[], tuple[bool, str]]) -> None:
@@ -122,7 +121,6 @@ class Health:
         self._readiness = readiness
 
     def answer(self, path: str) -> Answer:
-        """The answer to a request for ``path``."""
         path = path.partition("?")[0]
         if path == ALIVE:
             return self._alive()

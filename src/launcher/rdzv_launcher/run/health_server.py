@@ -13,6 +13,7 @@ import selectors
 import socket
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 
 from msgspec import Struct
 
@@ -29,16 +30,6 @@ logger = logging.getLogger(__name__)
 MOST_BYTES = 4096
 """The largest head of a request, in bytes."""
 _LINE = rb"(?P<method>[A-Z]{1,16}) (?P<path>/[!-~]*) HTTP/1\.[01]\r?\n"
-_REASONS = {
-    200: "OK",
-    400: "Bad Request",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    431: "Request Header Fields Too Large",
-    500: "Internal Server Error",
-    501: "Not Implemented",
-    503: "Service Unavailable",
-}
 
 
 class Wanted(Struct, frozen=True):
@@ -66,7 +57,7 @@ def response(status: int, text: str, *, kind: str = TEXT, head: bool = False) ->
     """The whole response; ``kind`` is its content type. The connection should be closed after it."""
     body = f"{text.removesuffix(chr(10))}\n".encode(errors="replace")
     lines = [
-        f"HTTP/1.1 {status} {_REASONS[status]}",
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
         f"Content-Type: {kind}",
         f"Content-Length: {len(body)}",
         "Cache-Control: no-store",
@@ -128,7 +119,6 @@ class HealthServer:
         return int(self._listener.getsockname()[1])
 
     def close(self) -> None:
-        """Stop serving."""
         self._closed = True
         self._wake_w.send(b"x")
         self._thread.join()

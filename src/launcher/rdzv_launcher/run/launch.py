@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import shutil
@@ -11,7 +10,9 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
 
 from rdzv_launcher import queued_stderr
 from rdzv_launcher.console import say
@@ -24,18 +25,17 @@ from rdzv_launcher.run.agent.node_workers import NodeWorkers
 from rdzv_launcher.run.agent.restarts import RetryLimits
 from rdzv_launcher.run.agent.steps import AgentEnds
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
-from rdzv_launcher.run.hangs.node import NodeHangs
 from rdzv_launcher.run.health import Health, Pulse, readiness
 from rdzv_launcher.run.importing import importing_torch
 from rdzv_launcher.run.keeper.descendants import Marked, mark_children
 from rdzv_launcher.run.keeper.in_worker import asked
 from rdzv_launcher.run.keeper.keeper import Keeper
-from rdzv_launcher.run.keeper.messages import Belongings, Start
+from rdzv_launcher.run.keeper.messages import Belongings, Inherited, Start
 from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.notice.node import NodeNotices
-from rdzv_launcher.run.preparation import Prepared
+from rdzv_launcher.run.preparation import Preparation
 from rdzv_launcher.run.run_directory import RunDirectory
-from rdzv_launcher.run.stacks.node import Node, NodeStacks, Place, Worker, workers_in
+from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
 from rdzv_launcher.run.workers.environment import (
     ERROR_FILE,
     FILE_TIMER,
@@ -61,16 +61,15 @@ from rdzv_plugins.assemble.create import create_rendezvous
 from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.errors import PeerFailed
 from rdzv_plugins.interfaces import Failure, RoundEvent
-from rdzv_plugins.questions import HANG, LOG, NOTICE, STANDSTILL, VITALS, Question
+from rdzv_plugins.questions import HANG, LOG, NOTICE, STANDSTILL, VITALS, Question, Questions
 from rdzv_plugins.round_page import RoundPage
-from rdzv_plugins.runtime import SYSTEM
+from rdzv_plugins.runtime import SYSTEM, Signals
 
 if TYPE_CHECKING:
     from rdzv_launcher.run.agent_events import AgentEvents
     from rdzv_launcher.run.agent_metrics import AgentFigures
-    from rdzv_launcher.run.caller import Caller, Ending
+    from rdzv_launcher.run.hangs.watch import HangWatch
     from rdzv_launcher.run.timeline import Recorder
-    from rdzv_launcher.run.vitals import LogTails
     from rdzv_launcher.run.workers.file_timer import FileTimer
 
 logger = logging.getLogger(__name__)
@@ -78,7 +77,34 @@ logger = logging.getLogger(__name__)
 _IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"
 
 
-def launch(start: Prepared, caller: Caller | None = None) -> int:
+class Ending(Struct, frozen=True):
+    """How a launch ended: by a failure, an error or a signal, or with success."""
+
+    group: WorkerGroup | None
+    """The last workers of this node; None if it has had none."""
+    failures: tuple[WorkerFailure, ...]
+    """The failures of this node's workers that were not told to stop, in the order in which they ended."""
+    first: Failure | None
+    """The first failure over all nodes."""
+    text: str
+    """The first failure, in a sentence."""
+    error: Exception | None
+    signal: Signals | None
+
+
+class Caller(Protocol):
+    """A caller in Python: what the workers get from it besides their program, and what it hears at the end."""
+
+    inherited: Inherited
+    logs_specs: Any
+    """An object of torch's ``LogsSpecs``, in place of --logs-specs; None: there is none."""
+
+    def ended(self, ending: Ending) -> None:
+        """The launch has ended. The workers' error files are still there."""
+        ...
+
+
+def launch(start: Preparation, caller: Caller | None = None) -> int:
     """Run the job; returns the exit code. Raises ``RdzvError`` if it cannot.
 
     ``caller`` is told how it ended, instead of the person at the screen.
@@ -98,8 +124,6 @@ def launch(start: Prepared, caller: Caller | None = None) -> int:
             if stop.sigval in start.notice.signals:
                 error = AgentEnds(socket.gethostname(), os.getpid()).preempted(None, None).error
             if caller is not None:
-                from rdzv_launcher.run.caller import Ending
-
                 caller.ended(Ending(None, (), None, "", error, stop.sigval))
             elif error is not None:
                 raise error from None
@@ -115,7 +139,7 @@ class Grounds:
     """What an agent has before it has a rendezvous: inbox, signals, files, and first of all its keeper."""
 
     def __init__(
-        self, start: Prepared, caller: Caller | None, directory: RunDirectory, at_end: contextlib.ExitStack
+        self, start: Preparation, caller: Caller | None, directory: RunDirectory, at_end: contextlib.ExitStack
     ) -> None:
         """What has to be closed when the launch has ended, except the keeper, is left to ``at_end``."""
         own_logs = caller.logs_specs if caller is not None else None
@@ -155,7 +179,7 @@ class Launch:
 
     def __init__(
         self,
-        start: Prepared,
+        start: Preparation,
         caller: Caller | None,
         grounds: Grounds,
         rendezvous: Rendezvous,
@@ -164,19 +188,18 @@ class Launch:
         """``events`` None: no handler of torch's events wants to hear of this launch."""
         self._caller, self._rendezvous, self._events = caller, rendezvous, events
         self._spec = spec = start.spec
-        self._run_id, handler = start.request.run_id, rendezvous.handler
+        handler = rendezvous.handler
         self._farewell = ""
         self._own_logs = grounds.directory.logs
         self._timeline = _timeline(start)
         figures = _figures(start) if start.args.health_port else None
         if told := [each for each in (self._timeline, figures) if each is not None]:
             handler.tell_events(lambda event: _tell_all(told, event))
-        self._monitor = WorkerMonitor(Path(grounds.directory.pipes), self._wrote)
+        self._monitor = WorkerMonitor(Path(grounds.directory.path, "pipes"), self._wrote)
         on_first = None if self._timeline is None else self._wrote
         self._output = Output(spec, grounds.layout, self._monitor.attach, on_first, grounds.directory.ensure)
         on_request = start.args.worker_stacks or start.args.hang_timeout > 0
-        self._stacks = NodeStacks(self._node, grounds.directory.path, on_request=on_request)
-        self._stacks.log_to(self._output.root)
+        self._stacks = NodeStacks(self._node, grounds.directory.path, logs=self._output.root, on_request=on_request)
         mark_children(grounds.mark)
         self._fence = Fence(
             handler.holding,
@@ -224,14 +247,7 @@ class Launch:
         if figures is not None:
             figures.publish(grounds.health, lambda: (self._loop.decisions, self._loop.group))
         grounds.health.tell_by(lambda: readiness(self._loop.decisions.stage, self._loop.group, handler.waits_for()))
-        self._hangs = NodeHangs(
-            start.args.hang_timeout,
-            spec.nproc,
-            self._place,
-            self._stacks,
-            handler.questions,
-            lambda generation, failure: grounds.inbox.put(Hung(generation, failure)),
-        )
+        self._hangs = _watch_for_hangs(start, self._stacks, handler.questions, grounds.inbox)
         self._additions = self._variables(grounds.directory)
         if handler.questions is not None:
             handler.questions.answer_with(self._answer)
@@ -245,11 +261,14 @@ class Launch:
             first = end.error.failure if isinstance(end.error, PeerFailed) else end.outcome.failure
             self._record(end, first)
             if self._caller is not None:
-                self._caller.ended(self._ending(end, first))
+                told = "" if first is None else describe(first)
+                failures = tuple(self._failed(first))
+                self._caller.ended(Ending(self._loop.group, failures, first, told, end.error, end.signal))
                 return end.exit_code
             return self._tell(end)
         finally:
-            self._hangs.close()
+            if self._hangs is not None:
+                self._hangs.close()
             self._notices.close()
             if self._timeline is not None:
                 self._timeline.close()
@@ -285,7 +304,7 @@ class Launch:
             lambda group, worker, own: self._fence.environment,
             lambda group, worker, own: self._stacks.environment,
             lambda group, worker, own: barrier,
-            lambda group, worker, own: self._hangs.environment(worker.global_rank),
+            lambda group, worker, own: {} if self._hangs is None else self._hangs.environment(worker.global_rank),
             lambda group, worker, own: self._notices.environment(group, worker.local_rank, own),
             lambda group, worker, own: asked(own),  # the last: it goes by what the others have asked for
         )
@@ -296,27 +315,24 @@ class Launch:
         use_agent_store = self._rendezvous.handler.use_agent_store
         return prepare_starts(self._spec, group, self._output, use_agent_store, additions)
 
-    def _place(self) -> Place:
-        """This node's place in the job, for the watch for hangs. Any thread may ask."""
-        group, stage = self._loop.group, self._loop.decisions.stage
-        if group is None:
-            return Place()
-        works = stage in ("working", "barrier", "staying") and bool(group.pids)
-        return Place(group.group_rank, group.group_world_size, group.generation, works, _workers_of(group))
-
     def _node(self) -> Node:
-        """Who works here now, for those who ask for stacks. Any thread may ask."""
-        group = self._loop.group
-        host, agent = socket.gethostname(), os.getpid()
+        """Who works here now. Any thread may ask."""
+        group, stage = self._loop.group, self._loop.decisions.stage
+        host, agent, own = socket.gethostname(), os.getpid(), self._stacks.own
         if group is None:
-            return Node(host, agent, self._run_id, own_stacks=self._stacks.own)
-        return Node(host, agent, self._run_id, group.group_rank, _workers_of(group), self._stacks.own)
-
-    @functools.cached_property
-    def _tails(self) -> LogTails:
-        from rdzv_launcher.run.vitals import LogTails
-
-        return LogTails(self._node, self._output.files, self._monitor.kept)
+            return Node(host, agent, own_stacks=own)
+        pids = group.pids
+        here = (each for each in group.workers if each.local_rank in pids)
+        return Node(
+            host,
+            agent,
+            group.group_rank,
+            tuple(Worker(each.global_rank, each.local_rank, pids[each.local_rank]) for each in here),
+            own,
+            nodes=group.group_world_size,
+            generation=group.generation,
+            works=stage in ("working", "barrier", "staying") and bool(pids),
+        )
 
     def _answer(self, question: Question) -> Any:
         """Like ``questions.Answer``. What most jobs are never asked is imported when it is."""
@@ -327,16 +343,18 @@ class Launch:
 
             return vitals(self._node(), self._loop.decisions)
         if question.kind == LOG:
-            return self._tails.answer(question.arguments)
-        by_kind = {NOTICE: self._notices.answer, STANDSTILL: self._hangs.answer, HANG: self._hangs.answer}
-        return by_kind.get(question.kind, self._stacks.answer)(question)
+            from rdzv_launcher.run.vitals import log_tail
 
-    def _ending(self, end: steps.End, first: Failure | None) -> Ending:
-        """The end as reported to the caller of this launch."""
-        from rdzv_launcher.run.caller import Ending
+            return log_tail(question.arguments, self._node(), self._output.files, self._monitor.kept)
+        if question.kind == NOTICE:
+            return self._notices.answer(question)
+        if question.kind in (STANDSTILL, HANG) and self._hangs is not None:
+            return self._hangs.answer(question)
+        if question.kind == STANDSTILL:
+            from rdzv_launcher.run.hangs.verdict import UNWATCHED
 
-        told = "" if first is None else describe(first)
-        return Ending(self._loop.group, tuple(self._failed(first)), first, told, end.error, end.signal)
+            return UNWATCHED
+        return self._stacks.answer(question)
 
     def _failed(self, first: Failure | None) -> Iterator[WorkerFailure]:
         """The failures of this node's workers; ``first`` is the job's first failure."""
@@ -384,7 +402,7 @@ class Launch:
         )
 
 
-def _settings(start: Prepared) -> Settings:
+def _settings(start: Preparation) -> Settings:
     spec, notice = start.spec, start.notice
     return Settings(
         limits=Limits(
@@ -405,7 +423,7 @@ def _settings(start: Prepared) -> Settings:
     )
 
 
-def _events(start: Prepared) -> AgentEvents | None:
+def _events(start: Preparation) -> AgentEvents | None:
     """Who tells torch's events, if somebody wants to hear of them. Raises ``UsageError``."""
     if start.spec.event_log_handler == NO_EVENTS:
         return None
@@ -414,7 +432,7 @@ def _events(start: Prepared) -> AgentEvents | None:
     return AgentEvents(start.spec, start.request.backend)
 
 
-def _file_timer(start: Prepared, directory: RunDirectory, events: AgentEvents | None) -> FileTimer | None:
+def _file_timer(start: Preparation, directory: RunDirectory, events: AgentEvents | None) -> FileTimer | None:
     """torch's watchdog for workers, if a variable asks for one."""
     if not {FILE_TIMER, TIMER_FILE} & os.environ.keys():
         return None
@@ -423,7 +441,7 @@ def _file_timer(start: Prepared, directory: RunDirectory, events: AgentEvents | 
     return FileTimer(start.spec.run_id, os.environ, directory.path, None if events is None else events.watchdog)
 
 
-def _timeline(start: Prepared) -> Recorder | None:
+def _timeline(start: Preparation) -> Recorder | None:
     """Open the timeline, if there is one. This comes after the keeper, a fork that must not have threads."""
     if not start.args.timeline:
         return None
@@ -437,16 +455,24 @@ def _tell_all(observers: Sequence[Recorder | AgentFigures], event: RoundEvent) -
         each.saw(event)
 
 
-def _figures(start: Prepared) -> AgentFigures:
+def _figures(start: Preparation) -> AgentFigures:
     from rdzv_launcher.run.agent_metrics import AgentFigures  # most launches do not need it
 
     request = start.request
     return AgentFigures(request.max_nodes, start.spec.max_restarts, run=request.run_id, backend=request.backend)
 
 
-def _workers_of(group: WorkerGroup) -> tuple[Worker, ...]:
-    """The running workers, by their pids and their ranks."""
-    return workers_in(group.pids, {worker.local_rank: worker.global_rank for worker in group.workers})
+def _watch_for_hangs(
+    start: Preparation, stacks: NodeStacks, questions: Questions | None, inbox: Inbox
+) -> HangWatch | None:
+    if start.args.hang_timeout <= 0:
+        return None
+    from rdzv_launcher.run.hangs.watch import HangWatch  # most launches do not need it
+
+    def on_hang(generation: int, failure: Failure) -> None:
+        inbox.put(Hung(generation, failure))
+
+    return HangWatch(start.args.hang_timeout, start.spec.nproc, stacks, questions, on_hang)
 
 
 def _has_logs(directory: str) -> bool:

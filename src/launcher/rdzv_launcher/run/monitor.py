@@ -55,7 +55,7 @@ class StderrPipe:
         *,
         forward: bool,
         on_room: Callable[[], None],
-        on_first: Callable[[], None] = lambda: None,
+        on_first: Callable[[], None],
     ) -> None:
         """``on_room`` is called, on another thread, when a pipe that was ``held_up`` can be read again.
 
@@ -128,7 +128,6 @@ class StderrPipe:
         return True
 
     def tail(self) -> tuple[str, ...]:
-        """The last lines so far."""
         return last_lines(bytes(self._kept))
 
     def close_writer(self) -> None:
@@ -138,7 +137,6 @@ class StderrPipe:
             os.close(writer)
 
     def close(self) -> None:
-        """Release the pipe."""
         self.close_writer()
         os.close(self.fd)
 
@@ -170,7 +168,7 @@ def _lack_of_space(path: str) -> tuple[str, ...]:
 class WorkerMonitor:
     """What one agent keeps of its workers' standard error. Thread-safe."""
 
-    def __init__(self, directory: Path, on_first: Callable[[int], None] = lambda local_rank: None) -> None:
+    def __init__(self, directory: Path, on_first: Callable[[int], None]) -> None:
         """``directory`` is created when pipes are needed, and removed.
 
         ``on_first`` is called with the local rank of a worker that writes for the first time in its round; it must

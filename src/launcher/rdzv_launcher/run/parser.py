@@ -174,7 +174,6 @@ class Parser(argparse.ArgumentParser):
     _unknown = ""
 
     def parse(self, arguments: Sequence[str]) -> RunOptions:
-        """Like ``parse_args``."""
         if not arguments:
             self.exit(2, _ALONE)
         flags, script = self._divide(arguments)

@@ -27,27 +27,11 @@ from rdzv_plugins.interfaces import Request
 logger = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
-class Prepared:
-    """What a launch begins with: all of it was read and checked, and nothing is started yet."""
-
-    args: RunOptions
-    host: PluginHost
-    entry: Entry
-    request: Request
-    notice: NoticeSettings
-    spec: WorkersSpec
-
-    @property
-    def directories(self) -> list[str]:
-        """Where this node writes, except for temporary files."""
-        return [] if self.args.log_dir in (None, "", os.devnull) else [self.args.log_dir]
-
-
 class Preparation:
     """Turns parsed arguments into what a launch begins with. Each step keeps what it has read, and says what that is.
 
-    A step raises an ``RdzvError`` if the job could not start.
+    A step raises an ``RdzvError`` if the job could not start. After all steps everything was read and checked, and
+    nothing is started yet.
     """
 
     host: PluginHost
@@ -59,14 +43,18 @@ class Preparation:
     def __init__(self, args: RunOptions) -> None:
         self.args = args
 
-    def take_all_steps(self) -> Prepared:
-        """Take every step, up to the first that raises."""
+    def take_all_steps(self) -> Preparation:
+        """Take every step, up to the first that raises; returns itself."""
         for step in STEPS:
             step(self)
-        return Prepared(self.args, self.host, self.entry, self.request, self.notice, self.spec)
+        return self
+
+    @property
+    def directories(self) -> list[str]:
+        """Where this node writes, except for temporary files."""
+        return [] if self.args.log_dir in (None, "", os.devnull) else [self.args.log_dir]
 
     def load_plugins(self) -> str:
-        """Load the plug-ins of this installation."""
         self.host = PluginHost.load(disabled=self.args.rdzv_no_plugin or (), strict=self.args.rdzv_strict)
         return f"{len(self.host.records) - len(self.host.failed)} can be used"
 
@@ -84,14 +72,12 @@ class Preparation:
         )
 
     def find_backend(self) -> str:
-        """Find the backend by its name."""
         with blaming(self.args):
             self.entry = self.host.catalog.find(self.request.backend)
             check_meeting_point(self.request, self.args, self.entry.backend.meets_at)
         return f"{self.entry.backend.name}, from {self.entry.record.distribution} {self.entry.record.version}"
 
     def require_limits(self) -> str:
-        """Check the system's limits for this process and its workers."""
         workers = self.request.nproc_per_node
         return f"{require_files(workers)}; {require_processes(workers)}"
 
@@ -103,7 +89,6 @@ class Preparation:
         return f"--rdzv-conf {given}" if given else "none are given"
 
     def check_script(self) -> str:
-        """Check the script that the workers run."""
         check_script(self.args)
         for word in flags_behind_script(self.args):
             logger.warning("%s comes after the script: %s gets it, rdzv-run does not", word, self.args.training_script)
@@ -121,9 +106,9 @@ class Preparation:
     def check_directories(self) -> str:
         """Check the directories for temporary files and for the workers' logs."""
         temporary = require_temporary()
-        if self.args.log_dir in (None, "", os.devnull):
+        if not self.directories:
             return f"temporary files, and what workers are told to log, go to {temporary}"
-        return f"temporary files go to {temporary}, logs to {require_log_dir(self.args.log_dir)}"
+        return f"temporary files go to {temporary}, logs to {require_log_dir(self.directories[0])}"
 
     def read_flags_of_workers(self) -> str:
         """Read what the flags say about the workers and their logs."""

@@ -74,11 +74,6 @@ class RunDirectory:
         """Where log files go without --log-dir. The workers' logs belong to the user: removing this keeps them."""
         return os.path.join(self.path, "logs")
 
-    @property
-    def pipes(self) -> str:
-        """The directory of the pipes for the workers' standard error."""
-        return os.path.join(self.path, "pipes")
-
     def __enter__(self) -> RunDirectory:
         return self
 

@@ -1,4 +1,4 @@
-"""What an agent hears and does, and what the rendezvous reports, as the events of a timeline, and its file.
+"""What an agent hears and does, and what the rendezvous reports, as the events of a timeline: in a file, and as spans.
 
 ``Record`` is the form of a line, as written here and read by ``rdzv timeline``: a JSON object. ``BASE`` are the fields
 that every line has; an event may have further ones. Nobody waits for it: events go into a queue that drops what does
@@ -8,6 +8,7 @@ not fit, and says how much was dropped.
 from __future__ import annotations
 
 import atexit
+import importlib.metadata
 import json
 import logging
 import os
@@ -15,7 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct, ValidationError, convert
 
@@ -24,12 +25,13 @@ from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.agent.events import Event
 from rdzv_launcher.run.agent.loop import Observer
 from rdzv_launcher.run.agent.steps import Step
-from rdzv_launcher.run.timeline_spans import Spans, spans_wanted
 from rdzv_launcher.run.workers.failures import describe, describe_exit
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.background_queue import BackgroundQueue
+from rdzv_plugins.errors import MissingDependency, RdzvError, UsageError
 from rdzv_plugins.interfaces import RoundEvent
 from rdzv_plugins.plain_text import printable
+from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -121,20 +123,8 @@ def _is_fact(name: str, value: object) -> bool:
     return value is None or isinstance(value, str | int | float)
 
 
-class Sink(Protocol):
-    """Takes events in order, on a separate thread. It may block there; exceptions that it raises are ignored."""
-
-    def take(self, record: Record) -> None:
-        """Take one event."""
-        ...
-
-    def close(self) -> None:
-        """The agent ends: nothing comes after this."""
-        ...
-
-
 class TimelineFile:
-    """A ``Sink``. Each line is one write, so a reader sees whole lines, and an agent that is killed loses none.
+    """The file of a timeline. Each line is one write, so a reader sees whole lines, and a killed agent loses none.
 
     The first event that cannot be written is reported, and the job goes on; when there is room again, writing resumes.
     """
@@ -169,7 +159,6 @@ class TimelineFile:
             self._lost = 0
 
     def close(self) -> None:
-        """Close the file."""
         if self._lost > 1:
             logger.warning("%d events are missing in the timeline %s", self._lost, self.path)
         if self._fd >= 0:
@@ -190,6 +179,171 @@ class TimelineFile:
             left = left[written:]
 
 
+_EXPORTER, _PROTOCOL = "OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_PROTOCOL"
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_BY_PROTOCOL = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
+_INSTALL = "pip install 'rdzv-plugins[otel]', or unset it. The timeline's file is written in any case."
+
+
+def spans_wanted(environment: Mapping[str, str]) -> bool:
+    """Whether somebody has said where spans go, and has not switched them off."""
+    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    names = _names(environment)
+    return names != ["none"] and bool(names or any(environment.get(each) for each in _ENDPOINTS))
+
+
+def make_provider(environment: Mapping[str, str]) -> Any:
+    """Make a ``TracerProvider`` of this agent's own; the variables say what it exports to, samples and is called.
+
+    Raises ``MissingDependency`` and ``UsageError``, which name the variable.
+    """
+    try:
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise MissingDependency(
+            f"{_asking(environment)} asks for spans, and OpenTelemetry's SDK cannot be imported ({error})",
+            remedy=_INSTALL,
+        ) from None
+    named = "service.name" in OTELResourceDetector().detect().attributes
+    resource = Resource.create({} if named else {"service.name": "rdzv-run"})
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)  # the agent does that itself
+    for name in _names(environment) or ["otlp"]:
+        provider.add_span_processor(BatchSpanProcessor(_exporter(name, environment)()))
+    return provider
+
+
+def _names(environment: Mapping[str, str]) -> list[str]:
+    return [each.strip() for each in environment.get(_EXPORTER, "").split(",") if each.strip()]
+
+
+def _asking(environment: Mapping[str, str]) -> str:
+    """The variable that asks for spans."""
+    return next(each for each in (_EXPORTER, *_ENDPOINTS) if environment.get(each))
+
+
+def _exporter(name: str, environment: Mapping[str, str]) -> Any:
+    """The class of an exporter, by its name in the variable."""
+    entry = name
+    if name == "otlp":
+        protocol = environment.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environment.get(_PROTOCOL)
+        entry = _BY_PROTOCOL.get((protocol or "http/protobuf").strip(), "")
+        if not entry:
+            raise UsageError(f"{_PROTOCOL}={protocol} is no protocol", remedy=f"One of {', '.join(_BY_PROTOCOL)}.")
+    found = importlib.metadata.entry_points(group="opentelemetry_traces_exporter", name=entry)
+    if not found:
+        raise MissingDependency(
+            f"{_asking(environment)} asks for spans, and their exporter {entry!r} is not installed", remedy=_INSTALL
+        )
+    return next(iter(found)).load()
+
+
+_BAD = frozenset({"failed", "hung", "lost"})
+_LAST_S = 1.0
+_PARENT = {"traceparent": "TRACEPARENT", "tracestate": "TRACESTATE"}
+
+
+class Spans:
+    """A timeline as spans of OpenTelemetry: one for the agent, and below it one for each phase.
+
+    Where they go is said by OpenTelemetry's variables (OTEL_*), which its SDK reads. Without them there are none.
+    OpenTelemetry is imported with the first event, on the thread that delivers it.
+
+    A span's times start from the wall clock at the first event, and advance by the monotonic clock. If the variable
+    TRACEPARENT names a span (W3C Trace Context), that is the parent of the agent's span.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str] = os.environ,
+        make: Callable[[Mapping[str, str]], Any] = make_provider,
+    ) -> None:
+        """``make`` makes the ``TracerProvider``, or raises an ``RdzvError``, which is reported once."""
+        self._environment, self._make = environment, make
+        self._provider: Any = None
+        self._tracer: Any = None
+        self._agent: Any = None
+        self._phase: Any = None
+        self._name = ""
+        self._base = 0.0
+        self._given_up = False
+        self._last = 0
+
+    def take(self, record: Record) -> None:
+        """Take one event: of a new phase, or within one."""
+        if self._given_up:
+            return
+        if self._provider is None:
+            self._begin(record)
+        if self._agent is None:
+            return
+        from opentelemetry.trace import Status, StatusCode, set_span_in_context
+
+        at = self._last = int((self._base + record.mono) * 1e9)
+        if record.phase != self._name:
+            self._end_phase(at)
+            self._name = record.phase
+            if record.phase != "ended":
+                parent, about = set_span_in_context(self._agent), _attributes(record)
+                self._phase = self._tracer.start_span(record.phase, parent, attributes=about, start_time=at)
+        span = self._agent if self._phase is None else self._phase
+        facts = {"cause": record.cause, **record.facts} if record.cause else record.facts
+        span.add_event(record.event, _flat(facts), at)
+        if record.event in _BAD:
+            span.set_status(Status(StatusCode.ERROR, record.cause))
+
+    def close(self) -> None:
+        """End all spans, and export what is still pending, for as long as an agent's end may wait for a collector."""
+        if self._agent is not None:
+            self._end_phase(self._last)
+            self._agent.end(self._last)
+            self._agent = None
+            ending = OwnThread(target=self._provider.shutdown, name="rdzv-spans")
+            ending.start()
+            ending.join(_LAST_S)
+            if ending.is_alive():
+                logger.warning("the last spans of the timeline may be lost: nobody took them within %g s", _LAST_S)
+
+    def _begin(self, record: Record) -> None:
+        try:
+            self._provider = self._make(self._environment)
+        except Exception as error:
+            self._given_up = True
+            remedy = f" {error.remedy}" if isinstance(error, RdzvError) and error.remedy else ""
+            logger.warning("there are no spans of the timeline: %s.%s", str(error).rstrip("."), remedy)
+            return
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._base = record.wall - record.mono
+        self._tracer = self._provider.get_tracer("rdzv-run")
+        carrier = {name: self._environment[each] for name, each in _PARENT.items() if each in self._environment}
+        context = TraceContextTextMapPropagator().extract(carrier)
+        start = int(record.wall * 1e9)
+        self._agent = self._tracer.start_span("agent", context, attributes=_attributes(record), start_time=start)
+
+    def _end_phase(self, at: int) -> None:
+        if self._phase is not None:
+            self._phase.end(at)
+            self._phase = None
+
+
+def _attributes(record: Record) -> dict[str, Any]:
+    named = {"run": record.run, "host": record.host, "agent": record.agent, "node": record.node, "round": record.round}
+    return {f"rdzv.{name}": value for name, value in named.items() if value is not None}
+
+
+def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn facts into attributes: numbers and texts."""
+    return {
+        f"rdzv.{name}": value if isinstance(value, bool | int | float | str) else str(value)
+        for name, value in facts.items()
+        if value is not None
+    }
+
+
+Sink = TimelineFile | Spans
 _MOST = 10_000
 """The most events that are kept for sinks that do not take them: a round has about ten."""
 _CLOSE_S = 2.0
@@ -200,11 +354,13 @@ class Recorder(Observer):
     """Writes the timeline of an agent. One per agent. Thread-safe. It never keeps its caller waiting."""
 
     def __init__(
-        self, run: str, sinks: Sequence[Sink], *, backend: str = "", agent: str = "", host: str = "", most: int = _MOST
+        self, run: str, sinks: Sequence[Sink], host: str, agent: str, *, backend: str = "", most: int = _MOST
     ) -> None:
-        """At most ``most`` events are kept. ``agent`` and ``host`` are the names used in the timeline."""
-        self._run, self._sinks = run, sinks
-        self._host, self._agent = host or socket.gethostname(), agent or new_agent()
+        """``sinks`` take the events in order, on a separate thread, where they may block; what they raise is ignored.
+
+        At most ``most`` events are kept for them. ``host`` and ``agent`` are the names used in the timeline.
+        """
+        self._run, self._sinks, self._host, self._agent = run, sinks, host, agent
         self._lock = threading.Lock()
         self._node: int | None = None
         self._round = self._engines = 0
@@ -220,14 +376,13 @@ class Recorder(Observer):
     @staticmethod
     def open(directory: str, run: str, backend: str) -> Recorder:
         """Open a recorder, as ``--timeline`` asks for it."""
-        host, agent = socket.gethostname(), new_agent()
+        host, agent = socket.gethostname(), os.urandom(5).hex()  # a name that no other process has
         sinks: list[Sink] = [TimelineFile(directory, run, host, agent)]
         if spans_wanted(os.environ):
             sinks.append(Spans())
-        return Recorder(run, sinks, backend=backend, agent=agent, host=host)
+        return Recorder(run, sinks, host, agent, backend=backend)
 
     def heard(self, event: Event, group: WorkerGroup | None) -> None:
-        """See ``Observer``."""
         match event:
             case events.Joined(node_rank) if group is not None:
                 self._joined(node_rank, group.group_world_size)
@@ -252,7 +407,6 @@ class Recorder(Observer):
                 self._note("signal", cause=f"the agent got {number.name}")
 
     def takes(self, step: Step, group: WorkerGroup | None) -> None:
-        """See ``Observer``."""
         match step:
             case steps.Join():
                 self._note("joined")
@@ -277,13 +431,12 @@ class Recorder(Observer):
                 self._note("ended", exit_code=exit_code)
 
     def started(self, group: WorkerGroup) -> None:
-        """See ``Observer``."""
         self._generation, self._running = group.generation, True
         ranks = {each.global_rank: group.pids.get(each.local_rank, 0) for each in group.workers}
         self._note("started", workers=ranks, restarts=group.restarts_used)
 
     def wrote(self, local_rank: int, group: WorkerGroup | None) -> None:
-        """See ``Observer``. Only the first call of each generation counts."""
+        """A worker has written its first line. Only the first call of each generation counts."""
         if group is not None and self._written < group.generation:
             self._written = group.generation
             self._note("line", cause=f"{_worker(group, local_rank)} wrote")
@@ -332,11 +485,6 @@ class Recorder(Observer):
             _try(lambda sink=sink: sink.take(record))  # type: ignore[misc]
             if record.event == "ended":
                 _try(sink.close)
-
-
-def new_agent() -> str:
-    """A name that no other process has."""
-    return os.urandom(5).hex()
 
 
 def clock_id() -> str:

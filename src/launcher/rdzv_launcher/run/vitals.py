@@ -17,9 +17,8 @@ from rdzv_launcher.run.agent.decisions import Decisions
 from rdzv_launcher.run.stacks import processes
 from rdzv_launcher.run.stacks.node import Node, Worker
 from rdzv_launcher.run.workers.output.growing_file import last_lines
-from rdzv_plugins.linux.processes import ProcessStat, children_now, read_stat
+from rdzv_plugins.linux.processes import children_now, read_stat
 
-_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -59,12 +58,8 @@ def _worker(worker: Worker, pids_of: Callable[[int], list[int]]) -> WorkerVitals
         return None
     pids = [worker.pid, *processes.below(worker.pid, pids_of)]
     stats = [own, *(each for each in map(read_stat, pids[1:]) if each is not None)]
-    cpu_s, memory = sum(map(_cpu_s, stats)), sum(map(_memory, pids))
+    cpu_s, memory = sum(each.cpu_s for each in stats), sum(map(_memory, pids))
     return WorkerVitals(worker.rank, worker.local_rank, worker.pid, own.state, cpu_s, memory)
-
-
-def _cpu_s(stat: ProcessStat) -> float:
-    return (stat.cpu_ticks + stat.waited_ticks) * _TICK_S
 
 
 def _memory(pid: int) -> int:
@@ -77,6 +72,8 @@ _LINES = 100
 _LONGEST = 2000
 """The most characters of a line."""
 _TURN_S = 1.0
+_reading = threading.Lock()
+"""Held while files are read: they may be on a file system that hangs."""
 _TO_SCREEN = "goes to the screen of its node alone: --log-prefix, --tee or --redirects keeps it in a file"
 _NOWHERE = "goes nowhere: a filter of ranks leaves it out"
 
@@ -97,53 +94,45 @@ class LogAnswer(Struct, frozen=True):
     streams: list[LogStream]
 
 
-class LogTails:
-    """Answers with the last lines of a worker's log. One per agent. Thread-safe: it is asked on separate threads."""
+def log_tail(
+    arguments: Mapping[str, Any],
+    node: Node,
+    files: Callable[[int], Mapping[str, str]],
+    stderr: Callable[[int], Sequence[str]],
+) -> Any:
+    """Answer ``log``, with the arguments ``rank`` and ``lines``, the most for each stream. Any thread.
 
-    def __init__(
-        self,
-        node: Callable[[], Node],
-        files: Callable[[int], Mapping[str, str]],
-        stderr: Callable[[int], Sequence[str]],
-    ) -> None:
-        """``node`` says who works here now. ``files`` and ``stderr`` take a local rank: ``files`` returns where its
-        streams go, empty for the screen, ``os.devnull`` for nowhere; ``stderr`` the end of a stream that goes to no
-        file.
-        """
-        self._node, self._files, self._stderr = node, files, stderr
-        self._reading = threading.Lock()
+    ``files`` and ``stderr`` take a local rank: ``files`` returns where its streams go, empty for the screen,
+    ``os.devnull`` for nowhere; ``stderr`` the end of a stream that goes to no file. Raises ``ValueError`` for other
+    arguments, and ``TimeoutError`` while another look has not ended.
+    """
+    rank, count = arguments.get("rank"), arguments.get("lines", _LINES)
+    if not isinstance(count, int) or not 1 <= count <= MOST_LINES:
+        raise ValueError(f"lines={count!r} is not from 1 to {MOST_LINES}")
+    worker = next((each for each in node.workers if each.rank == rank), None)
+    if worker is None:
+        raise ValueError(f"no worker of rank {rank!r} runs here now")
+    if not _reading.acquire(timeout=_TURN_S):
+        raise TimeoutError("a file that was looked at before has not been read yet: does its file system hang?")
+    try:
+        kept, places = stderr(worker.local_rank), files(worker.local_rank)
+        return to_builtins(LogAnswer([_end_of(stream, path, kept, count) for stream, path in places.items()]))
+    finally:
+        _reading.release()
 
-    def answer(self, arguments: Mapping[str, Any]) -> Any:
-        """Answer ``log``, with the arguments ``rank`` and ``lines``, the most for each stream. Raises ``ValueError``
-        for other arguments, and ``TimeoutError`` while another look has not ended.
-        """
-        rank, count = arguments.get("rank"), arguments.get("lines", _LINES)
-        if not isinstance(count, int) or not 1 <= count <= MOST_LINES:
-            raise ValueError(f"lines={count!r} is not from 1 to {MOST_LINES}")
-        worker = next((each for each in self._node().workers if each.rank == rank), None)
-        if worker is None:
-            raise ValueError(f"no worker of rank {rank!r} runs here now")
-        if not self._reading.acquire(timeout=_TURN_S):
-            raise TimeoutError("a file that was looked at before has not been read yet: does its file system hang?")
+
+def _end_of(stream: str, path: str, stderr: Sequence[str], count: int) -> LogStream:
+    lines: Sequence[str] = ()
+    problem = ""
+    if path not in ("", os.devnull):
         try:
-            files = self._files(worker.local_rank).items()
-            streams = [self._end_of(stream, path, worker.local_rank, count) for stream, path in files]
-            return to_builtins(LogAnswer(streams))
-        finally:
-            self._reading.release()
-
-    def _end_of(self, stream: str, path: str, local_rank: int, count: int) -> LogStream:
-        lines: Sequence[str] = ()
-        problem = ""
-        if path not in ("", os.devnull):
-            try:
-                lines = last_lines(path, count)
-            except OSError as error:
-                problem = f"cannot be read: {error.strerror or error}"
-        elif stream == "stderr":
-            lines = self._stderr(local_rank)[-count:]
-        else:
-            problem = _NOWHERE if path else _TO_SCREEN
-        # of a line that was overwritten, what it showed last
-        shown = [line.rstrip("\r").rpartition("\r")[2][:_LONGEST] for line in lines]
-        return LogStream(stream, path, shown, problem)
+            lines = last_lines(path, count)
+        except OSError as error:
+            problem = f"cannot be read: {error.strerror or error}"
+    elif stream == "stderr":
+        lines = stderr[-count:]
+    else:
+        problem = _NOWHERE if path else _TO_SCREEN
+    # of a line that was overwritten, what it showed last
+    shown = [line.rstrip("\r").rpartition("\r")[2][:_LONGEST] for line in lines]
+    return LogStream(stream, path, shown, problem)

@@ -25,7 +25,7 @@ from rdzv_launcher.run.stacks import processes
 from rdzv_launcher.run.stacks.gathering import NATIVE_S, gather
 from rdzv_launcher.run.stacks.node import Node, Worker
 from rdzv_launcher.run.stacks.processes import Process
-from rdzv_launcher.run.stacks.reports import Silent, WorkerReport, grouped, headline, read, report_text, workers_of
+from rdzv_launcher.run.stacks.reports import Silent, WorkerReport, grouped, headline, read, report_text
 from rdzv_launcher.tools.job import add_job_flags, ask_job, request_of
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.linux.processes import all_pids
@@ -58,7 +58,7 @@ def local_jobs(run_id: str = "") -> list[LocalJob]:
             nodes.setdefault((env[_RUN], _store(env), _agent_of(process)), []).append((pid, env))
     jobs: dict[tuple[str, str], LocalJob] = {}
     for (run, store, agent), workers in nodes.items():
-        jobs.setdefault((run, store), LocalJob(run, store)).nodes.append(_node(run, agent, workers))
+        jobs.setdefault((run, store), LocalJob(run, store)).nodes.append(_node(agent, workers))
     return list(jobs.values())
 
 
@@ -67,11 +67,10 @@ def read_job(job: LocalJob, *, until: float, native: float, children: bool) -> t
 
     ``until``: the time (monotonic) for all of it, and for native frames.
     """
-    workers, agents = [], []
+    workers, agents = list[WorkerReport](), list[Silent]()
     for node in job.nodes:
         now = time.monotonic()
-        answer = gather(node, within=max(1.0, until - now), children=children, native=max(0.0, native - now))
-        workers += workers_of(answer)
+        workers += gather(node, within=max(1.0, until - now), children=children, native=max(0.0, native - now))
         agent = processes.look(node.agent)
         name = f"the agent of {'these workers' if node.node_rank is None else f'node {node.node_rank}'}"
         if node.agent <= 1 or agent is None:
@@ -86,7 +85,7 @@ def idle_agents(jobs: list[LocalJob]) -> list[int]:
     """Agents of rdzv-run that have no workers now."""
     busy = {node.agent for job in jobs for node in job.nodes}
     found = (processes.look(pid) for pid in all_pids() if pid not in busy)
-    agents = [each for each in found if each is not None and processes.is_there(each) and _AGENT.search(each.command)]
+    agents = [each for each in found if processes.is_there(each) and _AGENT.search(each.command)]
     return [each.pid for each in agents if processes.name_of(each.pid) != KEEPER]
 
 
@@ -109,13 +108,12 @@ def _store(env: Mapping[str, str]) -> str:
     return ":".join(env.get(name, "") for name in names)
 
 
-def _node(run: str, agent: int, workers: list[tuple[int, Mapping[str, str]]]) -> Node:
+def _node(agent: int, workers: list[tuple[int, Mapping[str, str]]]) -> Node:
     env = workers[0][1]
     rank, own = env.get(_NODE, ""), env.get(VARIABLE, "").rpartition(",")[0]
     return Node(
         host=socket.gethostname(),
         agent=agent,
-        run_id=run,
         node_rank=int(rank) if rank.isdecimal() else None,
         workers=tuple(Worker(int(each[_RANK]), int(each[_LOCAL]), pid) for pid, each in workers),
         own_stacks=Path(own) if own else None,

@@ -11,7 +11,45 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rdzv_launcher.run.hangs.signs import Native, Sample, Signs
+from msgspec import Struct
+
+
+class Signs(Struct, frozen=True):
+    """What had been counted for one process at some moment. Times are in seconds."""
+
+    at: float
+    """The moment of the count (monotonic)."""
+    state: str
+    """One letter, as in /proc/PID/stat."""
+    born: int
+    """When it was started, in ticks: another process with the same pid has another value."""
+    main_s: float
+    """The processor time that the main thread got, or wanted while others had it."""
+    all_s: float
+    """The processor time of all threads, and of children that have been waited for."""
+    faults: int
+    """Pages that it had to wait for, from a file or from swap: a kind of reading that is not among the bytes."""
+    moved: int
+    """Bytes that it has read and written through files and pipes; 0 if that may not be seen."""
+
+
+Native = Literal["loop", "waits", "computes"]
+"""What the main thread does below its innermost line of Python: just run it, wait for others, or anything else."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Where the main thread was at one moment."""
+
+    at: float
+    """The moment of the sample (monotonic, seconds)."""
+    print: int
+    """Equal for the same lines with the same variables."""
+    runs: bool
+    """Python's own code was running: the thread was on a processor, and held the interpreter's lock."""
+    meets: bool
+    """The thread was in a call that waits for other workers, or for the device."""
+
 
 Kind = Literal["moves", "waits", "spins", "loops", "stopped", "stuck", "done"]
 """``spins``: it waits for others, and uses a processor; ``loops``: in Python, without anything new."""

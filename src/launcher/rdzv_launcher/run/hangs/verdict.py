@@ -8,11 +8,10 @@ that has been silent, or has answered nonsense, for twice the time-out counts as
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from rdzv_launcher.run.hangs.standstill import Kind, Standing
 from rdzv_launcher.run.stacks.reports import Group, Silent, WorkerReport, doing, grouped, headline
@@ -26,9 +25,8 @@ SUSPECTED = 0.5
 """After this part of the time-out a hang is suspected, and what can only be known from samples becomes known."""
 
 
-@dataclass(frozen=True)
-class NodeStanding:
-    """What one node says about its workers' progress."""
+class NodeStanding(Struct, frozen=True):
+    """What one node says about its workers' progress, as JSON to the node that asks."""
 
     node_rank: int
     """The node's rank, as its agent knows it; -1 before its first round."""
@@ -36,30 +34,20 @@ class NodeStanding:
     """Its workers are running, or have finished; False: it is starting or stopping them."""
     watches: bool
     """It was started with a time-out for hangs; otherwise it cannot tell."""
-    workers: Mapping[int, Standing]
-    """How the workers stand, by global rank."""
+    workers: Sequence[tuple[int, Kind, float]] = ()
+    """The global rank of each worker, and its ``Standing``: others may say anything."""
 
-    def data(self) -> dict[str, Any]:
-        """This standing as values that JSON supports."""
-        workers = [[rank, each.kind, each.seconds] for rank, each in self.workers.items()]
-        return {"node_rank": self.node_rank, "works": self.works, "watches": self.watches, "workers": workers}
-
-
-class _Said(Struct):
-    node_rank: int
-    works: bool
-    watches: bool
-    workers: list[tuple[int, Kind, float]]
+    @property
+    def by_rank(self) -> dict[int, Standing]:
+        """How the workers stand, by global rank."""
+        return {
+            rank: Standing(kind, seconds if math.isfinite(seconds) else 0.0)
+            for rank, kind, seconds in self.workers[:_MOST_WORKERS]
+        }
 
 
-def standing_of(answer: Any) -> NodeStanding:
-    """The reverse of ``data``, from JSON that others have sent. Raises ``ValueError``."""
-    said = checked(answer, _Said)
-    workers = {
-        rank: Standing(kind, seconds if math.isfinite(seconds) else 0.0)
-        for rank, kind, seconds in said.workers[:_MOST_WORKERS]
-    }
-    return NodeStanding(said.node_rank, said.works, said.watches, workers)
+UNWATCHED = to_builtins(NodeStanding(-1, works=True, watches=False))
+"""What a node says that does not watch for hangs."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +59,8 @@ class Verdict:
     """In how many seconds it may be so, if nothing changes; infinite while somebody makes progress."""
     silent: tuple[NodeAnswer, ...] = ()
     """Nodes that count as standing still, because nothing arrives from them."""
+    loops: frozenset[int] = frozenset()
+    """The global ranks of workers that are in a loop of Python, without anything new."""
     unknown: str = ""
     """Why it cannot be known, in a sentence; empty if it can."""
 
@@ -105,11 +95,12 @@ class Judge:
                 silent.append(each)
         if any(not each.works for each in standings):
             return Verdict(False, math.inf)
-        workers = [worker for each in standings for worker in each.workers.values()]
+        workers = [worker for each in standings for worker in each.by_rank.values()]
         if any(worker.kind == "moves" for worker in workers) or not any(worker.is_still for worker in workers):
             return Verdict(False, math.inf)
         missing = max(missing, *(self._missing(worker) for worker in workers))
-        return Verdict(missing <= 0, max(0.0, missing), tuple(silent))
+        loops = frozenset(rank for each in standings for rank, kind, _ in each.workers if kind == "loops")
+        return Verdict(missing <= 0, max(0.0, missing), tuple(silent), loops)
 
     def _missing(self, worker: Standing) -> float:
         """How many seconds are missing until it has stood still for long enough."""
@@ -123,7 +114,7 @@ def _read(answer: NodeAnswer, rank: int) -> tuple[NodeStanding | None, str]:
     if answer.problem:
         return None, "" if answer.is_silent else answer.problem
     try:
-        standing = standing_of(answer.answer)
+        standing = checked(answer.answer, NodeStanding)
     except ValueError:
         return None, ""
     if not standing.watches:
@@ -135,27 +126,17 @@ _FIRST = ("stopped", "stuck", "running")
 """States that by themselves single out a worker."""
 
 
-@dataclass(frozen=True)
-class Hang:
-    """A job that hangs, and because of which worker."""
-
-    failure: Failure
-    """The worker that is different, in place of one that has failed."""
-    headline: str
-    """Where all the workers are, in one sentence."""
-
-
 def find(
     workers: Sequence[WorkerReport],
     silent: Sequence[NodeAnswer],
     unread: Sequence[Silent],
-    standings: Mapping[int, Standing],
+    loops: Set[int],
     timeout: float,
-) -> Hang:
-    """The odd one of a job without progress for ``timeout`` seconds; ``workers`` or ``silent`` is not empty.
+) -> Failure:
+    """The odd one of a job without progress for ``timeout`` seconds, in place of a worker that has failed.
 
-    ``silent`` are nodes that count as standing still; ``unread`` those whose stacks did not arrive. ``standings`` are
-    by global rank.
+    Its cause says in one sentence where all workers are. ``silent`` and ``loops`` are as in ``Verdict``; ``unread`` are
+    the nodes whose stacks did not arrive. ``workers`` or ``silent`` is not empty.
     """
     groups = grouped(workers)
     text = headline(groups, unread)
@@ -165,11 +146,11 @@ def find(
         node = silent[0]
         what = f"{'does not answer' if node.is_silent else 'answers nonsense'}, and {since}"
         rank = -1 if node.node_rank is None else node.node_rank
-        return Hang(Failure(rank, node.host, -1, -1, node.pid, code, cause=text, hang=what), text)
-    group = min(groups, key=lambda each: _oddness(each, standings))
+        return Failure(rank, node.host, -1, -1, node.pid, code, cause=text, hang=what)
+    group = min(groups, key=lambda each: _oddness(each, loops))
     worker = group.workers[0]
     alone = Group(group.kind, (worker,))
-    failure = Failure(
+    return Failure(
         -1 if worker.node_rank is None else worker.node_rank,
         worker.host,
         worker.rank,
@@ -179,12 +160,11 @@ def find(
         cause=text,
         hang=f"{doing(alone)}, and {since}",
     )
-    return Hang(failure, text)
 
 
-def _oddness(group: Group, standings: Mapping[int, Standing]) -> tuple[int, int, bool, int]:
+def _oddness(group: Group, loops: Set[int]) -> tuple[int, int, bool, int]:
     """A sort key, least for the odd one: state, then the smaller group, then one that does not wait for the others."""
-    loops = any(standings.get(rank, Standing("waits")).kind == "loops" for rank in group.ranks)
-    kind = "running" if loops else group.kind
-    first = _FIRST.index(kind) if kind in _FIRST and (loops or kind != "running") else len(_FIRST)
+    is_loop = not loops.isdisjoint(group.ranks)
+    kind = "running" if is_loop else group.kind
+    first = _FIRST.index(kind) if kind in _FIRST and (is_loop or kind != "running") else len(_FIRST)
     return first, len(group.workers), group.meets, group.ranks[0]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from rdzv_plugins.plain_text import printable
 from rdzv_plugins.preemption import MOST_STEPS
@@ -49,10 +49,6 @@ class Word(Struct, frozen=True, forbid_unknown_fields=True):
     saved: bool = False
     """With ``over``: all workers that wanted to save have done so."""
 
-    def pack(self) -> dict[str, Any]:
-        """The arguments of the question."""
-        return asdict(self)
-
 
 class Report(Struct, frozen=True, forbid_unknown_fields=True):
     """What a node answers when asked about a notice."""
@@ -71,10 +67,6 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True):
     accepts: bool
     """None of its workers has passed the proposed step."""
 
-    def pack(self) -> dict[str, Any]:
-        """The answer."""
-        return asdict(self)
-
 
 def word_of(arguments: Mapping[str, Any]) -> Word:
     """Read a word from a question's arguments. Raises ``ValueError``."""
@@ -82,11 +74,6 @@ def word_of(arguments: Mapping[str, Any]) -> Word:
     if word.do in ("propose", "agree") and word.step < 1:
         raise ValueError(f"not a Word: to {word.do} step={word.step}")
     return replace(word, reason=printable(word.reason)[:_REASON])
-
-
-def report_of(answer: Any) -> Report:
-    """Read a report from a node's answer. Raises ``ValueError``."""
-    return checked(answer, Report)
 
 
 Ask = Callable[[Word, float], tuple[list[Report], int]]
@@ -131,7 +118,6 @@ class Agreement(threading.Thread):
         return self._generation == generation and self.is_alive()
 
     def stop(self) -> None:
-        """Stop asking the other nodes."""
         self._stopped.set()
 
     def run(self) -> None:

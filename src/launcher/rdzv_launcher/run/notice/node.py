@@ -5,19 +5,18 @@ Workers are shown a page, a file and a signal, and report themselves on the page
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from rdzv_launcher.run.agent.events import NoticeAnswered
-from rdzv_launcher.run.notice.agreement import Agreement, Report, Word, report_of, word_of
+from rdzv_launcher.run.notice.agreement import Agreement, Report, Word, word_of
 from rdzv_launcher.run.notice.settings import warn_of_near_end
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.clock import now, now_ns
@@ -40,7 +39,7 @@ from rdzv_plugins.preemption import (
     WIDTH,
     size_of,
 )
-from rdzv_plugins.questions import NOTICE, Question, Questions
+from rdzv_plugins.questions import NOTICE, Question, Questions, checked
 from rdzv_plugins.shared_numbers import SharedNumbers
 from rdzv_plugins.threads import OwnThread
 
@@ -62,19 +61,14 @@ class Board:
         self._page = SharedNumbers("rdzv-notice", size_of(workers))
         self._size = size_of(workers)
         self._file = os.path.join(directory, "notice.json")
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        """Whoever holds it knows that no other thread changes anything, and that no new start begins."""
         self._reason = ""
         self._proposed_at = 0.0
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Within this context, no other thread changes anything, and no new start begins."""
-        with self._lock:
-            yield
-
     def environment(self, start: int, round_: int, place: int) -> Mapping[str, str]:
         """Variables of a start for the worker with this place on the node; the first of a start clears the board."""
-        with self._lock:
+        with self.lock:
             if self._page[START] != start:
                 self._clear(start, round_)
         where = f"{self._page.path},{self._size},{start},{self._slots[place]}"
@@ -110,7 +104,7 @@ class Board:
 
         The earlier deadline wins.
         """
-        with self._lock:
+        with self.lock:
             page = self._page
             deadline = now_ns() + int(word.seconds * 1e9)
             over = self.seconds_left == 0 and deadline > page[DEADLINE] + int(_LATE_S * 1e9)
@@ -128,7 +122,7 @@ class Board:
 
     def propose(self, step: int) -> bool:
         """Show a step as proposed. False if a worker has passed it, or another one is already agreed on."""
-        with self._lock:
+        with self.lock:
             page = self._page
             if page[LIMIT] > 0:
                 return page[LIMIT] == step
@@ -143,7 +137,7 @@ class Board:
 
     def agree(self, step: int) -> bool:
         """All have agreed on the proposed step; False if another one was proposed, or it was too long ago."""
-        with self._lock:
+        with self.lock:
             if self._page[LIMIT] != -step or time.monotonic() >= self._proposed_at + VALID_S:
                 return self._page[LIMIT] == step
             self._page[LIMIT] = step
@@ -152,8 +146,7 @@ class Board:
             return True
 
     def drop(self, step: int) -> None:
-        """Withdraw a proposal: nothing comes of it."""
-        with self._lock:
+        with self.lock:
             if self._page[LIMIT] == -step:
                 self._page[LIMIT] = 0
 
@@ -165,7 +158,6 @@ class Board:
         return Report(page[ROUND], self._at(), limit, len(told) - len(saved), len(saved), leaving, accepts)
 
     def close(self) -> None:
-        """Stop showing anything."""
         self._page[NUMBER] = 0
         self._page.close()
 
@@ -198,7 +190,7 @@ _TELL_S, _PAUSE_S = 3.0, 1.0
 
 
 class NodeNotices:
-    """This node's part in notices. One per agent; see ``collaborators.Notices``. Thread-safe."""
+    """This node's part in notices. One per agent. Thread-safe."""
 
     def __init__(
         self,
@@ -207,8 +199,8 @@ class NodeNotices:
         least: int,
         grace: float,
         put: Callable[[NoticeAnswered], None],
-        signal_workers: Callable[[], None] = lambda: None,
-        questions: Questions | None = None,
+        signal_workers: Callable[[], None],
+        questions: Questions | None,
     ) -> None:
         """``workers`` is the number on this node; ``least``, the job's least number of nodes; ``grace``, this node's.
 
@@ -233,12 +225,12 @@ class NodeNotices:
 
     def environment(self, group: WorkerGroup, local_rank: int, variables: Mapping[str, str]) -> Mapping[str, str]:
         """Additional variables for a worker that is about to be started, and has these so far."""
-        with self._board.held():  # the agent of the new workers must not answer for the old round
+        with self._board.lock:  # the agent of the new workers must not answer for the old round
             self._group = group
             return self._board.environment(group.generation, int(variables.get(_ROUND, group.generation)), local_rank)
 
     def give(self, reason: str, seconds: float) -> None:
-        """See ``collaborators.Notices``."""
+        """Like ``give_notice`` of ``AgentLoop``."""
         group = self._group
         if group is not None:
             self._leaving = True
@@ -249,13 +241,13 @@ class NodeNotices:
         """Like ``questions.Answer``, for questions of the kind ``notice``. Raises ``ValueError``."""
         word = word_of(question.arguments)
         first = accepts = False
-        with self._board.held():
+        with self._board.lock:
             group = self._group
             if word.round == self._board.round and group is not None:
                 if word.node != group.group_rank or word.do != "tell":
                     self._told_in = group.generation
                 first, accepts = self._hear(word)
-            report = self._board.report(self._leaving, accepts).pack()
+            report = asdict(self._board.report(self._leaving, accepts))
         if first:
             self._signal_workers()
         return report
@@ -318,7 +310,7 @@ class NodeNotices:
     def _give(self, word: Word, group: WorkerGroup) -> None:
         """Tell the workers here and the other nodes, among which node rank 0 takes over. Runs on its own thread."""
         until = now() + word.seconds
-        with self._board.held():
+        with self._board.lock:
             told = self._told_in == group.generation and self._board.seconds_left > 0
             first, _ = self._hear(word)
         if first:
@@ -348,7 +340,7 @@ class NodeNotices:
         report, and as many nodes as the job needs at least.
         """
         if self._questions is None:
-            return [report_of(self.answer(Question("", NOTICE, word.pack())))], 0
+            return [checked(self.answer(Question("", NOTICE, asdict(word))), Report)], 0
         answers = self._answers(word, timeout)
         if answers is None:
             return [], self._least
@@ -362,7 +354,7 @@ class NodeNotices:
         """
         assert self._questions is not None
         try:
-            answers = self._questions.ask(NOTICE, word.pack(), timeout)
+            answers = self._questions.ask(NOTICE, asdict(word), timeout)
         except (RdzvError, TimeoutError) as error:
             if not self._unheard:
                 logger.warning("the other nodes could not be told of the notice, which is tried again: %s", error)
@@ -373,7 +365,7 @@ class NodeNotices:
         for each in answers:
             report = None
             try:
-                report = report_of(each.answer)
+                report = checked(each.answer, Report)
             except ValueError:
                 if each.node_rank is not None and each.pid not in self._silent:
                     self._silent.add(each.pid)

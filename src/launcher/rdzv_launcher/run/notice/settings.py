@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from msgspec import Struct
 
@@ -65,10 +65,10 @@ def read_notice(args: RunOptions, stopping: Collection[signal.Signals] = ()) -> 
     return NoticeSettings(args.preempt_grace, found if args.preempt_grace else (), to_workers)
 
 
-def warn_of_longer_grace(notice: NoticeSettings, environ: Mapping[str, str] = os.environ) -> None:
+def warn_of_longer_grace(notice: NoticeSettings) -> None:
     """At the start: warn if the scheduler is known to give less time."""
     grace = notice.grace
-    told = told_grace(environ, by_sigterm=signal.SIGTERM in notice.signals) if grace else None
+    told = told_grace(os.environ, by_sigterm=signal.SIGTERM in notice.signals) if grace else None
     if told is not None and told.value < grace:
         logger.warning(
             "--preempt-grace=%g is longer than what the scheduler gives (%s): all is killed before the workers have "
@@ -78,9 +78,9 @@ def warn_of_longer_grace(notice: NoticeSettings, environ: Mapping[str, str] = os
         )
 
 
-def warn_of_near_end(grace: float, environ: Mapping[str, str] = os.environ) -> None:
+def warn_of_near_end(grace: float) -> None:
     """At a notice: warn if the job's time ends before the grace does."""
-    told = time_until_end(environ, time.time())
+    told = time_until_end(os.environ, time.time())
     if told is not None and told.value < grace:
         logger.warning(
             "--preempt-grace=%g is longer than the %.0f s until the job's time is up (%s)",

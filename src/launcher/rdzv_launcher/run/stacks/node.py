@@ -35,34 +35,21 @@ class Worker(Struct, frozen=True):
 
 
 class Node(Struct, frozen=True):
-    """This node, as its agent knows it."""
+    """This node, as its agent knows it now. Usable from any thread."""
 
     host: str
     agent: int
     """The process id of the agent."""
-    run_id: str = ""
     node_rank: int | None = None
     workers: tuple[Worker, ...] = ()
     own_stacks: Path | None = None
     """The directory into which its workers write their stacks on request, if they have been told of one."""
-
-
-def workers_in(pids: Mapping[int, int], ranks: Mapping[int, int]) -> tuple[Worker, ...]:
-    """The workers in the order of their local ranks; ``pids`` and ``ranks`` say what the agent started, and as whom."""
-    return tuple(Worker(ranks[local], local, pid) for local, pid in sorted(pids.items()) if ranks.get(local, -1) >= 0)
-
-
-class Place(Struct, frozen=True):
-    """Where this node is now. Usable from any thread."""
-
-    node_rank: int = -1
     nodes: int = 0
     """The number of nodes in the round."""
     generation: int = 0
     """Counts the starts of workers on this node."""
     works: bool = False
     """Its workers are running, or have finished and wait for those of other nodes."""
-    workers: tuple[Worker, ...] = ()
 
 
 _LEAST_S, _MOST_S = 0.5, 120.0
@@ -77,17 +64,16 @@ class NodeStacks:
     Thread-safe: it is asked on separate threads, whatever the agent's main thread is doing.
     """
 
-    def __init__(self, node: Callable[[], Node], directory: str, *, on_request: bool) -> None:
+    def __init__(self, node: Callable[[], Node], directory: str, *, logs: str = "", on_request: bool) -> None:
         """``node`` says who works here now; ``directory`` is the agent's own, for what workers write.
 
-        ``on_request``: workers are told to write their stacks themselves when they are asked.
+        ``logs``: the directory of the workers' logs, where files go if there are any. ``on_request``: workers are told
+        to write their stacks themselves when they are asked.
         """
-        self._node = node
-        self.directory = directory
-        """The agent's own directory."""
+        self.node = node
         self.own = Path(directory, "stacks") if on_request else None
         """The directory where workers write their stacks on request, if they do."""
-        self._logs = directory
+        self._logs = directory if logs in ("", os.devnull) else logs
         self.debugging = threading.Lock()
         """Held while a worker is being read: a process can have only one debugger at a time."""
         self._stored = 0
@@ -102,11 +88,6 @@ class NodeStacks:
         except OSError as error:
             logger.debug("workers cannot write their stacks: %s", error)
 
-    def log_to(self, directory: str) -> None:
-        """Set where files go, if there are any: the directory of the workers' logs."""
-        if directory and directory != os.devnull:
-            self._logs = directory
-
     @property
     def environment(self) -> Mapping[str, str]:
         """Variables for the workers that are being started."""
@@ -120,8 +101,10 @@ class NodeStacks:
         within = question.arguments.get("within", _WITHIN_S)
         if not isinstance(within, int | float) or not _LEAST_S <= within <= _MOST_S:
             raise ValueError(f"within={within!r} is not a time")
-        native = within if question.arguments.get("native") else None
-        return self._gather(within, children=bool(question.arguments.get("children")), native=native)
+        from rdzv_launcher.run.stacks.reports import answer_of
+
+        node, native = self.node(), within if question.arguments.get("native") else None
+        return answer_of(node, self.gather(node, within, bool(question.arguments.get("children")), native))
 
     def store(self, why: str, within: float) -> None:
         """Store where the live workers are, because they ``why``. For any thread; raises nothing.
@@ -129,32 +112,28 @@ class NodeStacks:
         One log line says where the file is. What cannot be written goes to the log itself, so that it is not lost.
         """
         from rdzv_launcher.run.stacks import processes
-        from rdzv_launcher.run.stacks.reports import workers_of
 
         try:
-            node = self._node()
+            node = self.node()
             if any(processes.is_there(processes.look(worker.pid)) for worker in node.workers):
-                self.store_reports(workers_of(self._gather(within, native=0)), (), f"workers of this node {why}")
+                self.store_reports(self.gather(node, within, native=0), (), f"workers of this node {why}")
         except Exception as error:
             logger.warning("the stacks of the workers could not be read: %s", error)
-
-    def own_workers(self, within: float) -> list[WorkerReport]:
-        """Where this node's workers are, after about ``within`` seconds at the latest. Any thread."""
-        from rdzv_launcher.run.stacks.reports import workers_of
-
-        return workers_of(self._gather(within, children=True))
 
     def store_of_peers(self, questions: Questions | None, why: str) -> None:
         """Store the same for other nodes' workers, by asking the nodes, on a separate thread; returns at once."""
         if questions is not None:
             OwnThread(target=self._ask_peers, args=(questions, why), name="rdzv-stacks-of-peers").start()
 
-    def _gather(self, within: float, *, children: bool = False, native: float | None = None) -> dict[str, Any]:
+    def gather(
+        self, node: Node, within: float, children: bool = False, native: float | None = None
+    ) -> list[WorkerReport]:
+        """See ``gathering.gather``; None for ``native``: its default. Any thread."""
         from rdzv_launcher.run.stacks.gathering import NATIVE_S, gather
 
         native = NATIVE_S if native is None else native
         with self.debugging:
-            return gather(self._node(), within=within, children=children, native=native)
+            return gather(node, within=within, children=children, native=native)
 
     def _ask_peers(self, questions: Questions, why: str) -> None:
         try:
@@ -173,8 +152,7 @@ class NodeStacks:
 
         text = report_text(list(workers), list(silent), threads=True)
         self._stored += 1
-        node = self._node()
-        path = Path(self._logs, f"stacks-{names.word(node.host)}-{os.getpid()}-{self._stored}.log")
+        path = Path(self._logs, f"stacks-{names.word(self.node().host)}-{os.getpid()}-{self._stored}.log")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # an existing file may be anybody's: it is not followed, and not written to

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeGuard
 
 from msgspec import Struct
 
@@ -45,7 +46,7 @@ def look(pid: int) -> Process | None:
     return Process(pid, stat.parent, stat.state, channel if channel != "0" else "", command[:_COMMAND])
 
 
-def is_there(process: Process | None) -> bool:
+def is_there(process: Process | None) -> TypeGuard[Process]:
     """Whether the process is there and has not ended."""
     return process is not None and process.state not in "ZX"
 
@@ -78,10 +79,7 @@ def is_python(pid: int) -> bool | None:
 
 def catches(pid: int, number: int) -> bool:
     """Whether the process has a handler for signal ``number``."""
-    for line in read(pid, "status").splitlines():
-        if line.startswith("SigCgt:"):
-            return bool(int(line.partition(":")[2], 16) >> (number - 1) & 1)
-    return False
+    return bool(int(_status(pid, "SigCgt") or "0", 16) >> (number - 1) & 1)
 
 
 def kernel_stack(pid: int) -> list[str]:
@@ -92,10 +90,14 @@ def kernel_stack(pid: int) -> list[str]:
 
 def user_of(pid: int) -> int | None:
     """The id of the user as whom it runs."""
-    for line in read(pid, "status").splitlines():
-        if line.startswith("Uid:"):
-            return int(line.split()[2])
-    return None
+    ids = _status(pid, "Uid").split()
+    return int(ids[1]) if ids else None
+
+
+def _status(pid: int, name: str) -> str:
+    """What is after a name in a process's status; empty if that cannot be read."""
+    lines = (line.partition(":") for line in read(pid, "status").splitlines())
+    return next((value for found, _, value in lines if found == name), "")
 
 
 def read(pid: int, name: str) -> str:

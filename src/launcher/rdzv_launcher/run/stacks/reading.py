@@ -1,7 +1,7 @@
 """Reads a process's stacks from outside: through py-spy, or from what the process writes itself.
 
 Both ways raise ``NoStacks`` with the reason, and leave the process as it was. A place in the code is made of frames,
-the innermost first, which have a form in JSON.
+the innermost first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import Any
 from rdzv_launcher.run.stacks import processes
 from rdzv_plugins.stacks_on_request import SIGNAL
 
-_LONGEST_TEXT = 300
 _MOST_FRAMES = 160
 _OUTERMOST = 40
 
@@ -61,11 +60,6 @@ def limited(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     left = len(frames) - _MOST_FRAMES
     gap = Frame(f"... {left} more calls ...", "", 0)
     return (*frames[: _MOST_FRAMES - _OUTERMOST], gap, *frames[-_OUTERMOST:])
-
-
-def frame_data(frame: Frame) -> list[Any]:
-    """A frame in its JSON form."""
-    return [frame.function[:_LONGEST_TEXT], frame.file[:_LONGEST_TEXT], frame.line]
 
 
 INSTALL = "pip install 'rdzv-plugins[diagnose]'"

@@ -1,4 +1,4 @@
-"""What nodes have answered about their workers: as typed values, grouped by place, and as text for people.
+"""What nodes answer about their workers: as JSON and as typed values, grouped by place, and as text for people.
 
 Whoever can reach the service can answer, so everything is checked. Two workers are at the same place if their main
 threads have equal stacks and their processes are in similar states. A worker that runs changes its place all the time,
@@ -16,17 +16,19 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from rdzv_launcher.run.names import compressed, named
+from rdzv_launcher.run.stacks.node import Node
 from rdzv_launcher.run.stacks.reading import Frame, Thread
 from rdzv_plugins.plain_text import many, printable, some
 from rdzv_plugins.questions import NodeAnswer, checked
 
 _MOST_WORKERS = 4096
 _MOST_TEXTS = 32
-_TEXT = 1000
+_TEXT, _FRAME_TEXT = 1000, 300
+"""The most characters of a text that others have sent, and of one in a frame that is sent."""
 _Index = Annotated[int, Meta(ge=0)]
 
 
-@dataclass(frozen=True)
+@dataclass
 class ProcessReport:
     """A worker, or a process below one."""
 
@@ -73,6 +75,55 @@ class WorkerReport:
     process: ProcessReport
 
 
+def answer_of(node: Node, workers: Iterable[WorkerReport]) -> dict[str, Any]:
+    """What the node answers: its workers as JSON. Equal stacks are included once, and threads refer to them by number.
+
+    Most ranks of a job that hangs are at the same place.
+    """
+    numbers: dict[tuple[Frame, ...], int] = {}
+    return {
+        "node_rank": node.node_rank,
+        "host": node.host,
+        "agent": node.agent,
+        "workers": [
+            {"rank": each.rank, "local_rank": each.local_rank} | _data(each.process, numbers) for each in workers
+        ],
+        "stacks": [
+            [[each.function[:_FRAME_TEXT], each.file[:_FRAME_TEXT], each.line] for each in frames] for frames in numbers
+        ],
+    }
+
+
+def _data(process: ProcessReport, numbers: dict[tuple[Frame, ...], int]) -> dict[str, Any]:
+    """A process as JSON; what it adds to ``numbers`` are its stacks."""
+
+    def number(frames: tuple[Frame, ...]) -> int:
+        return numbers.setdefault(frames, len(numbers))
+
+    return _data_without_stacks(process) | {
+        "python": process.is_python,
+        "how": process.how,
+        "tried": process.tried,
+        "threads": [
+            {"name": each.name, "main": each.is_main, "active": each.is_active, "stack": number(each.frames)}
+            for each in process.threads
+        ],
+        "native": number(process.native) if process.native else None,
+        "kernel": process.kernel,
+        "children": [_data_without_stacks(each) for each in process.children],
+        "below": [_data(each, numbers) for each in process.below],
+    }
+
+
+def _data_without_stacks(process: ProcessReport) -> dict[str, Any]:
+    return {
+        "pid": process.pid,
+        "state": process.state,
+        "wait_channel": process.wait_channel,
+        "command": process.command,
+    }
+
+
 class _Thread(Struct):
     name: str
     main: bool
@@ -103,7 +154,7 @@ class _Worker(_Process, kw_only=True):
 
 
 class _Node(Struct):
-    """A node's answer: see ``gathering``."""
+    """A node's answer: see ``answer_of``."""
 
     node_rank: int | None
     host: str
@@ -145,7 +196,7 @@ def _process(said: _Process, stacks: Sequence[tuple[Frame, ...]]) -> ProcessRepo
     )
 
 
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3")
+_LIBRARIES = "/site-packages/", "/dist-packages/", "/lib/python3", os.path.join(sysconfig.get_paths()["stdlib"], "")
 _AROUND = ("wrapper", "wrapped", "inner", "decorate_context", "_fn", "<lambda>")
 """Functions that wrap the one that was called, and say nothing about it."""
 _STILL = {"T": "stopped", "t": "stopped", "D": "stuck", "Z": "ended", "X": "ended", "ended": "ended"}
@@ -225,11 +276,7 @@ def where(frames: Sequence[Frame]) -> str:
 
 
 def _is_library(file: str) -> bool:
-    return file.startswith("<frozen") or any(each in file for each in _places())
-
-
-def _places() -> tuple[str, ...]:
-    return (*_LIBRARIES, os.path.join(sysconfig.get_paths()["stdlib"], ""))
+    return file.startswith("<frozen") or any(each in file for each in _LIBRARIES)
 
 
 def _kind(worker: WorkerReport) -> str:
@@ -289,12 +336,14 @@ def headline(groups: Sequence[Group], silent: Sequence[Silent] = ()) -> str:
     workers = [worker for group in groups for worker in group.workers]
     nodes = {(worker.node_rank, worker.host) for worker in workers}
     counts = f"{many(len(workers), 'worker')} on {many(len(nodes), 'node')}" if workers else "no worker"
-    odd, most = groups[:-1], groups[-1:]
+    odd = groups[:-1]
     parts = [_part(group) for group in odd[:_HEADLINE_GROUPS]]
     if left := odd[_HEADLINE_GROUPS:]:
         place = "another place" if len(left) == 1 else f"{len(left)} other places"
         parts.append(f"{sum(len(group.workers) for group in left)} more at {place}")
-    parts += [_most(group, odd) for group in most]
+    if groups:
+        last, count = groups[-1], len(groups[-1].workers)
+        parts.append(_part(last) if count == 1 else f"{f'the other {count}' if odd else 'all'} {doing(last)}")
     if count := sum(each.kind == "silent" for each in silent):
         parts.append(f"{many(count, 'node')} without an answer")
     return f"{counts}: {'; '.join(parts)}" if parts else counts
@@ -302,12 +351,6 @@ def headline(groups: Sequence[Group], silent: Sequence[Silent] = ()) -> str:
 
 def _part(group: Group) -> str:
     return f"{named(group.ranks)} ({_where_from(group)}) {doing(group)}"
-
-
-def _most(group: Group, odd: Sequence[Group]) -> str:
-    if len(group.workers) == 1:
-        return _part(group)
-    return f"{f'the other {len(group.workers)}' if odd else 'all'} {doing(group)}"
 
 
 def doing(group: Group) -> str:
@@ -374,17 +417,12 @@ def _stacks(process: ProcessReport, threads: bool) -> Iterator[str]:
         yield from _frames(reader.native or main.frames)
         if reader.how == "faulthandler":
             yield f"  (written by the worker itself: {printable(reader.tried[0] if reader.tried else '')})"
-        if threads:
-            for thread in reader.threads[1:]:
-                yield from _thread(thread)
+        for thread in reader.threads[1:] if threads else ():
+            yield f"  thread {printable(thread.name, 80) or 'without a name'}:"
+            yield from _frames(thread.frames)
     if reader.kernel:
         yield "  in the kernel:"
         yield from (f"    {printable(each, 120)}" for each in reader.kernel)
-
-
-def _thread(thread: Thread) -> Iterator[str]:
-    yield f"  thread {printable(thread.name, 80) or 'without a name'}:"
-    yield from _frames(thread.frames)
 
 
 def _frames(frames: Sequence[Frame]) -> Iterator[str]:
