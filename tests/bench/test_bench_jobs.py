@@ -11,12 +11,13 @@ import pytest
 from kits.bench.bench_kit import bench, find, http_backend, stand_ins, started
 from kits.eventually import eventually
 
-from rdzv_launcher.bench.children import Guard, marked
+from rdzv_launcher.bench.children import Guard
 from rdzv_launcher.bench.faults import FAULTS, c10d_conf, cases, inflict
 from rdzv_launcher.bench.jobs import Job, JobFailed, JobGround, Launcher, references
 from rdzv_launcher.bench.launch import Launch
 from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.testing.harness import Harness
+from rdzv_plugins.testing.processes import marked
 
 pytestmark = pytest.mark.thorough
 
@@ -80,7 +81,7 @@ class Nowhere(Harness):
 def ground(tmp_path: Path) -> Iterator[JobGround]:
     with Guard() as guard:
         yield JobGround(guard, stand_ins(tmp_path)[1])
-        assert marked(guard.mark) == [], "a job leaves nothing, nor does one that is frozen"
+        assert marked(guard.mark, parts=True) == {}, "a job leaves nothing, nor does one that is frozen"
 
 
 @pytest.mark.parametrize(

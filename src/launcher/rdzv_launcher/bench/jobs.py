@@ -23,14 +23,14 @@ from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
 
 from rdzv_launcher.bench.backends import TORCH_C10D, TORCH_STATIC, Candidate, start
-from rdzv_launcher.bench.children import Guard, end_all, environment, marked, names_remark
+from rdzv_launcher.bench.children import Guard, end_all, environment, names_remark
 from rdzv_launcher.bench.job_worker import PREFIX
 from rdzv_launcher.bench.points import DidNotFinish, Point, Turns, take_turns
 from rdzv_launcher.bench.results import Output, asked
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.testing.harness import Harness, free_port
-from rdzv_plugins.testing.processes import default_signals, send
+from rdzv_plugins.testing.processes import default_signals, marked, send
 
 Sample = TypeVar("Sample")
 
@@ -154,7 +154,7 @@ class Job:
     def signal_node(self, node: int, number: signal.Signals) -> None:
         """Send a signal to an agent and then to all that it has started, as when a machine fails."""
         agent = self.agents[node].pid
-        for pid in [agent, *(each for each in marked(self._mark_of(node)) if each != agent)]:
+        for pid in [agent, *(each for each in marked(self._mark_of(node), parts=True) if each != agent)]:
             send(pid, number)
 
     def said(self, node: int) -> list[dict[str, Any]]:

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from rdzv_launcher.bench.children import die_with_me, ended_by
+from rdzv_launcher.bench.children import die_with_me, ended_by, exact_cpu_seconds
 from rdzv_launcher.bench.nodes import FIXED, NodeProcess
 from rdzv_launcher.bench.points import DidNotFinish
-from rdzv_launcher.bench.readings import exact_cpu_seconds
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.host import PluginHost

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rdzv_launcher.bench.backends import candidates
+from rdzv_launcher.bench.children import family_cpu_seconds, peak_memory
 from rdzv_launcher.bench.jobs import Job, JobBench, JobCase, JobFailed, JobGround, Launcher, job_bench, preloading
 from rdzv_launcher.bench.jobs import references as torch_s_own
 from rdzv_launcher.bench.points import Turns
-from rdzv_launcher.bench.readings import family_cpu_seconds, peak_memory
 
 _ONE_NODE_WORKERS, _FULL_NODE_WORKERS = 2, 8
 _WITHOUT_TORCH = {
@@ -140,7 +140,7 @@ class Launch:
                 "the workers did not start",
             )
             cpu = sum(family_cpu_seconds(agent.pid) for agent in job.agents)
-            peak = max(peak_memory(agent.pid) or 0.0 for agent in job.agents)
+            peak = max(peak_memory(agent.pid) for agent in job.agents)
             end = time.monotonic()
             for agent in job.agents:
                 job.let_end(agent)

@@ -14,9 +14,16 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 
 from rdzv_launcher.bench import servers, ways
-from rdzv_launcher.bench.children import Child, Guard, names_remark
+from rdzv_launcher.bench.children import (
+    Child,
+    Guard,
+    forget_peak,
+    listen_overflows,
+    names_remark,
+    peak_memory,
+    settled,
+)
 from rdzv_launcher.bench.points import Point, Turns, take_turns
-from rdzv_launcher.bench.readings import forget_peak, listen_overflows, peak_memory, resident_memory, settled
 from rdzv_launcher.bench.results import Output, asked
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
@@ -130,7 +137,7 @@ def start(target: str, running: ExitStack) -> Child:
     if kind == "ours":
         return running.enter_context(Child(what, servers.store_server, int(threads or 0)))
     if kind == "echo":
-        return running.enter_context(Child(what, servers.echo_server))
+        return running.enter_context(Child(what, servers.native_server, "serve_echo"))
     # otherwise torch's messages about every reset connection would count as its CPU time
     quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
     return running.enter_context(Child(what, servers.torch_server, kind == "libuv", environment=quiet))
@@ -193,7 +200,7 @@ def measure_one(case: StoreCase, target: str, server: Child, port: int, prefix: 
         """CPU time of the server so far, once it has nothing left to do (or keeps being busy)."""
         return settled(server.cpu_seconds, _SETTLE_LIMIT_S)
 
-    memory = max(resident_memory(server.pid), forget_peak(server.pid))
+    memory = forget_peak(server.pid)
     place = f"{servers.LOOPBACK}:{port}"
     with servers.load_of(f"{target}, {case.name}", [place], echo=target == "echo") as load:
         connects = case.workload in _TIMES  # which then is what is measured
@@ -209,7 +216,7 @@ def measure_one(case: StoreCase, target: str, server: Child, port: int, prefix: 
         if case.workload == "hold":
             load.idle(_IDLE_S)
         cpu, overflows = cpu_s() - cpu, listen_overflows() - overflows
-        peak = peak_memory(server.pid) or 0.0
+        peak = peak_memory(server.pid)
     cpu_s()  # until it has seen its clients go
     return StoreSample(
         wall_s=figures.seconds,

@@ -122,8 +122,8 @@ def run_once(route: str, delay_ms: float, nodes: int, per_node: int, limit_s: fl
         root = running.enter_context(Child("the root's process", servers.store_server))
         port = root.answer()
         if delay_ms:
-            place = f"{servers.LOOPBACK}:{port}"
-            port = running.enter_context(Child("the relay", servers.relay, place, delay_ms / 2000)).answer()
+            there = ("serve_delayed", f"{servers.LOOPBACK}:{port}", delay_ms / 2000)
+            port = running.enter_context(Child("the relay", servers.native_server, *there)).answer()
         places = [f"{servers.LOOPBACK}:{port}"]
         if route != "direct":
             proxies = running.enter_context(Child("the proxies' process", servers.proxies, port, nodes)).answer()
@@ -197,8 +197,7 @@ def _workers(connection: Connection) -> None:
 
     from rdzv_plugins.kvstore.tcpstore import unix_transport  # noqa: F401
 
-    connection.send("ready")
-    serve(connection, _together)
+    serve(connection, "ready", _together)
 
 
 def _together(place: tuple[int, str], transport: str, count: int, size: int, rounds: int) -> dict[str, float]:
