@@ -26,7 +26,7 @@ from rdzv_launcher.bench.backends import TORCH_C10D, TORCH_STATIC, Candidate, st
 from rdzv_launcher.bench.children import Guard, end_all, environment, names_remark
 from rdzv_launcher.bench.job_worker import PREFIX
 from rdzv_launcher.bench.points import DidNotFinish, Point, Turns, take_turns
-from rdzv_launcher.bench.results import Output, asked
+from rdzv_launcher.bench.results import Output
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.testing.harness import Harness, free_port
@@ -270,8 +270,8 @@ def job_bench(args: argparse.Namespace, found: list[Candidate]) -> Iterator[JobB
     for program in ("rdzv-run", "torchrun"):
         if not _program(program).exists():
             raise RdzvError(f"there is no {program} beside {sys.executable}", remedy="Install torch and rdzv-plugins.")
-    options = asked(args, backends={each.name: dict(each.harness.conf) for each in found})
-    output = Output(args, options, dict(each.version for each in found))
+    confs = {each.name: each.harness.conf for each in found}
+    output = Output(args, dict(each.version for each in found), backends=confs)
     with Guard() as guard, ExitStack() as running:
         start(found, running)
         running.enter_context(output)  # its file is created here, so none is left if something necessary is missing

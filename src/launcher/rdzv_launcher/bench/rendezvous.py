@@ -18,7 +18,7 @@ from rdzv_launcher.bench import backends
 from rdzv_launcher.bench.backends import REFERENCES, TORCH_STATIC, Candidate
 from rdzv_launcher.bench.children import Child, Guard, names_remark
 from rdzv_launcher.bench.points import DidNotFinish, Point, Turns, take_turns
-from rdzv_launcher.bench.results import Output, asked
+from rdzv_launcher.bench.results import Output
 from rdzv_plugins.assemble.create import NoOptions
 from rdzv_plugins.errors import RdzvError, UsageError
 from rdzv_plugins.interfaces import Capability
@@ -81,12 +81,11 @@ def run(args: Namespace) -> int:
     """
     _check(args)
     found = backends.candidates(args, _wanted(args.ttl, args.limit))
-    options = asked(args, backends=[each.name for each in found])
-    with Guard() as guard, ExitStack() as running:
+    output = Output(args, dict(each.version for each in found), backends=[each.name for each in found])
+    with Guard() as guard, output, ExitStack() as running:
         for each in found:
             each.harness = each.harness.afresh(guard.directory)
         targets = [*map(_target, found), *map(_reference, args.references)]
-        output = running.enter_context(Output(args, options, dict(each.version for each in found)))
         backends.start(found, running)
         given_up: dict[str, str] = {}
         for nodes in sorted(args.nodes):

@@ -24,7 +24,7 @@ from rdzv_launcher.bench.children import (
     settled,
 )
 from rdzv_launcher.bench.points import Point, Turns, take_turns
-from rdzv_launcher.bench.results import Output, asked
+from rdzv_launcher.bench.results import Output
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
 
@@ -73,7 +73,7 @@ def run(args: Namespace) -> int:
     """
     _check(args)
     servers.load_module()
-    with Guard(), Output(args, asked(args)) as output:
+    with Guard(), Output(args) as output:
         for workload in args.workloads:
             if workload == "init":
                 ways.measure_init(args, output)
