@@ -16,6 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
+from itertools import product
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -80,36 +81,33 @@ def measure_init(args: Namespace, output: Output) -> None:
     """Measure all numbers of nodes, by all routes, without a delay and with it."""
     given_up: dict[str, str] = {}
     for nodes, each in args.job:
-        delays = {"": 0.0} | ({f", {args.delay:g} ms": args.delay} if args.delay else {})
-        ways = {f"{route}{delay}": (route, ms) for delay, ms in delays.items() for route in ROUTES}
-        name = f"{nodes} nodes x {each} ranks"
-
-        turns = take_turns(
-            f"{name}, init",
-            [*ways],
-            partial(_once, ways, nodes, each, args.limit),
-            repeats=args.repeats,
-            progress=output.progress,
-            given_up=given_up,
-            once=lambda stages: sum(stage["init_wall"] for stage in stages.values()) > _SLOW_S,
-        )
-        for delay in delays:
-            for stage in _STAGES:
-                case, runs = f"{name}, {stage}{delay}", {}
-                for route in ROUTES:
-                    runs[route] = [sample[stage] for sample in turns.samples[f"{route}{delay}"]]
-                unfinished = {route: turns.unfinished.get(f"{route}{delay}", "") for route in ROUTES}
-                points = [
-                    Point("store", case, route, figure, title, unit, tuple(float(run[figure]) for run in runs[route]),
-                          nodes, reference=route == "direct", unfinished=unfinished[route])
-                    for figure, (title, unit) in _INIT.items()
-                    for route in ROUTES
-                ]  # fmt: skip
-                output.case(case, points, details={"runs": runs})
+        _init_case(nodes, each, args, output, given_up)
 
 
-def _once(ways: Mapping[str, tuple[str, float]], nodes: int, each: int, limit_s: float, way: str, turn: int) -> Stages:
-    return run_once(*ways[way], nodes, each, limit_s)
+def _init_case(nodes: int, each: int, args: Namespace, output: Output, given_up: dict[str, str]) -> None:
+    delays = {"": 0.0} | ({f", {args.delay:g} ms": args.delay} if args.delay else {})
+    ways = {f"{route}{delay}": (route, ms) for delay, ms in delays.items() for route in ROUTES}
+    name = f"{nodes} nodes x {each} ranks"
+
+    turns = take_turns(
+        f"{name}, init",
+        [*ways],
+        lambda way, turn: run_once(*ways[way], nodes, each, args.limit),
+        repeats=args.repeats,
+        progress=output.progress,
+        given_up=given_up,
+        once=lambda stages: sum(stage["init_wall"] for stage in stages.values()) > _SLOW_S,
+    )
+    for delay, stage in product(delays, _STAGES):
+        case = f"{name}, {stage}{delay}"
+        runs = {route: [sample[stage] for sample in turns.samples[f"{route}{delay}"]] for route in ROUTES}
+        points = [
+            Point("store", case, route, figure, title, unit, tuple(float(run[figure]) for run in runs[route]), nodes,
+                  reference=route == "direct", unfinished=turns.unfinished.get(f"{route}{delay}", ""))
+            for figure, (title, unit) in _INIT.items()
+            for route in ROUTES
+        ]  # fmt: skip
+        output.case(case, points, details={"runs": runs})
 
 
 def run_once(route: str, delay_ms: float, nodes: int, per_node: int, limit_s: float) -> Stages:
@@ -163,23 +161,21 @@ def measure_workers(args: Namespace, output: Output) -> None:
     rounds = _QUICK_ROUNDS if args.quick else _ROUNDS
     with Child("the process of torch's workers", _workers) as workers:
         workers.answer()
-        for size in SIZES:
-            for count in args.workers:
-                with ExitStack() as running:
-                    root = running.enter_context(Child("the root's process", servers.store_server)).answer()
-                    proxy = Child("the process of a node's proxy", servers.proxies, root, 1)
-                    (place,) = running.enter_context(proxy).answer()
-                    _case(workers, place, count, size, rounds, args.repeats, output)
+        for size, count in product(SIZES, args.workers):
+            with ExitStack() as running:
+                root = running.enter_context(Child("the root's process", servers.store_server)).answer()
+                proxy = Child("the process of a node's proxy", servers.proxies, root, 1)
+                (place,) = running.enter_context(proxy).answer()
+                work = {"place": place, "count": count, "size": size, "rounds": rounds}
+                _worker_case(workers, work, args.repeats, output)
 
 
-def _case(
-    workers: Child, place: tuple[int, str], count: int, size: int, rounds: int, repeats: int, output: Output
-) -> None:
-    case = f"{count} worker{'s' if count > 1 else ''}, values of {size} bytes"
+def _worker_case(workers: Child, work: Mapping[str, Any], repeats: int, output: Output) -> None:
+    count = work["count"]
+    case = f"{count} worker{'s' if count > 1 else ''}, values of {work['size']} bytes"
 
     def once(transport: str, turn: int) -> Any:
-        question = {"place": place, "transport": transport, "count": count, "size": size, "rounds": rounds}
-        return workers.ask(question, _RUN_LIMIT_S)
+        return workers.ask({"transport": transport, **work}, _RUN_LIMIT_S)
 
     turns = take_turns(case, TRANSPORTS, once, repeats=repeats, progress=output.progress)
     points = [
