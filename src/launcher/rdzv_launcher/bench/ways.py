@@ -59,7 +59,7 @@ REQUESTS_PER_ROUND = 3 * PEERS + 2
 _ROUNDS, _QUICK_ROUNDS = 400, 10
 _TIMEOUT_S = 60.0
 _gate: Any = None
-"""Of a worker's process: a barrier."""
+"""A barrier of the workers, which are forks."""
 _RUN_LIMIT_S = 600.0
 _WORKER = {
     # figure: title, unit
@@ -198,21 +198,17 @@ def _workers(connection: Connection) -> None:
 
 def _together(place: tuple[int, str], transport: str, count: int, size: int, rounds: int) -> dict[str, float]:
     """So many workers do so many rounds each, once all are connected: what a request needs, in microseconds."""
+    global _gate
     fork = multiprocessing.get_context("fork")
-    gate = fork.Barrier(count)  # at which each waits in its turn, so none takes the work of two
+    _gate = fork.Barrier(count)  # at which each waits in its turn, so none takes the work of two
     work = partial(_work, place, transport, count, size, rounds)
-    with ProcessPoolExecutor(count, fork, initializer=_stand_at, initargs=(gate,)) as pool:
+    with ProcessPoolExecutor(count, fork) as pool:
         began, ended, cpu = zip(*pool.map(work, range(count)), strict=True)
     requests = rounds * REQUESTS_PER_ROUND
     return {
         "request_wall": (max(ended) - min(began)) / requests * 1e6,
         "worker_cpu": sum(cpu) / requests / count * 1e6,
     }
-
-
-def _stand_at(gate: Any) -> None:
-    global _gate
-    _gate = gate
 
 
 def _work(
