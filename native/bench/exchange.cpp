@@ -14,13 +14,6 @@ void append_number(std::string& to, Number number) {
   to.append(bytes, sizeof bytes);
 }
 
-std::size_t first_difference(std::string_view expected, std::string_view got) {
-  if (std::memcmp(expected.data(), got.data(), got.size()) == 0) {
-    return std::string_view::npos;
-  }
-  return static_cast<std::size_t>(std::mismatch(got.begin(), got.end(), expected.begin()).first - got.begin());
-}
-
 }  // namespace
 
 std::string Reply::expected(std::size_t from, std::size_t count) const {
@@ -36,20 +29,20 @@ std::size_t Reply::wrong(std::size_t offset, std::string_view part) const {
   if (number) {
     return std::string_view::npos;
   }
-  std::size_t in_head = 0;
-  if (offset < head_size) {
-    in_head = std::min(head_size - offset, part.size());
-    const std::size_t at = first_difference({head.data() + offset, in_head}, part.substr(0, in_head));
-    if (at != std::string_view::npos) {
+  std::size_t at = 0;
+  for (; at < part.size() && offset + at < head_size; ++at) {
+    if (part[at] != head[offset + at]) {
       return at;
     }
   }
-  const std::string_view rest = part.substr(in_head);
-  if (rest.empty()) {
+  const std::string_view rest = part.substr(at);
+  if (rest.empty() || body.compare(offset + at - head_size, rest.size(), rest) == 0) {
     return std::string_view::npos;
   }
-  const std::size_t at = first_difference(body.substr(offset + in_head - head_size, rest.size()), rest);
-  return at == std::string_view::npos ? at : at + in_head;
+  while (part[at] == body[offset + at - head_size]) {
+    ++at;
+  }
+  return at;
 }
 
 void Exchange::start(Query query) {

@@ -6,7 +6,6 @@
 #include <nanobind/stl/vector.h>
 
 #include "load.hpp"
-#include "servers.hpp"
 
 namespace nb = nanobind;
 using namespace rdzv::load;

@@ -1,5 +1,3 @@
-#include "servers.hpp"
-
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -17,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "client.hpp"
+#include "load.hpp"
 
 namespace rdzv::load {
 
@@ -26,6 +24,18 @@ namespace {
 void no_delay(int fd) {
   const int on = 1;
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+// False: the other side has gone.
+bool send_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t sent = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent <= 0) {
+      return false;
+    }
+    bytes.remove_prefix(static_cast<std::size_t>(sent));
+  }
+  return true;
 }
 
 // A level-triggered epoll loop around a listening socket.
@@ -45,9 +55,9 @@ class Loop {
     }
   }
 
-  // `flags` for the accepted sockets, which `on_new(fd)` gets; `on_ready(fd, events)` what any of them, or others, do.
+  // `on_new(fd)` gets the accepted sockets; `on_ready(fd)` is called when any of them, or others, can be read.
   template <typename OnNew, typename OnReady>
-  [[noreturn]] void serve(int flags, OnNew on_new, OnReady on_ready) {
+  [[noreturn]] void serve(OnNew on_new, OnReady on_ready) {
     std::array<epoll_event, 256> events;
     for (;;) {
       const int ready = ::epoll_wait(epoll_, events.data(), events.size(), -1);
@@ -57,10 +67,10 @@ class Loop {
       for (int i = 0; i < ready; ++i) {
         const epoll_event& event = events[static_cast<std::size_t>(i)];
         if (event.data.fd != listener_) {
-          on_ready(event.data.fd, event.events);
+          on_ready(event.data.fd);
           continue;
         }
-        for (int fd = 0; (fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | flags)) >= 0;) {
+        for (int fd = 0; (fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) {
           no_delay(fd);
           on_new(fd);
           control(EPOLL_CTL_ADD, fd, EPOLLIN);
@@ -78,22 +88,26 @@ struct Connection {
   std::array<char, 8> head{};  // of the message that is arriving
   std::size_t head_size = 0;
   std::size_t body_left = 0;
-  std::size_t unsent = 0;  // zero bytes owed to a client whose socket is full
 };
 
+// Sends block, here and in the relay: both who connect here and the server read whatever comes, so none of them can
+// hold up another for long.
 class Echo {
  public:
   explicit Echo(int listener) : loop_(listener) {}
 
   [[noreturn]] void serve() {
     loop_.serve(
-        SOCK_NONBLOCK,
         [this](int fd) {
           connections_.resize(std::max(connections_.size(), static_cast<std::size_t>(fd) + 1));
           connections_[static_cast<std::size_t>(fd)] = Connection{};
         },
-        [this](int fd, std::uint32_t events) {
-          if (!handle(fd, events)) {
+        [this](int fd) {
+          const ssize_t got = ::recv(fd, input_.data(), input_.size(), MSG_DONTWAIT);
+          if (got < 0 && errno == EAGAIN) {
+            return;
+          }
+          if (got <= 0 || !take(fd, {input_.data(), static_cast<std::size_t>(got)})) {
             ::close(fd);
           }
         });
@@ -101,27 +115,8 @@ class Echo {
 
  private:
   // False: the connection is over.
-  bool handle(int fd, std::uint32_t events) {
+  bool take(int fd, std::string_view part) {
     Connection& connection = connections_[static_cast<std::size_t>(fd)];
-    if (connection.unsent > 0 && (events & EPOLLOUT) != 0) {
-      if (!send(fd, connection, std::exchange(connection.unsent, 0))) {
-        return false;
-      }
-      if (connection.unsent == 0) {
-        loop_.control(EPOLL_CTL_MOD, fd, EPOLLIN);
-      }
-    }
-    if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0) {
-      return true;
-    }
-    const ssize_t got = ::recv(fd, input_.data(), input_.size(), 0);
-    if (got <= 0) {
-      return got < 0 && errno == EAGAIN;
-    }
-    return take(fd, connection, {input_.data(), static_cast<std::size_t>(got)});
-  }
-
-  bool take(int fd, Connection& connection, std::string_view part) {
     while (!part.empty()) {
       if (connection.head_size < connection.head.size()) {
         const std::size_t count = std::min(part.size(), connection.head.size() - connection.head_size);
@@ -142,8 +137,7 @@ class Echo {
       part.remove_prefix(count);
       if (connection.body_left == 0) {
         connection.head_size = 0;
-        const std::uint32_t reply = number(connection, 4);
-        if (reply > 0 && !send(fd, connection, reply)) {
+        if (!send_all(fd, zeros(number(connection, 4)))) {
           return false;
         }
       }
@@ -157,33 +151,11 @@ class Echo {
     return value;
   }
 
-  bool send(int fd, Connection& connection, std::size_t count) {
-    if (connection.unsent > 0) {
-      connection.unsent += count;
-      return true;
-    }
-    while (count > 0) {
-      const std::string_view reply = zeros(count);
-      const ssize_t sent = ::send(fd, reply.data(), reply.size(), MSG_NOSIGNAL);
-      if (sent < 0) {
-        if (errno != EAGAIN) {
-          return false;
-        }
-        connection.unsent = count;
-        loop_.control(EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLOUT);
-        return true;
-      }
-      count -= static_cast<std::size_t>(sent);
-    }
-    return true;
-  }
-
   Loop loop_;
   std::vector<Connection> connections_;  // by file descriptor
   std::array<char, 64 * 1024> input_;
 };
 
-// Sends block: both who connect here and the server read whatever comes, so none of them can hold up another for long.
 class Relay {
  public:
   Relay(int listener, const Place& place, std::uint64_t delay_ns)
@@ -196,8 +168,8 @@ class Relay {
 
   [[noreturn]] void serve() {
     loop_.serve(
-        0, [this](int fd) { open(fd); },
-        [this](int fd, std::uint32_t) {
+        [this](int fd) { open(fd); },
+        [this](int fd) {
           if (fd == timer_) {
             std::uint64_t expired = 0;
             (void)!::read(timer_, &expired, sizeof expired);
@@ -259,13 +231,7 @@ class Relay {
       if (chunk.bytes.empty()) {
         end(chunk.to);
       }
-      for (std::size_t done = 0; done < chunk.bytes.size();) {
-        const ssize_t sent = ::send(chunk.to, chunk.bytes.data() + done, chunk.bytes.size() - done, MSG_NOSIGNAL);
-        if (sent <= 0) {
-          break;  // who has gone gets no more
-        }
-        done += static_cast<std::size_t>(sent);
-      }
+      send_all(chunk.to, chunk.bytes);  // who has gone gets no more
     }
     if (!chunks_.empty()) {
       arm(chunks_.front().due_ns);

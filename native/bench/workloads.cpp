@@ -62,7 +62,7 @@ class Sums {
 // Every client adds 1; the last to arrive sets the key that all others wait for.
 class Barrier final : public Workload {
  public:
-  explicit Barrier(const Plan& plan) : plan_(plan), states_(plan.clients), sums_(plan.rounds, Sums(plan)) {}
+  explicit Barrier(const Plan& plan) : Workload(plan), states_(plan.clients), sums_(plan.rounds, Sums(plan)) {}
 
   Next next(std::size_t client, Exchange& exchange) override {
     State& state = states_[client];
@@ -95,7 +95,6 @@ class Barrier final : public Workload {
     bool arrived = false;
     bool last = false;
   };
-  const Plan plan_;
   std::vector<State> states_;
   std::vector<Sums> sums_;  // of each round
 };
@@ -105,7 +104,7 @@ class Barrier final : public Workload {
 class Mesh final : public Workload {
  public:
   Mesh(const Plan& plan, bool start)
-      : plan_(plan),
+      : Workload(plan),
         start_(start),
         steps_(plan.clients),
         sums_(plan),
@@ -142,7 +141,6 @@ class Mesh final : public Workload {
   void number(std::size_t /*client*/, std::int64_t value) override { sums_.take(value); }
 
  private:
-  const Plan plan_;
   const bool start_;
   std::vector<std::size_t> steps_;
   Sums sums_;
@@ -153,7 +151,7 @@ class Mesh final : public Workload {
 // NCCL's pattern: all wait for one key and get it; the last client sets it once the others wait.
 class OneKey final : public Workload {
  public:
-  explicit OneKey(const Plan& plan) : plan_(plan), steps_(plan.clients), waiting_(plan.rounds) {}
+  explicit OneKey(const Plan& plan) : Workload(plan), steps_(plan.clients), waiting_(plan.rounds) {}
 
   Next next(std::size_t client, Exchange& exchange) override {
     const std::size_t step = steps_[client];
@@ -183,7 +181,6 @@ class OneKey final : public Workload {
   }
 
  private:
-  const Plan plan_;
   std::vector<std::size_t> steps_;
   std::vector<std::size_t> waiting_;  // clients that have asked, of each round
   std::optional<std::size_t> setter_waits_for_;  // the round
@@ -192,7 +189,7 @@ class OneKey final : public Workload {
 // The small values that "multi_get" reads: the first client sets them.
 class Fill final : public Workload {
  public:
-  explicit Fill(const Plan& plan) : plan_(plan) {}
+  using Workload::Workload;
   static std::string key(const Plan& plan, std::size_t index) {
     return plan.prefix + "/small/" + std::to_string(1000 + index);
   }
@@ -211,14 +208,13 @@ class Fill final : public Workload {
   }
 
  private:
-  const Plan plan_;
   std::size_t step_ = 0;
 };
 
 // Every client waits for 64 keys and gets them in one request. Neighbours ask for different, overlapping keys.
 class MultiGet final : public Workload {
  public:
-  explicit MultiGet(const Plan& plan) : plan_(plan), steps_(plan.clients) {
+  explicit MultiGet(const Plan& plan) : Workload(plan), steps_(plan.clients) {
     for (std::size_t index = 0; index < kSmallKeys + kRequestKeys; ++index) {
       append_field(keys_, Fill::key(plan, index % kSmallKeys));
       append_field(values_, pattern(index % kSmallKeys, kSmallBytes));
@@ -245,7 +241,6 @@ class MultiGet final : public Workload {
     return std::string_view(fields).substr(from * size, kRequestKeys * size);
   }
 
-  const Plan plan_;
   std::vector<std::size_t> steps_;
   std::string keys_, values_;
 };
@@ -253,7 +248,7 @@ class MultiGet final : public Workload {
 // torch's own barrier. Nobody comes out of a round before all have come in.
 class StoreBarrier final : public Workload {
  public:
-  explicit StoreBarrier(const Plan& plan) : plan_(plan), rounds_(plan.clients), arrived_(plan.rounds) {}
+  explicit StoreBarrier(const Plan& plan) : Workload(plan), rounds_(plan.clients), arrived_(plan.rounds) {}
 
   Next next(std::size_t client, Exchange& exchange) override {
     const std::size_t round = rounds_[client];
@@ -271,7 +266,6 @@ class StoreBarrier final : public Workload {
   }
 
  private:
-  const Plan plan_;
   std::vector<std::size_t> rounds_;
   std::vector<std::size_t> arrived_;  // of each round
 };

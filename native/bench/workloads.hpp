@@ -20,8 +20,17 @@ enum class Next {
   kDone,
 };
 
+struct Plan {
+  std::string workload;
+  std::string prefix;       // of every key: fresh keys for every run
+  std::size_t rounds = 10;  // how often each client repeats the workload
+  std::size_t clients = 0;
+  bool echo = false;
+};
+
 class Workload {
  public:
+  explicit Workload(const Plan& plan) : plan_(plan) {}
   virtual ~Workload() = default;
 
   // What `client` does after its last reply (or after a request that brings none).
@@ -33,15 +42,8 @@ class Workload {
   std::optional<std::size_t> released() { return std::exchange(released_, std::nullopt); }
 
  protected:
+  const Plan plan_;
   std::optional<std::size_t> released_;
-};
-
-struct Plan {
-  std::string workload;
-  std::string prefix;       // of every key: fresh keys for every run
-  std::size_t rounds = 10;  // how often each client repeats the workload
-  std::size_t clients = 0;
-  bool echo = false;
 };
 
 // "barrier", "mesh", "one_key", "fill", "multi_get"; of a job's start "gloo" and "store_barrier". Throws

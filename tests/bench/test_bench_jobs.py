@@ -11,12 +11,14 @@ import pytest
 from kits.bench.bench_kit import bench, find, http_backend, stand_ins, started
 from kits.eventually import eventually
 
-from rdzv_launcher.bench.children import Guard, marked
+from rdzv_launcher.bench import jobs
+from rdzv_launcher.bench.children import Guard
 from rdzv_launcher.bench.faults import FAULTS, c10d_conf, cases, inflict
-from rdzv_launcher.bench.jobs import Job, JobFailed, JobGround, Launcher, references
+from rdzv_launcher.bench.jobs import Job, JobFailed, Launcher, references
 from rdzv_launcher.bench.launch import Launch
 from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.testing.harness import Harness
+from rdzv_plugins.testing.processes import marked
 
 pytestmark = pytest.mark.thorough
 
@@ -77,10 +79,12 @@ class Nowhere(Harness):
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Iterator[JobGround]:
+def guard(tmp_path: Path, monkeypatch) -> Iterator[Guard]:
+    """Of jobs whose workers are stand-ins."""
+    monkeypatch.setattr(jobs, "WORKER", stand_ins(tmp_path)[1])
     with Guard() as guard:
-        yield JobGround(guard, stand_ins(tmp_path)[1])
-        assert marked(guard.mark) == [], "a job leaves nothing, nor does one that is frozen"
+        yield guard
+        assert marked(guard.mark, parts=True) == {}, "a job leaves nothing, nor does one that is frozen"
 
 
 @pytest.mark.parametrize(
@@ -92,25 +96,25 @@ def ground(tmp_path: Path) -> Iterator[JobGround]:
         ("host-again", True, 1.0, "did not go on within 1 s", 4),
     ],
 )
-def test_job_that_does_not_go_on_is_a_result(ground, tmp_path, fault, elastic, limit_s, result, agents) -> None:
+def test_job_that_does_not_go_on_is_a_result(guard, tmp_path, fault, elastic, limit_s, result, agents) -> None:
     """``agents``: how many were started, that in the lost one's place included."""
     program = str(tmp_path / "launcher")
     launcher = Launcher("stand-in", program, "any", ranks=True, elastic=elastic, harness=Nowhere())
     with pytest.raises(JobFailed, match=f"^{result}$") as failed:
-        inflict(ground, FAULTS[fault].of(launcher), launcher, 3, limit_s)
-    assert len([*ground.guard.directory.glob("job-1/agent*.log")]) == agents
+        inflict(guard, FAULTS[fault].of(launcher), launcher, 3, limit_s)
+    assert len([*guard.directory.glob("job-1/agent*.log")]) == agents
     assert ("the worker has gone" in failed.value.words) == (fault == "worker")
 
 
-def test_launch_that_fails_is_a_result_with_the_launcher_s_words(ground, tmp_path: Path) -> None:
+def test_launch_that_fails_is_a_result_with_the_launcher_s_words(guard, tmp_path: Path, monkeypatch) -> None:
     target = Launcher("stand-in", str(tmp_path / "launcher"), "any", ranks=True)
-    (tmp_path / "ends.py").write_text("")
-    ends = JobGround(ground.guard, tmp_path / "ends.py")
-    with pytest.raises(JobFailed, match="the workers did not start: exit code 3 of node") as failed:
-        Launch(3, 1, ends, LIMIT_S).run(target, collective=False)
-    assert failed.value.words == "stand-in: error: the worker has gone"
     with pytest.raises(JobFailed, match="the workers did not start within 1 s"):
-        Launch(3, 2, ground, 1.0).run(target, collective=True)
+        Launch(3, 2, guard, 1.0).run("collective", target)
+    (tmp_path / "ends.py").write_text("")
+    monkeypatch.setattr(jobs, "WORKER", tmp_path / "ends.py")
+    with pytest.raises(JobFailed, match="the workers did not start: exit code 3 of node") as failed:
+        Launch(3, 1, guard, LIMIT_S).run("line", target)
+    assert failed.value.words == "stand-in: error: the worker has gone"
 
 
 @pytest.mark.parametrize(
@@ -146,9 +150,9 @@ def test_jobs_that_go_on_in_different_ways_are_not_of_one_case(faults, expected)
         assert {fault.of(target).way(3) for target in hit} == {fault.way(3)}, fault.case
 
 
-def test_torch_s_c10d_is_as_patient_as_the_others(ground) -> None:
+def test_torch_s_c10d_is_as_patient_as_the_others(guard) -> None:
     (target,) = references(["torch-c10d"], c10d_conf(6))
-    with Job(ground, target, "2:3", 1, "endless") as job:
+    with Job(guard, target, "2:3", 1, "endless") as job:
         command = job.command(0)
     assert Path(command[0]).name == "torchrun"
     assert "--rdzv-conf=keep_alive_interval=2,keep_alive_max_attempt=3,last_call_timeout=2" in command

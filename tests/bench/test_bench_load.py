@@ -14,7 +14,7 @@ import pytest
 
 from rdzv_launcher.bench import _load
 from rdzv_launcher.bench.children import Child
-from rdzv_launcher.bench.servers import relay
+from rdzv_launcher.bench.servers import native_server
 from rdzv_plugins.kvstore.native.server import StoreServer
 
 pytestmark = pytest.mark.thorough
@@ -144,7 +144,7 @@ def test_relay_passes_all_on_and_takes_its_time() -> None:
     with ExitStack() as opened:
         server = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
         host, port = server.getsockname()
-        way = opened.enter_context(Child("the relay", relay, f"{host}:{port}", delay_s))
+        way = opened.enter_context(Child("the relay", native_server, "serve_delayed", f"{host}:{port}", delay_s))
         near = opened.enter_context(socket.create_connection((host, way.answer()), 60))
         far = opened.enter_context(server.accept()[0])
         far.settimeout(60)

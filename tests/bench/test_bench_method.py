@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from kits.bench import odd_backends as odd
 from kits.bench.bench_kit import bench, find, odd_backends, point, theirs
 
+from rdzv_launcher.bench.children import exact_cpu_seconds, family_cpu_seconds
 from rdzv_launcher.bench.points import DidNotFinish, Point, Progress, compare, in_turn, ratio_of, take_turns
-from rdzv_launcher.bench.readings import exact_cpu_seconds, family_cpu_seconds
 from rdzv_launcher.bench.results import table
 
 CHEAP = settings(deadline=None, derandomize=True, max_examples=40)

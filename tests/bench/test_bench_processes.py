@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from kits.eventually import eventually
 
-from rdzv_launcher.bench.children import Child, Guard, end_all, environment, marked, serve
+from rdzv_launcher.bench.children import Child, Guard, end_all, environment, serve
 from rdzv_launcher.bench.points import DidNotFinish
 from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.testing.processes import marked
 
 pytestmark = pytest.mark.thorough
 
@@ -29,8 +30,7 @@ def twice(connection, *_) -> None:
             raise DidNotFinish(text)
         return text * 2
 
-    connection.send("ready")
-    serve(connection, answer)
+    serve(connection, "ready", answer)
 
 
 def breaks(connection) -> None:
@@ -94,10 +94,10 @@ def test_guard_ends_frozen_processes_of_its_mark_and_no_others() -> None:
             with Guard() as guard:
                 mark, directory = guard.new_job()
                 one, other = (subprocess.Popen(sleeps, env=environment(f"{mark}{part}")) for part in ("-0", "-1"))
-                eventually(lambda: len(marked(mark)) == 2, lambda: f"{marked(mark)}")
+                eventually(lambda: len(marked(mark, parts=True)) == 2, lambda: f"{marked(mark, parts=True)}")
                 end_all(f"{mark}-0")
                 assert one.wait(LIMIT_S) == -signal.SIGKILL
-                assert marked(mark) == [other.pid]
+                assert [*marked(mark, parts=True)] == [other.pid]
                 other.send_signal(signal.SIGSTOP)
             assert other.wait(LIMIT_S) == -signal.SIGKILL
             assert not directory.exists()

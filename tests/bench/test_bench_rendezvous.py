@@ -16,7 +16,7 @@ from kits.eventually import eventually
 from rdzv_launcher.bench.backends import TORCH_C10D
 from rdzv_launcher.bench.children import Child
 from rdzv_launcher.bench.keeper import wrong_places
-from rdzv_launcher.bench.nodes import TorchDynamicNode
+from rdzv_launcher.bench.nodes import TorchNode
 from rdzv_launcher.bench.rendezvous import layout
 from rdzv_launcher.bench.results import Result
 from rdzv_launcher.bench.servers import store_server
@@ -190,7 +190,7 @@ def test_requests_of_torch_s_nodes_are_counted_and_their_last_call_is_shortened(
     harness = Harness()
     harness.backend = TORCH_C10D
     request = harness.request(f"127.0.0.1:{free_port()}", run_id="alone", local_addr="127.0.0.1")
-    node = TorchDynamicNode(0, request, 60)
+    node = TorchNode(0, request, 60)
     try:
         assert node.facts()["asked"] == {}
         node.join()

@@ -171,5 +171,5 @@ def test_without_what_draws(module, directory, tmp_path, monkeypatch, capsys) ->
     assert module in said
     assert "pip install 'rdzv-plugins[bench]'" in said
     with pytest.raises(MissingDependency):  # before anything is measured
-        Output(Namespace(what="rendezvous", json=True, out=str(tmp_path / "out")), {})
+        Output(Namespace(what="rendezvous", json=True, out=str(tmp_path / "out")))
     assert not (tmp_path / "out").exists()

@@ -70,8 +70,8 @@ def test_manifest_has_what_a_figure_depends_on_and_no_secret_of_a_backend(monkey
 
 def output(out: Path | None, **more: object) -> Output:
     """Of a benchmark whose options nobody has given."""
-    args = {"what": "store", "json": False, "out": None if out is None else str(out)} | more
-    return Output(Namespace(**args), {"repeats": 5})
+    args = {"what": "store", "json": False, "out": None if out is None else str(out), "repeats": 5} | more
+    return Output(Namespace(**args))
 
 
 @given(st.lists(POINTS, max_size=4), st.dictionaries(TEXTS, NUMBERS, min_size=1), st.booleans())
@@ -89,7 +89,7 @@ def test_results_are_read_as_they_were_written(tmp_path_factory, points, details
 
 def written(file: Path, points: list[Point], details: dict | None = None, *, ended: bool = True) -> Path:
     """A result of these points."""
-    printed = Output(Namespace(what="store", json=True, out=None), {"repeats": 5})
+    printed = output(None, json=True)
     with file.open("w") as stream:
         printed._streams = [stream]
         with printed:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from kits.bench.bench_kit import bench, find
 
 from rdzv_launcher.bench.points import DidNotFinish, Turns
 from rdzv_launcher.bench.results import Result
-from rdzv_launcher.bench.store import StoreCase, StoreSample, notes, points_of
+from rdzv_launcher.bench.store import StoreCase, notes, points_of
 from rdzv_launcher.bench.ways import ROUTES, SIZES, run_once
 
 pytestmark = pytest.mark.thorough
@@ -38,7 +36,7 @@ def test_stores() -> None:
         for target, runs in details["runs"].items():
             assert [(run["requests"], run["failures"]) for run in runs] == [(requests, {})] * 2
             cpu = find(result, details["case"], target, "cpu_per_request")
-            assert cpu.samples == tuple(run["cpu_us"] for run in runs)
+            assert cpu.samples == tuple(run["cpu_per_request"] for run in runs)
 
 
 def test_workers_by_both_transports() -> None:
@@ -79,12 +77,13 @@ def test_the_root_is_asked_for_each_rank_once_by_its_node() -> None:
 
 def test_failures_are_told_under_the_table() -> None:
     case = StoreCase("storm", 10, rounds=1, limit_s=1)
-    bad = StoreSample(1.0, 20, 1.0, 1.0, 1.0, listen_overflows=3, failures={"no answer": 2})
-    good = replace(bad, listen_overflows=0, failures={})
+    figures = dict.fromkeys(("wall", "cpu_per_request", "p50", "p99"), 1.0)
+    bad = {**figures, "listen_overflows": 3, "failures": {"no answer": 2}}
+    good = {**figures, "listen_overflows": 0, "failures": {}}
     failed, overflows = notes(case, Turns({"libuv": [bad, good], "ours": [good]}))
     assert failed.startswith("libuv: 2 of 20 connections failed")
     assert overflows.startswith("libuv: a full accept queue cost 3 ")
-    points = points_of(case, ["libuv", "ours"], Turns({"libuv": [bad, good], "ours": [good, good]}))
+    points = points_of(case, Turns({"libuv": [bad, good], "ours": [good, good]}))
     assert {point.target: point.unfinished for point in points} == {"libuv": "2 of 20 connections failed", "ours": ""}
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -103,6 +104,8 @@ def configure(commands: Any) -> None:
     what = bench.add_subparsers(dest="what", metavar="WHAT", title="what to measure")
     for name, add_flags in (("rendezvous", _rendezvous), ("launch", _launch), ("faults", _faults), ("store", _store)):
         parser = what.add_parser(name, help=_BENCHMARKS[name], description=_BENCHMARKS[name])
+        if name != "store":
+            _backends(parser)
         quick = add_flags(parser)
         parser.add_argument(
             "--quick", action=_Quick, nargs=0, const=quick, default=False, help="few and small runs: to see that it "
@@ -147,7 +150,8 @@ def _run(args: argparse.Namespace) -> int:
 
         names_apart()
     if args.what == "all":
-        return run_all(_steps(args), Path(args.out))
+        steps: list[tuple[str, ...]] = [(name, "--quick") for name in _BENCHMARKS] if args.quick else full()
+        return run_all([step for step in steps if step[0] in args.only], Path(args.out))
     code: int = importlib.import_module(f"rdzv_launcher.bench.{args.what}").run(args)
     return code
 
@@ -157,15 +161,12 @@ def _run(args: argparse.Namespace) -> int:
 
 def _number(kind: type[int] | type[float], least: float = 1, most: float = 2**62) -> Callable[[str], Any]:
     def read(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = kind("-1")
-        if not least <= value <= most:
-            limits = f"{least:g} or more" if most == 2**62 else f"{least:g} to {most:g}"
-            words = "whole number" if kind is int else "number"
-            raise argparse.ArgumentTypeError(f"'{text}': a {words}, {limits}, is needed")
-        return value
+        with suppress(ValueError):
+            if least <= (value := kind(text)) <= most:
+                return value
+        limits = f"{least:g} or more" if most == 2**62 else f"{least:g} to {most:g}"
+        words = "whole number" if kind is int else "number"
+        raise argparse.ArgumentTypeError(f"'{text}': a {words}, {limits}, is needed")
 
     return read
 
@@ -223,7 +224,6 @@ def _backends(parser: argparse.ArgumentParser) -> None:
 
 
 def _rendezvous(parser: argparse.ArgumentParser) -> Mapping[str, Any]:
-    _backends(parser)
     _flag(parser, "--nodes", (4, 16, 64), _each(_number(int, 4)), "N,N", "numbers of nodes, each at least 4: one of "
         "them is lost")  # fmt: skip
     parser.add_argument("--simulate", nargs="?", const=len(os.sched_getaffinity(0)), default=0, type=_number(int),
@@ -237,7 +237,6 @@ def _rendezvous(parser: argparse.ArgumentParser) -> Mapping[str, Any]:
 
 
 def _launch(parser: argparse.ArgumentParser) -> Mapping[str, Any]:
-    _backends(parser)
     cases = ("one-node", "nodes", "preload")
     _flag(parser, "--cases", cases, _each(_word(*cases)), "A,B", "some of one-node (the launchers without a flag of a "
         "rendezvous), nodes (every backend) and preload (one node of 2, and one of 8 workers that import torch, with "
@@ -253,7 +252,6 @@ def _launch(parser: argparse.ArgumentParser) -> Mapping[str, Any]:
 
 
 def _faults(parser: argparse.ArgumentParser) -> Mapping[str, Any]:
-    _backends(parser)
     _flag(parser, "--faults", _FAULTS, _each(_word(*_FAULTS, "host-again")), "A,B", "some of these, and host-again")
     _flag(parser, "--nodes", 3, _number(int, 3), "N", "agents of a job, all on this machine, of one worker each; one "
         "serves, one is lost, and one is neither")  # fmt: skip
@@ -295,12 +293,6 @@ def _all(parser: argparse.ArgumentParser) -> None:
     _flag(parser, "--out", "rdzv-bench", str, "DIR", "where to; results that are there are in the report")
     _flag(parser, "--only", tuple(_BENCHMARKS), _each(_word(*_BENCHMARKS)), "A,B", "some of them")
     parser.add_argument("--quick", action="store_true", help="few and small runs: to see that it works")
-
-
-def _steps(args: argparse.Namespace) -> list[tuple[str, ...]]:
-    return [
-        step for step in ([(name, "--quick") for name in _BENCHMARKS] if args.quick else full()) if step[0] in args.only
-    ]
 
 
 def full() -> list[tuple[str, ...]]:

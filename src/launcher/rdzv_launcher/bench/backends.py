@@ -10,8 +10,8 @@ import argparse
 import dataclasses
 import functools
 import sys
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any
@@ -21,13 +21,12 @@ from rdzv_plugins.errors import RdzvError, UsageError
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.options import parse_conf, parse_options
 from rdzv_plugins.testing.find import GROUP, find_harness
-from rdzv_plugins.testing.harness import Harness, entry
+from rdzv_plugins.testing.harness import NOTHING, Harness, entry
 
 TORCH_C10D, TORCH_STATIC = "torch-c10d", "torch-static"
 REFERENCES = (TORCH_C10D, TORCH_STATIC)
 """torch's own rendezvous, as plain torchrun makes them, with which ours are compared."""
 _DISTRIBUTION = "rdzv-plugins"
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 _TIMES = frozenset(
     {"timeout", "join_timeout", "ttl", "outage_timeout", "keep_alive_interval", "keep_alive_max_attempt", "linger"}
     | {"last_call_timeout"}
@@ -79,7 +78,7 @@ def there(name: str) -> bool:
 
 
 def candidates(
-    args: argparse.Namespace, wanted: Mapping[str, str] = _NOTHING, *, own_times: bool = False
+    args: argparse.Namespace, wanted: Mapping[str, str] = NOTHING, *, own_times: bool = False
 ) -> list[Candidate]:
     """The backends that ``--backends`` names, or those that come with rdzv-plugins and can be started here.
 
@@ -94,7 +93,7 @@ def candidates(
         known = entry(name)
         if any(known.backend.name == other.name for other in found):
             continue  # named twice, perhaps by an alias
-        given = _of(known, confs) or _NOTHING
+        given = _of(known, confs) or NOTHING
         endpoint = _of(known, endpoints)
         harness = find_harness(name, endpoint, given)
         options = known.backend.options or NoOptions
@@ -114,15 +113,20 @@ def candidates(
 def start(found: list[Candidate], running: ExitStack) -> None:
     """Start what the backends need, until ``running`` is closed. Raises ``RdzvError``."""
     for candidate in found:
-        try:
+        what = f"backend {candidate.name!r}: its harness cannot be started"
+        with asking_harness(what, remedy="Start its service yourself, and say where by --rdzv-endpoint."):
             running.enter_context(candidate.harness)
-        except RdzvError:
-            raise
-        except Exception as error:  # a third-party harness may raise anything
-            raise RdzvError(
-                f"backend {candidate.name!r}: its harness cannot be started: {type(error).__name__}: {error}",
-                remedy="Start its service yourself, and say where by --rdzv-endpoint.",
-            ) from error
+
+
+@contextmanager
+def asking_harness(what: str, remedy: str = "") -> Iterator[None]:
+    """Make anything that a third-party harness may raise inside an ``RdzvError`` that begins with ``what``."""
+    try:
+        yield
+    except RdzvError:
+        raise
+    except Exception as error:
+        raise RdzvError(f"{what}: {type(error).__name__}: {error}", remedy=remedy) from error
 
 
 def _of(known: Entry, by_name: Mapping[str, Any]) -> Any:

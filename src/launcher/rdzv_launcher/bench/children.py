@@ -1,7 +1,8 @@
 """What a benchmark runs besides itself: its child processes, the guard that ends all of them, and names by a file.
 
-A child is a fresh interpreter (``multiprocessing``, spawn) with a connection, and ends when that is closed. Whatever
-else is started carries the guard's mark in its environment and is killed when the benchmark ends, however it ends.
+A child is a fresh interpreter with a connection, and ends when that is closed. Whatever else is started carries the
+guard's mark in its environment and is killed when the benchmark ends, however it ends. At the end are readings of a
+process and of the machine.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,27 +19,23 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Mapping
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
 
 from rdzv_launcher.bench.points import DidNotFinish
-from rdzv_launcher.bench.readings import exact_cpu_seconds
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.linux import prctl
-from rdzv_plugins.testing.processes import MARK, clean_environment, kill
-from rdzv_plugins.testing.processes import marked as carrying
+from rdzv_plugins.linux.processes import children_now, read_stat
+from rdzv_plugins.testing.processes import MARK, clean_environment, kill, marked
 
 C = TypeVar("C", bound="Child")
 
-_NOTHING: Mapping[str, str] = MappingProxyType({})
+_BEGIN = "from rdzv_launcher.bench.children import begin; begin()"
 _LAST_LINES = 12
 _START_LIMIT_S = 120.0
 _END_LIMIT_S = 60.0
-_SPAWN = multiprocessing.get_context("spawn")
-_CTRL_C = {signal.SIGINT}
 
 
 class Child:
@@ -48,23 +46,26 @@ class Child:
         what: str,
         run: Callable[..., None],
         *arguments: Any,
-        environment: Mapping[str, str] = _NOTHING,
+        environment: Mapping[str, str] = MappingProxyType({}),
         end_limit_s: float = 0.5,
     ) -> None:
         """Returns at once. ``what`` is its name in messages. It is killed if it does not end by itself in its limit."""
         self._what, self._end_limit_s = what, end_limit_s
         # thousands of nodes may warn: no pipe holds that; nor is a file left if both are killed
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by end)
-        path = f"/proc/{os.getpid()}/fd/{self._stderr.fileno()}"
-        self._connection, theirs = _SPAWN.Pipe()
-        self._process = _SPAWN.Process(target=_begin, args=(run, theirs, path, dict(environment), arguments))
-        resource_tracker.ensure_running()  # which unblocks the signal when it begins
-        signal.pthread_sigmask(signal.SIG_BLOCK, _CTRL_C)  # for the child, until it has a session of its own
-        try:
-            self._process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _CTRL_C)
-        theirs.close()
+        self._connection, theirs = multiprocessing.Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BEGIN, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stderr=self._stderr,
+                env={**os.environ, **environment},
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C is for the benchmark, which then ends it
+            )
+        self.pid = self._process.pid
+        self.tell(sys.path)
+        self.tell((run, arguments))
 
     def __enter__(self: C) -> C:
         return self
@@ -73,12 +74,6 @@ class Child:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.end()
-
-    @property
-    def pid(self) -> int:
-        pid = self._process.pid
-        assert pid is not None, "it was started"
-        return pid
 
     def tell(self, message: Any) -> None:
         """Send it something. If it has ended, ``answer`` will say so."""
@@ -112,39 +107,32 @@ class Child:
     def end(self) -> None:
         """End it, if it has not ended: by closing its connection, or by SIGKILL."""
         self._connection.close()
-        self._process.join(self._end_limit_s)
+        self._wait(self._end_limit_s)
         self._process.kill()
-        self._process.join()
+        self._process.wait()
         self._stderr.close()
 
+    def _wait(self, limit_s: float) -> int | None:
+        """Its exit code; None if it has not ended by then."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(limit_s)
+        return self._process.returncode
+
     def _ended(self) -> RdzvError:
-        self._process.join(_END_LIMIT_S if self._end_limit_s else 5.0)
-        code = self._process.exitcode
+        code = self._wait(_END_LIMIT_S if self._end_limit_s else 5.0)
         self._stderr.seek(0)
         lines = self._stderr.read().decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
         words = "".join(f"\n  | {line}" for line in lines)
         return RdzvError(f"{self._what} {'does not end' if code is None else ended_by(code)}{words}")
 
 
-def _begin(
-    run: Callable[..., None],
-    connection: Connection,
-    stderr: str,
-    environment: Mapping[str, str],
-    arguments: tuple[Any, ...],
-) -> None:
-    """A child's beginning and its end."""
-    os.setsid()  # Ctrl-C is for the benchmark, which then ends it
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that came before that is forgotten
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _CTRL_C)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        os.dup2(os.open(stderr, os.O_WRONLY | os.O_APPEND), 2)
-    except FileNotFoundError:  # the benchmark has ended
-        os._exit(0)
-    os.environ.update(environment)
+def begin() -> None:
+    """A child's beginning and its end. Its argument is the number of the connection's file."""
+    connection = Connection(int(sys.argv[1]))
     code = 1
     try:
+        sys.path[:] = connection.recv()
+        run, arguments = connection.recv()
         run(connection, *arguments)
         code = 0
     except (EOFError, ConnectionError):  # the benchmark has ended
@@ -158,8 +146,12 @@ def _begin(
         os._exit(code)  # no tidying up of thousands of connections
 
 
-def serve(connection: Connection, answer: Callable[..., Any]) -> None:
-    """Answer what comes as arguments by name, until the connection is closed; what did not finish is an answer too."""
+def serve(connection: Connection, first: Any, answer: Callable[..., Any] = dict) -> None:
+    """Say ``first``, then answer what comes as arguments by name, until the connection is closed.
+
+    What did not finish is an answer too.
+    """
+    connection.send(first)
     while True:
         question: dict[str, Any] = connection.recv()
         try:
@@ -246,19 +238,14 @@ def environment(mark: str) -> dict[str, str]:
     return clean_environment() | {MARK: mark}
 
 
-def marked(mark: str) -> list[int]:
-    """The live processes that carry the mark, or that of a part of it, in the order of their ids."""
-    return sorted(carrying(mark, parts=True))
-
-
 def end_all(mark: str) -> None:
-    """Kill what carries the mark; returns when it is gone. Raises ``RdzvError`` if it does not go."""
+    """Kill what carries the mark, or that of a part of it; returns when it is gone. Raises ``RdzvError`` if not."""
     deadline = time.monotonic() + _END_LIMIT_S / 2
-    while left := marked(mark):  # an agent that is killed may have just started a worker
+    while left := marked(mark, parts=True):  # an agent that is killed may have just started a worker
         for pid in left:
             kill(pid)
         if time.monotonic() > deadline:
-            raise RdzvError(f"processes {left} do not end by SIGKILL")
+            raise RdzvError(f"processes {sorted(left)} do not end by SIGKILL")
         time.sleep(0.02)
 
 
@@ -310,3 +297,75 @@ def names_apart() -> None:
 def names_remark() -> str:
     """What a reader of figures should know about names."""
     return NAMES_APART if os.environ.get(_NAMES) == "file" else NAMES_OF_THE_SYSTEM
+
+
+# readings of a process and of the machine
+
+_CPUCLOCK_SCHED = 2
+"""The kernel's number for the clock of user and system time together, as its scheduler counts it."""
+
+
+def peak_memory(pid: int) -> float:
+    """The largest resident memory of one process so far, in MiB, without its children. 0 once it has ended.
+
+    ``ru_maxrss`` does not show this: it is the largest over the process and every child that it waited for.
+    """
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0.0
+    found = re.search(r"^VmHWM:\s*(\d+) kB", status, re.MULTILINE)
+    return int(found[1]) / 1024 if found else 0.0  # a zombie has no memory
+
+
+def family_cpu_seconds(pid: int) -> float:
+    """CPU time so far of a process and everything that lives below it, with what these have started and waited for."""
+    pids_of = children_now()
+    seconds, below = 0.0, [pid]
+    while below:
+        each = below.pop()
+        stat = read_stat(each)
+        if stat is not None:
+            seconds += stat.cpu_s
+            below += pids_of(each)
+    return seconds
+
+
+def exact_cpu_seconds(pid: int) -> float:
+    """CPU time of one process so far, to the nanosecond, without its children.
+
+    Threads that have ended are included; a thread that is running meanwhile is counted up to its last clock interrupt.
+    Raises ``OSError`` once the process is gone.
+    """
+    return time.clock_gettime_ns(~pid << 3 | _CPUCLOCK_SCHED) / 1e9  # how clock_getcpuclockid(3) makes the number
+
+
+def settled(cpu: Callable[[], float], limit_s: float) -> float:
+    """``cpu()`` once it hardly grows any more: what is counted has nothing left to do. After the limit, as it is."""
+    quiet_s, end = 0.02, time.monotonic() + limit_s
+    before = cpu()
+    while True:
+        time.sleep(quiet_s)
+        now = cpu()
+        if now - before < quiet_s / 50 or time.monotonic() > end:
+            return now
+        before = now
+
+
+def forget_peak(pid: int) -> float:
+    """Reset what ``peak_memory`` measures; returns it, in MiB: what is resident now, if the kernel allows that (as
+    root, or for a process of one's own), otherwise the old peak.
+    """
+    try:
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+    except OSError:
+        pass  # some containers do not have this file: the peak of the start stays
+    return peak_memory(pid)
+
+
+def listen_overflows() -> int:
+    """Connections lost on this machine so far to full accept queues."""
+    names, values = (
+        line.split() for line in Path("/proc/net/netstat").read_text().splitlines() if line.startswith("TcpExt:")
+    )
+    return int(dict(zip(names, values, strict=True))["ListenOverflows"])

@@ -8,22 +8,13 @@ import signal
 import socket
 import time
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from rdzv_launcher.bench import jobs
 from rdzv_launcher.bench.backends import candidates
-from rdzv_launcher.bench.jobs import (
-    COLLECTIVE_TIMEOUT_S,
-    Job,
-    JobBench,
-    JobCase,
-    JobGround,
-    Launcher,
-    job_bench,
-    preloading,
-)
-from rdzv_launcher.bench.jobs import references as torch_s_own
-from rdzv_launcher.bench.points import Turns
+from rdzv_launcher.bench.children import Guard
+from rdzv_launcher.bench.jobs import Job, JobBench, JobCase, JobSample, Launcher
 from rdzv_plugins.kvstore.sockets.listening import port_holder
 
 _FIGURES = {
@@ -43,68 +34,52 @@ Three endpoints are a case for backends that take several: the job goes on at an
 --max-restarts=100 and --local-addr=127.0.0.1.
 Who notices what: gloo, at once, that the process of a peer has gone, and after {timeout:g} s that one is silent
 (torch's default is 1800); an agent, that its worker has failed; a backend with sessions, that a node's connection has
-ended, or that it has been silent for {ttl} s; c10d, ours and torch's, that {attempts} keep-alives are missing, of one
-every {keep_alive} s. A new round of c10d waits for {last_call} s for more nodes once it has {least} (torch: 30).
+ended, or that it has been silent for {ttl} s; c10d, ours and torch's, that {keep_alive_max_attempt} keep-alives are
+missing, of one every {keep_alive_interval} s. A new round of c10d waits for {last_call_timeout} s for more nodes once
+it has {least} (torch: 30).
 {remarks}"""
 _LEAST_START_S = 120.0
-LAST_CALL_S = 2
-KEEP_ALIVES = 3
+_KEEP_ALIVES = 3
 """How many keep-alives in a row may be missing."""
-
-
-def keep_alive_s(ttl: float) -> int:
-    """Whole seconds between two keep-alives: torch accepts no others."""
-    return max(1, round(ttl / KEEP_ALIVES))
 
 
 def c10d_conf(ttl: int) -> dict[str, str]:
     """Options of c10d, ours and torch's, that make it notice a silent node as late as the others do."""
     return {
-        "keep_alive_interval": str(keep_alive_s(ttl)),
-        "keep_alive_max_attempt": str(KEEP_ALIVES),
-        "last_call_timeout": str(LAST_CALL_S),
+        "keep_alive_interval": str(max(1, round(ttl / _KEEP_ALIVES))),  # torch accepts whole seconds only
+        "keep_alive_max_attempt": str(_KEEP_ALIVES),
+        "last_call_timeout": "2",
     }
 
 
 def run(args: Namespace) -> int:
     """Measure every fault and print the figures; returns the exit code. Raises ``UsageError`` and ``RdzvError``."""
-    with job_bench(args, candidates(args, {"ttl": str(args.ttl), **c10d_conf(args.ttl)})) as bench:
-        launchers = [*bench.mine, *torch_s_own(args.references, c10d_conf(args.ttl))]
+    conf = c10d_conf(args.ttl)
+    with jobs.job_bench(args, candidates(args, {"ttl": str(args.ttl), **conf})) as bench:
+        launchers = [*bench.mine, *jobs.references(args.references, conf)]
         if args.preload:
-            launchers = [*(preloading(each, args.preload) for each in bench.mine), *launchers]
+            launchers = [*(jobs.preloading(each, args.preload) for each in bench.mine), *launchers]
         for fault, hit in cases(args.faults, launchers).items():
             _case(fault, args, hit, bench)
-        bench.output.end(
-            _CAPTION.format(
-                nodes=args.nodes,
-                least=args.nodes - 1,
-                ttl=args.ttl,
-                keep_alive=keep_alive_s(args.ttl),
-                attempts=KEEP_ALIVES,
-                last_call=LAST_CALL_S,
-                timeout=COLLECTIVE_TIMEOUT_S,
-                remarks=bench.remarks,
-            )
-        )
+        about = {"nodes": args.nodes, "least": args.nodes - 1, "ttl": args.ttl, "remarks": bench.remarks}
+        bench.output.end(_CAPTION.format(timeout=jobs.COLLECTIVE_TIMEOUT_S, **about, **conf))
     return 0
 
 
 def _case(fault: Fault, args: Namespace, launchers: Sequence[Launcher], bench: JobBench) -> None:
     case = JobCase(fault.case, bench, launchers)
 
-    def once(launcher: Launcher) -> FaultSample:
-        return inflict(bench.ground, fault, launcher, args.nodes, args.limit)
+    def once(launcher: Launcher) -> JobSample:
+        return inflict(bench.guard, fault, launcher, args.nodes, args.limit)
 
     # without a warm-up: each run has its own before the fault, the job's start
-    turns = case.turns(once, repeats=args.repeats, warm_up=False)
-    case.add(turns, _FIGURES)
-    runs = {name: [asdict(sample) for sample in samples] for name, samples in turns.samples.items()}
-    case.write({"way": fault.way(args.nodes), "runs": runs}, notes=_starts(turns))
+    runs = case.measure(once, _FIGURES, repeats=args.repeats)
+    case.write({"way": fault.way(args.nodes), "runs": runs}, notes=_starts(runs))
 
 
-def _starts(turns: Turns[FaultSample]) -> list[str]:
+def _starts(runs: Mapping[str, Sequence[JobSample]]) -> list[str]:
     """Which launchers needed more than one attempt."""
-    counts = {name: [sample.starts for sample in samples] for name, samples in turns.samples.items()}
+    counts = {name: [sample["starts"] for sample in samples] for name, samples in runs.items()}
     return [
         f"{name}: its workers were started {', '.join(map(str, each))} times until a collective went well"
         for name, each in counts.items()
@@ -181,29 +156,15 @@ def cases(faults: Iterable[str], targets: Sequence[Launcher]) -> dict[Fault, lis
     return found
 
 
-@dataclass(frozen=True)
-class FaultSample:
-    """One fault and what came after it. Times are in seconds."""
-
-    recover: float
-    restarted: float
-    rank: int
-    """The victim's."""
-    served: bool
-    """Whether the victim served the endpoint."""
-    nodes_after: int
-    starts: int
-    """How often workers were started until that succeeded."""
-
-
-def inflict(ground: JobGround, fault: Fault, target: Launcher, nodes: int, limit_s: float) -> FaultSample:
+def inflict(guard: Guard, fault: Fault, target: Launcher, nodes: int, limit_s: float) -> JobSample:
     """Run one job with one fault, which is ``of`` this target. Raises ``JobFailed`` if the job does not go on.
 
-    ``limit_s``: how long that may take, from the fault to the next collective.
+    ``limit_s``: how long that may take, from the fault to the next collective. Besides the figures, in seconds, a
+    sample has the victim's ``rank``, whether it ``served`` the endpoint, ``nodes_after``, and how often workers were
+    started until that succeeded (``starts``).
     """
     nnodes = f"{nodes - 1}:{nodes}" if fault.node_goes and not fault.again else f"{nodes}"
-    flags = ("--max-restarts=100",)
-    with Job(ground, target, nnodes, 1, "endless", endpoints=fault.endpoints, flags=flags) as job:
+    with Job(guard, target, nnodes, 1, "endless", endpoints=fault.endpoints) as job:
         before = _start(job, nodes, max(2 * limit_s, _LEAST_START_S))
         serving = _serving(job)
         victim = _victim(fault, before, serving)
@@ -217,14 +178,14 @@ def inflict(ground: JobGround, fault: Fault, target: Launcher, nodes: int, limit
             if fault.again:
                 remaining |= {job.start_agent(victim)}
         after: Round = job.wait(lambda: _round_of(job, remaining, at), remaining, at, limit_s, "did not go on")
-        return FaultSample(
-            recover=after.at - at,
-            restarted=after.started - at,
-            rank=before.ranks[victim],
-            served=serving == victim,
-            nodes_after=after.world,
-            starts=after.starts,
-        )
+        return {
+            "recover": after.at - at,
+            "restarted": after.started - at,
+            "rank": before.ranks[victim],
+            "served": serving == victim,
+            "nodes_after": after.world,
+            "starts": after.starts,
+        }
 
 
 def _start(job: Job, nodes: int, limit_s: float) -> Round:

@@ -19,20 +19,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, TypeAlias
 
 from rdzv_launcher.bench.backends import TORCH_C10D, TORCH_STATIC, Candidate, start
-from rdzv_launcher.bench.children import Guard, end_all, environment, marked, names_remark
+from rdzv_launcher.bench.children import Guard, end_all, environment, names_remark
 from rdzv_launcher.bench.job_worker import PREFIX
-from rdzv_launcher.bench.points import DidNotFinish, Point, Turns, take_turns
-from rdzv_launcher.bench.results import Output, asked
+from rdzv_launcher.bench.points import DidNotFinish, Point, take_turns
+from rdzv_launcher.bench.results import Output
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Capability
-from rdzv_plugins.testing.harness import Harness, free_port
-from rdzv_plugins.testing.processes import default_signals, send
+from rdzv_plugins.testing.harness import NOTHING, Harness, free_port
+from rdzv_plugins.testing.processes import default_signals, marked, send
 
-Sample = TypeVar("Sample")
+JobSample: TypeAlias = Mapping[str, Any]
+"""The figures of one job by name, and what else is known of it."""
 
 COLLECTIVE_TIMEOUT_S = 20.0
 """gloo's, after which a worker gives a silent peer up by itself, where something is to happen to its peer."""
@@ -41,7 +42,8 @@ _MOST_CHARACTERS = 300
 _LOOK_EVERY_S = 0.02
 _END_S = 30.0
 _SAID = re.compile(rf"^{PREFIX}(\{{.*\}})$", re.MULTILINE)
-_NOTHING: Mapping[str, str] = MappingProxyType({})
+WORKER = Path(__file__).with_name("job_worker.py")
+"""The script of every worker, of which each job has a copy."""
 
 
 @dataclass(frozen=True)
@@ -86,20 +88,16 @@ class Job:
     """
 
     def __init__(
-        self,
-        ground: JobGround,
-        launcher: Launcher,
-        nnodes: str,
-        workers: int,
-        mode: str,
-        *,
-        endpoints: int = 1,
-        flags: Sequence[str] = (),
+        self, guard: Guard, launcher: Launcher, nnodes: str, workers: int, mode: str, *, endpoints: int = 1
     ) -> None:
         """``mode``: what the workers do, see ``job_worker``. The first of several ``endpoints`` serves at first."""
-        self._mark, self._directory = ground.guard.new_job()
+        self._mark, self._directory = guard.new_job()
         self.endpoint = _endpoint(launcher, self._directory, endpoints)
-        self._flags = [*launcher.flags, *flags, f"--nproc-per-node={workers}"]
+        self._flags = [*launcher.flags, f"--nproc-per-node={workers}"]
+        timeout_s = _TORCH_S_TIMEOUT_S
+        if mode == "endless":  # something is to happen to it
+            self._flags.append("--max-restarts=100")
+            timeout_s = COLLECTIVE_TIMEOUT_S
         if launcher.backend:
             self._flags += [f"--nnodes={nnodes}", f"--rdzv-backend={launcher.backend}"]
             self._flags += [f"--rdzv-id=bench-{uuid.uuid4().hex[:8]}", f"--rdzv-endpoint={self.endpoint}"]
@@ -108,8 +106,8 @@ class Job:
             self._flags.append(f"--master-port={self.endpoint.rpartition(':')[2]}")
         if launcher.conf:
             self._flags.append("--rdzv-conf=" + ",".join(f"{key}={value}" for key, value in launcher.conf.items()))
-        timeout_s = COLLECTIVE_TIMEOUT_S if mode == "endless" else _TORCH_S_TIMEOUT_S
-        self._launcher, self._script = launcher, [str(ground.worker), mode, str(timeout_s)]
+        worker = shutil.copy(WORKER, self._directory / "worker.py")
+        self._launcher, self._script = launcher, [str(worker), mode, str(timeout_s)]
         self.agents: list[subprocess.Popen[bytes]] = []
         """The agents by node; one that was started in place of another comes at the end."""
 
@@ -139,7 +137,7 @@ class Job:
                 stdin=subprocess.PIPE,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env=variables | {**(harness.environment if harness is not None else {})},
+                env={**variables, **(harness.environment if harness is not None else {})},
                 cwd=self._directory,
                 preexec_fn=default_signals,
             )
@@ -154,7 +152,7 @@ class Job:
     def signal_node(self, node: int, number: signal.Signals) -> None:
         """Send a signal to an agent and then to all that it has started, as when a machine fails."""
         agent = self.agents[node].pid
-        for pid in [agent, *(each for each in marked(self._mark_of(node)) if each != agent)]:
+        for pid in [agent, *(each for each in marked(self._mark_of(node), parts=True) if each != agent)]:
             send(pid, number)
 
     def said(self, node: int) -> list[dict[str, Any]]:
@@ -221,7 +219,7 @@ def ours(candidate: Candidate) -> Launcher:
     )
 
 
-def references(names: Sequence[str], c10d_conf: Mapping[str, str] = _NOTHING) -> list[Launcher]:
+def references(names: Sequence[str], c10d_conf: Mapping[str, str] = NOTHING) -> list[Launcher]:
     """Plain torchrun on these of torch's own backends; ``c10d_conf``: its options of c10d."""
     launchers = {
         TORCH_STATIC: Launcher(TORCH_STATIC, "torchrun", "static", ranks=True),
@@ -241,20 +239,11 @@ def _program(name: str) -> Path:
 
 
 @dataclass(frozen=True)
-class JobGround:
-    """What all jobs of one run have in common."""
-
-    guard: Guard
-    worker: Path
-    """The script of every worker."""
-
-
-@dataclass(frozen=True)
 class JobBench:
     """One run of a benchmark: where its jobs run, of whom, and where figures go."""
 
     output: Output
-    ground: JobGround
+    guard: Guard
     mine: Sequence[Launcher]
     """``rdzv-run`` on each requested backend."""
     remarks: str
@@ -270,19 +259,13 @@ def job_bench(args: argparse.Namespace, found: list[Candidate]) -> Iterator[JobB
     for program in ("rdzv-run", "torchrun"):
         if not _program(program).exists():
             raise RdzvError(f"there is no {program} beside {sys.executable}", remedy="Install torch and rdzv-plugins.")
-    options = asked(args, backends={each.name: dict(each.harness.conf) for each in found})
-    output = Output(args, options, dict(each.version for each in found))
+    confs = {each.name: each.harness.conf for each in found}
+    output = Output(args, dict(each.version for each in found), backends=confs)
     with Guard() as guard, ExitStack() as running:
         start(found, running)
         running.enter_context(output)  # its file is created here, so none is left if something necessary is missing
         remarks = [each.harness.remark for each in found if each.harness.remark]
-        worker = shutil.copy(Path(__file__).with_name("job_worker.py"), guard.directory / "worker.py")
-        yield JobBench(
-            output=output,
-            ground=JobGround(guard, Path(worker)),
-            mine=[ours(each) for each in found],
-            remarks="\n".join([*remarks, names_remark()]),
-        )
+        yield JobBench(output, guard, [ours(each) for each in found], "\n".join([*remarks, names_remark()]))
 
 
 class JobCase:
@@ -295,40 +278,48 @@ class JobCase:
         self._words: dict[str, str] = {}
         self._points: list[Point] = []
 
-    def turns(self, run: Callable[[Launcher], Sample], *, repeats: int, warm_up: bool, more: str = "") -> Turns[Sample]:
-        """``run`` for each launcher in turns, but not again for one that failed. ``more``: added to the case's name."""
+    def measure(
+        self,
+        run: Callable[[Launcher], JobSample],
+        figures: Mapping[str, tuple[str, str]],
+        *,
+        repeats: int,
+        warm_up: bool = False,
+        more: str = "",
+    ) -> Mapping[str, Sequence[JobSample]]:
+        """``run`` for each launcher in turns, but not again for one that failed; returns the samples.
 
-        def measure(name: str, turn: int) -> Sample:
+        ``figures``: title and unit of those of a sample that are taken. The first also says why there are no samples;
+        such a launcher has no points of the other figures. ``more``: added to the case's name.
+        """
+
+        def once(name: str, turn: int) -> JobSample:
             try:
                 return run(self._by_name[name])
             except JobFailed as error:
                 self._words[name] = error.words
                 raise
 
-        return take_turns(
+        output = self._bench.output
+        turns = take_turns(
             self.name + more,
             [*self._by_name],
-            measure,
+            once,
             repeats=repeats,
-            progress=self._bench.output.progress,
+            progress=output.progress,
             warm_up=warm_up,
             given_up=self._given_up,
         )
-
-    def add(self, turns: Turns[Sample], figures: Mapping[str, tuple[str, str]]) -> None:
-        """Take these figures, attributes of a sample, of each launcher; given are their titles and units.
-
-        The first also says why there are no samples; such a launcher has no points of the other figures.
-        """
         for figure, (title, unit) in figures.items():
             for name, launcher in self._by_name.items():
-                samples = tuple(getattr(each, figure) for each in turns.samples[name])
+                samples = tuple(each[figure] for each in turns.samples[name])
                 why = turns.unfinished.get(name, "")
                 if samples or (why and figure == next(iter(figures))):
                     self._points.append(
-                        Point(self._bench.output.bench, self.name, name, figure, title, unit, samples,
+                        Point(output.bench, self.name, name, figure, title, unit, samples,
                               reference=launcher.reference, unfinished=why)
                     )  # fmt: skip
+        return turns.samples
 
     def write(self, details: Mapping[str, Any], notes: Sequence[str] = ()) -> None:
         """Write the case once all is measured; ``details`` and ``notes`` are added to what every such case has."""

@@ -13,15 +13,14 @@ import os
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from rdzv_launcher.bench.children import die_with_me, ended_by
+from rdzv_launcher.bench.children import die_with_me, ended_by, exact_cpu_seconds
 from rdzv_launcher.bench.nodes import FIXED, NodeProcess
 from rdzv_launcher.bench.points import DidNotFinish
-from rdzv_launcher.bench.readings import exact_cpu_seconds
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.host import PluginHost
@@ -42,7 +41,7 @@ def keep(connection: Connection, task: Mapping[str, Any]) -> None:
     requests of a plain node (``per_node``), which is neither first nor leading, of all nodes (``asked``), and what the
     service has counted (``served``), each by name; and CPU seconds of the nodes' processes (``nodes_cpu_s``), of
     serving, wherever that happens (``service_cpu_s``), and of a service in none of those processes (``apart_cpu_s``).
-    What is unknown is None.
+    What is unknown is not there.
     """
     raise_file_limit()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # as the launcher does
@@ -51,31 +50,24 @@ def keep(connection: Connection, task: Mapping[str, Any]) -> None:
         importlib.import_module(name)
     host = PluginHost.load()
     gc.freeze()
-    processes = Processes()
+    run = KeptRun(task, host)
     try:
-        connection.send(KeptRun(task, processes, host).run())
+        connection.send(run.run())
     finally:
-        processes.kill_all()
-
-
-# the keeper's side of the processes that hold nodes
+        run.kill_all()
 
 
 class NodesProcess:
     """A process that holds some of the nodes: a fork of the keeper, which ends with it."""
 
-    def __init__(self, run: Callable[[Connection], None], others: Sequence[NodesProcess], numbers: Sequence[int]):
-        """``run`` gets the fork's end of the connection; those of the ``others`` are closed there."""
+    def __init__(self, run: Callable[[Connection], None], numbers: Sequence[int]):
+        """``run`` gets the fork's end of the connection."""
         self.numbers = list(numbers)
-        self.expected = len(numbers)
-        """How many of its nodes are to join in this phase."""
         self.connection, theirs = _FORK.Pipe()
         ends_with_me = die_with_me()
 
         def forked() -> None:
             ends_with_me()
-            for each in (self, *others):
-                each.connection.close()
             run(theirs)
 
         self.process = _FORK.Process(target=forked)
@@ -94,50 +86,6 @@ class NodesProcess:
         return self.process.exitcode or 0
 
 
-class Processes:
-    """All live processes with nodes. Used only by the main thread."""
-
-    def __init__(self) -> None:
-        self.living: list[NodesProcess] = []
-
-    def ask(
-        self, children: Iterable[NodesProcess], key: str, limit_s: float, late: str
-    ) -> dict[NodesProcess, dict[str, Any]]:
-        """Wait for an answer with ``key`` from each. Raises ``DidNotFinish``, after ``limit_s`` with ``late``."""
-        deadline = time.perf_counter() + limit_s
-        wanted, found = set(children), dict[NodesProcess, dict[str, Any]]()
-        while wanted - found.keys():
-            rest = deadline - time.perf_counter()
-            if rest <= 0:
-                raise DidNotFinish(f"{late} after {limit_s:g} s")
-            by_connection: dict[Any, NodesProcess] = {child.connection: child for child in self.living}
-            for ready in wait(list(by_connection), rest):
-                answer = self._hear(by_connection[ready])
-                if key in answer:
-                    found[by_connection[ready]] = answer
-        return found
-
-    def kill_all(self) -> None:
-        """Kill them, and wait for their ends."""
-        for child in self.living:
-            child.process.kill()
-        for child in self.living:
-            child.reap()
-
-    def _hear(self, child: NodesProcess) -> dict[str, Any]:
-        try:
-            answer: dict[str, Any] = child.connection.recv()
-        except (EOFError, OSError):
-            self.living.remove(child)
-            raise DidNotFinish(f"a process with {len(child.numbers)} nodes {ended_by(child.reap())}") from None
-        if "gave_up" in answer:
-            raise DidNotFinish(f"a node gave up: {answer['gave_up']}")
-        return answer
-
-
-# what a run finds out, phase by phase
-
-
 @dataclass
 class NodesState:
     """What is known at one moment, of the nodes and of their service since it started."""
@@ -151,15 +99,6 @@ class NodesState:
     """CPU time of serving, wherever that happens; None if that cannot be told from the rest."""
     apart_cpu_s: float | None
     """CPU time of a service that is in none of the nodes' processes; None if unknown."""
-
-    def asked(self, numbers: Collection[int]) -> dict[str, float] | None:
-        """How many requests of each kind these nodes have sent."""
-        if any(self.nodes[number]["asked"] is None for number in numbers):
-            return None
-        total: Counter[str] = Counter()
-        for number in numbers:
-            total.update(self.nodes[number]["asked"])
-        return dict(total)
 
     def cpu_since(self, before: NodesState) -> float:
         """CPU time since then of the processes that still live."""
@@ -185,13 +124,11 @@ def served(service: Mapping[str, Any]) -> tuple[Mapping[str, float] | None, floa
 
 
 class KeptRun:
-    """The phases that the nodes go through."""
+    """The live processes with nodes, and the phases that these go through. Used only by the main thread."""
 
-    def __init__(self, task: Mapping[str, Any], processes: Processes, host: PluginHost) -> None:
-        self._task, self._processes = task, processes
-        living = processes.living
-        for numbers in task["processes"]:
-            living.append(NodesProcess(NodeProcess(host, task, numbers).run, [*living], numbers))
+    def __init__(self, task: Mapping[str, Any], host: PluginHost) -> None:
+        self._task = task
+        self._living = [NodesProcess(NodeProcess(host, task, numbers).run, numbers) for numbers in task["processes"]]
         self._tells = ""
 
     def run(self) -> dict[str, Any]:
@@ -203,94 +140,89 @@ class KeptRun:
             if self._task["loss"] and self._tells != FIXED:
                 chosen = self._choose()
                 limit_s = self._task["limit_s"] + self._task["unheard_s"]
-                sample["loss"] = self._measure("joined again", lambda: self._lose(chosen), limit_s, chosen)
+                sample["loss"] = self._measure("joined again", lambda: self._lose(chosen), limit_s)
         except DidNotFinish as error:
             sample["unfinished"] = str(error)
         return sample
 
+    def kill_all(self) -> None:
+        """Kill them, and wait for their ends."""
+        for child in self._living:
+            child.process.kill()
+        for child in self._living:
+            child.reap()
+
     def _create(self) -> None:
         """Create the nodes. The first node's process goes first: it may serve what the others connect to."""
-        first, *others = self._processes.living
+        first, *others = self._living
         for group in ([first], others):
             for child in group:
                 child.send("create")
-            answers = self._processes.ask(group, "created", _ANSWER_S, "the nodes' handlers were not there")
+            answers = self._ask(group, "created", _ANSWER_S, lambda: "the nodes' handlers were not there")
             self._tells = next((answer["tells"] for answer in answers.values()), self._tells)
 
     def _join(self) -> None:
-        for child in self._processes.living:
+        for child in self._living:
             child.send("join")
 
-    def _lose(self, chosen: NodesProcess) -> None:
-        self._processes.living.remove(chosen)
+    def _lose(self, chosen: NodesProcess) -> float:
+        """Kill it; returns when that was."""
+        self._living.remove(chosen)
+        lost = time.perf_counter()
         chosen.process.kill()
-        for child in self._processes.living:
+        for child in self._living:
             child.send("again")
         chosen.reap()  # for a backend that checks whether a process still exists
+        return lost
 
     def _choose(self) -> NodesProcess:
         """One whose node is alone in it, decides nothing and serves nothing."""
         now = self._now()
         plain = {
             child: now.nodes[child.numbers[0]]
-            for child in self._processes.living
-            if len(child.numbers) == 1 and child.expected and is_plain(now.nodes[child.numbers[0]])
+            for child in self._living
+            if len(child.numbers) == 1 and is_plain(now.nodes[child.numbers[0]])
         }
         if not plain:
             raise DidNotFinish("no node with a process of its own could be lost: all of them serve or lead")
         return max(plain, key=lambda child: int(plain[child]["rank"]))
 
-    def _measure(
-        self, what: str, begin: Callable[[], None], limit_s: float, gone: NodesProcess | None = None
-    ) -> dict[str, Any]:
-        """Measure a phase, see ``keep``. ``gone``: the process whose node goes in this phase."""
-        if gone is not None:
-            gone.expected = 0
+    def _measure(self, what: str, begin: Callable[[], float | None], limit_s: float) -> dict[str, Any]:
+        """Measure a phase, see ``keep``. ``begin`` returns when the phase began, or None: with the first call."""
         before = self._now(begins=True)
-        start = time.perf_counter()
-        begin()
-        joining = [child for child in self._processes.living if child.expected]
-        wanted = sum(child.expected for child in joining)
-        try:
-            answers = self._processes.ask(joining, "joined", limit_s, f"not all of {wanted} nodes had {what}")
-        except DidNotFinish as error:
-            raise DidNotFinish(self._explained(error, what, wanted)) from None
-        last = max(answer["last"] for answer in answers.values())
-        if gone is None:
-            start = min(answer["began"] for answer in answers.values())
+        start = begin()
+        answers = self._ask(self._living, "joined", limit_s, lambda: self._how_far(what)).values()
+        first, last = min(answer["began"] for answer in answers), max(answer["last"] for answer in answers)
         now = self._now()
-        there = {number: node for number, node in now.nodes.items() if gone is None or number not in gone.numbers}
-        if wrong := wrong_places(there):
+        if wrong := wrong_places(now.nodes):
             raise DidNotFinish(f"wrong places: {wrong}")
-        return {
-            "seconds": last - start,
-            "per_node": per_node(there, before.nodes),
-            "asked": grown(now.asked(there), before.asked(there)),
+        each, asked = requests(now.nodes, before.nodes)
+        found = {
+            "seconds": last - (first if start is None else start),
+            "per_node": each,
+            "asked": asked,
             "served": grown(now.served, before.served),
             "nodes_cpu_s": now.cpu_since(before),
             "service_cpu_s": _since(now.service_cpu_s, before.service_cpu_s),
             "apart_cpu_s": _since(now.apart_cpu_s, before.apart_cpu_s),
         }
+        return {name: value for name, value in found.items() if value is not None}
 
-    def _explained(self, error: DidNotFinish, what: str, wanted: int) -> str:
-        """How far they got, if they still say."""
-        text = str(error)
-        if not text.startswith("not all"):
-            return text
-        joining = [child for child in self._processes.living if child.expected]
-        for child in joining:
+    def _how_far(self, what: str) -> str:
+        """How many nodes have got there, if they still say."""
+        wanted = sum(len(child.numbers) for child in self._living)
+        for child in self._living:
             child.send("so_far")
         with contextlib.suppress(DidNotFinish):
-            answers = self._processes.ask(joining, "so_far", _SO_FAR_S, "")
-            there = sum(answer["so_far"] for answer in answers.values())
-            return f"{there} of {wanted} nodes had {what}{text[text.rindex(' after') :]}"
-        return text
+            answers = self._ask(self._living, "so_far", _SO_FAR_S, lambda: "no answer")
+            return f"{sum(answer['so_far'] for answer in answers.values())} of {wanted} nodes had {what}"
+        return f"not all of {wanted} nodes had {what}"
 
     def _now(self, *, begins: bool = False) -> NodesState:
         """Ask all nodes for their state; ``begins``: a phase begins."""
-        for child in self._processes.living:
-            child.send("report", expect=child.expected, begins=begins)
-        answers = self._processes.ask(self._processes.living, "nodes", _ANSWER_S, "no report")
+        for child in self._living:
+            child.send("report", begins=begins)
+        answers = self._ask(self._living, "nodes", _ANSWER_S, lambda: "no report")
         try:
             service = served(self._task["service"])
         except (OSError, RdzvError) as error:  # it may have ended, or be too busy to answer
@@ -300,6 +232,33 @@ class KeptRun:
             {child: (answer["cpu_s"], answer["cpu_after_s"]) for child, answer in answers.items()},
             *service,
         )
+
+    def _ask(
+        self, children: Iterable[NodesProcess], key: str, limit_s: float, late: Callable[[], str]
+    ) -> dict[NodesProcess, dict[str, Any]]:
+        """Wait for an answer with ``key`` from each. Raises ``DidNotFinish``, after ``limit_s`` with ``late()``."""
+        deadline = time.perf_counter() + limit_s
+        wanted, found = set(children), dict[NodesProcess, dict[str, Any]]()
+        by_connection: dict[Any, NodesProcess] = {child.connection: child for child in self._living}
+        while wanted - found.keys():
+            rest = deadline - time.perf_counter()
+            if rest <= 0:
+                raise DidNotFinish(f"{late()} after {limit_s:g} s")
+            for ready in wait(list(by_connection), rest):
+                answer = self._hear(by_connection[ready])
+                if key in answer:
+                    found[by_connection[ready]] = answer
+        return found
+
+    def _hear(self, child: NodesProcess) -> dict[str, Any]:
+        try:
+            answer: dict[str, Any] = child.connection.recv()
+        except (EOFError, OSError):
+            self._living.remove(child)
+            raise DidNotFinish(f"a process with {len(child.numbers)} nodes {ended_by(child.reap())}") from None
+        if "gave_up" in answer:
+            raise DidNotFinish(f"a node gave up: {answer['gave_up']}")
+        return answer
 
 
 def _since(now: float | None, before: float | None) -> float | None:
@@ -333,14 +292,17 @@ def grown(now: Mapping[str, float] | None, before: Mapping[str, float] | None) -
     return {name: count for name, count in added.items() if count}
 
 
-def per_node(
+def requests(
     nodes: Mapping[int, Mapping[str, Any]], before: Mapping[int, Mapping[str, Any]]
-) -> dict[str, float] | None:
-    """The median of each request over the plain nodes, or over all if none is plain."""
+) -> tuple[dict[str, float] | None, dict[str, float] | None]:
+    """The median of each request over the plain nodes, or over all if none is plain; and the sum over all nodes."""
     if any(node["asked"] is None for node in nodes.values()):
-        return None
-    plain = [number for number, node in nodes.items() if is_plain(node)] or [*nodes]
-    added = [grown(nodes[number]["asked"], before[number]["asked"]) or {} for number in plain]
-    names = sorted({name for each in added for name in each} - {LEAD})
-    medians = {name: float(statistics.median_low(each.get(name, 0) for each in added)) for name in names}
-    return {name: count for name, count in medians.items() if count}
+        return None, None
+    added = {number: grown(node["asked"], before[number]["asked"]) or {} for number, node in nodes.items()}
+    total: Counter[str] = Counter()
+    for each in added.values():
+        total.update(each)
+    plain = [added[number] for number, node in nodes.items() if is_plain(node)] or [*added.values()]
+    names = sorted({name for each in plain for name in each} - {LEAD})
+    medians = {name: float(statistics.median_low(each.get(name, 0) for each in plain)) for name in names}
+    return {name: count for name, count in medians.items() if count}, dict(total)

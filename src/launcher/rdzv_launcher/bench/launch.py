@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from rdzv_launcher.bench import jobs
 from rdzv_launcher.bench.backends import candidates
-from rdzv_launcher.bench.jobs import Job, JobBench, JobCase, JobFailed, JobGround, Launcher, job_bench, preloading
-from rdzv_launcher.bench.jobs import references as torch_s_own
-from rdzv_launcher.bench.points import Turns
-from rdzv_launcher.bench.readings import family_cpu_seconds, peak_memory
+from rdzv_launcher.bench.children import Guard, family_cpu_seconds, peak_memory
+from rdzv_launcher.bench.jobs import Job, JobBench, JobCase, JobFailed, JobSample, Launcher
 
 _ONE_NODE_WORKERS, _FULL_NODE_WORKERS = 2, 8
 _WITHOUT_TORCH = {
@@ -44,53 +43,36 @@ torchrun also loads the entry point of rdzv-plugins, because it is installed bes
 def run(args: Namespace) -> int:
     """Measure every case and print the figures; returns the exit code. Raises ``UsageError`` and ``RdzvError``."""
     nodes = "nodes" in args.cases
-    with job_bench(args, candidates(args, own_times=True) if nodes else []) as bench:
-        launch = Launch(args.nodes, args.workers, bench.ground, args.limit)
-        alone = dataclasses.replace(launch, nodes=1, workers=_ONE_NODE_WORKERS)
+    with jobs.job_bench(args, candidates(args, own_times=True) if nodes else []) as bench:
         if "one-node" in args.cases:
-            _case(alone, _ALONE, args, bench)
+            _case(Launch(1, _ONE_NODE_WORKERS, bench.guard, args.limit), _ALONE, args, bench)
         if nodes:
-            _case(launch, [*bench.mine, *torch_s_own(args.references)], args, bench)
+            launch = Launch(args.nodes, args.workers, bench.guard, args.limit)
+            _case(launch, [*bench.mine, *jobs.references(args.references)], args, bench)
         if "preload" in args.cases and args.collectives:
             for workers in (_ONE_NODE_WORKERS,) if args.quick else (_ONE_NODE_WORKERS, _FULL_NODE_WORKERS):
-                _preload_case(dataclasses.replace(alone, workers=workers), args, bench)
+                launch = Launch(1, workers, bench.guard, args.limit)
+                _case(launch, [jobs.preloading(_ALONE[0], "torch"), *_ALONE], args, bench, preload=True)
         bench.output.end(_CAPTION.format(remarks=bench.remarks) + _compiled())
     return 0
 
 
-def _case(launch: Launch, launchers: Sequence[Launcher], args: Namespace, bench: JobBench) -> None:
-    """Run the launches without torch in turns, and then those with it."""
-    case = JobCase(_name(launch), bench, launchers)
-    light = case.turns(
-        lambda launcher: launch.run(launcher, collective=False), repeats=args.repeats, warm_up=not args.quick
-    )
-    case.add(light, _WITHOUT_TORCH)
-    # no warm-up: agents read torch, too, so by now all is in memory except what only the workers read of it
-    case.add(_collectives(case, launch, args, warm_up=False), _WITH_TORCH)
+def _case(
+    launch: Launch, launchers: Sequence[Launcher], args: Namespace, bench: JobBench, *, preload: bool = False
+) -> None:
+    """Run the launches without torch in turns, and then those whose workers get to their first collective.
+
+    ``preload``: only the latter, of which one launcher imports torch for its workers.
+    """
+    case = JobCase(f"{launch.name} with torch" if preload else launch.name, bench, launchers)
+    warm_up = not args.quick
+    if not preload:
+        case.measure(partial(launch.run, "line"), _WITHOUT_TORCH, repeats=args.repeats, warm_up=warm_up)
+        # agents read torch, too, so by now all is in memory except what only the workers read of it
+        warm_up = False
+    collective = partial(launch.run, "collective")
+    case.measure(collective, _WITH_TORCH, repeats=args.collectives, warm_up=warm_up, more=", first collective")
     case.write({})
-
-
-def _preload_case(launch: Launch, args: Namespace, bench: JobBench) -> None:
-    """Workers that import torch: of launchers without any rendezvous flag, and of one that imports it for them."""
-    case = JobCase(f"{_name(launch)} with torch", bench, [preloading(_ALONE[0], "torch"), *_ALONE])
-    case.add(_collectives(case, launch, args, warm_up=not args.quick), _WITH_TORCH)
-    case.write({})
-
-
-def _collectives(case: JobCase, launch: Launch, args: Namespace, *, warm_up: bool) -> Turns[LaunchSample]:
-    """The runs in which workers import torch, and get to their first collective."""
-    return case.turns(
-        lambda launcher: launch.run(launcher, collective=True),
-        repeats=args.collectives,
-        warm_up=warm_up,
-        more=", first collective",
-    )
-
-
-def _name(launch: Launch) -> str:
-    nodes = "one node" if launch.nodes == 1 else f"{launch.nodes} nodes"
-    each = " each" if launch.nodes > 1 else ""
-    return f"{nodes}, {launch.workers} worker{'s' if launch.workers > 1 else ''}{each}"
 
 
 def _compiled() -> str:
@@ -99,39 +81,32 @@ def _compiled() -> str:
     return "\nPYTHONDONTWRITEBYTECODE is set: Python modules that pip did not compile are compiled at every start."
 
 
-# one launch, from start to end, and what it cost
-
-
-@dataclass(frozen=True)
-class LaunchSample:
-    """The figures of one launch, in seconds and MiB; see the caption."""
-
-    first_line: float
-    first_collective: float
-    """The time to the last line of all; after the first collective, where there is one."""
-    job_cpu: float
-    agent_peak: float
-    ending: float
-
-
 @dataclass(frozen=True)
 class Launch:
     """What is launched, the same for all targets."""
 
     nodes: int
     workers: int
-    ground: JobGround
+    guard: Guard
     limit_s: float
 
-    def run(self, launcher: Launcher, *, collective: bool) -> LaunchSample:
-        """Launch once. Raises ``JobFailed`` if it fails, or takes longer than the limit."""
+    @property
+    def name(self) -> str:
+        """What is launched, in a few words."""
+        nodes, each = ("one node", "") if self.nodes == 1 else (f"{self.nodes} nodes", " each")
+        return f"{nodes}, {self.workers} worker{'s' if self.workers > 1 else ''}{each}"
+
+    def run(self, mode: str, launcher: Launcher) -> JobSample:
+        """Launch once, with workers in the mode ``line`` or ``collective``; returns the figures, see the caption.
+
+        Raises ``JobFailed`` if it fails, or takes longer than the limit.
+        """
         nodes = range(self.nodes)
-        mode = "collective" if collective else "line"
-        with Job(self.ground, launcher, str(self.nodes), self.workers, mode) as job:
+        with Job(self.guard, launcher, str(self.nodes), self.workers, mode) as job:
             began = time.monotonic()
             for node in nodes:
                 job.start_agent(node)
-            lines = self.workers * (2 if collective else 1)
+            lines = self.workers * (2 if mode == "collective" else 1)
             started: list[list[float]] = job.wait(
                 lambda: all(len(job.said(node)) == lines for node in nodes) and _times(job, nodes),
                 nodes,
@@ -140,7 +115,7 @@ class Launch:
                 "the workers did not start",
             )
             cpu = sum(family_cpu_seconds(agent.pid) for agent in job.agents)
-            peak = max(peak_memory(agent.pid) or 0.0 for agent in job.agents)
+            peak = max(peak_memory(agent.pid) for agent in job.agents)
             end = time.monotonic()
             for agent in job.agents:
                 job.let_end(agent)
@@ -149,8 +124,13 @@ class Launch:
             if any(codes):
                 bad = next(node for node in nodes if codes[node])
                 raise JobFailed(f"exit codes {codes}", job.last_words(bad))
-        first, last = max(map(min, started)), max(map(max, started))
-        return LaunchSample(first - began, last - began, cpu, peak, ending)
+        return {
+            "first_line": max(map(min, started)) - began,
+            "first_collective": max(map(max, started)) - began,  # their last line, where there is no collective
+            "job_cpu": cpu,
+            "agent_peak": peak,
+            "ending": ending,
+        }
 
 
 def _times(job: Job, nodes: Sequence[int]) -> list[list[float]]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import os
 import threading
 import time
 from collections import Counter
@@ -27,7 +26,7 @@ from multiprocessing.connection import Connection
 from types import MappingProxyType
 from typing import Any, cast
 
-from rdzv_launcher.bench.backends import TORCH_C10D, TORCH_STATIC
+from rdzv_launcher.bench.backends import REFERENCES, TORCH_STATIC
 from rdzv_plugins.assemble.create import create_rendezvous, prepare
 from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.errors import RdzvError
@@ -61,6 +60,8 @@ class Node:
         """How many nodes that round had, 0 before the first."""
         self.rendezvous: Any = None
         """By which it joins: a handler, or ours with the hooks of plug-ins around it."""
+        self._handler: Any = None
+        """The handler itself."""
         self._over = threading.Event()
 
     def join(self) -> None:
@@ -74,7 +75,11 @@ class Node:
         self._over.clear()
 
     def again(self) -> None:
-        """Make it join again, if it is not told. Any thread."""
+        """Make it join again, if it is not told: it is of torch's dynamic rendezvous. Any thread.
+
+        Its last call is made shorter: the first round has to wait for all nodes.
+        """
+        self._handler._settings.timeout._set_timeouts(last_call=_LAST_CALL)
         self._over.set()
 
     def facts(self) -> dict[str, Any]:
@@ -97,7 +102,7 @@ class HostedNode(Node):
         entry = host.catalog.find(request.backend)
         self._asked = Asked()
         self.rendezvous = create_rendezvous(host, counted(entry, self._asked), prepare(entry, request))
-        self._handler = cast(Any, self.rendezvous.handler)
+        self._handler = self.rendezvous.handler
         created = self._asked.created
         self._counts = not isinstance(created, TorchHandler)
         self._coordinates = self._counts and isinstance(created, CoordinationBackend)
@@ -107,11 +112,6 @@ class HostedNode(Node):
             self.tells = VIEW
         elif not self._counts:
             self.tells = POLLED
-
-    def again(self) -> None:
-        if self._counts and not self._coordinates:
-            shorten_last_call(self._handler)
-        super().again()
 
     def wait_over(self) -> None:
         if self.tells not in (VIEW, POLLED):
@@ -133,77 +133,56 @@ class HostedNode(Node):
         return round_ | {"asked": dict(+asked) if self._counts else None, "leads": self._asked.leads}
 
 
-class TorchDynamicNode(Node):
-    """torch's ``DynamicRendezvousHandler`` on its ``C10dRendezvousBackend``, as plain torchrun makes them."""
+class TorchNode(Node):
+    """torch's own, as plain torchrun makes it: dynamic on its ``C10dRendezvousBackend``, or static."""
 
-    def __init__(self, number: int, request: Request, timeout_s: float) -> None:
-        """Connects to the store, which the node with number 0 serves."""
-        from torch.distributed.elastic.rendezvous import RendezvousParameters
-        from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
-        from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
+    def __init__(self, number: int, request: Request, timeout_s: float, *, static: bool = False) -> None:
+        """Connects to the store, which the node with number 0 serves; if it is static, not before it joins."""
+        from torch.distributed.elastic.rendezvous import (
+            RendezvousParameters,
+            c10d_rendezvous_backend,
+            dynamic_rendezvous,
+            static_tcp_rendezvous,
+        )
 
         super().__init__()
-        self._asked: Counter[str] = Counter()
+        limit_s = int(timeout_s)
+        of_one = {"rank": number, "timeout": limit_s} if static else {"is_host": number == 0}
         parameters = RendezvousParameters(
-            backend="c10d",
+            backend="static" if static else "c10d",
             endpoint=request.endpoint,
             run_id=request.run_id,
             min_nodes=request.min_nodes,
             max_nodes=request.max_nodes,
             local_addr=request.local_addr,  # as by --local-addr: otherwise it looks its own name up
-            is_host=number == 0,
-            join_timeout=int(timeout_s),
-            last_call_timeout=int(timeout_s),
+            join_timeout=limit_s,
+            last_call_timeout=limit_s,
+            **of_one,
             **request.conf,
         )
-        backend, store = create_backend(parameters)
-        self._count(backend)
-        self.rendezvous = create_handler(store, backend, parameters)
-
-    def again(self) -> None:
-        shorten_last_call(self.rendezvous)
-        super().again()
+        self._asked: Counter[str] | None = None
+        if static:
+            self.tells = FIXED
+            self.rendezvous = static_tcp_rendezvous.create_rdzv_handler(parameters)
+        else:
+            backend, store = c10d_rendezvous_backend.create_backend(parameters)
+            self._asked = self._counted(backend)
+            self.rendezvous = self._handler = dynamic_rendezvous.create_handler(store, backend, parameters)
 
     def facts(self) -> dict[str, Any]:
-        return {"asked": dict(self._asked), "leads": False}
+        return {"asked": None if self._asked is None else dict(self._asked), "leads": False}
 
-    def _count(self, backend: Any) -> None:
-        """Count its reads and writes of the state that all nodes share."""
+    def _counted(self, backend: Any) -> Counter[str]:
+        """Its reads and writes, from now on, of the state that all nodes share."""
+        asked: Counter[str] = Counter()
         call = backend._call_store
 
         def count(operation: str, *args: Any, **kwargs: Any) -> Any:
-            self._asked[operation] += 1
+            asked[operation] += 1
             return call(operation, *args, **kwargs)
 
         backend._call_store = count
-
-
-class TorchStaticNode(Node):
-    """torch's static rendezvous, as plain torchrun makes it without a backend. It connects when it joins."""
-
-    tells = FIXED
-
-    def __init__(self, number: int, request: Request, timeout_s: float) -> None:
-        from torch.distributed.elastic.rendezvous import RendezvousParameters
-        from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import create_rdzv_handler
-
-        super().__init__()
-        self.rendezvous = create_rdzv_handler(
-            RendezvousParameters(
-                backend="static",
-                endpoint=request.endpoint,
-                run_id=request.run_id,
-                min_nodes=request.max_nodes,
-                max_nodes=request.max_nodes,
-                rank=number,
-                timeout=int(timeout_s),
-            )
-        )
-
-
-def shorten_last_call(handler: Any) -> None:
-    """Shorten the last call of a handler that joins again: the first round has to wait for all nodes."""
-    handler._settings.timeout._set_timeouts(last_call=_LAST_CALL)
+        return asked
 
 
 class NodeProcess:
@@ -214,20 +193,16 @@ class NodeProcess:
         self._host, self._task, self._numbers = host, task, numbers
         self._sending = threading.Lock()
         self._nodes: dict[int, Node] = {}
-        self._wanted = 0
         self._missing = itertools.count()
         self._began = 0.0
 
     def run(self, connection: Connection) -> None:
-        """Obey until the connection is closed."""
+        """Obey until it is killed."""
         gc.disable()
         threading.stack_size(_STACK_BYTES)
         self._connection = connection
         while True:
-            try:
-                command = connection.recv()
-            except (EOFError, OSError):
-                os._exit(0)
+            command = connection.recv()
             answer = getattr(self, f"_{command.pop('do')}")(**command)
             if answer is not None:
                 self._send(answer)
@@ -251,22 +226,19 @@ class NodeProcess:
             request = replace(request, conf={**request.conf, "is_host": str(serves).lower()})
         if task["addresses"]:
             request = replace(request, local_addr="127.0.0.1")
-        if task["target"] == TORCH_C10D:
-            return TorchDynamicNode(number, request, task["timeout_s"])
-        if task["target"] == TORCH_STATIC:
-            return TorchStaticNode(number, request, task["timeout_s"])
+        if task["target"] in REFERENCES:
+            return TorchNode(number, request, task["timeout_s"], static=task["target"] == TORCH_STATIC)
         return HostedNode(self._host, request)
 
-    def _report(self, expect: int, begins: bool) -> dict[str, Any]:
-        """What is known about the nodes. If a phase ``begins``, this many of them are ``expect``ed to join in it."""
+    def _report(self, begins: bool) -> dict[str, Any]:
+        """What is known about the nodes. If a phase ``begins``, all of them are to join in it."""
         cpu_s = time.process_time()
         nodes = [
             {"number": number, "rank": node.rank, "world": node.world} | node.facts()
             for number, node in self._nodes.items()
         ]
         if begins:
-            self._wanted = expect
-            self._missing = itertools.count(expect - 1, -1)  # its next is atomic, and needs no lock
+            self._missing = itertools.count(len(nodes) - 1, -1)  # its next is atomic, and needs no lock
             gc.collect()
         return {"nodes": nodes, "cpu_s": cpu_s, "cpu_after_s": time.process_time()}
 
@@ -289,17 +261,14 @@ class NodeProcess:
                 now = time.perf_counter()
                 missing = next(self._missing)
                 if missing == 0:
-                    self._send({"joined": self._wanted, "began": self._began, "last": now})
+                    self._send({"joined": len(self._nodes), "began": self._began, "last": now})
                 node.wait_over()
         except Exception as error:
             self._send(gave_up(error))
 
     def _so_far(self) -> dict[str, Any]:
-        return {"so_far": self._wanted - 1 - next(self._missing)}
+        return {"so_far": len(self._nodes) - 1 - next(self._missing)}
 
     def _send(self, answer: Mapping[str, Any]) -> None:
-        try:
-            with self._sending:
-                self._connection.send(answer)
-        except OSError:  # the keeper has ended, and so does this process
-            os._exit(1)
+        with self._sending:
+            self._connection.send(answer)

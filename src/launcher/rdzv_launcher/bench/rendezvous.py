@@ -8,7 +8,7 @@ import resource
 import tempfile
 import uuid
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import takewhile
 from pathlib import Path
@@ -18,7 +18,7 @@ from rdzv_launcher.bench import backends
 from rdzv_launcher.bench.backends import REFERENCES, TORCH_STATIC, Candidate
 from rdzv_launcher.bench.children import Child, Guard, names_remark
 from rdzv_launcher.bench.points import DidNotFinish, Point, Turns, take_turns
-from rdzv_launcher.bench.results import Output, asked
+from rdzv_launcher.bench.results import Output
 from rdzv_plugins.assemble.create import NoOptions
 from rdzv_plugins.errors import RdzvError, UsageError
 from rdzv_plugins.interfaces import Capability
@@ -81,12 +81,11 @@ def run(args: Namespace) -> int:
     """
     _check(args)
     found = backends.candidates(args, _wanted(args.ttl, args.limit))
-    options = asked(args, backends=[each.name for each in found])
-    with Guard() as guard, ExitStack() as running:
+    output = Output(args, dict(each.version for each in found), backends=[each.name for each in found])
+    with Guard() as guard, output, ExitStack() as running:
         for each in found:
             each.harness = each.harness.afresh(guard.directory)
         targets = [*map(_target, found), *map(_reference, args.references)]
-        output = running.enter_context(Output(args, options, dict(each.version for each in found)))
         backends.start(found, running)
         given_up: dict[str, str] = {}
         for nodes in sorted(args.nodes):
@@ -147,9 +146,8 @@ def _case(
         given_up=given_up,
         once=lambda sample: bool(sample["unfinished"]) or sample["join"]["seconds"] > _SLOW_S,
     )
-    kept = {name: [_details(sample) for sample in samples] for name, samples in turns.samples.items()}
     processes = len(layout(nodes, args.simulate))
-    more = {"nodes": nodes, "processes": processes, "targets": kept}
+    more = {"nodes": nodes, "processes": processes, "targets": turns.samples}
     output.case(case, _points(case, nodes, targets, turns), details=more)
     for name, samples in turns.samples.items():
         unfinished = next((sample["unfinished"] for sample in samples if sample["unfinished"]), "")
@@ -254,8 +252,10 @@ def run_once(target: RendezvousTarget, nodes: int, args: Namespace, *, loss: boo
     harness = target.harness
     with ExitStack() as running:
         directory = Path(running.enter_context(tempfile.TemporaryDirectory(dir=files)))
-        endpoint = _told("gives no endpoint", lambda: harness.endpoint(directory))
-        pids = _told("does not tell its processes", lambda: [*harness.service.pids] if harness.service else [])
+        with backends.asking_harness("its harness gives no endpoint"):
+            endpoint = harness.endpoint(directory)
+        with backends.asking_harness("its harness does not tell its processes"):
+            pids = [*harness.service.pids] if harness.service else []
         apart = target.runs or harness.service is not None  # in none of the nodes
         request = harness.request(
             endpoint,
@@ -280,45 +280,50 @@ def run_once(target: RendezvousTarget, nodes: int, args: Namespace, *, loss: boo
             "loss": loss,
             "service": {"probe": target.probe, "endpoint": endpoint, "pids": pids, "apart": apart},
         }
-        environment = dict(harness.environment)
-        keeper = Child("the process that keeps its nodes", keep, task, environment=environment, end_limit_s=0)
-        running.enter_context(keeper)
+        what = "the process that keeps its nodes"
+        keeper = running.enter_context(Child(what, keep, task, environment=harness.environment, end_limit_s=0))
         sample: dict[str, Any] = keeper.answer(_OTHER_S + 3 * args.limit + 2 * task["unheard_s"])
         return sample
-
-
-def _told(what: str, ask: Callable[[], Any]) -> Any:
-    """What a harness says. Raises ``RdzvError``."""
-    try:
-        return ask()
-    except RdzvError:
-        raise
-    except Exception as error:  # a third-party harness may raise anything
-        raise RdzvError(f"its harness {what}: {type(error).__name__}: {error}") from error
 
 
 # the figures
 
 
-_FIGURES: dict[str, tuple[str, str, Callable[[RunData, int], float | None]]] = {
-    # figure: title, unit, value from a run with so many nodes; None if unknown
-    "join": ("Time to join", "s", lambda run, nodes: _of(run, "join", "seconds")),
-    "loss": ("Time to join again after a loss", "s", lambda run, nodes: _of(run, "loss", "seconds")),
-    "cpu_per_node": ("CPU of the join per node", "ms", lambda run, nodes: _cpu(run, nodes)),
-    "requests_join": ("Requests of a node in the join", "requests", lambda run, nodes: _requests(run, "join")),
-    "requests_loss": ("Requests of a node after a loss", "requests", lambda run, nodes: _requests(run, "loss")),
-    "cpu_per_request": ("CPU of the service per request", "us", lambda run, nodes: _per_request(run)),
+_FIGURES = {
+    # figure: title, unit
+    "join": ("Time to join", "s"),
+    "loss": ("Time to join again after a loss", "s"),
+    "cpu_per_node": ("CPU of the join per node", "ms"),
+    "requests_join": ("Requests of a node in the join", "requests"),
+    "requests_loss": ("Requests of a node after a loss", "requests"),
+    "cpu_per_request": ("CPU of the service per request", "us"),
 }
+
+
+def _values(run: RunData, nodes: int) -> Mapping[str, float | None]:
+    """The figures of a run with so many nodes; None for what is unknown."""
+    join, loss = run["join"] or {}, run["loss"] or {}
+    apart_s, service_s = join.get("apart_cpu_s"), join.get("service_cpu_s")
+    requests = sum((join.get("served") or join.get("asked") or {}).values())
+    return {
+        "join": join.get("seconds"),
+        "loss": loss.get("seconds"),
+        # without the service it would be less than that of targets whose service is in a node
+        "cpu_per_node": None if apart_s is None else 1000 * (join["nodes_cpu_s"] + apart_s) / nodes,
+        "requests_join": float(sum(join["per_node"].values())) if "per_node" in join else None,
+        "requests_loss": float(sum(loss["per_node"].values())) if "per_node" in loss else None,
+        "cpu_per_request": 1e6 * service_s / requests if service_s and requests else None,
+    }
 
 
 def _points(case: str, nodes: int, targets: Sequence[RendezvousTarget], turns: Turns[RunData]) -> list[Point]:
     """The points of one number of nodes; figures that no target has do not appear."""
     found = []
-    for figure, (title, unit, value) in _FIGURES.items():
+    for figure, (title, unit) in _FIGURES.items():
         for target in targets:
             runs = turns.samples[target.name]
             # equal places of two targets belong to one turn, so nothing after a gap can be kept
-            known = list(takewhile(lambda each: each is not None, (value(run, nodes) for run in runs)))
+            known = list(takewhile(lambda each: each is not None, (_values(run, nodes)[figure] for run in runs)))
             why = turns.unfinished.get(target.name, "")
             why = _missing(figure, target, runs, why, unknown=not known)
             samples = tuple(each for each in known if each is not None)
@@ -339,35 +344,6 @@ def _missing(figure: str, target: RendezvousTarget, runs: Sequence[RunData], why
     if figure == "requests_join" and runs and unknown:
         return _UNKNOWN
     return why if figure == "join" else ""
-
-
-def _of(run: RunData, phase: str, figure: str) -> Any:
-    return None if run[phase] is None else run[phase][figure]
-
-
-def _cpu(run: RunData, nodes: int) -> float | None:
-    apart = _of(run, "join", "apart_cpu_s")
-    # without the service it would be less than that of targets whose service is in a node
-    return None if apart is None else 1000 * float(run["join"]["nodes_cpu_s"] + apart) / nodes
-
-
-def _requests(run: RunData, phase: str) -> float | None:
-    asked = _of(run, phase, "per_node")
-    return None if asked is None else float(sum(asked.values()))
-
-
-def _per_request(run: RunData) -> float | None:
-    join = run["join"]
-    requests = sum((join["served"] or join["asked"] or {}).values()) if join and join["service_cpu_s"] else 0
-    return 1e6 * float(join["service_cpu_s"]) / requests if requests else None
-
-
-def _details(sample: RunData) -> dict[str, Any]:
-    """A run as the results keep it: without what is not known."""
-    return {
-        name: {key: value for key, value in each.items() if value is not None} if isinstance(each, dict) else each
-        for name, each in sample.items()
-    }
 
 
 def _caption(args: Namespace) -> str:

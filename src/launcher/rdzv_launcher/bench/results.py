@@ -17,7 +17,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -49,8 +49,8 @@ def manifest(bench: str, options: Mapping[str, Any], plugins: Mapping[str, str] 
     """
     return {
         "bench": bench,
-        "command": shlex.join(["rdzv", *map(_without_secrets, sys.argv[1:])]),
-        "options": _data_without_secrets(dict(options)),
+        "command": shlex.join(["rdzv", *_without_secrets(sys.argv[1:])]),
+        "options": _without_secrets(options),
         "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
@@ -67,11 +67,6 @@ def manifest(bench: str, options: Mapping[str, Any], plugins: Mapping[str, str] 
     }
 
 
-def asked(args: argparse.Namespace, **more: Any) -> dict[str, Any]:
-    """The settings of a benchmark for its manifest; ``more`` is added, or replaces them."""
-    return {name: value for name, value in vars(args).items() if name not in _NOT_ASKED} | more
-
-
 def manifest_as_text(about: Mapping[str, Any]) -> str:
     """A manifest as two lines of text."""
     versions = ", ".join(f"{name} {value}" for name, value in about["versions"].items())
@@ -82,37 +77,27 @@ def manifest_as_text(about: Mapping[str, Any]) -> str:
     )
 
 
-def _without_secrets(text: str) -> str:
-    """The text without what looks like a password in ``--rdzv-conf``, as results are published."""
-    return _SECRET.sub(r"\1***", text)
-
-
-def _data_without_secrets(data: Any, name: str = "") -> Any:
-    """The same for data that JSON can hold."""
+def _without_secrets(data: Any, name: str = "") -> Any:
+    """The data without what looks like a password, by its name or in ``--rdzv-conf``, as results are published."""
     if isinstance(data, Mapping):
-        return {key: _data_without_secrets(value, key) for key, value in data.items()}
+        return {key: _without_secrets(value, key) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [_data_without_secrets(each, name) for each in data]
+        return [_without_secrets(each, name) for each in data]
     if isinstance(data, str):
-        return "***" if data and re.fullmatch(_SECRET_NAME, name, re.IGNORECASE) else _without_secrets(data)
+        return "***" if data and re.fullmatch(_SECRET_NAME, name, re.IGNORECASE) else _SECRET.sub(r"\1***", data)
     return data
 
 
 def _versions() -> dict[str, str]:
     found = {}
     for name in _DISTRIBUTIONS:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 
 def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return models[0] if models else platform.machine()
 
@@ -130,12 +115,16 @@ class Output:
     After an error inside, what was measured is kept.
     """
 
-    def __init__(self, args: argparse.Namespace, options: Mapping[str, Any], plugins: Mapping[str, str] = _NONE):
-        """Raises ``UsageError`` if ``--out`` cannot be written to, before anything is measured."""
+    def __init__(self, args: argparse.Namespace, plugins: Mapping[str, str] = _NONE, **more: Any):
+        """``more``: settings for the manifest that are not among ``args``, or replace them.
+
+        Raises ``UsageError`` if ``--out`` cannot be written to, before anything is measured.
+        """
         self.bench: str = args.what
         self.progress = Progress(self.bench)
         self._as_json: bool = args.json
-        self._about = manifest(self.bench, options, plugins)
+        asked = {name: value for name, value in vars(args).items() if name not in _NOT_ASKED}
+        self._about = manifest(self.bench, asked | more, plugins)
         self._open = ExitStack()
         self._file: Path | None = None
         self._streams: list[TextIO] = [sys.stdout] if args.json else []
@@ -287,11 +276,6 @@ def number(value: float) -> str:
     return f"{value:#.3g}".rstrip(".")
 
 
-def spread_text(samples: Sequence[float]) -> str:
-    """The smallest and the largest of them."""
-    return f"{number(min(samples))} .. {number(max(samples))}"
-
-
 def share(ratio: float, reference: str) -> str:
     """A ratio in words; where it is very small, the reciprocal: easier to imagine than 0.000833."""
     if 0 < ratio < _SMALL:
@@ -327,7 +311,8 @@ def _lines(point: Point, ratios: Sequence[Ratio]) -> list[str]:
     name = f"    {point.target:{_TARGET}}"
     if point.median is None:
         return [f"{name}  {point.unfinished or 'not measured'}"]
-    line = f"{name}{number(point.median):>{_FIGURE}}  {f'({spread_text(point.samples)})':{_SPREAD}}"
+    spread = f"({number(min(point.samples))} .. {number(max(point.samples))})"
+    line = f"{name}{number(point.median):>{_FIGURE}}  {spread:{_SPREAD}}"
     printed = [share(ratio.value, ratio.reference) for ratio in ratios if ratio.value is not None]
     lines = [(line + "  ".join(printed)).rstrip(), *(f"      {why}" for why in refusals(ratios))]
     if point.unfinished:

@@ -65,8 +65,7 @@ def store_server(connection: Connection, threads: int = 0) -> None:
 
     raise_file_limit()
     server = StoreServer(LOOPBACK, threads=threads)
-    connection.send(server.port)
-    serve(connection, server.stats)
+    serve(connection, server.port, server.stats)
 
 
 def torch_server(connection: Connection, use_libuv: bool) -> None:
@@ -78,27 +77,16 @@ def torch_server(connection: Connection, use_libuv: bool) -> None:
     raise_file_limit()
     timeout = timedelta(seconds=60)
     store = TCPStore(LOOPBACK, 0, is_master=True, timeout=timeout, wait_for_workers=False, use_libuv=use_libuv)
-    connection.send(store.port)
-    serve(connection, dict)
+    serve(connection, store.port)
 
 
-def echo_server(connection: Connection) -> None:
-    """The bare loop."""
-    _serve_native(connection, "serve_echo")
-
-
-def relay(connection: Connection, place: str, delay_s: float) -> None:
-    """A way to a server that takes ``delay_s`` in each direction."""
-    _serve_native(connection, "serve_delayed", place, delay_s)
-
-
-def _serve_native(connection: Connection, function: str, *arguments: object) -> None:
+def native_server(connection: Connection, function: str, *arguments: object) -> None:
+    """A server of the load generator: the bare loop, or the relay, a path to a server that takes its time."""
     raise_file_limit()
     listener = socket.create_server((LOOPBACK, 0), backlog=_BACKLOG)
     target = getattr(load_module(), function)
     threading.Thread(target=target, args=(listener.fileno(), *arguments), daemon=True).start()
-    connection.send(listener.getsockname()[1])
-    serve(connection, dict)
+    serve(connection, listener.getsockname()[1])
 
 
 def proxies(connection: Connection, root: int, nodes: int) -> None:
@@ -111,5 +99,4 @@ def proxies(connection: Connection, root: int, nodes: int) -> None:
     paths = [f"@rdzv-bench-{os.getpid()}-{node}" for node in range(nodes)]
     for proxy, path in zip(found, paths, strict=True):
         proxy.listen_unix(path)
-    connection.send([(proxy.listen(), path) for proxy, path in zip(found, paths, strict=True)])
-    serve(connection, dict)
+    serve(connection, [(proxy.listen(), path) for proxy, path in zip(found, paths, strict=True)])

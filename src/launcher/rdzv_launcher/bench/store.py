@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import resource
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from rdzv_launcher.bench import servers, ways
-from rdzv_launcher.bench.children import Child, Guard, names_remark
+from rdzv_launcher.bench.children import Child, Guard, forget_peak, listen_overflows, names_remark, peak_memory, settled
 from rdzv_launcher.bench.points import Point, Turns, take_turns
-from rdzv_launcher.bench.readings import forget_peak, listen_overflows, peak_memory, resident_memory, settled
-from rdzv_launcher.bench.results import Output, asked
+from rdzv_launcher.bench.results import Output
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
+
+StoreSample: TypeAlias = Mapping[str, Any]
+"""The figures of one run against one server by name, and what else is known of it."""
 
 WORKLOADS = {
     "storm": "all connect at once, until each has the answer to its PING",
@@ -66,15 +70,17 @@ def run(args: Namespace) -> int:
     """
     _check(args)
     servers.load_module()
-    with Guard(), Output(args, asked(args)) as output:
+    with Guard(), Output(args) as output:
         for workload in args.workloads:
             if workload == "init":
                 ways.measure_init(args, output)
             elif workload == "worker":
                 ways.measure_workers(args, output)
             else:
+                rounds = _QUICK_ROUNDS if args.quick else _ROUNDS
                 for count in args.connections:
-                    _case(StoreCase.of(workload, count, args), args, output)
+                    case = StoreCase(workload, count * _TIMES.get(workload, 1), rounds, args.limit)
+                    _case(case, args, output)
         output.end(_caption(args))
     return 0
 
@@ -112,11 +118,6 @@ class StoreCase:
     rounds: int
     limit_s: float
 
-    @classmethod
-    def of(cls, workload: str, count: int, args: Namespace) -> StoreCase:
-        """The case of a workload for ``count`` in ``--connections``."""
-        return cls(workload, count * _TIMES.get(workload, 1), _QUICK_ROUNDS if args.quick else _ROUNDS, args.limit)
-
     @property
     def name(self) -> str:
         """The case in a few words."""
@@ -130,29 +131,10 @@ def start(target: str, running: ExitStack) -> Child:
     if kind == "ours":
         return running.enter_context(Child(what, servers.store_server, int(threads or 0)))
     if kind == "echo":
-        return running.enter_context(Child(what, servers.echo_server))
+        return running.enter_context(Child(what, servers.native_server, "serve_echo"))
     # otherwise torch's messages about every reset connection would count as its CPU time
     quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
     return running.enter_context(Child(what, servers.torch_server, kind == "libuv", environment=quiet))
-
-
-# one run
-
-
-@dataclass
-class StoreSample:
-    """The figures of one run against one server."""
-
-    wall_s: float
-    requests: int
-    cpu_us: float
-    """CPU time of the server for each request."""
-    p50_us: float
-    p99_us: float
-    grown_mib: float = 0.0
-    """Peak memory beyond what was resident before the clients came; what a server needed to start is not included."""
-    listen_overflows: int = 0
-    failures: dict[str, int] = field(default_factory=dict)
 
 
 def _case(case: StoreCase, args: Namespace, output: Output) -> None:
@@ -177,23 +159,23 @@ def _case(case: StoreCase, args: Namespace, output: Output) -> None:
             repeats=args.repeats,
             progress=output.progress,
             warm_up=not fresh,
-            once=lambda sample: sample.wall_s > _SLOW_S,
+            once=lambda sample: bool(sample["wall"] > _SLOW_S),
         )
-    runs = {name: [asdict(sample) for sample in samples] for name, samples in turns.samples.items()}
-    output.case(case.name, points_of(case, args.targets, turns), details={"runs": runs}, notes=notes(case, turns))
+    output.case(case.name, points_of(case, turns), details={"runs": turns.samples}, notes=notes(case, turns))
 
 
 def measure_one(case: StoreCase, target: str, server: Child, port: int, prefix: str) -> StoreSample:
     """One run. ``prefix`` is put before every key, so that keys are new.
 
-    Raises ``DidNotFinish``, and ``RdzvError`` for a wrong reply or a process that has ended.
+    Besides the figures a sample has the number of ``requests``, and what failed. Raises ``DidNotFinish``, and
+    ``RdzvError`` for a wrong reply or a process that has ended.
     """
 
     def cpu_s() -> float:
         """CPU time of the server so far, once it has nothing left to do (or keeps being busy)."""
         return settled(server.cpu_seconds, _SETTLE_LIMIT_S)
 
-    memory = max(resident_memory(server.pid), forget_peak(server.pid))
+    memory = forget_peak(server.pid)
     place = f"{servers.LOOPBACK}:{port}"
     with servers.load_of(f"{target}, {case.name}", [place], echo=target == "echo") as load:
         connects = case.workload in _TIMES  # which then is what is measured
@@ -209,49 +191,47 @@ def measure_one(case: StoreCase, target: str, server: Child, port: int, prefix: 
         if case.workload == "hold":
             load.idle(_IDLE_S)
         cpu, overflows = cpu_s() - cpu, listen_overflows() - overflows
-        peak = peak_memory(server.pid) or 0.0
+        peak = peak_memory(server.pid)
     cpu_s()  # until it has seen its clients go
-    return StoreSample(
-        wall_s=figures.seconds,
-        requests=figures.requests,
-        cpu_us=cpu / max(1, figures.requests) * 1e6,
-        p50_us=figures.p50_us,
-        p99_us=figures.p99_us,
-        grown_mib=max(0.0, peak - memory),
-        listen_overflows=overflows,
-        failures=figures.failures,
-    )
+    return {
+        "wall": figures.seconds,
+        "requests": figures.requests,
+        "cpu_per_request": cpu / max(1, figures.requests) * 1e6,
+        "p50": figures.p50_us,
+        "p99": figures.p99_us,
+        "grown": max(0.0, peak - memory),  # what a server needed to start is not included
+        "listen_overflows": overflows,
+        "failures": figures.failures,
+    }
 
 
 # the figures
 
-_FIGURES: dict[str, tuple[str, str, Callable[[StoreSample], float]]] = {
-    # figure: title, unit, value from a sample
-    "wall": ("wall time", "s", lambda sample: sample.wall_s),
-    "cpu_per_request": ("CPU of the server per request", "us", lambda sample: sample.cpu_us),
-    "p50": ("round trip, median", "us", lambda sample: sample.p50_us),
-    "p99": ("round trip, 99th percentile", "us", lambda sample: sample.p99_us),
-    "grown": ("memory that the clients cost the server", "MiB", lambda sample: sample.grown_mib),
+_FIGURES = {
+    # figure: title, unit
+    "wall": ("wall time", "s"),
+    "cpu_per_request": ("CPU of the server per request", "us"),
+    "p50": ("round trip, median", "us"),
+    "p99": ("round trip, 99th percentile", "us"),
+    "grown": ("memory that the clients cost the server", "MiB"),
 }
 
 
-def points_of(case: StoreCase, targets: Sequence[str], turns: Turns[StoreSample]) -> list[Point]:
+def points_of(case: StoreCase, turns: Turns[StoreSample]) -> list[Point]:
     """One point for each figure and server; memory only if that is the point of the case."""
-    found = []
-    for figure, (title, unit, of) in _FIGURES.items():
-        for target in targets if figure != "grown" or case.workload == "hold" else ():
-            samples = turns.samples[target]
-            why = turns.unfinished.get(target, "") or _left_out(case, samples)
-            found.append(
-                Point("store", case.name, target, figure, title, unit, tuple(map(of, samples)), case.connections,
-                      "clients", not target.startswith("ours"), why)
-            )  # fmt: skip
-    return found
+    return [
+        Point("store", case.name, target, figure, title, unit, tuple(float(each[figure]) for each in samples),
+              case.connections, "clients", not target.startswith("ours"),
+              turns.unfinished.get(target, "") or _left_out(case, samples))
+        for figure, (title, unit) in _FIGURES.items()
+        if figure != "grown" or case.workload == "hold"
+        for target, samples in turns.samples.items()
+    ]  # fmt: skip
 
 
 def _left_out(case: StoreCase, samples: Sequence[StoreSample]) -> str:
     """Why there is no ratio: a storm that some clients do not survive is not a storm of that many."""
-    failed = sum(sum(sample.failures.values()) for sample in samples)
+    failed = sum(sum(sample["failures"].values()) for sample in samples)
     return f"{failed} of {len(samples) * case.connections} connections failed" if failed else ""
 
 
@@ -259,13 +239,12 @@ def notes(case: StoreCase, turns: Turns[StoreSample]) -> list[str]:
     """What went wrong for some clients, one line each."""
     lines = []
     for target, samples in turns.samples.items():
-        failures: dict[str, int] = {}
+        failures: Counter[str] = Counter()
         for sample in samples:
-            for reason, count in sample.failures.items():
-                failures[reason] = failures.get(reason, 0) + count
+            failures.update(sample["failures"])
         attempts = len(samples) * case.connections
         lines += [f"{target}: {count} of {attempts} connections failed: {why}" for why, count in failures.items()]
-        if overflows := sum(sample.listen_overflows for sample in samples):
+        if overflows := sum(sample["listen_overflows"] for sample in samples):
             lines.append(
                 f"{target}: a full accept queue cost {overflows} connection attempts (TcpExt ListenOverflows, of the "
                 "whole machine)"

@@ -16,6 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
+from itertools import product
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -58,7 +59,7 @@ REQUESTS_PER_ROUND = 3 * PEERS + 2
 _ROUNDS, _QUICK_ROUNDS = 400, 10
 _TIMEOUT_S = 60.0
 _gate: Any = None
-"""Of a worker's process: a barrier."""
+"""A barrier of the workers, which are forks."""
 _RUN_LIMIT_S = 600.0
 _WORKER = {
     # figure: title, unit
@@ -80,36 +81,33 @@ def measure_init(args: Namespace, output: Output) -> None:
     """Measure all numbers of nodes, by all routes, without a delay and with it."""
     given_up: dict[str, str] = {}
     for nodes, each in args.job:
-        delays = {"": 0.0} | ({f", {args.delay:g} ms": args.delay} if args.delay else {})
-        ways = {f"{route}{delay}": (route, ms) for delay, ms in delays.items() for route in ROUTES}
-        name = f"{nodes} nodes x {each} ranks"
-
-        turns = take_turns(
-            f"{name}, init",
-            [*ways],
-            partial(_once, ways, nodes, each, args.limit),
-            repeats=args.repeats,
-            progress=output.progress,
-            given_up=given_up,
-            once=lambda stages: sum(stage["init_wall"] for stage in stages.values()) > _SLOW_S,
-        )
-        for delay in delays:
-            for stage in _STAGES:
-                case, runs = f"{name}, {stage}{delay}", {}
-                for route in ROUTES:
-                    runs[route] = [sample[stage] for sample in turns.samples[f"{route}{delay}"]]
-                unfinished = {route: turns.unfinished.get(f"{route}{delay}", "") for route in ROUTES}
-                points = [
-                    Point("store", case, route, figure, title, unit, tuple(float(run[figure]) for run in runs[route]),
-                          nodes, reference=route == "direct", unfinished=unfinished[route])
-                    for figure, (title, unit) in _INIT.items()
-                    for route in ROUTES
-                ]  # fmt: skip
-                output.case(case, points, details={"runs": runs})
+        _init_case(nodes, each, args, output, given_up)
 
 
-def _once(ways: Mapping[str, tuple[str, float]], nodes: int, each: int, limit_s: float, way: str, turn: int) -> Stages:
-    return run_once(*ways[way], nodes, each, limit_s)
+def _init_case(nodes: int, each: int, args: Namespace, output: Output, given_up: dict[str, str]) -> None:
+    delays = {"": 0.0} | ({f", {args.delay:g} ms": args.delay} if args.delay else {})
+    ways = {f"{route}{delay}": (route, ms) for delay, ms in delays.items() for route in ROUTES}
+    name = f"{nodes} nodes x {each} ranks"
+
+    turns = take_turns(
+        f"{name}, init",
+        [*ways],
+        lambda way, turn: run_once(*ways[way], nodes, each, args.limit),
+        repeats=args.repeats,
+        progress=output.progress,
+        given_up=given_up,
+        once=lambda stages: sum(stage["init_wall"] for stage in stages.values()) > _SLOW_S,
+    )
+    for delay, stage in product(delays, _STAGES):
+        case = f"{name}, {stage}{delay}"
+        runs = {route: [sample[stage] for sample in turns.samples[f"{route}{delay}"]] for route in ROUTES}
+        points = [
+            Point("store", case, route, figure, title, unit, tuple(float(run[figure]) for run in runs[route]), nodes,
+                  reference=route == "direct", unfinished=turns.unfinished.get(f"{route}{delay}", ""))
+            for figure, (title, unit) in _INIT.items()
+            for route in ROUTES
+        ]  # fmt: skip
+        output.case(case, points, details={"runs": runs})
 
 
 def run_once(route: str, delay_ms: float, nodes: int, per_node: int, limit_s: float) -> Stages:
@@ -122,8 +120,8 @@ def run_once(route: str, delay_ms: float, nodes: int, per_node: int, limit_s: fl
         root = running.enter_context(Child("the root's process", servers.store_server))
         port = root.answer()
         if delay_ms:
-            place = f"{servers.LOOPBACK}:{port}"
-            port = running.enter_context(Child("the relay", servers.relay, place, delay_ms / 2000)).answer()
+            there = ("serve_delayed", f"{servers.LOOPBACK}:{port}", delay_ms / 2000)
+            port = running.enter_context(Child("the relay", servers.native_server, *there)).answer()
         places = [f"{servers.LOOPBACK}:{port}"]
         if route != "direct":
             proxies = running.enter_context(Child("the proxies' process", servers.proxies, port, nodes)).answer()
@@ -163,23 +161,21 @@ def measure_workers(args: Namespace, output: Output) -> None:
     rounds = _QUICK_ROUNDS if args.quick else _ROUNDS
     with Child("the process of torch's workers", _workers) as workers:
         workers.answer()
-        for size in SIZES:
-            for count in args.workers:
-                with ExitStack() as running:
-                    root = running.enter_context(Child("the root's process", servers.store_server)).answer()
-                    proxy = Child("the process of a node's proxy", servers.proxies, root, 1)
-                    (place,) = running.enter_context(proxy).answer()
-                    _case(workers, place, count, size, rounds, args.repeats, output)
+        for size, count in product(SIZES, args.workers):
+            with ExitStack() as running:
+                root = running.enter_context(Child("the root's process", servers.store_server)).answer()
+                proxy = Child("the process of a node's proxy", servers.proxies, root, 1)
+                (place,) = running.enter_context(proxy).answer()
+                work = {"place": place, "count": count, "size": size, "rounds": rounds}
+                _worker_case(workers, work, args.repeats, output)
 
 
-def _case(
-    workers: Child, place: tuple[int, str], count: int, size: int, rounds: int, repeats: int, output: Output
-) -> None:
-    case = f"{count} worker{'s' if count > 1 else ''}, values of {size} bytes"
+def _worker_case(workers: Child, work: Mapping[str, Any], repeats: int, output: Output) -> None:
+    count = work["count"]
+    case = f"{count} worker{'s' if count > 1 else ''}, values of {work['size']} bytes"
 
     def once(transport: str, turn: int) -> Any:
-        question = {"place": place, "transport": transport, "count": count, "size": size, "rounds": rounds}
-        return workers.ask(question, _RUN_LIMIT_S)
+        return workers.ask({"transport": transport, **work}, _RUN_LIMIT_S)
 
     turns = take_turns(case, TRANSPORTS, once, repeats=repeats, progress=output.progress)
     points = [
@@ -197,27 +193,22 @@ def _workers(connection: Connection) -> None:
 
     from rdzv_plugins.kvstore.tcpstore import unix_transport  # noqa: F401
 
-    connection.send("ready")
-    serve(connection, _together)
+    serve(connection, "ready", _together)
 
 
 def _together(place: tuple[int, str], transport: str, count: int, size: int, rounds: int) -> dict[str, float]:
     """So many workers do so many rounds each, once all are connected: what a request needs, in microseconds."""
+    global _gate
     fork = multiprocessing.get_context("fork")
-    gate = fork.Barrier(count)  # at which each waits in its turn, so none takes the work of two
+    _gate = fork.Barrier(count)  # at which each waits in its turn, so none takes the work of two
     work = partial(_work, place, transport, count, size, rounds)
-    with ProcessPoolExecutor(count, fork, initializer=_stand_at, initargs=(gate,)) as pool:
+    with ProcessPoolExecutor(count, fork) as pool:
         began, ended, cpu = zip(*pool.map(work, range(count)), strict=True)
     requests = rounds * REQUESTS_PER_ROUND
     return {
         "request_wall": (max(ended) - min(began)) / requests * 1e6,
         "worker_cpu": sum(cpu) / requests / count * 1e6,
     }
-
-
-def _stand_at(gate: Any) -> None:
-    global _gate
-    _gate = gate
 
 
 def _work(
