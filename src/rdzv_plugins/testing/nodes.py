@@ -24,7 +24,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
@@ -139,7 +139,7 @@ def _asks(command: Callable[Concatenate[Does, P], T], lane: str = "agent") -> Ca
     return ask
 
 
-class Node:
+class Node(Forked):
     """One node's process. Used by one thread. ``commands`` says what it can be told."""
 
     def __init__(
@@ -154,10 +154,7 @@ class Node:
         """Its place in the last round that it has joined."""
         self._pending: dict[int, Pending[Any]] = {}
         self._count = 0
-        told = {each.name: getattr(request, each.name) for each in fields(request) if each.compare}
-        told |= {"conf": dict(request.conf), "options": None}
-        self._process = Forked(obey, (told,), directory / f"{name}.log", environment)
-        self.pid = self._process.pid
+        super().__init__(directory / f"{name}.log", environment, obey, request)
 
     def __str__(self) -> str:
         rank = self.request.node_rank
@@ -206,25 +203,16 @@ class Node:
     # its process
 
     @property
-    def log(self) -> str:
-        return self._process.log()
-
-    @property
     def state(self) -> str:
         """``runs``, ``stands still`` or ``has ended with code N`` (negative for a signal)."""
-        code = self._process.code
-        if code is None:
+        if self.code is None:
             return "stands still" if self.frozen else "runs"
-        return f"has ended with code {code}"
-
-    def kill(self) -> None:
-        """Kill the node as when its machine loses power; returns when it has ended."""
-        self._process.kill()
+        return f"has ended with code {self.code}"
 
     def exit(self) -> int:
         """Let the process end like any program; returns its exit code."""
         self._tell("agent", "exit").result()
-        code = self._process.wait(PATIENCE)
+        code = self.wait(PATIENCE)
         assert code is not None, f"{self} has not ended within {PATIENCE:g} s\n{self.logs()}"
         return code
 
@@ -237,13 +225,6 @@ class Node:
         os.kill(self.pid, signal.SIGCONT)
         self.frozen = False
 
-    def close(self) -> None:
-        """End its process at once, whatever it is doing."""
-        try:
-            self.kill()
-        finally:
-            self._process.connection.close()
-
     def later(
         self, lane: str, command: Callable[Concatenate[Does, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> Pending[T]:
@@ -253,22 +234,21 @@ class Node:
         self._count += 1
         pending = self._pending[self._count] = Pending[Any](self, name)
         with contextlib.suppress(OSError):  # its process has ended, which the answer will say
-            self._process.connection.send((self._count, lane, name, args, kwargs))
+            self.connection.send((self._count, lane, name, args, kwargs))
         return pending
 
     def receive(self, timeout: float) -> bool:
         """Settle an answer that has come, waiting up to ``timeout`` s for it. False if none will come."""
-        connection = self._process.connection
         try:
-            while not connection.closed and connection.poll(max(0.0, timeout)):
-                number, error, value = connection.recv()
+            while not self.connection.closed and self.connection.poll(max(0.0, timeout)):
+                number, error, value = self.connection.recv()
                 self._pending.pop(number).settle(error, value)
                 if isinstance(value, Joined):
                     self.place = value
                 timeout = 0.0
         except (EOFError, OSError):
             return False
-        return not connection.closed
+        return not self.connection.closed
 
 
 class NodesJob:
@@ -343,9 +323,9 @@ def rank_of(node: Node) -> int:
     return node.place.rank
 
 
-def in_round(nodes: Sequence[Node], timeout: float = PATIENCE) -> list[Joined]:
+def in_round(nodes: Sequence[Node]) -> list[Joined]:
     """Have all of these join and form the whole of one round; returns their places, in the order of the ranks."""
-    return one_world([joining.result(timeout) for joining in [node.join() for node in nodes]])
+    return one_world([joining.result() for joining in [node.join() for node in nodes]])
 
 
 def one_world(places: Iterable[Joined]) -> list[Joined]:
