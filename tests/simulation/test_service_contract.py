@@ -63,7 +63,7 @@ class Job:
 )
 def test_it_is_kept(theme: type[JobTheme], name: str, by_connection: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(by_connection=by_connection)
-    simulated: Any = SimpleNamespace(**vars(world.threads), Barrier=Barrier, get_ident=world.threads.get_ident)
+    simulated: Any = SimpleNamespace(**vars(world.threads), Barrier=Barrier)
     simulated.monotonic, simulated.Queue = world.threads.monotonic, world.threads.SimpleQueue
     for module in (parts, coordination):
         for used in ("threading", "time"):

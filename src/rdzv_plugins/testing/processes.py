@@ -53,13 +53,13 @@ def own_children() -> list[int]:
     return sorted(found)
 
 
-def marked(mark: str, *, parts: bool = False) -> dict[int, str]:
+def marked(mark: str, *, parts: bool = False, variable: str = MARK) -> dict[int, str]:
     """The living processes that were started with ``mark``: pid to command line.
 
     ``parts``: also those marked as a part of it, for example ``MARK-1``.
     """
     found = {}
-    whole = f"{MARK}={mark}".encode()
+    whole = f"{variable}={mark}".encode()
     for pid in all_pids():
         try:
             variables = _read(f"/proc/{pid}/environ")
