@@ -51,9 +51,6 @@ class Job:
     def session(self, ttl: float = parts.LONG, losses: Any = None) -> Session:
         return parts.opened(self.backend(), ttl, losses)
 
-    def gap(self, why: str) -> None:
-        pytest.skip(why)
-
 
 @pytest.mark.parametrize("by_connection", [True, False], ids=["connections", "leases"])
 @pytest.mark.parametrize(
@@ -69,6 +66,7 @@ def test_it_is_kept(theme: type[JobTheme], name: str, by_connection: bool, monke
         for used in ("threading", "time"):
             monkeypatch.setattr(module, used, simulated, raising=False)
     monkeypatch.setattr(coordination, "now", world.threads.monotonic)
+    monkeypatch.setattr(JobTheme, "gap", lambda _, why: pytest.skip(why))
     job: Any = Job(world)
     try:
         world.run(lambda: getattr(theme(), name)(job))

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import tempfile
-import urllib.request
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -229,12 +228,20 @@ def data_directory(otherwise: Path | None = None, *, room_mib: int = 500) -> Pat
 
 def _is_healthy(port: int) -> bool:
     """Whether etcd has elected itself and can write."""
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever proxy the environment names
     try:
-        with direct.open(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
-            return b'"true"' in answer.read()
+        return '"true"' in _get("127.0.0.1", port, "/health", 5)
     except (OSError, http.client.HTTPException):  # refused, reset, timed out, or half an answer
         return False
+
+
+def _get(host: str, port: int, path: str, timeout: float) -> str:
+    """What a member answers, whatever proxy the environment names. Raises ``OSError`` or ``HTTPException``."""
+    connection = http.client.HTTPConnection(host, port, timeout=timeout)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read().decode(errors="replace")
+    finally:
+        connection.close()
 
 
 def of_native_store(endpoint: Endpoint) -> ServiceCounts:
@@ -249,12 +256,7 @@ def of_native_store(endpoint: Endpoint) -> ServiceCounts:
 
 def of_etcd(endpoint: Endpoint) -> ServiceCounts:
     """The metrics of an etcd member. A watch is one message on a stream that stays open. Raises ``OSError``."""
-    connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=_ANSWER_S)
-    try:
-        connection.request("GET", "/metrics")
-        return parse_etcd_metrics(connection.getresponse().read().decode())
-    finally:
-        connection.close()
+    return parse_etcd_metrics(_get(endpoint.host, endpoint.port, "/metrics", _ANSWER_S))
 
 
 def parse_etcd_metrics(text: str) -> ServiceCounts:

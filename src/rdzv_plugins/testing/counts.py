@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rdzv_plugins.coordination import CoordinationBackend, KeyValue, Session
@@ -51,6 +51,10 @@ class Asked:
             return answer
 
         return counted
+
+    def counting_each(self, names: Iterable[str], made: Any) -> dict[str, Callable[..., Any]]:
+        """Return these methods of ``made``, each counted under its name."""
+        return {name: self.counting(name, getattr(made, name)) for name in names}
 
     def counts(self) -> dict[str, int]:
         """A copy of the counts."""
@@ -96,9 +100,8 @@ def counted(entry: Entry, asked: Asked) -> Entry:
             return created
         if isinstance(created, CoordinationBackend):
             return _counted_service(created, asked)
-        if isinstance(created, RendezvousBackend):
-            return _Counted(created, {name: asked.counting(name, getattr(created, name)) for name in _STATE_CALLS})
-        return created
+        is_state = isinstance(created, RendezvousBackend)
+        return _Counted(created, asked.counting_each(_STATE_CALLS, created)) if is_state else created
 
     return Entry(dataclasses.replace(entry.backend, create=create), entry.record)
 
@@ -115,7 +118,7 @@ def _counted_service(service: CoordinationBackend, asked: Asked) -> Any:
 def _counted_session(session: Session, asked: Asked) -> Any:
     """The requests of a session are counted, including those that its own methods make of each other."""
     leading = asked.counting(LEAD, session.create)
-    calls = {name: asked.counting(name, getattr(session, name)) for name in _SESSION_CALLS}
+    calls = asked.counting_each(_SESSION_CALLS, session)
     for name, call in calls.items():
         with contextlib.suppress(AttributeError):  # it has slots
             setattr(session, name, call)

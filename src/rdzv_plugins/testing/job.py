@@ -35,12 +35,10 @@ class ContractJob:
     The first backend of a job may serve the endpoint, so it is closed last.
     """
 
-    def __init__(self, harness: Harness, directory: Path, gap: Callable[[str], None]) -> None:
-        """``gap`` tells the report why something is not tested."""
+    def __init__(self, harness: Harness, directory: Path) -> None:
         self.harness, self._below = harness, directory
         self.run_id = f"conformance-{uuid.uuid4().hex[:8]}"
         self.endpoint = harness.endpoint(Path(tempfile.mkdtemp(prefix="job-", dir=directory)))
-        self.gap = gap
         self._created: list[Any] = []
 
     @property
@@ -90,7 +88,7 @@ class ContractJob:
 
     def another(self) -> ContractJob:
         """Another job of the same backend. Whoever has asked for it closes it."""
-        return ContractJob(self.harness, self._below, self.gap)
+        return ContractJob(self.harness, self._below)
 
     def close(self) -> None:
         """Close everything that was created, the first one last. Raises the first error that any of them raises."""
@@ -272,7 +270,7 @@ class JobTheme(Theme):
 
     @pytest.fixture
     def job(self, harness: Harness, tmp_path: Path) -> Iterator[ContractJob]:
-        job = ContractJob(harness, tmp_path, self.gap)
+        job = ContractJob(harness, tmp_path)
         yield job
         job.close()
 

@@ -151,12 +151,7 @@ class AgentsJob(Agents):
         """The file that makes workers end."""
 
     def node(
-        self,
-        rank: int,
-        *how: object,
-        nnodes: object = 2,
-        restarts: int = 0,
-        conf: Mapping[str, str] = NOTHING,
+        self, rank: int, *how: object, nnodes: object = 2, restarts: int = 0, conf: Mapping[str, str] = NOTHING
     ) -> Agent:
         """Start a node by rdzv-run; its worker runs until ``stop``, or as ``how`` says. ``conf`` is added."""
         flags = self._flags(self._harness.backend, nnodes, {**self._harness.conf, **conf})

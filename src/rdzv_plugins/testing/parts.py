@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 from rdzv_plugins.coordination import CoordinationBackend, Event, Session
 from rdzv_plugins.errors import ConnectionLost, RdzvError
-from rdzv_plugins.linux.processes import read_stat
+from rdzv_plugins.linux.processes import children_now, read_stat
 from rdzv_plugins.testing.harness import Service
-from rdzv_plugins.testing.processes import own_children, send
+from rdzv_plugins.testing.processes import send
 
 T = TypeVar("T")
 
@@ -38,12 +38,12 @@ class Losses:
     def __call__(self, error: ConnectionLost) -> None:
         self._errors.put(error)
 
-    def next(self, patience: float = PATIENCE) -> ConnectionLost:
+    def next(self) -> ConnectionLost:
         """The next reported error, which is waited for. Raises ``AssertionError`` if none comes."""
         try:
-            return self._errors.get(timeout=patience)
+            return self._errors.get(timeout=PATIENCE)
         except queue.Empty:
-            raise AssertionError(f"on_lost was not called within {patience:g} s") from None
+            raise AssertionError(f"on_lost was not called within {PATIENCE:g} s") from None
 
     @property
     def none(self) -> bool:
@@ -134,7 +134,7 @@ def census() -> dict[str, int]:
     return {
         "threads": len(os.listdir("/proc/self/task")),
         "descriptors": len(os.listdir("/proc/self/fd")),
-        "child processes": len(own_children()),
+        "child processes": len(children_now()(os.getpid())),
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 from rdzv_plugins.linux.processes import all_pids, read_stat
 
@@ -40,17 +39,6 @@ def before_exec() -> Callable[[], None] | None:
     """
     ignored = any(signal.getsignal(number) is signal.SIG_IGN for number in _OF_TERMINALS)
     return default_signals if ignored else None
-
-
-def own_children() -> list[int]:
-    """The pids of this process's children."""
-    found: list[int] = []
-    for task in Path("/proc/self/task").iterdir():
-        try:
-            found += map(int, (task / "children").read_text().split())
-        except OSError:  # the thread has just ended
-            continue
-    return sorted(found)
 
 
 def marked(mark: str, *, parts: bool = False, variable: str = MARK) -> dict[int, str]:

@@ -492,7 +492,7 @@ class Leaks(JobTheme, kind="coordination"):
     def test_nothing_is_left_of_sessions_that_were_cut_off(self, job: ContractJob) -> None:
         target = relay_target(job)
         if target is None:
-            return job.gap(NO_RELAY)
+            return self.gap(NO_RELAY)
         job.session()
 
         def cycle() -> None:
