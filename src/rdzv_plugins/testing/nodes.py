@@ -23,10 +23,9 @@ import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from rdzv_plugins.interfaces import Capability, RendezvousHandler, Request
@@ -142,11 +141,8 @@ def _asks(command: Callable[Concatenate[Does, P], T], lane: str = "agent") -> Ca
 class Node(Forked):
     """One node's process. Used by one thread. ``commands`` says what it can be told."""
 
-    def __init__(
-        self, request: Request, name: str, directory: Path, environment: Mapping[str, str], logs: Callable[[], str]
-    ) -> None:
-        """``environment`` is added to that of the tests; ``logs`` returns what messages of failed tests end with."""
-        self.request, self.name, self.logs = request, name, logs
+    def __init__(self, job: NodesJob, request: Request) -> None:
+        self.request, self.name, self.logs = request, f"{len(job.nodes)}", job.logs
         self.frozen = False
         self.joining: Pending[Joined]
         """The last ``join``, if there was one."""
@@ -154,7 +150,7 @@ class Node(Forked):
         """Its place in the last round that it has joined."""
         self._pending: dict[int, Pending[Any]] = {}
         self._count = 0
-        super().__init__(directory / f"{name}.log", environment, obey, request)
+        super().__init__(job.directory / f"{self.name}.log", job.harness.environment, obey, request)
 
     def __str__(self) -> str:
         rank = self.request.node_rank
@@ -270,14 +266,13 @@ class NodesJob:
             empty.mkdir()
             fields["endpoint"] = harness.endpoint(empty)
         self.endpoint: str = fields["endpoint"]
-        self._fields = {"run_id": self.run_id, "min_nodes": int(low), "max_nodes": int(high or low), **fields}
+        sizes = {"min_nodes": int(low), "max_nodes": int(high or low)}
+        self._fields: dict[str, Any] = {"run_id": self.run_id, **sizes, **fields}
 
     def __enter__(self) -> NodesJob:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, AssertionError) and "--- node " not in str(error):
             error.args = (f"{error}\n{self.logs()}",)
         elif error is not None:
@@ -287,23 +282,18 @@ class NodesJob:
                 ending.callback(node.close)
 
     def node(self, **changes: Any) -> Node:
-        """Start one more node; ``changes`` replace those of the job's request, ``conf`` is added to it.
+        """Start one more node; ``changes`` replace those of the job's request.
 
         If node ranks have to be given, each node gets the next one.
         """
-        conf = {**self._fields.get("conf", {}), **changes.pop("conf", {})}
-        wanted: dict[str, Any] = {**self._fields, "conf": conf}
-        if self.ranks_have_to_be_given:
-            wanted["node_rank"] = len(self.nodes)
-        wanted |= changes
-        request = self.harness.request(wanted.pop("endpoint"), **wanted)
-        node = Node(request, f"{len(self.nodes)}", self.directory, self.harness.environment, self.logs)
+        rank = {"node_rank": len(self.nodes)} if self.ranks_have_to_be_given else {}
+        node = Node(self, self.harness.request(**{**self._fields, **rank, **changes}))
         self.nodes.append(node)
         return node
 
-    def start(self, count: int, **changes: Any) -> list[Node]:
+    def start(self, count: int) -> list[Node]:
         """Start ``count`` nodes in a round of their own, some perhaps after its last call; returns them by rank."""
-        nodes = [self.node(**changes) for _ in range(count)]
+        nodes = [self.node() for _ in range(count)]
         together(nodes)
         return sorted(nodes, key=rank_of)
 
@@ -410,9 +400,9 @@ class NodeTheme(Theme):
         """Assert that the pattern comes to match in a node's output."""
         wait_until(lambda: re.search(pattern, node.log), f"{node} says {pattern!r}")
 
-    def waiting_node(self, job: NodesJob, **fields: Any) -> Node:
+    def waiting_node(self, job: NodesJob) -> Node:
         """One more node, which waits in the rendezvous, so that the others can know of it."""
-        node = job.node(**fields)
+        node = job.node()
         node.join()
         wait_until(lambda: self.registered(node), f"{node} waits in the rendezvous")
         return node
