@@ -313,30 +313,27 @@ def rank_of(node: Node) -> int:
     return node.place.rank
 
 
-def in_round(nodes: Sequence[Node]) -> list[Joined]:
-    """Have all of these join and form the whole of one round; returns their places, in the order of the ranks."""
-    return one_world([joining.result() for joining in [node.join() for node in nodes]])
+def in_round(nodes: Sequence[Node]) -> None:
+    """Have all of these join and form the whole of one round."""
+    one_world([joining.result() for joining in [node.join() for node in nodes]])
 
 
-def one_world(places: Iterable[Joined]) -> list[Joined]:
-    """Assert that these are all the places of one round; returns them in the order of the ranks."""
+def one_world(places: Iterable[Joined]) -> None:
+    """Assert that these are all the places of one round."""
     places = sorted(places, key=lambda place: place.rank)
     ranks, worlds = [place.rank for place in places], [place.world for place in places]
     assert ranks == list(range(len(places))), f"the {len(places)} nodes of one round have the ranks {ranks}: {places}"
     assert set(worlds) == {len(places)}, f"the {len(places)} nodes of one round believe in {worlds} nodes: {places}"
-    return places
 
 
-def together(nodes: Sequence[Node], joining: Sequence[Pending[Joined] | None] = (), what: str = "") -> list[Joined]:
+def together(nodes: Sequence[Node], joining: Sequence[Pending[Joined] | None] = (), what: str = "") -> None:
     """Get all of these into one round that has no others: each joins again whenever its handler says so.
 
-    ``joining`` are joins that have already begun, in the order of the nodes; None: the node is in a round. Returns the
-    places in the order of the ranks. Raises AssertionError if this does not succeed within ``PATIENCE`` seconds,
-    saying that ``what`` should have; ``NodeError`` if a node cannot join.
+    ``joining`` are joins that have already begun, in the order of the nodes; None: the node is in a round. Raises
+    AssertionError if this does not succeed within ``PATIENCE`` seconds, saying that ``what`` should have; ``NodeError``
+    if a node cannot join.
     """
-    begun: list[Pending[Joined] | None] = [*joining, *([None] * (len(nodes) - len(joining)))]
-    if not joining:
-        begun = [node.join() for node in nodes]
+    begun: list[Pending[Joined] | None] = [*joining] or [node.join() for node in nodes]
     places: list[Joined] = []
 
     def joined() -> bool:
@@ -354,7 +351,7 @@ def together(nodes: Sequence[Node], joining: Sequence[Pending[Joined] | None] = 
 
     what = what or f"{len(nodes)} nodes are in one round and agree on its size"
     wait_until(joined, lambda: f"{what}: {places}")
-    return one_world(places)
+    one_world(places)
 
 
 class NodeTheme(Theme):
