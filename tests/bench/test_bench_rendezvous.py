@@ -21,8 +21,8 @@ from rdzv_launcher.bench.rendezvous import layout
 from rdzv_launcher.bench.results import Result
 from rdzv_launcher.bench.servers import store_server
 from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.testing.builtin import parse_etcd_metrics
 from rdzv_plugins.testing.harness import Harness, free_port
-from rdzv_plugins.testing.services import parse_etcd_metrics
 
 pytestmark = pytest.mark.thorough
 

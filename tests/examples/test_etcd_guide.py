@@ -15,7 +15,7 @@ from kits.eventually import eventually
 from kits.examples.guides import block, here, run, start
 from kits.launcher.harness import Agent, Cluster, free_port
 
-from rdzv_plugins.testing.services import data_directory
+from rdzv_plugins.testing.builtin import data_directory
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(480)]
 GUIDE = "etcd.md"

@@ -35,7 +35,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from rdzv_launcher.run.parser import build_parser, parse_arguments
 from rdzv_plugins import errors
 from rdzv_plugins.schedulers.facts import GRACE
-from rdzv_plugins.testing.services import data_directory
+from rdzv_plugins.testing.builtin import data_directory
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]  # three launchers and three workers, each with torch
 

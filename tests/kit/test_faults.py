@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from kits.etcd.etcd_relay import HoldingRelay
 from kits.eventually import eventually
+from kits.hooked_relay import HookedRelay
 from kits.kit.kit_parts import T, backend_at, listening, refused, session_at
 from rdzv_http.client import HttpClient
 
@@ -275,7 +276,7 @@ def test_a_call_back_that_fails_ends_the_session(server: ServerProcess, caplog: 
 
 def test_a_watch_whose_changes_are_forgotten_ends_the_session(server: ServerProcess) -> None:
     with (
-        Relay("127.0.0.1", server.port) as relay,
+        HookedRelay("127.0.0.1", server.port) as relay,
         session_at(relay.port) as (session, losses),
         session_at(server.port) as (other, _),
     ):

@@ -51,9 +51,6 @@ class Job:
     def session(self, ttl: float = parts.LONG, losses: Any = None) -> Session:
         return parts.opened(self.backend(), ttl, losses)
 
-    def gap(self, why: str) -> None:
-        pytest.skip(why)
-
 
 @pytest.mark.parametrize("by_connection", [True, False], ids=["connections", "leases"])
 @pytest.mark.parametrize(
@@ -63,12 +60,13 @@ class Job:
 )
 def test_it_is_kept(theme: type[JobTheme], name: str, by_connection: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(by_connection=by_connection)
-    simulated: Any = SimpleNamespace(**vars(world.threads), Barrier=Barrier, get_ident=world.threads.get_ident)
+    simulated: Any = SimpleNamespace(**vars(world.threads), Barrier=Barrier)
     simulated.monotonic, simulated.Queue = world.threads.monotonic, world.threads.SimpleQueue
     for module in (parts, coordination):
         for used in ("threading", "time"):
             monkeypatch.setattr(module, used, simulated, raising=False)
     monkeypatch.setattr(coordination, "now", world.threads.monotonic)
+    monkeypatch.setattr(JobTheme, "gap", lambda _, why: pytest.skip(why))
     job: Any = Job(world)
     try:
         world.run(lambda: getattr(theme(), name)(job))

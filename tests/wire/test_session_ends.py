@@ -26,7 +26,7 @@ from kits.wire.session_peers import (
     answering,
     at,
     client_of,
-    keys,
+    keys_of,
     leave,
     opens,
     reply,
@@ -74,8 +74,8 @@ def test_a_server_that_does_not_read_blocks_nobody_and_an_answer_that_comes_late
         ):
             with pytest.raises(TimeoutError):
                 call()
-    assert keys(session.list("b", timeout=T)) == {"b": b"2"}
-    assert keys(session.list("", timeout=T)) == items | {"a": b"1", "b": b"2", "small": b""}
+    assert keys_of(session, "b") == {"b": b"2"}
+    assert keys_of(session) == items | {"a": b"1", "b": b"2", "small": b""}
     eventually(lambda: apart.stats()["runs"][0]["watches"] == 0, apart.stats)
     assert recorder.events == []
     with pytest.raises(ValueError, match="too much"):
@@ -133,7 +133,7 @@ def test_a_forked_child_leaves_its_parents_session_alone_and_can_open_its_own(ap
             session.close()
             own = session_at(apart.port)
             own.put({"child": b""}, timeout=T)
-            writing.send((str(caught.value), sorted(keys(own.list("", timeout=T)))))
+            writing.send((str(caught.value), sorted(keys_of(own))))
         finally:
             os._exit(0)
     assert reading.poll(T)
@@ -332,7 +332,7 @@ def test_a_request_in_a_call_back_is_refused_instead_of_waiting_for_ever(server:
     session.put({"k": b""}, timeout=T)
     assert called.wait(T)
     assert errors
-    assert keys(session.list("", timeout=T)) == {"k": b""}
+    assert keys_of(session) == {"k": b""}
 
 
 def test_a_server_that_was_silent_before_it_ended_has_been_away_since_then() -> None:

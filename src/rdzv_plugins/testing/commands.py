@@ -21,11 +21,10 @@ import struct
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 from rdzv_plugins.assemble.create import create_rendezvous, prepare
@@ -98,9 +97,9 @@ class Commands:
         """Ask as an agent does until it has to restart its workers; returns what it is told, 0 after ``timeout`` s."""
         return self._await(self.handler().num_nodes_waiting, timeout)
 
-    def await_closed(self, timeout: float = _WAIT_S) -> bool:
-        """Ask until it is closed; False after ``timeout`` seconds."""
-        return self._await(self.handler().is_closed, timeout)
+    def await_closed(self) -> bool:
+        """Ask until it is closed; False if it never is."""
+        return self._await(self.handler().is_closed, _WAIT_S)
 
     @staticmethod
     def _await(ask: Callable[[], T], timeout: float) -> T:
@@ -220,11 +219,11 @@ def _segments_sent(descriptor: str) -> int:
     return sent
 
 
-def obey(connection: Connection, fields: Mapping[str, Any]) -> None:
+def obey(connection: Connection, request: Request) -> None:
     """What a node's process runs: do what it is told to, until it is told to exit. The main thread is the agent's."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s: %(message)s", force=True)
     logging.getLogger("rdzv_plugins").setLevel(logging.DEBUG)
-    commands = Commands(Request(**{**fields, "conf": MappingProxyType(fields["conf"])}))
+    commands = Commands(request)
     lanes: dict[str, queue.SimpleQueue[Any]] = {lane: queue.SimpleQueue() for lane in ("agent", "worker", "side")}
     sending = threading.Lock()
 

@@ -1,27 +1,28 @@
-"""Counts what a node asks of its backend: wrappers around what ``create`` has made, in the node's process.
+"""Counts what a node asks of its backend, in the node's process: for the conformance suite and ``rdzv bench``.
 
 Attempts to lead are counted separately: who makes one depends on who came first. What a backend does beneath (retries,
-signs of life) is not seen here. For the conformance suite and for ``rdzv bench rendezvous``.
+signs of life) is not seen here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rdzv_plugins.coordination import CoordinationBackend, KeyValue, Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import RendezvousBackend, Request, TorchHandler
 
 LEAD = "lead"
 
-SESSION_CALLS = ("create", "put", "delete", "list", "watch")
-WRITES = ("put", "set_state")
+_SESSION_CALLS = ("create", "put", "delete", "list", "watch")
+_STATE_CALLS = ("get_state", "set_state")
+_WRITES = ("put", "set_state")
 
 
 class Asked:
@@ -45,11 +46,15 @@ class Asked:
                 self._counts[name] += 1
             answer = call(*args, **kwargs)
             came_second = name == "set_state" and answer is not None and not answer[2]
-            if name in WRITES and not came_second:
+            if name in _WRITES and not came_second:
                 self.has_written = True
             return answer
 
         return counted
+
+    def counting_each(self, names: Iterable[str], made: Any) -> dict[str, Callable[..., Any]]:
+        """Return these methods of ``made``, each counted under its name."""
+        return {name: self.counting(name, getattr(made, name)) for name in names}
 
     def counts(self) -> dict[str, int]:
         """A copy of the counts."""
@@ -57,78 +62,33 @@ class Asked:
             return dict(self._counts)
 
 
-class CountedSession:
-    """A ``Session`` whose requests are counted, including those that its own methods make of each other."""
+class _Counted:
+    """``inner``, with these calls instead of its own; its other attributes can be read and set as usual."""
 
-    def __init__(self, inner: Session, asked: Asked) -> None:
-        self._inner, self._asked = inner, asked
-        self._lead = asked.counting(LEAD, inner.create)
-        self._calls = {name: asked.counting(name, getattr(inner, name)) for name in SESSION_CALLS}
-        for name, counted in self._calls.items():
-            try:
-                setattr(inner, name, counted)
-            except AttributeError:  # it has slots
-                pass
+    _inner: Any
 
-    def create(self, key: str, value: bytes, *, ephemeral: bool = False, timeout: float) -> tuple[bool, KeyValue]:
-        call = self._lead if key == keys.LEADER else self._calls["create"]
-        answer: tuple[bool, KeyValue] = call(key, value, ephemeral=ephemeral, timeout=timeout)
-        self._asked.leads |= key == keys.LEADER and answer[0]
-        return answer
-
-    def __getattr__(self, name: str) -> Any:
-        return self._calls[name] if name in SESSION_CALLS else getattr(self._inner, name)
-
-
-class CountedCoordination:
-    """A ``CoordinationBackend`` whose sessions are counted; its other attributes can be read and set as usual."""
-
-    def __init__(self, inner: CoordinationBackend, asked: Asked) -> None:
-        self._inner, self._asked = inner, asked
-        self._open = asked.counting("open_session", inner.open_session)
+    def __init__(self, inner: Any, calls: Mapping[str, Callable[..., Any]]) -> None:
+        vars(self).update(calls, _inner=inner)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("_"):
-            super().__setattr__(name, value)
-        else:
-            setattr(self._inner, name, value)
+        setattr(self._inner, name, value)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:  # a backend of several endpoints is known by its class
         return type(self._inner)
 
+    # since Python 3.12 a protocol's attributes have to be found without ``__getattr__``
+
     @property
     def name(self) -> str:
-        return self._inner.name
+        return str(self._inner.name)
 
     @property
     def hosts_service(self) -> bool:
-        return self._inner.hosts_service
-
-    def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Any:
-        return CountedSession(self._open(ttl, on_lost=on_lost, timeout=timeout), self._asked)
-
-    def close(self) -> None:
-        self._inner.close()
-
-
-class CountedState:
-    """A ``RendezvousBackend`` whose reads and writes are counted; what it has of ``SharesStore`` is its own."""
-
-    def __init__(self, inner: RendezvousBackend, asked: Asked) -> None:
-        self._inner = inner
-        self.get_state = asked.counting("get_state", inner.get_state)
-        self.set_state = asked.counting("set_state", inner.set_state)
-
-    @property
-    def name(self) -> str:
-        return self._inner.name
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        return bool(self._inner.hosts_service)
 
 
 def counted(entry: Entry, asked: Asked) -> Entry:
@@ -139,7 +99,34 @@ def counted(entry: Entry, asked: Asked) -> Entry:
         if isinstance(created, TorchHandler):
             return created
         if isinstance(created, CoordinationBackend):
-            return CountedCoordination(created, asked)
-        return CountedState(created, asked) if isinstance(created, RendezvousBackend) else created
+            return _counted_service(created, asked)
+        is_state = isinstance(created, RendezvousBackend)
+        return _Counted(created, asked.counting_each(_STATE_CALLS, created)) if is_state else created
 
     return Entry(dataclasses.replace(entry.backend, create=create), entry.record)
+
+
+def _counted_service(service: CoordinationBackend, asked: Asked) -> Any:
+    opening = asked.counting("open_session", service.open_session)
+
+    def open_session(*args: Any, **kwargs: Any) -> Any:
+        return _counted_session(opening(*args, **kwargs), asked)
+
+    return _Counted(service, {"open_session": open_session, "close": service.close})
+
+
+def _counted_session(session: Session, asked: Asked) -> Any:
+    """The requests of a session are counted, including those that its own methods make of each other."""
+    leading = asked.counting(LEAD, session.create)
+    calls = asked.counting_each(_SESSION_CALLS, session)
+    for name, call in calls.items():
+        with contextlib.suppress(AttributeError):  # it has slots
+            setattr(session, name, call)
+
+    def create(key: str, value: bytes, **kwargs: Any) -> tuple[bool, KeyValue]:
+        call = leading if key == keys.LEADER else calls["create"]
+        answer: tuple[bool, KeyValue] = call(key, value, **kwargs)
+        asked.leads |= key == keys.LEADER and answer[0]
+        return answer
+
+    return _Counted(session, {**calls, "create": create})

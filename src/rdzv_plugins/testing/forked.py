@@ -12,13 +12,18 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 from unittest import mock
 
+from rdzv_plugins.interfaces import Request
 from rdzv_plugins.linux import prctl
+
+F = TypeVar("F", bound="Forked")
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
@@ -32,12 +37,12 @@ _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class Forked:
-    """A process, and the connection to it. For use by one thread."""
+    """A node's process, and the connection to it. For use by one thread. A context manager: at its end it is gone."""
 
     def __init__(
-        self, run: Callable[..., None], arguments: tuple[Any, ...], output: Path, environment: Mapping[str, str]
+        self, output: Path, environment: Mapping[str, str], run: Callable[..., None], request: Request, *arguments: Any
     ) -> None:
-        """``run(connection, *arguments)`` is called there, in the directory of ``output``, where it prints.
+        """``run(connection, request, *arguments)`` is called there, in the directory of ``output``, where it prints.
 
         ``run`` is a function of a module, and ``environment`` is added to the variables of this process.
         """
@@ -45,9 +50,9 @@ class Forked:
         self.output = output
         self.connection, theirs = _CONTEXT.Pipe()
         variables = {**os.environ, **environment}
-        told = (theirs, str(output), variables, list(sys.path), run, arguments)
-        self._process = _CONTEXT.Process(target=_become, args=told, daemon=True)
-        with theirs, environment_of(environment):
+        told = run, replace(request, conf=dict(request.conf)), *arguments
+        self._process = _CONTEXT.Process(target=_become, args=(theirs, output, variables, sys.path, *told), daemon=True)
+        with theirs, mock.patch.dict(os.environ, environment):
             self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -59,22 +64,35 @@ class Forked:
         """Its exit code, negative for a signal; None while it runs."""
         return self._process.exitcode
 
+    @property
+    def log(self) -> str:
+        return self.output.read_text(errors="replace")
+
     def wait(self, timeout: float) -> int | None:
         """Its exit code; None if it still runs after ``timeout`` seconds."""
         self._process.join(timeout)
         return self._process.exitcode
 
     def kill(self) -> None:
+        """Kill the node as when its machine loses power; returns when it has ended."""
         self._process.kill()
         self._process.join()
 
-    def log(self) -> str:
-        return self.output.read_text(errors="replace")
+    def close(self) -> None:
+        """End its process at once, whatever it is doing."""
+        try:
+            self.kill()
+        finally:
+            self.connection.close()  # that also ends a child that it has left
+
+    def __enter__(self: F) -> F:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
-def _become(
-    connection: Connection, output: str, variables: Mapping[str, str], path: list[str], run: Any, arguments: Any
-) -> None:
+def _become(connection: Connection, output: Path, variables: Mapping[str, str], path: list[str], *told: Any) -> None:
     """Turn this fork into a process of its own."""
     os.setsid()  # Ctrl-C is for the tests, which then end what they have started
     prctl.die_with_parent()
@@ -93,14 +111,10 @@ def _become(
     for stream in (1, 2):
         os.dup2(written, stream)
     os.close(written)
-    os.chdir(os.path.dirname(output))
+    os.chdir(output.parent)
     os.environ.clear()
     os.environ.update(variables)
     sys.path[:] = path
     connection.send(_BECOME)  # from now on it ends with the tests, also if it is stopped
-    run(connection, *arguments)
-
-
-def environment_of(variables: Mapping[str, str]) -> AbstractContextManager[object]:
-    """Set these variables in this process in the meantime."""
-    return mock.patch.dict(os.environ, variables)
+    run, request, *arguments = told
+    run(connection, replace(request, conf=MappingProxyType(request.conf)), *arguments)

@@ -14,7 +14,7 @@ import socket
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 from rdzv_plugins.coordination import CoordinationBackend
@@ -142,17 +142,10 @@ class Harness:
 
         A mapping given as ``conf`` comes on top of the harness's.
         """
-        conf = {**self.conf, **fields.pop("conf", {})}
-        request = Request(
-            backend=self.backend,
-            run_id="conformance",
-            endpoint=endpoint,
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=1,
-            conf=MappingProxyType(conf),
-        )
-        return dataclasses.replace(request, **fields)
+        conf = MappingProxyType({**self.conf, **fields.pop("conf", {})})
+        wanted: dict[str, Any] = {"backend": self.backend, "run_id": "conformance", "endpoint": endpoint, "conf": conf}
+        wanted |= {"min_nodes": 1, "max_nodes": 1, "nproc_per_node": 1}
+        return Request(**{**wanted, **fields})
 
     def __enter__(self: H) -> H:
         try:
@@ -162,9 +155,7 @@ class Harness:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -8,19 +8,19 @@ import signal
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from rdzv_plugins.assemble.create import prepare
 from rdzv_plugins.coordination import CoordinationBackend, Session
 from rdzv_plugins.interfaces import Capability, RendezvousBackend, Request, TorchHandler
-from rdzv_plugins.testing.forked import Forked, environment_of
+from rdzv_plugins.testing.forked import Forked
 from rdzv_plugins.testing.harness import CONTRACTS, Harness, Kind, entry, takes
 from rdzv_plugins.testing.parts import LONG, PATIENCE, Losses, bounded, opened
 from rdzv_plugins.testing.suite import Test, Theme, gap_if
@@ -35,12 +35,10 @@ class ContractJob:
     The first backend of a job may serve the endpoint, so it is closed last.
     """
 
-    def __init__(self, harness: Harness, directory: Path, gap: Callable[[str], None]) -> None:
-        """``gap`` tells the report why something is not tested."""
+    def __init__(self, harness: Harness, directory: Path) -> None:
         self.harness, self._below = harness, directory
         self.run_id = f"conformance-{uuid.uuid4().hex[:8]}"
         self.endpoint = harness.endpoint(Path(tempfile.mkdtemp(prefix="job-", dir=directory)))
-        self.gap = gap
         self._created: list[Any] = []
 
     @property
@@ -48,17 +46,19 @@ class ContractJob:
         """A time to live, in seconds, whose end a test can wait for: the harness's, as parsed by the backend."""
         return min(float(getattr(self.prepared().options, "ttl", _TTL_S)), 2 * _TTL_S)
 
+    def request(self, endpoint: str | None = None, **fields: Any) -> Request:
+        """A request of one of its nodes. ``fields`` are those of ``Request``."""
+        return self.harness.request(endpoint or self.endpoint, **{"run_id": self.run_id, "max_nodes": 8, **fields})
+
     def prepared(self, endpoint: str | None = None, **fields: Any) -> Request:
-        """A request of one of its nodes, checked and with its options. ``fields`` are those of ``Request``."""
-        given = {"run_id": self.run_id, "max_nodes": 8} | fields
-        request = self.harness.request(endpoint or self.endpoint, **given)
-        with environment_of(self.harness.environment):  # a backend may look for its password there when it checks
-            return prepare(entry(self.harness.backend), request)
+        """The same, checked and with its options."""
+        with mock.patch.dict(os.environ, self.harness.environment):  # a password, which the check may look for
+            return prepare(entry(self.harness.backend), self.request(endpoint, **fields))
 
     def created(self, endpoint: str | None = None, **fields: Any) -> Any:
         """Whatever the backend's ``create`` returns for one more node, in this process."""
         request = self.prepared(endpoint, **fields)
-        with environment_of(self.harness.environment):
+        with mock.patch.dict(os.environ, self.harness.environment):
             created = entry(self.harness.backend).backend.create(request)
         self._created.append(created)
         return created
@@ -74,19 +74,10 @@ class ContractJob:
         """``--rdzv-conf`` that keeps a node from serving the endpoint, if the backend has such an option."""
         return {"is_host": "false"} if takes(self.harness, "is_host") else {}
 
-    @contextmanager
-    def client(self, do: Callable[..., None], *arguments: Any) -> Iterator[Client]:
-        """A node as a process, where ``do(connection, backend, *arguments)`` is called. It is gone at the end."""
-        request = self.prepared()
-        told = {name: getattr(request, name) for name in ("backend", "run_id", "endpoint", "max_nodes")}
+    def client(self, do: Callable[..., None], *arguments: Any) -> Client:
+        """A node as a process, where ``do(connection, backend, *arguments)`` is called."""
         output = Path(tempfile.mkdtemp(prefix="client-", dir=self._below), "log")
-        process = Forked(run_client, (told, dict(request.conf), do, arguments), output, self.harness.environment)
-        client = Client(process)
-        try:
-            yield client
-        finally:
-            client.kill()
-            process.connection.close()  # that also ends a child that it has left
+        return Client(output, self.harness.environment, run_client, self.request(), do, *arguments)
 
     @contextmanager
     def holder(self, key: str, ttl: float, child: str = "") -> Iterator[Client]:
@@ -97,7 +88,7 @@ class ContractJob:
 
     def another(self) -> ContractJob:
         """Another job of the same backend. Whoever has asked for it closes it."""
-        return ContractJob(self.harness, self._below, self.gap)
+        return ContractJob(self.harness, self._below)
 
     def close(self) -> None:
         """Close everything that was created, the first one last. Raises the first error that any of them raises."""
@@ -114,52 +105,44 @@ class ContractJob:
             raise errors[0]
 
 
-class Client:
+class Client(Forked):
     """The process of a node, which does what it was told; its last words are in the message of a failed test."""
 
-    def __init__(self, process: Forked) -> None:
-        self._process, self.pid = process, process.pid
-        self.ttl = 0.0
-        """The time to live that its session was granted."""
+    ttl = 0.0
+    """The time to live that its session was granted."""
 
     def next(self) -> Any:
         """Wait for what it says next. Raises ``AssertionError`` if it has ended instead."""
-        assert self._process.connection.poll(PATIENCE), f"a node (pid {self.pid}) has said nothing for {PATIENCE:g} s"
+        assert self.connection.poll(PATIENCE), f"a node (pid {self.pid}) has said nothing for {PATIENCE:g} s"
         try:
-            return self._process.connection.recv()
+            return self.connection.recv()
         except (EOFError, OSError):
-            code = self._process.wait(PATIENCE)
-            raise AssertionError(f"the process of a node ended with code {code}:\n{self._process.log()}") from None
+            code = self.wait(PATIENCE)
+            raise AssertionError(f"the process of a node ended with code {code}:\n{self.log}") from None
 
     def rest(self) -> list[Any]:
         said: list[Any] = []
         with suppress(EOFError, OSError):  # it was saying something
             while True:
-                said.append(self._process.connection.recv())
+                said.append(self.connection.recv())
         return said
 
     def go_on(self) -> None:
         """Let it do what it waits for, or continue after ``stop``."""
         with suppress(OSError):
-            self._process.connection.send("go on")
+            self.connection.send("go on")
         os.kill(self.pid, signal.SIGCONT)
-
-    def kill(self) -> None:
-        self._process.kill()
 
     def leave(self) -> None:
         """Let it close its session and its backend, and end."""
-        self._process.connection.close()
-        code = self._process.wait(PATIENCE)
-        assert code == 0, f"the process of a node that was to leave ended with code {code}:\n{self._process.log()}"
+        self.connection.close()
+        code = self.wait(PATIENCE)
+        assert code == 0, f"the process of a node that was to leave ended with code {code}:\n{self.log}"
 
 
-def run_client(
-    tests: Connection, fields: Mapping[str, Any], conf: Mapping[str, str], do: Callable[..., None], arguments: Any
-) -> None:
+def run_client(tests: Connection, request: Request, do: Callable[..., None], *arguments: Any) -> None:
     """What such a process runs: the backend is found by name through the plug-in host, as in a launch."""
-    found = entry(fields["backend"])
-    request = Request(**fields, min_nodes=1, nproc_per_node=1, conf=MappingProxyType(conf))
+    found = entry(request.backend)
     backend = found.backend.create(prepare(found, request))
     do(tests, backend, *arguments)
     with suppress(EOFError):
@@ -238,21 +221,22 @@ class ServingNode:
 
     def __init__(self, job: ContractJob) -> None:
         self._job = job
-        self._running: AbstractContextManager[Client] | None = None
-        self.pids: tuple[int, ...] = ()
+        self._client: Client | None = None
         self.serves = False
         """Whether the backend serves the endpoint there; otherwise there is a service that we have no handle on."""
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return (self._client.pid,) if self._client is not None else ()
+
     def start_again(self) -> None:
-        self._running = self._job.client(serve)
-        client = self._running.__enter__()
-        self.pids = (client.pid,)
-        self.serves = client.next()
+        self._client = self._job.client(serve)
+        self.serves = self._client.next()
 
     def kill(self) -> None:
-        running, self._running, self.pids = self._running, None, ()
-        if running is not None:
-            running.__exit__(None, None, None)
+        if self._client is not None:
+            self._client.close()
+        self._client = None
 
 
 NO_HANDLE = "not tried: the harness has no handle on the processes of the service"
@@ -286,7 +270,7 @@ class JobTheme(Theme):
 
     @pytest.fixture
     def job(self, harness: Harness, tmp_path: Path) -> Iterator[ContractJob]:
-        job = ContractJob(harness, tmp_path, self.gap)
+        job = ContractJob(harness, tmp_path)
         yield job
         job.close()
 

@@ -23,10 +23,9 @@ import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from rdzv_plugins.interfaces import Capability, RendezvousHandler, Request
@@ -139,14 +138,11 @@ def _asks(command: Callable[Concatenate[Does, P], T], lane: str = "agent") -> Ca
     return ask
 
 
-class Node:
+class Node(Forked):
     """One node's process. Used by one thread. ``commands`` says what it can be told."""
 
-    def __init__(
-        self, request: Request, name: str, directory: Path, environment: Mapping[str, str], logs: Callable[[], str]
-    ) -> None:
-        """``environment`` is added to that of the tests; ``logs`` returns what messages of failed tests end with."""
-        self.request, self.name, self.logs = request, name, logs
+    def __init__(self, job: NodesJob, request: Request) -> None:
+        self.request, self.name, self.logs = request, f"{len(job.nodes)}", job.logs
         self.frozen = False
         self.joining: Pending[Joined]
         """The last ``join``, if there was one."""
@@ -154,10 +150,7 @@ class Node:
         """Its place in the last round that it has joined."""
         self._pending: dict[int, Pending[Any]] = {}
         self._count = 0
-        told = {each.name: getattr(request, each.name) for each in fields(request) if each.compare}
-        told |= {"conf": dict(request.conf), "options": None}
-        self._process = Forked(obey, (told,), directory / f"{name}.log", environment)
-        self.pid = self._process.pid
+        super().__init__(job.directory / f"{self.name}.log", job.harness.environment, obey, request)
 
     def __str__(self) -> str:
         rank = self.request.node_rank
@@ -206,25 +199,16 @@ class Node:
     # its process
 
     @property
-    def log(self) -> str:
-        return self._process.log()
-
-    @property
     def state(self) -> str:
         """``runs``, ``stands still`` or ``has ended with code N`` (negative for a signal)."""
-        code = self._process.code
-        if code is None:
+        if self.code is None:
             return "stands still" if self.frozen else "runs"
-        return f"has ended with code {code}"
-
-    def kill(self) -> None:
-        """Kill the node as when its machine loses power; returns when it has ended."""
-        self._process.kill()
+        return f"has ended with code {self.code}"
 
     def exit(self) -> int:
         """Let the process end like any program; returns its exit code."""
         self._tell("agent", "exit").result()
-        code = self._process.wait(PATIENCE)
+        code = self.wait(PATIENCE)
         assert code is not None, f"{self} has not ended within {PATIENCE:g} s\n{self.logs()}"
         return code
 
@@ -237,13 +221,6 @@ class Node:
         os.kill(self.pid, signal.SIGCONT)
         self.frozen = False
 
-    def close(self) -> None:
-        """End its process at once, whatever it is doing."""
-        try:
-            self.kill()
-        finally:
-            self._process.connection.close()
-
     def later(
         self, lane: str, command: Callable[Concatenate[Does, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> Pending[T]:
@@ -253,22 +230,21 @@ class Node:
         self._count += 1
         pending = self._pending[self._count] = Pending[Any](self, name)
         with contextlib.suppress(OSError):  # its process has ended, which the answer will say
-            self._process.connection.send((self._count, lane, name, args, kwargs))
+            self.connection.send((self._count, lane, name, args, kwargs))
         return pending
 
     def receive(self, timeout: float) -> bool:
         """Settle an answer that has come, waiting up to ``timeout`` s for it. False if none will come."""
-        connection = self._process.connection
         try:
-            while not connection.closed and connection.poll(max(0.0, timeout)):
-                number, error, value = connection.recv()
+            while not self.connection.closed and self.connection.poll(max(0.0, timeout)):
+                number, error, value = self.connection.recv()
                 self._pending.pop(number).settle(error, value)
                 if isinstance(value, Joined):
                     self.place = value
                 timeout = 0.0
         except (EOFError, OSError):
             return False
-        return not connection.closed
+        return not self.connection.closed
 
 
 class NodesJob:
@@ -290,14 +266,13 @@ class NodesJob:
             empty.mkdir()
             fields["endpoint"] = harness.endpoint(empty)
         self.endpoint: str = fields["endpoint"]
-        self._fields = {"run_id": self.run_id, "min_nodes": int(low), "max_nodes": int(high or low), **fields}
+        sizes = {"min_nodes": int(low), "max_nodes": int(high or low)}
+        self._fields: dict[str, Any] = {"run_id": self.run_id, **sizes, **fields}
 
     def __enter__(self) -> NodesJob:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, AssertionError) and "--- node " not in str(error):
             error.args = (f"{error}\n{self.logs()}",)
         elif error is not None:
@@ -307,23 +282,18 @@ class NodesJob:
                 ending.callback(node.close)
 
     def node(self, **changes: Any) -> Node:
-        """Start one more node; ``changes`` replace those of the job's request, ``conf`` is added to it.
+        """Start one more node; ``changes`` replace those of the job's request.
 
         If node ranks have to be given, each node gets the next one.
         """
-        conf = {**self._fields.get("conf", {}), **changes.pop("conf", {})}
-        wanted: dict[str, Any] = {**self._fields, "conf": conf}
-        if self.ranks_have_to_be_given:
-            wanted["node_rank"] = len(self.nodes)
-        wanted |= changes
-        request = self.harness.request(wanted.pop("endpoint"), **wanted)
-        node = Node(request, f"{len(self.nodes)}", self.directory, self.harness.environment, self.logs)
+        rank = {"node_rank": len(self.nodes)} if self.ranks_have_to_be_given else {}
+        node = Node(self, self.harness.request(**{**self._fields, **rank, **changes}))
         self.nodes.append(node)
         return node
 
-    def start(self, count: int, **changes: Any) -> list[Node]:
+    def start(self, count: int) -> list[Node]:
         """Start ``count`` nodes in a round of their own, some perhaps after its last call; returns them by rank."""
-        nodes = [self.node(**changes) for _ in range(count)]
+        nodes = [self.node() for _ in range(count)]
         together(nodes)
         return sorted(nodes, key=rank_of)
 
@@ -343,30 +313,27 @@ def rank_of(node: Node) -> int:
     return node.place.rank
 
 
-def in_round(nodes: Sequence[Node], timeout: float = PATIENCE) -> list[Joined]:
-    """Have all of these join and form the whole of one round; returns their places, in the order of the ranks."""
-    return one_world([joining.result(timeout) for joining in [node.join() for node in nodes]])
+def in_round(nodes: Sequence[Node]) -> None:
+    """Have all of these join and form the whole of one round."""
+    one_world([joining.result() for joining in [node.join() for node in nodes]])
 
 
-def one_world(places: Iterable[Joined]) -> list[Joined]:
-    """Assert that these are all the places of one round; returns them in the order of the ranks."""
+def one_world(places: Iterable[Joined]) -> None:
+    """Assert that these are all the places of one round."""
     places = sorted(places, key=lambda place: place.rank)
     ranks, worlds = [place.rank for place in places], [place.world for place in places]
     assert ranks == list(range(len(places))), f"the {len(places)} nodes of one round have the ranks {ranks}: {places}"
     assert set(worlds) == {len(places)}, f"the {len(places)} nodes of one round believe in {worlds} nodes: {places}"
-    return places
 
 
-def together(nodes: Sequence[Node], joining: Sequence[Pending[Joined] | None] = (), what: str = "") -> list[Joined]:
+def together(nodes: Sequence[Node], joining: Sequence[Pending[Joined] | None] = (), what: str = "") -> None:
     """Get all of these into one round that has no others: each joins again whenever its handler says so.
 
-    ``joining`` are joins that have already begun, in the order of the nodes; None: the node is in a round. Returns the
-    places in the order of the ranks. Raises AssertionError if this does not succeed within ``PATIENCE`` seconds,
-    saying that ``what`` should have; ``NodeError`` if a node cannot join.
+    ``joining`` are joins that have already begun, in the order of the nodes; None: the node is in a round. Raises
+    AssertionError if this does not succeed within ``PATIENCE`` seconds, saying that ``what`` should have; ``NodeError``
+    if a node cannot join.
     """
-    begun: list[Pending[Joined] | None] = [*joining, *([None] * (len(nodes) - len(joining)))]
-    if not joining:
-        begun = [node.join() for node in nodes]
+    begun: list[Pending[Joined] | None] = [*joining] or [node.join() for node in nodes]
     places: list[Joined] = []
 
     def joined() -> bool:
@@ -384,7 +351,7 @@ def together(nodes: Sequence[Node], joining: Sequence[Pending[Joined] | None] = 
 
     what = what or f"{len(nodes)} nodes are in one round and agree on its size"
     wait_until(joined, lambda: f"{what}: {places}")
-    return one_world(places)
+    one_world(places)
 
 
 class NodeTheme(Theme):
@@ -430,9 +397,9 @@ class NodeTheme(Theme):
         """Assert that the pattern comes to match in a node's output."""
         wait_until(lambda: re.search(pattern, node.log), f"{node} says {pattern!r}")
 
-    def waiting_node(self, job: NodesJob, **fields: Any) -> Node:
+    def waiting_node(self, job: NodesJob) -> Node:
         """One more node, which waits in the rendezvous, so that the others can know of it."""
-        node = job.node(**fields)
+        node = job.node()
         node.join()
         wait_until(lambda: self.registered(node), f"{node} waits in the rendezvous")
         return node

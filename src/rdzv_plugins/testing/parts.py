@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, Session
+from rdzv_plugins.coordination import CoordinationBackend, Event, Session
 from rdzv_plugins.errors import ConnectionLost, RdzvError
-from rdzv_plugins.linux.processes import read_stat
+from rdzv_plugins.linux.processes import children_now, read_stat
 from rdzv_plugins.testing.harness import Service
-from rdzv_plugins.testing.processes import own_children, send
+from rdzv_plugins.testing.processes import send
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ SLACK = max(10.0, PATIENCE / 6)
 """Seconds by which a busy machine may exceed a measured time."""
 LONG = 60.0
 """Time to live, in seconds, of sessions whose end no test waits for."""
-_STILL_S = 0.3
+_PAUSE_S, _STILL_S = 0.02, 0.3
 
 
 class Losses:
@@ -38,12 +38,12 @@ class Losses:
     def __call__(self, error: ConnectionLost) -> None:
         self._errors.put(error)
 
-    def next(self, patience: float = PATIENCE) -> ConnectionLost:
+    def next(self) -> ConnectionLost:
         """The next reported error, which is waited for. Raises ``AssertionError`` if none comes."""
         try:
-            return self._errors.get(timeout=patience)
+            return self._errors.get(timeout=PATIENCE)
         except queue.Empty:
-            raise AssertionError(f"on_lost was not called within {patience:g} s") from None
+            raise AssertionError(f"on_lost was not called within {PATIENCE:g} s") from None
 
     @property
     def none(self) -> bool:
@@ -51,19 +51,15 @@ class Losses:
 
 
 class Recorder:
-    """An ``on_events`` that remembers the events and how they came. Thread-safe."""
+    """An ``on_events`` that remembers the events. Thread-safe."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.calls: list[Sequence[Event]] = []
-        self.threads: set[int] = set()
         self._changed = threading.Condition()
 
     def __call__(self, events: Sequence[Event]) -> None:
         with self._changed:
-            self.calls.append(events)
             self.events.extend(events)
-            self.threads.add(threading.get_ident())
             self._changed.notify_all()
 
     def until(self, condition: Callable[[list[Event]], object], patience: float = PATIENCE) -> list[Event]:
@@ -105,14 +101,9 @@ def calls(session: Session, timeout: float, key: str = "asked") -> dict[str, Cal
     }
 
 
-def keys(found: tuple[Sequence[KeyValue], int]) -> dict[str, bytes]:
-    """Keys and values of what ``Session.list`` has returned."""
-    return {each.key: each.value for each in found[0]}
-
-
 def keys_of(session: Session, prefix: str = "") -> dict[str, bytes]:
     """The keys that are there now, and their values."""
-    return keys(session.list(prefix, timeout=PATIENCE))
+    return {each.key: each.value for each in session.list(prefix, timeout=PATIENCE)[0]}
 
 
 def like(run_id: str) -> list[str]:
@@ -124,9 +115,7 @@ def like(run_id: str) -> list[str]:
     return [run_id[:-1], *(each.format(run_id) for each in text)]
 
 
-def wait_until(
-    condition: Callable[[], Any], what: str | Callable[[], object], patience: float = PATIENCE, pause: float = 0.02
-) -> Any:
+def wait_until(condition: Callable[[], Any], what: str | Callable[[], object], patience: float = PATIENCE) -> Any:
     """Poll for a state of the outside world that nobody can notify us of; returns what ``condition`` returned.
 
     Fails with ``what`` after ``patience`` seconds.
@@ -135,7 +124,7 @@ def wait_until(
     while not (value := condition()):
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {patience:g} s: {what if isinstance(what, str) else what()}")
-        time.sleep(pause)
+        time.sleep(_PAUSE_S)
     return value
 
 
@@ -145,7 +134,7 @@ def census() -> dict[str, int]:
     return {
         "threads": len(os.listdir("/proc/self/task")),
         "descriptors": len(os.listdir("/proc/self/fd")),
-        "child processes": len(own_children()),
+        "child processes": len(children_now()(os.getpid())),
     }
 
 

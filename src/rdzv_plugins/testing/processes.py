@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 from rdzv_plugins.linux.processes import all_pids, read_stat
 
@@ -42,24 +41,13 @@ def before_exec() -> Callable[[], None] | None:
     return default_signals if ignored else None
 
 
-def own_children() -> list[int]:
-    """The pids of this process's children."""
-    found: list[int] = []
-    for task in Path("/proc/self/task").iterdir():
-        try:
-            found += map(int, (task / "children").read_text().split())
-        except OSError:  # the thread has just ended
-            continue
-    return sorted(found)
-
-
-def marked(mark: str, *, parts: bool = False) -> dict[int, str]:
+def marked(mark: str, *, parts: bool = False, variable: str = MARK) -> dict[int, str]:
     """The living processes that were started with ``mark``: pid to command line.
 
     ``parts``: also those marked as a part of it, for example ``MARK-1``.
     """
     found = {}
-    whole = f"{MARK}={mark}".encode()
+    whole = f"{variable}={mark}".encode()
     for pid in all_pids():
         try:
             variables = _read(f"/proc/{pid}/environ")

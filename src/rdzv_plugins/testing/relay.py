@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 _CONNECT_S = 30.0
 _BLOCK = 1 << 16
@@ -14,9 +15,7 @@ _BLOCK = 1 << 16
 class Relay:
     """``with Relay(host, port) as relay``: passes what comes to ``relay.port`` of 127.0.0.1 on, and back. Thread-safe.
 
-    Nothing of it is left when the block ends. Anything else that a test wants to do to passing data goes into a
-    subclass that extends ``_dial``, ``_admit``, ``_part``, ``_passed`` or ``_end``, which the threads of the
-    connections call.
+    Nothing of it is left when the block ends.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -25,12 +24,10 @@ class Relay:
         self._held = self._refused = False
         self._delay = 0.0
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        self.connections = 0
-        """How many have come through so far."""
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port: int = self._listener.getsockname()[1]
-        self._start(self._accept, self._listener)
+        self._start(self._accept)
 
     def cut(self) -> None:
         """Break all connections, with what is on its way; new ones come through."""
@@ -39,18 +36,11 @@ class Relay:
                 _shut(*pair)
 
     def refuse(self) -> None:
-        """Do what ``cut`` does, and refuse new connections until ``accept``."""
+        """Do what ``cut`` does, and refuse new connections."""
         with self._changed:
             self._refused = True  # also for one that was just accepted
         _shut(self._listener)  # ends its thread, which closes it
         self.cut()
-
-    def accept(self) -> None:
-        """Accept connections again, at the same port, after ``refuse``."""
-        with self._changed:
-            self._refused = False
-        self._listener = socket.create_server(("127.0.0.1", self.port), backlog=128)
-        self._start(self._accept, self._listener)
 
     def hold(self) -> None:
         """Let nothing through, and break nothing: a partitioned network. New connections are accepted and held."""
@@ -84,13 +74,13 @@ class Relay:
                 return
             threads[0].join(0.1)  # one that was just connecting is cut the next time
 
-    def _start(self, function: object, *arguments: object) -> None:
-        thread = threading.Thread(target=function, args=arguments, name="conformance-relay", daemon=True)  # type: ignore[arg-type]
+    def _start(self, function: Callable[..., None], *arguments: socket.socket) -> None:
+        thread = threading.Thread(target=function, args=arguments, name="conformance-relay", daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _accept(self, listener: socket.socket) -> None:
-        with listener:
+    def _accept(self) -> None:
+        with self._listener as listener:
             while True:
                 try:
                     caller, _ = listener.accept()
@@ -109,22 +99,19 @@ class Relay:
         with caller, called:
             for each in (caller, called):
                 each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            answers = threading.Thread(target=self._pass_on, args=(called, caller, True), name="conformance-relay")
+            answers = threading.Thread(target=self._pass_on, args=(called, caller), name="conformance-relay")
             answers.start()
-            self._pass_on(caller, called, False)
+            self._pass_on(caller, called)
             answers.join()
             with self._changed:
                 self._pairs.remove((caller, called))
 
-    def _pass_on(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(_BLOCK):
-                while data:
-                    part = self._part(data, answers)
-                    target.sendall(part)
-                    data = data[len(part) :]
-                    self._passed(part, answers)
-        self._end(answers)
+                self._wait()
+                target.sendall(data)
+        self._wait()  # an end is held, too: a partitioned network does not say that anybody has gone
         _shut(source, target)
 
     def _dial(self) -> socket.socket:
@@ -133,25 +120,9 @@ class Relay:
 
     def _admit(self, caller: socket.socket, called: socket.socket) -> None:
         with self._changed:
-            self.connections += 1
             self._pairs.append((caller, called))
             if self._refused:
                 self.cut()
-
-    def _part(self, data: bytes, answers: bool) -> bytes:
-        """As much of the beginning of ``data`` as may pass now, towards the callers (``answers``) or away from them."""
-        self._wait()
-        return data
-
-    def _passed(self, part: bytes, answers: bool) -> None:
-        """Note that ``part`` has passed."""
-
-    def _end(self, answers: bool) -> None:
-        """Called before an end is passed on.
-
-        It is held, too: a partitioned network does not say that anybody has gone.
-        """
-        self._wait()
 
     def _wait(self) -> None:
         with self._changed:

@@ -19,7 +19,7 @@ from pathlib import Path
 import rdzv_plugins
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.linux.processes import all_pids, children_now, read_stat
-from rdzv_plugins.testing.processes import kill
+from rdzv_plugins.testing.processes import kill, marked
 
 _START_S = 60.0
 _END_S = 30.0
@@ -75,21 +75,13 @@ class ServerProcess:
         """The pids of its process, if it runs, and of all that it has started, in whatever sessions and below whom."""
         if self._process is None:
             return ()
-        own = [pid for pid in all_pids() if self._is_own(pid, self._process.pid)]
+        session = self._process.pid
+        in_session = {pid for pid in all_pids() if (stat := read_stat(pid)) is not None and stat.session == session}
+        own = [*in_session.union(marked(self._mark, variable=_MARK))]  # what it has started has it, also as a daemon
         children = children_now()
         for pid in own:  # those found here are looked at in their turn
             own += [child for child in children(pid) if child not in own]
         return tuple(pid for pid in own if (stat := read_stat(pid)) is not None and stat.lives)
-
-    def _is_own(self, pid: int, session: int) -> bool:
-        """Whether it is in the server's session, or has its mark, as what it has started has, also as a daemon."""
-        stat = read_stat(pid)
-        if stat is not None and stat.session == session:
-            return True
-        try:
-            return f"{_MARK}={self._mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
-        except OSError:  # it has just ended, or is another user's
-            return False
 
     def start(self) -> None:
         """Start it, and return when it answers. Raises ``RdzvError`` with its last words if it does not.

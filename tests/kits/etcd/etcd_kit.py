@@ -22,7 +22,7 @@ from kits.etcd.etcd_processes import NEEDED_MIB, Member, environment, require_pr
 from kits.eventually import eventually
 from kits.hosts.hosts import Host
 from kits.wire.tls_kit import Issued
-from rdzv_plugins.testing.services import data_directory, etcd_messages
+from rdzv_plugins.testing.builtin import data_directory, etcd_messages
 
 __all__ = ["Cluster", "Member", "Tls", "Users", "etcd"]
 

@@ -19,9 +19,9 @@ from kits.eventually import eventually
 from kits.hosts.hosts import Host
 from kits.needed import programs_needed
 from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.testing.builtin import member_environment, member_flags
 from rdzv_plugins.testing.harness import free_port
 from rdzv_plugins.testing.parts import stop
-from rdzv_plugins.testing.services import member_environment, member_flags
 
 START_S = 60.0
 NEEDED_MIB = 2000

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from kits.eventually import eventually
+from kits.hooked_relay import HookedRelay
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.testing.relay import Relay
 
 SECONDS = 60.0
 
 
-class HoldingRelay(Relay):
+class HoldingRelay(HookedRelay):
     """``with HoldingRelay(member.endpoint) as relay``: each direction by itself can be held, or break after so much."""
 
     def __init__(self, target: Endpoint) -> None:

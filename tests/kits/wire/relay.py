@@ -6,10 +6,10 @@ import contextlib
 import socket
 from collections.abc import Callable
 
-from rdzv_plugins.testing import relay
+from kits.hooked_relay import HookedRelay
 
 
-class Relay(relay.Relay):
+class Relay(HookedRelay):
     """Passes on what comes to its port to another one of 127.0.0.1 and back; tests break it.
 
     What it holds when it breaks is lost, and so is what has come to its sockets.

@@ -16,9 +16,9 @@ from kits.wire.processes import SCRIPTS, read_line, spawned
 from kits.wire.wire_client import PATIENCE
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
-from rdzv_plugins.testing.parts import LONG, Losses, Recorder, keys, keys_of, opened, stop
+from rdzv_plugins.testing.parts import LONG, Losses, Recorder, keys_of, opened, stop
 
-__all__ = ["LONG", "Losses", "Recorder", "client_of", "keys", "keys_of", "leave", "opened", "stop"]
+__all__ = ["LONG", "Losses", "Recorder", "client_of", "keys_of", "leave", "opened", "stop"]
 
 
 @contextmanager

@@ -492,7 +492,7 @@ class Leaks(JobTheme, kind="coordination"):
     def test_nothing_is_left_of_sessions_that_were_cut_off(self, job: ContractJob) -> None:
         target = relay_target(job)
         if target is None:
-            return job.gap(NO_RELAY)
+            return self.gap(NO_RELAY)
         job.session()
 
         def cycle() -> None:
@@ -509,21 +509,21 @@ class Leaks(JobTheme, kind="coordination"):
         return None
 
 
-def assert_leaves_nothing(cycle: Callable[[], None], times: int = _CYCLES) -> None:
-    """Assert that ``times`` cycles leave fewer than ``times`` of anything: what is made once for a process may stay."""
+def assert_leaves_nothing(cycle: Callable[[], None]) -> None:
+    """Assert that some cycles leave fewer than that of anything: what is made once for a process may stay."""
     cycle()
     before = at_rest(census)  # otherwise what is still to go would hide what stays
     gc.freeze()  # from now on census() looks for garbage only in what is new, not in everything that was imported
     try:
-        for _ in range(times):
+        for _ in range(_CYCLES):
             cycle()
 
         def grown() -> dict[str, int]:
-            return {what: count - before[what] for what, count in census().items() if count >= before[what] + times}
+            return {what: count - before[what] for what, count in census().items() if count >= before[what] + _CYCLES}
 
         wait_until(
             lambda: not grown(),
-            lambda: f"{times} times opened and closed have left {grown()}; threads: {threading.enumerate()}",
+            lambda: f"{_CYCLES} times opened and closed have left {grown()}; threads: {threading.enumerate()}",
         )
     finally:
         gc.unfreeze()

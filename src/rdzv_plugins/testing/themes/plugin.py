@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from collections.abc import Collection
 from importlib.metadata import distributions, entry_points
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, NamedTuple
+from unittest import mock
 
 from rdzv_plugins.assemble.create import NoOptions, prepare
 from rdzv_plugins.errors import OptionError, RdzvError, UsageError
@@ -24,7 +26,6 @@ from rdzv_plugins.host.discovery import PluginRecord
 from rdzv_plugins.installed import normalise
 from rdzv_plugins.interfaces import Capability, Request
 from rdzv_plugins.options import PortRange, describe_options, parse_conf, parse_options
-from rdzv_plugins.testing.forked import environment_of
 from rdzv_plugins.testing.nodes import NodeTheme
 from rdzv_plugins.testing.suite import on_ground
 
@@ -192,7 +193,7 @@ class PluginTheme(NodeTheme):
 
     def _prepare(self, request: Request) -> Request:
         """Prepare a request as the launcher does, first of all."""
-        with environment_of(self.harness.environment):
+        with mock.patch.dict(os.environ, self.harness.environment):
             return prepare(self.entry, request)
 
     def _error(self, request: Request, kind: type[RdzvError]) -> RdzvError:

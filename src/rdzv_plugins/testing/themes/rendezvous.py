@@ -6,17 +6,7 @@ import time
 
 from rdzv_plugins.errors import NotNeeded
 from rdzv_plugins.interfaces import Capability, Failure
-from rdzv_plugins.testing.nodes import (
-    Node,
-    NodeTheme,
-    in_round,
-    needs,
-    one_world,
-    rank_of,
-    take_in,
-    together,
-    told,
-)
+from rdzv_plugins.testing.nodes import Node, NodeTheme, in_round, needs, one_world, rank_of, take_in, together, told
 from rdzv_plugins.testing.parts import PATIENCE, SLACK, wait_until
 
 _LAST_CALL_S, _JOIN_S = 5, 5
@@ -335,10 +325,7 @@ class Refusals(NodeTheme):
                     assert not strangers[0].store("check", ["whose"]), "two runs share a store"
                 assert [first.num_nodes_waiting(), second.num_nodes_waiting()] == [0, 0]
 
-    @needs(
-        lambda theme: theme.harness.kind != "state",
-        "torch's dynamic rendezvous does not compare settings",
-    )
+    @needs(lambda theme: theme.harness.kind != "state", "torch's dynamic rendezvous does not compare settings")
     def test_other_settings_are_refused_by_name(self) -> None:
         """I8: a node that was started with another --nnodes is told so, and with whose; the others go on."""
         with self.nodes("2") as job:
