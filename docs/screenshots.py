@@ -14,8 +14,8 @@ from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from rdzv_launcher.tools.top.endpoint import EndpointWatch
 from rdzv_launcher.tools.top.screen import LogPage, Screen
+from rdzv_launcher.tools.top.watching import EndpointWatch
 from rdzv_plugins.interfaces import Request
 
 PICTURES = Path(__file__).parent / "how-to" / "top"
@@ -51,8 +51,6 @@ _AT = 1_700_000_000.0
 
 class Example:
     """In place of what is watched."""
-
-    where = ENDPOINT
 
     def __init__(self, *jobs: dict[str, Any]) -> None:
         self._jobs = list(jobs)

@@ -140,8 +140,6 @@ def test_what_is_not_well() -> None:
 class Example:
     """In place of what is watched."""
 
-    where = "e"
-
     def __init__(self, *jobs: dict[str, Any]) -> None:
         self.jobs = list(jobs)
 

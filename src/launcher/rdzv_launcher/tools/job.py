@@ -189,9 +189,10 @@ class Meeting:
         if not isinstance(found, Endpoint):
             return found
         try:
-            return self.at(found, run_of(self._request, found, self.runs(found)))
+            run = run_of(self._request, found, self.runs(found))
         except EndpointUnreachable as error:
             raise self._with_remedy(error) from error
+        return self.at(found, run), run
 
     def services(self) -> Endpoint | tuple[CoordinationBackend, str]:
         """The native store at which any number of jobs meet; elsewhere, the service of the job that is meant.
@@ -204,9 +205,10 @@ class Meeting:
             return coordination_of(entry, request), request.run_id
         if "," in request.endpoint:
             try:
-                return self.at(*serving_place(self._host, request, self._timeout))
+                place, run = serving_place(self._host, request, self._timeout)
             except EndpointUnreachable as error:
                 raise self._with_remedy(error) from error
+            return self.at(place, run), run
         whose = Whose(self._host, request)
         endpoint = parse_endpoint(request.endpoint, None)
         try:
@@ -228,9 +230,9 @@ class Meeting:
         """The jobs now at a native store. Raises ``EndpointUnreachable``."""
         return runs_at(self._host, self._request, endpoint, self._timeout)
 
-    def at(self, endpoint: Endpoint, run: str) -> tuple[CoordinationBackend, str]:
+    def at(self, endpoint: Endpoint, run: str) -> CoordinationBackend:
         """The service of one of the jobs at a native store."""
-        return service_at(endpoint, run, self._who, self._request), run
+        return service_at(endpoint, run, self._who, self._request)
 
     def _with_remedy(self, error: RdzvError) -> EndpointUnreachable:
         remedy = f"{error.remedy} Or: {self._otherwise}" if error.remedy else f"Or: {self._otherwise}"

@@ -13,8 +13,6 @@ from rdzv_launcher.tools.job import add_job_flags, request_of
 from rdzv_plugins.errors import EndpointUnreachable, MissingDependency, UsageError
 from rdzv_plugins.plain_text import printable_data
 
-NOT_WELL = 1
-
 
 def configure(commands: Any) -> None:
     """Add the sub-command's parser."""
@@ -33,9 +31,8 @@ def configure(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show it until the user quits, or once; returns the exit code. Raises ``RdzvError``."""
-    from rdzv_launcher.tools.top.endpoint import EndpointWatch
     from rdzv_launcher.tools.top.text import as_text
-    from rdzv_launcher.tools.top.watching import is_well
+    from rdzv_launcher.tools.top.watching import EndpointWatch, is_well
 
     if not 1 <= args.timeout <= 120:
         raise UsageError(f"--timeout={args.timeout:g} is not between 1 and 120 seconds")
@@ -61,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
                 f"{request.endpoint}: {error}", remedy="--timeout=SECONDS waits longer."
             ) from error
     print(json.dumps(data, indent=2) if args.json else as_text(printable_data(data)), flush=True)
-    return 0 if all(map(is_well, data["jobs"])) and not data["left_out"] else NOT_WELL
+    return 0 if all(map(is_well, data["jobs"])) and not data["left_out"] else 1
 
 
 def _check_screen() -> None:

@@ -21,8 +21,8 @@ from rdzv_launcher.run.stacks.reports import read, report_text
 from rdzv_launcher.run.vitals import LogAnswer
 from rdzv_launcher.tools.job import ask_job
 from rdzv_launcher.tools.stacks import HERE
-from rdzv_launcher.tools.top.endpoint import EndpointWatch
 from rdzv_launcher.tools.top.text import COLUMNS, JOB_COLUMNS, events, headline, job_cells, node_cells, worker_lines
+from rdzv_launcher.tools.top.watching import EndpointWatch
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.plain_text import printable, printable_data, printable_lines
@@ -267,10 +267,10 @@ class Screen(App[None]):
     def _show_job(self) -> None:
         job, base = self.job, self.screen_stack[0]
         if job is None:
-            text = self._data.get("problem") or f"no job meets at {self._watch.where} now"
+            text = self._data.get("problem") or f"no job meets at {self._request.endpoint} now"
             base.query_one("#head", Static).update(Text(text))
             return
-        lines = headline(job, self._watch.where)
+        lines = headline(job, self._request.endpoint)
         base.query_one("#head", Static).update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"))
         self._table("nodes").put(
             {f"{each['host']} {each['pid']} {at}": node_cells(each) for at, each in enumerate(job["nodes"])}
