@@ -77,7 +77,7 @@ def log(rank: int) -> str:
 async def picture(*jobs: dict[str, Any], with_log: bool = False) -> str:
     """Draw them at 80 columns, and return the SVG."""
     request = Request(backend="", run_id="digits", endpoint=ENDPOINT, min_nodes=1, max_nodes=1, nproc_per_node=0)
-    screen = Screen(cast(EndpointWatch, Example(*jobs)), request, 10.0)
+    screen = Screen(cast(EndpointWatch, Example(*jobs)), request)
     whole = ["Last end", jobs[-1]["run"], *(each["host"] for each in jobs[0]["nodes"]), "(local 1", "is gone"]
     wanted = ["Previous", "stderr:"] if with_log else whole
     drawn = before = ""

@@ -159,7 +159,7 @@ def test_the_screen_takes_what_strangers_write_as_text_and_keeps_the_chosen_node
     watch = Example(job(nodes=nodes, last_end=evil, waits=[evil], events=[event], events_ever=1))
 
     async def drive() -> None:
-        screen = Screen(watch, REQUEST, 1.0)  # type: ignore[arg-type]
+        screen = Screen(watch, REQUEST)  # type: ignore[arg-type]
 
         async def until_shown(text: str) -> None:
             while text not in screen.export_screenshot().replace("&#160;", " "):

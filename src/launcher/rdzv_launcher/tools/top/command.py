@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
             watch.start()
             logging.disable(logging.CRITICAL)  # log lines would be written across the screen
             try:
-                Screen(watch, request, args.timeout).run()
+                Screen(watch, request).run()
             finally:
                 logging.disable(logging.NOTSET)
             return 0
