@@ -20,9 +20,8 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from rdzv_launcher import queued_stderr
 from rdzv_launcher.call.results import write_whole
-from rdzv_launcher.console import open_standard_streams, setup_logging
+from rdzv_launcher.console import drain_stderr, open_standard_streams, setup_logging
 from rdzv_launcher.run.caller import Caller, Ending
 from rdzv_launcher.run.importing import importing_torch
 from rdzv_launcher.run.keeper.messages import Inherited
@@ -235,7 +234,7 @@ def _be_agent(order: Order, function: Function | None) -> None:
         if os.getppid() == order.caller:
             code = _answer(order, function)
     finally:
-        queued_stderr.drain()
+        drain_stderr()
         os._exit(code)
 
 
