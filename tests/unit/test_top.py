@@ -13,7 +13,7 @@ import pytest
 
 from rdzv_launcher.run.stacks.node import Node, Worker
 from rdzv_launcher.run.vitals import LogAnswer, LogStream, LogTails
-from rdzv_launcher.tools.top.command import run
+from rdzv_launcher.tools.top import run
 from rdzv_launcher.tools.top.screen import Screen, log_lines
 from rdzv_launcher.tools.top.text import as_text
 from rdzv_launcher.tools.top.watching import cpu_percent, happening, is_well, nodes_of, parse_vitals, waits_of
