@@ -68,7 +68,7 @@ _WAITS_REPORTED = 10
 
 
 class _Node(NamedTuple):
-    """A proxy: ``above`` is what its parent says about it, ``report`` what it says itself."""
+    """A proxy: ``report`` is what it says about itself, the rest what its parent says."""
 
     name: str
     address: str
@@ -349,18 +349,6 @@ def _store(endpoint: Endpoint, kind: str, own: bool, timeout: float, request: Re
     return found
 
 
-def run_data(entry: Entry, request: Request, timeout: float) -> dict[str, Any]:
-    """The run, in its JSON form. Raises ``RdzvError``."""
-    found = look(entry, request, timeout)
-    asked = with_options(entry, request)  # with another service, cacert, cert and key belong to that
-    return {
-        "run": request.run_id if request.is_named else "",
-        "backend": entry.backend.name,
-        "endpoint": request.endpoint,
-        "round": round_data(found, timeout, asked),
-    }
-
-
 def run_text(data: Mapping[str, Any]) -> str:
     """The run described for people."""
     found = data["round"]
@@ -410,7 +398,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_run(entry: Entry, request: Request, args: argparse.Namespace) -> str:
-    data = run_data(entry, request, args.timeout)
+    found = look(entry, request, args.timeout)
+    asked = with_options(entry, request)  # with another service, cacert, cert and key belong to that
+    data = {
+        "run": request.run_id if request.is_named else "",
+        "backend": entry.backend.name,
+        "endpoint": request.endpoint,
+        "round": round_data(found, args.timeout, asked),
+    }
     return json.dumps(data, indent=2) if args.json else run_text(printable_data(data))
 
 

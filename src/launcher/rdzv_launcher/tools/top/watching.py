@@ -79,14 +79,13 @@ def nodes_of(status: RunStatus, told: Iterable[KeyValue], members: Iterable[KeyV
     found = []
     for node_id in places.keys() | there.keys():
         place, member = places.get(node_id), there.get(node_id)
-        if place is not None and (not place.is_place or place.round < status.number):
-            place = None if place.is_place else place
-        has = place is not None and place.is_place
-        if member is None and not has:
+        if place is not None and place.is_place and place.round < status.number:
+            place = None  # of a round that is long over
+        has = place if place is not None and place.is_place else None
+        who: Member | Assignment | None = member or has
+        if who is None:
             continue
-        who: Member | Assignment | None = member or place
-        assert who is not None
-        rank, number = (place.rank, place.round) if place is not None and has else (None, 0)
+        rank, number = (None, 0) if has is None else (has.rank, has.round)
         found.append(NodeSeen(node_id, rank, who.host, who.pid, _state(status, place, member), number, who.domain))
     return sorted(found, key=lambda each: (each.rank is None, each.rank or 0, each.host, each.pid))
 
@@ -183,7 +182,7 @@ class JobWatch:
         self._closed = False
         self._observer: Observer | None = None
         self._problem, self._problem_since = "", 0.0
-        self._last: dict[str, Any] = {}
+        self._last: dict[str, Any] = {"round": None, "last_end": "", "nodes": [], "waits": [], "waits_problem": ""}
         self._nodes: tuple[tuple[Observer, int], RunStatus, list[NodeSeen]] | None = None
         """The keys that were read, and what was read from them."""
         self._heard: dict[str | tuple[str, int], float] = {}
@@ -233,12 +232,10 @@ class JobWatch:
                 if observer.silent_s > _SILENT_S:
                     problem, since = "the service does not answer", now - observer.silent_s
             events = [{"at": at, "text": text} for at, text in self._events]
-            ever = self._events_ever
+            told = {"events": events, "events_ever": self._events_ever}
         if problem:
             problem = f"out of sight for {now - since:.0f} s: {problem}"
-        nothing: dict[str, Any] = {"run": self.run, "problem": "", "round": None, "last_end": "", "nodes": []}
-        told = {"problem": problem, "events": events, "events_ever": ever}
-        return nothing | {"waits": [], "waits_problem": ""} | self._last | told
+        return {"run": self.run, "problem": problem} | self._last | told
 
     def _run(self) -> None:
         observer = None
