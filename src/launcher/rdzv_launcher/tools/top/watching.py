@@ -20,14 +20,13 @@ from msgspec.structs import asdict, replace
 
 from rdzv_launcher.run.vitals import Vitals, WorkerVitals
 from rdzv_launcher.run.workers.failures import describe
-from rdzv_launcher.tools.job import Meeting
+from rdzv_launcher.tools.job import Meeting, StoreAt
 from rdzv_launcher.tools.status import round_data, waited_lines
 from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.asking import ask
 from rdzv_plugins.elastic.keys import NODES, Assignment, Member, readable
 from rdzv_plugins.elastic.observing import Observer
-from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError
 from rdzv_plugins.interfaces import Request, RunStatus
 from rdzv_plugins.plain_text import many, printable
@@ -169,14 +168,14 @@ _EVENTS = 500
 class JobWatch:
     """One job. Thread-safe; ``look`` is for one thread at a time, which after ``start`` is its own."""
 
-    def __init__(self, run: str, meeting: Meeting, found: Endpoint | CoordinationBackend, timeout: float) -> None:
+    def __init__(self, run: str, meeting: Meeting, found: StoreAt | CoordinationBackend, timeout: float) -> None:
         """``found``: the native store at which the run meets, or its service, for the first look.
 
         ``timeout`` is in seconds, for each step.
         """
         self.run = run
         self._meeting, self._timeout = meeting, timeout
-        self._found: Endpoint | CoordinationBackend | None = found
+        self._found: StoreAt | CoordinationBackend | None = found
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closed = False
@@ -263,16 +262,16 @@ class JobWatch:
 
     def _service(self) -> CoordinationBackend:
         """The service as one more node sees it. Raises ``RdzvError``."""
-        if isinstance(self._found, Endpoint):
-            if self.run not in self._meeting.runs(self._found):
+        if isinstance(self._found, StoreAt):
+            if self.run not in self._found.runs(self._timeout):
                 raise ConnectionLost(_NOBODY)
-            return self._meeting.at(self._found, self.run)
+            return self._found.service(self.run, "top")
         first, self._found = self._found, None  # an observer closes what it was given
         if first is not None:
             return first
         again = self._meeting.services()
-        if isinstance(again, Endpoint):
-            raise EndpointUnreachable(f"at {again} is another service now")
+        if isinstance(again, StoreAt):
+            raise EndpointUnreachable(f"at {again.endpoint} is another service now")
         return again[0]
 
     def _let_go(self) -> None:
@@ -407,10 +406,11 @@ class EndpointWatch:
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         found = self._meeting.services()
-        if isinstance(found, Endpoint):
-            names = self._named(self._meeting.runs(found))
+        if isinstance(found, StoreAt):
+            names = self._named(found.runs(timeout))
             if not names and request.is_named:
-                raise EndpointUnreachable(f"run {request.run_id!r} is not at {found}", remedy="Check --rdzv-id.")
+                said = f"run {request.run_id!r} is not at {found.endpoint}"
+                raise EndpointUnreachable(said, remedy="Check --rdzv-id.")
             self._take(found, names)
             self._thread = OwnThread(self._run, "rdzv-top-jobs", (found,), on_error=self._failed)
         else:
@@ -458,11 +458,11 @@ class EndpointWatch:
                 raise
             return job.data() | {"problem": str(error)}
 
-    def _run(self, store: Endpoint) -> None:
+    def _run(self, store: StoreAt) -> None:
         """Keep track of which jobs there are."""
         while not self._ending.wait(_EVERY_S):
             try:
-                gone, new = self._take(store, self._named(self._meeting.runs(store)))
+                gone, new = self._take(store, self._named(store.runs(self._timeout)))
             except RdzvError as error:
                 self._failed(error)
                 continue
@@ -478,7 +478,7 @@ class EndpointWatch:
     def _named(self, runs: list[str]) -> list[str]:
         return [run for run in runs if run == self._request.run_id] if self._request.is_named else sorted(runs)
 
-    def _take(self, store: Endpoint, names: list[str]) -> tuple[list[JobWatch], list[JobWatch]]:
+    def _take(self, store: StoreAt, names: list[str]) -> tuple[list[JobWatch], list[JobWatch]]:
         """Returns the jobs that have gone, and the new ones. A job that alone is meant stays, as it may come back."""
         new = []
         with self._lock:
