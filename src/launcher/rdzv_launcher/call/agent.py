@@ -258,7 +258,8 @@ def _launch(order: Order, called: _Called) -> None:
 
     args = build_parser().parse(order.arguments)
     with importing_torch():
-        called.load_logs()
+        if order.logs_specs:
+            called.logs_specs = pickle.loads(order.logs_specs)
         start = Preparation(args).take_all_steps()
     called.notices = tuple(map(int, start.notice.signals))
     if start.request.idle:
@@ -281,15 +282,8 @@ class _Called(Caller):
         self.logs_specs: Any = None
         self.answer = Answer()
         self.notices: tuple[int, ...] = ()
-        self._logs = order.logs_specs
-
-    def load_logs(self) -> None:
-        """Bring back the caller's own object for log files."""
-        if self._logs:
-            self.logs_specs = pickle.loads(self._logs)
 
     def ended(self, ending: Ending) -> None:
-        """Keep what the caller is told."""
         first = ending.first
         if first is not None:
             failures: dict[int, WorkerFailure] = {each.global_rank: each for each in ending.failures}
