@@ -142,13 +142,12 @@ def run(args: argparse.Namespace) -> int:
     ):
         shown = Endpoint(endpoint.host or "*", server.port)
         note = " (loopback: only this machine can reach it)" if endpoint.is_loopback else ""
+        asks_clients = certificates is not None and certificates.asks_clients
         if certificates is not None:
-            note += ", under TLS" + (", for who has a certificate" if certificates.asks_clients else "")
+            note += ", under TLS" + (", for who has a certificate" if asks_clients else "")
         if accepted.tokens:
             note += f", for who knows one of {len(accepted.tokens)} token(s)"
-        elif certificates is not None and certificates.asks_clients:
-            pass
-        elif not endpoint.is_loopback and not is_meant_to_be_open():
+        elif not (asks_clients or endpoint.is_loopback or is_meant_to_be_open()):
             logger.warning("the store at %s is open: %s", shown, OPEN)
         try:
             print(f"serving a store at {shown}{note}: pid {os.getpid()}, {server.threads} thread(s)", flush=True)
