@@ -14,8 +14,8 @@ from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from rdzv_launcher.tools.top.endpoint import EndpointWatch
 from rdzv_launcher.tools.top.screen import LogPage, Screen
+from rdzv_launcher.tools.top.watching import EndpointWatch
 from rdzv_plugins.interfaces import Request
 
 PICTURES = Path(__file__).parent / "how-to" / "top"
@@ -52,8 +52,6 @@ _AT = 1_700_000_000.0
 class Example:
     """In place of what is watched."""
 
-    where = ENDPOINT
-
     def __init__(self, *jobs: dict[str, Any]) -> None:
         self._jobs = list(jobs)
 
@@ -79,7 +77,7 @@ def log(rank: int) -> str:
 async def picture(*jobs: dict[str, Any], with_log: bool = False) -> str:
     """Draw them at 80 columns, and return the SVG."""
     request = Request(backend="", run_id="digits", endpoint=ENDPOINT, min_nodes=1, max_nodes=1, nproc_per_node=0)
-    screen = Screen(cast(EndpointWatch, Example(*jobs)), request, 10.0)
+    screen = Screen(cast(EndpointWatch, Example(*jobs)), request)
     whole = ["Last end", jobs[-1]["run"], *(each["host"] for each in jobs[0]["nodes"]), "(local 1", "is gone"]
     wanted = ["Previous", "stderr:"] if with_log else whole
     drawn = before = ""

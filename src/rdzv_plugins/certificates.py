@@ -137,7 +137,7 @@ class NodeCertificates(Struct, frozen=True):
 
     def stamp(self) -> tuple[object, ...]:
         """A value that differs when a file has changed."""
-        return tuple(None if path is None else _stamp(path) for _, path in self._paths())
+        return tuple(None if path is None else stamp_of(path) for _, path in self._paths())
 
     def within_one_process(self) -> NodeCertificates:
         """These files for a server of this process itself, by whatever name it is dialled."""
@@ -217,7 +217,8 @@ def read_file(path: str, name: str) -> bytes:
         ) from None
 
 
-def _stamp(path: str) -> tuple[int, ...] | None:
+def stamp_of(path: str) -> tuple[int, ...] | None:
+    """What changes when the file does; None if it cannot be looked at."""
     try:
         found = os.stat(path)
     except OSError:  # it is being replaced

@@ -16,7 +16,8 @@ import pytest
 from kits.eventually import eventually
 
 from rdzv_launcher.tools import cli
-from rdzv_launcher.tools.doctor import command, machine, network
+from rdzv_launcher.tools import doctor as tool
+from rdzv_launcher.tools.doctor import machine, network
 from rdzv_launcher.tools.doctor.findings import Finding, findings_of
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.linux import cgroups
@@ -40,7 +41,7 @@ def test_all_of_this_machine_is_looked_at(capsys: pytest.CaptureFixture[str], mo
     assert found.keys() >= set(re.split(r",\s", MACHINE))
     assert {each.verdict for each in found.values()} <= {"ok", "warning", "wrong"}, found
     assert code == any(each.verdict == "wrong" for each in found.values())
-    monkeypatch.setattr(command, "_findings", lambda args: iter(found.values()))  # another look may find other things
+    monkeypatch.setattr(tool, "_findings", lambda args: iter(found.values()))  # another look may find other things
     assert cli.main(["doctor"]) == code
     *lines, last = capsys.readouterr().out.splitlines()
     assert len(lines) == len(found)
@@ -105,11 +106,11 @@ def test_the_name_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_which_backend_nccl_means(monkeypatch: pytest.MonkeyPatch, torch: str, given: str, nccl2: bool | None) -> None:
-    monkeypatch.setattr(command, "version_of", lambda _: torch)
+    monkeypatch.setattr(tool, "version_of", lambda _: torch)
     monkeypatch.setenv("TORCH_DIST_USE_NCCL2", given)
     if not given:
         monkeypatch.delenv("TORCH_DIST_USE_NCCL2")
-    found = ["means nccl2" in each.text for each in command.nccl()]
+    found = ["means nccl2" in each.text for each in tool.nccl()]
     assert found == ([] if nccl2 is None else [nccl2])
 
 

@@ -13,9 +13,7 @@ from pathlib import Path
 from kits import ROOT
 
 from rdzv_launcher.bench import arguments as bench
-from rdzv_launcher.tools import conformance, logs, new_backend, serve, stacks, status
-from rdzv_launcher.tools.timeline import command as timeline
-from rdzv_launcher.tools.top import command as top
+from rdzv_launcher.tools import conformance, logs, new_backend, serve, stacks, status, timeline, top
 from rdzv_plugins import coordination, hookspecs
 from rdzv_plugins.host import PluginRecord
 from rdzv_plugins.host.discovery import HOOK_NAMES, Validator
@@ -25,8 +23,8 @@ from rdzv_plugins.options import describe_options
 COMMAND_LINE = (ROOT / "docs/reference/command-line.md").read_text()
 COMPATIBILITY = (ROOT / "docs/explanation/compatibility.md").read_text()
 HOW_TO = ROOT / "docs/how-to/write-a-backend.md"
-TOOLS = {each.__name__.split(".")[-1].replace("_", "-"): each for each in (serve, logs, stacks, status, conformance)}
-TOOLS |= {"timeline": timeline, "top": top, "new-backend": new_backend}
+COMMANDS = (serve, logs, stacks, status, conformance, timeline, top, new_backend)
+TOOLS = {each.__name__.split(".")[-1].replace("_", "-"): each for each in COMMANDS}
 TOOLS |= {f"bench {name}": bench for name in ("all", "report", "rendezvous", "launch", "faults", "store")}
 
 

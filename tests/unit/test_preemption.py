@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from msgspec.structs import asdict, replace
@@ -28,7 +28,6 @@ from rdzv_launcher.run.notice.agreement import Agreement, Report, Word, word_of
 from rdzv_launcher.run.notice.node import Board, NodeNotices
 from rdzv_launcher.run.notice.settings import read_notice
 from rdzv_launcher.run.options import RunOptions
-from rdzv_launcher.run.run_directory import RunDirectory
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins import preemption
 from rdzv_plugins.errors import ConnectionLost, Preempted, UsageError
@@ -376,9 +375,7 @@ def test_what_would_kill_the_processes_beside_the_agent_is_no_notice(name: str) 
 def test_a_call_that_got_a_notice_ends_as_the_launch_did(
     tmp_path: Path, answer: Answer, error: type[BaseException] | None
 ) -> None:
-    launch = launching._Launch(
-        LaunchConfig(1, 1, 1), "program", cast(RunDirectory, SimpleNamespace(path=str(tmp_path)))
-    )
+    launch = launching._Launch(LaunchConfig(1, 1, 1), "program", str(tmp_path))
     agent: Any = SimpleNamespace(answer=lambda: answer, pid=1)
     with pytest.raises(error) if error else contextlib.nullcontext():
         assert launch._read(agent, signal.SIGTERM) == {}

@@ -88,6 +88,8 @@ def test_the_trace_is_one_that_perfetto_shows(tmp_path: Path, capsys: pytest.Cap
     assert names == {"run job": 1, "node 0 on a (pid 1)": 2, "node 1 on b (pid 1)": 3}
     [second] = [each for each in events if each["name"] == "round 2"]
     assert (second["ts"], second["dur"]) == pytest.approx((12.002e6, 8.498e6), abs=2e3)
+    first = next(each for each in events if (each["name"], each["pid"]) == ("working", 2))
+    assert (first["ts"], first["dur"]) == pytest.approx((1.012e6, 9.338e6), abs=2e3)
 
 
 def test_what_cannot_be_read_is_said_by_name_and_harms_nothing_else(

@@ -13,7 +13,7 @@ import pytest
 
 from rdzv_launcher.run.stacks.node import Node, Worker
 from rdzv_launcher.run.vitals import LogAnswer, LogStream, log_tail
-from rdzv_launcher.tools.top.command import run
+from rdzv_launcher.tools.top import run
 from rdzv_launcher.tools.top.screen import Screen, log_lines
 from rdzv_launcher.tools.top.text import as_text
 from rdzv_launcher.tools.top.watching import cpu_percent, happening, is_well, nodes_of, parse_vitals, waits_of
@@ -140,8 +140,6 @@ def test_what_is_not_well() -> None:
 class Example:
     """In place of what is watched."""
 
-    where = "e"
-
     def __init__(self, *jobs: dict[str, Any]) -> None:
         self.jobs = list(jobs)
 
@@ -161,7 +159,7 @@ def test_the_screen_takes_what_strangers_write_as_text_and_keeps_the_chosen_node
     watch = Example(job(nodes=nodes, last_end=evil, waits=[evil], events=[event], events_ever=1))
 
     async def drive() -> None:
-        screen = Screen(watch, REQUEST, 1.0)  # type: ignore[arg-type]
+        screen = Screen(watch, REQUEST)  # type: ignore[arg-type]
 
         async def until_shown(text: str) -> None:
             while text not in screen.export_screenshot().replace("&#160;", " "):

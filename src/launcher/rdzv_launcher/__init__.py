@@ -11,24 +11,16 @@ TYPE_CHECKING = False  # as in ``rdzv_plugins``
 if TYPE_CHECKING:
     from typing import Any
 
-    from rdzv_launcher.call.config import DefaultLogsSpecs, LaunchConfig
-    from rdzv_launcher.call.launching import elastic_launch
-    from rdzv_launcher.call.results import AgentLost, LaunchStopped, ResultLost, WorkersFailed, WorkerTraceback
-    from rdzv_launcher.run.workers.failures import WorkerFailure
-    from rdzv_launcher.run.workers.spec import Std
-
-__all__ = [
-    "AgentLost",
-    "DefaultLogsSpecs",
-    "LaunchConfig",
-    "LaunchStopped",
-    "ResultLost",
-    "Std",
-    "WorkerFailure",
-    "WorkerTraceback",
-    "WorkersFailed",
-    "elastic_launch",
-]
+    from rdzv_launcher.call.config import DefaultLogsSpecs as DefaultLogsSpecs
+    from rdzv_launcher.call.config import LaunchConfig as LaunchConfig
+    from rdzv_launcher.call.launching import elastic_launch as elastic_launch
+    from rdzv_launcher.call.results import AgentLost as AgentLost
+    from rdzv_launcher.call.results import LaunchStopped as LaunchStopped
+    from rdzv_launcher.call.results import ResultLost as ResultLost
+    from rdzv_launcher.call.results import WorkersFailed as WorkersFailed
+    from rdzv_launcher.call.results import WorkerTraceback as WorkerTraceback
+    from rdzv_launcher.run.workers.failures import WorkerFailure as WorkerFailure
+    from rdzv_launcher.run.workers.spec import Std as Std
 
 _PLACES = {
     "AgentLost": "call.results",
@@ -42,6 +34,7 @@ _PLACES = {
     "WorkersFailed": "call.results",
     "elastic_launch": "call.launching",
 }
+__all__ = list(_PLACES)
 
 
 def __getattr__(name: str) -> Any:

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from rdzv_launcher import queued_stderr
 from rdzv_launcher.call.results import write_whole
-from rdzv_launcher.console import open_standard_streams, setup_logging
+from rdzv_launcher.console import drain_stderr, open_standard_streams, setup_logging
 from rdzv_launcher.run.importing import importing_torch
 from rdzv_launcher.run.keeper.messages import Inherited
 from rdzv_launcher.run.keeper.worker_process import let_go_of_handlers
@@ -236,7 +235,7 @@ def _be_agent(order: Order, function: Function | None) -> None:
         if os.getppid() == order.caller:
             code = _answer(order, function)
     finally:
-        queued_stderr.drain()
+        drain_stderr()
         os._exit(code)
 
 
@@ -260,7 +259,8 @@ def _launch(order: Order, called: _Called) -> None:
 
     args = build_parser().parse(order.arguments)
     with importing_torch():
-        called.load_logs()
+        if order.logs_specs:
+            called.logs_specs = pickle.loads(order.logs_specs)
         start = Preparation(args).take_all_steps()
     called.notices = tuple(map(int, start.notice.signals))
     if start.request.idle:
@@ -284,15 +284,8 @@ class _Called:
         self.logs_specs: Any = None
         self.answer = Answer()
         self.notices: tuple[int, ...] = ()
-        self._logs = order.logs_specs
-
-    def load_logs(self) -> None:
-        """Bring back the caller's own object for log files."""
-        if self._logs:
-            self.logs_specs = pickle.loads(self._logs)
 
     def ended(self, ending: Ending) -> None:
-        """Keep what the caller is told."""
         first = ending.first
         if first is not None:
             failures: dict[int, WorkerFailure] = {each.global_rank: each for each in ending.failures}

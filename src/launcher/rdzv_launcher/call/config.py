@@ -163,11 +163,8 @@ _NO_FLAGS = ("logs_specs", "log_line_prefix_template")
 """Fields that have an option's name, and are handed over otherwise."""
 
 
-def flags_of(config: LaunchConfig, environ: Mapping[str, str] | None = None) -> list[str]:
-    """The flags; variables named PET_... do not count, as in torch. Raises ``UsageError`` that names the field.
-
-    ``environ`` is used instead of this process's environment.
-    """
+def flags_of(config: LaunchConfig) -> list[str]:
+    """The flags; variables named PET_... do not count, as in torch. Raises ``UsageError`` that names the field."""
     for name in ("min_nodes", "max_nodes", "max_restarts"):
         _require(config, name, isinstance(getattr(config, name), int), "a whole number")
     _require(config, "monitor_interval", isinstance(config.monitor_interval, int | float), "a number of seconds")
@@ -180,7 +177,7 @@ def flags_of(config: LaunchConfig, environ: Mapping[str, str] | None = None) -> 
         "rdzv_conf": _conf(config),
         "duplicate_stdout_filters": _listed(config.duplicate_stdout_filters),
         "duplicate_stderr_filters": _listed(config.duplicate_stderr_filters),
-        "exit_barrier_timeout": _seconds((os.environ if environ is None else environ).get(_BARRIER, "")),
+        "exit_barrier_timeout": _seconds(os.environ.get(_BARRIER, "")),
         "numa_binding": _numa(config),
         **_logs(config.logs_specs),
     }

@@ -73,31 +73,27 @@ class elastic_launch:  # torch's name
                 f"elastic_launch was given {self._entrypoint!r} to run",
                 remedy="Give it a function, or the name of a program.",
             )
-        directory = RunDirectory()
-        try:
-            return _Launch(as_ours(self._config), self._entrypoint, directory).run(arguments, keywords)
-        except WorkersFailed as error:
-            # it contains error files, which a caller decorated with torch's ``record`` hands on
-            weakref.finalize(error, _remove, directory)
-            directory = None  # type: ignore[assignment]
-            raise
-        except RdzvError as error:
-            blaming_fields(error)
-            if error.remedy and sys.version_info >= (3, 11):
-                error.add_note(error.remedy)  # what a traceback ends with
-            raise
-        finally:
-            if directory is not None:
-                _remove(directory)
+        with contextlib.ExitStack() as at_end:
+            directory = at_end.enter_context(RunDirectory()).path
+            try:
+                return _Launch(as_ours(self._config), self._entrypoint, directory).run(arguments, keywords)
+            except WorkersFailed as error:
+                # it contains error files, which a caller decorated with torch's ``record`` hands on
+                weakref.finalize(error, at_end.pop_all().close)
+                raise
+            except RdzvError as error:
+                blaming_fields(error)
+                if error.remedy and sys.version_info >= (3, 11):
+                    error.add_note(error.remedy)  # what a traceback ends with
+                raise
 
 
 class _Launch:
     """One call of ``elastic_launch``."""
 
-    def __init__(self, config: LaunchConfig, entrypoint: Callable[..., Any] | str, directory: RunDirectory) -> None:
-        self._config, self._entrypoint = config, entrypoint
-        self._directory = directory.path
-        self._order = Order((), directory.path, os.getpid(), path=tuple(sys.path))
+    def __init__(self, config: LaunchConfig, entrypoint: Callable[..., Any] | str, directory: str) -> None:
+        self._config, self._entrypoint, self._directory = config, entrypoint, directory
+        self._order = Order((), directory, os.getpid(), path=tuple(sys.path))
         self._results = Results(self._order.results)
         os.mkdir(self._order.results, 0o700)
 
@@ -214,10 +210,6 @@ def _pickled_logs(specs: Any) -> bytes:
             f"LaunchConfig.logs_specs: a {type(specs).__qualname__} cannot be pickled for the process of the launch: "
             f"{error}"
         ) from error
-
-
-def _remove(directory: RunDirectory) -> None:
-    directory.__exit__()
 
 
 class RelayedSignals:

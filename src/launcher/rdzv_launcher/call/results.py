@@ -133,7 +133,11 @@ class Results:
     def keep_raised(self, error: BaseException, text: str) -> None:
         """Keep the exception that ends this process, and its traceback as text; if need be, without the exception."""
         try:
-            self._write(_RAISED, (_pickled(error), text))
+            data = pickle.dumps(error)
+        except Exception:  # the reader notices that
+            data = b""
+        try:
+            self._write(_RAISED, (data, text))
         except OSError:  # there are still the error file and the worker's standard error
             pass
 
@@ -176,11 +180,3 @@ def write_whole(path: str, value: Any) -> None:
     with open(f"{path}.new", "wb") as file:
         pickle.dump(value, file, pickle.HIGHEST_PROTOCOL)
     os.rename(f"{path}.new", path)
-
-
-def _pickled(error: BaseException) -> bytes:
-    """The pickled error; empty if it cannot be pickled: the reader then notices that."""
-    try:
-        return pickle.dumps(error)
-    except Exception:
-        return b""

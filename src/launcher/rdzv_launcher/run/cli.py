@@ -7,8 +7,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from rdzv_launcher import queued_stderr
-from rdzv_launcher.console import logging_given_back, open_standard_streams, report, say, setup_logging
+from rdzv_launcher.console import drain_stderr, logging_given_back, open_standard_streams, report, say, setup_logging
 from rdzv_launcher.run.importing import importing_torch
 from rdzv_launcher.run.parser import parse_arguments
 from rdzv_plugins.errors import RdzvError, debug_wanted
@@ -55,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         return report("rdzv-run", error, verbose=verbose)
     finally:
-        queued_stderr.drain()  # also for callers within their own process
+        drain_stderr()  # also for callers within their own process
 
 
 if __name__ == "__main__":

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from rdzv_launcher import queued_stderr
-from rdzv_launcher.console import say
+from rdzv_launcher.console import rest_stderr, say
 from rdzv_launcher.run.agent import steps
 from rdzv_launcher.run.agent.decisions import Limits
 from rdzv_launcher.run.agent.events import Hung
@@ -156,7 +155,7 @@ class Grounds:
         at_end.callback(self.page.close)
         self.mark = os.urandom(16).hex()
         self._start, self._inherited = start, caller.inherited if caller is not None else None
-        queued_stderr.rest()  # something may have been logged
+        rest_stderr()  # something may have been logged
         self.keeper = self.new_keeper()  # before anything has made a thread: then it is a fork, no new interpreter
         self.pulse = Pulse(SYSTEM)
         self.health = Health(self.pulse, start.args.health_timeout)

@@ -19,8 +19,7 @@ import tty
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from rdzv_launcher import queued_stderr
-from rdzv_launcher.console import NO_SPACE
+from rdzv_launcher.console import NO_SPACE, forward_to_stderr, stderr_has_room
 from rdzv_launcher.run.machine import write_a_page
 from rdzv_launcher.run.workers.output.growing_file import all_of
 from rdzv_plugins.threads import OwnThread
@@ -107,7 +106,7 @@ class StderrPipe:
         """
         left = _AT_ONCE
         while left > 0:
-            self.held_up = self._forward and not all_of_it and not queued_stderr.has_room(self._on_room)
+            self.held_up = self._forward and not all_of_it and not stderr_has_room(self._on_room)
             if self.held_up:
                 return True
             try:
@@ -124,7 +123,7 @@ class StderrPipe:
             self._kept += data
             del self._kept[:-KEEP_BYTES]
             if self._forward:
-                queued_stderr.forward(data)
+                forward_to_stderr(data)
         return True
 
     def tail(self) -> tuple[str, ...]:

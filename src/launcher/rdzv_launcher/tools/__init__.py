@@ -1,5 +1,5 @@
 """``rdzv``, the tools around the launcher: one module or folder for each sub-command.
 
-Begin with ``cli``; in a folder with ``command``. ``job``, ``serving``, ``meeting`` and ``asking`` find a running job,
-the endpoint that serves, its service, and what its nodes answer.
+Begin with ``cli``. ``job`` finds a running job: the endpoint that serves, its service,
+and what its nodes answer.
 """

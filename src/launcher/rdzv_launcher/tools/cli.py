@@ -13,10 +13,7 @@ from typing import Any
 from rdzv_launcher.bench import arguments as bench
 from rdzv_launcher.completion import PrintCompletion
 from rdzv_launcher.console import logging_given_back, make_stdout_wait, report, setup_logging
-from rdzv_launcher.tools import conformance, logs, new_backend, serve, stacks, status
-from rdzv_launcher.tools.doctor import command as doctor
-from rdzv_launcher.tools.timeline import command as timeline
-from rdzv_launcher.tools.top import command as top
+from rdzv_launcher.tools import conformance, doctor, logs, new_backend, serve, stacks, status, timeline, top
 from rdzv_launcher.version import ShowVersion
 from rdzv_plugins.errors import debug_wanted
 from rdzv_plugins.options import did_you_mean

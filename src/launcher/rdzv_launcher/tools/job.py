@@ -14,7 +14,7 @@ from rdzv_plugins.assemble.create import coordination_of
 from rdzv_plugins.assemble.recognition import Found, recognise
 from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.coordination import CoordinationBackend
-from rdzv_plugins.endpoints import Endpoint, parse_endpoint
+from rdzv_plugins.endpoints import parse_endpoint
 from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, RdzvError, UsageError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import DEFAULT_RUN_ID, Request, RunStatus
@@ -76,53 +76,51 @@ def run_of(request: Request, where: object, runs: Sequence[str]) -> str:
     )
 
 
-class Whose:
-    """Asks all backends what an endpoint is, for ``statistics_of``; ``found`` is the one that recognised it.
+class StoreAt:
+    """The native store at the endpoint of ``request``, or whatever else listens there.
 
-    ``token`` and ``tls`` are the job's.
+    It is asked with the token and the certificates of the job, whose files are read anew each time.
     """
 
     def __init__(self, host: PluginHost, request: Request) -> None:
-        self._host, self._request = host, request
-        self.token, self.tls = token_of(request), certificates_of(request)
+        self._host, self.request = host, request
+        self.endpoint = parse_endpoint(request.endpoint, None)
         self.found: Found | None = None
+        """The backend that recognised what listens there, if it was asked."""
 
-    def __call__(self) -> EndpointUnreachable | None:
-        """The error that says what is at the endpoint, if a backend recognises it: a ``Stranger``."""
-        self.found = recognise(self._host.catalog, self._request)
-        if self.found is None:
+    def statistics(self, timeout: float) -> dict[str, Any]:
+        """What the store says about itself within ``timeout`` seconds.
+
+        Raises ``EndpointUnreachable`` if there is none, or if a backend recognises it as the store of its agents.
+        """
+        from rdzv_plugins.kvstore.native.framing import ask_statistics, is_control_store
+
+        token, tls = token_of(self.request), certificates_of(self.request)
+        statistics = ask_statistics(self.endpoint, timeout, stranger=self._recognise, token=token, tls=tls)
+        if is_control_store(statistics) and (known := self._recognise()) is not None:
+            raise known
+        return statistics
+
+    def runs(self, timeout: float) -> list[str]:
+        """The jobs that meet there now. Raises ``EndpointUnreachable``."""
+        return [str(each["name"]) for each in self.statistics(timeout).get("runs", ())]
+
+    def service(self, run: str, name: str) -> CoordinationBackend:
+        """The service of one of the jobs, for ``name``, who asks."""
+        from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
+
+        token, tls = token_of(self.request), certificates_of(self.request)
+        return NativeCoordination(self.endpoint, run, name=name, who="the store", token=token, tls=tls)
+
+    def _recognise(self) -> EndpointUnreachable | None:
+        """The error that says what is there, if a backend recognises it: a ``Stranger``."""
+        found = self.found = recognise(self._host.catalog, self.request)
+        if found is None:
             return None
-        return EndpointUnreachable(f"at {self._request.endpoint} is {self.found.what}, and no native store")
+        return EndpointUnreachable(f"at {self.request.endpoint} is {found.what}, and no native store")
 
 
-def statistics_of(endpoint: Endpoint, timeout: float, whose: Whose) -> dict[str, Any]:
-    """What the native store at ``endpoint`` says about itself within ``timeout`` seconds.
-
-    Raises ``EndpointUnreachable`` if there is none, or if a backend recognises it as the store of its agents.
-    """
-    from rdzv_plugins.kvstore.native.framing import ask_statistics, is_control_store
-
-    statistics = ask_statistics(endpoint, timeout, stranger=whose, token=whose.token, tls=whose.tls)
-    if is_control_store(statistics) and (known := whose()) is not None:
-        raise known
-    return statistics
-
-
-def runs_at(host: PluginHost, request: Request, place: Endpoint, timeout: float) -> list[str]:
-    """The jobs now at a native store. Raises ``EndpointUnreachable``."""
-    whose = Whose(host, dataclasses.replace(request, endpoint=str(place)))
-    return [str(each["name"]) for each in statistics_of(place, timeout, whose).get("runs", ())]
-
-
-def service_at(place: Endpoint, run: str, name: str, request: Request) -> CoordinationBackend:
-    """The service of a run at a native store, for ``name``, who asks with the token and the certificates of a job."""
-    from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
-
-    token, tls = token_of(request), certificates_of(request)
-    return NativeCoordination(place, run, name=name, who="the store", token=token, tls=tls)
-
-
-def serving_place(host: PluginHost, request: Request, timeout: float) -> tuple[Endpoint, str]:
+def serving_store(host: PluginHost, request: Request, timeout: float) -> tuple[StoreAt, str]:
     """Of several endpoints in ``request``, the one of the job that is meant, and the job's id. All are asked at once.
 
     Like the job's nodes, it takes the one with the job's newest round. ``timeout`` (seconds) applies to each step.
@@ -133,46 +131,47 @@ def serving_place(host: PluginHost, request: Request, timeout: float) -> tuple[E
     from rdzv_plugins.elastic.observing import observe
 
     places = parse_places(request.endpoint)
+    stores = [StoreAt(host, dataclasses.replace(request, endpoint=str(place))) for place in places]
 
-    def asked(place: Endpoint) -> list[str] | RdzvError:
+    def asked(store: StoreAt) -> list[str] | RdzvError:
         try:
-            return runs_at(host, request, place, timeout)
+            return store.runs(timeout)
         except RdzvError as error:
             return error
 
-    def look(place: Endpoint) -> RunStatus | Exception:
+    def look(store: StoreAt) -> RunStatus | Exception:
         try:
-            return observe(service_at(place, run, "rdzv", request), timeout)
+            return observe(store.service(run, "rdzv"), timeout)
         except (RdzvError, TimeoutError, ValueError) as error:
             return error
 
-    with ThreadPoolExecutor(len(places)) as pool:
-        found = dict(zip(places, pool.map(asked, places), strict=True))
-        silent = {place: each for place, each in found.items() if isinstance(each, RdzvError)}
-        runs = {place: each for place, each in found.items() if not isinstance(each, RdzvError)}
+    with ThreadPoolExecutor(len(stores)) as pool:
+        found = dict(zip(stores, pool.map(asked, stores), strict=True))
+        silent = {store: each for store, each in found.items() if isinstance(each, RdzvError)}
+        runs = {store: each for store, each in found.items() if not isinstance(each, RdzvError)}
         if not runs:
             raise EndpointUnreachable(
-                f"none of {len(places)} endpoints can be asked: " + "; ".join(map(str, silent.values())),
+                f"none of {len(stores)} endpoints can be asked: " + "; ".join(map(str, silent.values())),
                 remedy="Look whether their processes live. If it is another service, give its --rdzv-backend.",
             )
-        for place, error in silent.items():
-            print(f"{place} cannot be asked: {printable(str(error))}", file=sys.stderr, flush=True)
+        for store, error in silent.items():
+            print(f"{store.endpoint} cannot be asked: {printable(str(error))}", file=sys.stderr, flush=True)
         run = run_of(request, request.endpoint, sorted({each for names in runs.values() for each in names}))
-        there = [place for place in places if run in runs.get(place, ())]
+        there = [store for store in stores if run in runs.get(store, ())]
         serving = _newest(there, list(pool.map(look, there)))
-    print(f"run {run!r} is served at {serving}", file=sys.stderr, flush=True)
+    print(f"run {run!r} is served at {serving.endpoint}", file=sys.stderr, flush=True)
     return serving, run
 
 
-def _newest(there: Sequence[Endpoint], seen: Sequence[RunStatus | Exception]) -> Endpoint:
-    """The endpoint with the newest round. If the job can be looked at nowhere, raises the error that prevented it."""
+def _newest(there: Sequence[StoreAt], seen: Sequence[RunStatus | Exception]) -> StoreAt:
+    """The store with the newest round. If the job can be looked at nowhere, raises the error that prevented it."""
     ranked = [
         (status.number, status.members, -at) for at, status in enumerate(seen) if not isinstance(status, Exception)
     ]
     if ranked:
         return there[-max(ranked)[2]]
     problem = next(each for each in seen if isinstance(each, Exception))
-    raise EndpointUnreachable(f"{there[0]}: {problem}") from problem
+    raise EndpointUnreachable(f"{there[0].endpoint}: {problem}") from problem
 
 
 class Meeting:
@@ -186,14 +185,15 @@ class Meeting:
     def service(self) -> tuple[CoordinationBackend, str]:
         """The service of the job that is meant, and the job's id. Raises ``RdzvError``."""
         found = self.services()
-        if not isinstance(found, Endpoint):
+        if not isinstance(found, StoreAt):
             return found
         try:
-            return self.at(found, run_of(self._request, found, self.runs(found)))
+            run = run_of(self._request, found.endpoint, found.runs(self._timeout))
         except EndpointUnreachable as error:
             raise self._with_remedy(error) from error
+        return found.service(run, self._who), run
 
-    def services(self) -> Endpoint | tuple[CoordinationBackend, str]:
+    def services(self) -> StoreAt | tuple[CoordinationBackend, str]:
         """The native store at which any number of jobs meet; elsewhere, the service of the job that is meant.
 
         If there are several endpoints, it is the one that serves the job now. Raises ``RdzvError``.
@@ -204,33 +204,25 @@ class Meeting:
             return coordination_of(entry, request), request.run_id
         if "," in request.endpoint:
             try:
-                return self.at(*serving_place(self._host, request, self._timeout))
+                store, run = serving_store(self._host, request, self._timeout)
             except EndpointUnreachable as error:
                 raise self._with_remedy(error) from error
-        whose = Whose(self._host, request)
-        endpoint = parse_endpoint(request.endpoint, None)
+            return store.service(run, self._who), run
+        store = StoreAt(self._host, request)
         try:
-            statistics_of(endpoint, self._timeout, whose)
-            return endpoint
+            store.statistics(self._timeout)
+            return store
         except AccessRefused:
             raise
         except EndpointUnreachable as error:
-            found = entry or (whose.found.entry if whose.found is not None else None)
-            if found is None or whose.found is None:
+            if store.found is None:
                 raise self._with_remedy(error) from error
+            found = entry or store.found.entry
             if entry is None and found.backend.meets_at == "service":
-                print(f"{request.endpoint} is {whose.found.what}", file=sys.stderr, flush=True)
+                print(f"{request.endpoint} is {store.found.what}", file=sys.stderr, flush=True)
                 return coordination_of(found, request), request.run_id
-            said = f"{whose.found.what}: nodes that meet by {found.backend.name} cannot be asked"
+            said = f"{store.found.what}: nodes that meet by {found.backend.name} cannot be asked"
             raise UsageError(said, remedy=self._otherwise) from error
-
-    def runs(self, endpoint: Endpoint) -> list[str]:
-        """The jobs now at a native store. Raises ``EndpointUnreachable``."""
-        return runs_at(self._host, self._request, endpoint, self._timeout)
-
-    def at(self, endpoint: Endpoint, run: str) -> tuple[CoordinationBackend, str]:
-        """The service of one of the jobs at a native store."""
-        return service_at(endpoint, run, self._who, self._request), run
 
     def _with_remedy(self, error: RdzvError) -> EndpointUnreachable:
         remedy = f"{error.remedy} Or: {self._otherwise}" if error.remedy else f"Or: {self._otherwise}"

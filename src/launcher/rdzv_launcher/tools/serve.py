@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
-from rdzv_plugins.certificates import OPTIONS, NodeCertificates
+from rdzv_plugins.certificates import OPTIONS, NodeCertificates, stamp_of
 from rdzv_plugins.endpoints import Endpoint, check_port, parse_endpoint
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.job_token import FILE_VARIABLE, OPEN, OPTION, AcceptedToken, accepted_tokens, is_meant_to_be_open
@@ -37,9 +37,10 @@ class Accepted:
     def __init__(self, path: str | None) -> None:
         """``path`` is as given by ``--rdzv-conf``. Raises ``UsageError`` like ``accepted_tokens``."""
         self._path = path
-        self._file = path if path is not None else os.environ.get(FILE_VARIABLE)
+        self._file = path if path is not None else os.environ.get(FILE_VARIABLE, "")
+        """Empty: there is none."""
         self._lock = threading.Lock()
-        self._seen = self._look()
+        self._seen = stamp_of(self._file)
         self.tokens: tuple[AcceptedToken, ...] = accepted_tokens(path) or ()
 
     def keep_fresh(
@@ -50,7 +51,7 @@ class Accepted:
         Signals in ``reads_again`` end nothing: all files are read again.
         """
         over = threading.Event()
-        if self._file is not None and self.tokens:
+        if self._file and self.tokens:
             OwnThread(target=self._keep_looking, name="rdzv-tokens", args=(server, over)).start()
         try:
             # without a time limit: one that ends while the process is stopped has CPython's sigtimedwait return what
@@ -71,8 +72,8 @@ class Accepted:
 
     def _read_if_changed(self, server: StoreServer, *, anyway: bool = False) -> None:
         with self._lock:
-            seen = self._look()
-            if not self.tokens or self._file is None or (seen == self._seen and not anyway):
+            seen = stamp_of(self._file)
+            if not (self._file and self.tokens) or (seen == self._seen and not anyway):
                 return
             self._seen = seen
             try:
@@ -82,14 +83,6 @@ class Accepted:
                 return
             server.accept_tokens(self.tokens)
             logger.warning("%s has changed: %d token(s) are accepted from now on", self._file, len(self.tokens))
-
-    def _look(self) -> tuple[int, ...] | None:
-        # ctime: a file that others could read is right once its mode is
-        try:
-            found = os.stat(self._file) if self._file is not None else None
-        except OSError:  # it is being replaced
-            return None
-        return None if found is None else (found.st_ino, found.st_ctime_ns, found.st_size)
 
 
 # "framed" includes those of coordination, and validate asks for nothing.
@@ -149,13 +142,12 @@ def run(args: argparse.Namespace) -> int:
     ):
         shown = Endpoint(endpoint.host or "*", server.port)
         note = " (loopback: only this machine can reach it)" if endpoint.is_loopback else ""
+        asks_clients = certificates is not None and certificates.asks_clients
         if certificates is not None:
-            note += ", under TLS" + (", for who has a certificate" if certificates.asks_clients else "")
+            note += ", under TLS" + (", for who has a certificate" if asks_clients else "")
         if accepted.tokens:
             note += f", for who knows one of {len(accepted.tokens)} token(s)"
-        elif certificates is not None and certificates.asks_clients:
-            pass
-        elif not endpoint.is_loopback and not is_meant_to_be_open():
+        elif not (asks_clients or endpoint.is_loopback or is_meant_to_be_open()):
             logger.warning("the store at %s is open: %s", shown, OPEN)
         try:
             print(f"serving a store at {shown}{note}: pid {os.getpid()}, {server.threads} thread(s)", flush=True)

@@ -13,8 +13,8 @@ import os
 import re
 import socket
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -36,18 +36,11 @@ _RUN, _RANK, _LOCAL, _NODE = "TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK", "GROUP
 _AGENT = re.compile(r"(^|/)rdzv-run( |$)|rdzv_launcher\.run(\.cli)?( |$)")
 
 
-@dataclass
-class LocalJob:
-    """The nodes of one job that are on this machine."""
+def local_jobs(run_id: str = "") -> dict[tuple[str, str], list[Node]]:
+    """The nodes of each job that are here, by its id and the address of its workers' store: an id may be used twice.
 
-    run_id: str
-    store: str
-    """The address of its workers' store: different jobs may have the same id."""
-    nodes: list[Node] = field(default_factory=list)
-
-
-def local_jobs(run_id: str = "") -> list[LocalJob]:
-    """The jobs that have workers here; ``run_id``: only those with this id. Linux: elsewhere there are none."""
+    ``run_id``: only those with this id. Linux: elsewhere there are none.
+    """
     environments = {pid: env for pid in all_pids() if _RUN in (env := processes.environment(pid))}
     nodes: dict[tuple[str, str, int], list[tuple[int, Mapping[str, str]]]] = {}
     for pid, env in sorted(environments.items()):
@@ -56,19 +49,21 @@ def local_jobs(run_id: str = "") -> list[LocalJob]:
             continue
         if run_id in ("", env[_RUN]):
             nodes.setdefault((env[_RUN], _store(env), _agent_of(process)), []).append((pid, env))
-    jobs: dict[tuple[str, str], LocalJob] = {}
+    jobs: dict[tuple[str, str], list[Node]] = {}
     for (run, store, agent), workers in nodes.items():
-        jobs.setdefault((run, store), LocalJob(run, store)).nodes.append(_node(agent, workers))
-    return list(jobs.values())
+        jobs.setdefault((run, store), []).append(_node(agent, workers))
+    return jobs
 
 
-def read_job(job: LocalJob, *, until: float, native: float, children: bool) -> tuple[list[WorkerReport], list[Silent]]:
-    """The job's workers here, and what has to be said about their agents.
+def read_job(
+    nodes: Sequence[Node], *, until: float, native: float, children: bool
+) -> tuple[list[WorkerReport], list[Silent]]:
+    """The workers of a job's nodes here, and what has to be said about their agents.
 
     ``until``: the time (monotonic) for all of it, and for native frames.
     """
     workers, agents = list[WorkerReport](), list[Silent]()
-    for node in job.nodes:
+    for node in nodes:
         now = time.monotonic()
         workers += gather(node, within=max(1.0, until - now), children=children, native=max(0.0, native - now))
         agent = processes.look(node.agent)
@@ -81,9 +76,8 @@ def read_job(job: LocalJob, *, until: float, native: float, children: bool) -> t
     return workers, agents
 
 
-def idle_agents(jobs: list[LocalJob]) -> list[int]:
-    """Agents of rdzv-run that have no workers now."""
-    busy = {node.agent for job in jobs for node in job.nodes}
+def idle_agents(busy: Set[int]) -> list[int]:
+    """The agents of rdzv-run, but for the ``busy`` ones, which have workers now."""
     found = (processes.look(pid) for pid in all_pids() if pid not in busy)
     agents = [each for each in found if processes.is_there(each) and _AGENT.search(each.command)]
     return [each.pid for each in agents if processes.name_of(each.pid) != KEEPER]
@@ -179,13 +173,13 @@ def _local(args: argparse.Namespace) -> int:
     until = time.monotonic() + args.timeout
     native = until if args.native else time.monotonic() + NATIVE_S
     codes, found, texts = [], [], []
-    for job in jobs:
-        workers, agents = read_job(job, until=until, native=native, children=args.children)
+    for (run, _), nodes in jobs.items():
+        workers, agents = read_job(nodes, until=until, native=native, children=args.children)
         codes.append(_code(workers, agents))
-        found.append({"run": job.run_id} | _summary(workers, agents))
-        name = f"run {job.run_id!r} on this machine: " if len(jobs) > 1 or job.run_id != "none" else "on this machine: "
+        found.append({"run": run} | _summary(workers, agents))
+        name = f"run {run!r} on this machine: " if len(jobs) > 1 or run != "none" else "on this machine: "
         texts.append(name + report_text(workers, agents, threads=args.threads))
-    idle = idle_agents(jobs) if not args.rdzv_id else []
+    idle = [] if args.rdzv_id else idle_agents({node.agent for nodes in jobs.values() for node in nodes})
     if idle:
         texts.append(f"agents without workers now: pid {', '.join(map(str, idle))}; `rdzv status` says who is missing")
     if not jobs:

@@ -7,7 +7,6 @@ store: that is another server on another port in every round (decision 0003). El
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import re
 import sys
@@ -17,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from rdzv_launcher.tools.job import Whose, add_job_flags, request_of, service_at, serving_place, statistics_of
+from rdzv_launcher.tools.job import StoreAt, add_job_flags, request_of, serving_store
 from rdzv_plugins.assemble.create import can_look, look, with_options
 from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.elastic.leading.placement import in_words
@@ -67,7 +66,7 @@ _WAITS_REPORTED = 10
 
 
 class _Node(NamedTuple):
-    """A proxy: ``above`` is what its parent says about it, ``report`` what it says itself."""
+    """A proxy: ``report`` is what it says about itself, the rest what its parent says."""
 
     name: str
     address: str
@@ -251,8 +250,8 @@ NODES_SHOWN = 16
 """How many nodes are named one by one."""
 
 
-def add_rounds(endpoint: Endpoint, runs: Iterable[dict[str, Any]], timeout: float, request: Request) -> None:
-    """Add what is known about its round to each of the ``runs`` of a server's statistics, as ``round``.
+def add_rounds(store: StoreAt, runs: Iterable[dict[str, Any]], timeout: float) -> None:
+    """Add what is known about its round to each of the ``runs`` of a store's statistics, as ``round``.
 
     ``timeout`` (seconds) applies to each step. What cannot be asked is noted there, under ``problem``; raises nothing.
     """
@@ -261,8 +260,8 @@ def add_rounds(endpoint: Endpoint, runs: Iterable[dict[str, Any]], timeout: floa
 
     def add(run: dict[str, Any]) -> None:
         try:
-            seen = observe(service_at(endpoint, str(run["name"]), "status", request), timeout)
-            run["round"] = round_data(seen, timeout, request)
+            seen = observe(store.service(str(run["name"]), "status"), timeout)
+            run["round"] = round_data(seen, timeout, store.request)
         except (RdzvError, TimeoutError, ValueError) as error:
             run["round"] = {"problem": str(error)}
 
@@ -348,18 +347,6 @@ def _store(endpoint: Endpoint, kind: str, own: bool, timeout: float, request: Re
     return found
 
 
-def run_data(entry: Entry, request: Request, timeout: float) -> dict[str, Any]:
-    """The run, in its JSON form. Raises ``RdzvError``."""
-    found = look(entry, request, timeout)
-    asked = with_options(entry, request)  # with another service, cacert, cert and key belong to that
-    return {
-        "run": request.run_id if request.is_named else "",
-        "backend": entry.backend.name,
-        "endpoint": request.endpoint,
-        "round": round_data(found, timeout, asked),
-    }
-
-
 def run_text(data: Mapping[str, Any]) -> str:
     """The run described for people."""
     found = data["round"]
@@ -394,36 +381,42 @@ def run(args: argparse.Namespace) -> int:
     if entry is not None and can_look(entry.backend):
         text = _of_run(entry, request, args)
     else:
-        if "," in request.endpoint:
-            request = dataclasses.replace(request, endpoint=str(serving_place(host, request, args.timeout)[0]))
-        whose = Whose(host, request)
+        several = "," in request.endpoint
+        store = serving_store(host, request, args.timeout)[0] if several else StoreAt(host, request)
         try:
-            text = _of_native_store(parse_endpoint(request.endpoint, None), args, whose, request)
+            text = _of_native_store(store, args)
         except EndpointUnreachable:
-            if entry is not None or whose.found is None or not can_look(whose.found.entry.backend):
+            if entry is not None or store.found is None or not can_look(store.found.entry.backend):
                 raise
-            print(f"{request.endpoint} is {whose.found.what}", file=sys.stderr, flush=True)
-            text = _of_run(whose.found.entry, request, args)
+            print(f"{store.request.endpoint} is {store.found.what}", file=sys.stderr, flush=True)
+            text = _of_run(store.found.entry, store.request, args)
     print(text, flush=True)
     return 0
 
 
 def _of_run(entry: Entry, request: Request, args: argparse.Namespace) -> str:
-    data = run_data(entry, request, args.timeout)
+    found = look(entry, request, args.timeout)
+    asked = with_options(entry, request)  # with another service, cacert, cert and key belong to that
+    data = {
+        "run": request.run_id if request.is_named else "",
+        "backend": entry.backend.name,
+        "endpoint": request.endpoint,
+        "round": round_data(found, args.timeout, asked),
+    }
     return json.dumps(data, indent=2) if args.json else run_text(printable_data(data))
 
 
-def _of_native_store(endpoint: Endpoint, args: argparse.Namespace, whose: Whose, request: Request) -> str:
+def _of_native_store(store: StoreAt, args: argparse.Namespace) -> str:
     from rdzv_plugins.kvstore.native.framing import not_statistics
 
-    stats = statistics_of(endpoint, args.timeout, whose)
+    stats = store.statistics(args.timeout)
     try:
-        add_rounds(endpoint, stats.get("runs", ()), args.timeout, request)
-        return json.dumps(stats, indent=2) if args.json else as_text(endpoint, printable_data(stats))
+        add_rounds(store, stats.get("runs", ()), args.timeout)
+        return json.dumps(stats, indent=2) if args.json else as_text(store.endpoint, printable_data(stats))
     except KeyError as error:
-        raise not_statistics(endpoint, f"there is no {error}") from None
+        raise not_statistics(store.endpoint, f"there is no {error}") from None
     except (AttributeError, TypeError, ValueError) as error:  # types other than ours
-        raise not_statistics(endpoint, str(error)) from None
+        raise not_statistics(store.endpoint, str(error)) from None
 
 
 def as_text(endpoint: Endpoint, stats: Mapping[str, Any]) -> str:

@@ -1,1 +1,129 @@
-"""``rdzv doctor``: examines this machine, and its way to the place where a job's nodes meet."""
+"""``rdzv doctor``: is this machine fit for a job, and can it reach the place where the nodes meet?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from rdzv_launcher.tools.doctor import machine, network
+from rdzv_launcher.tools.doctor.findings import Check, Finding, findings_of
+from rdzv_launcher.tools.job import add_job_flags, request_of
+from rdzv_launcher.version import version_line
+from rdzv_plugins.errors import MissingDependency, UsageError
+from rdzv_plugins.host import PluginHost
+from rdzv_plugins.installed import version_of
+from rdzv_plugins.kvstore.native.server import native_part
+from rdzv_plugins.plain_text import printable, printable_data
+
+_LONGEST = 4000
+
+
+def configure(commands: Any) -> None:
+    """Add the sub-command's parser."""
+    parser = commands.add_parser("doctor", help="check this machine, and its path to where a job's nodes meet")
+    add_job_flags(
+        parser,
+        endpoint_help="where the nodes meet; if unset, only this machine is checked",
+        endpoint_required=False,
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 for warnings, too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look and print; returns 1 if something is wrong, otherwise 0. Raises ``UsageError``."""
+    if not sys.platform.startswith("linux"):
+        raise UsageError("rdzv doctor reads what the kernel of Linux tells", remedy="Use rdzv-run --check here.")
+    if not args.rdzv_endpoint and (args.rdzv_backend or args.rdzv_conf or args.rdzv_id):
+        raise UsageError(
+            "--rdzv-backend, --rdzv-id and --rdzv-conf say more about --rdzv-endpoint, which is not given",
+            remedy="Give --rdzv-endpoint, or leave them out.",
+        )
+    found: list[Finding] = []
+    for finding in _findings(args):
+        found.append(finding)
+        if not args.json:
+            print(printable(finding.line, _LONGEST), flush=True)
+    bad = [each.name for each in found if each.verdict == "wrong"]
+    doubtful = [each.name for each in found if each.verdict == "warning"]
+    if args.json:
+        print(json.dumps({"findings": [printable_data(asdict(each)) for each in found]}, indent=2), flush=True)
+    else:
+        print(_conclusion(bad, doubtful), flush=True)
+    return 1 if bad or (args.strict and doubtful) else 0
+
+
+def _findings(args: argparse.Namespace) -> Iterator[Finding]:
+    endpoints = network.endpoints_of(args.rdzv_endpoint)
+    host = PluginHost.load()
+    checks: list[tuple[str, Check]] = [
+        ("versions", _versions),
+        ("nccl", nccl),
+        ("plug-ins", partial(_plugins, host)),
+        ("host name", network.host_name),
+        ("reverse look-up", network.reverse_look_up),
+        ("interfaces", network.interfaces),
+        ("ports", machine.ports),
+        ("open files", machine.files),
+        ("somaxconn", machine.backlog),
+        ("processes", machine.processes),
+        ("processors", machine.processors),
+        ("memory", machine.memory),
+        ("/dev/shm", machine.shared_memory),
+        ("temporary files", machine.temporary),
+        ("clock", machine.clock),
+        ("leftover processes", machine.leftovers),
+    ]
+    for name, check in checks:
+        yield from findings_of(name, check)
+    reached = False
+    for endpoint in endpoints:
+        way = [*findings_of(f"way to {endpoint}", partial(network.way, endpoint))]
+        reached = reached or all(each.verdict == "ok" for each in way)
+        yield from way
+    if reached or args.rdzv_backend:
+        yield from findings_of("who answers", partial(network.who_answers, host, request_of(args)))
+
+
+def _versions() -> Iterator[Finding]:
+    try:
+        native_part()
+    except MissingDependency as error:
+        yield Finding("warning", "versions", version_line(), error.remedy)
+    else:
+        yield Finding("ok", "versions", version_line())
+
+
+def nccl() -> Iterator[Finding]:
+    """Which of torch's two backends for NCCL a script's ``nccl`` means; nothing if there is one only."""
+    torch, variable = version_of("torch"), "TORCH_DIST_USE_NCCL2"
+    numbers = re.match(r"(\d+)\.(\d+)", torch)
+    if numbers is None or (release := (int(numbers[1]), int(numbers[2]))) < (2, 14):
+        return
+    given = os.environ.get(variable)
+    second = given != "0" if release >= (2, 15) else given == "1"
+    said = "is not set" if given is None else f"is {given}"
+    meant = "nccl2, as by default from torch 2.15 on" if second else "the earlier backend, and not nccl2"
+    yield Finding(
+        "ok", "nccl", f"a script's nccl means {meant} (torch {torch}, {variable} {said}); it has to on every node"
+    )
+
+
+def _plugins(host: PluginHost) -> Iterator[Finding]:
+    for record in host.failed:
+        yield Finding("wrong", f"plug-in {record.name}", f"{record.label}: {record.error}", record.remedy)
+    if not host.failed:
+        yield Finding("ok", "plug-ins", f"all {len(host.records)} can be used")
+
+
+def _conclusion(bad: list[str], doubtful: list[str]) -> str:
+    if bad:
+        return f"Something is wrong: {', '.join(bad)}."
+    return f"Nothing is wrong; worth a look: {', '.join(doubtful)}." if doubtful else "All is well."

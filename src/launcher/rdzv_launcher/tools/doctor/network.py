@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rdzv_launcher.tools.doctor.findings import Finding, findings_of, judged
-from rdzv_launcher.tools.job import Whose, statistics_of
+from rdzv_launcher.tools.job import StoreAt
 from rdzv_plugins.assemble.create import health, preflight, prepare
 from rdzv_plugins.assemble.recognition import recognise
 from rdzv_plugins.elastic.endpoint_options import DEFAULT_PORT
@@ -217,7 +217,7 @@ def who_answers(host: PluginHost, request: Request) -> Iterator[Finding]:
             continue
         entry = known.entry if known is not None else host.catalog.find(request.backend)
         if entry.backend.health is None:  # otherwise it says itself what its service is
-            services += [*_native(host, there, endpoint)]
+            services += [*_native(StoreAt(host, there))]
     yield from services
     if not name or (services and not request.backend):  # any of several backends may be the job's
         return
@@ -238,12 +238,11 @@ def _health(host: PluginHost, entry: Entry, request: Request) -> Iterator[Findin
         yield Finding(check.verdict, check.name, check.text, check.remedy)
 
 
-def _native(host: PluginHost, request: Request, endpoint: Endpoint) -> Iterator[Finding]:
+def _native(store: StoreAt) -> Iterator[Finding]:
     """What a native store there says about itself; nothing if there is none."""
-    whose = Whose(host, dataclasses.replace(request, endpoint=str(endpoint)))
     with contextlib.suppress(EndpointUnreachable):
-        server = statistics_of(endpoint, _ANSWER_S, whose)["server"]
-        serves = f"rdzv-plugins {server['version']} serves at {endpoint}"
+        server = store.statistics(_ANSWER_S)["server"]
+        serves = f"rdzv-plugins {server['version']} serves at {store.endpoint}"
         other = server["version"] != version() and f"{serves}, and here is {version()}"
         yield judged("service", f"{serves}, as here", other, "Install the same version on all nodes.")
 

@@ -7,8 +7,9 @@ all of it. If nobody has reported a phase, its time is part of the next one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from rdzv_launcher.run.timeline import INTERRUPTING
 from rdzv_launcher.tools.timeline.job import JobTimeline, Round, TimelineEvent
@@ -16,39 +17,22 @@ from rdzv_launcher.tools.timeline.job import JobTimeline, Round, TimelineEvent
 _CAUSES = ("lost", "hung", "leaving", "failed", "over")
 """The events that say why a round has ended: if there are several, the first does, as the others follow from it."""
 
-PHASES = {
-    "opening": "until the last node has begun to join",
-    "noticing": "from the first sign until the last node stops its workers",
-    "stopping": "until the last worker has ended",
-    "deciding": "until the last node joins again: was a node lost? is there a restart left?",
-    "delaying": "a delay before a restart",
-    "meeting": "until the nodes have found each other, and are told their places",
-    "connecting": "until the workers' store is served, and the last node has reached it",
-    "completing": "until the last node knows that the round is complete",
-    "ending": "until the last node has left",
-}
-"""The phases of an interruption, in order."""
 
+class Phase(Struct, frozen=True):
+    """A part of an interruption. It begins at a time by the reference's clock, in seconds.
 
-@dataclass(frozen=True)
-class Phase:
-    """A part of an interruption. Times are in seconds by the reference's clock."""
+    docs/reference/timeline.md says what each phase is.
+    """
 
-    name: str
+    phase: str
     begin: float
-    end: float
-    last: str = ""
-    """The last node to end it."""
-
-    @property
-    def seconds(self) -> float:
-        """How long it took."""
-        return self.end - self.begin
+    seconds: float
+    last: str
+    """The last node to end it; empty if there is none."""
 
 
-@dataclass(frozen=True)
-class Interruption:
-    """A time in which no round was complete."""
+class Interruption(Struct, frozen=True):
+    """A time in which no round was complete. It begins at a time by the reference's clock, in seconds."""
 
     kind: Literal["start", "restart", "end"]
     after: int
@@ -56,18 +40,13 @@ class Interruption:
     until: int
     """The number of the round after; 0: none."""
     begin: float
-    end: float
+    seconds: float
+    cause: str
     phases: tuple[Phase, ...]
-    cause: str = ""
-    started: float | None = None
+    workers_started_after: float | None
     """Seconds from the interruption's end until the last node had started its workers."""
-    line: float | None = None
+    first_line_after: float | None
     """Seconds from the interruption's end until the last node whose workers wrote something had its first line."""
-
-    @property
-    def seconds(self) -> float:
-        """How long it took."""
-        return self.end - self.begin
 
 
 def interruptions(job: JobTimeline) -> list[Interruption]:
@@ -75,13 +54,13 @@ def interruptions(job: JobTimeline) -> list[Interruption]:
     found: list[Interruption] = []
     for before, after in zip([None, *job.rounds], [*job.rounds, None], strict=True):
         if before is None:
-            found += _between(job, None, after, job.begin, [])
+            found.append(_between(job, None, after, job.begin, []))
             continue
         signs = _signs(job, before, after)
         if after is None and (not signs or _was_done(job)):
             continue
         begin = signs[0].at if signs else min(before.complete_at, after.complete_at if after else job.end)
-        found += _between(job, before, after, max(begin, before.complete_at), signs)
+        found.append(_between(job, before, after, max(begin, before.complete_at), signs))
     return found
 
 
@@ -94,7 +73,7 @@ def _window(job: JobTimeline, name: str, before: Round | None, after: Round | No
     """An agent's events from one round's completion to the next one's, in order."""
     since = before.at.get(name, before.complete_at) if before is not None else float("-inf")
     until = float("inf") if after is None else after.at.get(name, after.complete_at)
-    return (each for each in job.of(name) if since <= each.at <= until)
+    return (each for each in job.of[name] if since <= each.at <= until)
 
 
 def _signs(job: JobTimeline, before: Round, after: Round | None) -> list[TimelineEvent]:
@@ -119,7 +98,7 @@ _Mark = tuple[float, str]
 
 def _between(
     job: JobTimeline, before: Round | None, after: Round | None, begin: float, signs: list[TimelineEvent]
-) -> Iterator[Interruption]:
+) -> Interruption:
     names = set(job.agents) if before is None or after is None else {*before.at, *after.at}
     windows = {name: list(_window(job, name, before, after)) for name in names}
     inside = [each for window in windows.values() for each in window if each.at >= begin]
@@ -146,14 +125,14 @@ def _between(
         marks.append(("meeting", (placed[0], "") if placed else None))  # nobody was the last: rank 0 is told first
         marks.append(("connecting", _last("reached", here)))
         marks.append(("completing", (end, job.agents[slowest].title)))
-    yield Interruption(
+    return Interruption(
         "start" if before is None else "end" if after is None else "restart",
         before.number if before else 0,
         after.number if after else 0,
         begin,
-        end,
-        tuple(_phases(begin, end, marks)),
+        end - begin,
         _cause(signs),
+        tuple(_phases(begin, end, marks)),
         _after(job, after, "started"),
         _after(job, after, "line"),
     )
@@ -172,7 +151,7 @@ def _phases(begin: float, end: float, marks: Iterable[tuple[str, _Mark | None]])
     for name, mark in marks:
         if mark is not None:
             until = min(max(mark[0], begin), end)
-            yield Phase(name, begin, until, mark[1])
+            yield Phase(name, begin, until - begin, mark[1])
             begin = until
 
 
@@ -182,7 +161,7 @@ def _after(job: JobTimeline, round_: Round | None, event: str) -> float | None:
         return None
     times = []
     for name, at in round_.at.items():
-        for each in job.of(name):
+        for each in job.of[name]:
             if each.at > at and each.record.event in (event, "joined"):
                 times += [each.at] if each.record.event == event else []
                 break

@@ -39,11 +39,6 @@ class Agent:
         return told if isinstance(told, str) and told else f"agent {self.name}"
 
     @property
-    def numbered(self) -> bool:
-        """Its rounds have the numbers that all nodes give them; otherwise it has counted them by itself."""
-        return any(each.facts.get("numbered") is True for each in self.records)
-
-    @property
     def title(self) -> str:
         """The agent's name for people."""
         nodes = [each.node for each in self.records if each.node is not None]
@@ -59,11 +54,7 @@ def read(paths: Iterable[str]) -> tuple[list[Agent], list[str]]:
     """
     agents: dict[tuple[str, str], Agent] = {}
     complaints: list[str] = []
-    files: dict[str, None] = {}
-    for path in paths:
-        found = list(_files_of(path, complaints))
-        files.update(dict.fromkeys(found))
-    for file in files:
+    for file in dict.fromkeys(file for path in paths for file in _files_of(path, complaints)):
         for agent in _read_file(file, complaints):
             known = agents.setdefault((agent.run, agent.name), agent)
             if known is not agent:
@@ -172,32 +163,24 @@ class JobTimeline:
         self.epoch = self.epochs[self.reference]
         guesses = {clock: base - self.epoch for clock, base in self.epochs.items()}
         self.offsets: dict[str, Offset] = estimate(self.reference, guesses, _exchanges(agents))
-        self.events = sorted(
-            (
+        self.of: dict[str, list[TimelineEvent]] = {
+            agent.name: [
                 TimelineEvent(record.mono + self.offsets[agent.clock].seconds, agent, record)
-                for agent in agents
                 for record in agent.records
-            ),
-            key=lambda each: each.at,
-        )
-        self._by_agent: dict[str, list[TimelineEvent]] = {name: [] for name in self.agents}
-        for each in self.events:
-            self._by_agent[each.agent.name].append(each)
+            ]
+            for agent in agents
+        }
+        """Each agent's events, in order."""
+        self.events = sorted((each for events in self.of.values() for each in events), key=lambda each: each.at)
         self.rounds = _rounds(self.events)
 
     @property
     def begin(self) -> float:
-        """The time of the first event."""
         return self.events[0].at
 
     @property
     def end(self) -> float:
-        """The time of the last event."""
         return self.events[-1].at
-
-    def of(self, name: str) -> list[TimelineEvent]:
-        """An agent's events, in order."""
-        return self._by_agent[name]
 
 
 def newest_launch(agents: Sequence[Agent], run: str | None) -> tuple[JobTimeline, list[str]]:

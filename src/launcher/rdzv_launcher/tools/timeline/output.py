@@ -11,6 +11,8 @@ import datetime
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec import to_builtins
+
 from rdzv_launcher.run.timeline import PHASES
 from rdzv_launcher.tools.timeline.interruptions import Interruption
 from rdzv_launcher.tools.timeline.job import JobTimeline, TimelineEvent
@@ -19,12 +21,12 @@ from rdzv_plugins.plain_text import many, printable_data
 
 def as_data(job: JobTimeline, found: list[Interruption], complaints: list[str]) -> dict[str, Any]:
     """The data of a timeline. Times are in seconds since the epoch, by the clock of ``clock``; lengths in seconds."""
-    return {
+    data = {
         "run": job.run,
-        "begin": _at(job, job.begin),
-        "end": _at(job, job.end),
-        "seconds": round(job.end - job.begin, 6),
-        "without_round": round(sum(each.seconds for each in found), 6),
+        "begin": job.epoch + job.begin,
+        "end": job.epoch + job.end,
+        "seconds": job.end - job.begin,
+        "without_round": sum(each.seconds for each in found),
         "clock": job.hosts[job.reference],
         "agents": [
             {
@@ -40,7 +42,7 @@ def as_data(job: JobTimeline, found: list[Interruption], complaints: list[str]) 
         "rounds": [
             {
                 "round": each.number,
-                "complete": _at(job, each.complete_at),
+                "complete": job.epoch + each.complete_at,
                 "nodes": each.nodes or len(each.at),
                 "files": len(each.at),
             }
@@ -49,47 +51,34 @@ def as_data(job: JobTimeline, found: list[Interruption], complaints: list[str]) 
         "interruptions": [_interruption_data(job, each) for each in found],
         "left_out": complaints,
     }
+    return {key: _rounded(value) for key, value in data.items()}
 
 
-def _at(job: JobTimeline, at: float) -> float:
-    return round(job.epoch + at, 6)
-
-
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 6)
+def _rounded(data: Any) -> Any:
+    """A copy of the data, with all times in whole microseconds."""
+    if isinstance(data, float):
+        return round(data, 6)
+    if isinstance(data, dict):
+        return {key: _rounded(value) for key, value in data.items()}
+    return [_rounded(each) for each in data] if isinstance(data, list | tuple) else data
 
 
 def _clock(job: JobTimeline, clock: str) -> dict[str, Any]:
     offset = job.offsets[clock]
     return {
         "id": clock,
-        "ahead": round(job.epochs[clock] - job.epoch - offset.seconds, 6),
-        "uncertainty": _rounded(offset.uncertainty),
+        "ahead": job.epochs[clock] - job.epoch - offset.seconds,
+        "uncertainty": offset.uncertainty,
         "exchanges": offset.exchanges,
         "why": offset.why,
     }
 
 
 def _interruption_data(job: JobTimeline, each: Interruption) -> dict[str, Any]:
-    return {
-        "kind": each.kind,
-        "after": each.after,
-        "until": each.until,
-        "begin": _at(job, each.begin),
-        "seconds": round(each.seconds, 6),
-        "cause": each.cause,
-        "phases": [
-            {
-                "phase": phase.name,
-                "begin": _at(job, phase.begin),
-                "seconds": round(phase.seconds, 6),
-                "last": phase.last,
-            }
-            for phase in each.phases
-        ],
-        "workers_started_after": _rounded(each.started),
-        "first_line_after": _rounded(each.line),
-    }
+    data: dict[str, Any] = to_builtins(each)
+    for part in (data, *data["phases"]):
+        part["begin"] += job.epoch
+    return data
 
 
 _FIRST_S, _LAST_S = -6e10, 2.5e11
@@ -169,7 +158,7 @@ def as_trace(job: JobTimeline, found: list[Interruption]) -> dict[str, Any]:
     """The whole trace: the job's rounds and interruptions on their own track, then those of each agent."""
     events: list[dict[str, Any]] = [*_name(_JOB, f"run {job.run}", 0), *_job(job, found)]
     for pid, (name, agent) in enumerate(job.agents.items(), start=_JOB + 1):
-        events += [*_name(pid, agent.title, pid), *_agent(job, job.of(name), pid)]
+        events += [*_name(pid, agent.title, pid), *_agent(job, job.of[name], pid)]
     return {
         "traceEvents": printable_data(events),
         "displayTimeUnit": "ms",
@@ -185,14 +174,14 @@ def _name(pid: int, name: str, order: int) -> list[dict[str, Any]]:
 
 
 def _span(
-    job: JobTimeline, name: str, category: str, begin: float, end: float, pid: int, **args: Any
+    job: JobTimeline, name: str, category: str, begin: float, seconds: float, pid: int, **args: Any
 ) -> dict[str, Any]:
     return {
         "ph": "X",
         "name": name,
         "cat": category,
         "ts": _us(job, begin),
-        "dur": round(max(0.0, end - begin) * 1e6, 3),
+        "dur": round(max(0.0, seconds) * 1e6, 3),
         "pid": pid,
         "tid": 0,
         "args": args,
@@ -205,14 +194,14 @@ def _us(job: JobTimeline, at: float) -> float:
 
 def _job(job: JobTimeline, found: list[Interruption]) -> Iterator[dict[str, Any]]:
     for each in found:
-        yield _span(job, each.kind, "interruption", each.begin, each.end, _JOB, cause=each.cause)
-        for phase in each.phases:
-            yield _span(job, phase.name, "phase", phase.begin, phase.end, _JOB, last=phase.last)
+        yield _span(job, each.kind, "interruption", each.begin, each.seconds, _JOB, cause=each.cause)
+        for part in each.phases:
+            yield _span(job, part.phase, "phase", part.begin, part.seconds, _JOB, last=part.last)
     begins = {each.after: each.begin for each in found if each.after}
     for round_ in job.rounds:
         name, nodes = f"round {round_.number}", round_.nodes or len(round_.at)
-        end = begins.get(round_.number, job.end)
-        yield _span(job, name, "round", round_.complete_at, end, _JOB, nodes=nodes)
+        seconds = begins.get(round_.number, job.end) - round_.complete_at
+        yield _span(job, name, "round", round_.complete_at, seconds, _JOB, nodes=nodes)
 
 
 def _agent(job: JobTimeline, events: list[TimelineEvent], pid: int) -> Iterator[dict[str, Any]]:
@@ -220,7 +209,7 @@ def _agent(job: JobTimeline, events: list[TimelineEvent], pid: int) -> Iterator[
     for each in events:
         record = each.record
         if record.phase != begin.record.phase:
-            yield _span(job, begin.record.phase, "phase", begin.at, each.at, pid, round=begin.record.round)
+            yield _span(job, begin.record.phase, "phase", begin.at, each.at - begin.at, pid, round=begin.record.round)
             begin = each
         if record.event not in PHASES or record.cause:
             yield {
@@ -233,4 +222,5 @@ def _agent(job: JobTimeline, events: list[TimelineEvent], pid: int) -> Iterator[
                 "tid": 0,
                 "args": {"round": record.round, "cause": record.cause, **record.facts},
             }
-    yield _span(job, begin.record.phase, "phase", begin.at, events[-1].at, pid, round=begin.record.round)
+    seconds = events[-1].at - begin.at
+    yield _span(job, begin.record.phase, "phase", begin.at, seconds, pid, round=begin.record.round)

@@ -21,8 +21,8 @@ from rdzv_launcher.run.stacks.reports import read, report_text
 from rdzv_launcher.run.vitals import LogAnswer
 from rdzv_launcher.tools.job import ask_job
 from rdzv_launcher.tools.stacks import HERE
-from rdzv_launcher.tools.top.endpoint import EndpointWatch
 from rdzv_launcher.tools.top.text import COLUMNS, JOB_COLUMNS, events, headline, job_cells, node_cells, worker_lines
+from rdzv_launcher.tools.top.watching import EndpointWatch
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.plain_text import printable, printable_data, printable_lines
@@ -89,7 +89,6 @@ class Page(ModalScreen[None]):
         self._heading, self._text = heading, text
 
     def compose(self) -> ComposeResult:
-        """The text, and how to go back."""
         yield Static(self._heading, id="heading", markup=False)
         with VerticalScroll():
             yield Static(Text(self._text), id="text", markup=False)
@@ -107,10 +106,9 @@ class AskedPage(Page):
         self._asking = False
 
     def on_mount(self) -> None:
-        """Ask for the text."""
-        self.again()
+        self.action_again()
 
-    def again(self) -> None:
+    def action_again(self) -> None:
         """Ask again; an answer to an earlier question is no longer shown.
 
         There is one question at a time, however long it takes, so that a key that is held down does not flood a node.
@@ -137,7 +135,6 @@ class AskedPage(Page):
             self._begin()
 
     def put(self, text: str) -> None:
-        """Show this text instead."""
         self.query_one("#text", Static).update(Text(text))
 
 
@@ -156,16 +153,12 @@ class LogPage(AskedPage):
         self._host, self._workers, self._shown = host, workers, 0
         self._heading = self._title_now()
 
-    def action_again(self) -> None:
-        """Show what the worker has printed by now."""
-        self.again()
-
     def action_other(self, step: int) -> None:
         """Show the next worker of the node, or the previous one."""
         self._shown = (self._shown + step) % len(self._workers)
         self.query_one("#heading", Static).update(Text(self._title_now()))
         self.query_one("#text", Static).update("asking ...")
-        self.again()
+        self.action_again()
 
     def _title_now(self) -> str:
         worker = self._workers[self._shown]
@@ -203,15 +196,14 @@ class Screen(App[None]):
         Binding("r", "reason", "Last end"),
     ]
 
-    def __init__(self, watch: EndpointWatch, request: Request, timeout: float) -> None:
-        """``request`` is used to ask the nodes of a job for their stacks; ``timeout`` is in seconds."""
+    def __init__(self, watch: EndpointWatch, request: Request) -> None:
+        """``request`` is used to ask the nodes of a job for their stacks."""
         super().__init__()
-        self._watch, self._request, self._timeout = watch, request, timeout
+        self._watch, self._request = watch, request
         self._data: dict[str, Any] = {"jobs": []}
         self._told: tuple[str, int] = ("", 0)
 
     def compose(self) -> ComposeResult:
-        """The parts of the screen, from the top."""
         yield Static(id="head", markup=False)
         yield _Table(JOB_COLUMNS, id="jobs")
         yield _Table(COLUMNS, id="nodes")
@@ -220,7 +212,6 @@ class Screen(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin showing."""
         self._table("jobs").display = False
         self._table("nodes").focus()
         self.set_interval(_EVERY_S, self.show)
@@ -267,19 +258,17 @@ class Screen(App[None]):
     def _show_job(self) -> None:
         job, base = self.job, self.screen_stack[0]
         if job is None:
-            text = self._data.get("problem") or f"no job meets at {self._watch.where} now"
+            text = self._data.get("problem") or f"no job meets at {self._request.endpoint} now"
             base.query_one("#head", Static).update(Text(text))
             return
-        lines = headline(job, self._watch.where)
+        lines = headline(job, self._request.endpoint)
         base.query_one("#head", Static).update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"))
         self._table("nodes").put(
             {f"{each['host']} {each['pid']} {at}": node_cells(each) for at, each in enumerate(job["nodes"])}
         )
         found = worker_lines(self.node) if self.node is not None else []
-        found = [
-            *found[:_WORKERS_SHOWN],
-            *([f"and {len(found) - _WORKERS_SHOWN} more"] if len(found) > _WORKERS_SHOWN else []),
-        ]
+        if len(found) > _WORKERS_SHOWN:
+            found[_WORKERS_SHOWN:] = [f"and {len(found) - _WORKERS_SHOWN} more"]
         base.query_one("#workers", Static).update(Text("\n".join(found) or "no workers here", no_wrap=True))
         self._show_events(job)
 
@@ -297,12 +286,10 @@ class Screen(App[None]):
         return self.screen_stack[0].query_one(f"#{name}", _Table)
 
     def action_reason(self) -> None:
-        """Show how the last round ended."""
         text = self.job["last_end"] if self.job is not None else ""
         self.push_screen(Page("How the last round ended", text or "no round has ended yet, as far as it was seen"))
 
     def action_waits(self) -> None:
-        """Show who waits for which key."""
         job = self.job or {"waits": [], "waits_problem": ""}
         text = "\n".join(job["waits"]) or job["waits_problem"] or "nobody waits in the workers' store"
         self.push_screen(Page("Who waits for which key", text))
@@ -339,7 +326,6 @@ class _Table(DataTable[Text]):
             self.add_column(name, key=name)
 
     def put(self, rows: Mapping[str, tuple[str, ...]]) -> None:
-        """Set the rows."""
         if list(rows) != list(self._rows):
             at = self.cursor_row
             self.clear()

@@ -73,7 +73,7 @@ def job_cells(job: Mapping[str, Any]) -> tuple[str, ...]:
         str(found.get("number", "-")),
         found.get("state", "-"),
         f"{len(well)}/{len(nodes)}",
-        "yes" if is_well(dict(job)) else "NO",
+        "yes" if is_well(job) else "NO",
         _short(what or "", _WHAT),
     )
 

@@ -1,8 +1,8 @@
-"""A watched job: its keys are pushed, its nodes are asked what their workers use, and its store who waits.
+"""What is watched at an endpoint: one job, or those that meet at an ``rdzv serve``, which come and go.
 
-The keys cost nothing while nothing happens. The questions cost the service some messages for each node, so the more
-nodes there are, the rarer they come: this takes a small share of one of the service's cores, whatever the size of the
-job.
+A job's keys are pushed, its nodes are asked what their workers use, and its store who waits. The keys cost nothing
+while nothing happens. The questions cost the service some messages for each node, so the more nodes there are, the
+rarer they come: this takes a small share of one of the service's cores, whatever the size of the job.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -18,14 +20,15 @@ from msgspec.structs import asdict, replace
 
 from rdzv_launcher.run.vitals import Vitals, WorkerVitals
 from rdzv_launcher.run.workers.failures import describe
+from rdzv_launcher.tools.job import Meeting, StoreAt
 from rdzv_launcher.tools.status import round_data, waited_lines
 from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.asking import ask
 from rdzv_plugins.elastic.keys import NODES, Assignment, Member, readable
 from rdzv_plugins.elastic.observing import Observer
-from rdzv_plugins.errors import ConnectionLost, RdzvError
-from rdzv_plugins.interfaces import RunStatus
+from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError
+from rdzv_plugins.interfaces import Request, RunStatus
 from rdzv_plugins.plain_text import many, printable
 from rdzv_plugins.questions import VITALS, NodeAnswer, checked
 from rdzv_plugins.rounds.ends import parse_failure, parse_outcome
@@ -75,14 +78,13 @@ def nodes_of(status: RunStatus, told: Iterable[KeyValue], members: Iterable[KeyV
     found = []
     for node_id in places.keys() | there.keys():
         place, member = places.get(node_id), there.get(node_id)
-        if place is not None and (not place.is_place or place.round < status.number):
-            place = None if place.is_place else place
-        has = place is not None and place.is_place
-        if member is None and not has:
+        if place is not None and place.is_place and place.round < status.number:
+            place = None  # of a round that is long over
+        has = place if place is not None and place.is_place else None
+        who: Member | Assignment | None = member or has
+        if who is None:
             continue
-        who: Member | Assignment | None = member or place
-        assert who is not None
-        rank, number = (place.rank, place.round) if place is not None and has else (None, 0)
+        rank, number = (None, 0) if has is None else (has.rank, has.round)
         found.append(NodeSeen(node_id, rank, who.host, who.pid, _state(status, place, member), number, who.domain))
     return sorted(found, key=lambda each: (each.rank is None, each.rank or 0, each.host, each.pid))
 
@@ -166,25 +168,20 @@ _EVENTS = 500
 class JobWatch:
     """One job. Thread-safe; ``look`` is for one thread at a time, which after ``start`` is its own."""
 
-    def __init__(
-        self,
-        run: str,
-        service: Callable[[], CoordinationBackend],
-        is_there: Callable[[], bool],
-        timeout: float,
-    ) -> None:
-        """``service`` returns the service as one more node sees it, ``is_there`` says whether the run has nodes now.
+    def __init__(self, run: str, meeting: Meeting, found: StoreAt | CoordinationBackend, timeout: float) -> None:
+        """``found``: the native store at which the run meets, or its service, for the first look.
 
         ``timeout`` is in seconds, for each step.
         """
         self.run = run
-        self._service, self._is_there, self._timeout = service, is_there, timeout
+        self._meeting, self._timeout = meeting, timeout
+        self._found: StoreAt | CoordinationBackend | None = found
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closed = False
         self._observer: Observer | None = None
         self._problem, self._problem_since = "", 0.0
-        self._last: dict[str, Any] = {}
+        self._last: dict[str, Any] = {"round": None, "last_end": "", "nodes": [], "waits": [], "waits_problem": ""}
         self._nodes: tuple[tuple[Observer, int], RunStatus, list[NodeSeen]] | None = None
         """The keys that were read, and what was read from them."""
         self._heard: dict[str | tuple[str, int], float] = {}
@@ -202,7 +199,6 @@ class JobWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop watching."""
         self._closed = True
         self._wake.set()
         if self._thread.is_alive():
@@ -212,11 +208,11 @@ class JobWatch:
     def look_once(self) -> dict[str, Any]:
         """The job as it is now; asks twice, for the use of processors. Raises ``RdzvError`` or ``TimeoutError``."""
         try:
-            self._open()
-            self._ask()
+            observer = self._open()
+            self._ask(observer)
             time.sleep(_TWICE_S)
-            self._ask()
-            self._look_at_store()
+            self._ask(observer)
+            self._look_at_store(observer)
             return self.data()
         finally:
             self._let_go()
@@ -235,36 +231,48 @@ class JobWatch:
                 if observer.silent_s > _SILENT_S:
                     problem, since = "the service does not answer", now - observer.silent_s
             events = [{"at": at, "text": text} for at, text in self._events]
-            ever = self._events_ever
+            told = {"events": events, "events_ever": self._events_ever}
         if problem:
             problem = f"out of sight for {now - since:.0f} s: {problem}"
-        nothing: dict[str, Any] = {"run": self.run, "problem": "", "round": None, "last_end": "", "nodes": []}
-        told = {"problem": problem, "events": events, "events_ever": ever}
-        return nothing | {"waits": [], "waits_problem": ""} | self._last | told
+        return {"run": self.run, "problem": problem} | self._last | told
 
     def _run(self) -> None:
+        observer = None
         while not self._closed:
             try:
-                if self._observer is None or self._problem:
+                if observer is None or self._problem:
                     self._let_go()
-                    self._open()
-                self._ask()
-                self._look_at_store()
+                    observer = self._open()
+                self._ask(observer)
+                self._look_at_store(observer)
             except (RdzvError, TimeoutError, ValueError) as error:
                 self._lose(str(error))
             self._wake.wait(_AGAIN_S if self._problem else max(_LEAST_S, _PER_NODE_S * len(self._answers)))
             self._wake.clear()
 
-    def _open(self) -> None:
+    def _open(self) -> Observer:
         """Bring the job into sight, if it has nodes. Raises ``RdzvError`` or ``TimeoutError``."""
-        if not self._is_there():
-            raise ConnectionLost(_NOBODY)
         observer = Observer(self._service(), self._happened, self._lost, self._timeout)
         if not observer.held(keys.MEMBERS):  # it would keep the keys of a job that is over
             observer.close()
             raise ConnectionLost(_NOBODY)
         with self._lock:
             self._observer, self._problem = observer, ""
+        return observer
+
+    def _service(self) -> CoordinationBackend:
+        """The service as one more node sees it. Raises ``RdzvError``."""
+        if isinstance(self._found, StoreAt):
+            if self.run not in self._found.runs(self._timeout):
+                raise ConnectionLost(_NOBODY)
+            return self._found.service(self.run, "top")
+        first, self._found = self._found, None  # an observer closes what it was given
+        if first is not None:
+            return first
+        again = self._meeting.services()
+        if isinstance(again, StoreAt):
+            raise EndpointUnreachable(f"at {again.endpoint} is another service now")
+        return again[0]
 
     def _let_go(self) -> None:
         with self._lock:
@@ -296,10 +304,7 @@ class JobWatch:
         if event.value is None and observer is not None and not observer.held(keys.MEMBERS):
             self._lost(ConnectionLost(_NOBODY))
 
-    def _ask(self) -> None:
-        observer = self._observer
-        if observer is None:
-            return
+    def _ask(self, observer: Observer) -> None:
         answers = ask(observer.session, VITALS, {}, self._timeout)
         with self._lock:
             old, self._vitals, self._answers = self._vitals, {}, {}
@@ -316,12 +321,10 @@ class JobWatch:
                         continue
                     self._vitals[who] = vitals, old[who][0] if who in old else None
 
-    def _look_at_store(self) -> None:
-        observer = self._observer
-        if observer is not None:
-            store = round_data(observer.status(), self._timeout)["store"]
-            with self._lock:
-                self._store = store
+    def _look_at_store(self, observer: Observer) -> None:
+        store = round_data(observer.status(), self._timeout)["store"]
+        with self._lock:
+            self._store = store
 
     def _read(self, observer: Observer) -> tuple[RunStatus, list[NodeSeen]]:
         """What its keys say, without the lock: for thousands of nodes it takes a second, unless nothing has changed."""
@@ -361,7 +364,7 @@ class JobWatch:
         }
 
 
-def is_well(job: dict[str, Any]) -> bool:
+def is_well(job: Mapping[str, Any]) -> bool:
     """Whether a round is complete, and all of its nodes are working in it, or have finished."""
     found = job["round"]
     return (
@@ -380,3 +383,113 @@ def waits_of(store: dict[str, Any] | None) -> list[str]:
     except (KeyError, TypeError, AttributeError):
         return []
     return [line.strip() for line in lines if line.startswith("    ")]
+
+
+OTHERWISE = "`rdzv status` shows what is known of them from outside."
+_MOST_JOBS, _AT_ONCE = 64, 16
+"""How many jobs are watched at a time: each is a session with some watches."""
+_EVERY_S = 2.0
+"""Seconds between two requests for the list of jobs: one request each."""
+
+
+class EndpointWatch:
+    """Watches all jobs at an endpoint. Thread-safe. Call ``start`` or ``look_once``, then ``close``."""
+
+    def __init__(self, request: Request, timeout: float) -> None:
+        """Reaches the endpoint. Raises ``RdzvError``, also if its nodes cannot be watched, or if there is no job."""
+        self._meeting = Meeting(request, timeout, who="top", otherwise=OTHERWISE)
+        self._request, self._timeout = request, timeout
+        self._lock = threading.Lock()
+        self._jobs: dict[str, JobWatch] = {}
+        self._problem = ""
+        self._left_out = 0
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+        found = self._meeting.services()
+        if isinstance(found, StoreAt):
+            names = self._named(found.runs(timeout))
+            if not names and request.is_named:
+                said = f"run {request.run_id!r} is not at {found.endpoint}"
+                raise EndpointUnreachable(said, remedy="Check --rdzv-id.")
+            self._take(found, names)
+            self._thread = OwnThread(self._run, "rdzv-top-jobs", (found,), on_error=self._failed)
+        else:
+            service, run = found
+            self._jobs[run] = JobWatch(run, self._meeting, service, timeout)
+
+    def start(self) -> None:
+        """Watch from now on, whatever happens to the endpoint."""
+        for job in self._jobs.values():
+            job.start()
+        if self._thread is not None:
+            self._thread.start()
+
+    def look_once(self) -> dict[str, Any]:
+        """The same as ``data``, after asking each job. Raises ``RdzvError`` or ``TimeoutError`` if there is no job."""
+        if not self._jobs:
+            raise EndpointUnreachable(
+                f"no job meets at {self._request.endpoint}",
+                remedy="It is --rdzv-endpoint of the job that is asked for, not MASTER_ADDR.",
+            )
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            found = [*threads.map(partial(self._once, alone=len(self._jobs) == 1), self._jobs.values())]
+        return {"endpoint": self._request.endpoint, "problem": "", "jobs": found, "left_out": self._left_out}
+
+    def data(self) -> dict[str, Any]:
+        """All that is known now, in its JSON form."""
+        with self._lock:
+            jobs, problem, left_out = list(self._jobs.values()), self._problem, self._left_out
+        found = [job.data() for job in jobs]
+        return {"endpoint": self._request.endpoint, "problem": problem, "jobs": found, "left_out": left_out}
+
+    def close(self) -> None:
+        self._ending.set()
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join(self._timeout)
+        for job in self._jobs.values():
+            job.close()
+
+    @staticmethod
+    def _once(job: JobWatch, *, alone: bool) -> dict[str, Any]:
+        try:
+            return job.look_once()
+        except (RdzvError, TimeoutError) as error:
+            if alone:
+                raise
+            return job.data() | {"problem": str(error)}
+
+    def _run(self, store: StoreAt) -> None:
+        """Keep track of which jobs there are."""
+        while not self._ending.wait(_EVERY_S):
+            try:
+                gone, new = self._take(store, self._named(store.runs(self._timeout)))
+            except RdzvError as error:
+                self._failed(error)
+                continue
+            for job in new:
+                job.start()
+            for job in gone:
+                job.close()
+
+    def _failed(self, error: Exception) -> None:
+        with self._lock:
+            self._problem = str(error)
+
+    def _named(self, runs: list[str]) -> list[str]:
+        return [run for run in runs if run == self._request.run_id] if self._request.is_named else sorted(runs)
+
+    def _take(self, store: StoreAt, names: list[str]) -> tuple[list[JobWatch], list[JobWatch]]:
+        """Returns the jobs that have gone, and the new ones. A job that alone is meant stays, as it may come back."""
+        new = []
+        with self._lock:
+            self._problem = ""
+            stays = set(names) | ({self._request.run_id} if self._request.is_named else set())
+            gone = [
+                self._jobs.pop(run) for run in list(self._jobs) if run not in stays and (names or len(self._jobs) > 1)
+            ]
+            for run in names:
+                if run not in self._jobs and len(self._jobs) < _MOST_JOBS:
+                    self._jobs[run] = JobWatch(run, self._meeting, store, self._timeout)
+                    new.append(self._jobs[run])
+            self._left_out = len([run for run in names if run not in self._jobs])
+        return gone, new

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from rdzv_launcher import queued_stderr
+from rdzv_launcher.console import stderr_has_room
 from rdzv_launcher.run.names import named
 
 _PIECE = 32 << 10
@@ -36,7 +36,7 @@ class Console:
 
         Writes what waits, as far as there is room.
         """
-        while self._name == "stdout" or queued_stderr.has_room(otherwise):
+        while self._name == "stdout" or stderr_has_room(otherwise):
             if not self._waiting:
                 return True
             self._write(self._waiting.popleft())
