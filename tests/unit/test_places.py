@@ -19,19 +19,18 @@ from rdzv_plugins import Backend
 from rdzv_plugins.assemble.create import create_rendezvous
 from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import Event
+from rdzv_plugins.elastic.contact import Myself
 from rdzv_plugins.elastic.endpoint_options import EndpointOptions, meeting_places, validate
 from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.joining import Joining
 from rdzv_plugins.elastic.keys import BORN, PLACE_ID, ROUND, Assignment, Member, Round, encode
 from rdzv_plugins.elastic.leading.quorum import seat_of
 from rdzv_plugins.elastic.liveness.listener import OwnPort
-from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.own_round import NodeContext, OwnRound
 from rdzv_plugins.elastic.places import outlook, places
-from rdzv_plugins.elastic.places.carrying import Carrying
 from rdzv_plugins.elastic.places.outlook import Outlook, read_born, say_born
-from rdzv_plugins.elastic.places.places import Places
+from rdzv_plugins.elastic.places.places import Carrying, Places
 from rdzv_plugins.elastic.places.sight import Sight, choose, is_better
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import (

@@ -16,19 +16,16 @@ from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.asking import ElasticQuestions
-from rdzv_plugins.elastic.contact import Contact
+from rdzv_plugins.elastic.contact import Contact, Myself, new_member
 from rdzv_plugins.elastic.insisting import Background, patience
-from rdzv_plugins.elastic.joining import Joining
+from rdzv_plugins.elastic.joining import Joining, what_is_waited_for
 from rdzv_plugins.elastic.leading.placement import Order
 from rdzv_plugins.elastic.leaving import Leaving
 from rdzv_plugins.elastic.link import Link
-from rdzv_plugins.elastic.liveness.leader_watch import WATCHERS, LeaderWatch
 from rdzv_plugins.elastic.liveness.listener import OwnPort
-from rdzv_plugins.elastic.losses import Losses
-from rdzv_plugins.elastic.myself import Myself, new_member
+from rdzv_plugins.elastic.liveness.watching import WATCHERS, LeaderWatch
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.own_round import Keeping, NodeContext, OwnRound, RoundHolding
-from rdzv_plugins.elastic.reports import what_is_waited_for
+from rdzv_plugins.elastic.own_round import Keeping, Losses, NodeContext, OwnRound, RoundHolding
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.settings import settings_of
 from rdzv_plugins.elastic.view import Milestones, View, raise_if_ended
@@ -83,7 +80,7 @@ class ElasticHandler(RendezvousHandler):
         )
         carrying = None
         if places is not None:
-            from rdzv_plugins.elastic.places.carrying import Carrying
+            from rdzv_plugins.elastic.places.places import Carrying
 
             carrying = Carrying(places, myself, port)
         self._link = link = Link(

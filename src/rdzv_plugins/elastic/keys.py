@@ -310,6 +310,11 @@ class Round(Record, frozen=True):
     unfit: bool = False
     """Whether the round failed because its nodes have not passed their preflight."""
 
+    def is_of(self, place: Assignment) -> bool:
+        """Whether ``place``, in a round of that number, is in this one: another may have been given its number."""
+        whose = place.master_addr, place.master_port, place.begun
+        return whose == (self.master_addr, self.master_port, self.begun)
+
 
 class Finishing(Record, frozen=True):
     """A node of ``round`` was done and has left: the others are about to be done, too."""

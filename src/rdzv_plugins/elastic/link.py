@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.coordination import CoordinationBackend, KeyValue, Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.contact import Contact
+from rdzv_plugins.elastic.contact import Contact, Myself
 from rdzv_plugins.elastic.insisting import LEAST_S
 from rdzv_plugins.elastic.keys import Leading, NodeNotice, encode
 from rdzv_plugins.elastic.leading.leader import Leader, Neighbours
 from rdzv_plugins.elastic.leading.placement import Order, Rules
-from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.own_round import Keeping
 from rdzv_plugins.elastic.view import View
@@ -26,7 +25,7 @@ from rdzv_plugins.rounds.settings_check import compare, refusal
 from rdzv_plugins.runtime import Runtime
 
 if TYPE_CHECKING:
-    from rdzv_plugins.elastic.places.carrying import Carrying
+    from rdzv_plugins.elastic.places.places import Carrying
 
 logger = logging.getLogger(__name__)
 

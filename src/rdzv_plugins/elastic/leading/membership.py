@@ -39,7 +39,6 @@ from typing import Literal
 from msgspec.structs import replace
 
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, Round
-from rdzv_plugins.elastic.leading import facts
 from rdzv_plugins.elastic.leading.kept_round import KeptRound
 from rdzv_plugins.elastic.leading.placement import (
     Former,
@@ -53,7 +52,7 @@ from rdzv_plugins.elastic.leading.placement import (
 )
 from rdzv_plugins.elastic.leading.preflight_gate import Judgement, is_broken, judge
 from rdzv_plugins.elastic.leading.quorum import Quorum, begun_at
-from rdzv_plugins.elastic.leading.roster import Roster
+from rdzv_plugins.elastic.leading.roster import Roster, in_the_way, to_reach, unreachable
 
 
 @dataclass(frozen=True)
@@ -279,20 +278,11 @@ class Membership:
         if self._kept is not None and self._kept.until is not None:
             return self._kept.facts()
         if self._step == "reach":
-            return facts.to_reach([self.members[node] for node in self._to_reach], len(self._plan))
+            return to_reach([self.members[node] for node in self._to_reach], len(self._plan))
         roster = self._roster
         chosen = roster.waiting if self._shape.is_free else [member.node_id for member in self._choose()]
         few = self._quorum.facts(chosen, roster.members) if self._quorum is not None else ""
-        return facts.joined(
-            [member for node, member in roster.members.items() if node in roster.waiting],
-            late=[member for node, member in roster.members.items() if roster.is_awaited(node)],
-            left_out=[member for node, member in roster.members.items() if node in roster.left_out],
-            lost=[place for node, place in self._places.items() if node not in roster.members],
-            claims=roster.claims,
-            needed=(self._rules.min_nodes, self._rules.max_nodes),
-            few=few,
-            shape=self._shape,
-        )
+        return roster.facts(self._rules, self._places, few)
 
     def _over(self, cause: Literal["lost", "asked", "came"], why: str, now: float) -> None:
         """The round is over: its members have to join again."""
@@ -580,9 +570,9 @@ class Membership:
     def _do_without(self, cannot: list[str], now: float) -> None:
         """Some could not dial the store: either they or the node that serves it are in the others' way."""
         cut_off = [self.members[node] for node in cannot]
-        reasons = facts.in_the_way(cut_off, list(self._plan.values()))
+        reasons = in_the_way(cut_off, list(self._plan.values()))
         if self._is_first and not self._enough(reasons.keys()):
-            why = f"{cut_off[0].name} {facts.unreachable(cut_off[0], next(iter(self._plan.values())))}"
+            why = f"{cut_off[0].name} {unreachable(cut_off[0], next(iter(self._plan.values())))}"
             self._declare(Round(self._number, "failed", len(self._plan), why))
             self._give_up()
             return

@@ -1,5 +1,7 @@
 """The members of a run, and which of them can take part in a round: no clock, no sockets, no rounds.
 
+Who is there and who is missing is said in the same words in waiting lines, time-outs and at the end of a job.
+
 Each living member is in one of these states: it works in the complete round, it waits for another, it is *awaited* (the
 round is over, and it has not joined again), it is left out for a while, or it is refused for good.
 
@@ -11,10 +13,13 @@ node). A node that has stayed in a round for a while starts afresh.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rdzv_plugins.elastic.keys import Assignment, Member
-from rdzv_plugins.elastic.leading.placement import Place, place_of
+from rdzv_plugins.elastic.leading.placement import Place, Rules, Shape, in_words, place_of
+from rdzv_plugins.plain_text import some
+from rdzv_plugins.rounds.settings_check import wanted
 
 _FIRST_PAUSE_S = 2.0
 _LONGEST_PAUSE_S = 300.0
@@ -167,6 +172,37 @@ class Roster:
         self._words, self._notices = {}, []
         return words, notices
 
+    def facts(self, rules: Rules, places: Mapping[str, Assignment], few: str) -> str:
+        """Returns, for example, ``1 of 2 nodes have joined (host a (pid 7)); missing: node rank 1``.
+
+        ``places``: those of the last round. ``few``: why there are too few, if the minimum number is not the reason.
+        Domains are named if there is more than one.
+        """
+        members, most = self.members, rules.max_nodes
+        there = [member for node, member in members.items() if node in self.waiting]
+        late = [member for node, member in members.items() if self.is_awaited(node)]  # still stopping their workers
+        left_out = [member for node, member in members.items() if node in self.left_out]  # not waited for
+        lost = [place for node, place in places.items() if node not in members]
+        domains = {each.domain for nodes in (there, late, left_out) for each in nodes} | {each.domain for each in lost}
+        several = len(domains) > 1
+        text = f"{len(there)} of {wanted(rules.min_nodes, most)} nodes have joined ({_names(there) or 'nobody'})"
+        if late:
+            text += f"; missing: {some(each.name + (_of(each) if several else '') for each in late)}"
+        elif len(there) < most:
+            if unclaimed := self.claims.missing(most):
+                text += f"; missing: node rank {ranks(unclaimed)}"
+            elif lost:
+                was = (f"{each.host} (was node {each.rank}){_of(each) if several else ''}" for each in lost)
+                text += f"; missing: {some(was)}"
+        text += "".join(f"; {each}" for each in _of_domains(there, several, rules.shape))
+        if few:
+            text += f"; {few}"
+        if left_out:
+            text += f"; left out for now: {_names(left_out)}"
+        for nodes in self.claims.twice():
+            text += f"; the same node rank is claimed by {' and '.join(members[node].name for node in nodes)}"
+        return text
+
 
 class Claims:
     """Which living nodes were given which rank. A rank may be claimed twice for ``patience`` seconds.
@@ -295,3 +331,61 @@ class LeftOut:
 
 def _pause(times: int) -> float:
     return min(_FIRST_PAUSE_S * 2.0 ** (times - 1), _LONGEST_PAUSE_S) if times else 0.0
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """Ranks in short form: ``1, 3-5, 9``."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return some(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def to_reach(members: Sequence[Member], world: int) -> str:
+    """Who has not dialled the workers' store yet."""
+    return f"{len(members)} of {world} nodes have still to reach the workers' store: {_names(members)}"
+
+
+def in_the_way(cannot: Sequence[Member], places: Sequence[Assignment]) -> dict[str, str]:
+    """Which nodes keep the others from work, and why: those that ``cannot`` dial the workers' store, or its node.
+
+    ``places`` are those of the round; the first one's node serves the store.
+    """
+    first, others = places[0], len(places) - 1
+    if len(cannot) > 1 and 2 * len(cannot) > others:
+        who = f"{len(cannot)} of {others} other nodes cannot reach {_store_of(first)}"
+        return {first.node_id: f"{who}, as {cannot[0].name}: {cannot[0].unreachable}"}
+    return {member.node_id: f"it {unreachable(member, first)}" for member in cannot}
+
+
+def unreachable(member: Member, first: Assignment) -> str:
+    """Why it cannot dial the workers' store that the node of ``first`` serves."""
+    return f"cannot reach {_store_of(first)}: {member.unreachable}"
+
+
+def _store_of(first: Assignment) -> str:
+    return f"the workers' store of {first.host} (node 0) at {first.master_addr} port {first.master_port}"
+
+
+def _of_domains(there: Sequence[Member], several: bool, shape: Shape) -> Iterator[str]:
+    """How many nodes of which domains are there, and what keeps them out of a round."""
+    domains = Counter(member.domain for member in there)
+    if several and domains:
+        yield f"here: {some(f'{count} of {in_words(name)}' for name, count in domains.items())}"
+    if small := [name for name, count in domains.items() if count < shape.per_domain]:
+        yield (
+            f"left out until {shape.per_domain} of its nodes are here (min_per_domain): {some(map(in_words, small))}"
+        )
+    if len(there) % shape.unit:
+        yield f"a round has a multiple of {shape.unit} nodes (node_unit)"
+
+
+def _of(node: Member | Assignment) -> str:
+    return f" of {in_words(node.domain)}"
+
+
+def _names(members: Sequence[Member]) -> str:
+    return some(member.name for member in members)
