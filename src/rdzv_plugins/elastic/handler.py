@@ -73,32 +73,8 @@ class ElasticHandler(RendezvousHandler):
         self._contact = contact = Contact(request, outage_timeout, view, port.note_outage, runtime)
         self._self = myself = Myself(me, contact, runtime)
         self._round = own = OwnRound(view, contact, myself)
-        self._keeping = Keeping(view, own, myself, runtime)
         self._port = port
-        self._leader_watch = LeaderWatch(
-            self._leader_gone, self._share_outage, runtime, until_proved=places is not None
-        )
-        carrying = None
-        if places is not None:
-            from rdzv_plugins.elastic.places.places import Carrying
-
-            carrying = Carrying(places, myself, port)
-        self._link = link = Link(
-            backend,
-            request,
-            options,
-            view,
-            contact,
-            myself,
-            self._keeping,
-            order,
-            settings=settings_of(request, backend.name, options, me.host, runtime),
-            on_waits=self._share_outage,
-            carrying=carrying,
-            on_move=self._leader_watch.start_again,
-            runtime=runtime,
-        )
-        self.questions = self._questions = ElasticQuestions(contact, me.node_id, runtime)
+        self.questions: ElasticQuestions = ElasticQuestions(contact, me.node_id, runtime)
         self.holding: RoundHolding = RoundHolding(contact, view, own, options.ttl, runtime)
         self._store = store(
             options,
@@ -110,9 +86,28 @@ class ElasticHandler(RendezvousHandler):
             several=request.max_nodes > 1,
             tls=certificates_of(request),
         )
+        node = NodeContext(request, options, view, contact, myself, own, self._store, runtime)
+        self._keeping = Keeping(node)
+        self._leader_watch = LeaderWatch(
+            self._leader_gone, self._share_outage, runtime, until_proved=places is not None
+        )
+        carrying = None
+        if places is not None:
+            from rdzv_plugins.elastic.places.places import Carrying
+
+            carrying = Carrying(places, myself, port)
+        self._link = link = Link(
+            backend,
+            node,
+            self._keeping,
+            order,
+            settings=settings_of(request, backend.name, options, me.host, runtime),
+            on_waits=self._share_outage,
+            carrying=carrying,
+            on_move=self._leader_watch.start_again,
+        )
         self._milestones = Milestones(view, runtime)
         self._in_background = Background(request.run_id, runtime)
-        node = NodeContext(request, options, view, contact, myself, own, self._store, runtime)
         self._joining = Joining(node, link, port, self._milestones, carrying)
         self._losses = Losses(node, self._in_background)
         self._leaving = Leaving(node, link)
@@ -279,7 +274,7 @@ class ElasticHandler(RendezvousHandler):
             self._in_background("lead", self._link.campaign)
 
     def _asked(self, event: Event) -> None:
-        self._questions.hear(event)
+        self.questions.hear(event)
 
     def _cut_off(self, round_: int, why: str) -> None:
         self._losses.cut_off(round_, why)

@@ -11,18 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.coordination import CoordinationBackend, KeyValue, Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.contact import Contact, Myself
 from rdzv_plugins.elastic.insisting import LEAST_S
 from rdzv_plugins.elastic.keys import Leading, NodeNotice, encode
 from rdzv_plugins.elastic.leading.leader import Leader, Neighbours
 from rdzv_plugins.elastic.leading.placement import Order, Rules
-from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.own_round import Keeping
-from rdzv_plugins.elastic.view import View
+from rdzv_plugins.elastic.own_round import Keeping, NodeContext
 from rdzv_plugins.errors import ConnectionLost, PluginError, RdzvError, SettingsDiffer
-from rdzv_plugins.interfaces import Request
 from rdzv_plugins.rounds.settings_check import compare, refusal
-from rdzv_plugins.runtime import Runtime
 
 if TYPE_CHECKING:
     from rdzv_plugins.elastic.places.places import Carrying
@@ -40,11 +35,7 @@ class Link:
     def __init__(
         self,
         backend: CoordinationBackend,
-        request: Request,
-        options: ElasticOptions,
-        view: View,
-        contact: Contact,
-        myself: Myself,
+        node: NodeContext,
         keeping: Keeping,
         order: Order,
         *,
@@ -52,16 +43,15 @@ class Link:
         on_waits: Callable[[], None],
         carrying: Carrying | None = None,
         on_move: Callable[[], None] = lambda: None,
-        runtime: Runtime,
     ) -> None:
         """``on_waits``: see ``PeerWatch``. ``carrying``: with several endpoints, what is taken from one to another.
 
         ``on_move`` is called after each move, before anything is said at the other endpoint.
         """
-        self._runtime, self._on_waits, self._on_move = runtime, on_waits, on_move
-        self._backend, self._request, self._options, self._view, self._order = backend, request, options, view, order
-        self._contact, self._self, self._keeping, self._carrying = contact, myself, keeping, carrying
-        self._settings = settings
+        request, options = self._request, self._options = node.request, node.options
+        self._view, self._contact, self._self, self._runtime = node.view, node.contact, node.myself, node.runtime
+        self._backend, self._keeping, self._order, self._settings = backend, keeping, order, settings
+        self._on_waits, self._on_move, self._carrying = on_waits, on_move, carrying
         self.places = carrying.places if carrying is not None else None
         """The backend, if it moves from one of several endpoints to another."""
         self._moves = 0  # how often this node has moved from one of several endpoints to another

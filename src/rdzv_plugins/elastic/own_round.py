@@ -105,8 +105,8 @@ class OwnRound:
 class Keeping:
     """A node's part in keeping a round; the leader's is ``kept_round``. The link calls it, on its threads."""
 
-    def __init__(self, view: View, own: OwnRound, myself: Myself, runtime: Runtime) -> None:
-        self._view, self._round, self._self, self._runtime = view, own, myself, runtime
+    def __init__(self, node: NodeContext) -> None:
+        self._view, self._round, self._self, self._runtime = node.view, node.round, node.myself, node.runtime
         self._place: Assignment | None = None
         self._waiting_for = 0
 
