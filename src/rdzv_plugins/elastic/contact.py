@@ -188,26 +188,21 @@ class Myself:
             return
         try:
             self.me = replace(self.me, **changes)
-            session = self._contact.session
-            if session is not None and self.me.address and not self._silent:
-                self._contact.outage.insist(
-                    session,
-                    lambda timeout: session.put(self._item(), ephemeral=True, timeout=timeout),
-                    until=asked + timeout,
-                )
+            self._put(until=asked + timeout)
         except (TimeoutError, RdzvError) as error:
             logger.debug("could not tell the other nodes of %s: %s", ", ".join(changes), error)
         finally:
             self._saying.release()
 
     def _write(self) -> None:
+        with contextlib.suppress(ConnectionLost):
+            self._put(until=math.inf)
+
+    def _put(self, until: float) -> None:
         session = self._contact.session
         if session is None or not self.me.address or self._silent:
             return
-        with contextlib.suppress(ConnectionLost):
-            self._contact.outage.insist(
-                session, lambda timeout: session.put(self._item(), ephemeral=True, timeout=timeout)
-            )
-
-    def _item(self) -> dict[str, bytes]:
-        return {keys.MEMBERS + self.me.node_id: encode(self.me)}
+        item = {keys.MEMBERS + self.me.node_id: encode(self.me)}
+        self._contact.outage.insist(
+            session, lambda timeout: session.put(item, ephemeral=True, timeout=timeout), until=until
+        )

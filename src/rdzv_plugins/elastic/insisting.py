@@ -118,12 +118,6 @@ class Outage:
         self._report(error)
         return False
 
-    def note(self, error: Exception, asked: float, timeout: float) -> bool:
-        """As ``ended_by``, and this node gives up then."""
-        if ended := self.ended_by(error, asked, timeout):
-            self._give_up(error)
-        return ended
-
     def _report(self, error: Exception) -> None:
         with self._lock:
             if self._runtime.now() < self._report_at or self.left < _SLACK_S:
@@ -157,7 +151,8 @@ class Outage:
                 if refused and not self._has_begun():
                     raise
                 self.begin(first)
-                if self.note(error, asked, timeout):
+                if self.ended_by(error, asked, timeout):
+                    self._give_up(error)
                     raise ConnectionLost(str(error)) from error
                 if self._runtime.now() >= until - _SLACK_S:
                     raise

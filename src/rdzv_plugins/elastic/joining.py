@@ -306,27 +306,23 @@ class Reports:
         self._live = live and sys.stderr is not None and sys.stderr.isatty()
         self._shown = 0
         self._kinds = {""}
-        self._next = self._start + (_LIVE_AFTER_S if self._live else EVERY_S)
-
-    @property
-    def next_at(self) -> float:
+        self.next_at = self._start + (_LIVE_AFTER_S if self._live else EVERY_S)
         """When ``say`` next has something to do, in the monotonic clock's seconds."""
-        return self._next
 
     def say(self, kind: str = "") -> None:
         """Report if it is time to. A new kind of waiting is also reported, once it has lasted for a second."""
         now = self._runtime.monotonic()
         if kind not in self._kinds:
             self._kinds.add(kind)
-            self._next = min(self._next, now + _NEW_KIND_S)
-        if now < self._next:
+            self.next_at = min(self.next_at, now + _NEW_KIND_S)
+        if now < self.next_at:
             return
         text = f"waiting: {self._facts()} ({now - self._start:.0f} s)"
         if not self._live:
-            self._next = now + EVERY_S
+            self.next_at = now + EVERY_S
             logger.info("%s", text)
             return
-        self._next = now + _LIVE_EVERY_S
+        self.next_at = now + _LIVE_EVERY_S
         text = printable(text)[:_WIDTH]
         self._write("\r" + text.ljust(self._shown))
         self._shown = len(text)

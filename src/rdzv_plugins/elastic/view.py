@@ -35,7 +35,8 @@ class View:
         """``on_asked`` is called with each event of a question (``asking``), on that thread, and returns at once."""
         self._on_change, self._on_asked = on_change, on_asked
         self._changed = runtime.Condition()
-        self._version = 0
+        self.version = 0
+        """A number that grows with every change."""
         self._session = 0
         self.newest = 0
         """The newest round that was ever declared, even by a service that no longer knows it."""
@@ -54,13 +55,7 @@ class View:
 
     @property
     def has_leader(self) -> bool:
-        """Whether a node leads."""
         return self.leader is not None
-
-    @property
-    def version(self) -> int:
-        """A number that grows with every change."""
-        return self._version
 
     def begin(self) -> Callable[[Sequence[Event]], None]:
         """Forget everything, and return what takes in the news. A new session's service sends all that it still knows.
@@ -70,7 +65,7 @@ class View:
         with self._changed:
             self._clear()
             self._session += 1
-            self._version += 1
+            self.version += 1
             return functools.partial(self._feed, self._session)
 
     def _feed(self, session: int, events: Sequence[Event]) -> None:
@@ -84,22 +79,22 @@ class View:
                     logger.warning(
                         "cannot read key '%s' of the rendezvous: %s", printable(event.key, _SHOWN_NAME), error
                     )
-            self._version += 1
+            self.version += 1
             self._changed.notify_all()
         self._on_change()
 
     def wake(self) -> None:
         """Note that something other than a key has changed, so that whoever waits looks again."""
         with self._changed:
-            self._version += 1
+            self.version += 1
             self._changed.notify_all()
         self._on_change()
 
     def wait(self, seen: int, timeout: float) -> int:
         """Wait until ``version`` is not ``seen``, or for ``timeout`` seconds; returns the version."""
         with self._changed:
-            self._changed.wait_for(lambda: self._version != seen, max(0.0, timeout))
-            return self._version
+            self._changed.wait_for(lambda: self.version != seen, max(0.0, timeout))
+            return self.version
 
     def _take(self, event: Event) -> None:
         key, value = event.key, event.value

@@ -89,7 +89,8 @@ class PeerWatch:
         self._free_at = 0.0  # when the next first attempt may be made
         self._most = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _OF_DESCRIPTORS)
         self._pid = self._runtime.getpid()
-        self._closed = False
+        self.is_closed = False
+        """Whether it watches nobody, and will not: it was closed, or there are too few descriptors."""
         self._waking = self._runtime.Lock()  # not once it is closed: the number may belong to another file by then
         try:
             self._wake = self._runtime.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -104,12 +105,7 @@ class PeerWatch:
 
     def _cannot(self, error: Exception) -> None:
         logger.debug("other nodes' processes cannot be watched, their time to live counts: %s", error)
-        self._closed = True
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it watches nobody, and will not: it was closed, or there are too few descriptors."""
-        return self._closed
+        self.is_closed = True
 
     def add(self, peer: Peer) -> None:
         """Watch that node from now on, at that address and no other."""
@@ -132,7 +128,7 @@ class PeerWatch:
         if self._pid != self._runtime.getpid():  # the thread is the parent's
             return
         with self._waking:
-            if not self._closed:
+            if not self.is_closed:
                 self._orders.put(order)
                 self._runtime.eventfd_write(self._wake, 1)
 
@@ -164,7 +160,7 @@ class PeerWatch:
             self._later(watched, 0.0)
 
     def _close(self) -> None:
-        if self._closed:
+        if self.is_closed:
             return
         for node_id in list(self._watched):
             with contextlib.suppress(OSError):
@@ -172,7 +168,7 @@ class PeerWatch:
         with contextlib.suppress(OSError):
             reactor(self._runtime).remove(self)
         with self._waking:
-            self._closed = True
+            self.is_closed = True
             self._runtime.close(self._wake)
 
     def _later(self, watched: _Watched, pause: float) -> None:
@@ -224,13 +220,13 @@ class PeerWatch:
     def readable(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._runtime.eventfd_read(self._wake)
-        while not self._orders.empty() and not self._closed:
+        while not self._orders.empty() and not self.is_closed:
             self._orders.get()()
 
     def writable(self) -> None: ...
 
     def tick(self, now: float) -> None:
-        while self._due and self._due[0][0] <= now and not self._closed:
+        while self._due and self._due[0][0] <= now and not self.is_closed:
             self._dial(heapq.heappop(self._due)[2])
 
     def failed(self, error: Exception) -> None:
