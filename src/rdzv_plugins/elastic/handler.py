@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rdzv_plugins import errors
 from rdzv_plugins.certificates import certificates_of
-from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue
+from rdzv_plugins.coordination import CoordinationBackend, KeyValue
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.asking import ElasticQuestions
 from rdzv_plugins.elastic.contact import Contact, Myself, new_member
@@ -67,7 +67,7 @@ class ElasticHandler(RendezvousHandler):
         """``store`` makes what serves and reaches the workers' stores. ``places``: the backend's several endpoints."""
         self._backend, self._request = backend, request
         me, port = new_member(request, runtime, serves=backend.hosts_service), OwnPort(request.local_addr, runtime)
-        self._view = view = View(self._told, self._asked, runtime)
+        self._view = view = View(self._told, lambda event: self.questions.hear(event), runtime)
         # another place serves as soon as the lost one may be left
         outage_timeout = options.outage_timeout + (places.leaves_within if places is not None else 0.0)
         self._contact = contact = Contact(request, outage_timeout, view, port.note_outage, runtime)
@@ -78,7 +78,7 @@ class ElasticHandler(RendezvousHandler):
         self.holding: RoundHolding = RoundHolding(contact, view, own, options.ttl, runtime)
         self._store = store(
             options,
-            self._cut_off,
+            lambda round_, why: self._losses.cut_off(round_, why),
             runtime,
             session_lives=self.holding.session_lives,
             token=token_of(request),
@@ -183,14 +183,9 @@ class ElasticHandler(RendezvousHandler):
         return what_is_waited_for(self._view, self._request, self._round.behind)
 
     def note_done(self) -> None:
-        """Note that this node's workers have all succeeded; it still waits for those of the others."""
         self._self.say(done=self._round.number)
 
     def note_leaving(self, reason: str) -> None:
-        """Note that this node is about to stop its workers and leave.
-
-        The others' will fail, and that is not their fault.
-        """
         self._leaving.note(reason)
 
     def peer_lost(self) -> bool:
@@ -205,7 +200,6 @@ class ElasticHandler(RendezvousHandler):
         self._leaving.stay()
 
     def leave(self, outcome: Outcome) -> None:
-        """Tell the others. A node that serves something stays until they have left, at most ``linger`` seconds."""
         self._leaving.leave(outcome)
 
     def shutdown(self) -> bool:
@@ -219,10 +213,6 @@ class ElasticHandler(RendezvousHandler):
         return self._store.environment | {"RDZV_ROUND": str(self._round.number)}
 
     def next_rendezvous(self) -> RoundInfo:
-        """Join the next round and block until it is complete.
-
-        Raises ``RendezvousFailed``, which names who is missing.
-        """
         while True:
             self.raise_if_ended()
             self._working = False
@@ -272,12 +262,6 @@ class ElasticHandler(RendezvousHandler):
             self._in_background("alive", lambda: self._self.say(alive=view.probe.number))
         if not view.has_leader and not self._round.is_joining and self._round.number:
             self._in_background("lead", self._link.campaign)
-
-    def _asked(self, event: Event) -> None:
-        self.questions.hear(event)
-
-    def _cut_off(self, round_: int, why: str) -> None:
-        self._losses.cut_off(round_, why)
 
     def _watch_leader(self) -> None:
         """Have some nodes of the round watch the leader's process, and take the lead when it is gone. Any thread."""

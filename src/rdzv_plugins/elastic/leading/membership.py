@@ -365,7 +365,7 @@ class Membership:
         ahead = min(member.after, member.known) >= self.round.number  # which the service has forgotten
         if has_dialled and member.unreachable:
             store = f"{self.round.master_addr} port {self.round.master_port}"
-            self._roster.notice(
+            self._roster.notices.append(
                 f"{member.name} is left out: it cannot reach the workers' store at {store}: {member.unreachable}"
             )
         elif (has_dialled or ahead) and self._grows(here):  # it does not knock at a round before its own
@@ -436,7 +436,7 @@ class Membership:
         found = judge(self._waiting(), factor, self._roster.count() - self._rules.min_nodes)
         for word in (*found.left_out.values(), *found.words):
             if word not in (*self._judged.left_out.values(), *self._judged.words):
-                self._roster.notice(word)
+                self._roster.notices.append(word)
         self._judged = found
         if found.fatal:
             self._number += 1

@@ -20,6 +20,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from rdzv_plugins.elastic.keys import Assignment, Member
 from rdzv_plugins.endpoints import is_loopback_address
@@ -249,7 +250,7 @@ def assign_ranks(members: Sequence[Member], former: Former, order: Order) -> lis
     places: dict[int, Member] = {}
     above = world
     given = ((member.firm_rank, member) for member in members if member.firm_rank is not None)
-    for rank, member in sorted(given, key=_rank, reverse=True):
+    for rank, member in sorted(given, key=itemgetter(0), reverse=True):
         above = min(rank, above - 1)
         places[above] = member
     rest = [member for member in members if member.firm_rank is None]
@@ -258,10 +259,6 @@ def assign_ranks(members: Sequence[Member], former: Former, order: Order) -> lis
     for block, ranks in _blocks(rest, former, places, free, wishes):
         places |= _within(block, former, ranks, wishes)
     return [places[rank] for rank in range(world)]
-
-
-def _rank(given: tuple[int, Member]) -> int:
-    return given[0]
 
 
 Wish = tuple[int, int, int]

@@ -70,8 +70,8 @@ def seat_of(place: Assignment, *, complete: bool) -> Seat:
 
 def seats_reached(seats: tuple[Seat, ...], place: Assignment) -> tuple[Seat, ...]:
     """What a node carries once it is about to say that it has reached the store of ``place``."""
-    mine = seat_of(place, complete=False)
-    return seats if any(which(each) == which(mine) for each in seats) else (*seats, mine)
+    reached = any(which(each) == round_of(place) for each in seats)
+    return seats if reached else (*seats, seat_of(place, complete=False))
 
 
 def seats_complete(seats: tuple[Seat, ...], place: Assignment) -> tuple[Seat, ...]:
@@ -79,9 +79,8 @@ def seats_complete(seats: tuple[Seat, ...], place: Assignment) -> tuple[Seat, ..
 
     Nothing before it binds. What the node has reached since does: then it has to go on from there, not in this round.
     """
-    mine = seat_of(place, complete=True)
-    at = next((at for at, each in enumerate(seats) if which(each) == which(mine)), -1)
-    return (mine, *seats[at + 1 :])
+    at = next((at for at, each in enumerate(seats) if which(each) == round_of(place)), -1)
+    return (seat_of(place, complete=True), *seats[at + 1 :])
 
 
 class Quorum:
@@ -147,8 +146,7 @@ class Quorum:
 
     def has_reached(self, planned: Assignment) -> bool:
         """Whether the node carries this place: a number alone may be that of another round."""
-        mine = which(seat_of(planned, complete=False))
-        return any(which(seat) == mine for seat in self._heard.get(planned.node_id, ()))
+        return any(which(seat) == round_of(planned) for seat in self._heard.get(planned.node_id, ()))
 
     def heard(self, member: Member) -> None:
         """A member has come, or says something new about itself."""
@@ -274,3 +272,8 @@ def _where(round_: Assignment | Round) -> str:
 def which(seat: Seat) -> Which:
     """The round that the seat is a place in."""
     return seat.round, seat.world, seat.where
+
+
+def round_of(place: Assignment) -> Which:
+    """The round that it is a place in."""
+    return place.round, place.world, _where(place)

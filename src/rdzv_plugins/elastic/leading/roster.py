@@ -49,7 +49,8 @@ class Roster:
         self._words: dict[str, Assignment] = {}
         self._spares: dict[str, str] = {n: a.spare for n, a in held.items() if a.spare}
         """What nodes that wait beside a round have been told."""
-        self._notices: list[str] = []
+        self.notices: list[str] = []
+        """What people should know about nodes, since the last call of ``words``."""
 
     def take(self, member: Member, now: float, number: int) -> bool:
         """A member has come, or says something new about itself. False: it takes no part, and ``words`` says why.
@@ -127,7 +128,7 @@ class Roster:
         self.cannot.discard(node)
         self._spares.pop(node, None)
         self._words[node] = Assignment(number, left_out=why, late_for=after)
-        self._notices.append(f"{member.name} is left out for now: {why}")
+        self.notices.append(f"{member.name} is left out for now: {why}")
 
     def refuse(self, node: str, why: str, number: int) -> None:
         """Refuse a node that cannot take part, now or later."""
@@ -137,7 +138,7 @@ class Roster:
         self.cannot.discard(node)
         self.left_out.remove(node)
         self._words[node] = Assignment(number, refused=why)
-        self._notices.append(f"{self.members[node].name} cannot take part: {why}")
+        self.notices.append(f"{self.members[node].name} cannot take part: {why}")
 
     def refuse_duplicates(self, now: float, places: Mapping[str, Assignment], number: int) -> None:
         """Refuse duplicates: the service has heard of both for longer than it takes to notice a lost one.
@@ -162,14 +163,10 @@ class Roster:
             if self._spares.pop(node, None) is not None:
                 self._words.pop(node, None)
 
-    def notice(self, text: str) -> None:
-        """Note something about a node that people should know."""
-        self._notices.append(text)
-
     def words(self) -> tuple[dict[str, Assignment], tuple[str, ...]]:
         """What there is to tell nodes, and people, since the last call."""
-        words, notices = self._words, tuple(dict.fromkeys(self._notices))
-        self._words, self._notices = {}, []
+        words, notices = self._words, tuple(dict.fromkeys(self.notices))
+        self._words, self.notices = {}, []
         return words, notices
 
     def facts(self, rules: Rules, places: Mapping[str, Assignment], few: str) -> str:

@@ -150,13 +150,9 @@ class Outlook:
                 if self._runtime.monotonic() >= opened + _LASTS_S:
                     pause = _FIRST_PAUSE_S
                     continue
-            except AccessRefused as error:  # it has another token, or one of the two has none
-                self.error = error
-                self._missed(refused=False, reason=str(error))
-            except _Foreign as error:  # something else is there, or a store of another version
-                self.error = error.what
-                self._missed(refused=False, reason=str(error.what))
             except (EndpointUnreachable, TimeoutError) as error:
+                if isinstance(error, AccessRefused):  # it has another token, or one of the two has none
+                    self.error = error
                 self._missed(refused=isinstance(error, _Refused), reason=str(error))
             except RdzvError as error:  # it serves another run, or serves all of them and this one has no name
                 self.error = error
@@ -186,8 +182,10 @@ class Outlook:
             self._keep(connection)
         try:
             session = self._service.open_session(self._ttl, on_lost=self._lost, timeout=_OPEN_S)
-        except EndpointUnreachable as error:  # the session's own greeting says what it is
-            raise _Foreign(error) if foreign else error from None
+        except EndpointUnreachable as error:
+            if foreign:  # something else, or a store of another version: the session's own greeting says what it is
+                self.error = error
+            raise
         try:
             events: list[Event] = []
             for prefix in (keys.ROUND, _PLACE):
@@ -298,14 +296,6 @@ def read_born(text: bytes, places: Sequence[str]) -> tuple[int, str]:
         return -1, printable(str(said["of"]), _LONGEST_LIST)
     except (ValueError, TypeError, KeyError, RecursionError):
         return -1, printable(text.decode(errors="replace"), _LONGEST_LIST)
-
-
-class _Foreign(Exception):
-    """What answers there can never serve the job."""
-
-    def __init__(self, what: EndpointUnreachable) -> None:
-        super().__init__(str(what))
-        self.what = what
 
 
 class _Refused(EndpointUnreachable):
