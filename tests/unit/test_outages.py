@@ -141,7 +141,7 @@ class Node(Alone):
         view = View(lambda: None, ignore, self)
         self.contact = contact = Contact(request, options.outage_timeout, view, ignore, self)
         myself = Myself(node("a"), contact, self)
-        parts: Any = request, options, view, contact, myself, OwnRound(view, contact, myself), None, self
+        parts: Any = request, options, view, contact, myself, OwnRound(view, contact, myself, 10.0, self), None, self
         context, backend = NodeContext(*parts), parts[-1]
         Link(backend, context, Keeping(context), ignore, settings={}, on_waits=ignore).open(10.0)
 

@@ -286,9 +286,11 @@ class Carried:
         self.myself = Myself(member, self, SYSTEM)  # type: ignore[arg-type]
         self.carrying = Carrying(self.places, self.myself, OwnPort(None, SYSTEM))  # type: ignore[arg-type]
         self.carrying.settled()
-        self.told: Any = SimpleNamespace(round=Round(), has_leader=True, newest=0, list=lambda *_, **__: ([], 0))
+        self.told: Any = SimpleNamespace(
+            version=0, round=Round(), has_leader=True, newest=0, list=lambda *_, **__: ([], 0)
+        )
         contact: Any = SimpleNamespace(session=self.told, opened=0)
-        self.own = OwnRound(self.told, contact, self.myself)
+        self.own = OwnRound(self.told, contact, self.myself, 5.0, SYSTEM)
         request = Request("parallel", "r", "a,b", min_nodes=1, max_nodes=5, nproc_per_node=1)
         store: Any = SimpleNamespace(patience=5.0, close=lambda _: None, attempt=None)
         node = NodeContext(request, ElasticOptions(), self.told, contact, self.myself, self.own, store, SYSTEM)

@@ -25,7 +25,7 @@ from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.liveness.listener import OwnPort
 from rdzv_plugins.elastic.liveness.watching import WATCHERS, LeaderWatch
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.own_round import Keeping, Losses, NodeContext, OwnRound, RoundHolding
+from rdzv_plugins.elastic.own_round import Keeping, Losses, NodeContext, OwnRound
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.settings import settings_of
 from rdzv_plugins.elastic.view import Milestones, View, raise_if_ended
@@ -72,15 +72,15 @@ class ElasticHandler(RendezvousHandler):
         outage_timeout = options.outage_timeout + (places.leaves_within if places is not None else 0.0)
         self._contact = contact = Contact(request, outage_timeout, view, port.note_outage, runtime)
         self._self = myself = Myself(me, contact, runtime)
-        self._round = own = OwnRound(view, contact, myself)
+        self._round = own = OwnRound(view, contact, myself, options.ttl, runtime)
         self._port = port
         self.questions: ElasticQuestions = ElasticQuestions(contact, me.node_id, runtime)
-        self.holding: RoundHolding = RoundHolding(contact, view, own, options.ttl, runtime)
+        self.holding = own
         self._store = store(
             options,
             lambda round_, why: self._losses.cut_off(round_, why),
             runtime,
-            session_lives=self.holding.session_lives,
+            session_lives=own.session_lives,
             token=token_of(request),
             run_id=request.run_id,
             several=request.max_nodes > 1,
@@ -242,7 +242,7 @@ class ElasticHandler(RendezvousHandler):
     def _told(self) -> None:
         """Do at once what cannot wait until the agent asks. Called on the watch's thread."""
         self._milestones.hear()
-        self.holding.tell()
+        self._round.tell()
         self._keeping.hear()
         view = self._view
         self._watch_leader()

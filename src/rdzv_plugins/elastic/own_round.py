@@ -35,11 +35,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class OwnRound:
-    """This node's last round, as ``Joining`` has found it. Changed by the thread that joins; any thread may read."""
+_ASK_S = 1.0
+_AGAIN_S = 0.05
+_LONG_AGO = 1e-9
 
-    def __init__(self, view: View, contact: Contact, myself: Myself) -> None:
+
+class OwnRound:
+    """This node's last round, as ``Joining`` has found it: a ``Holding``.
+
+    Changed by the thread that joins; any thread may read, and one waits for news.
+    """
+
+    def __init__(self, view: View, contact: Contact, myself: Myself, ttl: float, runtime: Runtime) -> None:
         self._view, self._contact, self._self = view, contact, myself
+        self.ttl, self._runtime = ttl, runtime
+        self._call: Callable[[], None] | None = None
+        self._seen = view.version
         self._opened = 0  # which of this node's sessions it belongs to, as ``Contact`` counts them
         self.is_joining = False
         """Whether this node waits for another round."""
@@ -101,6 +112,63 @@ class OwnRound:
         cut_off = self._self.me.cut_off == self.number > 0
         return self.is_over or cut_off or self.has_new_session
 
+    def until(self) -> float:
+        session = self._contact.session
+        if self.is_over or self.ended():
+            return 0.0
+        # its connection is broken: the service has ended it, is gone itself, or has come back without memory
+        if session is None or self.is_unconfirmed:
+            return _LONG_AGO
+        return known_until(session, math.inf)
+
+    def ended(self) -> bool:
+        return self.has_new_session or self._contact.problem is not None
+
+    def sure(self) -> bool:
+        session = self._contact.session
+        if session is None or self.ended() or self.is_unconfirmed:
+            return False
+        return self._runtime.now() < known_until(session, math.inf)
+
+    def confirm(self, timeout: float) -> bool:
+        session = self._contact.session
+        if session is None:
+            return False
+        try:
+            session.list(keys.ROUND, timeout=min(timeout, patience(session)))
+        except (ConnectionLost, TimeoutError):
+            return False
+        except RdzvError:  # it has answered
+            pass
+        return True
+
+    def session_lives(self) -> bool:
+        """Wait until this is certain: True if the session lives, False once it has ended.
+
+        For use after a standstill.
+        """
+        while not self.ended():
+            session, seen = self._contact.session, self._view.version
+            until = math.nan if session is None else known_until(session, math.nan)
+            if self.is_unconfirmed:
+                until = _LONG_AGO
+            if self.confirm(_ASK_S) if math.isnan(until) else self._runtime.now() < until:
+                return True
+            self._view.wait(seen, _AGAIN_S)
+        return False
+
+    def wait_for_news(self, timeout: float) -> None:
+        self._seen = self._view.wait(self._seen, timeout)
+
+    def on_news(self, call: Callable[[], None] | None) -> None:
+        self._call = call
+
+    def tell(self) -> None:
+        """Report that there is news. Called on the thread that brought it."""
+        call = self._call
+        if call is not None:
+            call()
+
 
 class Keeping:
     """A node's part in keeping a round; the leader's is ``kept_round``. The link calls it, on its threads."""
@@ -152,82 +220,6 @@ class Keeping:
         if own.is_unconfirmed:
             return self._place is own.place
         return not own.is_over and view.round.state == "complete"
-
-
-_ASK_S = 1.0
-_AGAIN_S = 0.05
-_LONG_AGO = 1e-9
-
-
-class RoundHolding:
-    """A ``Holding``. Thread-safe; one thread waits for news."""
-
-    def __init__(self, contact: Contact, view: View, own: OwnRound, ttl: float, runtime: Runtime) -> None:
-        self._contact, self._view, self._round, self._ttl = contact, view, own, ttl
-        self._runtime = runtime
-        self._call: Callable[[], None] | None = None
-        self._seen = view.version
-
-    @property
-    def ttl(self) -> float:
-        return self._ttl
-
-    def until(self) -> float:
-        session = self._contact.session
-        if self._round.is_over or self.ended():
-            return 0.0
-        # its connection is broken: the service has ended it, is gone itself, or has come back without memory
-        if session is None or self._round.is_unconfirmed:
-            return _LONG_AGO
-        return known_until(session, math.inf)
-
-    def ended(self) -> bool:
-        return self._round.has_new_session or self._contact.problem is not None
-
-    def sure(self) -> bool:
-        session = self._contact.session
-        if session is None or self.ended() or self._round.is_unconfirmed:
-            return False
-        return self._runtime.now() < known_until(session, math.inf)
-
-    def confirm(self, timeout: float) -> bool:
-        session = self._contact.session
-        if session is None:
-            return False
-        try:
-            session.list(keys.ROUND, timeout=min(timeout, patience(session)))
-        except (ConnectionLost, TimeoutError):
-            return False
-        except RdzvError:  # it has answered
-            pass
-        return True
-
-    def session_lives(self) -> bool:
-        """Wait until this is certain: True if the session lives, False once it has ended.
-
-        For use after a standstill.
-        """
-        while not self.ended():
-            session, seen = self._contact.session, self._view.version
-            until = math.nan if session is None else known_until(session, math.nan)
-            if self._round.is_unconfirmed:
-                until = _LONG_AGO
-            if self.confirm(_ASK_S) if math.isnan(until) else self._runtime.now() < until:
-                return True
-            self._view.wait(seen, _AGAIN_S)
-        return False
-
-    def wait_for_news(self, timeout: float) -> None:
-        self._seen = self._view.wait(self._seen, timeout)
-
-    def on_news(self, call: Callable[[], None] | None) -> None:
-        self._call = call
-
-    def tell(self) -> None:
-        """Report that there is news. Called on the thread that brought it."""
-        call = self._call
-        if call is not None:
-            call()
 
 
 @dataclass(frozen=True)
