@@ -393,10 +393,7 @@ def is_whole(parts: Mapping[str, bytes]) -> bool:
 
 
 def unpack_answer(parts: Mapping[str, bytes]) -> tuple[Any, str]:
-    """The answer from all its ``parts``, and the problem, which is empty if there is an answer.
-
-    Raises ``ValueError``.
-    """
+    """The answer from all its ``parts``, and "", or None and the problem. Raises ``ValueError``."""
     unpacking = zlib.decompressobj()
     packed = b"".join(value for _, value in sorted(parts.items(), key=lambda each: int(each[0].partition(".")[0])))
     try:

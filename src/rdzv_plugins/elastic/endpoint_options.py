@@ -35,10 +35,7 @@ def meeting_places(request: Request) -> Endpoint | tuple[Endpoint, ...]:
 
 
 def parse_places(text: str) -> tuple[Endpoint, ...]:
-    """Parse several places, separated by commas.
-
-    Raises ``UsageError`` as ``parse_endpoint`` does, and for more than ``MOST_PLACES``, a duplicate, or port 0.
-    """
+    """Parse several places. Raises ``UsageError``, also for more than ``MOST_PLACES``, a duplicate, or port 0."""
     found = tuple(parse_endpoint(part, DEFAULT_PORT) for part in text.split(","))
     if len(found) > MOST_PLACES:
         raise UsageError(
@@ -64,10 +61,7 @@ def places_of(request: Request) -> tuple[Endpoint, ...]:
 
 
 def validate(request: Request) -> Endpoint | tuple[Endpoint, ...]:
-    """Reject what cannot work, before anything starts. Returns where the nodes meet: several places if given.
-
-    Raises ``UsageError``.
-    """
+    """Reject what cannot work, before anything starts. Returns where the nodes meet. Raises ``UsageError``."""
     elastic_options.validate(request)
     if (certificates := certificates_of(request)) is not None:
         certificates.check()

@@ -74,7 +74,6 @@ class Outage:
 
     @property
     def lasts(self) -> bool:
-        """Whether there is one."""
         return self._since is not None
 
     @property
@@ -95,7 +94,7 @@ class Outage:
             self._since = since if self._since is None else min(since, self._since)
 
     def over(self) -> None:
-        """Note that the service has done what was needed."""
+        """The service has done what was needed."""
         with self._lock:
             since, told, self._since, self._told = self._since, self._told, None, False
         if told and since is not None:

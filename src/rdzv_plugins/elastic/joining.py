@@ -69,10 +69,7 @@ class Joining:
         """When to take the next step if nothing is heard before, in the monotonic clock's seconds."""
 
     def next_place(self) -> Assignment:
-        """Leave the last round and block until another is complete.
-
-        Raises ``RendezvousFailed``, which names who is missing.
-        """
+        """Leave the last round and block until another is complete. ``RendezvousFailed`` names who is missing."""
 
         def facts() -> str:
             return what_is_waited_for(self._view, self._request, self._round.behind)
@@ -88,15 +85,12 @@ class Joining:
         if self._contact.opened == 0:
             self._link.open(self._options.join_seconds)
         fresh: dict[str, Any] = {"after": self._round.number, "store": None, "reached": 0, "unreachable": "", "done": 0}
-        fresh["outside"], fresh["keeps"] = False, None
-        fresh["reason"] = ""
-        fresh |= self._tested()
+        fresh |= {"outside": False, "keeps": None, "reason": ""} | self._tested()
         if not self._round.has_new_session:
             self._self.say(**fresh)
         else:
-            if (
-                self._round.number and not self._round.is_over
-            ):  # no worker's fault: whoever's workers fail with it uses no restart
+            # no worker's fault: whoever's workers fail with it uses no restart
+            if self._round.number and not self._round.is_over:
                 fresh |= {"cut_off": self._round.number, "reason": "has lost its session with the rendezvous"}
             self._self.change(**fresh)  # written with the address, which the new session provides
         # workers of the old round are cut off once the other nodes can know why
@@ -204,8 +198,7 @@ class Joining:
                     log_rank_table(session, place)
                 return place
             self._store.close(self._round.number)
-            # it was over before this node had heard that it was complete, or this node has been elsewhere in the
-            # meantime
+            # it was over before this node had heard that it was complete, or this node has been elsewhere meanwhile
             self._self.say(after=self._round.number, store=None)
         return None
 
@@ -342,7 +335,6 @@ class Reports:
 
 
 def remedy_for_timeout(request: Request) -> str:
-    """What to look at when not all nodes have come."""
     remedy = (
         "Look at the output of the missing nodes, or start them with the same --rdzv-endpoint, --rdzv-id and --nnodes. "
         "--rdzv-conf timeout=SECONDS waits longer."

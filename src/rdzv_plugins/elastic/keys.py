@@ -190,10 +190,7 @@ class Member(Record, frozen=True):
     listens: Port = 0
     """The node's own port, where others see whether its process lives (``liveness``); 0 if it has none."""
     moves: Count = 0
-    """Several endpoints: how often it has moved from one to another.
-
-    Its own port has a new identity after each move.
-    """
+    """Several endpoints: how often it has moved to another. Its own port has a new identity after each move."""
     dialled: Name = ""
     """The address at which it has reached the endpoint."""
     node_rank: Number | None = None
@@ -235,10 +232,7 @@ class Member(Record, frozen=True):
     Several endpoints: its place in its last complete round, and in all rounds that it has reached since.
     """
     server: Rank = -1
-    """The rank of the node of that round that served the endpoint; -1 if none of them did.
-
-    Several endpoints: the one that this node has left since.
-    """
+    """The rank of the node of that round that served the endpoint (of several: the one left since); -1 if none did."""
     led: tuple[Name, Count] | None = None
     """Several endpoints: the mark of the rounds that it began when it led last, in an earlier session.
 
@@ -289,10 +283,7 @@ class Member(Record, frozen=True):
 
 
 class Round(Record, frozen=True):
-    """A declared round, and its state.
-
-    ``complete``: its nodes work; ``over``: they stop their workers and join again; ``failed``: the job ends.
-    """
+    """A declared round. ``complete``: its nodes work; ``over``: they stop and join again; ``failed``: the job ends."""
 
     number: Count = 0
     state: Literal["none", "complete", "over", "failed"] = "none"
@@ -330,10 +321,7 @@ class NodeNotice(Record, frozen=True):
 
 
 class Probe(Record, frozen=True):
-    """A request for a sign of life.
-
-    ``number`` counts up; ``answered`` is set once every node of ``round`` has given one.
-    """
+    """A request for a sign of life. ``number`` counts up; ``answered``: every node of ``round`` has given one."""
 
     number: Count = 0
     round: Count = 0

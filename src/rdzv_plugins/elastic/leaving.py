@@ -43,10 +43,7 @@ class Leaving:
             session.create(keys.END, to_json(outcome).encode(), timeout=patience(session))
 
     def note(self, reason: str) -> None:
-        """Note that this node is about to stop its workers and leave.
-
-        The others' will fail, and that is not their fault.
-        """
+        """This node is about to stop its workers and leave: the others' will fail, and that is not their fault."""
         self._self.say_once(_BEFORE_WORKERS_S, leaving="lost", reason=reason)
 
     def stay(self) -> None:
@@ -65,7 +62,6 @@ class Leaving:
             logger.debug("could not wait for the other nodes: %s", error)
 
     def working_peers(self) -> Sequence[str]:
-        """See ``RendezvousHandler``."""
         session = self._contact.session
         if not self._round.number:
             return ()
@@ -118,10 +114,7 @@ class Leaving:
         )
 
     def _wait_declared(self) -> None:
-        """If leading, declare the round over before leaving.
-
-        A successor would only see that this node has gone, and not why.
-        """
+        """If leading, declare the round over before leaving: a successor would not see why this node has gone."""
         deadline = self._runtime.monotonic() + _BEFORE_WORKERS_S
         while self._link.leads and self._runtime.monotonic() < deadline:
             seen, declared = self._view.version, self._view.round

@@ -138,10 +138,7 @@ def validate(request: Request) -> None:
 
 
 def with_token(request: Request, options: ElasticOptions) -> ElasticOptions:
-    """The options of a job that may have a token or TLS: its workers then have proxies, unless it chose another store.
-
-    Raises ``UsageError`` as ``token_of`` does.
-    """
+    """With a token or TLS, workers have proxies, unless the job chose another store. Raises as ``token_of`` does."""
     asked = dataclasses.replace(request, options=options)
     if "store" in request.conf or options.store == "tiered":
         return options

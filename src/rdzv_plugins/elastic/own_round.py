@@ -143,10 +143,7 @@ class OwnRound:
         return True
 
     def session_lives(self) -> bool:
-        """Wait until this is certain: True if the session lives, False once it has ended.
-
-        For use after a standstill.
-        """
+        """Wait, after a standstill, until this is certain: True if the session lives, False once it has ended."""
         while not self.ended():
             session, seen = self._contact.session, self._view.version
             until = math.nan if session is None else known_until(session, math.nan)
@@ -179,7 +176,7 @@ class Keeping:
         self._waiting_for = 0
 
     def lost(self, session: Session) -> None:
-        """Note that ``session``, the newest, has ended."""
+        """``session``, the newest, has ended."""
         own = self._round
         heard = self._runtime.now() < known_until(session, -math.inf)
         keeps = heard and not own.has_new_session and not own.is_joining and self._goes_on()
@@ -293,10 +290,7 @@ class Losses:
             self._view.wait(seen, deadline - self._runtime.monotonic())
 
     def _wait_confirmed(self) -> None:
-        """Wait until the round is confirmed.
-
-        A service without memory knows none of its nodes before all have come back.
-        """
+        """Wait until the round is confirmed: a service without memory knows no node of it before all are back."""
         while True:
             seen = self._view.version
             self._raise_if_ended()
@@ -315,10 +309,7 @@ class Losses:
         return self._needs_store() and self._store.is_cut_off()
 
     def cut_off(self, round_: int, why: str) -> None:
-        """Tell the others that the proxy has lost the store of ``round_`` and its workers.
-
-        Called on the proxy's thread.
-        """
+        """Tell the others that the proxy has lost the store of ``round_`` and its workers. On the proxy's thread."""
         if round_ != self._round.number or self._round.must_rejoin():
             return  # as intended
         reason = f"is cut off from the workers' store: {why}"

@@ -371,7 +371,6 @@ class LeaderWatchdog:
             self._set_busy(True)
 
     def end(self) -> None:
-        """Stop: there is nothing to watch any more."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -410,7 +409,6 @@ class Neighbours:
         self._told: set[str] = set()
 
     def check(self, assignments: Mapping[str, Assignment]) -> None:
-        """Look at the nodes of a round that is being formed."""
         if self._allowed or len(assignments) < 2:
             return
         machines: dict[str, list[Assignment]] = {}

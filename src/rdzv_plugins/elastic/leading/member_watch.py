@@ -91,10 +91,7 @@ class MemberWatch:
         self._gone.discard(node)
 
     def last_words(self, nodes: Collection[str], timeout: float) -> Mapping[str, KeyValue]:
-        """What nodes whose processes are gone said last, by node: one request, however many there are.
-
-        A node that is missing has no key any more; the watch reports that.
-        """
+        """What nodes whose processes are gone said last, in one request; the watch reports those without a key."""
         name = keys.MEMBERS + (next(iter(nodes)) if len(nodes) == 1 else "")
         held, _ = self._session.list(name, timeout=timeout)
         said = {kv.key.removeprefix(keys.MEMBERS): kv for kv in held}
@@ -152,8 +149,7 @@ class Probing:
     def changed(self, member: Member, working: Callable[[], Sequence[Member]], round_: int) -> Probe | None:
         """A member has changed; returns the probe to publish, if any.
 
-        ``working`` returns the nodes of round ``round_``. If there are none, the round is over, which is an answer,
-        too.
+        ``working`` returns the nodes of round ``round_``: if there are none it is over, which is an answer, too.
         """
         if member.probe > self._number and (nodes := working()):
             self._number, self._round = member.probe, round_

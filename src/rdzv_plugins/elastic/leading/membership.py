@@ -204,10 +204,7 @@ class Membership:
             self._stale.add(node)
 
     def proved(self, node: str) -> None:
-        """Note that the process of a node that is a member here, or was until its end, is proved gone.
-
-        Its end may come later.
-        """
+        """The process of a node that is a member here, or was until its end, is proved gone; its end may come later."""
         if self._quorum is not None:
             self._quorum.stays(node)
 

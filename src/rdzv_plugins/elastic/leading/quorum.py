@@ -160,10 +160,7 @@ class Quorum:
             self._served.setdefault(which(known[0]), set()).add(member.server)
 
     def stays(self, node: str) -> None:
-        """Note that a node has said that it is leaving, or that its process is proved gone.
-
-        It is a member here, or was until its end.
-        """
+        """A node that is a member here, or was until its end, has said that it is leaving, or is proved gone."""
         if node in self._heard or node in self._here:
             self._stay[node] = None
 
@@ -224,10 +221,7 @@ class Quorum:
                 yield which, votes
 
     def _votes(self, chosen: Collection[str], members: Collection[str]) -> list[tuple[Which, set[int]]]:
-        """The rounds that bind, with the ranks that are here.
-
-        They are the last complete round, and those that may have been complete since.
-        """
+        """The rounds that bind (the last complete one, and what may have been complete since), with the ranks here."""
         last = self.last(members)
         votes: dict[Which, set[int]] = {
             which(seat): set()

@@ -31,10 +31,7 @@ class Roster:
     """The members of a run, as the leader knows them. Not thread-safe. Times are the leader's own monotonic seconds."""
 
     def __init__(self, max_nodes: int, duplicate: float, held: Mapping[str, Assignment]) -> None:
-        """``duplicate``: seconds for which two nodes may claim one rank.
-
-        ``held``: what earlier leaders have told nodes.
-        """
+        """``duplicate``: seconds for which two may claim one rank. ``held``: what earlier leaders have told nodes."""
         self._max_nodes = max_nodes
         self.members: dict[str, Member] = {}
         """The living members, in order of arrival."""
@@ -94,7 +91,6 @@ class Roster:
         return member
 
     def wait(self, member: Member) -> None:
-        """Note that a member waits for a round."""
         self.waiting.add(member.node_id)
         (self.cannot.add if member.unreachable else self.cannot.discard)(member.node_id)
 
@@ -105,12 +101,10 @@ class Roster:
             yield self.members[node]
 
     def is_awaited(self, node: str) -> bool:
-        """Whether a node lives and has not joined."""
         return node not in self.waiting and node not in self.refused and node not in self.left_out
 
     @property
     def all_wait(self) -> bool:
-        """Whether nobody is awaited."""
         return len(self.waiting) + len(self.refused) + len(self.left_out) == len(self.members)
 
     def count(self, without: int = 0) -> int:
@@ -118,10 +112,7 @@ class Roster:
         return len(self.waiting) - self.claims.surplus() - without
 
     def leave_out(self, node: str, why: str, number: int, *, late: bool = False, after: int = 0) -> None:
-        """The others go on without the node for a while.
-
-        A ``late`` one has to say something first, and to have left round ``after`` behind.
-        """
+        """The others go on without it for a while; a ``late`` one has first to speak and to leave ``after`` behind."""
         member = self.members[node]
         self.left_out.add(member, silent_after=after if late else None)
         self.waiting.discard(node)
@@ -141,10 +132,7 @@ class Roster:
         self.notices.append(f"{self.members[node].name} cannot take part: {why}")
 
     def refuse_duplicates(self, now: float, places: Mapping[str, Assignment], number: int) -> None:
-        """Refuse duplicates: the service has heard of both for longer than it takes to notice a lost one.
-
-        So two agents were given one rank.
-        """
+        """Refuse the second of two agents given one rank: both are heard of for longer than a loss takes to notice."""
         for rank, nodes in self.claims.overdue(now):
             holder = next((node for node in nodes if node in places), nodes[0])
             for node in nodes:
@@ -213,7 +201,6 @@ class Claims:
         self._until: dict[int, float] = {}
 
     def add(self, member: Member, now: float) -> None:
-        """Take in the claim of a newcomer."""
         if member.node_rank is None:
             return
         nodes = self._nodes.setdefault(member.node_rank, [])
@@ -222,7 +209,6 @@ class Claims:
             self._until.setdefault(member.node_rank, now + self._patience)
 
     def remove(self, member: Member) -> None:
-        """Forget the claim of a member that has gone or was refused."""
         if member.node_rank is None:
             return
         nodes = self._nodes[member.node_rank]
@@ -233,7 +219,6 @@ class Claims:
             del self._nodes[member.node_rank]
 
     def doubled(self, rank: int | None) -> bool:
-        """Whether two nodes claim that rank."""
         return rank in self._until
 
     def surplus(self) -> int:
@@ -259,10 +244,7 @@ class Claims:
 
 
 class LeftOut:
-    """The nodes that the job goes on without for a while. No clock, no sockets; not thread-safe.
-
-    Times are the leader's own monotonic seconds.
-    """
+    """The nodes that the job goes on without for a while. Not thread-safe. Times are as in ``Roster``."""
 
     def __init__(self) -> None:
         self._records: dict[Place, tuple[int, float]] = {}

@@ -148,10 +148,7 @@ class Listener:
 
 
 class OwnPort:
-    """This node's own port; after a move to another place it is another one. Used by one thread at a time.
-
-    ``note_outage`` and ``close`` by any.
-    """
+    """This node's own port, another after a move. By one thread at a time; ``note_outage`` and ``close`` by any."""
 
     def __init__(self, local_addr: str | None, runtime: Runtime) -> None:
         """``local_addr``: the address that was given for this node."""
@@ -186,10 +183,7 @@ class OwnPort:
             listener.note_outage(lasts)
 
     def part(self) -> None:
-        """Tell whoever watches this node that nothing seen here counts from now on.
-
-        Raises ``TimeoutError`` if they cannot be told now.
-        """
+        """Tell whoever watches this node that nothing seen here counts any more; ``TimeoutError`` if that fails now."""
         if self._listener is not None and not self._listener.part(_PART_S):
             raise TimeoutError("this node's own port could not be closed in time")
         self._listener = None

@@ -291,10 +291,7 @@ class Dial:
         return None
 
     def _where(self, family: int) -> Any:
-        """The node's address, for the socket.
-
-        Asks no name service; raises ``OSError`` if there is no such interface.
-        """
+        """The node's address, for the socket. Asks no name service; ``OSError`` if there is no such interface."""
         if "%" not in self._peer.host:
             return self._peer.host, self._peer.port
         numeric = AI_NUMERICHOST | AI_NUMERICSERV
@@ -402,10 +399,7 @@ class LeaderWatch:
         *,
         until_proved: bool = False,
     ) -> None:
-        """``on_waits``: as for ``PeerWatch``.
-
-        ``until_proved``: keep watching a node that no longer leads, as the proof may yet come.
-        """
+        """``on_waits``: as for ``PeerWatch``. ``until_proved``: watch one that no longer leads: proof may yet come."""
         self._until_proved, self._runtime = until_proved, runtime
         self._earlier: dict[str, KeyValue] = {}
         """Those that led before and are still watched, with the keys by which they led."""

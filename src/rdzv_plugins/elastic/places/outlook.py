@@ -52,10 +52,7 @@ _PATIENCE_S = 15.0
 
 
 class Outlook:
-    """Watches one of several places, on a thread that runs until ``close``.
-
-    ``on_change`` is called on any thread, and must return at once.
-    """
+    """Watches a place, on a thread that runs until ``close``. ``on_change`` is called on any, and returns at once."""
 
     def __init__(
         self,

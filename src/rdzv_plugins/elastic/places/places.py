@@ -126,7 +126,6 @@ class Places:
         self.knows = knows
 
     def close(self) -> None:
-        """See ``CoordinationBackend.close``."""
         self._closed = True
         self._wake()
         for outlook in self._outlooks:
@@ -286,10 +285,7 @@ class Places:
             logger.warning("a place where this job can be served does not remember it: %s", error)
 
     def _raise_errors(self) -> None:
-        """At the start, raise for a place of another run or list.
-
-        Later, such a place just does not answer, or waits.
-        """
+        """At the start, raise for a place of another run or list; later, such a place does not answer, or waits."""
         if self.at is None:
             for outlook in self._outlooks:
                 if outlook.error is not None:
