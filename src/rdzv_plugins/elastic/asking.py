@@ -31,11 +31,9 @@ from rdzv_plugins.questions import Answer, NodeAnswer, Question, UnknownKind
 from rdzv_plugins.runtime import SYSTEM, Empty, Runtime
 
 if TYPE_CHECKING:
-    import threading
     from queue import Queue
 
 logger = logging.getLogger(__name__)
-
 
 _TTL_S = 10.0
 
@@ -79,7 +77,7 @@ def ask(
         nodes = _nodes(members, told)
         if of is not None:
             nodes = {node_id: node for node_id, node in nodes.items() if [node.host, node.pid] == of}
-        answers.begin(nodes)
+        answers.nodes = nodes
 
     watch = keys.list_and_watch(session, keys.MEMBERS, begin, answers.hear_of_members, lambda request: request(seconds))
     try:
@@ -113,13 +111,8 @@ class _Answers:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self.nodes: Mapping[str, _Node] = {}
+        self.nodes: Mapping[str, _Node] = {}  # which are asked
         self._changed = self._runtime.Condition()
-
-    def begin(self, nodes: Mapping[str, _Node]) -> None:
-        """These are asked."""
-        with self._changed:
-            self.nodes = nodes
 
     @property
     def is_awaited(self) -> bool:
@@ -181,10 +174,8 @@ def _answer(node: _Node, timeout: float) -> NodeAnswer:
     return NodeAnswer(node.rank, node.host, node.pid, answer, printable(problem), silent)
 
 
-_THREADS = 4
-"""How many questions are answered at the same time, so that a slow one holds up no other asker."""
-_WAITING = 32
-"""How many questions may wait for a thread; beyond that, the oldest are left unanswered."""
+_THREADS = 4  # how many questions are answered at the same time, so that a slow one holds up no other asker
+_WAITING = 32  # how many questions may wait for a thread; beyond that, the oldest are left unanswered
 
 
 @dataclass
@@ -193,7 +184,7 @@ class _Asked:
 
     question: Question
     key: KeyValue
-    gone: threading.Event
+    gone: bool = False
     written: list[str] = field(default_factory=list)
 
 
@@ -207,8 +198,7 @@ class ElasticQuestions:
         self._asked: dict[str, _Asked] = {}
         self._waiting: Queue[Callable[[], None]] = self._runtime.Queue(_WAITING)
         self._threads = 0
-        self._left: list[str] = []
-        """Keys of answers to questions that have gone; they are to be deleted."""
+        self._left: list[str] = []  # keys of answers to questions that have gone; they are to be deleted
 
     def ask(self, kind: str, arguments: Mapping[str, Any], timeout: float) -> list[NodeAnswer]:
         session = self._contact.session
@@ -226,7 +216,6 @@ class ElasticQuestions:
             with self._lock:
                 asked = self._asked.pop(id_, None)
                 if asked is not None:
-                    asked.gone.set()
                     self._forget(asked)
             if asked is not None:
                 self._soon(self._clean)
@@ -236,13 +225,12 @@ class ElasticQuestions:
         except ValueError as error:
             logger.debug("key %s: %s", printable(event.key), error)
             return
-        asked = _Asked(question, KeyValue(event.key, event.value, event.revision), self._runtime.Event())
+        asked = _Asked(question, KeyValue(event.key, event.value, event.revision))
         with self._lock:
             # questions that went while there was no session are not reported: the oldest make room
             old = [self._asked.pop(each) for each in list(self._asked)[: max(0, len(self._asked) + 1 - _WAITING)]]
             self._asked[id_] = asked
             for each in old:
-                each.gone.set()
                 self._forget(each)
         self._soon(lambda: self._reply(asked))
 
@@ -280,7 +268,7 @@ class ElasticQuestions:
                 logger.warning("a question was not answered", exc_info=True)
 
     def _reply(self, asked: _Asked) -> None:
-        if asked.gone.is_set():
+        if asked.gone:
             return
         parts = self._parts(asked.question)
         session = self._contact.wait_session()
@@ -291,7 +279,7 @@ class ElasticQuestions:
         try:
             for name, part in parts.items():  # one by one: together they may exceed the limit of a request
                 with self._lock:
-                    if asked.gone.is_set():
+                    if asked.gone:
                         break
                     asked.written.append(prefix + name)
                     tried.append(prefix + name)
@@ -300,7 +288,7 @@ class ElasticQuestions:
                     break
         finally:
             with self._lock:
-                if asked.gone.is_set():  # a key deleted in the meantime may have been written again after that
+                if asked.gone:  # a key deleted in the meantime may have been written again after that
                     asked.written = tried
                     self._forget(asked)
 
@@ -315,14 +303,13 @@ class ElasticQuestions:
             return pack_answer(self._answer(question))
         except UnknownKind:
             return pack_problem(unknown)
-        except TooLarge as error:
-            return pack_problem(f"its answer is too large: {error}")
         except Exception as error:
             logger.debug("while answering a question of kind %s", kind, exc_info=True)
             return pack_problem(f"its agent met an error: {type(error).__name__}: {error}")
 
     def _forget(self, asked: _Asked) -> None:
-        """Have its answers deleted. The caller holds the lock."""
+        """It has gone: have its answers deleted. The caller holds the lock."""
+        asked.gone = True
         self._left += asked.written
         asked.written = []
 
@@ -343,10 +330,6 @@ _QUESTION_BYTES = 16 * 2**10
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
-class TooLarge(ValueError):
-    """An answer is too large to be sent."""
-
-
 def pack_question(kind: str, arguments: Mapping[str, Any]) -> bytes:
     """The value of a question's key."""
     return json.dumps({"kind": kind, "arguments": dict(arguments)}).encode()
@@ -364,12 +347,12 @@ def unpack_question(id_: str, value: bytes) -> Question:
 
 
 def pack_answer(answer: Any) -> dict[str, bytes]:
-    """The parts of an answer by name. Raises ``TooLarge``, and whatever ``json`` raises for what is not JSON."""
+    """The parts of an answer by name, or of the problem that it is too large. Raises as ``json`` does."""
     plain = json.dumps({"answer": answer}).encode()
     packed = zlib.compress(plain)
     parts = [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]
     if len(parts) > MOST_PARTS or len(plain) > MOST_BYTES:
-        raise TooLarge(f"it has {len(plain) / 2**20:.0f} MiB")
+        return pack_problem(f"its answer is too large: it has {len(plain) / 2**20:.0f} MiB")
     return _named(parts)
 
 

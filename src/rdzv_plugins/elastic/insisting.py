@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable
 from typing import TypeVar
 
-from rdzv_plugins import errors
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.errors import Compacted, ConnectionLost, RdzvError
 from rdzv_plugins.runtime import Runtime
@@ -18,17 +17,14 @@ from rdzv_plugins.timing import EVERY_S, growing
 
 logger = logging.getLogger(__name__)
 
-
 T = TypeVar("T")
 
 LEAST_S = 1.0
 """The least that a request is given, however little of the outage is left: this process may have stood still."""
 _LONGEST_S = 10.0
 _SLACK_S = 0.1
-_LEAST_UNTIL_S = 0.1
-"""The same for a request that is given up at a time."""
-_QUIET_S = 1.0
-"""What is over within this many seconds is not worth a line."""
+_LEAST_UNTIL_S = 0.1  # the same for a request that is given up at a time
+_QUIET_S = 1.0  # what is over within this many seconds is not worth a line
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 2.0
 
 
@@ -61,7 +57,6 @@ class Outage:
         """``give_up`` is called with the last error when there has been one for ``seconds``.
 
         ``tell`` is called with True when one has lasted for a second, and then with False when it is over.
-
         ``has_begun``: whether the job has had a round. Before that a refusal is not waited out.
         """
         self._runtime = runtime
@@ -194,9 +189,9 @@ class Background:
     def _do(self, task: Callable[[], object]) -> None:
         try:
             task()
-        except (errors.ConnectionLost, TimeoutError) as error:
+        except (ConnectionLost, TimeoutError) as error:
             logger.debug("in the background: %s", error)
-        except errors.RdzvError as error:
+        except RdzvError as error:
             logger.warning("run %s: %s", self._run_id, error)
         except Exception:  # what follows must still be done
             logger.exception("run %s: a task in the background has failed; please report it", self._run_id)

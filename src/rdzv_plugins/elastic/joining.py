@@ -22,16 +22,15 @@ from rdzv_plugins import errors
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.insisting import patience
-from rdzv_plugins.elastic.keys import MOST_CHECKS, Assignment, Checked, Round, readable
+from rdzv_plugins.elastic.keys import MOST_CHECKS, MOST_SEATS, Assignment, Checked, Round, readable
 from rdzv_plugins.elastic.leading.placement import in_words
-from rdzv_plugins.elastic.leading.quorum import seat_of
+from rdzv_plugins.elastic.leading.quorum import seat_of, seats_reached
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.liveness.listener import OwnPort
 from rdzv_plugins.elastic.liveness.peer import name_of
 from rdzv_plugins.elastic.own_round import NodeContext
 from rdzv_plugins.elastic.view import Milestones, View, is_finishing, raise_if_ended, raise_if_not_needed
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, is_only_local
-from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
 from rdzv_plugins.interfaces import NodeCheck, Request, RoundEvent
 from rdzv_plugins.kvstore.sockets.reach import default_address
 from rdzv_plugins.plain_text import printable, some
@@ -61,10 +60,8 @@ class Joining:
         self._link, self._port, self._milestones, self._carrying = link, port, milestones, carrying
         self._knocking = Knocking(node)
         self._checks: Callable[[], Sequence[NodeCheck]] | None = None
-        self._checked = 0
-        """The newest round that was over when this node tested itself."""
-        self._is_spare = False
-        """True once this node has waited as a spare while a round worked."""
+        self._checked = 0  # the newest round that was over when this node tested itself
+        self._is_spare = False  # true once this node has waited as a spare while a round worked
         self._retry_at = math.inf
         """When to take the next step if nothing is heard before, in the monotonic clock's seconds."""
 
@@ -120,7 +117,7 @@ class Joining:
                 deadline = now + self._options.outage_timeout
             if now >= deadline:
                 raise errors.RendezvousTimeout(
-                    f"{facts()}, after {self._options.join_seconds:g} s", remedy=remedy_for_timeout(self._request)
+                    f"{facts()}, after {self._options.join_seconds:g} s", remedy=_remedy_for_timeout(self._request)
                 )
             reports.say(kind)
             self._view.wait(seen, min(deadline, reports.next_at, self._retry_at) - now)
@@ -207,13 +204,13 @@ class Joining:
         me = self._self.me
         if me.reached != place.round or self._carrying is None or me.unreachable:
             return me.reached == place.round
-        return self._carrying.holds(place)
+        return seats_reached(me.seats, place) == me.seats  # not of another round of that number
 
     def _say_reached(self, place: Assignment, unreachable: str) -> None:
         said: dict[str, Any] = {"reached": place.round, "outside": False, "unreachable": unreachable}
         if self._carrying is not None and not unreachable:
-            seats = self._carrying.reached(place)
-            if seats is None:
+            seats = seats_reached(self._self.me.seats, place)
+            if len(seats) > MOST_SEATS:
                 said["unreachable"] = "too many rounds that it has reached were never declared"
             else:
                 said["seats"] = seats
@@ -277,7 +274,7 @@ class Knocking:
             return ""  # all its nodes are on one machine: with one from elsewhere, the next has a different address
         try:
             connection, reason = self._store.attempt(Endpoint(declared.master_addr, declared.master_port), _ATTEMPT_S)
-        except EndpointUnreachable as error:  # something other than a store answers
+        except errors.EndpointUnreachable as error:  # something other than a store answers
             return str(error)
         if connection is not None:
             connection.close()
@@ -334,7 +331,7 @@ class Reports:
             self._live = False
 
 
-def remedy_for_timeout(request: Request) -> str:
+def _remedy_for_timeout(request: Request) -> str:
     remedy = (
         "Look at the output of the missing nodes, or start them with the same --rdzv-endpoint, --rdzv-id and --nnodes. "
         "--rdzv-conf timeout=SECONDS waits longer."
@@ -371,10 +368,8 @@ def what_is_waited_for(view: View, request: Request, round_: int) -> str:
 
 
 _ROWS = 64
-_RANK = re.compile(rb'"rank":(\d{1,9})[,}]')
-"""Matches the rank in an assignment as ``keys.encode`` writes it."""
-_ANSWER_S = 2.0
-"""Seconds to wait for an answer; this node's workers are kept waiting meanwhile."""
+_RANK = re.compile(rb'"rank":(\d{1,9})[,}]')  # matches the rank in an assignment as ``keys.encode`` writes it
+_ANSWER_S = 2.0  # seconds to wait for an answer; this node's workers are kept waiting meanwhile
 
 
 def log_rank_table(session: Session, place: Assignment) -> None:
@@ -386,7 +381,7 @@ def log_rank_table(session: Session, place: Assignment) -> None:
         return
     try:
         held, _ = session.list(keys.NODES, timeout=min(_ANSWER_S, patience(session)))
-    except (ConnectionLost, TimeoutError) as error:
+    except (errors.ConnectionLost, TimeoutError) as error:
         logger.info("round %d, %d nodes (who they are cannot be asked now: %s)", place.round, place.world, error)
         return
     shown = (kv for kv in held if (found := _RANK.search(kv.value)) and int(found[1]) < _ROWS)  # there may be thousands

@@ -41,7 +41,6 @@ from rdzv_plugins.plain_text import printable
 
 logger = logging.getLogger(__name__)
 
-
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Rank = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
 """A rank; -1 for none."""
@@ -85,12 +84,10 @@ MOST_CHECKS = 64
 MOST_SEATS = 16
 """A node that has reached this many rounds without hearing that one was complete reaches no more."""
 
-_SHOWN = 80
-"""The most characters of a name that an error quotes."""
+_SHOWN = 80  # the most characters of a name that an error quotes
 _MOST_LISTS = 20
 """A service that has always forgotten what came after the list that it has just given does not work."""
 _MOST_DIGITS = 18
-
 
 R = TypeVar("R", bound=Record)
 
@@ -382,7 +379,6 @@ def is_round(text: str) -> bool:
 
 
 _ENCODER = msgspec.json.Encoder()
-
 
 _DECODERS: dict[type[Record], msgspec.json.Decoder[Any]] = {
     cls: msgspec.json.Decoder(cls) for cls in (Assignment, Leading, Member, Round, Finishing, NodeNotice, Probe)

@@ -23,7 +23,6 @@ from rdzv_plugins.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
-
 _BEFORE_WORKERS_S = 2.0
 """How much of the time in which workers have to end may be spent on telling the others, in seconds."""
 

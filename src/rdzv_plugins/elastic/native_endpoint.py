@@ -32,7 +32,6 @@ from rdzv_plugins.runtime import SYSTEM
 
 logger = logging.getLogger(__name__)
 
-
 _TTL_S = 10.0
 _NAMED = 3
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-
 _ASK_S = 1.0
 _AGAIN_S = 0.05
 _LONG_AGO = 1e-9
@@ -233,8 +232,7 @@ class NodeContext:
     runtime: Runtime
 
 
-_NEWS_S = 2.0
-"""How long to wait for news that the round is over, in seconds, while the service answers."""
+_NEWS_S = 2.0  # how long to wait for news that the round is over, in seconds, while the service answers
 
 
 class Losses:

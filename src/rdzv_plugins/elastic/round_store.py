@@ -37,19 +37,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-
 _LOOPBACK = "127.0.0.1"
-_PREFIX = "agents"
-"""The agents of a round share its workers' store, under this prefix."""
-_ROUND = "round"
-"""The agents' key for the round that a store was made for."""
+_PREFIX = "agents"  # the agents of a round share its workers' store, under this prefix
+_ROUND = "round"  # the agents' key for the round that a store was made for
 _ATTEMPT_S = 1.0
 _PAUSE_S = 0.2
 _STILL = 1 / 3
 """A fraction of the time to live. Keep-alives are sent three times within it: a shorter standstill loses no session."""
-_ANSWER_S = 10.0
-"""Seconds to wait for an answer from this process: longer than it can be kept from running."""
-
+_ANSWER_S = 10.0  # seconds to wait for an answer from this process: longer than it can be kept from running
 
 OnLost = Callable[[int, str], None]
 """Called once, on a thread of the proxy, with the round and a sentence saying why."""

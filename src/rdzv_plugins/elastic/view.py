@@ -20,7 +20,6 @@ from rdzv_plugins.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
-
 _SHOWN_NAME = 80
 
 

@@ -36,8 +36,7 @@ class KeptRound:
         self._begun = dict(begun)
         self._accounted: set[tuple[Which, int]] = set()
         """The ranks of the newest round whose nodes are here or known to be gone."""
-        self._missing: dict[Which, int] = {}
-        """How many other nodes a round has, if anything is known about it."""
+        self._missing: dict[Which, int] = {}  # how many other nodes a round has, if anything is known about it
         self._kept: dict[str, Assignment] = {}
         self._until: float | None = None
         self._waits = self._late = False

@@ -31,13 +31,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-
 T = TypeVar("T")
 
 _STOP_S = 5.0
 _PROGRESS_S = 1.0
-_NODES_PER_PROGRESS_S = 500
-"""Progress goes to every node: the more there are, the less often."""
+_NODES_PER_PROGRESS_S = 500  # progress goes to every node: the more there are, the less often
 
 
 @dataclass(frozen=True)
@@ -73,11 +71,8 @@ class Leader:
         """``me``: this node. ``gone``: the node that led before and whose process is proved gone.
 
         ``proved``: nodes whose processes were proved gone to this one while they were members at this endpoint.
-
-        ``first_here``: see ``Quorum``.
-
-        ``on_free`` is called, on the thread, when a leader that was ``stuck`` no longer is. ``on_waits``: as for
-        ``PeerWatch``.
+        ``first_here``: see ``Quorum``. ``on_free`` is called, on the thread, when a leader that was ``stuck`` no longer
+        is. ``on_waits``: as for ``PeerWatch``.
         """
         self._session, self._key = session, key
         self._rules, self._order, self._neighbours = rules, order, neighbours

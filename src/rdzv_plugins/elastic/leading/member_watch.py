@@ -57,8 +57,7 @@ class MemberWatch:
         self._watched: dict[str, Peer] = {}
         self._said: dict[str, tuple[object, ...]] = {}
         """What each member last said about where it is: most of what it says is about something else."""
-        self._gone: set[str] = set()
-        """The nodes that are proved gone and whose keys still exist."""
+        self._gone: set[str] = set()  # the nodes that are proved gone and whose keys still exist
 
     def close(self) -> None:
         """Stop watching, and end no more sessions but those already requested: that stays right, whoever leads."""

@@ -90,9 +90,7 @@ class Membership:
         first_here: bool = True,
         mark: str = "",
     ) -> None:
-        """``has_begun``: this endpoint, one of several, remembers that there was a round.
-
-        ``first_here``: see ``Quorum``.
+        """``has_begun``: this endpoint, one of several, remembers a round. ``first_here``: see ``Quorum``.
 
         ``mark`` identifies this leader's rounds, and this endpoint (``quorum.begun_at``): another leader may give the
         same numbers at another endpoint.
@@ -116,8 +114,7 @@ class Membership:
         self._plan: dict[str, Assignment] = {}
         self._to_reach: dict[str, None] = {}
         self._came = ""  # the node for whose sake the last round is over
-        self._act_by: float | None = None
-        """How long a node may take to join again, or to act on its place."""
+        self._act_by: float | None = None  # how long a node may take to join again, or to act on its place
         self._last_call_at: float | None = None
         self._finishing = False  # a node of the round was done and has left
         self._all_known = self._step != "complete"  # nobody is welcome before all nodes that have a place are known
@@ -128,10 +125,8 @@ class Membership:
             self._quorum = Quorum(self.round, self._places, begun_at(mark), has_begun=has_begun, first_here=first_here)
         self._gather_by: float | None = None
         """Several endpoints: how long the nodes of a round that was declared elsewhere wait for each other."""
-        self._gathered = self.round.number
-        """The round for whose nodes there is no more waiting."""
-        self._judged = Judgement()
-        """With --preflight: whom the round is formed without, until it is over."""
+        self._gathered = self.round.number  # the round for whose nodes there is no more waiting
+        self._judged = Judgement()  # With --preflight: whom the round is formed without, until it is over
         self._to_retest: set[str] = set()
         """With --preflight: who was left out of the round that is over, and has not tested itself again."""
         self._out = Decisions()

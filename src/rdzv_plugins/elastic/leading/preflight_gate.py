@@ -14,8 +14,7 @@ from typing import NamedTuple
 from rdzv_plugins.elastic.keys import Checked, Member
 from rdzv_plugins.plain_text import some
 
-_COMPARED = 3
-"""How many nodes there have to be before one can be told from the others."""
+_COMPARED = 3  # how many nodes there have to be before one can be told from the others
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PART_S = 5.0
-_HELLO_S = 5.0
-"""Seconds for a caller to say whom it wants; after that it counts as a stranger."""
+_HELLO_S = 5.0  # seconds for a caller to say whom it wants; after that it counts as a stranger
 _MOST_STRANGERS = 64
 _MOST_KNOWN = 256
 _AT_ONCE = 16

@@ -51,12 +51,10 @@ logger = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _SUSPECT_PAUSE_S, _LONGEST_SUSPECT_PAUSE_S = 0.02, 1.0
 """Seconds between two attempts to reach one that has closed: its port may close a moment after its connections."""
-_LASTS_S = 1.0
-"""A connection that lasted this long was not closed on a whim."""
+_LASTS_S = 1.0  # a connection that lasted this long was not closed on a whim
 _PER_S, _AT_ONCE = 500.0, 64
 """A limit on first attempts: they are not urgent, and this process has other things to do."""
-_OF_DESCRIPTORS = 4
-"""At most one in this many of this process's descriptors is used for watching."""
+_OF_DESCRIPTORS = 4  # at most one in this many of this process's descriptors is used for watching
 
 
 @dataclass

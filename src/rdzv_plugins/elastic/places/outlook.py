@@ -42,13 +42,11 @@ _PLACE = "place/"
 
 _DIAL_S, _OPEN_S, _ASK_S = 2.0, 3.0, 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
-_LASTS_S = 1.0
-"""A session that has lasted this long did not end through a fault of the place."""
+_LASTS_S = 1.0  # a session that has lasted this long did not end through a fault of the place
 _LONGEST_LIST = 512
 _BEATS = 60
 """Seconds between two packets of TCP's own on an idle connection, which carry nothing, and how many may be lost."""
-_PATIENCE_S = 15.0
-"""Seconds after which it is reported, once, that a place cannot be reached."""
+_PATIENCE_S = 15.0  # seconds after which it is reported, once, that a place cannot be reached
 
 
 class Outlook:
@@ -74,8 +72,7 @@ class Outlook:
         self._doubted: NativeSession | None = None
         self._witness: socket.socket | None = None
         """A connection that was answered there, and on which nothing was sent since. Changed by the thread alone."""
-        self._ended = False
-        """Whether the process that answered on it has closed it, in order."""
+        self._ended = False  # whether the process that answered on it has closed it, in order
         self._again = self._runtime.Event()  # the session has ended, or is in doubt
         self._hurry = self._runtime.Event()  # it is in doubt, or no longer watched: no pause
         self._closed = False

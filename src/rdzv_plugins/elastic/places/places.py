@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from rdzv_plugins.elastic.contact import Myself
-from rdzv_plugins.elastic.keys import BEGUN, BORN, MOST_SEATS, ROUND, Assignment, Round, Seat
-from rdzv_plugins.elastic.leading.quorum import seats_complete, seats_reached
+from rdzv_plugins.elastic.keys import BEGUN, BORN, ROUND, Assignment, Round
+from rdzv_plugins.elastic.leading.quorum import seats_complete
 from rdzv_plugins.elastic.liveness.listener import OwnPort
 from rdzv_plugins.elastic.liveness.peer import name_of
 from rdzv_plugins.elastic.places.outlook import Outlook, read_born, say_born
@@ -32,8 +32,7 @@ _SETTLE_S = 3.0
 _JOIN_S = 5.0
 _ALONE_S = 5.0
 """After this many seconds without a working round, members are counted to see if more nodes are at another place."""
-_NODES_PER_S = 500
-"""The more nodes there are, the less often they are counted."""
+_NODES_PER_S = 500  # the more nodes there are, the less often they are counted
 _SLACK_S = 1.0
 _OF_TTL = 1 / 3
 """A server counts from what it heard last: that may be so much later than the last request that it has answered."""
@@ -329,15 +328,6 @@ class Carrying:
         self._server = -1  # the rank of the node that served the place of the last complete round
         self._at: int | None = None
         places.carried_by(lambda: any(seat.complete for seat in self._self.me.seats))
-
-    def reached(self, place: Assignment) -> tuple[Seat, ...] | None:
-        """The seats to announce when it reaches the store of ``place``; None if too many rounds are undecided."""
-        seats = seats_reached(self._self.me.seats, place)
-        return seats if len(seats) <= MOST_SEATS else None
-
-    def holds(self, place: Assignment) -> bool:
-        """Whether this node has said that it reached the store of ``place``, not of another round of that number."""
-        return seats_reached(self._self.me.seats, place) == self._self.me.seats
 
     def complete(self, place: Assignment, declared: Round) -> bool:
         """Note that the round of ``place`` was complete. Returns whether this node goes on in it.
