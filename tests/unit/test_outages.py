@@ -129,7 +129,7 @@ def test_before_the_job_has_begun_a_refusal_is_final(service: Service) -> None:
 class Node(Alone):
     """The contact of a node to a service that opens sessions, or not before ``well``."""
 
-    hosts_service = False
+    name, hosts_service = "any", False
 
     def __init__(self, *, begun: bool = True) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class Node(Alone):
         myself = Myself(node("a"), contact, self)
         parts: Any = request, options, view, contact, myself, OwnRound(view, contact, myself, 10.0, self), None, self
         context, backend = NodeContext(*parts), parts[-1]
-        Link(backend, context, Keeping(context), ignore, settings={}, on_waits=ignore).open(10.0)
+        Link(backend, context, Keeping(context), ignore, on_waits=ignore).open(10.0)
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Any:
         if self.refusal is not None and self.seconds < self.well:

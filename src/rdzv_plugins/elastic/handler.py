@@ -18,7 +18,7 @@ from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.asking import ElasticQuestions
 from rdzv_plugins.elastic.contact import Contact, Myself, new_member
 from rdzv_plugins.elastic.insisting import Background, patience
-from rdzv_plugins.elastic.joining import Joining, what_is_waited_for
+from rdzv_plugins.elastic.joining import Joining
 from rdzv_plugins.elastic.leading.placement import Order
 from rdzv_plugins.elastic.leaving import Leaving
 from rdzv_plugins.elastic.link import Link
@@ -27,7 +27,6 @@ from rdzv_plugins.elastic.liveness.watching import WATCHERS, LeaderWatch
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.own_round import Keeping, Losses, NodeContext, OwnRound
 from rdzv_plugins.elastic.round_store import RoundStore
-from rdzv_plugins.elastic.settings import settings_of
 from rdzv_plugins.elastic.view import Milestones, View, raise_if_ended
 from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.interfaces import (
@@ -101,7 +100,6 @@ class ElasticHandler(RendezvousHandler):
             node,
             self._keeping,
             order,
-            settings=settings_of(request, backend.name, options, me.host, runtime),
             on_waits=self._share_outage,
             carrying=carrying,
             on_move=self._leader_watch.start_again,
@@ -180,7 +178,7 @@ class ElasticHandler(RendezvousHandler):
         return True
 
     def waits_for(self) -> str:
-        return what_is_waited_for(self._view, self._request, self._round.behind)
+        return self._joining.facts()
 
     def note_done(self) -> None:
         self._self.say(done=self._round.number)

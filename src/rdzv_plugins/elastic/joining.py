@@ -29,7 +29,7 @@ from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.liveness.listener import OwnPort
 from rdzv_plugins.elastic.liveness.peer import name_of
 from rdzv_plugins.elastic.own_round import NodeContext
-from rdzv_plugins.elastic.view import Milestones, View, is_finishing, raise_if_ended, raise_if_not_needed
+from rdzv_plugins.elastic.view import Milestones, is_finishing, raise_if_ended, raise_if_not_needed
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, is_only_local
 from rdzv_plugins.interfaces import NodeCheck, Request, RoundEvent
 from rdzv_plugins.kvstore.sockets.reach import default_address
@@ -67,18 +67,14 @@ class Joining:
 
     def next_place(self) -> Assignment:
         """Leave the last round and block until another is complete. ``RendezvousFailed`` names who is missing."""
-
-        def facts() -> str:
-            return what_is_waited_for(self._view, self._request, self._round.behind)
-
-        reports = Reports(facts, live=self._request.max_nodes > 1, runtime=self._runtime)
+        reports = Reports(self.facts, live=self._request.max_nodes > 1, runtime=self._runtime)
         try:
             with self._round.joining():
-                return self._join(self._runtime.monotonic() + self._options.join_seconds, reports, facts)
+                return self._join(self._runtime.monotonic() + self._options.join_seconds, reports)
         finally:
             reports.end()
 
-    def _join(self, deadline: float, reports: Reports, facts: Callable[[], str]) -> Assignment:
+    def _join(self, deadline: float, reports: Reports) -> Assignment:
         if self._contact.opened == 0:
             self._link.open(self._options.join_seconds)
         fresh: dict[str, Any] = {"after": self._round.number, "store": None, "reached": 0, "unreachable": "", "done": 0}
@@ -109,7 +105,7 @@ class Joining:
                     place = None
                 if place is not None:
                     return place
-            now, kind = self._runtime.monotonic(), kind_of_waiting(self._view, self._round.behind)
+            now, kind = self._runtime.monotonic(), self._kind_of_waiting()
             if kind in ("spare", "left out"):  # needed when a node is lost, and in nobody's way until then
                 deadline = now + self._options.join_seconds
                 self._is_spare = self._is_spare or not is_finishing(self._view)
@@ -117,10 +113,33 @@ class Joining:
                 deadline = now + self._options.outage_timeout
             if now >= deadline:
                 raise errors.RendezvousTimeout(
-                    f"{facts()}, after {self._options.join_seconds:g} s", remedy=_remedy_for_timeout(self._request)
+                    f"{self.facts()}, after {self._options.join_seconds:g} s", remedy=_remedy_for_timeout(self._request)
                 )
             reports.say(kind)
             self._view.wait(seen, min(deadline, reports.next_at, self._retry_at) - now)
+
+    def _kind_of_waiting(self) -> str:
+        """``left out``, ``spare`` or ``joined``; empty if this node does not wait."""
+        view = self._view
+        if view.assignment is not None and view.assignment.left_out:
+            return "left out"
+        if view.round.state == "complete" and view.round.number > self._round.behind:
+            return "spare"
+        return "joined" if view.progress else ""
+
+    def facts(self) -> str:
+        """Who is there, as far as this node has been told."""
+        view, request = self._view, self._request
+        declared, place, where = view.round, view.assignment, f"run {request.run_id!r}{request.at_endpoint}"
+        kind = self._kind_of_waiting()
+        if kind == "left out" and place is not None:
+            return f"{where}: this node is left out for now: {place.left_out}"
+        if kind == "spare":
+            why = f": {place.spare}" if place is not None and place.spare else ""
+            works = f"round {declared.number} is complete with its {declared.world} nodes"
+            return f"{where}: {works}; this node is a spare{why}"
+        needed = wanted(request.min_nodes, request.max_nodes)
+        return f"{where}: {view.progress or f'this node has joined, {needed} nodes are wanted'}"
 
     def check_by(self, checks: Callable[[], Sequence[NodeCheck]]) -> None:
         """With --preflight: have this node test itself like this before each round for which it waits."""
@@ -341,30 +360,6 @@ def _remedy_for_timeout(request: Request) -> str:
             f" Nodes on other machines cannot reach {request.endpoint}: give an address of this one, on all nodes."
         )
     return remedy
-
-
-def kind_of_waiting(view: View, round_: int) -> str:
-    """How a node waits whose last round was ``round_``: ``left out``, ``spare`` or ``joined``; empty if it does not."""
-    if view.assignment is not None and view.assignment.left_out:
-        return "left out"
-    if view.round.state == "complete" and view.round.number > round_:
-        return "spare"
-    return "joined" if view.progress else ""
-
-
-def what_is_waited_for(view: View, request: Request, round_: int) -> str:
-    """Who is there, as far as a node whose last round was ``round_`` has been told."""
-    declared, where = view.round, f"run {request.run_id!r}{request.at_endpoint}"
-    kind = kind_of_waiting(view, round_)
-    if kind == "left out" and view.assignment is not None:
-        return f"{where}: this node is left out for now: {view.assignment.left_out}"
-    if kind == "spare":
-        place = view.assignment
-        why = f": {place.spare}" if place is not None and place.spare else ""
-        works = f"round {declared.number} is complete with its {declared.world} nodes"
-        return f"{where}: {works}; this node is a spare{why}"
-    needed = wanted(request.min_nodes, request.max_nodes)
-    return f"{where}: {view.progress or f'this node has joined, {needed} nodes are wanted'}"
 
 
 _ROWS = 64

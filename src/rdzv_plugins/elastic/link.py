@@ -6,18 +6,24 @@ import contextlib
 import json
 import logging
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.coordination import CoordinationBackend, KeyValue, Session
 from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.endpoint_options import places_of
 from rdzv_plugins.elastic.insisting import LEAST_S
-from rdzv_plugins.elastic.keys import Leading, NodeNotice, encode
+from rdzv_plugins.elastic.keys import PROTOCOL, Leading, NodeNotice, encode
 from rdzv_plugins.elastic.leading.leader import Leader, Neighbours
 from rdzv_plugins.elastic.leading.placement import Order, Rules
+from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.own_round import Keeping, NodeContext
 from rdzv_plugins.errors import ConnectionLost, PluginError, RdzvError, SettingsDiffer
-from rdzv_plugins.rounds.settings_check import compare, refusal
+from rdzv_plugins.interfaces import Request
+from rdzv_plugins.job_token import token_of
+from rdzv_plugins.rounds.settings_check import COMMAND, WAY, compare, digest, outline, refusal, signed, wanted
+from rdzv_plugins.runtime import SYSTEM, Runtime
 
 if TYPE_CHECKING:
     from rdzv_plugins.elastic.places.places import Carrying
@@ -39,7 +45,6 @@ class Link:
         keeping: Keeping,
         order: Order,
         *,
-        settings: dict[str, Any],
         on_waits: Callable[[], None],
         carrying: Carrying | None = None,
         on_move: Callable[[], None] = lambda: None,
@@ -50,7 +55,8 @@ class Link:
         """
         request, options = self._request, self._options = node.request, node.options
         self._view, self._contact, self._self, self._runtime = node.view, node.contact, node.myself, node.runtime
-        self._backend, self._keeping, self._order, self._settings = backend, keeping, order, settings
+        self._backend, self._keeping, self._order = backend, keeping, order
+        self._settings = settings_of(request, backend.name, options, node.myself.me.host, node.runtime)
         self._on_waits, self._on_move, self._carrying = on_waits, on_move, carrying
         self.places = carrying.places if carrying is not None else None
         """The backend, if it moves from one of several endpoints to another."""
@@ -121,7 +127,7 @@ class Link:
             )
             if key.value != mine or (self._leader is not None and self._leader.leads(session, key)):
                 return
-            self._lead(session, key)
+            self._lead(session, key, sorted(self._proved))
 
     def take_over(self, held: KeyValue, gone: str, moves: int) -> None:
         """Take the lead from node ``gone``, whose process is proved gone and whose key is ``held``.
@@ -148,13 +154,13 @@ class Link:
             key = next((kv for kv in found if kv.key == keys.LEADER), None)
             if key is None or key.value != mine or (self._leader is not None and self._leader.leads(session, key)):
                 return
-            self._lead(session, key, gone)
+            self._lead(session, key, [gone, *sorted(self._proved - {gone})])
 
     def _my_key(self) -> bytes:
         me = self._self.me
         return encode(Leading(me.node_id, me.machine, me.address, me.public, me.listens, me.moves))
 
-    def _lead(self, session: Session, key: KeyValue, gone: str = "") -> None:
+    def _lead(self, session: Session, key: KeyValue, proved: Sequence[str]) -> None:
         self._stop_leading()
         self._leader = Leader(
             session,
@@ -165,8 +171,7 @@ class Link:
             self._self.me,
             self._contact.outage,
             self._runtime,
-            gone=gone,
-            proved=tuple(sorted(self._proved)),
+            proved=proved,
             first_here=self.places is None or self.places.at == self.places.begins_at,
             on_free=self._view.wake,
             on_waits=self._on_waits,
@@ -284,3 +289,36 @@ class Link:
                 return
             self._runtime.sleep(min(pause, self._contact.outage.left))
             pause, left = min(1.5 * pause, _LONGEST_PAUSE_S), self._contact.outage.left
+
+
+def settings_of(
+    request: Request, backend: str, options: ElasticOptions, host: str, runtime: Runtime = SYSTEM
+) -> dict[str, Any]:
+    """The settings that nodes compare, this node's, and who it is: everything that each node of the job may read."""
+    store, fanout, same_command = options.store, options.fanout, options.same_command
+    settings = {
+        "protocol": PROTOCOL,
+        "run_id": request.run_id,
+        "backend": backend,
+        "nnodes": wanted(request.min_nodes, request.max_nodes),
+        "store": store,
+    }
+    if request.entrypoint:  # plain torchrun does not provide it
+        settings[WAY] = same_command
+        if same_command != "no":
+            compared = request.entrypoint if same_command == "arguments" else request.entrypoint[:1]
+            settings[COMMAND] = digest(compared)
+    if os.environ.get("TORCH_ELASTIC_WORKER_IDENTICAL") == "1":  # torch then computes ranks from its own number
+        settings["nproc"] = request.nproc_per_node
+    if fanout:
+        settings["fanout"] = fanout  # who is whose parent is known from the rank alone
+    for name in ("node_unit", "min_per_domain"):  # the leader uses its own
+        if (value := getattr(options, name)) != 1:
+            settings[name] = value
+    if token_of(request) is not None:  # where nodes meet at a service of their own, one without would get this far
+        settings["token"] = "given"
+    if request.preflight:
+        settings["preflight"] = ",".join(request.preflight)
+    if places := places_of(request):
+        settings["endpoints"] = ",".join(map(str, places))
+    return signed(settings, host, runtime) | {COMMAND: outline(request.entrypoint)}

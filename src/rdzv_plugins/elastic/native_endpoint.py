@@ -16,7 +16,6 @@ from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.elastic.endpoint_options import DEFAULT_PORT, places_of
 from rdzv_plugins.elastic.keys import JOB
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.settings import settings_of
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import AccessRefused, RdzvError
 from rdzv_plugins.interfaces import Request
@@ -102,6 +101,8 @@ def with_job(request: Request, name: str, job: bytes | None) -> str:
     """What is known about the run, whose first node wrote ``job``. Raises ``SettingsDiffer`` as a launch would."""
     if job is None:
         return f"and run {request.run_id!r} has no node yet"
+    from rdzv_plugins.elastic.link import settings_of  # with it comes all of a node's side, which few who ask need
+
     options = request.options if isinstance(request.options, ElasticOptions) else ElasticOptions()
     compare(settings_of(request, name, options, SYSTEM.gethostname()), job, request.endpoint)
     return f"and run {request.run_id!r} is there, with the same settings"

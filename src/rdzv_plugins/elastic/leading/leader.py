@@ -62,15 +62,14 @@ class Leader:
         outage: Outage,
         runtime: Runtime,
         *,
-        gone: str = "",
-        proved: Iterable[str] = (),
-        first_here: bool = True,
-        on_free: Callable[[], None] = lambda: None,
-        on_waits: Callable[[], None] = lambda: None,
+        proved: Iterable[str],
+        first_here: bool,
+        on_free: Callable[[], None],
+        on_waits: Callable[[], None],
     ) -> None:
-        """``me``: this node. ``gone``: the node that led before and whose process is proved gone.
+        """``me``: this node. ``proved``: nodes whose processes were proved gone, first of all the one that led before.
 
-        ``proved``: nodes whose processes were proved gone to this one while they were members at this endpoint.
+        They were members at this endpoint then, as this node was.
         ``first_here``: see ``Quorum``. ``on_free`` is called, on the thread, when a leader that was ``stuck`` no longer
         is. ``on_waits``: as for ``PeerWatch``.
         """
@@ -79,7 +78,7 @@ class Leader:
         self._outage, self._runtime = outage, runtime
         self._inbox: SimpleQueue[Sequence[Event | _ProvedGone] | None] = self._runtime.SimpleQueue()
         self._seen = MemberWatch(session, me, self.proved, on_waits, runtime, until_proved=rules.majority)
-        self._was_leading, self._proved, self._first_here = gone, tuple(proved), first_here
+        self._proved, self._first_here = tuple(proved), first_here
         self.led: tuple[str, int] | None = None
         """Several endpoints: as in ``Member``. Final once the session has ended."""
         self._progress = ""
@@ -173,8 +172,7 @@ class Leader:
                     level = logging.DEBUG if over else logging.INFO
                     logger.log(level, "this node leads the rendezvous from round %d on", membership.round.number)
                 known: list[Event | _ProvedGone] = [Event(kv.key, kv.value, kv.revision) for kv in held]
-                known += [_ProvedGone(self._was_leading)] if self._was_leading else []
-                known += [_ProvedGone(node) for node in self._proved if node != self._was_leading]
+                known += map(_ProvedGone, self._proved)
                 self._feed(membership, probing, known, finishing=finishing)
             while (events := self._wait(membership)) is not None:
                 with self._watchdog.turn():

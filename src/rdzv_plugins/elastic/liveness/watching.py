@@ -78,7 +78,7 @@ class PeerWatch:
     """
 
     def __init__(self, on_gone: Callable[[str], None], on_waits: Callable[[], None], runtime: Runtime) -> None:
-        self._on_gone, self._on_waits, self._runtime = on_gone, on_waits, runtime
+        self._on_gone, self.on_waits, self._runtime = on_gone, on_waits, runtime
         self._orders: SimpleQueue[Callable[[], None]] = self._runtime.SimpleQueue()
         self._watched: dict[str, _Watched] = {}
         self._turned_away: dict[str, Peer] = {}  # there are too few descriptors for these as well
@@ -181,21 +181,16 @@ class PeerWatch:
     def _dial(self, watched: _Watched) -> None:
         if self._watched.get(watched.peer.node_id) is not watched or watched.dial is not None:
             return
-        watched.dial = dial = Dial(
-            watched.peer,
-            lambda: self._answered(watched),
-            self._on_waits,
-            lambda outcome: self._ended(watched, outcome),
-            self._runtime,
-        )
-        outcome = dial.start()
+        watched.dial = Dial(watched, self, self._runtime)
+        outcome = watched.dial.start()
         if outcome is not None:
-            self._ended(watched, outcome)
+            self.ended(watched, outcome)
 
-    def _answered(self, watched: _Watched) -> None:
+    def answered(self, watched: _Watched) -> None:
+        """Its process has answered, directly."""
         watched.suspect, watched.pause, watched.answered_at = False, _FIRST_PAUSE_S, self._runtime.monotonic()
 
-    def _ended(self, watched: _Watched, outcome: Outcome) -> None:
+    def ended(self, watched: _Watched, outcome: Outcome) -> None:
         """An attempt has failed, or a connection that was held has ended."""
         watched.dial = None
         if outcome == "closed":
@@ -245,23 +240,16 @@ _ANSWER_S = 5.0
 
 
 class Dial:
-    """A connection to another node's own port. For use on the reactor's thread only.
+    """A connection to the own port of a node that is ``watched``. For use on the reactor's thread only.
 
-    ``on_answer`` is called once at most, ``on_waits`` when the node says that it waits for the service, and ``on_end``
-    once; none is called from ``start``.
+    ``watch`` is told once at most that the node has ``answered``, that it ``waits`` for the service, and once that the
+    connection has ``ended``; nothing of that by ``start``.
     """
 
-    def __init__(
-        self,
-        peer: Peer,
-        on_answer: Callable[[], None],
-        on_waits: Callable[[], None],
-        on_end: Callable[[Outcome], None],
-        runtime: Runtime,
-    ) -> None:
-        self._runtime = runtime
+    def __init__(self, watched: _Watched, watch: PeerWatch, runtime: Runtime) -> None:
+        self._watched, self._watch, self._runtime = watched, watch, runtime
+        self._peer = peer = watched.peer
         self._name = peer.name or peer.node_id
-        self._peer, self._on_answer, self._on_waits, self._on_end = peer, on_answer, on_waits, on_end
         self._expected = self._heard = b""
         self._connecting, self._over = True, False
         self.answered = False
@@ -329,7 +317,7 @@ class Dial:
         self._heard += heard
         if not self.answered and self._heard.startswith(self._expected):
             self.answered, self._heard = True, self._heard[len(self._expected) :]
-            self._on_answer()
+            self._watch.answered(self._watched)
         if self.answered:
             self._hear_words()
         elif not self._expected.startswith(self._heard):
@@ -340,7 +328,7 @@ class Dial:
         while self._heard.startswith(WAITS):
             waits, self._heard = True, self._heard[len(WAITS) :]
         if waits:
-            self._on_waits()
+            self._watch.on_waits()
         if not WAITS.startswith(self._heard):  # one that leaves of its own will says a last word
             self._end("unclear")
 
@@ -371,7 +359,7 @@ class Dial:
     def _end(self, outcome: Outcome) -> None:
         if not self._over:
             self.hang_up()
-            self._on_end(outcome)
+            self._watch.ended(self._watched, outcome)
 
 
 def _outcome(error: int) -> Outcome:
