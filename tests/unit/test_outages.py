@@ -15,7 +15,7 @@ from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.keys import ALL, JOB, ROUND, Round, encode
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.own_round import Keeping, NodeContext, OwnRound
+from rdzv_plugins.elastic.own_round import NodeContext, OwnRound
 from rdzv_plugins.elastic.view import View
 from rdzv_plugins.errors import AccessRefused, Compacted, ConnectionLost, EndpointLost, RdzvError
 from rdzv_plugins.interfaces import Request
@@ -143,7 +143,7 @@ class Node(Alone):
         myself = Myself(node("a"), contact, self)
         parts: Any = request, options, view, contact, myself, OwnRound(view, contact, myself, 10.0, self), None, self
         context, backend = NodeContext(*parts), parts[-1]
-        Link(backend, context, Keeping(context), ignore, on_waits=ignore).open(10.0)
+        Link(backend, context, ignore, on_waits=ignore).open(10.0)
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Any:
         if self.refusal is not None and self.seconds < self.well:

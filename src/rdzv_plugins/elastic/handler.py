@@ -25,7 +25,7 @@ from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.liveness.listener import OwnPort
 from rdzv_plugins.elastic.liveness.watching import WATCHERS, LeaderWatch
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.own_round import Keeping, Losses, NodeContext, OwnRound
+from rdzv_plugins.elastic.own_round import Losses, NodeContext, OwnRound
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.view import Milestones, View, raise_if_ended
 from rdzv_plugins.handler import must_join_again
@@ -86,7 +86,6 @@ class ElasticHandler(RendezvousHandler):
             tls=certificates_of(request),
         )
         node = NodeContext(request, options, view, contact, myself, own, self._store, runtime)
-        self._keeping = Keeping(node)
         self._leader_watch = LeaderWatch(
             self._leader_gone, self._share_outage, runtime, until_proved=places is not None
         )
@@ -98,7 +97,6 @@ class ElasticHandler(RendezvousHandler):
         self._link = link = Link(
             backend,
             node,
-            self._keeping,
             order,
             on_waits=self._share_outage,
             carrying=carrying,
@@ -240,8 +238,7 @@ class ElasticHandler(RendezvousHandler):
     def _told(self) -> None:
         """Do at once what cannot wait until the agent asks. Called on the watch's thread."""
         self._milestones.hear()
-        self._round.tell()
-        self._keeping.hear()
+        self._round.hear()
         view = self._view
         self._watch_leader()
         self._end_vain_waits()

@@ -18,7 +18,7 @@ from rdzv_plugins.elastic.keys import PROTOCOL, Leading, NodeNotice, encode
 from rdzv_plugins.elastic.leading.leader import Leader, Neighbours
 from rdzv_plugins.elastic.leading.placement import Order, Rules
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.own_round import Keeping, NodeContext
+from rdzv_plugins.elastic.own_round import NodeContext
 from rdzv_plugins.errors import ConnectionLost, PluginError, RdzvError, SettingsDiffer
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import token_of
@@ -42,7 +42,6 @@ class Link:
         self,
         backend: CoordinationBackend,
         node: NodeContext,
-        keeping: Keeping,
         order: Order,
         *,
         on_waits: Callable[[], None],
@@ -55,7 +54,7 @@ class Link:
         """
         request, options = self._request, self._options = node.request, node.options
         self._view, self._contact, self._self, self._runtime = node.view, node.contact, node.myself, node.runtime
-        self._backend, self._keeping, self._order = backend, keeping, order
+        self._backend, self._round, self._order = backend, node.round, order
         self._settings = settings_of(request, backend.name, options, node.myself.me.host, node.runtime)
         self._on_waits, self._on_move, self._carrying = on_waits, on_move, carrying
         self.places = carrying.places if carrying is not None else None
@@ -89,11 +88,6 @@ class Link:
     def leads(self) -> bool:
         """Whether this node leads, as far as it knows."""
         return (leader := self._leader) is not None and leader.is_active
-
-    @property
-    def led(self) -> tuple[str, int] | None:
-        """What this node has begun when it led last; see ``Member.led``."""
-        return self._leader.led if self._leader is not None else None
 
     def open(self, timeout: float) -> None:
         """Reach the service. Raises ``EndpointUnreachable``, ``RunIdMismatch`` or ``SettingsDiffer``."""
@@ -210,14 +204,15 @@ class Link:
                 self._compare(session, job.value, left())
             if self._carrying is not None:
                 self._carrying.arrive(self._move)
-                self._self.change(serves=self.hosts_service, led=self.led)
-            kept = self._keeping.take_over(session, left())
+                led = self._leader.led if self._leader is not None else None
+                self._self.change(serves=self.hosts_service, led=led)
+            kept = self._round.carry_over(session, left())
         except BaseException:
             session.close()
             raise
         self._contact.begin(session, lost, keeps_round=kept)
         if kept:
-            self._keeping.say()
+            self._round.say_kept()
         self._view.wake()
 
     def _move(self) -> None:
@@ -239,7 +234,7 @@ class Link:
 
     def _on_lost(self, error: ConnectionLost, lost: list[ConnectionLost]) -> None:
         """Handle a lost session, on a thread of the backend. Anyone who is opening one is told by an error."""
-        if not self._contact.end(error, lost, self._keeping.lost):
+        if not self._contact.end(error, lost, self._round.session_lost):
             return
         self._runtime.Thread(target=self._recover, args=(error,), name="rdzv-reconnect").start()
         self._view.wake()

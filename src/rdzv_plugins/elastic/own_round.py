@@ -57,6 +57,8 @@ class OwnRound:
         """The last round that was complete with this node in it."""
         self.place: Assignment | None = None
         """This node's place in its last complete round."""
+        self._kept: Assignment | None = None  # the same, kept since the session with which it was joined has ended
+        self._waiting_for = 0  # the round that goes on if all of its nodes come back
 
     @contextlib.contextmanager
     def joining(self) -> Iterator[None]:
@@ -159,40 +161,37 @@ class OwnRound:
     def on_news(self, call: Callable[[], None] | None) -> None:
         self._call = call
 
-    def tell(self) -> None:
-        """Report that there is news. Called on the thread that brought it."""
+    def hear(self) -> None:
+        """Report that there is news, which may concern the round that this node has kept. On the thread of the news."""
         call = self._call
         if call is not None:
             call()
+        declared, round_ = self._view.round, self._waiting_for
+        if round_ and declared.number:
+            self._waiting_for = 0
+            if declared.number == round_ == self.number and not self.is_over:
+                logger.warning("round %d goes on: all of its nodes have come back", round_)
 
+    # a node's part in keeping a round; the leader's is ``kept_round``. The link calls it, on its threads
 
-class Keeping:
-    """A node's part in keeping a round; the leader's is ``kept_round``. The link calls it, on its threads."""
-
-    def __init__(self, node: NodeContext) -> None:
-        self._view, self._round, self._self, self._runtime = node.view, node.round, node.myself, node.runtime
-        self._place: Assignment | None = None
-        self._waiting_for = 0
-
-    def lost(self, session: Session) -> None:
+    def session_lost(self, session: Session) -> None:
         """``session``, the newest, has ended."""
-        own = self._round
         heard = self._runtime.now() < known_until(session, -math.inf)
-        keeps = heard and not own.has_new_session and not own.is_joining and self._goes_on()
-        self._place = own.place if keeps else None
+        keeps = heard and not self.has_new_session and not self.is_joining and self._goes_on()
+        self._kept = self.place if keeps else None
 
-    def take_over(self, session: Session, timeout: float) -> bool:
+    def carry_over(self, session: Session, timeout: float) -> bool:
         """Carry the round that this node has kept over to a new session, if the service knows of none. True if done."""
-        if self._place is None or self._round.is_joining:
+        if self._kept is None or self.is_joining:
             return False
         held, _ = session.list(keys.ROUND, timeout=timeout)
         if held:
-            self._place = None
-        return self._place is not None
+            self._kept = None
+        return self._kept is not None
 
-    def say(self) -> None:
+    def say_kept(self) -> None:
         """Tell the others, in the new session. Blocks until that is done or the session has ended."""
-        place = self._place
+        place = self._kept
         if place is not None:
             self._waiting_for = place.round
             logger.warning(
@@ -200,22 +199,14 @@ class Keeping:
             )
             self._self.say_kept(place, self._view.newest)
 
-    def hear(self) -> None:
-        """Check whether the news concerns the round that this node has kept."""
-        declared, round_ = self._view.round, self._waiting_for
-        if round_ and declared.number:
-            self._waiting_for = 0
-            if declared.number == round_ == self._round.number and not self._round.is_over:
-                logger.warning("round %d goes on: all of its nodes have come back", round_)
-
     def _goes_on(self) -> bool:
         """Whether the round goes on, as far as this node has heard."""
-        own, view, me = self._round, self._view, self._self.me
-        if own.place is None or own.number in (0, me.cut_off, view.finishing.round) or me.leaving or view.ended:
+        view, me = self._view, self._self.me
+        if self.place is None or self.number in (0, me.cut_off, view.finishing.round) or me.leaving or view.ended:
             return False
-        if own.is_unconfirmed:
-            return self._place is own.place
-        return not own.is_over and view.round.state == "complete"
+        if self.is_unconfirmed:
+            return self._kept is self.place
+        return not self.is_over and view.round.state == "complete"
 
 
 @dataclass(frozen=True)

@@ -154,11 +154,6 @@ class OwnPort:
         self._local_addr, self._runtime = local_addr, runtime
         self._listener: Listener | None = None
 
-    @property
-    def is_open(self) -> bool:
-        """Whether it was opened, and not parted from since."""
-        return self._listener is not None
-
     def listen(self, name: str, address: str, public: str) -> int:
         """Open it, unless it is open, for others to see whether the process called ``name`` lives.
 
@@ -181,11 +176,17 @@ class OwnPort:
         if listener is not None:
             listener.note_outage(lasts)
 
-    def part(self) -> None:
-        """Tell whoever watches this node that nothing seen here counts any more; ``TimeoutError`` if that fails now."""
-        if self._listener is not None and not self._listener.part(_PART_S):
+    def part(self) -> bool:
+        """Tell whoever watches this node that nothing seen here counts any more. False if it was not open.
+
+        Raises ``TimeoutError`` if they cannot be told now.
+        """
+        if self._listener is None:
+            return False
+        if not self._listener.part(_PART_S):
             raise TimeoutError("this node's own port could not be closed in time")
         self._listener = None
+        return True
 
     def close(self) -> None:
         """Close it, and tell whoever is connected to it. May be repeated."""

@@ -54,7 +54,9 @@ class Places:
     ) -> None:
         self._runtime = runtime
         self._endpoints, self._services, self._own, self._ttl = tuple(endpoints), tuple(services), own, ttl
-        self._names = tuple(map(str, endpoints))
+        self.name, self._names = services[0].name, tuple(map(str, endpoints))
+        self.leaves_within = ttl * (1 + _OF_TTL) + _SLACK_S
+        """The most seconds until a lost place may be left."""
         self._changed = self._runtime.Condition()
         self._version = 0
         self._refusals: set[str] = set()
@@ -75,18 +77,9 @@ class Places:
         """Whether the process that served the previous place is known to be gone."""
 
     @property
-    def name(self) -> str:
-        return self._services[0].name
-
-    @property
     def hosts_service(self) -> bool:
         """Whether this process serves the place at which this node is a member."""
         return self.at is not None and self.at == self._own
-
-    @property
-    def leaves_within(self) -> float:
-        """The most seconds until a lost place may be left."""
-        return self._ttl * (1 + _OF_TTL) + _SLACK_S
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> NativeSession:
         """See ``CoordinationBackend.open_session``; opens it at the place where the run is served, or will be."""
@@ -347,8 +340,7 @@ class Carrying:
         """
         if self._has_moved():
             on_move()
-            was_open, me = self._port.is_open, self._self.me
-            self._port.part()
+            was_open, me = self._port.part(), self._self.me
             self._self.change(moves=me.moves + 1)
             if was_open:
                 name = name_of(me.node_id, me.moves + 1)
