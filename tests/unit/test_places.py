@@ -20,13 +20,12 @@ from rdzv_plugins.assemble.create import create_rendezvous
 from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import Event
 from rdzv_plugins.elastic.contact import Myself
-from rdzv_plugins.elastic.endpoint_options import EndpointOptions, meeting_places, validate
 from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.joining import Joining
 from rdzv_plugins.elastic.keys import BORN, PLACE_ID, ROUND, Assignment, Member, Round, encode
 from rdzv_plugins.elastic.leading.quorum import seat_of
 from rdzv_plugins.elastic.liveness.listener import OwnPort
-from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.elastic.options import ElasticOptions, EndpointOptions, meeting_places, validate_endpoint
 from rdzv_plugins.elastic.own_round import NodeContext, OwnRound
 from rdzv_plugins.elastic.places import outlook, places
 from rdzv_plugins.elastic.places.outlook import Outlook, read_born, say_born
@@ -136,7 +135,7 @@ def test_lists_of_places(text: str, found: object):
 def test_a_node_does_not_say_that_it_serves_all_places():
     options = EndpointOptions(is_host=True)
     with pytest.raises(UsageError, match="is_host=true"):
-        validate(Request("parallel", "r", "a,b", min_nodes=2, max_nodes=2, nproc_per_node=1, options=options))
+        validate_endpoint(Request("parallel", "r", "a,b", min_nodes=2, max_nodes=2, nproc_per_node=1, options=options))
 
 
 class Host:

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.coordination import CoordinationBackend, KeyValue, Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.endpoint_options import places_of
 from rdzv_plugins.elastic.insisting import LEAST_S
 from rdzv_plugins.elastic.keys import PROTOCOL, Leading, NodeNotice, encode
 from rdzv_plugins.elastic.leading.leader import Leader, Neighbours
 from rdzv_plugins.elastic.leading.placement import Order, Rules
-from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.elastic.options import ElasticOptions, places_of
 from rdzv_plugins.elastic.own_round import NodeContext
 from rdzv_plugins.errors import ConnectionLost, PluginError, RdzvError, SettingsDiffer
 from rdzv_plugins.interfaces import Request

@@ -13,9 +13,8 @@ from typing import Any
 
 from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.coordination import CoordinationBackend
-from rdzv_plugins.elastic.endpoint_options import DEFAULT_PORT, places_of
 from rdzv_plugins.elastic.keys import JOB
-from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.elastic.options import DEFAULT_PORT, ElasticOptions, places_of
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import AccessRefused, RdzvError
 from rdzv_plugins.interfaces import Request

@@ -129,8 +129,8 @@ def serving_place(host: PluginHost, request: Request, timeout: float) -> tuple[E
     Prints on stderr which endpoint it is, and which do not answer. Raises ``UsageError`` for a list that nodes would
     refuse, or if several jobs are there, and ``EndpointUnreachable``.
     """
-    from rdzv_plugins.elastic.endpoint_options import parse_places
     from rdzv_plugins.elastic.observing import observe
+    from rdzv_plugins.elastic.options import parse_places
 
     places = parse_places(request.endpoint)
 
