@@ -79,31 +79,23 @@ def ask(
             nodes = {node_id: node for node_id, node in nodes.items() if [node.host, node.pid] == of}
         answers.nodes = nodes
 
-    watch = keys.list_and_watch(session, keys.MEMBERS, begin, answers.hear_of_members, lambda request: request(seconds))
-    try:
+    with contextlib.ExitStack() as then:
+        hear, request = answers.hear_of_members, lambda request: request(seconds)
+        then.callback(keys.list_and_watch(session, keys.MEMBERS, begin, hear, request).cancel)
         if answers.is_awaited:
-            _exchange(session, answers, kind, arguments, start + timeout, runtime)
-    finally:
-        watch.cancel()
+            id_ = runtime.uuid4().hex
+            then.callback(session.watch(f"{keys.ANSWERS}{id_}/", answers.hear, timeout=seconds).cancel)
+            then.callback(_withdraw, session, keys.ASKED + id_)
+            session.put({keys.ASKED + id_: pack_question(kind, arguments)}, ephemeral=True, timeout=seconds)
+            answers.wait(start + timeout)
     found = [_answer(node, timeout) for node in answers.nodes.values()]
     return sorted(found, key=lambda each: (each.node_rank is None, each.node_rank or 0, each.host, each.pid))
 
 
-def _exchange(
-    session: Session, answers: _Answers, kind: str, arguments: Mapping[str, Any], deadline: float, runtime: Runtime
-) -> None:
-    id_ = runtime.uuid4().hex
-    question = {keys.ASKED + id_: pack_question(kind, arguments)}
-    seconds = patience(session)
-    watch = session.watch(f"{keys.ANSWERS}{id_}/", answers.hear, timeout=seconds)
-    try:
-        session.put(question, ephemeral=True, timeout=seconds)
-        answers.wait(deadline)
-    finally:
-        # the nodes delete their answers once the question has gone; this one need not wait for that
-        with contextlib.suppress(ConnectionLost, TimeoutError):
-            session.delete(question, timeout=seconds)
-        watch.cancel()
+def _withdraw(session: Session, question: str) -> None:
+    """The nodes delete their answers once it has gone; whoever has asked need not wait for that."""
+    with contextlib.suppress(ConnectionLost, TimeoutError):
+        session.delete([question], timeout=patience(session))
 
 
 class _Answers:
@@ -324,8 +316,7 @@ class ElasticQuestions:
 
 PART_BYTES = 48 * 2**10
 MOST_PARTS = 64
-MOST_BYTES = 32 * 2**20
-"""The most bytes of an answer, unpacked."""
+MOST_BYTES = 32 * 2**20  # the most bytes of an answer, unpacked
 _QUESTION_BYTES = 16 * 2**10
 _ID = re.compile(r"[0-9a-f]{32}")
 

@@ -40,17 +40,14 @@ class Contact:
         self._lock = runtime.Lock()
         self.outage = Outage(request.run_id, outage_timeout, lambda: view.newest > 0, self.give_up, on_outage, runtime)
         """For how long the service has not done what this node needs."""
-        self.session: Session | None = None
-        """The living session; None while there is none."""
+        self.session: Session | None = None  # the living session; None while there is none
         self.opened = 0
         """How many sessions there have been, except those that took a round over from the one before.
 
         A round that was joined in an earlier one goes on without this node.
         """
-        self.problem: EndpointLost | PluginError | None = None
-        """The error once the service is lost for good."""
-        self.is_closed = False
-        """Whether this node has left: no other session follows."""
+        self.problem: EndpointLost | PluginError | None = None  # the error once the service is lost for good
+        self.is_closed = False  # whether this node has left: no other session follows
 
     @property
     def is_out(self) -> bool:

@@ -76,8 +76,7 @@ def job_of(service: NativeCoordination, ttl: float, timeout: float) -> bytes | N
     return next((kv.value for kv in held if kv.key == JOB), None)
 
 
-PATIENCE_S = 5.0
-"""How many seconds to wait for a slow service."""
+PATIENCE_S = 5.0  # how many seconds to wait for a slow service
 
 
 def at_native_store(request: Request, name: str, held: contextlib.ExitStack) -> str:

@@ -51,12 +51,9 @@ class OwnRound:
         self._call: Callable[[], None] | None = None
         self._seen = view.version
         self._opened = 0  # which of this node's sessions it belongs to, as ``Contact`` counts them
-        self.is_joining = False
-        """Whether this node waits for another round."""
-        self.number = 0
-        """The last round that was complete with this node in it."""
-        self.place: Assignment | None = None
-        """This node's place in its last complete round."""
+        self.is_joining = False  # whether this node waits for another round
+        self.number = 0  # the last round that was complete with this node in it
+        self.place: Assignment | None = None  # this node's place in its last complete round
         self._kept: Assignment | None = None  # the same, kept since the session with which it was joined has ended
         self._waiting_for = 0  # the round that goes on if all of its nodes come back
 

@@ -34,16 +34,13 @@ class View:
         """``on_asked`` is called with each event of a question (``asking``), on that thread, and returns at once."""
         self._on_change, self._on_asked = on_change, on_asked
         self._changed = runtime.Condition()
-        self.version = 0
-        """A number that grows with every change."""
+        self.version = 0  # a number that grows with every change
         self._session = 0
-        self.newest = 0
-        """The newest round that was ever declared, even by a service that no longer knows it."""
+        self.newest = 0  # the newest round that was ever declared, even by a service that no longer knows it
         self._clear()
 
     def _clear(self) -> None:
-        self.leader: KeyValue | None = None
-        """The key of the leading node."""
+        self.leader: KeyValue | None = None  # the key of the leading node
         self.round = self.over = Round()  # the last one declared over: the next may be announced at once with it
         self.assignment: Assignment | None = None
         self.progress = ""

@@ -42,8 +42,7 @@ class KeptRound:
         self._waits = self._late = False
         self._left = 0
         self._anew = self._server = self._gone = ""
-        self.number = 0
-        """The newest round that any member has heard of."""
+        self.number = 0  # the newest round that any member has heard of
         self.reason = ""
 
     @property

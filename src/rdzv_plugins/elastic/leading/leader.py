@@ -11,7 +11,6 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from rdzv_plugins.coordination import Event, KeyValue, Session
@@ -38,11 +37,8 @@ _PROGRESS_S = 1.0
 _NODES_PER_PROGRESS_S = 500  # progress goes to every node: the more there are, the less often
 
 
-@dataclass(frozen=True)
-class _ProvedGone:
-    """The process of ``node`` is gone for good: its host has told this one."""
-
-    node: str
+class _ProvedGone(str):
+    """The id of a node whose process is gone for good: its host has told this one."""
 
 
 class Leader:
@@ -231,16 +227,14 @@ class Leader:
         now = self._runtime.monotonic()
         members: list[Member] = []
         probe: Probe | None = None
-        ended: list[str] = []
-        proved = [event.node for event in events if isinstance(event, _ProvedGone)]
+        proved = [event for event in events if isinstance(event, _ProvedGone)]
         last_words = self._insist(lambda timeout: self._seen.last_words(proved, timeout)) if proved else {}
         for event in events:
             if isinstance(event, _ProvedGone):
-                membership.proved(event.node)
-                if event.node in last_words:
-                    self._take_leave(event.node, last_words[event.node], membership, now)
-                    probe = probing.gone(event.node) or probe
-                    ended.append(event.node)
+                membership.proved(event)
+                if event in last_words:
+                    self._take_leave(event, last_words[event], membership, now)
+                    probe = probing.gone(event) or probe
                 continue
             if not event.key.startswith(keys.MEMBERS):
                 continue
@@ -262,8 +256,9 @@ class Leader:
         else:
             membership.all_known(now, finishing=finishing)
         self._publish(membership.decide(), probe, self._new_progress(membership, now))
-        for node in ended:
-            self._seen.end_session(node)
+        for node in proved:
+            if node in last_words:
+                self._seen.end_session(node)
 
     def _take_leave(self, node: str, last: KeyValue, membership: Membership, now: float) -> None:
         """A node's process is gone: its last word is heard first, then its end."""

@@ -100,10 +100,8 @@ class Membership:
         self._shape = rules.shape
         self._order = order
         self._roster = Roster(rules.max_nodes, rules.duplicate, held)
-        self.members: Mapping[str, Member] = self._roster.members
-        """The living members, in order of arrival."""
-        self.round = declared or Round()
-        """The newest declared round."""
+        self.members: Mapping[str, Member] = self._roster.members  # the living members, in order of arrival
+        self.round = declared or Round()  # the newest declared round
         self._number = max([self.round.number, *(each.round for each in held.values())])
         self._step: Step = "complete" if self.round.state == "complete" else "join"
         self._places = {n: a for n, a in held.items() if a.round == self.round.number and a.is_place}

@@ -33,12 +33,9 @@ class Roster:
     def __init__(self, max_nodes: int, duplicate: float, held: Mapping[str, Assignment]) -> None:
         """``duplicate``: seconds for which two may claim one rank. ``held``: what earlier leaders have told nodes."""
         self._max_nodes = max_nodes
-        self.members: dict[str, Member] = {}
-        """The living members, in order of arrival."""
-        self.waiting: set[str] = set()
-        """Members that wait for a round."""
-        self.cannot: set[str] = set()
-        """Waiting nodes that could not dial the newest store that they tried."""
+        self.members: dict[str, Member] = {}  # the living members, in order of arrival
+        self.waiting: set[str] = set()  # members that wait for a round
+        self.cannot: set[str] = set()  # waiting nodes that could not dial the newest store that they tried
         self.refused: set[str] = set()
         self.left_out = LeftOut()
         self.claims = Claims(duplicate)
@@ -46,8 +43,7 @@ class Roster:
         self._words: dict[str, Assignment] = {}
         self._spares: dict[str, str] = {n: a.spare for n, a in held.items() if a.spare}
         """What nodes that wait beside a round have been told."""
-        self.notices: list[str] = []
-        """What people should know about nodes, since the last call of ``words``."""
+        self.notices: list[str] = []  # what people should know about nodes, since the last call of ``words``
 
     def take(self, member: Member, now: float, number: int) -> bool:
         """A member has come, or says something new about itself. False: it takes no part, and ``words`` says why.

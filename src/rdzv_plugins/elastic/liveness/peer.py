@@ -57,8 +57,7 @@ def name_of(node_id: str, moves: int) -> str:
 
 WAITS = b"rdzv-waits\n"
 BYE = b"rdzv-bye\n"
-MOST_BYTES = 1024
-"""The most bytes of a line."""
+MOST_BYTES = 1024  # the most bytes of a line
 
 
 def hello(node_id: str) -> bytes:

@@ -65,8 +65,7 @@ class Outlook:
         self._places, self._runtime = tuple(places), runtime
         self.endpoint, self._service, self._ttl, self._on_change = endpoint, service, ttl, on_change
         self.sight = Sight()
-        self.error: RdzvError | None = None
-        """What answers there if it is not a place of this run."""
+        self.error: RdzvError | None = None  # what answers there if it is not a place of this run
         self._lock = self._runtime.Lock()
         self._session: NativeSession | None = None
         self._doubted: NativeSession | None = None

@@ -55,8 +55,7 @@ class Places:
         self._runtime = runtime
         self._endpoints, self._services, self._own, self._ttl = tuple(endpoints), tuple(services), own, ttl
         self.name, self._names = services[0].name, tuple(map(str, endpoints))
-        self.leaves_within = ttl * (1 + _OF_TTL) + _SLACK_S
-        """The most seconds until a lost place may be left."""
+        self.leaves_within = ttl * (1 + _OF_TTL) + _SLACK_S  # the most seconds until a lost place may be left
         self._changed = self._runtime.Condition()
         self._version = 0
         self._refusals: set[str] = set()
@@ -71,10 +70,8 @@ class Places:
         """Whether this node was in a complete round, as far as it has heard."""
         self.begins_at: int | None = None
         """The place where the first round is begun, once this node has joined there for that."""
-        self.at: int | None = None
-        """The place of the newest session."""
-        self.left_gone = False
-        """Whether the process that served the previous place is known to be gone."""
+        self.at: int | None = None  # the place of the newest session
+        self.left_gone = False  # whether the process that served the previous place is known to be gone
 
     @property
     def hosts_service(self) -> bool:
