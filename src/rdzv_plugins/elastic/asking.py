@@ -79,9 +79,12 @@ def ask(
             nodes = {node_id: node for node_id, node in nodes.items() if [node.host, node.pid] == of}
         answers.nodes = nodes
 
+    def request(what: Callable[[float], Any]) -> Any:
+        return what(seconds)
+
     with contextlib.ExitStack() as then:
-        hear, request = answers.hear_of_members, lambda request: request(seconds)
-        then.callback(keys.list_and_watch(session, keys.MEMBERS, begin, hear, request).cancel)
+        members = keys.list_and_watch(session, keys.MEMBERS, begin, answers.hear_of_members, request)
+        then.callback(members.cancel)
         if answers.is_awaited:
             id_ = runtime.uuid4().hex
             then.callback(session.watch(f"{keys.ANSWERS}{id_}/", answers.hear, timeout=seconds).cancel)
@@ -267,21 +270,18 @@ class ElasticQuestions:
         if session is None:
             return
         prefix = f"{keys.ANSWERS}{asked.question.id}/{self._node_id}/"
-        tried: list[str] = []
         try:
             for name, part in parts.items():  # one by one: together they may exceed the limit of a request
                 with self._lock:
                     if asked.gone:
                         break
                     asked.written.append(prefix + name)
-                    tried.append(prefix + name)
                 written = session.put({prefix + name: part}, ephemeral=True, guard=asked.key, timeout=patience(session))
                 if written is None:
                     break
         finally:
             with self._lock:
                 if asked.gone:  # a key deleted in the meantime may have been written again after that
-                    asked.written = tried
                     self._forget(asked)
 
     def _parts(self, question: Question) -> dict[str, bytes]:
@@ -303,7 +303,6 @@ class ElasticQuestions:
         """It has gone: have its answers deleted. The caller holds the lock."""
         asked.gone = True
         self._left += asked.written
-        asked.written = []
 
     def _clean(self) -> None:
         with self._lock:

@@ -180,18 +180,15 @@ class Background:
     def _run(self, kind: str, task: Callable[[], object]) -> None:
         due: Callable[[], object] | None = task
         while due is not None:
-            self._do(due)
+            try:
+                due()
+            except (ConnectionLost, TimeoutError) as error:
+                logger.debug("in the background: %s", error)
+            except RdzvError as error:
+                logger.warning("run %s: %s", self._run_id, error)
+            except Exception:  # what follows must still be done
+                logger.exception("run %s: a task in the background has failed; please report it", self._run_id)
             with self._lock:
                 due = self._next.pop(kind)
                 if due is not None:
                     self._next[kind] = None
-
-    def _do(self, task: Callable[[], object]) -> None:
-        try:
-            task()
-        except (ConnectionLost, TimeoutError) as error:
-            logger.debug("in the background: %s", error)
-        except RdzvError as error:
-            logger.warning("run %s: %s", self._run_id, error)
-        except Exception:  # what follows must still be done
-            logger.exception("run %s: a task in the background has failed; please report it", self._run_id)

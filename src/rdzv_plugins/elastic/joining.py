@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ATTEMPT_S = 1.0
-_FIRST_PAUSE_S = 0.2
-_LONGEST_PAUSE_S = 30.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
 
 
 class Joining:
@@ -182,8 +181,7 @@ class Joining:
                 remedy="Give every node a --node-rank of its own.",
             )
         if self._knocking.is_outside(declared, place, self._round.behind):
-            self._knocking.knock(declared)
-            self._retry_at = self._knocking.retry_at
+            self._retry_at = self._knocking.knock(declared)
             return None
         if place is None or not place.is_place or place.round <= self._round.number:
             return None
@@ -243,12 +241,9 @@ class Knocking:
         self._request, self._self, self._store, self._runtime = node.request, node.myself, node.store, node.runtime
         self._number = 0
         self._give_up_at = self._pause = self._next = 0.0
-        self.retry_at = math.inf
-        """When to call ``knock`` again, in the monotonic clock's seconds; infinite if there is no need."""
 
     def is_outside(self, declared: Round, place: Assignment | None, last: int) -> bool:
         """Whether round ``declared`` works without this node, whose last one was ``last``, and has room for it."""
-        self.retry_at = math.inf
         if declared.state != "complete" or declared.number <= last or declared.world >= self._request.max_nodes:
             return False
         if place is not None and place.is_place and place.round >= declared.number:
@@ -256,20 +251,22 @@ class Knocking:
         me = self._self.me
         return me.reached < declared.number or bool(me.unreachable)
 
-    def knock(self, declared: Round) -> None:
-        """Dial the store once, and tell the others the result. Blocks for about a second at most."""
+    def knock(self, declared: Round) -> float:
+        """Dial the store once, and tell the others the result. Blocks for about a second at most.
+
+        Returns when to do so again, in the monotonic clock's seconds; infinite if there is no need.
+        """
         now = self._runtime.monotonic()
         if declared.number != self._number:
             self._number, self._give_up_at, self._pause = declared.number, now + self._store.patience, _FIRST_PAUSE_S
             self._next = now
         if now < self._next:
-            self.retry_at = self._next
-            return
+            return self._next
         reason = self._dial(declared)
         me = self._self.me
         if not reason:
             self._self.say(reached=declared.number, outside=True, unreachable="")
-            return
+            return math.inf
         if self._runtime.monotonic() >= self._give_up_at and me.reached < declared.number:
             logger.warning(
                 "this node cannot enter round %d: the workers' store at %s port %d cannot be reached: %s; it goes on "
@@ -284,7 +281,8 @@ class Knocking:
             )
         if self._runtime.monotonic() >= self._give_up_at:
             self._pause = min(2 * max(1.0, self._pause), _LONGEST_PAUSE_S)
-        self._next = self.retry_at = self._runtime.monotonic() + self._pause
+        self._next = self._runtime.monotonic() + self._pause
+        return self._next
 
     def _dial(self, declared: Round) -> str:
         """Return why that was not possible, or ""."""
@@ -301,8 +299,7 @@ class Knocking:
 
 
 _NEW_KIND_S = 1.0
-_LIVE_AFTER_S = 1.0
-_LIVE_EVERY_S = 0.5
+_LIVE_AFTER_S, _LIVE_EVERY_S = 1.0, 0.5
 _WIDTH = 160
 
 

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_ASK_S = 1.0
-_AGAIN_S = 0.05
+_ASK_S, _AGAIN_S = 1.0, 0.05
 _LONG_AGO = 1e-9
 
 

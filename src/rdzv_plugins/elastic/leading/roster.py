@@ -21,8 +21,7 @@ from rdzv_plugins.elastic.leading.placement import Place, Rules, Shape, in_words
 from rdzv_plugins.plain_text import some
 from rdzv_plugins.rounds.settings_check import wanted
 
-_FIRST_PAUSE_S = 2.0
-_LONGEST_PAUSE_S = 300.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 300.0
 SETTLED_S = 30.0
 """A node that has stayed in rounds for this long has shown that it can: what was before is forgotten."""
 
