@@ -129,8 +129,8 @@ class Joining:
     def facts(self) -> str:
         """Who is there, as far as this node has been told."""
         view, request = self._view, self._request
-        declared, place, where = view.round, view.assignment, f"run {request.run_id!r}{request.at_endpoint}"
-        kind = self._kind_of_waiting()
+        declared, where = view.round, f"run {request.run_id!r}{request.at_endpoint}"
+        kind, place = self._kind_of_waiting(), view.assignment
         if kind == "left out" and place is not None:
             return f"{where}: this node is left out for now: {place.left_out}"
         if kind == "spare":
@@ -160,7 +160,7 @@ class Joining:
             address = self._request.local_addr or session.local_addr
             public = default_address() if is_loopback_address(address) else address
             me = self._self.me
-            listens = self._port.listen(name_of(me.node_id, me.moves), self._request.local_addr or address, public)
+            listens = self._port.listen(name_of(me.node_id, me.moves), address, public)
             self._self.say(
                 address=address,
                 public=public,

@@ -453,15 +453,15 @@ class Membership:
         else:
             late = [next(iter(self._plan))] if self._step == "serve" else list(self._to_reach)
         for node in late:
-            self._leave_out(node, f"{why} for {self._rules.rejoin:g} s", now, late=True, after=after)
+            self._leave_out(node, f"{why} for {self._rules.rejoin:g} s", now, silent_after=after)
         if not joining:
             self._give_up()
             self._last_call_at = now  # of a first round: it was over when this one began
 
-    def _leave_out(self, node: str, why: str, now: float, *, late: bool = False, after: int = 0) -> None:
+    def _leave_out(self, node: str, why: str, now: float, *, silent_after: int | None = None) -> None:
         """Leave out a living node that is in the way."""
         self._roster.left_out.failed(self.members[node], now, lives=True)
-        self._roster.leave_out(node, why, self._number, late=late, after=after)
+        self._roster.leave_out(node, why, self._number, silent_after=silent_after)
 
     def _begin(self, now: float) -> None:
         quorum, newest = self._quorum, 0

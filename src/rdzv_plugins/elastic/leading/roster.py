@@ -106,14 +106,14 @@ class Roster:
         """How many nodes wait, counting each rank once, minus ``without``."""
         return len(self.waiting) - self.claims.surplus() - without
 
-    def leave_out(self, node: str, why: str, number: int, *, late: bool = False, after: int = 0) -> None:
-        """The others go on without it for a while; a ``late`` one has first to speak and to leave ``after`` behind."""
+    def leave_out(self, node: str, why: str, number: int, *, silent_after: int | None = None) -> None:
+        """The others go on without the node for a while. ``silent_after``: as for ``LeftOut.add``."""
         member = self.members[node]
-        self.left_out.add(member, silent_after=after if late else None)
+        self.left_out.add(member, silent_after=silent_after)
         self.waiting.discard(node)
         self.cannot.discard(node)
         self._spares.pop(node, None)
-        self._words[node] = Assignment(number, left_out=why, late_for=after)
+        self._words[node] = Assignment(number, left_out=why, late_for=silent_after or 0)
         self.notices.append(f"{member.name} is left out for now: {why}")
 
     def refuse(self, node: str, why: str, number: int) -> None:
