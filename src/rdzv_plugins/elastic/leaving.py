@@ -52,7 +52,7 @@ class Leaving:
         try:
             while (session := self._contact.wait_session()) is not None:
                 self._say(session, Outcome("done"))
-                with self._others(session, self._needed_by) as left:
+                with Others(session, self._self.me.node_id, self._needed_by, self._runtime) as left:
                     go_on = functools.partial(self._goes_on, session)
                     stay_while(go_on, left.names, self._runtime, every=0.0, gone=left.wait_gone)
                 if session is self._contact.session:
@@ -92,8 +92,8 @@ class Leaving:
                 self._wait_declared()
             done = outcome.end == "done"
             if (self._link.hosts_service and (done or ends_all)) or (done and self._serves_others()):
-                serves = self._self.me.serves
-                with self._others(session, lambda other: serves or not other.leaving) as left:
+                me = self._self.me
+                with Others(session, me.node_id, lambda other: me.serves or not other.leaving, self._runtime) as left:
                     left.wait_gone(self._linger)
         except (errors.ConnectionLost, TimeoutError) as error:
             logger.debug("could not tell the other nodes how this one ended: %s", error)
@@ -124,9 +124,6 @@ class Leaving:
     def _needed_by(self, other: Member) -> bool:
         """Whether ``other`` needs this node: the endpoint is needed by all, a round's store by that round's nodes."""
         return _works(other) and (self._link.hosts_service or other.reached == self._round.number)
-
-    def _others(self, session: Session, holds: Callable[[Member], bool]) -> Others:
-        return Others(session, self._self.me.node_id, holds, self._runtime)
 
     def _goes_on(self, session: Session) -> bool:
         """Whether this node stays: it is of use while its session lives. Raises the reason if the job has failed."""
