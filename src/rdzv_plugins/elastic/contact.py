@@ -42,10 +42,7 @@ class Contact:
         """For how long the service has not done what this node needs."""
         self.session: Session | None = None  # the living session; None while there is none
         self.opened = 0
-        """How many sessions there have been, except those that took a round over from the one before.
-
-        A round that was joined in an earlier one goes on without this node.
-        """
+        """Counts the sessions that took no round over; a round joined in an earlier one goes on without this node."""
         self.problem: EndpointLost | PluginError | None = None  # the error once the service is lost for good
         self.is_closed = False  # whether this node has left: no other session follows
 

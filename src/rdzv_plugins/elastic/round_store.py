@@ -68,12 +68,11 @@ class RoundStore:
         several: bool = False,
         tls: NodeCertificates | None = None,
     ) -> None:
-        """``on_lost`` is called when this node's proxy has lost the store.
+        """``on_lost`` is called when this node's proxy has lost the store. ``several``: there are more nodes than one.
 
-        ``session_lives`` waits until it is known whether the session lives.
-        ``several``: the job has more nodes than this one. With its ``token``, proxies prove to each other that they
-        know it, for run ``run_id``, and workers must be this user's. The latter also holds with ``tls``, the
-        certificates used between its nodes, which protect everything that crosses machines.
+        ``session_lives`` waits until it is known whether the session lives. With the job's ``token``, proxies prove to
+        each other that they know it, for run ``run_id``, and workers must be this user's. The latter also holds with
+        ``tls``, the certificates used between its nodes, which protect everything that crosses machines.
         """
         # otherwise there is one node: see ``options.validate``
         self._token, self._tls = (token, tls) if options.store == "tiered" else (None, None)

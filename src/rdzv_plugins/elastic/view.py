@@ -26,8 +26,7 @@ _SHOWN_NAME = 80
 class View:
     """What this node has been told. Fed by the watches' threads, read by the agent's. Thread-safe.
 
-    ``on_change`` is called after each batch and each ``wake``, on the thread that brings the news; it must return at
-    once.
+    ``on_change`` is called after each batch and each ``wake``, on the thread that brings the news; it returns at once.
     """
 
     def __init__(self, on_change: Callable[[], None], on_asked: Callable[[Event], None], runtime: Runtime) -> None:

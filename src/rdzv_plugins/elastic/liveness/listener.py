@@ -97,10 +97,7 @@ class Listener:
                 next(iter(self._strangers)).hang_up()
 
     def greeted(self, caller: _Caller) -> bytes:
-        """The answer to a caller that has named this node. Called by that caller, on the reactor's thread.
-
-        Raises ``OSError`` if its connection has ended in the meantime.
-        """
+        """The answer to a caller that has named this node. By that caller; ``OSError`` if it has gone meanwhile."""
         self._strangers.pop(caller, None)
         self._known[caller] = None
         if len(self._known) > _MOST_KNOWN:
@@ -155,10 +152,7 @@ class OwnPort:
         self._listener: Listener | None = None
 
     def listen(self, name: str, address: str, public: str) -> int:
-        """Open it, unless it is open, for others to see whether the process called ``name`` lives.
-
-        Returns 0 if there is none, so that they have to wait.
-        """
+        """Open it unless it is open: there others see if ``name`` lives. 0 if there is none, and they have to wait."""
         if self._listener is None or not self._listener.port:
             self.close()
             self._listener = None

@@ -322,8 +322,7 @@ class Carrying:
     def complete(self, place: Assignment, declared: Round) -> bool:
         """Note that the round of ``place`` was complete. Returns whether this node goes on in it.
 
-        It does not if it has reached another round elsewhere since, and has come back: that one may have been complete,
-        too.
+        It does not if it has since reached another elsewhere, and come back: that one may have been complete, too.
         """
         self._server = declared.server
         seats = seats_complete(self._self.me.seats, place)

@@ -66,8 +66,7 @@ def choose(sights: Sequence[Sight], *, knows: bool) -> Choice:
 def is_better(sights: Sequence[Sight], here: int) -> int | None:
     """The place to move to from ``here``, where this node is a member; None to stay.
 
-    It moves if a newer round works there, so that this place was replaced, or if none works here and more nodes are
-    there.
+    Either a newer round works there, so that this place was replaced, or none works here and more nodes are there.
     """
     mine = sights[here]
     if not mine.answers:
