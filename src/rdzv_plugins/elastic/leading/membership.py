@@ -61,10 +61,8 @@ class Decisions:
 
     assignments: dict[str, Assignment] = field(default_factory=dict)
     round: Round | None = None
-    forget: tuple[str, ...] = ()
-    """Nodes whose assignments are no longer of use."""
-    notices: tuple[str, ...] = ()
-    """What people should know about nodes that were left out or refused."""
+    forget: tuple[str, ...] = ()  # nodes whose assignments are no longer of use
+    notices: tuple[str, ...] = ()  # what people should know about nodes that were left out or refused
     finishing: Finishing | None = None
     """A node that was done has gone, and could not say so itself: whoever waits for a place has to know."""
 

@@ -23,10 +23,8 @@ class Judgement:
 
     left_out: Mapping[str, str] = field(default_factory=dict)
     """The nodes that the round is formed without, by their ids, and why, in words that name them."""
-    words: tuple[str, ...] = ()
-    """What people should know about those that stay in."""
-    fatal: str = ""
-    """Why there can be no round."""
+    words: tuple[str, ...] = ()  # what people should know about those that stay in
+    fatal: str = ""  # why there can be no round
 
 
 class _Fault(NamedTuple):

@@ -29,8 +29,7 @@ class Peer:
     node_id: str
     host: str
     port: int
-    name: str = ""
-    """The name it answers to there, if that is not its id."""
+    name: str = ""  # the name it answers to there, if that is not its id
 
 
 def peer_of(other: Member | Leading, machine: str) -> Peer | None:

@@ -61,8 +61,7 @@ _OF_DESCRIPTORS = 4  # at most one in this many of this process's descriptors is
 class _Watched:
     peer: Peer
     dial: Dial | None = None
-    suspect: bool = False
-    """Whether it has answered and its connection was then closed."""
+    suspect: bool = False  # whether it has answered and its connection was then closed
     pause: float = _FIRST_PAUSE_S
     answered_at: float = 0.0
     after_close: float = 0.0
