@@ -293,7 +293,7 @@ class Carried:
         request = Request("parallel", "r", "a,b", min_nodes=1, max_nodes=5, nproc_per_node=1)
         store: Any = SimpleNamespace(patience=5.0, close=lambda _: None, attempt=None)
         node = NodeContext(request, ElasticOptions(), self.told, contact, self.myself, self.own, store, SYSTEM)
-        self.joining = Joining(node, None, None, None, self.carrying)  # type: ignore[arg-type]
+        self.joining = Joining(node, None, None, self.carrying)  # type: ignore[arg-type]
 
     @property
     def me(self) -> Member:

@@ -27,7 +27,7 @@ from rdzv_plugins.elastic.liveness.watching import WATCHERS, LeaderWatch
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.own_round import Losses, NodeContext, OwnRound
 from rdzv_plugins.elastic.round_store import RoundStore
-from rdzv_plugins.elastic.view import Milestones, View, raise_if_ended
+from rdzv_plugins.elastic.view import View, raise_if_ended
 from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.interfaces import (
     Failure,
@@ -102,9 +102,8 @@ class ElasticHandler(RendezvousHandler):
             carrying=carrying,
             on_move=self._leader_watch.start_again,
         )
-        self._milestones = Milestones(view, runtime)
         self._in_background = Background(request.run_id, runtime)
-        self._joining = Joining(node, link, port, self._milestones, carrying)
+        self._joining = Joining(node, link, port, carrying)
         self._losses = Losses(node, self._in_background)
         self._leaving = Leaving(node, link)
         self._restarts: dict[int, str] = {}
@@ -169,7 +168,7 @@ class ElasticHandler(RendezvousHandler):
         return [note for _, note in sorted(mine.items())]
 
     def tell_events(self, tell: TellEvent) -> None:
-        self._milestones.tell_to(tell)
+        self._view.tell_to(tell)
 
     def check_by(self, checks: Callable[[], Sequence[NodeCheck]]) -> bool:
         self._joining.check_by(checks)
@@ -237,7 +236,6 @@ class ElasticHandler(RendezvousHandler):
 
     def _told(self) -> None:
         """Do at once what cannot wait until the agent asks. Called on the watch's thread."""
-        self._milestones.hear()
         self._round.hear()
         view = self._view
         self._watch_leader()

@@ -29,7 +29,7 @@ from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.liveness.listener import OwnPort
 from rdzv_plugins.elastic.liveness.peer import name_of
 from rdzv_plugins.elastic.own_round import NodeContext
-from rdzv_plugins.elastic.view import Milestones, is_finishing, raise_if_ended, raise_if_not_needed
+from rdzv_plugins.elastic.view import is_finishing, raise_if_ended, raise_if_not_needed
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, is_only_local
 from rdzv_plugins.interfaces import NodeCheck, Request, RoundEvent
 from rdzv_plugins.kvstore.sockets.reach import default_address
@@ -50,13 +50,11 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
 class Joining:
     """Takes this node into a round. Called by one thread."""
 
-    def __init__(
-        self, node: NodeContext, link: Link, port: OwnPort, milestones: Milestones, carrying: Carrying | None = None
-    ) -> None:
+    def __init__(self, node: NodeContext, link: Link, port: OwnPort, carrying: Carrying | None = None) -> None:
         """``carrying``: there are several places, and this takes what binds the node from one to another."""
         self._request, self._options, self._view, self._runtime = node.request, node.options, node.view, node.runtime
         self._contact, self._self, self._round, self._store = node.contact, node.myself, node.round, node.store
-        self._link, self._port, self._milestones, self._carrying = link, port, milestones, carrying
+        self._link, self._port, self._carrying = link, port, carrying
         self._knocking = Knocking(node)
         self._checks: Callable[[], Sequence[NodeCheck]] | None = None
         self._checked = 0  # the newest round that was over when this node tested itself
@@ -189,7 +187,7 @@ class Joining:
             if self._self.me.store is None or self._self.me.store[0] != place.round:
                 address = self._self.me.address if self._request.local_addr else place.publish or self._self.me.address
                 served = self._store.serve(place, address)
-                self._milestones.tell(RoundEvent("served", place.round, place.rank, place.world))
+                self._view.tell(RoundEvent("served", place.round, place.rank, place.world))
                 self._self.say(during=session if self._carrying is not None else None, store=served)
         elif not self._has_tried(place):
             unreachable = self._store.reach(place)
@@ -197,7 +195,7 @@ class Joining:
                 self._retry_at = self._store.retry_at
             else:
                 if not unreachable:
-                    self._milestones.tell(RoundEvent("reached", place.round, place.rank, place.world))
+                    self._view.tell(RoundEvent("reached", place.round, place.rank, place.world))
                 self._say_reached(place, unreachable)
         elif declared.number == place.round and declared.state in ("complete", "over"):
             works, carrying = declared.state == "complete", self._carrying
