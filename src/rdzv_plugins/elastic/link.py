@@ -203,8 +203,8 @@ class Link:
                 self._compare(session, job.value, left())
             if self._carrying is not None:
                 self._carrying.arrive(self._move)
-                led = self._leader.led if self._leader is not None else None
-                self._self.change(serves=self.hosts_service, led=led)
+                leader = self._leader
+                self._self.change(serves=self.hosts_service, led=leader.led if leader is not None else None)
             kept = self._round.carry_over(session, left())
         except BaseException:
             session.close()
