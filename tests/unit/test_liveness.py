@@ -105,8 +105,8 @@ class Seen(PeerWatch):
         self.waits: queue.SimpleQueue[None] = queue.SimpleQueue()
         super().__init__(self.proved.put, lambda: self.waits.put(None), SYSTEM)
 
-    def _ended(self, watched: Any, outcome: Any) -> None:
-        super()._ended(watched, outcome)
+    def ended(self, watched: Any, outcome: Any) -> None:
+        super().ended(watched, outcome)
         self.outcomes.append((watched.peer.node_id, outcome))
 
     def hold(self, peer: Peer) -> None:

@@ -31,6 +31,7 @@ from rdzv_plugins.questions import Answer, NodeAnswer, Question, UnknownKind
 from rdzv_plugins.runtime import SYSTEM, Empty, Runtime
 
 if TYPE_CHECKING:
+    import threading
     from queue import Queue
 
 logger = logging.getLogger(__name__)
@@ -179,7 +180,7 @@ class _Asked:
 
     question: Question
     key: KeyValue
-    gone: bool = False
+    gone: threading.Event
     written: list[str] = field(default_factory=list)
 
 
@@ -220,7 +221,7 @@ class ElasticQuestions:
         except ValueError as error:
             logger.debug("key %s: %s", printable(event.key), error)
             return
-        asked = _Asked(question, KeyValue(event.key, event.value, event.revision))
+        asked = _Asked(question, KeyValue(event.key, event.value, event.revision), self._runtime.Event())
         with self._lock:
             # questions that went while there was no session are not reported: the oldest make room
             old = [self._asked.pop(each) for each in list(self._asked)[: max(0, len(self._asked) + 1 - _WAITING)]]
@@ -263,7 +264,7 @@ class ElasticQuestions:
                 logger.warning("a question was not answered", exc_info=True)
 
     def _reply(self, asked: _Asked) -> None:
-        if asked.gone:
+        if asked.gone.is_set():
             return
         parts = self._parts(asked.question)
         session = self._contact.wait_session()
@@ -273,7 +274,7 @@ class ElasticQuestions:
         try:
             for name, part in parts.items():  # one by one: together they may exceed the limit of a request
                 with self._lock:
-                    if asked.gone:
+                    if asked.gone.is_set():
                         break
                     asked.written.append(prefix + name)
                 written = session.put({prefix + name: part}, ephemeral=True, guard=asked.key, timeout=patience(session))
@@ -281,7 +282,7 @@ class ElasticQuestions:
                     break
         finally:
             with self._lock:
-                if asked.gone:  # a key deleted in the meantime may have been written again after that
+                if asked.gone.is_set():  # a key deleted in the meantime may have been written again after that
                     self._forget(asked)
 
     def _parts(self, question: Question) -> dict[str, bytes]:
@@ -301,7 +302,7 @@ class ElasticQuestions:
 
     def _forget(self, asked: _Asked) -> None:
         """It has gone: have its answers deleted. The caller holds the lock."""
-        asked.gone = True
+        asked.gone.set()
         self._left += asked.written
 
     def _clean(self) -> None:
