@@ -42,7 +42,7 @@ DEFECTS = (
     Defect(
         "who has left waits for the service",
         "11653c5",
-        _ELASTIC + "losses.py",
+        _ELASTIC + "own_round.py",
         "if self._contact.is_closed:",
         "if False:",
         "test_a_node_that_has_left_waits_for_no_answer",
@@ -399,7 +399,7 @@ DEFECTS = (
     Defect(
         "a node says nothing of itself",
         "drawn 28",
-        _ELASTIC + "myself.py",
+        _ELASTIC + "contact.py",
         "            self.me = replace(self.me, **changes)\n            self._write()",
         "            self.me = replace(self.me, **changes)",
         "test_a_job_begins_at_once_when_all_have_come",

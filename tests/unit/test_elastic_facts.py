@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from kits.unit.membership_steps import Leader, node, working
 
+from rdzv_plugins.elastic.joining import Reports
 from rdzv_plugins.elastic.keys import Assignment
-from rdzv_plugins.elastic.leading import facts
 from rdzv_plugins.elastic.leading.leader import Neighbours
+from rdzv_plugins.elastic.leading.roster import ranks
+from rdzv_plugins.elastic.link import settings_of
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.reports import Reports
-from rdzv_plugins.elastic.settings import settings_of
 from rdzv_plugins.errors import SettingsDiffer
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.rounds.settings_check import compare
@@ -31,7 +31,7 @@ REQUEST = Request("memory", "job", "here:1", 1, 2, 1)
     [([], ""), ([2], "2"), ([3, 1, 4, 5, 9], "1, 3-5, 9"), (range(0, 40, 2), "0, 2, 4, 6, 8, 10, 12, 14 and 12 more")],
 )
 def test_ranks(numbers, text):
-    assert facts.ranks(numbers) == text
+    assert ranks(numbers) == text
 
 
 def hearing(size: int, *ranks: int) -> Leader:

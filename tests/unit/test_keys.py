@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from rdzv_plugins.coordination import Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.joining import log_rank_table
 from rdzv_plugins.elastic.keys import NODES, Assignment, Finishing, Member, Probe, Round, decode, encode, readable
-from rdzv_plugins.elastic.reports import log_rank_table
 from rdzv_plugins.elastic.view import View
 from rdzv_plugins.runtime import SYSTEM
 

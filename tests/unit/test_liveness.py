@@ -17,10 +17,9 @@ from kits.unit.membership_steps import node
 
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic.keys import Leading, encode
-from rdzv_plugins.elastic.liveness.leader_watch import LeaderWatch
 from rdzv_plugins.elastic.liveness.listener import Listener
 from rdzv_plugins.elastic.liveness.peer import BYE, WAITS, Peer, answer, hello, peer_of
-from rdzv_plugins.elastic.liveness.watching import PeerWatch
+from rdzv_plugins.elastic.liveness.watching import LeaderWatch, PeerWatch
 from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.testing.parts import stop
 from rdzv_plugins.testing.relay import Relay
@@ -106,8 +105,8 @@ class Seen(PeerWatch):
         self.waits: queue.SimpleQueue[None] = queue.SimpleQueue()
         super().__init__(self.proved.put, lambda: self.waits.put(None), SYSTEM)
 
-    def _ended(self, watched: Any, outcome: Any) -> None:
-        super()._ended(watched, outcome)
+    def ended(self, watched: Any, outcome: Any) -> None:
+        super().ended(watched, outcome)
         self.outcomes.append((watched.peer.node_id, outcome))
 
     def hold(self, peer: Peer) -> None:

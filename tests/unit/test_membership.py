@@ -10,6 +10,7 @@ from kits.unit.membership_steps import KEPT, Leader, keeper, node, story, workin
 
 from rdzv_plugins.elastic.keys import Assignment, Probe
 from rdzv_plugins.elastic.leading.member_watch import Probing
+from rdzv_plugins.elastic.leading.membership import Decisions
 
 ELSEWHERE = {
     "again b": "6 complete: c b",
@@ -159,7 +160,7 @@ def test_store_that_cannot_be_reached_fails_the_round_with_who_and_whom():
         "host-b (pid 7) cannot reach the workers' store of host-a (node 0) at 10.0.0.1 port 4000: connection refused"
     )
     assert leader.machine.settled
-    assert not leader.hear(node("c"))
+    assert leader.hear(node("c")) == Decisions()
 
 
 @pytest.mark.parametrize(

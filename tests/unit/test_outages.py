@@ -10,13 +10,12 @@ import pytest
 from kits.unit.membership_steps import node
 
 from rdzv_plugins.coordination import Event, KeyValue
-from rdzv_plugins.elastic.contact import Contact
+from rdzv_plugins.elastic.contact import Contact, Myself
 from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.keys import ALL, JOB, ROUND, Round, encode
 from rdzv_plugins.elastic.link import Link
-from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.own_round import Keeping, OwnRound
+from rdzv_plugins.elastic.own_round import NodeContext, OwnRound
 from rdzv_plugins.elastic.view import View
 from rdzv_plugins.errors import AccessRefused, Compacted, ConnectionLost, EndpointLost, RdzvError
 from rdzv_plugins.interfaces import Request
@@ -130,7 +129,7 @@ def test_before_the_job_has_begun_a_refusal_is_final(service: Service) -> None:
 class Node(Alone):
     """The contact of a node to a service that opens sessions, or not before ``well``."""
 
-    hosts_service = False
+    name, hosts_service = "any", False
 
     def __init__(self, *, begun: bool = True) -> None:
         super().__init__()
@@ -142,9 +141,9 @@ class Node(Alone):
         view = View(lambda: None, ignore, self)
         self.contact = contact = Contact(request, options.outage_timeout, view, ignore, self)
         myself = Myself(node("a"), contact, self)
-        keeping = Keeping(view, OwnRound(view, contact, myself), myself, self)
-        parts: Any = self, request, options, view, contact, myself, keeping, ignore
-        Link(*parts, settings={}, on_waits=ignore, runtime=self).open(10.0)
+        parts: Any = request, options, view, contact, myself, OwnRound(view, contact, myself, 10.0, self), None, self
+        context, backend = NodeContext(*parts), parts[-1]
+        Link(backend, context, ignore, on_waits=ignore).open(10.0)
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Any:
         if self.refusal is not None and self.seconds < self.well:

@@ -19,19 +19,17 @@ from rdzv_plugins import Backend
 from rdzv_plugins.assemble.create import create_rendezvous
 from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import Event
-from rdzv_plugins.elastic.endpoint_options import EndpointOptions, meeting_places, validate
+from rdzv_plugins.elastic.contact import Myself
 from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.joining import Joining
 from rdzv_plugins.elastic.keys import BORN, PLACE_ID, ROUND, Assignment, Member, Round, encode
 from rdzv_plugins.elastic.leading.quorum import seat_of
 from rdzv_plugins.elastic.liveness.listener import OwnPort
-from rdzv_plugins.elastic.myself import Myself
-from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.elastic.options import ElasticOptions, EndpointOptions, meeting_places, validate_endpoint
 from rdzv_plugins.elastic.own_round import NodeContext, OwnRound
 from rdzv_plugins.elastic.places import outlook, places
-from rdzv_plugins.elastic.places.carrying import Carrying
 from rdzv_plugins.elastic.places.outlook import Outlook, read_born, say_born
-from rdzv_plugins.elastic.places.places import Places
+from rdzv_plugins.elastic.places.places import Carrying, Places
 from rdzv_plugins.elastic.places.sight import Sight, choose, is_better
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import (
@@ -137,7 +135,7 @@ def test_lists_of_places(text: str, found: object):
 def test_a_node_does_not_say_that_it_serves_all_places():
     options = EndpointOptions(is_host=True)
     with pytest.raises(UsageError, match="is_host=true"):
-        validate(Request("parallel", "r", "a,b", min_nodes=2, max_nodes=2, nproc_per_node=1, options=options))
+        validate_endpoint(Request("parallel", "r", "a,b", min_nodes=2, max_nodes=2, nproc_per_node=1, options=options))
 
 
 class Host:
@@ -287,13 +285,15 @@ class Carried:
         self.myself = Myself(member, self, SYSTEM)  # type: ignore[arg-type]
         self.carrying = Carrying(self.places, self.myself, OwnPort(None, SYSTEM))  # type: ignore[arg-type]
         self.carrying.settled()
-        self.told: Any = SimpleNamespace(round=Round(), has_leader=True, newest=0, list=lambda *_, **__: ([], 0))
+        self.told: Any = SimpleNamespace(
+            version=0, round=Round(), has_leader=True, newest=0, list=lambda *_, **__: ([], 0)
+        )
         contact: Any = SimpleNamespace(session=self.told, opened=0)
-        self.own = OwnRound(self.told, contact, self.myself)
+        self.own = OwnRound(self.told, contact, self.myself, 5.0, SYSTEM)
         request = Request("parallel", "r", "a,b", min_nodes=1, max_nodes=5, nproc_per_node=1)
         store: Any = SimpleNamespace(patience=5.0, close=lambda _: None, attempt=None)
         node = NodeContext(request, ElasticOptions(), self.told, contact, self.myself, self.own, store, SYSTEM)
-        self.joining = Joining(node, None, None, None, self.carrying)  # type: ignore[arg-type]
+        self.joining = Joining(node, None, None, self.carrying)  # type: ignore[arg-type]
 
     @property
     def me(self) -> Member:

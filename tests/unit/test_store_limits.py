@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from rdzv_plugins.backends.tiered import TieredOptions
-from rdzv_plugins.elastic.endpoint_options import EndpointOptions, validate
+from rdzv_plugins.elastic.options import EndpointOptions, validate_endpoint
 from rdzv_plugins.errors import OptionError, UsageError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.native.limits import StoreLimits
@@ -64,6 +64,6 @@ def test_a_node_that_serves_takes_each_by_the_same_name(options: type) -> None:
 @pytest.mark.parametrize("name", ["sessions", "run_sessions"])
 def test_fewer_sessions_than_nodes_are_refused(name: str) -> None:
     request = Request("parallel", "r", "localhost:1", min_nodes=1, max_nodes=3, nproc_per_node=1)
-    validate(dataclasses.replace(request, options=EndpointOptions(**{name: 3})))
+    validate_endpoint(dataclasses.replace(request, options=EndpointOptions(**{name: 3})))
     with pytest.raises(UsageError, match=f"{name}=2 .*--nnodes"):
-        validate(dataclasses.replace(request, options=EndpointOptions(**{name: 2})))
+        validate_endpoint(dataclasses.replace(request, options=EndpointOptions(**{name: 2})))

@@ -13,9 +13,8 @@ import pytest
 from kits.eventually import eventually
 
 from rdzv_plugins.elastic.keys import Assignment
-from rdzv_plugins.elastic.losses import Losses
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.own_round import NodeContext
+from rdzv_plugins.elastic.own_round import Losses, NodeContext
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, StoreLost

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-
 _TTL_S = 10.0
 
 
@@ -79,33 +78,28 @@ def ask(
         nodes = _nodes(members, told)
         if of is not None:
             nodes = {node_id: node for node_id, node in nodes.items() if [node.host, node.pid] == of}
-        answers.begin(nodes)
+        answers.nodes = nodes
 
-    watch = keys.list_and_watch(session, keys.MEMBERS, begin, answers.hear_of_members, lambda request: request(seconds))
-    try:
+    def request(what: Callable[[float], Any]) -> Any:
+        return what(seconds)
+
+    with contextlib.ExitStack() as then:
+        members = keys.list_and_watch(session, keys.MEMBERS, begin, answers.hear_of_members, request)
+        then.callback(members.cancel)
         if answers.is_awaited:
-            _exchange(session, answers, kind, arguments, start + timeout, runtime)
-    finally:
-        watch.cancel()
+            id_ = runtime.uuid4().hex
+            then.callback(session.watch(f"{keys.ANSWERS}{id_}/", answers.hear, timeout=seconds).cancel)
+            then.callback(_withdraw, session, keys.ASKED + id_)
+            session.put({keys.ASKED + id_: pack_question(kind, arguments)}, ephemeral=True, timeout=seconds)
+            answers.wait(start + timeout)
     found = [_answer(node, timeout) for node in answers.nodes.values()]
     return sorted(found, key=lambda each: (each.node_rank is None, each.node_rank or 0, each.host, each.pid))
 
 
-def _exchange(
-    session: Session, answers: _Answers, kind: str, arguments: Mapping[str, Any], deadline: float, runtime: Runtime
-) -> None:
-    id_ = runtime.uuid4().hex
-    question = {keys.ASKED + id_: pack_question(kind, arguments)}
-    seconds = patience(session)
-    watch = session.watch(f"{keys.ANSWERS}{id_}/", answers.hear, timeout=seconds)
-    try:
-        session.put(question, ephemeral=True, timeout=seconds)
-        answers.wait(deadline)
-    finally:
-        # the nodes delete their answers once the question has gone; this one need not wait for that
-        with contextlib.suppress(ConnectionLost, TimeoutError):
-            session.delete(question, timeout=seconds)
-        watch.cancel()
+def _withdraw(session: Session, question: str) -> None:
+    """The nodes delete their answers once it has gone; whoever has asked need not wait for that."""
+    with contextlib.suppress(ConnectionLost, TimeoutError):
+        session.delete([question], timeout=patience(session))
 
 
 class _Answers:
@@ -113,13 +107,8 @@ class _Answers:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self.nodes: Mapping[str, _Node] = {}
+        self.nodes: Mapping[str, _Node] = {}  # which are asked
         self._changed = self._runtime.Condition()
-
-    def begin(self, nodes: Mapping[str, _Node]) -> None:
-        """These are asked."""
-        with self._changed:
-            self.nodes = nodes
 
     @property
     def is_awaited(self) -> bool:
@@ -181,10 +170,8 @@ def _answer(node: _Node, timeout: float) -> NodeAnswer:
     return NodeAnswer(node.rank, node.host, node.pid, answer, printable(problem), silent)
 
 
-_THREADS = 4
-"""How many questions are answered at the same time, so that a slow one holds up no other asker."""
-_WAITING = 32
-"""How many questions may wait for a thread; beyond that, the oldest are left unanswered."""
+_THREADS = 4  # how many questions are answered at the same time, so that a slow one holds up no other asker
+_WAITING = 32  # how many questions may wait for a thread; beyond that, the oldest are left unanswered
 
 
 @dataclass
@@ -207,8 +194,7 @@ class ElasticQuestions:
         self._asked: dict[str, _Asked] = {}
         self._waiting: Queue[Callable[[], None]] = self._runtime.Queue(_WAITING)
         self._threads = 0
-        self._left: list[str] = []
-        """Keys of answers to questions that have gone; they are to be deleted."""
+        self._left: list[str] = []  # keys of answers to questions that have gone; they are to be deleted
 
     def ask(self, kind: str, arguments: Mapping[str, Any], timeout: float) -> list[NodeAnswer]:
         session = self._contact.session
@@ -226,7 +212,6 @@ class ElasticQuestions:
             with self._lock:
                 asked = self._asked.pop(id_, None)
                 if asked is not None:
-                    asked.gone.set()
                     self._forget(asked)
             if asked is not None:
                 self._soon(self._clean)
@@ -242,7 +227,6 @@ class ElasticQuestions:
             old = [self._asked.pop(each) for each in list(self._asked)[: max(0, len(self._asked) + 1 - _WAITING)]]
             self._asked[id_] = asked
             for each in old:
-                each.gone.set()
                 self._forget(each)
         self._soon(lambda: self._reply(asked))
 
@@ -287,21 +271,18 @@ class ElasticQuestions:
         if session is None:
             return
         prefix = f"{keys.ANSWERS}{asked.question.id}/{self._node_id}/"
-        tried: list[str] = []
         try:
             for name, part in parts.items():  # one by one: together they may exceed the limit of a request
                 with self._lock:
                     if asked.gone.is_set():
                         break
                     asked.written.append(prefix + name)
-                    tried.append(prefix + name)
                 written = session.put({prefix + name: part}, ephemeral=True, guard=asked.key, timeout=patience(session))
                 if written is None:
                     break
         finally:
             with self._lock:
                 if asked.gone.is_set():  # a key deleted in the meantime may have been written again after that
-                    asked.written = tried
                     self._forget(asked)
 
     def _parts(self, question: Question) -> dict[str, bytes]:
@@ -315,16 +296,14 @@ class ElasticQuestions:
             return pack_answer(self._answer(question))
         except UnknownKind:
             return pack_problem(unknown)
-        except TooLarge as error:
-            return pack_problem(f"its answer is too large: {error}")
         except Exception as error:
             logger.debug("while answering a question of kind %s", kind, exc_info=True)
             return pack_problem(f"its agent met an error: {type(error).__name__}: {error}")
 
     def _forget(self, asked: _Asked) -> None:
-        """Have its answers deleted. The caller holds the lock."""
+        """It has gone: have its answers deleted. The caller holds the lock."""
+        asked.gone.set()
         self._left += asked.written
-        asked.written = []
 
     def _clean(self) -> None:
         with self._lock:
@@ -337,14 +316,9 @@ class ElasticQuestions:
 
 PART_BYTES = 48 * 2**10
 MOST_PARTS = 64
-MOST_BYTES = 32 * 2**20
-"""The most bytes of an answer, unpacked."""
+MOST_BYTES = 32 * 2**20  # the most bytes of an answer, unpacked
 _QUESTION_BYTES = 16 * 2**10
 _ID = re.compile(r"[0-9a-f]{32}")
-
-
-class TooLarge(ValueError):
-    """An answer is too large to be sent."""
 
 
 def pack_question(kind: str, arguments: Mapping[str, Any]) -> bytes:
@@ -364,12 +338,12 @@ def unpack_question(id_: str, value: bytes) -> Question:
 
 
 def pack_answer(answer: Any) -> dict[str, bytes]:
-    """The parts of an answer by name. Raises ``TooLarge``, and whatever ``json`` raises for what is not JSON."""
+    """The parts of an answer by name, or of the problem that it is too large. Raises as ``json`` does."""
     plain = json.dumps({"answer": answer}).encode()
     packed = zlib.compress(plain)
     parts = [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]
     if len(parts) > MOST_PARTS or len(plain) > MOST_BYTES:
-        raise TooLarge(f"it has {len(plain) / 2**20:.0f} MiB")
+        return pack_problem(f"its answer is too large: it has {len(plain) / 2**20:.0f} MiB")
     return _named(parts)
 
 
@@ -393,10 +367,7 @@ def is_whole(parts: Mapping[str, bytes]) -> bool:
 
 
 def unpack_answer(parts: Mapping[str, bytes]) -> tuple[Any, str]:
-    """The answer from all its ``parts``, and the problem, which is empty if there is an answer.
-
-    Raises ``ValueError``.
-    """
+    """The answer from all its ``parts``, and "", or None and the problem. Raises ``ValueError``."""
     unpacking = zlib.decompressobj()
     packed = b"".join(value for _, value in sorted(parts.items(), key=lambda each: int(each[0].partition(".")[0])))
     try:

@@ -13,25 +13,21 @@ from typing import TYPE_CHECKING
 
 from rdzv_plugins import errors
 from rdzv_plugins.certificates import certificates_of
-from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue
+from rdzv_plugins.coordination import CoordinationBackend, KeyValue
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.asking import ElasticQuestions
-from rdzv_plugins.elastic.contact import Contact
+from rdzv_plugins.elastic.contact import Contact, Myself, new_member
 from rdzv_plugins.elastic.insisting import Background, patience
 from rdzv_plugins.elastic.joining import Joining
 from rdzv_plugins.elastic.leading.placement import Order
 from rdzv_plugins.elastic.leaving import Leaving
 from rdzv_plugins.elastic.link import Link
-from rdzv_plugins.elastic.liveness.leader_watch import WATCHERS, LeaderWatch
 from rdzv_plugins.elastic.liveness.listener import OwnPort
-from rdzv_plugins.elastic.losses import Losses
-from rdzv_plugins.elastic.myself import Myself, new_member
+from rdzv_plugins.elastic.liveness.watching import WATCHERS, LeaderWatch
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.own_round import Keeping, NodeContext, OwnRound, RoundHolding
-from rdzv_plugins.elastic.reports import what_is_waited_for
+from rdzv_plugins.elastic.own_round import Losses, NodeContext, OwnRound
 from rdzv_plugins.elastic.round_store import RoundStore
-from rdzv_plugins.elastic.settings import settings_of
-from rdzv_plugins.elastic.view import Milestones, View, raise_if_ended
+from rdzv_plugins.elastic.view import View, raise_if_ended
 from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.interfaces import (
     Failure,
@@ -70,53 +66,44 @@ class ElasticHandler(RendezvousHandler):
         """``store`` makes what serves and reaches the workers' stores. ``places``: the backend's several endpoints."""
         self._backend, self._request = backend, request
         me, port = new_member(request, runtime, serves=backend.hosts_service), OwnPort(request.local_addr, runtime)
-        self._view = view = View(self._told, self._asked, runtime)
+        self._view = view = View(self._told, lambda event: self.questions.hear(event), runtime)
         # another place serves as soon as the lost one may be left
         outage_timeout = options.outage_timeout + (places.leaves_within if places is not None else 0.0)
         self._contact = contact = Contact(request, outage_timeout, view, port.note_outage, runtime)
         self._self = myself = Myself(me, contact, runtime)
-        self._round = own = OwnRound(view, contact, myself)
-        self._keeping = Keeping(view, own, myself, runtime)
+        self._round = own = OwnRound(view, contact, myself, options.ttl, runtime)
         self._port = port
-        self._leader_watch = LeaderWatch(
-            self._leader_gone, self._share_outage, runtime, until_proved=places is not None
-        )
-        carrying = None
-        if places is not None:
-            from rdzv_plugins.elastic.places.carrying import Carrying
-
-            carrying = Carrying(places, myself, port)
-        self._link = link = Link(
-            backend,
-            request,
-            options,
-            view,
-            contact,
-            myself,
-            self._keeping,
-            order,
-            settings=settings_of(request, backend.name, options, me.host, runtime),
-            on_waits=self._share_outage,
-            carrying=carrying,
-            on_move=self._leader_watch.start_again,
-            runtime=runtime,
-        )
-        self.questions = self._questions = ElasticQuestions(contact, me.node_id, runtime)
-        self.holding: RoundHolding = RoundHolding(contact, view, own, options.ttl, runtime)
+        self.questions: ElasticQuestions = ElasticQuestions(contact, me.node_id, runtime)
+        self.holding = own
         self._store = store(
             options,
-            self._cut_off,
+            lambda round_, why: self._losses.cut_off(round_, why),
             runtime,
-            session_lives=self.holding.session_lives,
+            session_lives=own.session_lives,
             token=token_of(request),
             run_id=request.run_id,
             several=request.max_nodes > 1,
             tls=certificates_of(request),
         )
-        self._milestones = Milestones(view, runtime)
-        self._in_background = Background(request.run_id, runtime)
         node = NodeContext(request, options, view, contact, myself, own, self._store, runtime)
-        self._joining = Joining(node, link, port, self._milestones, carrying)
+        self._leader_watch = LeaderWatch(
+            self._leader_gone, self._share_outage, runtime, until_proved=places is not None
+        )
+        carrying = None
+        if places is not None:
+            from rdzv_plugins.elastic.places.places import Carrying
+
+            carrying = Carrying(places, myself, port)
+        self._link = link = Link(
+            backend,
+            node,
+            order,
+            on_waits=self._share_outage,
+            carrying=carrying,
+            on_move=self._leader_watch.start_again,
+        )
+        self._in_background = Background(request.run_id, runtime)
+        self._joining = Joining(node, link, port, carrying)
         self._losses = Losses(node, self._in_background)
         self._leaving = Leaving(node, link)
         self._restarts: dict[int, str] = {}
@@ -186,24 +173,19 @@ class ElasticHandler(RendezvousHandler):
         return [note for _, note in sorted(mine.items())]
 
     def tell_events(self, tell: TellEvent) -> None:
-        self._milestones.tell_to(tell)
+        self._view.tell_to(tell)
 
     def check_by(self, checks: Callable[[], Sequence[NodeCheck]]) -> bool:
         self._joining.check_by(checks)
         return True
 
     def waits_for(self) -> str:
-        return what_is_waited_for(self._view, self._request, self._round.behind)
+        return self._joining.facts()
 
     def note_done(self) -> None:
-        """Note that this node's workers have all succeeded; it still waits for those of the others."""
         self._self.say(done=self._round.number)
 
     def note_leaving(self, reason: str) -> None:
-        """Note that this node is about to stop its workers and leave.
-
-        The others' will fail, and that is not their fault.
-        """
         self._leaving.note(reason)
 
     def peer_lost(self) -> bool:
@@ -218,7 +200,6 @@ class ElasticHandler(RendezvousHandler):
         self._leaving.stay()
 
     def leave(self, outcome: Outcome) -> None:
-        """Tell the others. A node that serves something stays until they have left, at most ``linger`` seconds."""
         self._leaving.leave(outcome)
 
     def shutdown(self) -> bool:
@@ -232,10 +213,6 @@ class ElasticHandler(RendezvousHandler):
         return self._store.environment | {"RDZV_ROUND": str(self._round.number)}
 
     def next_rendezvous(self) -> RoundInfo:
-        """Join the next round and block until it is complete.
-
-        Raises ``RendezvousFailed``, which names who is missing.
-        """
         while True:
             self.raise_if_ended()
             self._working, self._first_failure = False, (0, b"")  # rounds count from 1 again if a service forgets all
@@ -264,9 +241,7 @@ class ElasticHandler(RendezvousHandler):
 
     def _told(self) -> None:
         """Do at once what cannot wait until the agent asks. Called on the watch's thread."""
-        self._milestones.hear()
-        self.holding.tell()
-        self._keeping.hear()
+        self._round.hear()
         view = self._view
         self._watch_leader()
         self._end_vain_waits()
@@ -285,12 +260,6 @@ class ElasticHandler(RendezvousHandler):
             self._in_background("alive", lambda: self._self.say(alive=view.probe.number))
         if not view.has_leader and not self._round.is_joining and self._round.number:
             self._in_background("lead", self._link.campaign)
-
-    def _asked(self, event: Event) -> None:
-        self._questions.hear(event)
-
-    def _cut_off(self, round_: int, why: str) -> None:
-        self._losses.cut_off(round_, why)
 
     def _watch_leader(self) -> None:
         """Have some nodes of the round watch the leader's process, and take the lead when it is gone. Any thread."""

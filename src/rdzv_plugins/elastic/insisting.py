@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable
 from typing import TypeVar
 
-from rdzv_plugins import errors
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.errors import Compacted, ConnectionLost, RdzvError
 from rdzv_plugins.runtime import Runtime
@@ -18,17 +17,14 @@ from rdzv_plugins.timing import EVERY_S, growing
 
 logger = logging.getLogger(__name__)
 
-
 T = TypeVar("T")
 
 LEAST_S = 1.0
 """The least that a request is given, however little of the outage is left: this process may have stood still."""
 _LONGEST_S = 10.0
 _SLACK_S = 0.1
-_LEAST_UNTIL_S = 0.1
-"""The same for a request that is given up at a time."""
-_QUIET_S = 1.0
-"""What is over within this many seconds is not worth a line."""
+_LEAST_UNTIL_S = 0.1  # the same for a request that is given up at a time
+_QUIET_S = 1.0  # what is over within this many seconds is not worth a line
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 2.0
 
 
@@ -61,7 +57,6 @@ class Outage:
         """``give_up`` is called with the last error when there has been one for ``seconds``.
 
         ``tell`` is called with True when one has lasted for a second, and then with False when it is over.
-
         ``has_begun``: whether the job has had a round. Before that a refusal is not waited out.
         """
         self._runtime = runtime
@@ -74,7 +69,6 @@ class Outage:
 
     @property
     def lasts(self) -> bool:
-        """Whether there is one."""
         return self._since is not None
 
     @property
@@ -95,7 +89,7 @@ class Outage:
             self._since = since if self._since is None else min(since, self._since)
 
     def over(self) -> None:
-        """Note that the service has done what was needed."""
+        """The service has done what was needed."""
         with self._lock:
             since, told, self._since, self._told = self._since, self._told, None, False
         if told and since is not None:
@@ -117,12 +111,6 @@ class Outage:
             return True
         self._report(error)
         return False
-
-    def note(self, error: Exception, asked: float, timeout: float) -> bool:
-        """As ``ended_by``, and this node gives up then."""
-        if ended := self.ended_by(error, asked, timeout):
-            self._give_up(error)
-        return ended
 
     def _report(self, error: Exception) -> None:
         with self._lock:
@@ -157,7 +145,8 @@ class Outage:
                 if refused and not self._has_begun():
                     raise
                 self.begin(first)
-                if self.note(error, asked, timeout):
+                if self.ended_by(error, asked, timeout):
+                    self._give_up(error)
                     raise ConnectionLost(str(error)) from error
                 if self._runtime.now() >= until - _SLACK_S:
                     raise
@@ -191,18 +180,15 @@ class Background:
     def _run(self, kind: str, task: Callable[[], object]) -> None:
         due: Callable[[], object] | None = task
         while due is not None:
-            self._do(due)
+            try:
+                due()
+            except (ConnectionLost, TimeoutError) as error:
+                logger.debug("in the background: %s", error)
+            except RdzvError as error:
+                logger.warning("run %s: %s", self._run_id, error)
+            except Exception:  # what follows must still be done
+                logger.exception("run %s: a task in the background has failed; please report it", self._run_id)
             with self._lock:
                 due = self._next.pop(kind)
                 if due is not None:
                     self._next[kind] = None
-
-    def _do(self, task: Callable[[], object]) -> None:
-        try:
-            task()
-        except (errors.ConnectionLost, TimeoutError) as error:
-            logger.debug("in the background: %s", error)
-        except errors.RdzvError as error:
-            logger.warning("run %s: %s", self._run_id, error)
-        except Exception:  # what follows must still be done
-            logger.exception("run %s: a task in the background has failed; please report it", self._run_id)

@@ -3,6 +3,9 @@
 A node that wants to enter a round that is at work without it dials that round's workers' store first. Only once it has
 reached the store is the round ended for its sake: a node that is behind a firewall or stands still costs the working
 nodes nothing. It tries again by itself, with growing pauses, and only speaks up when something has changed.
+
+People are told whom a node waits for, by one live line on a terminal or a line every ten seconds in a log, and once the
+round is complete, which node has which rank.
 """
 
 from __future__ import annotations
@@ -10,88 +13,74 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins import errors
 from rdzv_plugins.coordination import Session
-from rdzv_plugins.elastic.keys import MOST_CHECKS, Assignment, Checked, Round
-from rdzv_plugins.elastic.leading.quorum import seat_of
+from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.insisting import patience
+from rdzv_plugins.elastic.keys import MOST_CHECKS, MOST_SEATS, Assignment, Checked, Round, readable
+from rdzv_plugins.elastic.leading.placement import in_words
+from rdzv_plugins.elastic.leading.quorum import seat_of, seats_reached
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.liveness.listener import OwnPort
 from rdzv_plugins.elastic.liveness.peer import name_of
 from rdzv_plugins.elastic.own_round import NodeContext
-from rdzv_plugins.elastic.reports import (
-    Reports,
-    kind_of_waiting,
-    log_rank_table,
-    remedy_for_timeout,
-    what_is_waited_for,
-)
-from rdzv_plugins.elastic.view import Milestones, is_finishing, raise_if_ended, raise_if_not_needed
-from rdzv_plugins.endpoints import Endpoint, is_loopback_address
-from rdzv_plugins.errors import EndpointUnreachable
-from rdzv_plugins.interfaces import NodeCheck, RoundEvent
+from rdzv_plugins.elastic.view import is_finishing, raise_if_ended, raise_if_not_needed
+from rdzv_plugins.endpoints import Endpoint, is_loopback_address, is_only_local
+from rdzv_plugins.interfaces import NodeCheck, Request, RoundEvent
 from rdzv_plugins.kvstore.sockets.reach import default_address
+from rdzv_plugins.plain_text import printable, some
+from rdzv_plugins.rounds.settings_check import wanted
+from rdzv_plugins.runtime import Runtime
+from rdzv_plugins.timing import EVERY_S
 
 if TYPE_CHECKING:
-    from rdzv_plugins.elastic.places.carrying import Carrying
+    from rdzv_plugins.elastic.places.places import Carrying
 
 logger = logging.getLogger(__name__)
 
 _ATTEMPT_S = 1.0
-_FIRST_PAUSE_S = 0.2
-_LONGEST_PAUSE_S = 30.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
 
 
 class Joining:
     """Takes this node into a round. Called by one thread."""
 
-    def __init__(
-        self, node: NodeContext, link: Link, port: OwnPort, milestones: Milestones, carrying: Carrying | None = None
-    ) -> None:
+    def __init__(self, node: NodeContext, link: Link, port: OwnPort, carrying: Carrying | None = None) -> None:
         """``carrying``: there are several places, and this takes what binds the node from one to another."""
         self._request, self._options, self._view, self._runtime = node.request, node.options, node.view, node.runtime
         self._contact, self._self, self._round, self._store = node.contact, node.myself, node.round, node.store
-        self._link, self._port, self._milestones, self._carrying = link, port, milestones, carrying
+        self._link, self._port, self._carrying = link, port, carrying
         self._knocking = Knocking(node)
         self._checks: Callable[[], Sequence[NodeCheck]] | None = None
-        self._checked = 0
-        """The newest round that was over when this node tested itself."""
-        self._is_spare = False
-        """True once this node has waited as a spare while a round worked."""
+        self._checked = 0  # the newest round that was over when this node tested itself
+        self._is_spare = False  # true once this node has waited as a spare while a round worked
         self._retry_at = math.inf
         """When to take the next step if nothing is heard before, in the monotonic clock's seconds."""
 
     def next_place(self) -> Assignment:
-        """Leave the last round and block until another is complete.
-
-        Raises ``RendezvousFailed``, which names who is missing.
-        """
-
-        def facts() -> str:
-            return what_is_waited_for(self._view, self._request, self._round.behind)
-
-        reports = Reports(facts, live=self._request.max_nodes > 1, runtime=self._runtime)
+        """Leave the last round and block until another is complete. ``RendezvousFailed`` names who is missing."""
+        reports = Reports(self.facts, live=self._request.max_nodes > 1, runtime=self._runtime)
         try:
             with self._round.joining():
-                return self._join(self._runtime.monotonic() + self._options.join_seconds, reports, facts)
+                return self._join(self._runtime.monotonic() + self._options.join_seconds, reports)
         finally:
             reports.end()
 
-    def _join(self, deadline: float, reports: Reports, facts: Callable[[], str]) -> Assignment:
+    def _join(self, deadline: float, reports: Reports) -> Assignment:
         if self._contact.opened == 0:
             self._link.open(self._options.join_seconds)
         fresh: dict[str, Any] = {"after": self._round.number, "store": None, "reached": 0, "unreachable": "", "done": 0}
-        fresh["outside"], fresh["keeps"] = False, None
-        fresh["reason"] = ""
-        fresh |= self._tested()
+        fresh |= {"outside": False, "keeps": None, "reason": ""} | self._tested()
         if not self._round.has_new_session:
             self._self.say(**fresh)
         else:
-            if (
-                self._round.number and not self._round.is_over
-            ):  # no worker's fault: whoever's workers fail with it uses no restart
+            # no worker's fault: whoever's workers fail with it uses no restart
+            if self._round.number and not self._round.is_over:
                 fresh |= {"cut_off": self._round.number, "reason": "has lost its session with the rendezvous"}
             self._self.change(**fresh)  # written with the address, which the new session provides
         # workers of the old round are cut off once the other nodes can know why
@@ -113,7 +102,7 @@ class Joining:
                     place = None
                 if place is not None:
                     return place
-            now, kind = self._runtime.monotonic(), kind_of_waiting(self._view, self._round.behind)
+            now, kind = self._runtime.monotonic(), self._kind_of_waiting()
             if kind in ("spare", "left out"):  # needed when a node is lost, and in nobody's way until then
                 deadline = now + self._options.join_seconds
                 self._is_spare = self._is_spare or not is_finishing(self._view)
@@ -121,10 +110,33 @@ class Joining:
                 deadline = now + self._options.outage_timeout
             if now >= deadline:
                 raise errors.RendezvousTimeout(
-                    f"{facts()}, after {self._options.join_seconds:g} s", remedy=remedy_for_timeout(self._request)
+                    f"{self.facts()}, after {self._options.join_seconds:g} s", remedy=_remedy_for_timeout(self._request)
                 )
             reports.say(kind)
             self._view.wait(seen, min(deadline, reports.next_at, self._retry_at) - now)
+
+    def _kind_of_waiting(self) -> str:
+        """``left out``, ``spare`` or ``joined``; empty if this node does not wait."""
+        view = self._view
+        if view.assignment is not None and view.assignment.left_out:
+            return "left out"
+        if view.round.state == "complete" and view.round.number > self._round.behind:
+            return "spare"
+        return "joined" if view.progress else ""
+
+    def facts(self) -> str:
+        """Who is there, as far as this node has been told."""
+        view, request = self._view, self._request
+        declared, where = view.round, f"run {request.run_id!r}{request.at_endpoint}"
+        kind, place = self._kind_of_waiting(), view.assignment
+        if kind == "left out" and place is not None:
+            return f"{where}: this node is left out for now: {place.left_out}"
+        if kind == "spare":
+            why = f": {place.spare}" if place is not None and place.spare else ""
+            works = f"round {declared.number} is complete with its {declared.world} nodes"
+            return f"{where}: {works}; this node is a spare{why}"
+        needed = wanted(request.min_nodes, request.max_nodes)
+        return f"{where}: {view.progress or f'this node has joined, {needed} nodes are wanted'}"
 
     def check_by(self, checks: Callable[[], Sequence[NodeCheck]]) -> None:
         """With --preflight: have this node test itself like this before each round for which it waits."""
@@ -146,7 +158,7 @@ class Joining:
             address = self._request.local_addr or session.local_addr
             public = default_address() if is_loopback_address(address) else address
             me = self._self.me
-            listens = self._port.listen(name_of(me.node_id, me.moves), self._request.local_addr or address, public)
+            listens = self._port.listen(name_of(me.node_id, me.moves), address, public)
             self._self.say(
                 address=address,
                 public=public,
@@ -167,8 +179,7 @@ class Joining:
                 remedy="Give every node a --node-rank of its own.",
             )
         if self._knocking.is_outside(declared, place, self._round.behind):
-            self._knocking.knock(declared)
-            self._retry_at = self._knocking.retry_at
+            self._retry_at = self._knocking.knock(declared)
             return None
         if place is None or not place.is_place or place.round <= self._round.number:
             return None
@@ -176,7 +187,7 @@ class Joining:
             if self._self.me.store is None or self._self.me.store[0] != place.round:
                 address = self._self.me.address if self._request.local_addr else place.publish or self._self.me.address
                 served = self._store.serve(place, address)
-                self._milestones.tell(RoundEvent("served", place.round, place.rank, place.world))
+                self._view.tell(RoundEvent("served", place.round, place.rank, place.world))
                 self._self.say(during=session if self._carrying is not None else None, store=served)
         elif not self._has_tried(place):
             unreachable = self._store.reach(place)
@@ -184,11 +195,12 @@ class Joining:
                 self._retry_at = self._store.retry_at
             else:
                 if not unreachable:
-                    self._milestones.tell(RoundEvent("reached", place.round, place.rank, place.world))
+                    self._view.tell(RoundEvent("reached", place.round, place.rank, place.world))
                 self._say_reached(place, unreachable)
         elif declared.number == place.round and declared.state in ("complete", "over"):
             works, carrying = declared.state == "complete", self._carrying
-            if works and carrying is not None and not carrying.is_of(place, declared):
+            # nodes may have kept one of that number from elsewhere; if it is over, the seat in either stays undecided
+            if works and carrying is not None and not declared.is_of(place):
                 return None  # a different round with that number: this node waits for the next
             self._round.enter(place)
             if carrying is None:
@@ -198,8 +210,7 @@ class Joining:
                     log_rank_table(session, place)
                 return place
             self._store.close(self._round.number)
-            # it was over before this node had heard that it was complete, or this node has been elsewhere in the
-            # meantime
+            # it was over before this node had heard that it was complete, or this node has been elsewhere meanwhile
             self._self.say(after=self._round.number, store=None)
         return None
 
@@ -208,13 +219,13 @@ class Joining:
         me = self._self.me
         if me.reached != place.round or self._carrying is None or me.unreachable:
             return me.reached == place.round
-        return self._carrying.holds(place)
+        return seats_reached(me.seats, place) == me.seats  # not of another round of that number
 
     def _say_reached(self, place: Assignment, unreachable: str) -> None:
         said: dict[str, Any] = {"reached": place.round, "outside": False, "unreachable": unreachable}
         if self._carrying is not None and not unreachable:
-            seats = self._carrying.reached(place)
-            if seats is None:
+            seats = seats_reached(self._self.me.seats, place)
+            if len(seats) > MOST_SEATS:
                 said["unreachable"] = "too many rounds that it has reached were never declared"
             else:
                 said["seats"] = seats
@@ -228,12 +239,9 @@ class Knocking:
         self._request, self._self, self._store, self._runtime = node.request, node.myself, node.store, node.runtime
         self._number = 0
         self._give_up_at = self._pause = self._next = 0.0
-        self.retry_at = math.inf
-        """When to call ``knock`` again, in the monotonic clock's seconds; infinite if there is no need."""
 
     def is_outside(self, declared: Round, place: Assignment | None, last: int) -> bool:
         """Whether round ``declared`` works without this node, whose last one was ``last``, and has room for it."""
-        self.retry_at = math.inf
         if declared.state != "complete" or declared.number <= last or declared.world >= self._request.max_nodes:
             return False
         if place is not None and place.is_place and place.round >= declared.number:
@@ -241,20 +249,22 @@ class Knocking:
         me = self._self.me
         return me.reached < declared.number or bool(me.unreachable)
 
-    def knock(self, declared: Round) -> None:
-        """Dial the store once, and tell the others the result. Blocks for about a second at most."""
+    def knock(self, declared: Round) -> float:
+        """Dial the store once, and tell the others the result. Blocks for about a second at most.
+
+        Returns when to do so again, in the monotonic clock's seconds; infinite if there is no need.
+        """
         now = self._runtime.monotonic()
         if declared.number != self._number:
             self._number, self._give_up_at, self._pause = declared.number, now + self._store.patience, _FIRST_PAUSE_S
             self._next = now
         if now < self._next:
-            self.retry_at = self._next
-            return
+            return self._next
         reason = self._dial(declared)
         me = self._self.me
         if not reason:
             self._self.say(reached=declared.number, outside=True, unreachable="")
-            return
+            return math.inf
         if self._runtime.monotonic() >= self._give_up_at and me.reached < declared.number:
             logger.warning(
                 "this node cannot enter round %d: the workers' store at %s port %d cannot be reached: %s; it goes on "
@@ -269,7 +279,8 @@ class Knocking:
             )
         if self._runtime.monotonic() >= self._give_up_at:
             self._pause = min(2 * max(1.0, self._pause), _LONGEST_PAUSE_S)
-        self._next = self.retry_at = self._runtime.monotonic() + self._pause
+        self._next = self._runtime.monotonic() + self._pause
+        return self._next
 
     def _dial(self, declared: Round) -> str:
         """Return why that was not possible, or ""."""
@@ -278,8 +289,102 @@ class Knocking:
             return ""  # all its nodes are on one machine: with one from elsewhere, the next has a different address
         try:
             connection, reason = self._store.attempt(Endpoint(declared.master_addr, declared.master_port), _ATTEMPT_S)
-        except EndpointUnreachable as error:  # something other than a store answers
+        except errors.EndpointUnreachable as error:  # something other than a store answers
             return str(error)
         if connection is not None:
             connection.close()
         return reason
+
+
+_NEW_KIND_S = 1.0
+_LIVE_AFTER_S, _LIVE_EVERY_S = 1.0, 0.5
+_WIDTH = 160
+
+
+class Reports:
+    """Reports for one wait. Used by one thread; ``facts`` is called when something is to be reported."""
+
+    def __init__(self, facts: Callable[[], str], *, live: bool, runtime: Runtime) -> None:
+        self._facts, self._runtime = facts, runtime
+        self._start = self._runtime.monotonic()
+        self._live = live and sys.stderr is not None and sys.stderr.isatty()
+        self._shown = 0
+        self._kinds = {""}
+        self.next_at = self._start + (_LIVE_AFTER_S if self._live else EVERY_S)
+        """When ``say`` next has something to do, in the monotonic clock's seconds."""
+
+    def say(self, kind: str = "") -> None:
+        """Report if it is time to. A new kind of waiting is also reported, once it has lasted for a second."""
+        now = self._runtime.monotonic()
+        if kind not in self._kinds:
+            self._kinds.add(kind)
+            self.next_at = min(self.next_at, now + _NEW_KIND_S)
+        if now < self.next_at:
+            return
+        text = f"waiting: {self._facts()} ({now - self._start:.0f} s)"
+        if not self._live:
+            self.next_at = now + EVERY_S
+            logger.info("%s", text)
+            return
+        self.next_at = now + _LIVE_EVERY_S
+        text = printable(text)[:_WIDTH]
+        self._write("\r" + text.ljust(self._shown))
+        self._shown = len(text)
+
+    def end(self) -> None:
+        """Remove the live line from the screen."""
+        if self._shown:
+            self._write("\r" + " " * self._shown + "\r")
+            self._shown = 0
+
+    def _write(self, text: str) -> None:
+        try:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+        except (OSError, ValueError):  # whoever was looking at it is gone
+            self._live = False
+
+
+def _remedy_for_timeout(request: Request) -> str:
+    remedy = (
+        "Look at the output of the missing nodes, or start them with the same --rdzv-endpoint, --rdzv-id and --nnodes. "
+        "--rdzv-conf timeout=SECONDS waits longer."
+    )
+    if is_only_local(request.endpoint):
+        remedy += (
+            f" Nodes on other machines cannot reach {request.endpoint}: give an address of this one, on all nodes."
+        )
+    return remedy
+
+
+_ROWS = 64
+_RANK = re.compile(rb'"rank":(\d{1,9})[,}]')  # matches the rank in an assignment as ``keys.encode`` writes it
+_ANSWER_S = 2.0  # seconds to wait for an answer; this node's workers are kept waiting meanwhile
+
+
+def log_rank_table(session: Session, place: Assignment) -> None:
+    """Log the table: one request, on one node, once a round. Larger tables are cut: the log is for people.
+
+    The round is complete whether or not the service answers now.
+    """
+    if place.world == 1 or not logger.isEnabledFor(logging.INFO):
+        return
+    try:
+        held, _ = session.list(keys.NODES, timeout=min(_ANSWER_S, patience(session)))
+    except (errors.ConnectionLost, TimeoutError) as error:
+        logger.info("round %d, %d nodes (who they are cannot be asked now: %s)", place.round, place.world, error)
+        return
+    shown = (kv for kv in held if (found := _RANK.search(kv.value)) and int(found[1]) < _ROWS)  # there may be thousands
+    every = [each for each in readable(Assignment, shown) if each.round == place.round and each.is_place]
+    nodes = sorted(every, key=lambda each: each.rank)
+    several = len({each.domain for each in nodes}) > 1
+    rows = [
+        f"  {each.rank:>4}  {each.host} (pid {each.pid})  {each.address}"
+        + (f"  {each.nproc} worker(s)" if each.nproc else "")
+        + (f"  {in_words(each.domain)}" if several else "")
+        for each in nodes
+    ]
+    more = [f"  ... and {place.world - _ROWS} more"] if place.world > _ROWS else []
+    hosts = some((f"{each.rank} {each.host}" for each in nodes), of=place.world)
+    logger.info("round %d, %d nodes: %s", place.round, place.world, hosts)
+    logger.debug("round %d:\n%s", place.round, "\n".join([*rows, *more]))

@@ -41,7 +41,6 @@ from rdzv_plugins.plain_text import printable
 
 logger = logging.getLogger(__name__)
 
-
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Rank = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
 """A rank; -1 for none."""
@@ -85,12 +84,10 @@ MOST_CHECKS = 64
 MOST_SEATS = 16
 """A node that has reached this many rounds without hearing that one was complete reaches no more."""
 
-_SHOWN = 80
-"""The most characters of a name that an error quotes."""
+_SHOWN = 80  # the most characters of a name that an error quotes
 _MOST_LISTS = 20
 """A service that has always forgotten what came after the list that it has just given does not work."""
 _MOST_DIGITS = 18
-
 
 R = TypeVar("R", bound=Record)
 
@@ -190,10 +187,7 @@ class Member(Record, frozen=True):
     listens: Port = 0
     """The node's own port, where others see whether its process lives (``liveness``); 0 if it has none."""
     moves: Count = 0
-    """Several endpoints: how often it has moved from one to another.
-
-    Its own port has a new identity after each move.
-    """
+    """Several endpoints: how often it has moved to another. Its own port has a new identity after each move."""
     dialled: Name = ""
     """The address at which it has reached the endpoint."""
     node_rank: Number | None = None
@@ -235,10 +229,7 @@ class Member(Record, frozen=True):
     Several endpoints: its place in its last complete round, and in all rounds that it has reached since.
     """
     server: Rank = -1
-    """The rank of the node of that round that served the endpoint; -1 if none of them did.
-
-    Several endpoints: the one that this node has left since.
-    """
+    """The rank of the node of that round that served the endpoint (of several: the one left since); -1 if none did."""
     led: tuple[Name, Count] | None = None
     """Several endpoints: the mark of the rounds that it began when it led last, in an earlier session.
 
@@ -289,10 +280,7 @@ class Member(Record, frozen=True):
 
 
 class Round(Record, frozen=True):
-    """A declared round, and its state.
-
-    ``complete``: its nodes work; ``over``: they stop their workers and join again; ``failed``: the job ends.
-    """
+    """A declared round. ``complete``: its nodes work; ``over``: they stop and join again; ``failed``: the job ends."""
 
     number: Count = 0
     state: Literal["none", "complete", "over", "failed"] = "none"
@@ -310,6 +298,11 @@ class Round(Record, frozen=True):
     unfit: bool = False
     """Whether the round failed because its nodes have not passed their preflight."""
 
+    def is_of(self, place: Assignment) -> bool:
+        """Whether ``place``, in a round of that number, is in this one: another may have been given its number."""
+        whose = place.master_addr, place.master_port, place.begun
+        return whose == (self.master_addr, self.master_port, self.begun)
+
 
 class Finishing(Record, frozen=True):
     """A node of ``round`` was done and has left: the others are about to be done, too."""
@@ -325,10 +318,7 @@ class NodeNotice(Record, frozen=True):
 
 
 class Probe(Record, frozen=True):
-    """A request for a sign of life.
-
-    ``number`` counts up; ``answered`` is set once every node of ``round`` has given one.
-    """
+    """A request for a sign of life. ``number`` counts up; ``answered``: every node of ``round`` has given one."""
 
     number: Count = 0
     round: Count = 0
@@ -389,7 +379,6 @@ def is_round(text: str) -> bool:
 
 
 _ENCODER = msgspec.json.Encoder()
-
 
 _DECODERS: dict[type[Record], msgspec.json.Decoder[Any]] = {
     cls: msgspec.json.Decoder(cls) for cls in (Assignment, Leading, Member, Round, Finishing, NodeNotice, Probe)

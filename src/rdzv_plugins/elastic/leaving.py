@@ -5,6 +5,7 @@ A node that serves something others use leaves last: it waits until they no long
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 
@@ -21,7 +22,6 @@ from rdzv_plugins.rounds.ends import stay_while, to_json
 from rdzv_plugins.runtime import Runtime
 
 logger = logging.getLogger(__name__)
-
 
 _BEFORE_WORKERS_S = 2.0
 """How much of the time in which workers have to end may be spent on telling the others, in seconds."""
@@ -42,10 +42,7 @@ class Leaving:
             session.create(keys.END, to_json(outcome).encode(), timeout=patience(session))
 
     def note(self, reason: str) -> None:
-        """Note that this node is about to stop its workers and leave.
-
-        The others' will fail, and that is not their fault.
-        """
+        """This node is about to stop its workers and leave: the others' will fail, and that is not their fault."""
         self._self.say_once(_BEFORE_WORKERS_S, leaving="lost", reason=reason)
 
     def stay(self) -> None:
@@ -55,28 +52,34 @@ class Leaving:
         try:
             while (session := self._contact.wait_session()) is not None:
                 self._say(session, Outcome("done"))
-                stay(session, self._self.me.node_id, self._needed_by, lambda: self._goes_on(session), self._runtime)
+                with Others(session, self._self.me.node_id, self._needed_by, self._runtime) as left:
+                    go_on = functools.partial(self._goes_on, session)
+                    stay_while(go_on, left.names, self._runtime, every=0.0, gone=left.wait_gone)
                 if session is self._contact.session:
                     return
         except (errors.ConnectionLost, TimeoutError) as error:
             logger.debug("could not wait for the other nodes: %s", error)
 
     def working_peers(self) -> Sequence[str]:
-        """See ``RendezvousHandler``."""
         session = self._contact.session
         if not self._round.number:
             return ()
         try:
-            there = others(session, self._self.me.node_id) if session is not None else None
+            if session is not None:
+                held, _ = session.list(keys.MEMBERS, timeout=patience(session))
+                others = (each for each in readable(Member, held) if each.node_id != self._self.me.node_id)
+                return [each.name for each in others if each.reached == self._round.number and _works(each)]
         except (TimeoutError, errors.RdzvError) as error:
             logger.debug("could not ask who works: %s", error)
-            there = None
-        if there is None:  # an outage says nothing of the others, and ends by itself
-            return ["nodes that nobody can ask for now"]
-        return [each.name for each in there if each.reached == self._round.number and works(each)]
+        # an outage says nothing of the others, and ends by itself
+        return ["nodes that nobody can ask for now"]
 
     def leave(self, outcome: Outcome) -> None:
-        """Tell the others. A node that serves something stays until they have left, at most ``linger`` seconds."""
+        """Tell the others. A node that serves something stays until they have left, at most ``linger`` seconds.
+
+        If it serves the endpoint that is until all have gone. Otherwise it is until all have said that they are
+        leaving, which they do before they wait themselves: they no longer need a store.
+        """
         session = self._contact.session
         if session is None or self._contact.problem is not None:  # it would not be heard
             return
@@ -89,7 +92,9 @@ class Leaving:
                 self._wait_declared()
             done = outcome.end == "done"
             if (self._link.hosts_service and (done or ends_all)) or (done and self._serves_others()):
-                wait_until_alone(session, self._self.me, self._linger, self._runtime)
+                me = self._self.me
+                with Others(session, me.node_id, lambda other: me.serves or not other.leaving, self._runtime) as left:
+                    left.wait_gone(self._linger)
         except (errors.ConnectionLost, TimeoutError) as error:
             logger.debug("could not tell the other nodes how this one ended: %s", error)
 
@@ -108,10 +113,7 @@ class Leaving:
         )
 
     def _wait_declared(self) -> None:
-        """If leading, declare the round over before leaving.
-
-        A successor would only see that this node has gone, and not why.
-        """
+        """If leading, declare the round over before leaving: a successor would not see why this node has gone."""
         deadline = self._runtime.monotonic() + _BEFORE_WORKERS_S
         while self._link.leads and self._runtime.monotonic() < deadline:
             seen, declared = self._view.version, self._view.round
@@ -121,13 +123,13 @@ class Leaving:
 
     def _needed_by(self, other: Member) -> bool:
         """Whether ``other`` needs this node: the endpoint is needed by all, a round's store by that round's nodes."""
-        return works(other) and (self._link.hosts_service or other.reached == self._round.number)
+        return _works(other) and (self._link.hosts_service or other.reached == self._round.number)
 
-    def _goes_on(self, session: Session | None) -> bool:
+    def _goes_on(self, session: Session) -> bool:
         """Whether this node stays: it is of use while its session lives. Raises the reason if the job has failed."""
         raise_if_ended(self._view, None, self._request)
         over = self._view.round.number > self._round.number  # then only the endpoint is needed
-        return session is not None and session is self._contact.session and (self._link.hosts_service or not over)
+        return session is self._contact.session and (self._link.hosts_service or not over)
 
     def _serves_others(self) -> bool:
         """Whether this node serves others: the workers' store, or the proxies of other nodes."""
@@ -135,24 +137,15 @@ class Leaving:
         return place is not None and place.world > 1 and (place.rank == 0 or self._store.is_parent)
 
 
-Holds = Callable[[Member], bool]
-
-
-def works(member: Member) -> bool:
+def _works(member: Member) -> bool:
     """Whether a member is not known to be done: it has workers, or is about to have some."""
     return not member.leaving and not member.outside and (member.done == 0 or member.done != member.reached)
-
-
-def others(session: Session, node_id: str) -> list[Member]:
-    """The other living members. Makes one request."""
-    held, _ = session.list(keys.MEMBERS, timeout=patience(session))
-    return [member for member in readable(Member, held) if member.node_id != node_id]
 
 
 class Others:
     """A context manager: which other members ``holds`` is true of, according to the watch. Thread-safe."""
 
-    def __init__(self, session: Session, node_id: str, holds: Holds, runtime: Runtime) -> None:
+    def __init__(self, session: Session, node_id: str, holds: Callable[[Member], bool], runtime: Runtime) -> None:
         self._session, self._node_id, self._holds = session, node_id, holds
         self._held: dict[str, str] = {}
         self._none = runtime.Event()
@@ -167,7 +160,6 @@ class Others:
     def __exit__(self, *_: object) -> None:
         self._watch.cancel()
 
-    @property
     def names(self) -> list[str]:
         """The names of these members, for messages."""
         return sorted(self._held.copy().values())
@@ -190,22 +182,3 @@ class Others:
             else:
                 self._held.pop(node, None)
         (self._none.clear if self._held else self._none.set)()
-
-
-def stay(session: Session, node_id: str, holds: Holds, go_on: Callable[[], bool], runtime: Runtime) -> None:
-    """Wait until ``holds`` is true of no other member or ``go_on`` returns false. Logs who is waited for.
-
-    ``go_on`` is called every second, on the calling thread; an exception from it ends the wait.
-    """
-    with Others(session, node_id, holds, runtime) as left:
-        stay_while(go_on, lambda: left.names, runtime, every=0.0, gone=left.wait_gone)
-
-
-def wait_until_alone(session: Session, me: Member, linger: float, runtime: Runtime) -> bool:
-    """Wait for the other members to leave, at most ``linger`` seconds; True once they have.
-
-    The node that serves the endpoint waits until all have gone. Any other waits until all have said that they are
-    leaving, which they do before they wait themselves: they no longer need a store.
-    """
-    with Others(session, me.node_id, lambda other: me.serves or not other.leaving, runtime) as left:
-        return left.wait_gone(linger)

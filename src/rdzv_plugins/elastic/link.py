@@ -6,27 +6,26 @@ import contextlib
 import json
 import logging
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.coordination import CoordinationBackend, KeyValue, Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.contact import Contact
 from rdzv_plugins.elastic.insisting import LEAST_S
-from rdzv_plugins.elastic.keys import Leading, NodeNotice, encode
+from rdzv_plugins.elastic.keys import PROTOCOL, Leading, NodeNotice, encode
 from rdzv_plugins.elastic.leading.leader import Leader, Neighbours
 from rdzv_plugins.elastic.leading.placement import Order, Rules
-from rdzv_plugins.elastic.myself import Myself
-from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.own_round import Keeping
-from rdzv_plugins.elastic.view import View
+from rdzv_plugins.elastic.options import ElasticOptions, places_of
+from rdzv_plugins.elastic.own_round import NodeContext
 from rdzv_plugins.errors import ConnectionLost, PluginError, RdzvError, SettingsDiffer
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.rounds.settings_check import compare, refusal
-from rdzv_plugins.runtime import Runtime
+from rdzv_plugins.job_token import token_of
+from rdzv_plugins.rounds.settings_check import COMMAND, WAY, compare, digest, outline, refusal, signed, wanted
+from rdzv_plugins.runtime import SYSTEM, Runtime
 
 if TYPE_CHECKING:
-    from rdzv_plugins.elastic.places.carrying import Carrying
+    from rdzv_plugins.elastic.places.places import Carrying
 
 logger = logging.getLogger(__name__)
 
@@ -41,28 +40,22 @@ class Link:
     def __init__(
         self,
         backend: CoordinationBackend,
-        request: Request,
-        options: ElasticOptions,
-        view: View,
-        contact: Contact,
-        myself: Myself,
-        keeping: Keeping,
+        node: NodeContext,
         order: Order,
         *,
-        settings: dict[str, Any],
         on_waits: Callable[[], None],
         carrying: Carrying | None = None,
         on_move: Callable[[], None] = lambda: None,
-        runtime: Runtime,
     ) -> None:
         """``on_waits``: see ``PeerWatch``. ``carrying``: with several endpoints, what is taken from one to another.
 
         ``on_move`` is called after each move, before anything is said at the other endpoint.
         """
-        self._runtime, self._on_waits, self._on_move = runtime, on_waits, on_move
-        self._backend, self._request, self._options, self._view, self._order = backend, request, options, view, order
-        self._contact, self._self, self._keeping, self._carrying = contact, myself, keeping, carrying
-        self._settings = settings
+        request, options = self._request, self._options = node.request, node.options
+        self._view, self._contact, self._self, self._runtime = node.view, node.contact, node.myself, node.runtime
+        self._backend, self._round, self._order = backend, node.round, order
+        self._settings = settings_of(request, backend.name, options, node.myself.me.host, node.runtime)
+        self._on_waits, self._on_move, self._carrying = on_waits, on_move, carrying
         self.places = carrying.places if carrying is not None else None
         """The backend, if it moves from one of several endpoints to another."""
         self._moves = 0  # how often this node has moved from one of several endpoints to another
@@ -94,11 +87,6 @@ class Link:
     def leads(self) -> bool:
         """Whether this node leads, as far as it knows."""
         return (leader := self._leader) is not None and leader.is_active
-
-    @property
-    def led(self) -> tuple[str, int] | None:
-        """What this node has begun when it led last; see ``Member.led``."""
-        return self._leader.led if self._leader is not None else None
 
     def open(self, timeout: float) -> None:
         """Reach the service. Raises ``EndpointUnreachable``, ``RunIdMismatch`` or ``SettingsDiffer``."""
@@ -132,7 +120,7 @@ class Link:
             )
             if key.value != mine or (self._leader is not None and self._leader.leads(session, key)):
                 return
-            self._lead(session, key)
+            self._lead(session, key, sorted(self._proved))
 
     def take_over(self, held: KeyValue, gone: str, moves: int) -> None:
         """Take the lead from node ``gone``, whose process is proved gone and whose key is ``held``.
@@ -159,13 +147,13 @@ class Link:
             key = next((kv for kv in found if kv.key == keys.LEADER), None)
             if key is None or key.value != mine or (self._leader is not None and self._leader.leads(session, key)):
                 return
-            self._lead(session, key, gone)
+            self._lead(session, key, [gone, *sorted(self._proved - {gone})])
 
     def _my_key(self) -> bytes:
         me = self._self.me
         return encode(Leading(me.node_id, me.machine, me.address, me.public, me.listens, me.moves))
 
-    def _lead(self, session: Session, key: KeyValue, gone: str = "") -> None:
+    def _lead(self, session: Session, key: KeyValue, proved: Sequence[str]) -> None:
         self._stop_leading()
         self._leader = Leader(
             session,
@@ -176,8 +164,7 @@ class Link:
             self._self.me,
             self._contact.outage,
             self._runtime,
-            gone=gone,
-            proved=tuple(sorted(self._proved)),
+            proved=proved,
             first_here=self.places is None or self.places.at == self.places.begins_at,
             on_free=self._view.wake,
             on_waits=self._on_waits,
@@ -216,14 +203,15 @@ class Link:
                 self._compare(session, job.value, left())
             if self._carrying is not None:
                 self._carrying.arrive(self._move)
-                self._self.change(serves=self.hosts_service, led=self.led)
-            kept = self._keeping.take_over(session, left())
+                leader = self._leader
+                self._self.change(serves=self.hosts_service, led=leader.led if leader is not None else None)
+            kept = self._round.carry_over(session, left())
         except BaseException:
             session.close()
             raise
         self._contact.begin(session, lost, keeps_round=kept)
         if kept:
-            self._keeping.say()
+            self._round.say_kept()
         self._view.wake()
 
     def _move(self) -> None:
@@ -245,7 +233,7 @@ class Link:
 
     def _on_lost(self, error: ConnectionLost, lost: list[ConnectionLost]) -> None:
         """Handle a lost session, on a thread of the backend. Anyone who is opening one is told by an error."""
-        if not self._contact.end(error, lost, self._keeping.lost):
+        if not self._contact.end(error, lost, self._round.session_lost):
             return
         self._runtime.Thread(target=self._recover, args=(error,), name="rdzv-reconnect").start()
         self._view.wake()
@@ -295,3 +283,36 @@ class Link:
                 return
             self._runtime.sleep(min(pause, self._contact.outage.left))
             pause, left = min(1.5 * pause, _LONGEST_PAUSE_S), self._contact.outage.left
+
+
+def settings_of(
+    request: Request, backend: str, options: ElasticOptions, host: str, runtime: Runtime = SYSTEM
+) -> dict[str, Any]:
+    """The settings that nodes compare, this node's, and who it is: everything that each node of the job may read."""
+    store, fanout, same_command = options.store, options.fanout, options.same_command
+    settings = {
+        "protocol": PROTOCOL,
+        "run_id": request.run_id,
+        "backend": backend,
+        "nnodes": wanted(request.min_nodes, request.max_nodes),
+        "store": store,
+    }
+    if request.entrypoint:  # plain torchrun does not provide it
+        settings[WAY] = same_command
+        if same_command != "no":
+            compared = request.entrypoint if same_command == "arguments" else request.entrypoint[:1]
+            settings[COMMAND] = digest(compared)
+    if os.environ.get("TORCH_ELASTIC_WORKER_IDENTICAL") == "1":  # torch then computes ranks from its own number
+        settings["nproc"] = request.nproc_per_node
+    if fanout:
+        settings["fanout"] = fanout  # who is whose parent is known from the rank alone
+    for name in ("node_unit", "min_per_domain"):  # the leader uses its own
+        if (value := getattr(options, name)) != 1:
+            settings[name] = value
+    if token_of(request) is not None:  # where nodes meet at a service of their own, one without would get this far
+        settings["token"] = "given"
+    if request.preflight:
+        settings["preflight"] = ",".join(request.preflight)
+    if places := places_of(request):
+        settings["endpoints"] = ",".join(map(str, places))
+    return signed(settings, host, runtime) | {COMMAND: outline(request.entrypoint)}

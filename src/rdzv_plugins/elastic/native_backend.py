@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from rdzv_plugins.elastic.endpoint_options import EndpointOptions, validate
+from rdzv_plugins.elastic.options import EndpointOptions, validate_endpoint
 from rdzv_plugins.interfaces import Backend, Capability, Request
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def native_backend(name: str, alias: str, summary: str, options: type[EndpointOp
             }
         ),
         options=options,
-        validate=validate,
+        validate=validate_endpoint,
         check=_check,
         preflight=preflight,
         meets_at="node",

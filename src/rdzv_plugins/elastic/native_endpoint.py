@@ -13,10 +13,8 @@ from typing import Any
 
 from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.coordination import CoordinationBackend
-from rdzv_plugins.elastic.endpoint_options import DEFAULT_PORT, places_of
 from rdzv_plugins.elastic.keys import JOB
-from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.settings import settings_of
+from rdzv_plugins.elastic.options import DEFAULT_PORT, ElasticOptions, places_of
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import AccessRefused, RdzvError
 from rdzv_plugins.interfaces import Request
@@ -37,7 +35,6 @@ from rdzv_plugins.rounds.settings_check import compare
 from rdzv_plugins.runtime import SYSTEM
 
 logger = logging.getLogger(__name__)
-
 
 _TTL_S = 10.0
 _NAMED = 3
@@ -85,8 +82,7 @@ def job_of(service: NativeCoordination, ttl: float, timeout: float) -> bytes | N
     return next((kv.value for kv in held if kv.key == JOB), None)
 
 
-PATIENCE_S = 5.0
-"""How many seconds to wait for a slow service."""
+PATIENCE_S = 5.0  # how many seconds to wait for a slow service
 
 
 def at_native_store(request: Request, name: str, held: contextlib.ExitStack) -> str:
@@ -109,6 +105,8 @@ def with_job(request: Request, name: str, job: bytes | None) -> str:
     """What is known about the run, whose first node wrote ``job``. Raises ``SettingsDiffer`` as a launch would."""
     if job is None:
         return f"and run {request.run_id!r} has no node yet"
+    from rdzv_plugins.elastic.link import settings_of  # with it comes all of a node's side, which few who ask need
+
     options = request.options if isinstance(request.options, ElasticOptions) else ElasticOptions()
     compare(settings_of(request, name, options, SYSTEM.gethostname()), job, request.endpoint)
     return f"and run {request.run_id!r} is there, with the same settings"

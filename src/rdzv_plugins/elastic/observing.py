@@ -57,8 +57,7 @@ class Observer:
         """
         self._service, self._on_change, self._runtime = service, on_change, runtime
         self._lock = self._runtime.Lock()
-        self.version = 0
-        """Grows with every change."""
+        self.version = 0  # grows with every change
         self._held: dict[str, dict[str, KeyValue]] = {prefix: {} for prefix in _WATCHED}
         with contextlib.ExitStack() as undo:
             undo.callback(service.close)

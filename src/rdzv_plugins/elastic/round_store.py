@@ -37,21 +37,24 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-
-_PREFIX = "agents"
-"""The agents of a round share its workers' store, under this prefix."""
-_ROUND = "round"
-"""The agents' key for the round that a store was made for."""
+_LOOPBACK = "127.0.0.1"
+_PREFIX = "agents"  # the agents of a round share its workers' store, under this prefix
+_ROUND = "round"  # the agents' key for the round that a store was made for
 _ATTEMPT_S = 1.0
 _PAUSE_S = 0.2
 _STILL = 1 / 3
 """A fraction of the time to live. Keep-alives are sent three times within it: a shorter standstill loses no session."""
-_ANSWER_S = 10.0
-"""Seconds to wait for an answer from this process: longer than it can be kept from running."""
+_ANSWER_S = 10.0  # seconds to wait for an answer from this process: longer than it can be kept from running
+
+OnLost = Callable[[int, str], None]
+"""Called once, on a thread of the proxy, with the round and a sentence saying why."""
 
 
 class RoundStore:
-    """The workers' store of a round, at most one at a time. Thread-safe."""
+    """The workers' store of a round and this node's proxy, at most one of each at a time. Thread-safe.
+
+    There is no proxy with another store, or with ``worker_transport=direct``.
+    """
 
     def __init__(
         self,
@@ -65,50 +68,53 @@ class RoundStore:
         several: bool = False,
         tls: NodeCertificates | None = None,
     ) -> None:
-        """``on_lost`` is called when this node's proxy has lost the store; ``token`` is that of the job ``run_id``.
+        """``on_lost`` is called when this node's proxy has lost the store. ``several``: there are more nodes than one.
 
-        ``session_lives`` waits until it is known whether the session lives.
-        ``several``: the job has more nodes than this one. ``tls``: the certificates used between its nodes.
+        ``session_lives`` waits until it is known whether the session lives. With the job's ``token``, proxies prove to
+        each other that they know it, for run ``run_id``, and workers must be this user's. The latter also holds with
+        ``tls``, the certificates used between its nodes, which protect everything that crosses machines.
         """
         # otherwise there is one node: see ``options.validate_elastic``
-        guarded, self._tls = (token, tls) if options.store == "tiered" else (None, None)
-        self._greet: Greeting = functools.partial(greet_guarded, token=guarded, run_id=run_id)
+        self._token, self._tls = (token, tls) if options.store == "tiered" else (None, None)
+        self._run_id, self._on_lost = run_id, on_lost
+        self._greet: Greeting = functools.partial(greet_guarded, token=self._token, run_id=run_id)
         self._options, self._runtime, self._session_lives = options, runtime, session_lives
-        ports = PortTurns(options.worker_ports)
+        self._ports = PortTurns(options.worker_ports)
+        self._admit: Admit = "anyone" if token is None and tls is None else "user"
         self._stores = WorkerStores(
             options,
             timeout=options.read_timeout,
-            ports=ports,
+            ports=self._ports,
             shared_by=run_id if several else "",
-            tokens=guarded.accepted(run_id) if guarded is not None else (),
-            admit="anyone" if token is None and tls is None else "user",
+            tokens=self._token.accepted(run_id) if self._token is not None else (),
+            admit=self._admit,
             tls=self._tls,
             runtime=runtime,
         )
-        self._lock = self._runtime.Lock()
+        self._lock, self._proxy_lock = self._runtime.Lock(), self._runtime.Lock()
         self.patience = max(options.reach_timeout, options.ttl + 1)
         """Seconds for which a store that does not answer is dialled again: by then a lost node is known to be lost."""
-        self._proxy = NodeProxy(
-            options, ports, self.patience, on_lost, runtime, token=guarded, run_id=run_id, tls=self._tls
-        )
+        self._proxy: StoreProxy | None = None
+        self._proxied: Assignment | None = None  # the place for which there was a proxy last
+        self.environment: dict[str, str] = {}
+        """Variables for the workers of the round: the true store's address, and the Unix socket."""
         self._waits = (0, Interruption())  # of the round that was reached last
-        self._reaching, self._give_up_at, self._retry_at = 0, 0.0, math.inf
+        self._reaching, self._give_up_at = 0, 0.0
+        self.retry_at = math.inf
+        """When to call ``reach`` again, in the monotonic clock's seconds; infinite if there is no need."""
         self._served = 0  # the round whose store is served here
         self._local_addr = ""  # on the way to the store
         self.agents: PlainClient | None = None
         """The agents' client of the store of the round that was reached last."""
 
     def serve(self, place: Assignment, address: str) -> tuple[int, str, int]:
-        """Serve it as rank 0, listening before anybody knows. Returns (round, address, port).
-
-        Raises ``AddressInUse``.
-        """
+        """Serve it as rank 0, listening before anybody knows: (round, address, port). Raises ``AddressInUse``."""
         with self._lock:
             store = self._stores.open(address, f"the workers' store of round {place.round}", first=place.round == 1)
             self._served = place.round
             if self._options.is_native:  # torch's does not notice
                 store.pause_after(self._options.ttl * _STILL, functools.partial(self._on_pause, store))
-        near = Endpoint(address if is_loopback_address(address) else "127.0.0.1", store.port)
+        near = Endpoint(address if is_loopback_address(address) else _LOOPBACK, store.port)
         mine = Interruption()  # never interrupted: it is a store of this process
         own = self._tls.within_one_process() if self._tls is not None else None
         connection, reason = try_connect(near, _ANSWER_S, self._greet, interruption=mine, tls=own)
@@ -128,11 +134,6 @@ class RoundStore:
         if self._session_lives():
             store.resume(pause)
 
-    @property
-    def retry_at(self) -> float:
-        """When to call ``reach`` again, in the monotonic clock's seconds; infinite if there is no need."""
-        return self._retry_at
-
     def reach(self, place: Assignment) -> str | None:
         """Dial the store. Returns "", or why it cannot be reached, or None if it is to be tried again.
 
@@ -143,7 +144,7 @@ class RoundStore:
             # a node that is unreachable because it is lost should be known as lost first
             self._reaching, self._give_up_at = place.round, now + self.patience
             self._waits = (place.round, Interruption())
-        self._retry_at = math.inf
+        self.retry_at = math.inf
         endpoint = Endpoint(place.master_addr, place.master_port)
         try:
             connection, reason = self.attempt(endpoint, _ATTEMPT_S, self._interruption)
@@ -152,7 +153,7 @@ class RoundStore:
         if connection is None:
             if self._runtime.monotonic() >= self._give_up_at:
                 return f"{reason}, for {self.patience:g} s"
-            self._retry_at = self._runtime.monotonic() + _PAUSE_S
+            self.retry_at = self._runtime.monotonic() + _PAUSE_S
             return None
         self._local_addr = str(connection.getsockname()[0])
         self._use(connection)
@@ -167,19 +168,55 @@ class RoundStore:
     def open(self, place: Assignment, address: str | None) -> Endpoint:
         """The round is complete: return where the workers of this node find its store.
 
-        ``address`` is the one that was given for this node. See ``NodeProxy.open`` for the rest.
+        A proxy is connected to the store or to its parent, and listens; ``address`` is the one that was given for this
+        node. A root that refuses is tried again until ``interrupt``, or for long enough. Raises
+        ``EndpointUnreachable``, ``AddressInUse``, or a ``StoreError`` when the parent does not say where it is.
         """
+        root = Endpoint(place.master_addr, place.master_port)
         if self._options.store != "tiered":
-            return Endpoint(place.master_addr, place.master_port)
+            return root
+        self.environment = {"RDZV_ROOT_ADDR": root.host, "RDZV_ROOT_PORT": str(root.port)}
+        if self._options.worker_transport == "direct":
+            return root
         assert self.agents is not None
-        where = self._proxy.open(place, self.agents, address or self._local_addr, self._interruption)
-        if self._proxy.used:
-            connection, reason = try_connect(where, _ANSWER_S, greet_store, interruption=self._interruption)
-            if connection is None:
-                raise EndpointUnreachable(f"this node's own proxy at {where} does not answer: {reason}")
-            self._use(connection)
-            self._check_round(place)
+        where = self._open_proxy(place, root, self.agents, address or self._local_addr)
+        connection, reason = try_connect(where, _ANSWER_S, greet_store, interruption=self._interruption)
+        if connection is None:
+            raise EndpointUnreachable(f"this node's own proxy at {where} does not answer: {reason}")
+        self._use(connection)
+        self._check_round(place)
         return where
+
+    def _open_proxy(self, place: Assignment, root: Endpoint, agents: PlainClient, address: str) -> Endpoint:
+        """Connect it, and have it listen. Other nodes' proxies find it at ``address`` and one of the ports, in turn."""
+        above = root
+        if 0 < self._options.fanout <= place.rank:
+            parent = _trunk(place.rank % self._options.fanout)
+            above = parse_endpoint(agents.get(parent).decode(), None, what=parent)
+        proxy = self._connect(place, above, self._interruption)
+        try:
+            if self._has_children(place):
+                host = address if is_loopback_address(address) else ""
+                admit: Admit = "token" if self._token is not None else "anyone"
+                port = proxy.listen(host, self._ports, admit=admit, under_tls=self._tls is not None)
+                agents.set(_trunk(place.rank), str(Endpoint(address, port)))
+            near = Endpoint(_LOOPBACK, proxy.listen(_LOOPBACK, PortRange(), admit=self._admit))
+            if self._options.worker_transport == "unix":
+                path = f"@rdzv-store-{self._runtime.uuid4().hex}"
+                proxy.listen_unix(path, admit=self._admit)
+                self.environment["RDZV_STORE_SOCKET"] = path
+            if self._options.answered_writes:
+                self.environment["RDZV_STORE_ANSWERED"] = "1"
+            if self._options.answered_writes or self._options.worker_transport == "unix":
+                # something is arranged in workers, and those of a launcher started by a worker have another store
+                self.environment["RDZV_STORE_PORT"] = str(near.port)
+        except BaseException:
+            proxy.close()
+            raise
+        with self._proxy_lock:
+            self._proxy, self._proxied = proxy, place
+        logger.debug("this node's proxy is at %s; it has its connection to the store at %s", near, above)
+        return near
 
     def interrupt(self, round_: int, reason: str) -> None:
         """End all waits of this node's agent in the store of ``round_``, whoever serves it. Never blocks; any thread.
@@ -194,19 +231,15 @@ class RoundStore:
     def _interruption(self) -> Interruption:
         return self._waits[1]
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """Variables for the workers of the round."""
-        return self._proxy.environment
-
     def is_cut_off(self) -> bool:
-        """Whether this node's proxy has no connection to the store."""
-        return self._proxy.is_cut_off()
+        """Whether this node's proxy has no connection to the store: its users are cut off, or are about to be."""
+        with self._proxy_lock:
+            return self._proxy is not None and not self._proxy.stats()["proxy"]["attached"]
 
     @property
     def is_parent(self) -> bool:
         """Whether other nodes' proxies depend on this one's."""
-        return self._proxy.is_parent
+        return self._proxied is not None and self._has_children(self._proxied)
 
     def close(self, round_: int) -> None:
         """Cut off all users of the store of ``round_`` or an earlier one, if it is served here."""
@@ -219,7 +252,7 @@ class RoundStore:
         agents, self.agents = self.agents, None
         if agents is not None:
             agents.close()
-        self._proxy.close()
+        self._close_proxy()
 
     def shutdown(self) -> None:
         """Close the round's store, and end every wait in it."""
@@ -244,125 +277,28 @@ class RoundStore:
         assert self.agents is not None
         found = self.agents.get(_ROUND).decode(errors="replace")
         if found != str(place.round):
-            self._proxy.close()
+            self._close_proxy()
             raise EndpointUnreachable(
                 f"the store at {place.master_addr} port {place.master_port} is that of round {found}, not of round "
                 f"{place.round}: this node was late"
             )
 
-
-_LOOPBACK = "127.0.0.1"
-
-OnLost = Callable[[int, str], None]
-"""Called once, on a thread of the proxy, with the round and a sentence saying why."""
-
-
-class NodeProxy:
-    """This node's proxy, at most one at a time; none with another store or ``worker_transport=direct``. Thread-safe."""
-
-    def __init__(
-        self,
-        options: ElasticOptions,
-        ports: PortTurns,
-        patience: float,
-        on_lost: OnLost,
-        runtime: Runtime,
-        *,
-        token: JobToken | None = None,
-        run_id: str = "",
-        tls: NodeCertificates | None = None,
-    ) -> None:
-        """Other nodes' proxies find it at one of ``ports``, in turn.
-
-        A root that cannot be reached is tried again for ``patience`` seconds. With a ``token``, proxies prove to each
-        other that they know it, for run ``run_id``, and workers must be this user's. The latter also holds with
-        ``tls``, which protects everything that crosses machines.
-        """
-        self._runtime = runtime
-        self._token, self._run_id, self._tls = token, run_id, tls
-        self._options, self._ports, self._patience, self._on_lost = options, ports, patience, on_lost
-        self._lock = self._runtime.Lock()
-        self._proxy: StoreProxy | None = None
-        self._place: Assignment | None = None
-        self._environment: dict[str, str] = {}
-
-    @property
-    def used(self) -> bool:
-        """Whether there is a proxy in each round."""
-        return self._options.store == "tiered" and self._options.worker_transport != "direct"
-
-    @property
-    def is_parent(self) -> bool:
-        """Whether proxies of other nodes depend on this one."""
-        return self._place is not None and self._has_children(self._place)
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Variables for the workers of the round: the true store's address, and the Unix socket."""
-        return dict(self._environment)
-
-    def open(self, place: Assignment, agents: PlainClient, address: str, interruption: Interruption) -> Endpoint:
-        """Connect to the store of ``place`` or to the parent, and listen. Returns where the workers find their store.
-
-        ``agents`` is a client of that store, ``address`` this node's address for other nodes. A root that refuses is
-        tried again until ``interruption``, or for long enough. Raises ``EndpointUnreachable``, ``AddressInUse``, or a
-        ``StoreError`` when the parent does not say where it is.
-        """
-        root = Endpoint(place.master_addr, place.master_port)
-        self._environment = {"RDZV_ROOT_ADDR": root.host, "RDZV_ROOT_PORT": str(root.port)}
-        if not self.used:
-            return root
-        above = root
-        if 0 < self._options.fanout <= place.rank:
-            parent = _trunk(place.rank % self._options.fanout)
-            above = parse_endpoint(agents.get(parent).decode(), None, what=parent)
-        proxy = self._connect(place, above, interruption)
-        try:
-            if self._has_children(place):
-                host = address if is_loopback_address(address) else ""
-                admit: Admit = "token" if self._token is not None else "anyone"
-                port = proxy.listen(host, self._ports, admit=admit, under_tls=self._tls is not None)
-                agents.set(_trunk(place.rank), str(Endpoint(address, port)))
-            workers: Admit = "anyone" if self._token is None and self._tls is None else "user"
-            near = Endpoint(_LOOPBACK, proxy.listen(_LOOPBACK, PortRange(), admit=workers))
-            if self._options.worker_transport == "unix":
-                path = f"@rdzv-store-{self._runtime.uuid4().hex}"
-                proxy.listen_unix(path, admit=workers)
-                self._environment["RDZV_STORE_SOCKET"] = path
-            if self._options.answered_writes:
-                self._environment["RDZV_STORE_ANSWERED"] = "1"
-            if self._options.answered_writes or self._options.worker_transport == "unix":
-                # something is arranged in workers, and those of a launcher started by a worker have another store
-                self._environment["RDZV_STORE_PORT"] = str(near.port)
-        except BaseException:
-            proxy.close()
-            raise
-        with self._lock:
-            self._proxy, self._place = proxy, place
-        logger.debug("this node's proxy is at %s; it has its connection to the store at %s", near, above)
-        return near
-
-    def is_cut_off(self) -> bool:
-        """Whether it has no connection to the store now: its users are cut off, or are about to be."""
-        with self._lock:
-            return self._proxy is not None and not self._proxy.stats()["proxy"]["attached"]
-
-    def close(self) -> None:
+    def _close_proxy(self) -> None:
         """Cut off the workers of the round, and the proxies below this one."""
-        with self._lock:
+        with self._proxy_lock:
             proxy, self._proxy = self._proxy, None
-        if proxy is None or self._place is None:
+        if proxy is None or self._proxied is None:
             return
         saved = _summary(proxy)
         proxy.close()
-        logger.debug("round %d: %s", self._place.round, saved)
+        logger.debug("round %d: %s", self._proxied.round, saved)
 
     def _has_children(self, place: Assignment) -> bool:
         return place.rank < self._options.fanout and place.rank + self._options.fanout < place.world
 
     def _connect(self, place: Assignment, above: Endpoint, interruption: Interruption) -> StoreProxy:
         raise_file_limit()  # each worker takes a file or two
-        deadline = self._runtime.monotonic() + self._patience
+        deadline = self._runtime.monotonic() + self.patience
         while True:
             try:
                 return StoreProxy(

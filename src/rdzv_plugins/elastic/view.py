@@ -20,30 +20,30 @@ from rdzv_plugins.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
-
 _SHOWN_NAME = 80
 
 
 class View:
     """What this node has been told. Fed by the watches' threads, read by the agent's. Thread-safe.
 
-    ``on_change`` is called after each batch and each ``wake``, on the thread that brings the news; it must return at
-    once.
+    ``on_change`` is called after each batch and each ``wake``, on the thread that brings the news; it returns at once.
+    What happens to this node's rounds is told before that, and costs nothing until ``tell_to`` is called.
     """
 
     def __init__(self, on_change: Callable[[], None], on_asked: Callable[[Event], None], runtime: Runtime) -> None:
         """``on_asked`` is called with each event of a question (``asking``), on that thread, and returns at once."""
         self._on_change, self._on_asked = on_change, on_asked
+        self._tell: TellEvent | None = None
+        self._telling = runtime.Lock()
+        self._placed = self._complete = self._over = 0  # the newest rounds of which that was told
         self._changed = runtime.Condition()
-        self._version = 0
+        self.version = 0  # a number that grows with every change
         self._session = 0
-        self.newest = 0
-        """The newest round that was ever declared, even by a service that no longer knows it."""
+        self.newest = 0  # the newest round that was ever declared, even by a service that no longer knows it
         self._clear()
 
     def _clear(self) -> None:
-        self.leader: KeyValue | None = None
-        """The key of the leading node."""
+        self.leader: KeyValue | None = None  # the key of the leading node
         self.round = self.over = Round()  # the last one declared over: the next may be announced at once with it
         self.assignment: Assignment | None = None
         self.progress = ""
@@ -54,13 +54,7 @@ class View:
 
     @property
     def has_leader(self) -> bool:
-        """Whether a node leads."""
         return self.leader is not None
-
-    @property
-    def version(self) -> int:
-        """A number that grows with every change."""
-        return self._version
 
     def begin(self) -> Callable[[Sequence[Event]], None]:
         """Forget everything, and return what takes in the news. A new session's service sends all that it still knows.
@@ -73,7 +67,7 @@ class View:
             self._clear()
             self.ended = ended
             self._session += 1
-            self._version += 1
+            self.version += 1
             return functools.partial(self._feed, self._session)
 
     def _feed(self, session: int, events: Sequence[Event]) -> None:
@@ -87,22 +81,51 @@ class View:
                     logger.warning(
                         "cannot read key '%s' of the rendezvous: %s", printable(event.key, _SHOWN_NAME), error
                     )
-            self._version += 1
+            self.version += 1
             self._changed.notify_all()
+        self._tell_news()
         self._on_change()
 
     def wake(self) -> None:
         """Note that something other than a key has changed, so that whoever waits looks again."""
         with self._changed:
-            self._version += 1
+            self.version += 1
             self._changed.notify_all()
+        self._tell_news()
         self._on_change()
 
     def wait(self, seen: int, timeout: float) -> int:
         """Wait until ``version`` is not ``seen``, or for ``timeout`` seconds; returns the version."""
         with self._changed:
-            self._changed.wait_for(lambda: self._version != seen, max(0.0, timeout))
-            return self._version
+            self._changed.wait_for(lambda: self.version != seen, max(0.0, timeout))
+            return self.version
+
+    def tell_to(self, tell: TellEvent) -> None:
+        """Call ``tell`` from now on; see ``TellEvent``."""
+        self._tell = tell
+
+    def tell(self, event: RoundEvent) -> None:
+        """Report what this node has done itself. Called before it tells the others."""
+        if self._tell is not None:
+            self._tell(event)
+
+    def _tell_news(self) -> None:
+        """Report what is new; it concerns this node's rounds only. Returns at once."""
+        if self._tell is None:
+            return
+        with self._telling:
+            place, declared, over = self.assignment, self.round, self.over
+            if self._over < over.number <= self._placed:
+                self._over = over.number
+                self.tell(RoundEvent("over", over.number, reason=over.reason, cause=over.cause))
+            if place is None or not place.is_place:
+                return
+            if place.round > self._placed:
+                self._placed = place.round
+                self.tell(RoundEvent("placed", place.round, place.rank, place.world))
+            if declared.state == "complete" and self._complete < declared.number == place.round:
+                self._complete = place.round
+                self.tell(RoundEvent("complete", place.round, place.rank, place.world))
 
     def _take(self, event: Event) -> None:
         key, value = event.key, event.value
@@ -177,40 +200,3 @@ def _is_inside(view: View, round_: int) -> bool:
 def is_finishing(view: View) -> bool:
     """Whether a node of the round was done and has left, so that the job is about to end."""
     return view.round.state == "complete" and view.finishing.round == view.round.number
-
-
-class Milestones:
-    """Tells what happens to this node's rounds. Costs nothing until ``tell_to`` is called. Thread-safe."""
-
-    def __init__(self, view: View, runtime: Runtime) -> None:
-        self._view = view
-        self._tell: TellEvent | None = None
-        self._lock = runtime.Lock()
-        self._placed = self._complete = self._over = 0
-
-    def tell_to(self, tell: TellEvent) -> None:
-        """Call ``tell`` from now on; see ``TellEvent``."""
-        self._tell = tell
-
-    def tell(self, event: RoundEvent) -> None:
-        """Report what this node has done itself. Called before it tells the others."""
-        if self._tell is not None:
-            self._tell(event)
-
-    def hear(self) -> None:
-        """Report what is new in the service's news; it concerns this node's rounds only. Returns at once."""
-        if self._tell is None:
-            return
-        with self._lock:
-            place, declared, over = self._view.assignment, self._view.round, self._view.over
-            if self._over < over.number <= self._placed:
-                self._over = over.number
-                self.tell(RoundEvent("over", over.number, reason=over.reason, cause=over.cause))
-            if place is None or not place.is_place:
-                return
-            if place.round > self._placed:
-                self._placed = place.round
-                self.tell(RoundEvent("placed", place.round, place.rank, place.world))
-            if declared.state == "complete" and self._complete < declared.number == place.round:
-                self._complete = place.round
-                self.tell(RoundEvent("complete", place.round, place.rank, place.world))

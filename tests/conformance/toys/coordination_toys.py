@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from toy_registry import toy
 
 from rdzv_plugins import Backend, Capability, Event
-from rdzv_plugins.elastic.endpoint_options import EndpointOptions, validate
+from rdzv_plugins.elastic.options import EndpointOptions, validate_endpoint
 from rdzv_plugins.errors import ConnectionLost, RdzvError
 
 
@@ -58,7 +58,7 @@ def backend(name, kind):
         create=create,
         capabilities=frozenset({Capability.ELASTIC, Capability.NODE_RANK, Capability.NODE_REPLACEMENT}),
         options=EndpointOptions,
-        validate=validate,
+        validate=validate_endpoint,
     )
 
 

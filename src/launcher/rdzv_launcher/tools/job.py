@@ -127,8 +127,8 @@ def serving_store(host: PluginHost, request: Request, timeout: float) -> tuple[S
     Prints on stderr which endpoint it is, and which do not answer. Raises ``UsageError`` for a list that nodes would
     refuse, or if several jobs are there, and ``EndpointUnreachable``.
     """
-    from rdzv_plugins.elastic.endpoint_options import parse_places
     from rdzv_plugins.elastic.observing import observe
+    from rdzv_plugins.elastic.options import parse_places
 
     places = parse_places(request.endpoint)
     stores = [StoreAt(host, dataclasses.replace(request, endpoint=str(place))) for place in places]

@@ -10,8 +10,8 @@ serves count. The defaults are enough for ten thousand nodes.
 
 from __future__ import annotations
 
-from rdzv_plugins.elastic.endpoint_options import EndpointOptions
 from rdzv_plugins.elastic.native_backend import native_backend
+from rdzv_plugins.elastic.options import EndpointOptions
 from rdzv_plugins.hookspecs import hookimpl
 from rdzv_plugins.interfaces import Backend
 

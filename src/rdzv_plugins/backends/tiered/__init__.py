@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rdzv_plugins.elastic.endpoint_options import EndpointOptions
 from rdzv_plugins.elastic.native_backend import native_backend
+from rdzv_plugins.elastic.options import EndpointOptions
 from rdzv_plugins.hookspecs import hookimpl
 from rdzv_plugins.interfaces import Backend
 from rdzv_plugins.options import option

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from rdzv_plugins.elastic.keys import Assignment, Member
-from rdzv_plugins.elastic.leading.quorum import Which, which
+from rdzv_plugins.elastic.leading.quorum import Which, round_of, which
 
 Verdict = Literal["none", "wait", "whole", "over"]
 """``none``: nobody keeps a round. ``wait``: its nodes may still come, or work. ``whole``: they are all there.
@@ -36,15 +36,13 @@ class KeptRound:
         self._begun = dict(begun)
         self._accounted: set[tuple[Which, int]] = set()
         """The ranks of the newest round whose nodes are here or known to be gone."""
-        self._missing: dict[Which, int] = {}
-        """How many other nodes a round has, if anything is known about it."""
+        self._missing: dict[Which, int] = {}  # how many other nodes a round has, if anything is known about it
         self._kept: dict[str, Assignment] = {}
         self._until: float | None = None
         self._waits = self._late = False
         self._left = 0
         self._anew = self._server = self._gone = ""
-        self.number = 0
-        """The newest round that any member has heard of."""
+        self.number = 0  # the newest round that any member has heard of
         self.reason = ""
 
     @property
@@ -147,7 +145,7 @@ class KeptRound:
         def belongs(node: str, place: Assignment) -> bool:  # an earlier leader has told it again
             if node in self._kept:
                 return self._kept[node] == place
-            return place.rank not in ranks and any(_same(place, each) for each in kept)
+            return place.rank not in ranks and any(round_of(place) == round_of(each) for each in kept)
 
         return [place for node, place in self._begun.items() if not belongs(node, place)]
 
@@ -166,20 +164,9 @@ class KeptRound:
             return f"the node that served it was lost, and {self._server} has come"
         if any(place.round >= self.number for place in self._of_others()):
             return "another one was begun"
-        if not all(_same(each, places[0]) for each in places):
+        if not all(round_of(each) == round_of(places[0]) for each in places):
             return "its nodes do not agree on it"
         ranks = {each.rank for each in places}
         if len(ranks) < len(places) or not ranks <= set(range(places[0].world if places else 0)):
             return "two of its nodes claim one rank"
         return ""
-
-
-def _same(one: Assignment, other: Assignment) -> bool:
-    """Whether both are places in the same round."""
-    return (one.round, one.world, one.master_addr, one.master_port, one.begun) == (
-        other.round,
-        other.world,
-        other.master_addr,
-        other.master_port,
-        other.begun,
-    )

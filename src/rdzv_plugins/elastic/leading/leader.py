@@ -11,7 +11,6 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from rdzv_plugins.coordination import Event, KeyValue, Session
@@ -31,20 +30,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-
 T = TypeVar("T")
 
 _STOP_S = 5.0
 _PROGRESS_S = 1.0
-_NODES_PER_PROGRESS_S = 500
-"""Progress goes to every node: the more there are, the less often."""
+_NODES_PER_PROGRESS_S = 500  # progress goes to every node: the more there are, the less often
 
 
-@dataclass(frozen=True)
-class _ProvedGone:
-    """The process of ``node`` is gone for good: its host has told this one."""
-
-    node: str
+class _ProvedGone(str):
+    """The id of a node whose process is gone for good: its host has told this one."""
 
 
 class Leader:
@@ -64,27 +58,23 @@ class Leader:
         outage: Outage,
         runtime: Runtime,
         *,
-        gone: str = "",
-        proved: Iterable[str] = (),
-        first_here: bool = True,
-        on_free: Callable[[], None] = lambda: None,
-        on_waits: Callable[[], None] = lambda: None,
+        proved: Iterable[str],
+        first_here: bool,
+        on_free: Callable[[], None],
+        on_waits: Callable[[], None],
     ) -> None:
-        """``me``: this node. ``gone``: the node that led before and whose process is proved gone.
+        """``me``: this node. ``proved``: nodes whose processes were proved gone, first of all the one that led before.
 
-        ``proved``: nodes whose processes were proved gone to this one while they were members at this endpoint.
-
-        ``first_here``: see ``Quorum``.
-
-        ``on_free`` is called, on the thread, when a leader that was ``stuck`` no longer is. ``on_waits``: as for
-        ``PeerWatch``.
+        They were members at this endpoint then, as this node was.
+        ``first_here``: see ``Quorum``. ``on_free`` is called, on the thread, when a leader that was ``stuck`` no longer
+        is. ``on_waits``: as for ``PeerWatch``.
         """
         self._session, self._key = session, key
         self._rules, self._order, self._neighbours = rules, order, neighbours
         self._outage, self._runtime = outage, runtime
         self._inbox: SimpleQueue[Sequence[Event | _ProvedGone] | None] = self._runtime.SimpleQueue()
         self._seen = MemberWatch(session, me, self.proved, on_waits, runtime, until_proved=rules.majority)
-        self._was_leading, self._proved, self._first_here = gone, tuple(proved), first_here
+        self._proved, self._first_here = tuple(proved), first_here
         self.led: tuple[str, int] | None = None
         """Several endpoints: as in ``Member``. Final once the session has ended."""
         self._progress = ""
@@ -178,8 +168,7 @@ class Leader:
                     level = logging.DEBUG if over else logging.INFO
                     logger.log(level, "this node leads the rendezvous from round %d on", membership.round.number)
                 known: list[Event | _ProvedGone] = [Event(kv.key, kv.value, kv.revision) for kv in held]
-                known += [_ProvedGone(self._was_leading)] if self._was_leading else []
-                known += [_ProvedGone(node) for node in self._proved if node != self._was_leading]
+                known += map(_ProvedGone, self._proved)
                 self._feed(membership, probing, known, finishing=finishing)
             while (events := self._wait(membership)) is not None:
                 with self._watchdog.turn():
@@ -238,16 +227,14 @@ class Leader:
         now = self._runtime.monotonic()
         members: list[Member] = []
         probe: Probe | None = None
-        ended: list[str] = []
-        proved = [event.node for event in events if isinstance(event, _ProvedGone)]
+        proved = [event for event in events if isinstance(event, _ProvedGone)]
         last_words = self._insist(lambda timeout: self._seen.last_words(proved, timeout)) if proved else {}
         for event in events:
             if isinstance(event, _ProvedGone):
-                membership.proved(event.node)
-                if event.node in last_words:
-                    self._take_leave(event.node, last_words[event.node], membership, now)
-                    probe = probing.gone(event.node) or probe
-                    ended.append(event.node)
+                membership.proved(event)
+                if event in last_words:
+                    self._take_leave(event, last_words[event], membership, now)
+                    probe = probing.gone(event) or probe
                 continue
             if not event.key.startswith(keys.MEMBERS):
                 continue
@@ -269,8 +256,9 @@ class Leader:
         else:
             membership.all_known(now, finishing=finishing)
         self._publish(membership.decide(), probe, self._new_progress(membership, now))
-        for node in ended:
-            self._seen.end_session(node)
+        for node in proved:
+            if node in last_words:
+                self._seen.end_session(node)
 
     def _take_leave(self, node: str, last: KeyValue, membership: Membership, now: float) -> None:
         """A node's process is gone: its last word is heard first, then its end."""
@@ -371,7 +359,6 @@ class LeaderWatchdog:
             self._set_busy(True)
 
     def end(self) -> None:
-        """Stop: there is nothing to watch any more."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -410,7 +397,6 @@ class Neighbours:
         self._told: set[str] = set()
 
     def check(self, assignments: Mapping[str, Assignment]) -> None:
-        """Look at the nodes of a round that is being formed."""
         if self._allowed or len(assignments) < 2:
             return
         machines: dict[str, list[Assignment]] = {}

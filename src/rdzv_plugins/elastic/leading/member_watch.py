@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 
 
 class MemberWatch:
-    """Hears what the members say and when they go. Use from one thread at a time.
+    """Hears what the members say and when they go, and ends the sessions of those that are gone.
 
-    Requests raise what those of ``session`` raise.
+    Use from one thread at a time. Requests raise what those of ``session`` raise.
     """
 
     def __init__(
@@ -48,21 +48,21 @@ class MemberWatch:
 
         ``until_proved``: keep watching a node that is lost without a word, as the proof that it is gone may yet come.
         """
-        self._until_proved = until_proved
+        self._until_proved, self._runtime = until_proved, runtime
         self._session, self._me = session, me
         raise_file_limit()  # each member takes one
-        self.peers = PeerWatch(on_gone, on_waits, runtime)
-        self._ends = SessionEnds(session, runtime)
+        self._peers = PeerWatch(on_gone, on_waits, runtime)
+        self._to_end: SimpleQueue[str | None] = runtime.SimpleQueue()
+        self._ends_sessions = False  # a thread does so
         self._watched: dict[str, Peer] = {}
         self._said: dict[str, tuple[object, ...]] = {}
         """What each member last said about where it is: most of what it says is about something else."""
-        self._gone: set[str] = set()
-        """The nodes that are proved gone and whose keys still exist."""
+        self._gone: set[str] = set()  # the nodes that are proved gone and whose keys still exist
 
     def close(self) -> None:
-        """Stop watching."""
-        self.peers.close()
-        self._ends.close()
+        """Stop watching, and end no more sessions but those already requested: that stays right, whoever leads."""
+        self._peers.close()
+        self._to_end.put(None)
 
     def heard(self, member: Member) -> bool:
         """A member says something. False: its process is gone and its end was heard; this was still under way."""
@@ -79,7 +79,7 @@ class MemberWatch:
             self._forget(node)
         elif self._watched.get(node) != peer:
             self._watched[node] = peer
-            self.peers.add(peer)
+            self._peers.add(peer)
         return True
 
     def went(self, node: str) -> None:
@@ -90,10 +90,7 @@ class MemberWatch:
         self._gone.discard(node)
 
     def last_words(self, nodes: Collection[str], timeout: float) -> Mapping[str, KeyValue]:
-        """What nodes whose processes are gone said last, by node: one request, however many there are.
-
-        A node that is missing has no key any more; the watch reports that.
-        """
+        """What nodes whose processes are gone said last, in one request; the watch reports those without a key."""
         name = keys.MEMBERS + (next(iter(nodes)) if len(nodes) == 1 else "")
         held, _ = self._session.list(name, timeout=timeout)
         said = {kv.key.removeprefix(keys.MEMBERS): kv for kv in held}
@@ -105,49 +102,25 @@ class MemberWatch:
         self._gone.add(node)
 
     def end_session(self, node: str) -> None:
-        """Have its keys removed, so that whoever leads next need not wait for that.
+        """Have its keys removed, so that whoever leads next need not wait for that. Returns at once.
 
-        Returns at once: see ``SessionEnds``.
+        If the service cannot end a session, or does not, its time to live ends it.
         """
-        self._ends.end(keys.MEMBERS + node)
-
-    def _forget(self, node: str) -> None:
-        if self._watched.pop(node, None) is not None:
-            self.peers.remove(node)
-
-
-class SessionEnds:
-    """Ends the sessions of nodes that are gone. Use from one thread at a time.
-
-    If the service cannot end a session, or does not, its time to live ends it.
-    """
-
-    def __init__(self, session: Session, runtime: Runtime) -> None:
-        self._session, self._runtime = session, runtime
-        self._keys: SimpleQueue[str | None] = self._runtime.SimpleQueue()
-        self._started = False
-
-    def end(self, key: str) -> None:
-        """End the session that the ephemeral ``key`` belongs to, after those queued before it. Does not wait."""
         if not isinstance(self._session, EndsSessions):
             return
-        self._keys.put(key)
-        if not self._started:
-            self._started = True
-            self._runtime.Thread(target=self._run, args=(self._session,), name="rdzv-session-ends").start()
+        self._to_end.put(keys.MEMBERS + node)
+        if not self._ends_sessions:
+            self._ends_sessions = True
+            self._runtime.Thread(target=self._end_sessions, args=(self._session,), name="rdzv-session-ends").start()
 
-    def close(self) -> None:
-        """End nothing beyond what has already been requested: that stays right, whoever leads."""
-        self._keys.put(None)
-
-    def _run(self, session: EndsSessions) -> None:
+    def _end_sessions(self, session: EndsSessions) -> None:
         try:
-            while (key := self._keys.get()) is not None:
-                self._end(session, key)
+            while (key := self._to_end.get()) is not None:
+                self._end_session(session, key)
         except ConnectionLost as error:
             logger.debug("sessions of nodes whose agents have ended, end by themselves: %s", error)
 
-    def _end(self, session: EndsSessions, key: str) -> None:
+    def _end_session(self, session: EndsSessions, key: str) -> None:
         try:
             session.end_session(key, timeout=patience(self._session))
         except ConnectionLost:
@@ -156,6 +129,10 @@ class SessionEnds:
             logger.warning(
                 "the session of %s, whose agent has ended, ends by itself: the service has not ended it: %r", key, error
             )
+
+    def _forget(self, node: str) -> None:
+        if self._watched.pop(node, None) is not None:
+            self._peers.remove(node)
 
 
 class Probing:
@@ -171,20 +148,16 @@ class Probing:
     def changed(self, member: Member, working: Callable[[], Sequence[Member]], round_: int) -> Probe | None:
         """A member has changed; returns the probe to publish, if any.
 
-        ``working`` returns the nodes of round ``round_``. If there are none, the round is over, which is an answer,
-        too.
+        ``working`` returns the nodes of round ``round_``: if there are none it is over, which is an answer, too.
         """
         if member.probe > self._number and (nodes := working()):
             self._number, self._round = member.probe, round_
             self._silent = {each.node_id for each in nodes if each.alive < self._number}
             return Probe(self._number, round_, answered=not self._silent)
-        return self._heard(member.node_id) if member.alive >= self._number else None
+        return self.gone(member.node_id) if member.alive >= self._number else None
 
     def gone(self, node: str) -> Probe | None:
-        """A member has left or is lost: its answer is no longer waited for."""
-        return self._heard(node)
-
-    def _heard(self, node: str) -> Probe | None:
+        """A member has answered, has left or is lost: its answer is no longer waited for."""
         if node not in self._silent:
             return None
         self._silent.discard(node)

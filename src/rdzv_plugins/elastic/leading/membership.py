@@ -39,7 +39,6 @@ from typing import Literal
 from msgspec.structs import replace
 
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, Round
-from rdzv_plugins.elastic.leading import facts
 from rdzv_plugins.elastic.leading.kept_round import KeptRound
 from rdzv_plugins.elastic.leading.placement import (
     Former,
@@ -53,24 +52,19 @@ from rdzv_plugins.elastic.leading.placement import (
 )
 from rdzv_plugins.elastic.leading.preflight_gate import Judgement, is_broken, judge
 from rdzv_plugins.elastic.leading.quorum import Quorum, begun_at
-from rdzv_plugins.elastic.leading.roster import Roster
+from rdzv_plugins.elastic.leading.roster import Roster, in_the_way, to_reach, unreachable
 
 
-@dataclass(frozen=True)
+@dataclass
 class Decisions:
     """What the leader has to publish: ``assignments`` by node, then ``round``; one that is over comes first."""
 
-    assignments: Mapping[str, Assignment] = field(default_factory=dict)
+    assignments: dict[str, Assignment] = field(default_factory=dict)
     round: Round | None = None
-    forget: tuple[str, ...] = ()
-    """Nodes whose assignments are no longer of use."""
-    notices: tuple[str, ...] = ()
-    """What people should know about nodes that were left out or refused."""
+    forget: tuple[str, ...] = ()  # nodes whose assignments are no longer of use
+    notices: tuple[str, ...] = ()  # what people should know about nodes that were left out or refused
     finishing: Finishing | None = None
     """A node that was done has gone, and could not say so itself: whoever waits for a place has to know."""
-
-    def __bool__(self) -> bool:
-        return bool(self.assignments or self.round or self.forget or self.notices or self.finishing)
 
 
 Step = Literal["join", "serve", "reach", "complete"]
@@ -94,9 +88,7 @@ class Membership:
         first_here: bool = True,
         mark: str = "",
     ) -> None:
-        """``has_begun``: this endpoint, one of several, remembers that there was a round.
-
-        ``first_here``: see ``Quorum``.
+        """``has_begun``: this endpoint, one of several, remembers a round. ``first_here``: see ``Quorum``.
 
         ``mark`` identifies this leader's rounds, and this endpoint (``quorum.begun_at``): another leader may give the
         same numbers at another endpoint.
@@ -106,10 +98,11 @@ class Membership:
         self._shape = rules.shape
         self._order = order
         self._roster = Roster(rules.max_nodes, rules.duplicate, held)
-        self._declared = declared or Round()
-        self._number = max([self._declared.number, *(each.round for each in held.values())])
-        self._step: Step = "complete" if self._declared.state == "complete" else "join"
-        self._places = {n: a for n, a in held.items() if a.round == self._declared.number and a.is_place}
+        self.members: Mapping[str, Member] = self._roster.members  # the living members, in order of arrival
+        self.round = declared or Round()  # the newest declared round
+        self._number = max([self.round.number, *(each.round for each in held.values())])
+        self._step: Step = "complete" if self.round.state == "complete" else "join"
+        self._places = {n: a for n, a in held.items() if a.round == self.round.number and a.is_place}
         """The places of the newest complete round, including those of lost nodes."""
         given = {n: a for n, a in held.items() if a.is_place}
         self._former = Former.before(self._places, given)
@@ -117,8 +110,7 @@ class Membership:
         self._plan: dict[str, Assignment] = {}
         self._to_reach: dict[str, None] = {}
         self._came = ""  # the node for whose sake the last round is over
-        self._act_by: float | None = None
-        """How long a node may take to join again, or to act on its place."""
+        self._act_by: float | None = None  # how long a node may take to join again, or to act on its place
         self._last_call_at: float | None = None
         self._finishing = False  # a node of the round was done and has left
         self._all_known = self._step != "complete"  # nobody is welcome before all nodes that have a place are known
@@ -126,35 +118,19 @@ class Membership:
         self._mark = mark
         self._quorum: Quorum | None = None
         if rules.majority:
-            self._quorum = Quorum(
-                self._declared, self._places, begun_at(mark), has_begun=has_begun, first_here=first_here
-            )
+            self._quorum = Quorum(self.round, self._places, begun_at(mark), has_begun=has_begun, first_here=first_here)
         self._gather_by: float | None = None
         """Several endpoints: how long the nodes of a round that was declared elsewhere wait for each other."""
-        self._gathered = self._declared.number
-        """The round for whose nodes there is no more waiting."""
-        self._judged = Judgement()
-        """With --preflight: whom the round is formed without, until it is over."""
+        self._gathered = self.round.number  # the round for whose nodes there is no more waiting
+        self._judged = Judgement()  # With --preflight: whom the round is formed without, until it is over
         self._to_retest: set[str] = set()
         """With --preflight: who was left out of the round that is over, and has not tested itself again."""
-        self._out_assignments: dict[str, Assignment] = {}
-        self._out_round: Round | None = None
-        self._out_finishing: Finishing | None = None
-
-    @property
-    def members(self) -> Mapping[str, Member]:
-        """The living members, in order of arrival."""
-        return self._roster.members
-
-    @property
-    def round(self) -> Round:
-        """The newest declared round."""
-        return self._declared
+        self._out = Decisions()
 
     @property
     def settled(self) -> bool:
         """True when nothing is waited for: the nodes of a round work, or the job has failed."""
-        return self._step == "complete" or self._declared.state == "failed"
+        return self._step == "complete" or self.round.state == "failed"
 
     def working(self) -> list[Member]:
         """The living members of the round that is complete; empty while there is none."""
@@ -169,7 +145,7 @@ class Membership:
             self.gone(member.node_id, now, member.leaving, member.reason)
             return
         node = member.node_id
-        if member.checked >= self._declared.number:
+        if member.checked >= self.round.number:
             self._to_retest.discard(node)
         if not self._roster.take(member, now, self._number):
             return
@@ -179,7 +155,7 @@ class Membership:
             self._give_up()
         if member.kept is not None:
             return  # it works, or has not heard yet that it should not
-        if node not in self._places or member.after >= self._declared.number:
+        if node not in self._places or member.after >= self.round.number:
             self._join(member, now)
         if self._step == "serve" and node in self._plan and member.store and member.store[0] == self._number:
             self._place(member.store, now)
@@ -206,11 +182,11 @@ class Membership:
         elif self._step == "join" and node == self._came:
             self._roster.left_out.failed(member, now)
         elif self._step == "complete" and node in self._places:
-            done = how == "done" or (how == "lost" and not reason and member.done == self._declared.number)
+            done = how == "done" or (how == "lost" and not reason and member.done == self.round.number)
             if done:
                 self._finishing = True
                 if how == "lost":
-                    self._out_finishing = Finishing(self._declared.number, member.name)
+                    self._out.finishing = Finishing(self.round.number, member.name)
             else:
                 what = "has failed" if how == "failed" else "was lost"
                 self._roster.left_out.failed(member, now)
@@ -219,10 +195,7 @@ class Membership:
             self._stale.add(node)
 
     def proved(self, node: str) -> None:
-        """Note that the process of a node that is a member here, or was until its end, is proved gone.
-
-        Its end may come later.
-        """
+        """The process of a node that is a member here, or was until its end, is proved gone; its end may come later."""
         if self._quorum is not None:
             self._quorum.stays(node)
 
@@ -236,7 +209,7 @@ class Membership:
         lost = [each for node, each in self._places.items() if node not in self.members]
         if self._step == "complete" and lost and not self._finishing:
             self._over("lost", f"{lost[0].name} was lost, and with it the leader of the rendezvous", now)
-        if self._declared.state == "over":
+        if self.round.state == "over":
             self._act_by = now + self._rules.rejoin
         self._welcome_spares(now)
         self.tick(now)
@@ -248,7 +221,7 @@ class Membership:
             self._join(member, now)
         waits = self._look_for_kept(now) or self._gathers(now)
         self._press_on(now)
-        can_begin = self._step == "join" and self._declared.state != "failed" and not waits
+        can_begin = self._step == "join" and self.round.state != "failed" and not waits
         if can_begin and self._all_here(now) and self._passes():
             self._last_call_at = None
             self._begin(now)
@@ -268,10 +241,10 @@ class Membership:
 
     def decide(self) -> Decisions:
         """What has been decided since the last call."""
-        words, notices = self._roster.words()
-        made = self._out_assignments | words
-        out = Decisions(made, self._out_round, tuple(self._forgotten()), notices, self._out_finishing)
-        self._out_assignments, self._out_round, self._out_finishing = {}, None, None
+        out, self._out = self._out, Decisions()
+        words, out.notices = self._roster.words()
+        out.assignments |= words
+        out.forget = self._forgotten()
         return out
 
     def facts(self) -> str:
@@ -279,26 +252,17 @@ class Membership:
         if self._kept is not None and self._kept.until is not None:
             return self._kept.facts()
         if self._step == "reach":
-            return facts.to_reach([self.members[node] for node in self._to_reach], len(self._plan))
+            return to_reach([self.members[node] for node in self._to_reach], len(self._plan))
         roster = self._roster
         chosen = roster.waiting if self._shape.is_free else [member.node_id for member in self._choose()]
         few = self._quorum.facts(chosen, roster.members) if self._quorum is not None else ""
-        return facts.joined(
-            [member for node, member in roster.members.items() if node in roster.waiting],
-            late=[member for node, member in roster.members.items() if roster.is_awaited(node)],
-            left_out=[member for node, member in roster.members.items() if node in roster.left_out],
-            lost=[place for node, place in self._places.items() if node not in roster.members],
-            claims=roster.claims,
-            needed=(self._rules.min_nodes, self._rules.max_nodes),
-            few=few,
-            shape=self._shape,
-        )
+        return roster.facts(self._rules, self._places, few)
 
     def _over(self, cause: Literal["lost", "asked", "came"], why: str, now: float) -> None:
         """The round is over: its members have to join again."""
-        which = Round(self._declared.number, world=self._declared.world)
+        which = Round(self.round.number, world=self.round.world)
         if self._quorum is not None:  # it binds whoever leads here next, when all its places have been overwritten
-            which = self._declared
+            which = self.round
         self._declare(replace(which, state="over", reason=why, cause=cause))
         self._step, self._act_by = "join", now + self._rules.rejoin
         self._to_retest = {node for node in self._judged.left_out if node in self.members}
@@ -316,17 +280,17 @@ class Membership:
             return True
         self._number = max(self._number, kept.number)
         self._plan = kept.places
-        self._out_assignments = dict(self._plan)
+        self._out.assignments = dict(self._plan)
         first = next(iter(self._plan.values()), Assignment(kept.number))
         if verdict == "whole":
             self._complete(first, now)
             gone = [place for node, place in self._places.items() if node not in self.members]
             self._finishing = bool(gone)
-            self._out_finishing = Finishing(first.round, gone[0].name) if gone else None
+            self._out.finishing = Finishing(first.round, gone[0].name) if gone else None
         else:
             self._places, self._former, self._plan = self._plan, Former(self._plan), {}
             store = first.master_addr, first.master_port
-            self._declared = Round(first.round, "none", first.world, "", "", *store, first.begun)
+            self.round = Round(first.round, "none", first.world, "", "", *store, first.begun)
             self._over("lost", f"the rendezvous has lost its memory, and {kept.reason}", now)
         return False
 
@@ -334,7 +298,7 @@ class Membership:
         quorum.heard(member)
         if member.leaving:
             quorum.stays(member.node_id)
-        known = max(self._gathered, self._declared.number)
+        known = max(self._gathered, self.round.number)
         if self._gather_by is None and any(seat.complete and seat.round > known for seat in member.seats):
             self._gather_by = now + self._rules.back
 
@@ -350,11 +314,11 @@ class Membership:
     @property
     def _is_first(self) -> bool:
         """Whether there was no round before, here or elsewhere."""
-        return self._declared.number == 0 and (self._quorum is None or not self._quorum.knows)
+        return self.round.number == 0 and (self._quorum is None or not self._quorum.knows)
 
     def _give_up(self) -> None:
         """The round being formed has lost a member: those that live still wait for one."""
-        self._step, self._plan, self._to_reach, self._out_assignments = "join", {}, {}, {}
+        self._step, self._plan, self._to_reach, self._out.assignments = "join", {}, {}, {}
 
     def _join(self, member: Member, now: float) -> None:
         """Take in a node that waits for a round: one in the complete round wants another, or a newcomer wants in."""
@@ -366,7 +330,7 @@ class Membership:
             if self._all_known:
                 self._welcome(member, now)
             return
-        cut_off = member.cut_off == self._declared.number
+        cut_off = member.cut_off == self.round.number
         self._over("lost" if cut_off else "asked", f"{member.name} {member.reason or 'asked for a new round'}", now)
         if cut_off:
             self._roster.left_out.failed(member, now)
@@ -380,16 +344,16 @@ class Membership:
         the working nodes nothing.
         """
         here = [node for node in self._places if node in self.members]
-        finishing = self._finishing or any(self.members[node].done == self._declared.number for node in here)
+        finishing = self._finishing or any(self.members[node].done == self.round.number for node in here)
         taken = self._roster.claims.doubled(member.node_rank)
         unfit = is_broken(member) or member.node_id in self._judged.left_out
         if not here or len(here) >= self._rules.max_nodes or finishing or taken or unfit:
             return
-        has_dialled = member.reached == self._declared.number
-        ahead = min(member.after, member.known) >= self._declared.number  # which the service has forgotten
+        has_dialled = member.reached == self.round.number
+        ahead = min(member.after, member.known) >= self.round.number  # which the service has forgotten
         if has_dialled and member.unreachable:
-            store = f"{self._declared.master_addr} port {self._declared.master_port}"
-            self._roster.notice(
+            store = f"{self.round.master_addr} port {self.round.master_port}"
+            self._roster.notices.append(
                 f"{member.name} is left out: it cannot reach the workers' store at {store}: {member.unreachable}"
             )
         elif (has_dialled or ahead) and self._grows(here):  # it does not knock at a round before its own
@@ -400,7 +364,7 @@ class Membership:
         """Whether the next round would be larger than ``here``, counting those that have shown that they can get in."""
         if self._shape.is_free:
             return True
-        number = self._declared.number
+        number = self.round.number
         able = [
             member
             for node, member in self.members.items()
@@ -460,7 +424,7 @@ class Membership:
         found = judge(self._waiting(), factor, self._roster.count() - self._rules.min_nodes)
         for word in (*found.left_out.values(), *found.words):
             if word not in (*self._judged.left_out.values(), *self._judged.words):
-                self._roster.notice(word)
+                self._roster.notices.append(word)
         self._judged = found
         if found.fatal:
             self._number += 1
@@ -471,7 +435,7 @@ class Membership:
         """Whether a living node does not do its part while the others can do without it: then ``_act_by`` counts."""
         if self._step == "join":
             waits = not self._roster.all_wait or bool(self._to_retest)
-            return self._declared.number > 0 and waits and self._enough()
+            return self.round.number > 0 and waits and self._enough()
         return self._step != "complete"
 
     def _press_on(self, now: float) -> None:
@@ -480,28 +444,28 @@ class Membership:
             return
         joining = self._step == "join"
         self._to_retest.clear()
-        after = self._declared.number if joining else 0
+        after = self.round.number if joining else 0
         why = f"it has not joined again after round {after}" if joining else "it does not answer"
         if joining:
             late = [node for node in self.members if self._roster.is_awaited(node)]
         else:
             late = [next(iter(self._plan))] if self._step == "serve" else list(self._to_reach)
         for node in late:
-            self._leave_out(node, f"{why} for {self._rules.rejoin:g} s", now, late=True, after=after)
+            self._leave_out(node, f"{why} for {self._rules.rejoin:g} s", now, silent_after=after)
         if not joining:
             self._give_up()
             self._last_call_at = now  # of a first round: it was over when this one began
 
-    def _leave_out(self, node: str, why: str, now: float, *, late: bool = False, after: int = 0) -> None:
+    def _leave_out(self, node: str, why: str, now: float, *, silent_after: int | None = None) -> None:
         """Leave out a living node that is in the way."""
         self._roster.left_out.failed(self.members[node], now, lives=True)
-        self._roster.leave_out(node, why, self._number, late=late, after=after)
+        self._roster.leave_out(node, why, self._number, silent_after=silent_after)
 
     def _begin(self, now: float) -> None:
         quorum, newest = self._quorum, 0
-        if quorum is not None and (last := quorum.last(self.members)) >= self._declared.number:
+        if quorum is not None and (last := quorum.last(self.members)) >= self.round.number:
             # not all nodes of a kept round may have been here when it was over: they say their places themselves
-            known = self._former if last == self._declared.number else None
+            known = self._former if last == self.round.number else None
             self._former = Former(quorum.former(self.members), known)
         # a node that could not dial the last store will hardly reach the next: not if there are enough others
         cannot, unfit = self._roster.cannot, set(self._judged.left_out)
@@ -527,7 +491,7 @@ class Membership:
             self._kept.begin(self._plan)
         first = next(iter(self._plan.values()))
         publish = other_address(self.members[first.node_id], chosen, self.members.values())
-        self._out_assignments[first.node_id] = replace(first, publish=publish)
+        self._out.assignments[first.node_id] = replace(first, publish=publish)
 
     def _choose(self, without: Collection[str] = ()) -> list[Member]:
         return choose(self._waiting(without), self._former, self._shape)
@@ -543,7 +507,7 @@ class Membership:
         if self._kept is not None:
             self._kept.begin(self._plan)
         self._step, self._to_reach, self._act_by = "reach", dict.fromkeys(self._plan), now + self._rules.rejoin
-        self._out_assignments.update(self._plan)
+        self._out.assignments.update(self._plan)
 
     def _has_reached(self, member: Member, now: float) -> None:
         """Note that a node tried to dial the store. Once all have, the round is complete or a node is in the way."""
@@ -574,15 +538,15 @@ class Membership:
         store = first.master_addr, first.master_port
         self._declare(Round(first.round, "complete", len(self._places), "", "", *store, first.begun, server))
         if self._quorum is not None:
-            self._quorum.declare(self._declared, self._places)
+            self._quorum.declare(self.round, self._places)
         self._welcome_spares(now)  # nodes that came while the round was formed, and for which there is room
 
     def _do_without(self, cannot: list[str], now: float) -> None:
         """Some could not dial the store: either they or the node that serves it are in the others' way."""
         cut_off = [self.members[node] for node in cannot]
-        reasons = facts.in_the_way(cut_off, list(self._plan.values()))
+        reasons = in_the_way(cut_off, list(self._plan.values()))
         if self._is_first and not self._enough(reasons.keys()):
-            why = f"{cut_off[0].name} {facts.unreachable(cut_off[0], next(iter(self._plan.values())))}"
+            why = f"{cut_off[0].name} {unreachable(cut_off[0], next(iter(self._plan.values())))}"
             self._declare(Round(self._number, "failed", len(self._plan), why))
             self._give_up()
             return
@@ -592,12 +556,12 @@ class Membership:
         self._last_call_at = now  # of a first round: it was over when this one began
 
     def _declare(self, round_: Round) -> None:
-        self._declared = self._out_round = round_
+        self.round = self._out.round = round_
         self._kept = None  # from now on the service knows
 
-    def _forgotten(self) -> list[str]:
-        if self._number > self._declared.number:
-            return []  # nothing else remembers that this number was given: it must not be given twice
-        gone = sorted(self._stale - self.members.keys())
+    def _forgotten(self) -> tuple[str, ...]:
+        if self._number > self.round.number:
+            return ()  # nothing else remembers that this number was given: it must not be given twice
+        gone = tuple(sorted(self._stale - self.members.keys()))
         self._stale -= set(gone)
         return gone

@@ -20,6 +20,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from rdzv_plugins.elastic.keys import Assignment, Member
 from rdzv_plugins.endpoints import is_loopback_address
@@ -29,12 +30,9 @@ from rdzv_plugins.endpoints import is_loopback_address
 class Shape:
     """What a round may look like."""
 
-    most: int
-    """The most nodes in a round."""
-    unit: int = 1
-    """The number of nodes is a multiple of this."""
-    per_domain: int = 1
-    """The fewest nodes of a domain, if it has any in the round."""
+    most: int  # the most nodes in a round
+    unit: int = 1  # the number of nodes is a multiple of this
+    per_domain: int = 1  # the fewest nodes of a domain, if it has any in the round
 
     @property
     def is_free(self) -> bool:
@@ -48,8 +46,7 @@ class Rules:
 
     min_nodes: int
     max_nodes: int
-    last_call: float = 30.0
-    """How much longer a first round waits for more nodes once the minimum has joined."""
+    last_call: float = 30.0  # how much longer a first round waits for more nodes once the minimum has joined
     duplicate: float = 11.0
     """How long two nodes may claim the same given rank: one of them may be lost without that being known yet."""
     rejoin: float = 60.0
@@ -60,8 +57,7 @@ class Rules:
     """Several endpoints: a round needs more than half of the nodes of the last one (``quorum``)."""
     node_unit: int = 1
     """A round has a multiple of this many nodes; ``min_nodes`` and ``max_nodes`` are multiples, too."""
-    min_per_domain: int = 1
-    """A round has no node of a domain, or at least this many."""
+    min_per_domain: int = 1  # a round has no node of a domain, or at least this many
     preflight_factor: float | None = None
     """With --preflight: a node is slow if it is worse than usual by more than this factor."""
 
@@ -249,7 +245,7 @@ def assign_ranks(members: Sequence[Member], former: Former, order: Order) -> lis
     places: dict[int, Member] = {}
     above = world
     given = ((member.firm_rank, member) for member in members if member.firm_rank is not None)
-    for rank, member in sorted(given, key=_rank, reverse=True):
+    for rank, member in sorted(given, key=itemgetter(0), reverse=True):
         above = min(rank, above - 1)
         places[above] = member
     rest = [member for member in members if member.firm_rank is None]
@@ -258,10 +254,6 @@ def assign_ranks(members: Sequence[Member], former: Former, order: Order) -> lis
     for block, ranks in _blocks(rest, former, places, free, wishes):
         places |= _within(block, former, ranks, wishes)
     return [places[rank] for rank in range(world)]
-
-
-def _rank(given: tuple[int, Member]) -> int:
-    return given[0]
 
 
 Wish = tuple[int, int, int]

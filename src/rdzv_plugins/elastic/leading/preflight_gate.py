@@ -14,8 +14,7 @@ from typing import NamedTuple
 from rdzv_plugins.elastic.keys import Checked, Member
 from rdzv_plugins.plain_text import some
 
-_COMPARED = 3
-"""How many nodes there have to be before one can be told from the others."""
+_COMPARED = 3  # how many nodes there have to be before one can be told from the others
 
 
 @dataclass(frozen=True)
@@ -24,10 +23,8 @@ class Judgement:
 
     left_out: Mapping[str, str] = field(default_factory=dict)
     """The nodes that the round is formed without, by their ids, and why, in words that name them."""
-    words: tuple[str, ...] = ()
-    """What people should know about those that stay in."""
-    fatal: str = ""
-    """Why there can be no round."""
+    words: tuple[str, ...] = ()  # what people should know about those that stay in
+    fatal: str = ""  # why there can be no round
 
 
 class _Fault(NamedTuple):

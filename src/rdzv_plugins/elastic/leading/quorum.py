@@ -70,8 +70,8 @@ def seat_of(place: Assignment, *, complete: bool) -> Seat:
 
 def seats_reached(seats: tuple[Seat, ...], place: Assignment) -> tuple[Seat, ...]:
     """What a node carries once it is about to say that it has reached the store of ``place``."""
-    mine = seat_of(place, complete=False)
-    return seats if any(which(each) == which(mine) for each in seats) else (*seats, mine)
+    reached = any(which(each) == round_of(place) for each in seats)
+    return seats if reached else (*seats, seat_of(place, complete=False))
 
 
 def seats_complete(seats: tuple[Seat, ...], place: Assignment) -> tuple[Seat, ...]:
@@ -79,9 +79,8 @@ def seats_complete(seats: tuple[Seat, ...], place: Assignment) -> tuple[Seat, ..
 
     Nothing before it binds. What the node has reached since does: then it has to go on from there, not in this round.
     """
-    mine = seat_of(place, complete=True)
-    at = next((at for at, each in enumerate(seats) if which(each) == which(mine)), -1)
-    return (mine, *seats[at + 1 :])
+    at = next((at for at, each in enumerate(seats) if which(each) == round_of(place)), -1)
+    return (seat_of(place, complete=True), *seats[at + 1 :])
 
 
 class Quorum:
@@ -147,8 +146,7 @@ class Quorum:
 
     def has_reached(self, planned: Assignment) -> bool:
         """Whether the node carries this place: a number alone may be that of another round."""
-        mine = which(seat_of(planned, complete=False))
-        return any(which(seat) == mine for seat in self._heard.get(planned.node_id, ()))
+        return any(which(seat) == round_of(planned) for seat in self._heard.get(planned.node_id, ()))
 
     def heard(self, member: Member) -> None:
         """A member has come, or says something new about itself."""
@@ -162,10 +160,7 @@ class Quorum:
             self._served.setdefault(which(known[0]), set()).add(member.server)
 
     def stays(self, node: str) -> None:
-        """Note that a node has said that it is leaving, or that its process is proved gone.
-
-        It is a member here, or was until its end.
-        """
+        """A node that is a member here, or was until its end, has said that it is leaving, or is proved gone."""
         if node in self._heard or node in self._here:
             self._stay[node] = None
 
@@ -226,10 +221,7 @@ class Quorum:
                 yield which, votes
 
     def _votes(self, chosen: Collection[str], members: Collection[str]) -> list[tuple[Which, set[int]]]:
-        """The rounds that bind, with the ranks that are here.
-
-        They are the last complete round, and those that may have been complete since.
-        """
+        """The rounds that bind (the last complete one, and what may have been complete since), with the ranks here."""
         last = self.last(members)
         votes: dict[Which, set[int]] = {
             which(seat): set()
@@ -274,3 +266,8 @@ def _where(round_: Assignment | Round) -> str:
 def which(seat: Seat) -> Which:
     """The round that the seat is a place in."""
     return seat.round, seat.world, seat.where
+
+
+def round_of(place: Assignment) -> Which:
+    """The round that it is a place in."""
+    return place.round, place.world, _where(place)

@@ -1,5 +1,7 @@
 """The members of a run, and which of them can take part in a round: no clock, no sockets, no rounds.
 
+Who is there and who is missing is said in the same words in waiting lines, time-outs and at the end of a job.
+
 Each living member is in one of these states: it works in the complete round, it waits for another, it is *awaited* (the
 round is over, and it has not joined again), it is left out for a while, or it is refused for good.
 
@@ -11,13 +13,15 @@ node). A node that has stayed in a round for a while starts afresh.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rdzv_plugins.elastic.keys import Assignment, Member
-from rdzv_plugins.elastic.leading.placement import Place, place_of
+from rdzv_plugins.elastic.leading.placement import Place, Rules, Shape, in_words, place_of
+from rdzv_plugins.plain_text import some
+from rdzv_plugins.rounds.settings_check import wanted
 
-_FIRST_PAUSE_S = 2.0
-_LONGEST_PAUSE_S = 300.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 300.0
 SETTLED_S = 30.0
 """A node that has stayed in rounds for this long has shown that it can: what was before is forgotten."""
 
@@ -26,17 +30,11 @@ class Roster:
     """The members of a run, as the leader knows them. Not thread-safe. Times are the leader's own monotonic seconds."""
 
     def __init__(self, max_nodes: int, duplicate: float, held: Mapping[str, Assignment]) -> None:
-        """``duplicate``: seconds for which two nodes may claim one rank.
-
-        ``held``: what earlier leaders have told nodes.
-        """
+        """``duplicate``: seconds for which two may claim one rank. ``held``: what earlier leaders have told nodes."""
         self._max_nodes = max_nodes
-        self.members: dict[str, Member] = {}
-        """The living members, in order of arrival."""
-        self.waiting: set[str] = set()
-        """Members that wait for a round."""
-        self.cannot: set[str] = set()
-        """Waiting nodes that could not dial the newest store that they tried."""
+        self.members: dict[str, Member] = {}  # the living members, in order of arrival
+        self.waiting: set[str] = set()  # members that wait for a round
+        self.cannot: set[str] = set()  # waiting nodes that could not dial the newest store that they tried
         self.refused: set[str] = set()
         self.left_out = LeftOut()
         self.claims = Claims(duplicate)
@@ -44,7 +42,7 @@ class Roster:
         self._words: dict[str, Assignment] = {}
         self._spares: dict[str, str] = {n: a.spare for n, a in held.items() if a.spare}
         """What nodes that wait beside a round have been told."""
-        self._notices: list[str] = []
+        self.notices: list[str] = []  # what people should know about nodes, since the last call of ``words``
 
     def take(self, member: Member, now: float, number: int) -> bool:
         """A member has come, or says something new about itself. False: it takes no part, and ``words`` says why.
@@ -88,7 +86,6 @@ class Roster:
         return member
 
     def wait(self, member: Member) -> None:
-        """Note that a member waits for a round."""
         self.waiting.add(member.node_id)
         (self.cannot.add if member.unreachable else self.cannot.discard)(member.node_id)
 
@@ -99,30 +96,25 @@ class Roster:
             yield self.members[node]
 
     def is_awaited(self, node: str) -> bool:
-        """Whether a node lives and has not joined."""
         return node not in self.waiting and node not in self.refused and node not in self.left_out
 
     @property
     def all_wait(self) -> bool:
-        """Whether nobody is awaited."""
         return len(self.waiting) + len(self.refused) + len(self.left_out) == len(self.members)
 
     def count(self, without: int = 0) -> int:
         """How many nodes wait, counting each rank once, minus ``without``."""
         return len(self.waiting) - self.claims.surplus() - without
 
-    def leave_out(self, node: str, why: str, number: int, *, late: bool = False, after: int = 0) -> None:
-        """The others go on without the node for a while.
-
-        A ``late`` one has to say something first, and to have left round ``after`` behind.
-        """
+    def leave_out(self, node: str, why: str, number: int, *, silent_after: int | None = None) -> None:
+        """The others go on without the node for a while. ``silent_after``: as for ``LeftOut.add``."""
         member = self.members[node]
-        self.left_out.add(member, silent_after=after if late else None)
+        self.left_out.add(member, silent_after=silent_after)
         self.waiting.discard(node)
         self.cannot.discard(node)
         self._spares.pop(node, None)
-        self._words[node] = Assignment(number, left_out=why, late_for=after)
-        self._notices.append(f"{member.name} is left out for now: {why}")
+        self._words[node] = Assignment(number, left_out=why, late_for=silent_after or 0)
+        self.notices.append(f"{member.name} is left out for now: {why}")
 
     def refuse(self, node: str, why: str, number: int) -> None:
         """Refuse a node that cannot take part, now or later."""
@@ -132,13 +124,10 @@ class Roster:
         self.cannot.discard(node)
         self.left_out.remove(node)
         self._words[node] = Assignment(number, refused=why)
-        self._notices.append(f"{self.members[node].name} cannot take part: {why}")
+        self.notices.append(f"{self.members[node].name} cannot take part: {why}")
 
     def refuse_duplicates(self, now: float, places: Mapping[str, Assignment], number: int) -> None:
-        """Refuse duplicates: the service has heard of both for longer than it takes to notice a lost one.
-
-        So two agents were given one rank.
-        """
+        """Refuse the second of two agents given one rank: both are heard of for longer than a loss takes to notice."""
         for rank, nodes in self.claims.overdue(now):
             holder = next((node for node in nodes if node in places), nodes[0])
             for node in nodes:
@@ -157,15 +146,42 @@ class Roster:
             if self._spares.pop(node, None) is not None:
                 self._words.pop(node, None)
 
-    def notice(self, text: str) -> None:
-        """Note something about a node that people should know."""
-        self._notices.append(text)
-
     def words(self) -> tuple[dict[str, Assignment], tuple[str, ...]]:
         """What there is to tell nodes, and people, since the last call."""
-        words, notices = self._words, tuple(dict.fromkeys(self._notices))
-        self._words, self._notices = {}, []
+        words, notices = self._words, tuple(dict.fromkeys(self.notices))
+        self._words, self.notices = {}, []
         return words, notices
+
+    def facts(self, rules: Rules, places: Mapping[str, Assignment], few: str) -> str:
+        """Returns, for example, ``1 of 2 nodes have joined (host a (pid 7)); missing: node rank 1``.
+
+        ``places``: those of the last round. ``few``: why there are too few, if the minimum number is not the reason.
+        Domains are named if there is more than one.
+        """
+        members, most = self.members, rules.max_nodes
+        there = [member for node, member in members.items() if node in self.waiting]
+        late = [member for node, member in members.items() if self.is_awaited(node)]  # still stopping their workers
+        left_out = [member for node, member in members.items() if node in self.left_out]  # not waited for
+        lost = [place for node, place in places.items() if node not in members]
+        domains = {each.domain for nodes in (there, late, left_out) for each in nodes} | {each.domain for each in lost}
+        several = len(domains) > 1
+        text = f"{len(there)} of {wanted(rules.min_nodes, most)} nodes have joined ({_names(there) or 'nobody'})"
+        if late:
+            text += f"; missing: {some(each.name + (_of(each) if several else '') for each in late)}"
+        elif len(there) < most:
+            if unclaimed := self.claims.missing(most):
+                text += f"; missing: node rank {ranks(unclaimed)}"
+            elif lost:
+                was = (f"{each.host} (was node {each.rank}){_of(each) if several else ''}" for each in lost)
+                text += f"; missing: {some(was)}"
+        text += "".join(f"; {each}" for each in _of_domains(there, several, rules.shape))
+        if few:
+            text += f"; {few}"
+        if left_out:
+            text += f"; left out for now: {_names(left_out)}"
+        for nodes in self.claims.twice():
+            text += f"; the same node rank is claimed by {' and '.join(members[node].name for node in nodes)}"
+        return text
 
 
 class Claims:
@@ -180,7 +196,6 @@ class Claims:
         self._until: dict[int, float] = {}
 
     def add(self, member: Member, now: float) -> None:
-        """Take in the claim of a newcomer."""
         if member.node_rank is None:
             return
         nodes = self._nodes.setdefault(member.node_rank, [])
@@ -189,7 +204,6 @@ class Claims:
             self._until.setdefault(member.node_rank, now + self._patience)
 
     def remove(self, member: Member) -> None:
-        """Forget the claim of a member that has gone or was refused."""
         if member.node_rank is None:
             return
         nodes = self._nodes[member.node_rank]
@@ -200,7 +214,6 @@ class Claims:
             del self._nodes[member.node_rank]
 
     def doubled(self, rank: int | None) -> bool:
-        """Whether two nodes claim that rank."""
         return rank in self._until
 
     def surplus(self) -> int:
@@ -226,10 +239,7 @@ class Claims:
 
 
 class LeftOut:
-    """The nodes that the job goes on without for a while. No clock, no sockets; not thread-safe.
-
-    Times are the leader's own monotonic seconds.
-    """
+    """The nodes that the job goes on without for a while. Not thread-safe. Times are as in ``Roster``."""
 
     def __init__(self) -> None:
         self._records: dict[Place, tuple[int, float]] = {}
@@ -295,3 +305,61 @@ class LeftOut:
 
 def _pause(times: int) -> float:
     return min(_FIRST_PAUSE_S * 2.0 ** (times - 1), _LONGEST_PAUSE_S) if times else 0.0
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """Ranks in short form: ``1, 3-5, 9``."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return some(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def to_reach(members: Sequence[Member], world: int) -> str:
+    """Who has not dialled the workers' store yet."""
+    return f"{len(members)} of {world} nodes have still to reach the workers' store: {_names(members)}"
+
+
+def in_the_way(cannot: Sequence[Member], places: Sequence[Assignment]) -> dict[str, str]:
+    """Which nodes keep the others from work, and why: those that ``cannot`` dial the workers' store, or its node.
+
+    ``places`` are those of the round; the first one's node serves the store.
+    """
+    first, others = places[0], len(places) - 1
+    if len(cannot) > 1 and 2 * len(cannot) > others:
+        who = f"{len(cannot)} of {others} other nodes cannot reach {_store_of(first)}"
+        return {first.node_id: f"{who}, as {cannot[0].name}: {cannot[0].unreachable}"}
+    return {member.node_id: f"it {unreachable(member, first)}" for member in cannot}
+
+
+def unreachable(member: Member, first: Assignment) -> str:
+    """Why it cannot dial the workers' store that the node of ``first`` serves."""
+    return f"cannot reach {_store_of(first)}: {member.unreachable}"
+
+
+def _store_of(first: Assignment) -> str:
+    return f"the workers' store of {first.host} (node 0) at {first.master_addr} port {first.master_port}"
+
+
+def _of_domains(there: Sequence[Member], several: bool, shape: Shape) -> Iterator[str]:
+    """How many nodes of which domains are there, and what keeps them out of a round."""
+    domains = Counter(member.domain for member in there)
+    if several and domains:
+        yield f"here: {some(f'{count} of {in_words(name)}' for name, count in domains.items())}"
+    if small := [name for name, count in domains.items() if count < shape.per_domain]:
+        yield (
+            f"left out until {shape.per_domain} of its nodes are here (min_per_domain): {some(map(in_words, small))}"
+        )
+    if len(there) % shape.unit:
+        yield f"a round has a multiple of {shape.unit} nodes (node_unit)"
+
+
+def _of(node: Member | Assignment) -> str:
+    return f" of {in_words(node.domain)}"
+
+
+def _names(members: Sequence[Member]) -> str:
+    return some(member.name for member in members)

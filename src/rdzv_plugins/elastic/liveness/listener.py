@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PART_S = 5.0
-_HELLO_S = 5.0
-"""Seconds for a caller to say whom it wants; after that it counts as a stranger."""
+_HELLO_S = 5.0  # seconds for a caller to say whom it wants; after that it counts as a stranger
 _MOST_STRANGERS = 64
 _MOST_KNOWN = 256
 _AT_ONCE = 16
@@ -98,10 +97,7 @@ class Listener:
                 next(iter(self._strangers)).hang_up()
 
     def greeted(self, caller: _Caller) -> bytes:
-        """The answer to a caller that has named this node. Called by that caller, on the reactor's thread.
-
-        Raises ``OSError`` if its connection has ended in the meantime.
-        """
+        """The answer to a caller that has named this node. By that caller; ``OSError`` if it has gone meanwhile."""
         self._strangers.pop(caller, None)
         self._known[caller] = None
         if len(self._known) > _MOST_KNOWN:
@@ -148,26 +144,15 @@ class Listener:
 
 
 class OwnPort:
-    """This node's own port; after a move to another place it is another one. Used by one thread at a time.
-
-    ``note_outage`` and ``close`` by any.
-    """
+    """This node's own port, another after a move. By one thread at a time; ``note_outage`` and ``close`` by any."""
 
     def __init__(self, local_addr: str | None, runtime: Runtime) -> None:
         """``local_addr``: the address that was given for this node."""
         self._local_addr, self._runtime = local_addr, runtime
         self._listener: Listener | None = None
 
-    @property
-    def is_open(self) -> bool:
-        """Whether it was opened, and not parted from since."""
-        return self._listener is not None
-
     def listen(self, name: str, address: str, public: str) -> int:
-        """Open it, unless it is open, for others to see whether the process called ``name`` lives.
-
-        Returns 0 if there is none, so that they have to wait.
-        """
+        """Open it unless it is open: there others see if ``name`` lives. 0 if there is none, and they have to wait."""
         if self._listener is None or not self._listener.port:
             self.close()
             self._listener = None
@@ -185,14 +170,17 @@ class OwnPort:
         if listener is not None:
             listener.note_outage(lasts)
 
-    def part(self) -> None:
-        """Tell whoever watches this node that nothing seen here counts from now on.
+    def part(self) -> bool:
+        """Tell whoever watches this node that nothing seen here counts any more. False if it was not open.
 
         Raises ``TimeoutError`` if they cannot be told now.
         """
-        if self._listener is not None and not self._listener.part(_PART_S):
+        if self._listener is None:
+            return False
+        if not self._listener.part(_PART_S):
             raise TimeoutError("this node's own port could not be closed in time")
         self._listener = None
+        return True
 
     def close(self) -> None:
         """Close it, and tell whoever is connected to it. May be repeated."""

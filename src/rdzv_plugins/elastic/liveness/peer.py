@@ -16,26 +16,10 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from rdzv_plugins.elastic.keys import Leading, Member
 from rdzv_plugins.endpoints import is_loopback_address
-
-
-class Listening(Protocol):
-    """What a node says about itself: a ``Member``, or the leader's own entry."""
-
-    @property
-    def node_id(self) -> str: ...
-    @property
-    def machine(self) -> str: ...
-    @property
-    def address(self) -> str: ...
-    @property
-    def public(self) -> str: ...
-    @property
-    def listens(self) -> int: ...
-    @property
-    def moves(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -45,26 +29,20 @@ class Peer:
     node_id: str
     host: str
     port: int
-    name: str = ""
-    """The name it answers to there, if that is not its id."""
+    name: str = ""  # the name it answers to there, if that is not its id
 
 
-def peer_of(other: Listening, machine: str) -> Peer | None:
+def peer_of(other: Member | Leading, machine: str) -> Peer | None:
     """How to dial another node from ``machine``; None if it does not say, or gives only a name."""
     if not other.listens:
         return None
-    host = address_for(other, machine)
+    near = other.machine == machine or not is_loopback_address(other.address)
+    host = other.address if near else other.public
     try:
         ipaddress.ip_address(host)
     except ValueError:
         return None
     return Peer(other.node_id, host, other.listens, name_of(other.node_id, other.moves) if other.moves else "")
-
-
-def address_for(other: Listening, machine: str) -> str:
-    """The address at which to dial another node from ``machine``, as far as that node knows; it may be a name."""
-    near = other.machine == machine or not is_loopback_address(other.address)
-    return other.address if near else other.public
 
 
 def name_of(node_id: str, moves: int) -> str:
@@ -78,8 +56,7 @@ def name_of(node_id: str, moves: int) -> str:
 
 WAITS = b"rdzv-waits\n"
 BYE = b"rdzv-bye\n"
-MOST_BYTES = 1024
-"""The most bytes of a line."""
+MOST_BYTES = 1024  # the most bytes of a line
 
 
 def hello(node_id: str) -> bytes:

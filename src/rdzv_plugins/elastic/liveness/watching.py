@@ -1,5 +1,7 @@
 """Watches other nodes' processes, so that one that is gone is known at once, and no other is taken to be gone.
 
+Each node with a low rank watches the leader's: when that is proved gone, it takes the lead at once.
+
 A process is proved gone by three things, in this order and seen by the same node:
 
 1. It has answered at its own port, by its id, and both ends have named the same two addresses: nothing is in between.
@@ -24,7 +26,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from rdzv_plugins.elastic.liveness.peer import MOST_BYTES, WAITS, Peer, answer, hello
+from rdzv_plugins.coordination import KeyValue
+from rdzv_plugins.elastic.keys import Leading, Member, decode
+from rdzv_plugins.elastic.liveness.peer import MOST_BYTES, WAITS, Peer, answer, hello, peer_of
 from rdzv_plugins.kvstore.coordination.reactor import close_in_children, reactor
 from rdzv_plugins.runtime import (
     AF_INET,
@@ -47,20 +51,17 @@ logger = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _SUSPECT_PAUSE_S, _LONGEST_SUSPECT_PAUSE_S = 0.02, 1.0
 """Seconds between two attempts to reach one that has closed: its port may close a moment after its connections."""
-_LASTS_S = 1.0
-"""A connection that lasted this long was not closed on a whim."""
+_LASTS_S = 1.0  # a connection that lasted this long was not closed on a whim
 _PER_S, _AT_ONCE = 500.0, 64
 """A limit on first attempts: they are not urgent, and this process has other things to do."""
-_OF_DESCRIPTORS = 4
-"""At most one in this many of this process's descriptors is used for watching."""
+_OF_DESCRIPTORS = 4  # at most one in this many of this process's descriptors is used for watching
 
 
 @dataclass
 class _Watched:
     peer: Peer
     dial: Dial | None = None
-    suspect: bool = False
-    """Whether it has answered and its connection was then closed."""
+    suspect: bool = False  # whether it has answered and its connection was then closed
     pause: float = _FIRST_PAUSE_S
     answered_at: float = 0.0
     after_close: float = 0.0
@@ -76,7 +77,7 @@ class PeerWatch:
     """
 
     def __init__(self, on_gone: Callable[[str], None], on_waits: Callable[[], None], runtime: Runtime) -> None:
-        self._on_gone, self._on_waits, self._runtime = on_gone, on_waits, runtime
+        self._on_gone, self.on_waits, self._runtime = on_gone, on_waits, runtime
         self._orders: SimpleQueue[Callable[[], None]] = self._runtime.SimpleQueue()
         self._watched: dict[str, _Watched] = {}
         self._turned_away: dict[str, Peer] = {}  # there are too few descriptors for these as well
@@ -85,7 +86,8 @@ class PeerWatch:
         self._free_at = 0.0  # when the next first attempt may be made
         self._most = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _OF_DESCRIPTORS)
         self._pid = self._runtime.getpid()
-        self._closed = False
+        self.is_closed = False
+        """Whether it watches nobody, and will not: it was closed, or there are too few descriptors."""
         self._waking = self._runtime.Lock()  # not once it is closed: the number may belong to another file by then
         try:
             self._wake = self._runtime.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -100,12 +102,7 @@ class PeerWatch:
 
     def _cannot(self, error: Exception) -> None:
         logger.debug("other nodes' processes cannot be watched, their time to live counts: %s", error)
-        self._closed = True
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it watches nobody, and will not: it was closed, or there are too few descriptors."""
-        return self._closed
+        self.is_closed = True
 
     def add(self, peer: Peer) -> None:
         """Watch that node from now on, at that address and no other."""
@@ -128,7 +125,7 @@ class PeerWatch:
         if self._pid != self._runtime.getpid():  # the thread is the parent's
             return
         with self._waking:
-            if not self._closed:
+            if not self.is_closed:
                 self._orders.put(order)
                 self._runtime.eventfd_write(self._wake, 1)
 
@@ -160,7 +157,7 @@ class PeerWatch:
             self._later(watched, 0.0)
 
     def _close(self) -> None:
-        if self._closed:
+        if self.is_closed:
             return
         for node_id in list(self._watched):
             with contextlib.suppress(OSError):
@@ -168,7 +165,7 @@ class PeerWatch:
         with contextlib.suppress(OSError):
             reactor(self._runtime).remove(self)
         with self._waking:
-            self._closed = True
+            self.is_closed = True
             self._runtime.close(self._wake)
 
     def _later(self, watched: _Watched, pause: float) -> None:
@@ -183,21 +180,16 @@ class PeerWatch:
     def _dial(self, watched: _Watched) -> None:
         if self._watched.get(watched.peer.node_id) is not watched or watched.dial is not None:
             return
-        watched.dial = dial = Dial(
-            watched.peer,
-            lambda: self._answered(watched),
-            self._on_waits,
-            lambda outcome: self._ended(watched, outcome),
-            self._runtime,
-        )
-        outcome = dial.start()
+        watched.dial = Dial(watched, self, self._runtime)
+        outcome = watched.dial.start()
         if outcome is not None:
-            self._ended(watched, outcome)
+            self.ended(watched, outcome)
 
-    def _answered(self, watched: _Watched) -> None:
+    def answered(self, watched: _Watched) -> None:
+        """Its process has answered, directly."""
         watched.suspect, watched.pause, watched.answered_at = False, _FIRST_PAUSE_S, self._runtime.monotonic()
 
-    def _ended(self, watched: _Watched, outcome: Outcome) -> None:
+    def ended(self, watched: _Watched, outcome: Outcome) -> None:
         """An attempt has failed, or a connection that was held has ended."""
         watched.dial = None
         if outcome == "closed":
@@ -220,13 +212,13 @@ class PeerWatch:
     def readable(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._runtime.eventfd_read(self._wake)
-        while not self._orders.empty() and not self._closed:
+        while not self._orders.empty() and not self.is_closed:
             self._orders.get()()
 
     def writable(self) -> None: ...
 
     def tick(self, now: float) -> None:
-        while self._due and self._due[0][0] <= now and not self._closed:
+        while self._due and self._due[0][0] <= now and not self.is_closed:
             self._dial(heapq.heappop(self._due)[2])
 
     def failed(self, error: Exception) -> None:
@@ -247,23 +239,16 @@ _ANSWER_S = 5.0
 
 
 class Dial:
-    """A connection to another node's own port. For use on the reactor's thread only.
+    """A connection to the own port of a node that is ``watched``. For use on the reactor's thread only.
 
-    ``on_answer`` is called once at most, ``on_waits`` when the node says that it waits for the service, and ``on_end``
-    once; none is called from ``start``.
+    ``watch`` is told once at most that the node has ``answered``, that it ``waits`` for the service, and once that the
+    connection has ``ended``; nothing of that by ``start``.
     """
 
-    def __init__(
-        self,
-        peer: Peer,
-        on_answer: Callable[[], None],
-        on_waits: Callable[[], None],
-        on_end: Callable[[Outcome], None],
-        runtime: Runtime,
-    ) -> None:
-        self._runtime = runtime
+    def __init__(self, watched: _Watched, watch: PeerWatch, runtime: Runtime) -> None:
+        self._watched, self._watch, self._runtime = watched, watch, runtime
+        self._peer = peer = watched.peer
         self._name = peer.name or peer.node_id
-        self._peer, self._on_answer, self._on_waits, self._on_end = peer, on_answer, on_waits, on_end
         self._expected = self._heard = b""
         self._connecting, self._over = True, False
         self.answered = False
@@ -291,10 +276,7 @@ class Dial:
         return None
 
     def _where(self, family: int) -> Any:
-        """The node's address, for the socket.
-
-        Asks no name service; raises ``OSError`` if there is no such interface.
-        """
+        """The node's address, for the socket. Asks no name service; ``OSError`` if there is no such interface."""
         if "%" not in self._peer.host:
             return self._peer.host, self._peer.port
         numeric = AI_NUMERICHOST | AI_NUMERICSERV
@@ -334,7 +316,7 @@ class Dial:
         self._heard += heard
         if not self.answered and self._heard.startswith(self._expected):
             self.answered, self._heard = True, self._heard[len(self._expected) :]
-            self._on_answer()
+            self._watch.answered(self._watched)
         if self.answered:
             self._hear_words()
         elif not self._expected.startswith(self._heard):
@@ -345,7 +327,7 @@ class Dial:
         while self._heard.startswith(WAITS):
             waits, self._heard = True, self._heard[len(WAITS) :]
         if waits:
-            self._on_waits()
+            self._watch.on_waits()
         if not WAITS.startswith(self._heard):  # one that leaves of its own will says a last word
             self._end("unclear")
 
@@ -376,8 +358,95 @@ class Dial:
     def _end(self, outcome: Outcome) -> None:
         if not self._over:
             self.hang_up()
-            self._on_end(outcome)
+            self._watch.ended(self._watched, outcome)
 
 
 def _outcome(error: int) -> Outcome:
     return "refused" if error == errno.ECONNREFUSED else "unclear"
+
+
+WATCHERS = 16
+"""How many nodes of a round watch the leader, those with the lowest ranks: one that goes on is enough."""
+
+
+class LeaderWatch:
+    """Watches the leader's process. Thread-safe.
+
+    When the process is proved gone, ``on_gone`` is called with the leader's key, its node, and how often this watch had
+    started again when the proof came. It is called on the thread of the process's connections, and must return at once.
+    """
+
+    def __init__(
+        self,
+        on_gone: Callable[[KeyValue, str, int], None],
+        on_waits: Callable[[], None],
+        runtime: Runtime,
+        *,
+        until_proved: bool = False,
+    ) -> None:
+        """``on_waits``: as for ``PeerWatch``. ``until_proved``: watch one that no longer leads: proof may yet come."""
+        self._until_proved, self._runtime = until_proved, runtime
+        self._earlier: dict[str, KeyValue] = {}
+        """Those that led before and are still watched, with the keys by which they led."""
+        self._on_gone, self._on_waits = on_gone, on_waits
+        self._lock = self._runtime.Lock()
+        self._leader: KeyValue | None = None
+        self._node = ""
+        self._watch: PeerWatch | None = None
+        self._closed = False
+        self._moves = 0
+
+    def follow(self, leads: Callable[[], KeyValue | None], me: Member) -> None:
+        """Watch the node whose key ``leads`` returns, and nobody else; None means nobody.
+
+        ``leads`` is called under the lock, so that of two threads neither goes back to a former leader.
+        """
+        with self._lock:
+            leader = leads()
+            if leader == self._leader or self._closed or (leader is None and self._until_proved):
+                return
+            before, self._leader = self._leader, leader
+            if self._node and self._until_proved and before is not None:
+                self._earlier[self._node] = before
+            elif self._node and self._watch is not None:
+                self._watch.remove(self._node)
+            self._node = ""
+            if leader is None:
+                return
+            try:
+                leading = decode(Leading, leader.value)
+            except ValueError:  # reported by whoever leads
+                return
+            peer = peer_of(leading, me.machine)
+            if peer is None or peer.node_id == me.node_id:
+                return
+            if self._watch is None or self._watch.is_closed:
+                self._watch = PeerWatch(self._gone, self._on_waits, self._runtime)
+            self._node = peer.node_id
+            self._watch.add(peer)
+
+    def start_again(self) -> None:
+        """Forget who led: this node is now a member elsewhere, where what is proved about them is of no use."""
+        with self._lock:
+            self._moves += 1
+            self._leader = None
+            for node in (self._node, *self._earlier):
+                if node and self._watch is not None:
+                    self._watch.remove(node)
+            self._node = ""
+            self._earlier.clear()
+
+    def close(self) -> None:
+        """Stop watching. May be repeated."""
+        with self._lock:
+            self._closed = True
+            if self._watch is not None:
+                self._watch.close()
+
+    def _gone(self, node: str) -> None:
+        with self._lock:
+            leader = self._leader if node == self._node else self._earlier.pop(node, None)
+            if leader is None or self._closed:
+                return
+            moves = self._moves
+        self._on_gone(leader, node, moves)

@@ -42,20 +42,15 @@ _PLACE = "place/"
 
 _DIAL_S, _OPEN_S, _ASK_S = 2.0, 3.0, 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
-_LASTS_S = 1.0
-"""A session that has lasted this long did not end through a fault of the place."""
+_LASTS_S = 1.0  # a session that has lasted this long did not end through a fault of the place
 _LONGEST_LIST = 512
 _BEATS = 60
 """Seconds between two packets of TCP's own on an idle connection, which carry nothing, and how many may be lost."""
-_PATIENCE_S = 15.0
-"""Seconds after which it is reported, once, that a place cannot be reached."""
+_PATIENCE_S = 15.0  # seconds after which it is reported, once, that a place cannot be reached
 
 
 class Outlook:
-    """Watches one of several places, on a thread that runs until ``close``.
-
-    ``on_change`` is called on any thread, and must return at once.
-    """
+    """Watches a place, on a thread that runs until ``close``. ``on_change`` is called on any, and returns at once."""
 
     def __init__(
         self,
@@ -70,15 +65,13 @@ class Outlook:
         self._places, self._runtime = tuple(places), runtime
         self.endpoint, self._service, self._ttl, self._on_change = endpoint, service, ttl, on_change
         self.sight = Sight()
-        self.error: RdzvError | None = None
-        """What answers there if it is not a place of this run."""
+        self.error: RdzvError | None = None  # what answers there if it is not a place of this run
         self._lock = self._runtime.Lock()
         self._session: NativeSession | None = None
         self._doubted: NativeSession | None = None
         self._witness: socket.socket | None = None
         """A connection that was answered there, and on which nothing was sent since. Changed by the thread alone."""
-        self._ended = False
-        """Whether the process that answered on it has closed it, in order."""
+        self._ended = False  # whether the process that answered on it has closed it, in order
         self._again = self._runtime.Event()  # the session has ended, or is in doubt
         self._hurry = self._runtime.Event()  # it is in doubt, or no longer watched: no pause
         self._closed = False
@@ -150,13 +143,9 @@ class Outlook:
                 if self._runtime.monotonic() >= opened + _LASTS_S:
                     pause = _FIRST_PAUSE_S
                     continue
-            except AccessRefused as error:  # it has another token, or one of the two has none
-                self.error = error
-                self._missed(refused=False, reason=str(error))
-            except _Foreign as error:  # something else is there, or a store of another version
-                self.error = error.what
-                self._missed(refused=False, reason=str(error.what))
             except (EndpointUnreachable, TimeoutError) as error:
+                if isinstance(error, AccessRefused):  # it has another token, or one of the two has none
+                    self.error = error
                 self._missed(refused=isinstance(error, _Refused), reason=str(error))
             except RdzvError as error:  # it serves another run, or serves all of them and this one has no name
                 self.error = error
@@ -186,8 +175,10 @@ class Outlook:
             self._keep(connection)
         try:
             session = self._service.open_session(self._ttl, on_lost=self._lost, timeout=_OPEN_S)
-        except EndpointUnreachable as error:  # the session's own greeting says what it is
-            raise _Foreign(error) if foreign else error from None
+        except EndpointUnreachable as error:
+            if foreign:  # something else, or a store of another version: the session's own greeting says what it is
+                self.error = error
+            raise
         try:
             events: list[Event] = []
             for prefix in (keys.ROUND, _PLACE):
@@ -298,14 +289,6 @@ def read_born(text: bytes, places: Sequence[str]) -> tuple[int, str]:
         return -1, printable(str(said["of"]), _LONGEST_LIST)
     except (ValueError, TypeError, KeyError, RecursionError):
         return -1, printable(text.decode(errors="replace"), _LONGEST_LIST)
-
-
-class _Foreign(Exception):
-    """What answers there can never serve the job."""
-
-    def __init__(self, what: EndpointUnreachable) -> None:
-        super().__init__(str(what))
-        self.what = what
 
 
 class _Refused(EndpointUnreachable):

@@ -1,7 +1,8 @@
 """Several endpoints as one ``CoordinationBackend``: sessions are opened at the place that serves the run now.
 
 The first living place serves, the others stand by. A session ends when its place is lost or is found to have been
-replaced; the next may be at another place, which knows nothing of the run: the nodes bring along what they know.
+replaced; the next may be at another place, which knows nothing of the run: the nodes bring along what they know
+(``Carrying``).
 """
 
 from __future__ import annotations
@@ -10,7 +11,11 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 
-from rdzv_plugins.elastic.keys import BEGUN, BORN, ROUND
+from rdzv_plugins.elastic.contact import Myself
+from rdzv_plugins.elastic.keys import BEGUN, BORN, ROUND, Assignment, Round
+from rdzv_plugins.elastic.leading.quorum import seats_complete
+from rdzv_plugins.elastic.liveness.listener import OwnPort
+from rdzv_plugins.elastic.liveness.peer import name_of
 from rdzv_plugins.elastic.places.outlook import Outlook, read_born, say_born
 from rdzv_plugins.elastic.places.sight import Choice, choose, is_better
 from rdzv_plugins.endpoints import Endpoint
@@ -27,8 +32,7 @@ _SETTLE_S = 3.0
 _JOIN_S = 5.0
 _ALONE_S = 5.0
 """After this many seconds without a working round, members are counted to see if more nodes are at another place."""
-_NODES_PER_S = 500
-"""The more nodes there are, the less often they are counted."""
+_NODES_PER_S = 500  # the more nodes there are, the less often they are counted
 _SLACK_S = 1.0
 _OF_TTL = 1 / 3
 """A server counts from what it heard last: that may be so much later than the last request that it has answered."""
@@ -50,7 +54,8 @@ class Places:
     ) -> None:
         self._runtime = runtime
         self._endpoints, self._services, self._own, self._ttl = tuple(endpoints), tuple(services), own, ttl
-        self._names = tuple(map(str, endpoints))
+        self.name, self._names = services[0].name, tuple(map(str, endpoints))
+        self.leaves_within = ttl * (1 + _OF_TTL) + _SLACK_S  # the most seconds until a lost place may be left
         self._changed = self._runtime.Condition()
         self._version = 0
         self._refusals: set[str] = set()
@@ -65,24 +70,13 @@ class Places:
         """Whether this node was in a complete round, as far as it has heard."""
         self.begins_at: int | None = None
         """The place where the first round is begun, once this node has joined there for that."""
-        self.at: int | None = None
-        """The place of the newest session."""
-        self.left_gone = False
-        """Whether the process that served the previous place is known to be gone."""
-
-    @property
-    def name(self) -> str:
-        return self._services[0].name
+        self.at: int | None = None  # the place of the newest session
+        self.left_gone = False  # whether the process that served the previous place is known to be gone
 
     @property
     def hosts_service(self) -> bool:
         """Whether this process serves the place at which this node is a member."""
         return self.at is not None and self.at == self._own
-
-    @property
-    def leaves_within(self) -> float:
-        """The most seconds until a lost place may be left."""
-        return self._ttl * (1 + _OF_TTL) + _SLACK_S
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> NativeSession:
         """See ``CoordinationBackend.open_session``; opens it at the place where the run is served, or will be."""
@@ -121,7 +115,6 @@ class Places:
         self.knows = knows
 
     def close(self) -> None:
-        """See ``CoordinationBackend.close``."""
         self._closed = True
         self._wake()
         for outlook in self._outlooks:
@@ -281,10 +274,7 @@ class Places:
             logger.warning("a place where this job can be served does not remember it: %s", error)
 
     def _raise_errors(self) -> None:
-        """At the start, raise for a place of another run or list.
-
-        Later, such a place just does not answer, or waits.
-        """
+        """At the start, raise for a place of another run or list; later, such a place does not answer, or waits."""
         if self.at is None:
             for outlook in self._outlooks:
                 if outlook.error is not None:
@@ -314,3 +304,57 @@ class Places:
 def _free_at(session: NativeSession) -> float:
     """When a running server has ended ``session``, from which nothing more is heard."""
     return session.known_until + _OF_TTL * session.ttl + _SLACK_S
+
+
+class Carrying:
+    """What a node carries from place to place, its seats in rounds: its part of ``quorum``.
+
+    Each change is written with what the node says next, before anything relies on it. Called by the thread that joins
+    and by the one that opens sessions, never by both at once.
+    """
+
+    def __init__(self, places: Places, myself: Myself, port: OwnPort) -> None:
+        self.places, self._self, self._port = places, myself, port
+        self._server = -1  # the rank of the node that served the place of the last complete round
+        self._at: int | None = None
+        places.carried_by(lambda: any(seat.complete for seat in self._self.me.seats))
+
+    def complete(self, place: Assignment, declared: Round) -> bool:
+        """Note that the round of ``place`` was complete. Returns whether this node goes on in it.
+
+        It does not if it has since reached another elsewhere, and come back: that one may have been complete, too.
+        """
+        self._server = declared.server
+        seats = seats_complete(self._self.me.seats, place)
+        self._self.change(seats=seats, gone=-1, server=-1)
+        return len(seats) == 1
+
+    def arrive(self, on_move: Callable[[], None]) -> None:
+        """A session was opened. If it is at another place, tell whoever watches this node from the last one.
+
+        ``on_move`` is called then, before anything is said there. Raises ``TimeoutError`` if they cannot be told now.
+        """
+        if self._has_moved():
+            on_move()
+            was_open, me = self._port.part(), self._self.me
+            self._self.change(moves=me.moves + 1)
+            if was_open:
+                name = name_of(me.node_id, me.moves + 1)
+                self._self.change(listens=self._port.listen(name, me.address, me.public))
+        self.settled()
+
+    def _has_moved(self) -> bool:
+        """Whether the newest session is at a different place from the one that was ``settled`` before."""
+        return self._at not in (None, self.places.at)
+
+    def settled(self) -> None:
+        """Nothing of this node is left at the previous place, and nothing of what it did there is said elsewhere.
+
+        A node that was leaving says nothing more: its voice stays where it said so, and must not count twice.
+        """
+        if self._has_moved():
+            gone = self._server if self.places.left_gone else -1
+            self._self.change(server=self._server, gone=gone, store=None)
+            if self._self.me.leaving:
+                self._self.silence()
+        self._at = self.places.at

@@ -17,23 +17,16 @@ class Sight:
     """What a node sees of one place."""
 
     answers: bool = False
-    refused: bool = False
-    """Whether the place's host says that nobody is listening."""
-    tried: bool = False
-    """Whether somebody has answered at the place, or has failed to in time."""
-    round: int = 0
-    """The newest round that was declared there."""
-    works: bool = False
-    """Whether that round is complete."""
+    refused: bool = False  # whether the place's host says that nobody is listening
+    tried: bool = False  # whether somebody has answered at the place, or has failed to in time
+    round: int = 0  # the newest round that was declared there
+    works: bool = False  # whether that round is complete
     members: int = 0
-    born: int = -1
-    """The place where the first round is begun, as remembered here."""
+    born: int = -1  # the place where the first round is begun, as remembered here
     others: str = ""
     """A list of places that differs from this node's, remembered here by a node that was given it."""
-    begun: bool = False
-    """Whether it is remembered here that there was a round."""
-    gone: bool = False
-    """Whether the process that served here is proved gone: see ``elastic.liveness``."""
+    begun: bool = False  # whether it is remembered here that there was a round
+    gone: bool = False  # whether the process that served here is proved gone: see ``elastic.liveness``
 
 
 @dataclass(frozen=True)
@@ -45,8 +38,7 @@ class Choice:
     why: str = ""
     remembers: bool = False
     """It is to be joined for what it remembers of rounds: if it no longer does, nothing was chosen."""
-    first: bool = False
-    """It is to be joined because the first round is begun there."""
+    first: bool = False  # it is to be joined because the first round is begun there
 
 
 def choose(sights: Sequence[Sight], *, knows: bool) -> Choice:
@@ -66,8 +58,7 @@ def choose(sights: Sequence[Sight], *, knows: bool) -> Choice:
 def is_better(sights: Sequence[Sight], here: int) -> int | None:
     """The place to move to from ``here``, where this node is a member; None to stay.
 
-    It moves if a newer round works there, so that this place was replaced, or if none works here and more nodes are
-    there.
+    Either a newer round works there, so that this place was replaced, or none works here and more nodes are there.
     """
     mine = sights[here]
     if not mine.answers:
