@@ -157,7 +157,7 @@ def test_values_are_read_as_torch_reads_them(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_spec_knows_all_that_torchs_worker_spec_does() -> None:
     """A field that a later torch adds is to be looked at here."""
-    elsewhere = {"rdzv_handler", "fn", "entrypoint", "args", "master_port", "master_addr", "local_addr"}
+    elsewhere = {"rdzv_handler", "fn", "entrypoint", "args", "master_port", "master_addr", "local_addr", "start_method"}
     names = {"local_world_size": "nproc", "monitor_interval": "monitor_interval_s", "numa_options": "numa_binding"}
     names |= {"duplicate_stdout_filters": "stdout_filters", "duplicate_stderr_filters": "stderr_filters"}
     theirs = {names.get(field.name, field.name) for field in dataclasses.fields(WorkerSpec)} - elsewhere
@@ -280,7 +280,7 @@ def test_scheduler_gets_what_torch_would_give_it(
     ours.write_text("of an earlier job")
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(theirs))
     ErrorHandler().dump_error_file(str(worker), code)
-    assert hand_to_scheduler(str(worker), code, str(ours))
+    hand_to_scheduler(str(worker), code, str(ours))
     assert json.loads(ours.read_text()) == json.loads(theirs.read_text())
 
 
@@ -295,21 +295,24 @@ def test_file_that_nobody_can_read_is_none(tmp_path: Path) -> None:
     assert read_error_file(str(path)) is None
 
 
-def test_nothing_to_hand_on_and_nowhere_to_put_it(tmp_path: Path) -> None:
+def test_nothing_to_hand_on_and_nowhere_to_put_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     target, worker = tmp_path / "target", tmp_path / "worker"
-    assert not hand_to_scheduler(str(worker), 1, str(target))
+    hand_to_scheduler(str(worker), 1, str(target))
     assert not target.exists()
     worker.write_text('{"message": "text"}')
-    for nowhere in ("", str(tmp_path / "no" / "such"), "/dev/full"):
-        assert not hand_to_scheduler(str(worker), 1, nowhere)
+    hand_to_scheduler(str(worker), 1, "")
+    assert not caplog.messages
+    for nowhere in (str(tmp_path / "no" / "such"), "/dev/full"):
+        hand_to_scheduler(str(worker), 1, nowhere)
+        assert nowhere in caplog.messages.pop()
 
 
 def test_own_error_is_recorded_as_torch_records_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = json.loads(Path(torch_records(tmp_path / "theirs", monkeypatch)).read_text())["message"]
-    assert record_own_error(raised(), str(tmp_path / "ours"))
+    record_own_error(raised(), str(tmp_path / "ours"))
     ours = json.loads((tmp_path / "ours").read_text())["message"]
     assert ours["message"] == theirs["message"]
     assert ours["extraInfo"].keys() == theirs["extraInfo"].keys()
     assert ours["extraInfo"]["py_callstack"].splitlines()[-1] == theirs["extraInfo"]["py_callstack"].splitlines()[-1]
     assert ours["extraInfo"]["timestamp"].isdecimal()
-    assert not record_own_error(raised(), "")
+    record_own_error(raised(), "")

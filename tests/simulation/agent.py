@@ -16,10 +16,10 @@ from msgspec import Struct
 from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.agent.decisions import Decisions, Limits
 from rdzv_launcher.run.agent.events import Event
+from rdzv_launcher.run.agent.failures import Counts, RetryLimits
 from rdzv_launcher.run.agent.fence import Fence
 from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Observer, Settings
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
-from rdzv_launcher.run.agent.restarts import Counts, RetryLimits
 from rdzv_launcher.run.agent.steps import AgentEnds
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
 from rdzv_launcher.run.keeper.keeper import Keeper
@@ -318,7 +318,7 @@ class Agent:
             runtime,
             give_notice=self.give,
             observers=[Heard(self)],
-            state_of=lambda pid: getattr(self.processes.look(pid), "state", ""),
+            processes=self.processes,
         )
 
     def _starts(self, group: WorkerGroup, variables: Mapping[str, str]) -> Sequence[Start]:

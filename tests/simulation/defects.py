@@ -250,8 +250,8 @@ DEFECTS = (
         "a signal while the cause is asked for is an outage",
         "drawn 3",
         _AGENT + "failures.py",
-        "            if is_signal(error):",
-        "            if False:",
+        "the store may have gone with the failed node\n            if is_signal(error):",
+        "the store may have gone with the failed node\n            if False:",
     ),
     Defect(
         "a node with a notice asks like any other",

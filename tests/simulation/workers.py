@@ -210,12 +210,11 @@ class Supervisor:
             self._machine.started(worker, command[0])
             self._tell("started", number, local_rank, worker.entry.pid)
 
-    def _on_signal(self, number: int, local_ranks: list[int] | None) -> None:
-        for pid, (_, local_rank) in self._workers.items():
-            if local_ranks is None or local_rank in local_ranks:
-                for each in list(self._processes.entries.values()):
-                    if each.session == pid:
-                        self._processes.signal(each, number)
+    def _on_signal(self, number: int) -> None:
+        for pid in self._workers:
+            for each in list(self._processes.entries.values()):
+                if each.session == pid:
+                    self._processes.signal(each, number)
 
     def _on_signal_below(self, number: int) -> None:
         self._signal_below(number)
@@ -233,7 +232,7 @@ class Supervisor:
 
     def _on_kill(self, request: int, limit: float, daemons: bool) -> None:
         self._failed |= {number for number, _ in self._workers.values()}
-        self._on_signal(Signals.SIGKILL, None)
+        self._on_signal(Signals.SIGKILL)
         self._killing = request, self._scheduler.now + limit, daemons, 0
 
     def _kill_on(self) -> None:
@@ -259,11 +258,11 @@ class Supervisor:
     def _tell_ends(self) -> None:
         ended, self._ended = self._ended, []
         for entry in ended:
-            number, local_rank = self._workers.pop(entry.pid)
+            _, local_rank = self._workers.pop(entry.pid)
             self._processes.entries.pop(entry.pid, None)
             assert entry.status is not None
             code = entry.status >> 8 if not entry.status & 0x7F else -(entry.status & 0x7F)
-            self._tell("ended", number, local_rank, entry.pid, code)
+            self._tell("ended", local_rank, code)
 
 
 class Machine:

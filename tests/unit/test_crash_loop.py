@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from rdzv_launcher.run.agent.events import RestartAllowed, RestartRefused
-from rdzv_launcher.run.agent.restarts import (
+from rdzv_launcher.run.agent.failures import (
     PROGRESS_S,
     Retries,
     RetryLimits,

@@ -19,7 +19,7 @@ from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.testing.harness import free_port
 
-GROUP = WorkerGroup("default", 1, 4, (Worker(0, 2, 2, 8, 8), Worker(1, 3, 3, 8, 8)))
+GROUP = WorkerGroup(1, 4, (Worker(0, 2, 2, 8, 8), Worker(1, 3, 3, 8, 8)))
 
 
 @pytest.fixture

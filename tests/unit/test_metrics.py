@@ -30,7 +30,7 @@ from rdzv_plugins.runtime import SYSTEM
 ALL = (*AGENT, *STORE)
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DASHBOARD, ALERTS = EXAMPLES / "grafana/rdzv-plugins.json", EXAMPLES / "prometheus/alerts.yml"
-GROUP = WorkerGroup("default", 0, 2, (Worker(0, 0, 0, 1, 1),), None)
+GROUP = WorkerGroup(0, 2, (Worker(0, 0, 0, 1, 1),), None)
 
 
 def test_what_a_stranger_has_written_breaks_no_line() -> None:

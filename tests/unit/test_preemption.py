@@ -311,7 +311,7 @@ def notices_of(directory: Path, ask: Callable[..., list[NodeAnswer]], heard: lis
     questions: Any = SimpleNamespace(ask=ask)
     made = NodeNotices(1, str(directory), 1, 0.0, heard.append, lambda: heard.append("signal"), questions)
     assert made.answer(Question("", NOTICE, asdict(WORD)))["round"] == 0, "before the first start"
-    group = WorkerGroup("default", 1, 2, (Worker(0, 1, 1, 2, 2),), generation=1)
+    group = WorkerGroup(1, 2, (Worker(0, 1, 1, 2, 2),), generation=1)
     made.environment(group, 0, {"RDZV_ROUND": "7"})
     return made
 

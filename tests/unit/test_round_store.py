@@ -20,7 +20,6 @@ from rdzv_launcher.run.agent.events import BarrierOver
 from rdzv_launcher.run.agent.round_store import (
     ASSIGNED_RANKS,
     ROLE_INFO,
-    ExitBarrier,
     RoleInfo,
     appear,
     exchange,
@@ -28,6 +27,7 @@ from rdzv_launcher.run.agent.round_store import (
     is_graceful_exit,
     is_lost,
     is_timeout,
+    wait_at_exit_barrier,
 )
 from rdzv_launcher.run.workers.worker_group import Worker
 from rdzv_plugins import errors
@@ -130,16 +130,16 @@ def store(server: StoreServer) -> OfTorch:
     return OfTorch(torch_store(server))
 
 
-def barrier(server: StoreServer, rank: int, timeout: float = 120, note_done: Mock | None = None) -> ExitBarrier:
-    """Of one who knows nothing of the others."""
+def wait(server: StoreServer, rank: int, timeout: float = 120, note_done: Mock | None = None) -> object:
+    """As one who knows nothing of the others."""
     others = Mock(must_rejoin=lambda: False, peer_lost=lambda: False, raise_if_ended=lambda: None, working_peers=list)
     others.note_done = note_done or others.note_done
-    return ExitBarrier(store(server), others, rank=rank, nodes=3, timeout=timeout, runtime=SYSTEM)
+    return wait_at_exit_barrier(store(server), others, rank=rank, nodes=3, timeout=timeout, runtime=SYSTEM)
 
 
 def test_all_wait_for_the_last_and_a_node_of_torchrun_too(server: StoreServer) -> None:
     with ThreadPoolExecutor(3) as threads:
-        ours = [threads.submit(barrier(server, rank).wait) for rank in (0, 1)]
+        ours = [threads.submit(wait, server, rank) for rank in (0, 1)]
         looking = store(server)
         looking.wait([keys.node_key(0), keys.node_key(1)])
         assert not looking.check([keys.LAST])
@@ -160,7 +160,7 @@ def test_who_is_missing_is_named_and_not_waited_for_when_nobody_knows_it_to_live
 ) -> None:
     store(server).set(keys.node_key(1), "")
     note_done = Mock()
-    assert barrier(server, 0, 0.0, note_done).wait() == BarrierOver()
+    assert wait(server, 0, 0.0, note_done) == BarrierOver()
     note_done.assert_called_once_with()
     assert "node rank 2" in caplog.text
 
@@ -176,23 +176,23 @@ def test_who_is_missing_is_named_and_not_waited_for_when_nobody_knows_it_to_live
 def test_a_store_that_is_lost_or_fails_ends_it(error: Exception, ended: Exception | None) -> None:
     others = Mock(must_rejoin=Mock(return_value=False), peer_lost=Mock(return_value=False))
     others.raise_if_ended.side_effect = ended
-    waiting = ExitBarrier(Mock(wait=Mock(side_effect=error)), others, rank=0, nodes=3, timeout=120, runtime=SYSTEM)
+    lost = Mock(wait=Mock(side_effect=error))
     if ended is None and isinstance(error, StoreLost):
-        assert waiting.wait() == BarrierOver()
+        assert wait_at_exit_barrier(lost, others, rank=0, nodes=3, timeout=120, runtime=SYSTEM) == BarrierOver()
     else:
         with pytest.raises(type(ended or error)):
-            waiting.wait()
+            wait_at_exit_barrier(lost, others, rank=0, nodes=3, timeout=120, runtime=SYSTEM)
 
 
 @pytest.mark.parametrize(("ended", "is_over"), [(EndpointLost("it is gone"), True), (Preempted("too few"), False)])
 def test_when_all_have_arrived_only_the_end_of_the_job_counts(ended: Exception, is_over: bool) -> None:
     others = Mock(raise_if_ended=Mock(side_effect=ended))
-    arrived = ExitBarrier(Mock(add=lambda *_: 3), others, rank=0, nodes=3, timeout=120, runtime=SYSTEM)
+    arrived = Mock(add=lambda *_: 3)
     if is_over:
-        assert arrived.wait() == BarrierOver()
+        assert wait_at_exit_barrier(arrived, others, rank=0, nodes=3, timeout=120, runtime=SYSTEM) == BarrierOver()
     else:
         with pytest.raises(Preempted):
-            arrived.wait()
+            wait_at_exit_barrier(arrived, others, rank=0, nodes=3, timeout=120, runtime=SYSTEM)
 
 
 Numbers = list[tuple[int, int, int, int, int]]

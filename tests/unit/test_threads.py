@@ -16,9 +16,8 @@ from kits.eventually import eventually
 
 from rdzv_launcher.run.agent import events
 from rdzv_launcher.run.agent.fence import Fence
-from rdzv_launcher.run.agent.loop import process_state
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
-from rdzv_launcher.run.keeper.descendants import Marked
+from rdzv_launcher.run.keeper.descendants import Marked, look
 from rdzv_plugins import errors
 from rdzv_plugins.elastic.insisting import Background
 from rdzv_plugins.elastic.leading.leader import LeaderWatchdog
@@ -162,5 +161,7 @@ PIDS = {0: 10, 1: 11}
 
 
 def test_state_of_a_process() -> None:
-    assert process_state(os.getpid()) in ("R", "S")
-    assert process_state(2**22 + 1) == ""
+    here = look(os.getpid())
+    assert here is not None
+    assert here.state in ("R", "S")
+    assert look(2**22 + 1) is None

@@ -20,7 +20,7 @@ from rdzv_launcher.run.workers.output.output import FirstLines
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.interfaces import Outcome, RoundEvent
 
-GROUP = WorkerGroup("default", 1, 2, (Worker(0, 1, 1, 2, 2),), None, generation=1, pids={0: 4711})
+GROUP = WorkerGroup(1, 2, (Worker(0, 1, 1, 2, 2),), None, generation=1, pids={0: 4711})
 
 
 class Kept:

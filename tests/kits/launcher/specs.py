@@ -18,4 +18,4 @@ def spec_of(argv: list[str]) -> WorkersSpec:
 def group_of(nproc: int) -> WorkerGroup:
     """A node alone."""
     workers = tuple(Worker(rank, rank, rank, nproc, nproc) for rank in range(nproc))
-    return WorkerGroup("default", 0, 1, workers, StoreInfo("127.0.0.1", 29500))
+    return WorkerGroup(0, 1, workers, StoreInfo("127.0.0.1", 29500))

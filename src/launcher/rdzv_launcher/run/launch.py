@@ -18,10 +18,10 @@ from rdzv_launcher.console import rest_stderr, say
 from rdzv_launcher.run.agent import steps
 from rdzv_launcher.run.agent.decisions import Limits
 from rdzv_launcher.run.agent.events import Hung
+from rdzv_launcher.run.agent.failures import RetryLimits
 from rdzv_launcher.run.agent.fence import Fence
 from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
-from rdzv_launcher.run.agent.restarts import RetryLimits
 from rdzv_launcher.run.agent.steps import AgentEnds
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
 from rdzv_launcher.run.health import Health, Pulse, readiness

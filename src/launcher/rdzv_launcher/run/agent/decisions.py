@@ -102,7 +102,6 @@ class Decisions:
         self._generation = 0
         self._used = 0
         self._running: frozenset[int] = frozenset()
-        """The workers whose end has not been reported, by local rank."""
         self._group: _Group = "gone"
         """The newest generation, with everything in its sessions; "stuck": it was killed, and does not end."""
         self._background = False
@@ -147,7 +146,6 @@ class Decisions:
         return min(times, default=None)
 
     def begin(self) -> tuple[Step, ...]:
-        """Return the first steps."""
         return (steps.Join(),)
 
     def handle(self, event: Event, now: float) -> tuple[Step, ...]:

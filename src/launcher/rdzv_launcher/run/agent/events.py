@@ -6,34 +6,37 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from rdzv_launcher.run.keeper.messages import (
-    WorkerEnded as WorkerEnded,  # what the keeper says of it is what the agent hears
-)
+# what the keeper says of it is what the agent hears
+from rdzv_launcher.run.keeper.messages import WorkerEnded as WorkerEnded
 from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.runtime import Signals
 
 
-class Joined(Struct, frozen=True):
+class AgentEvent(Struct, frozen=True):
+    """Any event but ``WorkerEnded``."""
+
+
+class Joined(AgentEvent, frozen=True):
     """``Join`` is done: this node has its place in a complete round, and its workers have their ranks."""
 
     node_rank: int
 
 
-class RoundOver(Struct, frozen=True):
+class RoundOver(AgentEvent, frozen=True):
     """``Join`` failed: the round was over before the ranks were known."""
 
 
-class DoneWithout(Struct, frozen=True):
+class DoneWithout(AgentEvent, frozen=True):
     """``Join`` failed: the job is done without this node, which was a spare, or was left out in the end."""
 
 
-class StartFailed(Struct, frozen=True):
+class StartFailed(AgentEvent, frozen=True):
     """``Start`` failed: none of the workers runs, and neither does anything that they started."""
 
     error: Exception
 
 
-class GroupEnded(Struct, frozen=True):
+class GroupEnded(AgentEvent, frozen=True):
     """All of a generation have ended, after ``WorkerEnded`` of each, and all that was left in their sessions."""
 
     generation: int
@@ -41,11 +44,11 @@ class GroupEnded(Struct, frozen=True):
     """And what was left in sessions of its own, because ``Stop`` has asked for that, too."""
 
 
-class Fenced(Struct, frozen=True):
+class Fenced(AgentEvent, frozen=True):
     """This node's session has ended, and its workers were killed because of that: their ends are not failures."""
 
 
-class Stuck(Struct, frozen=True):
+class Stuck(AgentEvent, frozen=True):
     """A worker has been in uninterruptible sleep (state D) for too long."""
 
     local_rank: int
@@ -53,7 +56,7 @@ class Stuck(Struct, frozen=True):
     seconds: float
 
 
-class Hung(Struct, frozen=True):
+class Hung(AgentEvent, frozen=True):
     """No worker of the job has made progress for as long as the user allows."""
 
     generation: int
@@ -62,25 +65,25 @@ class Hung(Struct, frozen=True):
     """The worker that is different, on whichever node."""
 
 
-class NodesWait(Struct, frozen=True):
+class NodesWait(AgentEvent, frozen=True):
     """While the workers run: the nodes of the round change, or another node restarts its workers."""
 
 
-class PeersAnswered(Struct, frozen=True):
+class PeersAnswered(AgentEvent, frozen=True):
     """The answer to ``AskPeers``."""
 
     lost: bool
     """The workers failed because a node was lost."""
 
 
-class RestartAllowed(Struct, frozen=True):
+class RestartAllowed(AgentEvent, frozen=True):
     """An answer to ``CountRestart``: the workers may be restarted."""
 
     delay: float = 0.0
     """Seconds to wait before the restart."""
 
 
-class RestartRefused(Struct, frozen=True):
+class RestartRefused(AgentEvent, frozen=True):
     """An answer to ``CountRestart``: the job ends here, although this node has restarts left."""
 
     failure: Failure
@@ -93,7 +96,7 @@ class RestartRefused(Struct, frozen=True):
     """The exit code of all nodes; 0: the code of the failure."""
 
 
-class CauseFound(Struct, frozen=True):
+class CauseFound(AgentEvent, frozen=True):
     """The answer to ``FindCause``: the worker that failed first over all nodes."""
 
     failure: Failure
@@ -101,31 +104,31 @@ class CauseFound(Struct, frozen=True):
     """The failure in a sentence."""
 
 
-class BarrierOver(Struct, frozen=True):
+class BarrierOver(AgentEvent, frozen=True):
     """``WaitAtBarrier`` is over: all are done, or those who are not are no longer waited for."""
 
 
-class MustRunAgain(Struct, frozen=True):
+class MustRunAgain(AgentEvent, frozen=True):
     """In the exit barrier: another node restarts its workers, so those of this node have to run again, too."""
 
 
-class Stayed(Struct, frozen=True):
+class Stayed(AgentEvent, frozen=True):
     """``Stay`` is over: nobody needs this node any more."""
 
 
-class Failed(Struct, frozen=True):
+class Failed(AgentEvent, frozen=True):
     """Whatever was asked of the rendezvous has raised: it has failed, was closed, or the job has ended elsewhere."""
 
     error: Exception
 
 
-class SignalArrived(Struct, frozen=True):
+class SignalArrived(AgentEvent, frozen=True):
     """This process got a signal that it handles."""
 
     number: Signals
 
 
-class NoticeAnswered(Struct, frozen=True):
+class NoticeAnswered(AgentEvent, frozen=True):
     """What has come of ``GiveNotice`` so far; may come several times."""
 
     go_on: bool
@@ -134,35 +137,12 @@ class NoticeAnswered(Struct, frozen=True):
     """The workers of all nodes have saved what they wanted to."""
 
 
-class GraceOver(Struct, frozen=True):
+class GraceOver(AgentEvent, frozen=True):
     """The time that ``GiveNotice`` gave the workers is over."""
 
 
-class TimePassed(Struct, frozen=True):
+class TimePassed(AgentEvent, frozen=True):
     """The time given by ``Decisions.wake_at`` has come."""
 
 
-Event: TypeAlias = (
-    Joined
-    | RoundOver
-    | DoneWithout
-    | StartFailed
-    | WorkerEnded
-    | GroupEnded
-    | Fenced
-    | Stuck
-    | Hung
-    | NodesWait
-    | PeersAnswered
-    | RestartAllowed
-    | RestartRefused
-    | CauseFound
-    | BarrierOver
-    | MustRunAgain
-    | Stayed
-    | Failed
-    | SignalArrived
-    | NoticeAnswered
-    | GraceOver
-    | TimePassed
-)
+Event: TypeAlias = AgentEvent | WorkerEnded

@@ -19,26 +19,26 @@ from msgspec.structs import replace
 from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.agent.decisions import Decisions, Limits
 from rdzv_launcher.run.agent.events import Event, Stuck
-from rdzv_launcher.run.agent.failures import Failures
-from rdzv_launcher.run.agent.restarts import Retries, RetryLimits
+from rdzv_launcher.run.agent.failures import Failures, RetryLimits
 from rdzv_launcher.run.agent.round_store import (
-    ExitBarrier,
     RoleInfo,
     exchange,
     identical,
     is_graceful_exit,
     is_lost,
     is_timeout,
+    wait_at_exit_barrier,
 )
 from rdzv_launcher.run.agent.steps import Step
 from rdzv_launcher.run.agent.stopping_signals import StoppingSignals
 from rdzv_launcher.run.health import Pulse
+from rdzv_launcher.run.keeper import descendants
+from rdzv_launcher.run.keeper.descendants import Processes
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.errors import RendezvousFailed, is_signal
 from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.interfaces import Failure, Outcome
-from rdzv_plugins.linux.processes import read_stat
 from rdzv_plugins.runtime import Empty, Runtime
 from rdzv_plugins.store import Store
 
@@ -76,28 +76,27 @@ class Observer:
 _LONGEST_LOOK_S = 1.0
 
 
-def process_state(pid: int) -> str:
-    """One letter, as in /proc/PID/stat; "" if it cannot be read."""
-    stat = read_stat(pid)
-    return "" if stat is None else stat.state
-
-
 class StuckWorkers:
     """Looks at the workers of one generation after another. For one thread."""
 
-    def __init__(self, timeout: float, state_of: Callable[[int], str] = process_state) -> None:
+    def __init__(self, timeout: float, processes: Processes) -> None:
         """``timeout`` is in seconds; 0: it looks at nothing. The times passed in may count from any starting point."""
-        self._timeout = timeout
-        self._state_of = state_of
+        self._timeout, self._processes = timeout, processes
         self._since: dict[int, float] = {}
+        self.look_at: float | None = None
+        """When ``look`` should be called next; None: never."""
 
-    def look_at(self, now: float) -> float | None:
-        """When ``look`` should be called next, having been called at ``now``; None: never."""
-        return now + min(self._timeout / 4, _LONGEST_LOOK_S) if self._timeout > 0 else None
+    def begin(self, now: float) -> None:
+        """Workers have been started."""
+        self.look_at = now + min(self._timeout / 4, _LONGEST_LOOK_S) if self._timeout > 0 else None
 
     def look(self, pids: Mapping[int, int], now: float) -> Stuck | None:
         """A worker, of ``pids`` by local rank, that was stuck for too long, in all looks of that time; None if none."""
-        asleep = {pid: rank for rank, pid in pids.items() if self._timeout > 0 and self._state_of(pid) == "D"}
+        if self.look_at is None or now < self.look_at:
+            return None
+        self.begin(now)
+        seen = [(rank, self._processes.look(pid)) for rank, pid in pids.items()]
+        asleep = {found.pid: rank for rank, found in seen if found is not None and found.state == "D"}
         for pid in [each for each in asleep if each not in self._since]:
             logger.warning(
                 "worker %d (pid %d) is in uninterruptible sleep: after %g s this node ends",
@@ -151,13 +150,13 @@ class AgentLoop:
         pulse: Pulse | None = None,
         give_notice: Callable[[str, float], None] = lambda reason, seconds: None,
         observers: Sequence[Observer] = (),
-        state_of: Callable[[int], str] = process_state,
+        processes: Processes = descendants,
     ) -> None:
         """``workers`` and ``signals`` put what happens into ``inbox``; ``on_late`` is the exit barrier's.
 
         ``give_notice(reason, seconds)``, called once, tells the workers of all nodes that this one leaves, and that
         they have ``seconds`` to save. It returns at once; ``NoticeAnswered`` in the inbox says what comes of it.
-        ``pulse`` is told that the main thread is alive. ``state_of`` returns the state of a process.
+        ``pulse`` is told that the main thread is alive.
         """
         self._give_notice, self._observers = give_notice, observers
         self._on_late = on_late
@@ -166,27 +165,16 @@ class AgentLoop:
         self._inbox, self._signals = inbox, signals
         self._runtime = runtime
         self._host, self._pid = runtime.gethostname(), runtime.getpid()
-        self._decisions = Decisions(settings.limits, host=self._host, pid=self._pid)
-        self._stuck = StuckWorkers(settings.stuck_timeout, state_of)
-        retries = Retries(settings.retries, rendezvous.handler)
-        self._failures = Failures(rendezvous.handler, workers, retries, settings.hang_timeout, runtime)
+        self.decisions = Decisions(settings.limits, host=self._host, pid=self._pid)
+        self.group: WorkerGroup | None = None
+        """The workers of the newest round; None before the first."""
+        self._stuck = StuckWorkers(settings.stuck_timeout, processes)
+        self._failures = Failures(rendezvous.handler, workers, settings.retries, settings.hang_timeout, runtime)
         self._pulse = pulse or Pulse(runtime)
         self._store: Store | None = None
-        self._group: WorkerGroup | None = None
         self._untold: deque[Event] = deque()
         """Events taken from the inbox, but not passed to the decisions yet."""
         self._look_at = 0.0
-        self._stuck_at: float | None = None
-
-    @property
-    def decisions(self) -> Decisions:
-        """The decisions, for those who report on the agent: the stage, the restarts used."""
-        return self._decisions
-
-    @property
-    def group(self) -> WorkerGroup | None:
-        """The workers of the newest round; None before the first."""
-        return self._group
 
     @property
     def failures(self) -> Sequence[Failure]:
@@ -200,12 +188,12 @@ class AgentLoop:
         are killed, and the others are told that this node is lost.
         """
         try:
-            todo = self._decisions.begin()
+            todo = self.decisions.begin()
             while True:
                 event: Event | None = None
                 for step in todo:
                     for each in self._observers:
-                        each.takes(step, self._group)
+                        each.takes(step, self.group)
                     if isinstance(step, steps.End):
                         return step
                     event = self._take(step)
@@ -221,12 +209,12 @@ class AgentLoop:
         if isinstance(event, events.SignalArrived | events.GraceOver):
             self._signals.taken()
         for each in self._observers:
-            each.heard(event, self._group)
-        if self._decisions.stage == "working":
+            each.heard(event, self.group)
+        if self.decisions.stage == "working":
             self._failures.note(event)
-        todo = self._decisions.handle(event, self._runtime.monotonic())
+        todo = self.decisions.handle(event, self._runtime.monotonic())
         for each in self._observers:
-            each.decided(event, self._decisions)
+            each.decided(event, self.decisions)
         return todo
 
     def _note_simultaneous(self) -> None:
@@ -237,12 +225,11 @@ class AgentLoop:
                 self._failures.note(self._untold[-1])
 
     def _next(self) -> Event:
-        """Return the next event."""
         while True:
             if self._untold:
                 return self._untold.popleft()
             now = self._runtime.monotonic()
-            times = [each for each in (self._decisions.wake_at, *self._looks(now)) if each is not None]
+            times = [each for each in (self.decisions.wake_at, *self._looks(now)) if each is not None]
             wait = max(0.0, min(times) - now) if times else None
             self._pulse.beat(wait)
             try:
@@ -252,7 +239,7 @@ class AgentLoop:
             finally:
                 self._pulse.beat(0.0)
             now = self._runtime.monotonic()
-            wake_at = self._decisions.wake_at
+            wake_at = self.decisions.wake_at
             if wake_at is not None and now >= wake_at:
                 return events.TimePassed()
             if (event := self._look(now)) is not None:
@@ -260,19 +247,18 @@ class AgentLoop:
 
     def _looks(self, now: float) -> tuple[float | None, ...]:
         """When each thing has to be looked at next: only while workers run, or are about to be restarted."""
-        if self._decisions.stage not in _LOOKS:
+        if self.decisions.stage not in _LOOKS:
             return ()
         self._look_at = min(self._look_at, now + self._settings.monitor_interval)
-        return self._look_at, self._stuck_at if self._decisions.stage == "working" else None
+        return self._look_at, self._stuck.look_at if self.decisions.stage == "working" else None
 
     def _look(self, now: float) -> Event | None:
-        stage = self._decisions.stage
+        stage = self.decisions.stage
         if stage not in _LOOKS:
             return None
-        if stage == "working" and self._stuck_at is not None and now >= self._stuck_at and self._group is not None:
-            self._stuck_at = self._stuck.look_at(now)
-            if (stuck := self._stuck.look(self._group.pids, now)) is not None:
-                return stuck
+        stuck = self._stuck.look(self.group.pids, now) if stage == "working" and self.group is not None else None
+        if stuck is not None:
+            return stuck
         if now < self._look_at:
             return None
         self._look_at = now + self._settings.monitor_interval
@@ -339,7 +325,7 @@ class AgentLoop:
         except Exception as error:
             if not is_graceful_exit(error):
                 raise
-            logger.info("%s%s", error, "" if self._group is not None else ", and has not run its script")
+            logger.info("%s%s", error, "" if self.group is not None else ", and has not run its script")
             return events.DoneWithout()
         me = RoleInfo(settings.role, info.rank, settings.limits.workers)
         self._store = info.store
@@ -360,38 +346,39 @@ class AgentLoop:
                 f"run {self._handler.get_run_id()!r}: the ranks of the workers could not be exchanged: {error}",
                 remedy="Look at the output of node rank 0, or of the node whose agent serves the store.",
             ) from error
-        self._group = WorkerGroup(settings.role, info.rank, info.world_size, workers, info.bootstrap_store_info)
+        self.group = WorkerGroup(info.rank, info.world_size, workers, info.bootstrap_store_info)
         return events.Joined(info.rank)
 
     def _start(self, generation: int, restarts_used: int) -> Event | None:
-        assert self._group is not None
+        assert self.group is not None
         self._failures.forget()
         self._pulse.beat(_START_S)
-        self._group = replace(self._group, generation=generation, restarts_used=restarts_used)
+        self.group = replace(self.group, generation=generation, restarts_used=restarts_used)
         try:
-            self._group = replace(self._group, pids=dict(self._workers.start(self._group)))
+            self.group = replace(self.group, pids=dict(self._workers.start(self.group)))
         except Exception as error:
             self._workers.kill_all()
             return events.StartFailed(error)
         for each in self._observers:
-            each.started(self._group)
+            each.started(self.group)
         now = self._runtime.monotonic()
-        self._failures.started(self._group, now)
-        self._look_at, self._stuck_at = now + self._settings.monitor_interval, self._stuck.look_at(now)
+        self._failures.started(self.group, now)
+        self._stuck.begin(now)
+        self._look_at = now + self._settings.monitor_interval
         return None
 
     def _wait_at_barrier(self) -> Event:
-        assert self._group is not None
+        assert self.group is not None
         assert self._store is not None
-        return ExitBarrier(
+        return wait_at_exit_barrier(
             self._store,
             self._handler,
-            rank=self._group.group_rank,
-            nodes=self._group.group_world_size,
+            rank=self.group.group_rank,
+            nodes=self.group.group_world_size,
             timeout=self._settings.exit_barrier_timeout,
             runtime=self._runtime,
             on_late=self._on_late,
-        ).wait()
+        )
 
     def _stay(self) -> Event:
         self._handler.stay()

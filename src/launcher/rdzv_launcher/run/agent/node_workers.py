@@ -69,15 +69,11 @@ class NodeWorkers:
         timer: FileTimer | None = None,
         kills: MemoryKills | None = None,
     ) -> None:
-        """``starts`` says what to start for a group, with these variables in addition; it may raise ``RdzvError``.
-
-        ``timer`` is torch's watchdog, if there is one.
-        """
+        """``starts`` says what to start for a group, with these variables in addition; it may raise ``RdzvError``."""
         self._spec, self._keeper, self._fence = spec, keeper, fence
         self._another_keeper, self._runtime, self._processes = another_keeper, runtime, processes
-        self._keeper_lives = True
         self._loss = ""
-        """Why the workers of the newest generation were ended with their keeper; empty: they were not."""
+        """Why the keeper is of no use any more, and the workers of the newest generation were ended with it."""
         self._monitor, self._output, self._inbox = monitor, output, inbox
         self._stacks = stacks
         self._storing: Timer | None = None
@@ -113,12 +109,14 @@ class NodeWorkers:
         variables = {} if self._timer is None else self._timer.start()
         self._kills.begin()
         with self._lock:
-            self._replace_lost_keeper()
+            if self._loss:
+                self._keeper.close()
+                self._keeper, self._loss = self._another_keeper(), ""
             self._fenced = False
             self._fence.starting()
             starts = self._starts(group, variables)
             self._generation, self._running = group.generation, {each.local_rank for each in starts}
-            self._lives, self._asked, self._background, self._loss = True, False, False, ""
+            self._lives, self._asked, self._background = True, False, False
             try:
                 pids = self._keeper.start(starts, generation=group.generation)
             except KeeperLost as error:  # as at any other moment, it counts as a failure of its workers
@@ -136,11 +134,6 @@ class NodeWorkers:
             self._take()  # those that ended while others were started
             self._wake()
         return pids
-
-    def _replace_lost_keeper(self) -> None:
-        if not self._keeper_lives:
-            self._keeper.close()
-            self._keeper, self._keeper_lives = self._another_keeper(), True
 
     def stop(self, number: Signals, seconds: float, background: bool = False) -> None:
         """Signal live workers, and what is left in their sessions; ``kill_all`` may follow after ``seconds``.
@@ -266,30 +259,21 @@ class NodeWorkers:
             with self._lock:
                 if self._closed:
                     break
-                if self._keeper_lives:  # otherwise it would be readable for ever
+                if not self._loss:  # otherwise it would be readable for ever
                     poll.register(self._keeper.fileno(), POLLIN)
-                idle = self._idle_s()
-            poll.poll(idle * 1000)
+                due = self._look_at - self._runtime.monotonic() if self._waits() else _LONGEST_LOOK_S
+            poll.poll(min(max(0.0, due), _LONGEST_LOOK_S) * 1000)
             with contextlib.suppress(BlockingIOError):
                 self._runtime.eventfd_read(self._woken)
             try:
                 with self._lock:
-                    self._hear()
+                    if not self._closed:
+                        self._take()
+                        self._look()
             except Exception:  # the agent has to go on hearing about its workers, whatever went wrong
                 logger.exception("the agent's thread for its workers met an error")
                 self._runtime.sleep(_LOOK_S)
         self._runtime.close(self._woken)
-
-    def _hear(self) -> None:
-        """Take whatever has arrived. The caller holds the lock."""
-        if not self._closed:
-            self._take()
-            self._look()
-
-    def _idle_s(self) -> float:
-        """Seconds until something has to be looked at, if nothing happens before."""
-        due = self._look_at - self._runtime.monotonic() if self._waits() else _LONGEST_LOOK_S
-        return min(max(0.0, due), _LONGEST_LOOK_S)
 
     def _waits(self) -> bool:
         return self._lives and not self._running
@@ -310,8 +294,8 @@ class NodeWorkers:
 
     def _lose(self, reason: str, exit_code: int = _KILLED) -> None:
         """The keeper is of no use any more, and its workers are ended. The caller holds the lock."""
-        if self._keeper_lives:
-            self._keeper_lives, self._loss = False, f"{reason[0].upper()}{reason[1:]}."
+        if not self._loss:
+            self._loss = f"{reason[0].upper()}{reason[1:]}."
         for local_rank in sorted(self._running):
             self._ended(WorkerEnded(self._generation, local_rank, exit_code))
 

@@ -93,9 +93,7 @@ class RoleInfo(Struct, frozen=True):
 
     role: str
     rank: int
-    """The node's rank."""
     local_world_size: int
-    """How many workers the node has."""
 
 
 class Base(Struct, frozen=True):
@@ -178,24 +176,24 @@ def _role_info(value: bytes, rank: int) -> RoleInfo:
     """What node ``rank`` says about itself. Raises ``RendezvousFailed``."""
     try:
         info = msgspec.json.decode(value, type=RoleInfo)
+        if info.rank == rank and 1 <= info.local_world_size <= _MOST:
+            return info
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise _nonsense(rank, f"{ROLE_INFO}{rank}", value) from None
-    if info.rank != rank or not 1 <= info.local_world_size <= _MOST:
-        raise _nonsense(rank, f"{ROLE_INFO}{rank}", value)
-    return info
+        pass
+    raise _nonsense(rank, f"{ROLE_INFO}{rank}", value)
 
 
 def _base(value: bytes, me: RoleInfo) -> Base:
     """The ranks that node 0 has given this node. Raises ``RendezvousFailed``."""
     try:
         base = Base(*msgspec.json.decode(value, type=tuple[int, int, int, int]))
+        sizes = ((base.global_rank, base.world_size), (base.role_rank, base.role_world_size))
+        fits = all(0 <= first <= size - me.local_world_size and size <= _MOST for first, size in sizes)
+        if fits and base.role_world_size <= base.world_size:
+            return base
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise _nonsense(0, f"{ASSIGNED_RANKS}{me.rank}", value) from None
-    sizes = ((base.global_rank, base.world_size), (base.role_rank, base.role_world_size))
-    fits = all(0 <= first <= size - me.local_world_size and size <= _MOST for first, size in sizes)
-    if not fits or base.role_world_size > base.world_size:
-        raise _nonsense(0, f"{ASSIGNED_RANKS}{me.rank}", value)
-    return base
+        pass
+    raise _nonsense(0, f"{ASSIGNED_RANKS}{me.rank}", value)
 
 
 def _nonsense(rank: int, key: str, value: bytes) -> RendezvousFailed:
@@ -213,83 +211,76 @@ def _nonsense(rank: int, key: str, value: bytes) -> RendezvousFailed:
 # nodes that are known to live, and hears when another node has to run again.
 
 
-class ExitBarrier:
-    """The exit barrier of one round. For one thread."""
+def wait_at_exit_barrier(
+    store: Store,
+    handler: RendezvousHandler,
+    *,
+    rank: int,
+    nodes: int,
+    timeout: float,
+    runtime: Runtime,
+    on_late: Callable[[str], None] = lambda why: None,
+) -> BarrierOver | MustRunAgain:
+    """Arrive, and wait for the others. Raises the error that ended the job elsewhere; a signal ends the wait.
 
-    def __init__(
-        self,
-        store: Store,
-        handler: RendezvousHandler,
-        *,
-        rank: int,
-        nodes: int,
-        timeout: float,
-        runtime: Runtime,
-        on_late: Callable[[str], None] = lambda why: None,
-    ) -> None:
-        """``rank`` of this node among ``nodes``; ``timeout`` (seconds) applies to nodes that are not known to live.
-
-        ``on_late`` is called once, when the timeout is over and others are known to be working; it must return at once.
-        """
-        self._store, self._handler = store, handler
-        self._rank, self._nodes, self._timeout = rank, nodes, timeout
-        self._on_late, self._runtime = on_late, runtime
-
-    def wait(self) -> BarrierOver | MustRunAgain:
-        """Arrive, and wait for the others. Raises the error that ended the job elsewhere; a signal ends the wait.
-
-        Losing the store ends the wait, too: this node's part is done, unless the round is over for all.
-        """
-        try:
-            self._handler.note_done()
-            self._store.set(keys.node_key(self._rank), "")
-            if self._store.add(keys.ARRIVALS, 1) == self._nodes:
-                self._store.set(keys.LAST, "")
-            return self._wait_all()
-        except Exception as error:
-            if not is_lost(error):
-                raise
-            if must_join_again(self._handler):  # the one whose agent serves the store
-                logger.info("the round was over in the exit barrier (%s): this node's workers run again", error)
-                return MustRunAgain()
-            self._handler.raise_if_ended()
-            logger.warning("this node is done, but could not wait for the others: %s", error)
-            return BarrierOver()
-
-    def _wait_all(self) -> BarrierOver | MustRunAgain:
-        start, timeout = self._runtime.monotonic(), self._timeout
-        reporting = Reporting(grows=True, runtime=self._runtime)
-        while not self._all_done():
-            if self._handler.must_rejoin():
-                logger.info("another node restarts its workers: this node's workers run again")
-                return MustRunAgain()
-            waited = self._runtime.monotonic() - start
-            if not reporting.is_due() and waited < timeout:
-                continue
-            names = self._missing()
-            if waited >= timeout:
-                if not self._handler.working_peers():  # none is known to live
-                    logger.warning(
-                        "workers of node rank %s were not done %g s after this node's; leaving without them",
-                        names,
-                        timeout,
-                    )
-                    break
-                if timeout == self._timeout:
-                    self._on_late(f"workers of node rank {names} were not done {timeout:g} s after this node's")
-                timeout = waited + EVERY_S
-            logger.info("this node is done; waiting for node rank %s (%.0f s)", names, waited)
-        # a node may have ended the job after it had arrived, or while it was asked for
-        with contextlib.suppress(EndpointLost):  # who is done needs no rendezvous any more
-            self._handler.raise_if_ended()
+    Losing the store ends the wait, too: this node's part is done, unless the round is over for all. ``rank`` of this
+    node among ``nodes``; ``timeout`` (seconds) applies to nodes that are not known to live. ``on_late`` is called once,
+    when the timeout is over and others are known to be working; it must return at once.
+    """
+    try:
+        handler.note_done()
+        store.set(keys.node_key(rank), "")
+        if store.add(keys.ARRIVALS, 1) == nodes:
+            store.set(keys.LAST, "")
+        return _wait_for_last(store, handler, nodes, timeout, runtime, on_late)
+    except Exception as error:
+        if not is_lost(error):
+            raise
+        if must_join_again(handler):  # the one whose agent serves the store
+            logger.info("the round was over in the exit barrier (%s): this node's workers run again", error)
+            return MustRunAgain()
+        handler.raise_if_ended()
+        logger.warning("this node is done, but could not wait for the others: %s", error)
         return BarrierOver()
 
-    def _missing(self) -> str:
-        return some(keys.missing(self._store, self._nodes), _NAMED) or "unknown (plain torchrun nodes do not say)"
 
-    def _all_done(self) -> bool:
-        """True once the last node has arrived; waits up to a second for it. Raises what ended the job elsewhere."""
-        if appear(self._store, [keys.LAST], _SLICE_S, self._runtime):
-            return True
-        self._handler.raise_if_ended()
-        return False
+def _wait_for_last(
+    store: Store,
+    handler: RendezvousHandler,
+    nodes: int,
+    timeout: float,
+    runtime: Runtime,
+    on_late: Callable[[str], None],
+) -> BarrierOver | MustRunAgain:
+    start, limit = runtime.monotonic(), timeout
+    reporting = Reporting(grows=True, runtime=runtime)
+    while not _all_done(store, handler, runtime):
+        if handler.must_rejoin():
+            logger.info("another node restarts its workers: this node's workers run again")
+            return MustRunAgain()
+        waited = runtime.monotonic() - start
+        if not reporting.is_due() and waited < limit:
+            continue
+        names = some(keys.missing(store, nodes), _NAMED) or "unknown (plain torchrun nodes do not say)"
+        if waited >= limit:
+            if not handler.working_peers():  # none is known to live
+                logger.warning(
+                    "workers of node rank %s were not done %g s after this node's; leaving without them", names, limit
+                )
+                break
+            if limit == timeout:
+                on_late(f"workers of node rank {names} were not done {limit:g} s after this node's")
+            limit = waited + EVERY_S
+        logger.info("this node is done; waiting for node rank %s (%.0f s)", names, waited)
+    # a node may have ended the job after it had arrived, or while it was asked for
+    with contextlib.suppress(EndpointLost):  # who is done needs no rendezvous any more
+        handler.raise_if_ended()
+    return BarrierOver()
+
+
+def _all_done(store: Store, handler: RendezvousHandler, runtime: Runtime) -> bool:
+    """True once the last node has arrived; waits up to a second for it. Raises what ended the job elsewhere."""
+    if appear(store, [keys.LAST], _SLICE_S, runtime):
+        return True
+    handler.raise_if_ended()
+    return False

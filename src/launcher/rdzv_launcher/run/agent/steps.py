@@ -7,8 +7,6 @@ came in between.
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 from msgspec import Struct
 
 from rdzv_plugins.errors import PeerFailed, Preempted, RdzvError, WorkersStuck
@@ -16,11 +14,15 @@ from rdzv_plugins.interfaces import Failure, Outcome
 from rdzv_plugins.runtime import Signals
 
 
-class Join(Struct, frozen=True):
+class Step(Struct, frozen=True):
+    """What an agent does next."""
+
+
+class Join(Step, frozen=True):
     """Join a round and exchange ranks. Answered by ``Joined``, ``RoundOver`` or ``DoneWithout``."""
 
 
-class Start(Struct, frozen=True):
+class Start(Step, frozen=True):
     """Start all workers of this node. Answered only if that is not possible, by ``StartFailed``."""
 
     generation: int
@@ -29,21 +31,21 @@ class Start(Struct, frozen=True):
     """How many of --max-restarts are used; a start after a change of membership uses none."""
 
 
-class Report(Struct, frozen=True):
+class Report(Step, frozen=True):
     """Tell the others, without waiting, that this worker has failed, the first one of its generation here."""
 
     local_rank: int
     exit_code: int
 
 
-class ReportHang(Struct, frozen=True):
+class ReportHang(Step, frozen=True):
     """Tell the others, without waiting, that the job hangs: it counts as the first failure of the round."""
 
     failure: Failure
     """The worker that is different, on whichever node."""
 
 
-class Stop(Struct, frozen=True):
+class Stop(Step, frozen=True):
     """Send a signal to the workers, and to what is left in their sessions. ``GroupEnded`` reports their end."""
 
     number: Signals
@@ -53,15 +55,15 @@ class Stop(Struct, frozen=True):
     """Also to what they have started in sessions of its own: nothing is started here any more."""
 
 
-class Kill(Struct, frozen=True):
+class Kill(Step, frozen=True):
     """Send SIGKILL to everything that this agent has started, at once."""
 
 
-class AskPeers(Struct, frozen=True):
+class AskPeers(Step, frozen=True):
     """The workers have failed: was a node lost? Answered by ``PeersAnswered``."""
 
 
-class CountRestart(Struct, frozen=True):
+class CountRestart(Step, frozen=True):
     """The workers have failed by themselves, and this node has a restart left: does the job have one, too?
 
     Answered by ``RestartAllowed`` or ``RestartRefused``. The fields are those of ``FindCause``.
@@ -71,7 +73,7 @@ class CountRestart(Struct, frozen=True):
     exit_code: int
 
 
-class FindCause(Struct, frozen=True):
+class FindCause(Step, frozen=True):
     """The job fails here: because of which worker? Answered by ``CauseFound``, or ``Failed`` if a node was lost.
 
     ``local_rank`` and ``exit_code`` belong to the first failure on this node.
@@ -81,15 +83,15 @@ class FindCause(Struct, frozen=True):
     exit_code: int
 
 
-class WaitAtBarrier(Struct, frozen=True):
+class WaitAtBarrier(Step, frozen=True):
     """The workers here have succeeded: wait for those of others. Answered by ``BarrierOver`` or ``MustRunAgain``."""
 
 
-class Stay(Struct, frozen=True):
+class Stay(Step, frozen=True):
     """Wait while others need what this node serves. Answered by ``Stayed``."""
 
 
-class GiveNotice(Struct, frozen=True):
+class GiveNotice(Step, frozen=True):
     """Tell the workers of all nodes that this one is about to leave. Waits for nobody.
 
     ``NoticeAnswered`` reports what comes of it; ``GraceOver`` follows after ``seconds``, whatever the agent does then.
@@ -99,26 +101,26 @@ class GiveNotice(Struct, frozen=True):
     seconds: float
 
 
-class NoteLeaving(Struct, frozen=True):
+class NoteLeaving(Step, frozen=True):
     """Tell the others, before the workers are stopped, that this node leaves: their workers will fail, too."""
 
     reason: str
 
 
-class Say(Struct, frozen=True):
+class Say(Step, frozen=True):
     """Print a line for people."""
 
     text: str
     warning: bool = False
 
 
-class Leave(Struct, frozen=True):
+class Leave(Step, frozen=True):
     """Tell the others how this node ends, and let go of the rendezvous."""
 
     outcome: Outcome
 
 
-class End(Struct, frozen=True):
+class End(Step, frozen=True):
     """The last step: the process ends with ``exit_code``."""
 
     exit_code: int
@@ -126,26 +128,6 @@ class End(Struct, frozen=True):
     error: Exception | None = None
     """The error that ended this node, if there was one: it says more than the outcome."""
     signal: Signals | None = None
-
-
-Step: TypeAlias = (
-    Join
-    | Start
-    | Report
-    | ReportHang
-    | Stop
-    | Kill
-    | AskPeers
-    | CountRestart
-    | FindCause
-    | WaitAtBarrier
-    | Stay
-    | GiveNotice
-    | NoteLeaving
-    | Say
-    | Leave
-    | End
-)
 
 
 LEFT = "what the workers of this node have started does not end, not even by SIGKILL"

@@ -86,7 +86,7 @@ class Channel:
         if not data:
             raise Gone
         for _, _, fds in rights:
-            with open(int.from_bytes(fds[:4], "little" if array.array("H", [1]).tobytes()[0] else "big"), "rb") as file:
+            with open(array.array("i", fds[:4])[0], "rb") as file:
                 file.seek(0)
                 data = file.read()
         message: Message = marshal.loads(data)

@@ -29,15 +29,10 @@ class Processes(Protocol):
     """The functions of this module, for those who are given them: the processes of a machine."""
 
     def look(self, pid: int) -> Process | None: ...
-
     def children(self, parent: int) -> list[Process]: ...
-
     def descendants(self, roots: Collection[int]) -> list[Process]: ...
-
     def send(self, process: Process, number: int) -> bool: ...
-
     def kill(self, roots: Collection[int]) -> list[int]: ...
-
     def command(self, pid: int) -> str: ...
 
 
@@ -91,9 +86,9 @@ def send(process: Process, number: int) -> bool:
         return False
 
 
-def kill(roots: Collection[int], spared: Collection[int] = ()) -> list[int]:
+def kill(roots: Collection[int]) -> list[int]:
     """Send SIGKILL to all that live below ``roots`` now; returns their pids. Repeat until there are none."""
-    found = descendants(roots, spared)
+    found = descendants(roots)
     for process in found:
         send(process, signal.SIGKILL)
     return [process.pid for process in found]
@@ -101,11 +96,7 @@ def kill(roots: Collection[int], spared: Collection[int] = ()) -> list[int]:
 
 def command(pid: int) -> str:
     """The command line of a process; empty if it cannot be read."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read().replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        return ""
+    return _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
 
 
 def _children(parent: int, pids_of: Callable[[int], list[int]]) -> list[Process]:
@@ -137,7 +128,6 @@ class Marked:
         self._sessions = set[int]()
 
     def spare(self, pid: int) -> None:
-        """Leave this process alone from now on."""
         self._spared.add(pid)
 
     def spare_sessions(self, sessions: Iterable[int]) -> None:
@@ -149,13 +139,13 @@ class Marked:
         return [pid for pid in all_pids() if pid not in self._spared and self._send(pid, number)]
 
     def _send(self, pid: int, number: int) -> bool:
-        if self._mark not in _environment(pid):
+        if self._mark not in _read(pid, "environ"):
             return False
         found = look(pid)
         if found is None or not found.lives or found.session in self._sessions:
             return False
         # once more: the number may have passed to another, and ``send`` reaches only the one that was looked at
-        return self._mark in _environment(pid) and send(found, number)
+        return self._mark in _read(pid, "environ") and send(found, number)
 
 
 def mark_children(mark: str) -> None:
@@ -163,10 +153,10 @@ def mark_children(mark: str) -> None:
     os.environ[VARIABLE] = ":".join(filter(None, (os.environ.get(VARIABLE, ""), mark)))
 
 
-def _environment(pid: int) -> bytes:
-    """The environment that a process was started with; empty if it may not be read."""
+def _read(pid: int, name: str) -> bytes:
+    """A file of a process; empty if it may not be read."""
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
             return file.read()
     except OSError:
         return b""

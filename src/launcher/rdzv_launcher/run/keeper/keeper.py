@@ -56,7 +56,6 @@ class RunningTime:
         self._seen, self._ran = now(), 0.0
 
     def __call__(self) -> float:
-        """The seconds for which this process has run."""
         now = self._now()
         self._ran += min(max(0.0, now - self._seen), 2 * BEAT_S)
         self._seen = now
@@ -74,7 +73,6 @@ class Heartbeat:
 
     @property
     def due(self) -> bool:
-        """It is time to ask."""
         if self._asked is not None:
             return not self._taken
         return self._clock() - self._heard >= BEAT_S
@@ -86,7 +84,6 @@ class Heartbeat:
             self._asked = self._clock()
 
     def heard(self) -> None:
-        """Something has been heard from the keeper."""
         self._heard, self._asked, self._taken = self._clock(), None, False
 
     @property
@@ -95,7 +92,6 @@ class Heartbeat:
         return 0.0 if self._asked is None else self._clock() - self._asked
 
 
-_PLACES = {"stdout": "--log-dir, --redirects", "stderr": "--log-dir, --redirects"}
 _AGAIN_S = 0.01
 
 
@@ -200,7 +196,7 @@ class Keeper:
         that.
         """
         self._events: deque[Event] = deque()
-        self._answers: dict[int, Message] = {}
+        self._answers: dict[int, list[int]] = {}
         self._starting: dict[int, Start] = {}
         self._started: dict[int, int] = {}
         self._failure: tuple[int, str, int] | None = None
@@ -229,13 +225,12 @@ class Keeper:
         """The descriptor for ``poll``: readable when there may be ``events``, including when the keeper has ended."""
         return self._channel.fileno()
 
-    def start(self, workers: Sequence[Start], timeout: float = _ANSWER_S, generation: int = 0) -> dict[int, int]:
+    def start(self, workers: Sequence[Start], generation: int = 0) -> dict[int, int]:
         """Start a round's workers; returns their pids by local rank. All of them are started, or none.
 
-        Raises ``WorkerNotStarted`` for the first that cannot be started, or has not been after ``timeout`` seconds;
-        modules that are still being imported have their own limit. Raises ``KeeperLost`` when the keeper has ended, or
-        had to be ended: then ``events`` say so, too. Workers that end meanwhile appear in ``events``, with this
-        ``generation``.
+        Raises ``WorkerNotStarted`` for the first that cannot be started, or not in time; modules that are still being
+        imported have their own limit. Raises ``KeeperLost`` when the keeper has ended, or had to be ended: then
+        ``events`` say so, too. Workers that end meanwhile appear in ``events``, with this ``generation``.
         """
         self._adopted.look()
         self._number, self._generation = self._number + 1, generation
@@ -251,17 +246,15 @@ class Keeper:
             )
             for each in workers
         ]
-        done = False
         try:
             self._send("start", self._number, plain)
-            deadline = self._clock() + self._import_s + timeout
+            deadline = self._clock() + self._import_s + _ANSWER_S
             while not self._all_started():
                 if not self._wait(deadline):
-                    raise self._late(timeout)
-            done = True
-        finally:
-            if not done:
-                self.kill_all()
+                    raise self._late()
+        except BaseException:
+            self.kill_all()
+            raise
         return dict(self._started)
 
     def _all_started(self) -> bool:
@@ -271,17 +264,17 @@ class Keeper:
             raise _not_started(self._starting[local_rank], what, number)
         return len(self._started) == len(self._starting)
 
-    def _late(self, seconds: float) -> WorkerNotStarted:
+    def _late(self) -> WorkerNotStarted:
         worker = next(each for rank, each in self._starting.items() if rank not in self._started)
         return WorkerNotStarted(
             f"the worker with local rank {worker.local_rank} could not be started: {worker.command[0]} did not run "
-            f"after {seconds:g} s",
+            f"after {_ANSWER_S:g} s",
             remedy="Look at the file system that it is on, and at that of --log-dir: one of them may hang.",
         )
 
-    def signal(self, number: int, local_ranks: Sequence[int] | None = None) -> None:
-        """Send a signal to the process groups of live workers: the given ones, or all. Raises ``KeeperLost``."""
-        self._send("signal", int(number), None if local_ranks is None else list(local_ranks))
+    def signal(self, number: int) -> None:
+        """Send a signal to the process groups of live workers. Raises ``KeeperLost``."""
+        self._send("signal", int(number))
 
     def signal_below(self, number: int) -> None:
         """Send a signal to live workers, and to everything that workers of any round have started. Any thread.
@@ -341,25 +334,25 @@ class Keeper:
             if left is not None:
                 return left
             self._lose(f"did not end them within {timeout:g} s, and was ended")
-            return self._adopted.kill(self._runtime.monotonic() + _SEND_S)
         except KeeperLost:
-            return self._adopted.kill(self._runtime.monotonic() + _SEND_S)
+            pass
+        return self._adopted.kill(self._runtime.monotonic() + _SEND_S)
 
-    def close(self, timeout: float = _KILL_S, *, leave: bool = False) -> list[int]:
+    def close(self, *, leave: bool = False) -> list[int]:
         """End everything that was started, and the keeper; returns the pids of what has not ended. Raises nothing.
 
         ``leave``: what has left the sessions of this round's workers goes on.
         """
         if self._closed:
             return []
-        left = self.kill_all(timeout, daemons=not leave)
+        left = self.kill_all(daemons=not leave)
         self._closed = True
         if not self._lost:
             try:
                 self._channel.send(("close", leave))
             except (Gone, OSError):
                 pass
-            if not left and not wait_for(self.pid, self._runtime.monotonic() + timeout, self._runtime):
+            if not left and not wait_for(self.pid, self._runtime.monotonic() + _KILL_S, self._runtime):
                 self._end_keeper()
         self._channel.close()
         return left
@@ -405,7 +398,7 @@ class Keeper:
         while request not in self._answers:
             if not self._wait(deadline):
                 return None
-        return list(self._answers.pop(request)[2])
+        return self._answers.pop(request)
 
     def _wait(self, deadline: float) -> bool:
         """Take messages; wait for one if none has arrived yet. False after the deadline, by the time that this runs.
@@ -434,7 +427,7 @@ class Keeper:
             while not self._lost and not self._closed and (message := self._channel.receive()) is not None:
                 taken = True
                 self._heartbeat.heard()
-                getattr(self, f"_on_{message[0]}")(message)
+                self._hear(message)
             if not self._lost and not self._closed:
                 self._beat()
         except Gone:
@@ -462,31 +455,20 @@ class Keeper:
         found = self._processes.look(self.pid)
         return found is not None and found.state == "T"
 
-    def _on_beat(self, message: Message) -> None:
-        """It lives."""
-
-    def _on_started(self, message: Message) -> None:
-        _, number, local_rank, pid = message
-        if number == self._number:
-            self._started[local_rank] = pid
-
-    def _on_not_started(self, message: Message) -> None:
-        _, number, *failure = message
-        if number == self._number:
-            self._failure = (failure[0], failure[1], failure[2])
-
-    def _on_ended(self, message: Message) -> None:
-        _, _, local_rank, _, code = message
-        self._events.append(WorkerEnded(self._generation, local_rank, code))
-
-    def _on_left(self, message: Message) -> None:
-        self._answers = {message[1]: message}  # earlier questions are no longer waited for
-
-    def _on_preloaded(self, message: Message) -> None:
-        self._events.append(Preloaded(*message[1:]))
-
-    def _on_not_preloaded(self, message: Message) -> None:
-        self._events.append(NotPreloaded(*message[1:]))
+    def _hear(self, message: Message) -> None:
+        match message:  # "beat" only says that it lives
+            case ("started", number, local_rank, pid) if number == self._number:
+                self._started[local_rank] = pid
+            case ("not_started", number, local_rank, what, error) if number == self._number:
+                self._failure = local_rank, what, error
+            case ("ended", local_rank, code):
+                self._events.append(WorkerEnded(self._generation, local_rank, code))
+            case ("left", request, pids):
+                self._answers = {request: pids}  # earlier questions are no longer waited for
+            case ("preloaded", *what):
+                self._events.append(Preloaded(*what))
+            case ("not_preloaded", *what):
+                self._events.append(NotPreloaded(*what))
 
     # the end of the keeper
 
@@ -537,10 +519,10 @@ def _not_started(worker: Start, what: str, number: int) -> WorkerNotStarted:
             f"{who}its arguments or its environment contain a NUL character, or a name with '='",
             remedy="Look at the arguments of the script, and at what plug-ins add to the environment.",
         )
-    if what in _PLACES and number not in (errno.EMFILE, errno.ENFILE):
+    if what in ("stdout", "stderr") and number not in (errno.EMFILE, errno.ENFILE):
         return WorkerNotStarted(
             f"{who}{getattr(worker, what)}, the file for its {what}, cannot be opened ({why})",
-            remedy=f"Choose a directory that can be written ({_PLACES[what]}), with room on it.",
+            remedy="Choose a directory that can be written (--log-dir, --redirects), with room on it.",
         )
     if number in (errno.EMFILE, errno.ENFILE):
         return WorkerNotStarted(f"{who}{why}", remedy="Allow more open files: ulimit -n.")

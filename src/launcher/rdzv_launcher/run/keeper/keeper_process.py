@@ -15,20 +15,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rdzv_launcher.run.keeper.channel import Channel, Gone, Loop, Message
 from rdzv_launcher.run.keeper.descendants import Marked, Process, descendants, kill, send
 from rdzv_launcher.run.keeper.in_worker import ROOTS, hooked
-from rdzv_launcher.run.keeper.messages import NAME, Belongings, Inherited
-from rdzv_launcher.run.keeper.template_process import Asked, TemplateProcess
+from rdzv_launcher.run.keeper.messages import NAME, Belongings, Inherited, Preload, Start
+from rdzv_launcher.run.keeper.template_process import TemplateProcess
 from rdzv_launcher.run.keeper.worker_process import (
     RESTORED,
     close_all_but,
     let_go_of_handlers,
-    outcome,
     redirect,
     run_function,
     spawn,
+    when_known,
 )
 from rdzv_launcher.run.run_directory import remove
 from rdzv_plugins.clock import now_ns
@@ -155,10 +156,7 @@ class Killing:
 
 
 class KeeperProcess:
-    """What the keeper's process does.
-
-    ``ignored``: the signals that the agent ignored when it was started; its workers ignore them, too.
-    """
+    """The process. ``ignored``: the signals that the agent ignored at its start; its workers ignore them, too."""
 
     def __init__(
         self, channel: Channel, agent: int, ignored: Collection[int], inherited: Inherited, belongings: Belongings
@@ -167,7 +165,7 @@ class KeeperProcess:
         self._inherited, self._belongings = inherited, belongings
         self._frozen = FrozenAgent(
             (lambda: read(belongings.page)) if belongings.page >= 0 else None,
-            lambda: self._signal_below(signal.SIGSTOP),
+            lambda: self._on_signal_below(signal.SIGSTOP),
         )
         self._name = prctl.get_name()
         self._defaults = (RESTORED | {*DEAF_TO}) - {*ignored}
@@ -247,33 +245,28 @@ class KeeperProcess:
     def _on_beat(self) -> None:
         self.tell("beat")
 
-    def _on_preload(
-        self, modules: tuple[str, ...], command: tuple[str, ...], env: dict[str, str], limit: float
-    ) -> None:
-        self._template.begin(modules, command, env, limit)
+    def _on_preload(self, *preload: Any) -> None:
+        self._template.begin(Preload(*preload))
 
     def _on_start(self, number: int, workers: list[tuple[int, tuple[str, ...], dict[str, str], str, str]]) -> None:
         self._sessions = {worker.pid for worker in self._workers.values()}
         for each in workers:
-            asked = Asked(number, *each)
+            asked = Start(*each, number)
             if number not in self._failed and not self._template.take(asked):
                 self.start_fresh(asked)
                 self.tell("beat")  # a fork of a large process takes its time
 
-    def _on_signal(self, number: int, local_ranks: list[int] | None) -> None:
+    def _on_signal(self, number: int) -> None:
         for worker in self._workers.values():
-            if worker.status is None and (local_ranks is None or worker.local_rank in local_ranks):
+            if worker.status is None:
                 try:
                     os.killpg(worker.pid, number)
                 except OSError:  # it is a zombie, or not the leader of its group yet
                     pass
 
-    def _on_signal_below(self, number: int) -> None:
-        self._signal_below(number)
-
-    def _signal_below(self, number: int) -> list[Process]:
+    def _on_signal_below(self, number: int) -> list[Process]:
         """Signal the workers at once, then everything that they have started; returns the processes reached."""
-        self._on_signal(number, None)
+        self._on_signal(number)
         return [each for each in descendants([os.getpid()], self._template.pids) if send(each, number)]
 
     def _on_signal_left(self, request: int, number: int, daemons: bool) -> None:
@@ -288,13 +281,13 @@ class KeeperProcess:
     def _on_kill(self, request: int, limit: float, daemons: bool) -> None:
         for worker in self._workers.values():
             self._failed.add(worker.number)
-        self._on_signal(signal.SIGKILL, None)
+        self._on_signal(signal.SIGKILL)
         self._template.drop_asked()
         self._killing = Killing(request, time.monotonic() + limit, daemons)
 
     # workers
 
-    def start_fresh(self, asked: Asked) -> None:
+    def start_fresh(self, asked: Start) -> None:
         """Start an interpreter, or whatever the command is."""
         if asked.number in self._failed:
             return
@@ -310,23 +303,17 @@ class KeeperProcess:
             self.not_started(asked.number, asked.local_rank, "fork", error.errno or 0)
             return
 
-        def known() -> None:
-            try:
-                failure = outcome(fd)
-            except BlockingIOError:
-                return
-            self._loop.forget(fd)
-            os.close(fd)
+        def known(failure: tuple[str, int] | None) -> None:
             if failure is None:
                 self.started(pid)
             else:
                 self._forget(pid)
                 self.not_started(asked.number, asked.local_rank, *failure)
 
-        self._loop.watch(fd, known)
+        when_known(self._loop, fd, known)
         self.forked(asked.number, asked.local_rank, pid)
 
-    def _instead(self, asked: Asked) -> Callable[[], None] | None:
+    def _instead(self, asked: Start) -> Callable[[], None] | None:
         """The function to run in place of a command, if there is one."""
         function = self._inherited.function
         if function is None:
@@ -335,7 +322,6 @@ class KeeperProcess:
         return lambda: run_function(lambda: function(asked.local_rank), asked.environment, kept, self._name)
 
     def forked(self, number: int, local_rank: int, pid: int) -> None:
-        """A process for this worker exists."""
         worker = self._workers[pid] = Worker(number, local_rank, pid)
         self._sessions.add(pid)
         try:
@@ -374,8 +360,7 @@ class KeeperProcess:
             self._template.hear()
             self.started(worker.pid)
         self._forget(worker.pid)
-        code = os.waitstatus_to_exitcode(worker.status)
-        self.tell("ended", worker.number, worker.local_rank, worker.pid, code)
+        self.tell("ended", worker.local_rank, os.waitstatus_to_exitcode(worker.status))
 
     def _forget(self, pid: int) -> None:
         worker = self._workers.pop(pid, None)
@@ -421,7 +406,7 @@ class KeeperProcess:
             self.tell("left", killing.request, [process.pid for process in left])
 
     def _end(self) -> None:
-        self._on_signal(signal.SIGKILL, None)
+        self._on_signal(signal.SIGKILL)
         if self._leaves:  # the kernel ends workers and template with this process, and nothing else
             return
         pause, deadline = _AGAIN_S, time.monotonic() + _PATIENCE_S
@@ -434,10 +419,7 @@ class KeeperProcess:
 
 
 def start_keeper(theirs: Channel, ignored: Iterable[int], inherited: Inherited, belongings: Belongings) -> int:
-    """Start a keeper of this process at the other end of its channel; returns the pid. Raises ``OSError``.
-
-    ``ignored``: signals that workers ignore at first, in addition to those that this process ignores.
-    """
+    """Start a keeper of this process at the other end of its channel; returns the pid. Raises ``OSError``."""
     prctl.adopt_orphans()
     ours = {number for number in signal.valid_signals() - RESTORED if signal.getsignal(number) is signal.SIG_IGN}
     agent, ignored = os.getpid(), sorted({*ours, *ignored})

@@ -20,6 +20,8 @@ class Start(NamedTuple):
     environment: Mapping[str, str]
     stdout: str = ""
     stderr: str = ""
+    number: int = 0
+    """For the keeper: that of the start of several workers to which this one belongs."""
 
 
 class Inherited(NamedTuple):

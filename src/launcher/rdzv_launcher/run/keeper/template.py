@@ -46,7 +46,7 @@ def serve(fd: int, output: int) -> None:
         gc.freeze()
         channel.send(("ready", _memory(), time.monotonic() - begun))
         while True:
-            _, number, local_rank, command, environment, stdout, stderr = _next(channel)
+            _, local_rank, command, environment, stdout, stderr, number = _next(channel)
             if _fork(channel, keeper, number, local_rank):
                 try:
                     _replace_files(output)

@@ -10,11 +10,15 @@ import os
 import signal
 import time
 from collections.abc import Collection, Mapping
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 from rdzv_launcher.run.keeper.channel import Channel, Gone, Loop
 from rdzv_launcher.run.keeper.in_worker import HOOK, ROOTS
-from rdzv_launcher.run.keeper.worker_process import outcome, spawn
+from rdzv_launcher.run.keeper.messages import Preload, Start
+from rdzv_launcher.run.keeper.worker_process import spawn, when_known
+
+if TYPE_CHECKING:
+    from rdzv_launcher.run.keeper.keeper_process import KeeperProcess
 
 _AT_START = ("PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "MALLOC_", "GLIBC_", "PYTORCH_")
 """Variables that are read when an interpreter or a library is loaded, and not again."""
@@ -46,45 +50,20 @@ _ANSWER_S = 10.0
 _MOST_DEATHS = 3
 
 
-class Asked(NamedTuple):
-    """A worker to be started; ``number`` is that of the start, which may consist of several workers."""
-
-    number: int
-    local_rank: int
-    command: tuple[str, ...]
-    environment: dict[str, str]
-    stdout: str
-    stderr: str
-
-
-class Owner(Protocol):
-    """What a template needs of the keeper that owns it."""
-
-    def tell(self, *message: object) -> None: ...
-    def forked(self, number: int, local_rank: int, pid: int) -> None: ...
-    def started(self, pid: int) -> None: ...
-    def not_started(self, number: int, local_rank: int, what: str, error: int) -> None: ...
-    def drop(self, pid: int) -> None: ...
-    def start_fresh(self, asked: Asked) -> None: ...
-
-
 class TemplateProcess:
     """One at a time. ``take`` says whether it has taken on a worker."""
 
-    def __init__(self, loop: Loop, owner: Owner, defaults: Collection[int]) -> None:
-        self._loop, self._owner, self._defaults = loop, owner, defaults
-        self._modules: tuple[str, ...] = ()
-        self._command: tuple[str, ...] = ()
-        self._environment: dict[str, str] = {}
-        self._limit = 0.0
+    def __init__(self, loop: Loop, keeper: KeeperProcess, defaults: Collection[int]) -> None:
+        self._loop, self._keeper, self._defaults = loop, keeper, defaults
+        self._preload = Preload((), (), {})
         self._late = 0.0
         self._state = "off"  # probing, importing, ready
         self._pid = -1
         self._channel: Channel | None = None
         self._doing = ""
         self._deaths = 0
-        self._held: list[Asked] = []
-        self._asked: dict[tuple[int, int], tuple[Asked, int]] = {}  # and its process, if there is one
+        self._held: list[Start] = []
+        self._asked: dict[tuple[int, int], tuple[Start, int]] = {}  # and its process, if there is one
         self._answer = 0.0
         self._said: set[str] = set()
 
@@ -93,24 +72,24 @@ class TemplateProcess:
         """The pid of its own process, if there is one."""
         return (self._pid,) if self._pid > 0 else ()
 
-    def begin(self, modules: tuple[str, ...], command: tuple[str, ...], env: dict[str, str], limit: float) -> None:
-        """Begin to import; ``command`` is that of the workers, ``env`` what their environments have in common."""
-        self._modules, self._command, self._environment, self._limit = modules, command, env, limit
-        if not program_of(command):
+    def begin(self, preload: Preload) -> None:
+        """Begin to import."""
+        self._preload = preload
+        if not program_of(preload.command):
             self._fail("only Python scripts and modules can be preloaded for")
             return
         self._begin()
 
     def _begin(self) -> None:
-        self._late = time.monotonic() + self._limit
+        self._late = time.monotonic() + self._preload.limit
         self._doing = "starting"
-        interpreter = program_of(self._command)[:1]
+        interpreter = program_of(self._preload.command)[:1]
         # an interpreter that ignores PYTHONPATH would run the program at once
         if self._run((*interpreter, "-u", "-c", "raise SystemExit(1)"), "probe", -1, -1):
             self._state = "probing"
 
     def _run(self, command: tuple[str, ...], settings: str, fd: int, output: int) -> bool:
-        theirs = self._environment.get("PYTHONPATH", "")
+        theirs = self._preload.environment.get("PYTHONPATH", "")
         path = f"{HOOK}{os.pathsep}{theirs}" if theirs else HOOK
 
         def arrange() -> None:
@@ -123,25 +102,19 @@ class TemplateProcess:
                 os.dup2(os.open(os.devnull, os.O_RDWR), 1)
                 os.dup2(1, 2)
 
-        environment = {**self._environment, "PYTHONPATH": path, "RDZV_TEMPLATE": settings}
+        environment = {**self._preload.environment, "PYTHONPATH": path, "RDZV_TEMPLATE": settings}
         try:
             self._pid, report = spawn(command, environment, self._defaults, arrange)
         except OSError as error:
             self._fail(f"no process could be started: {error.strerror}")
             return False
 
-        def known() -> None:
-            try:
-                failure = outcome(report)
-            except BlockingIOError:
-                return
-            self._loop.forget(report)
-            os.close(report)
+        def known(failure: tuple[str, int] | None) -> None:
             if failure is not None:
                 self._pid = -1
                 self._fail(f"{command[0]} could not be started: {os.strerror(failure[1])}")
 
-        self._loop.watch(report, known)
+        when_known(self._loop, report, known)
         return True
 
     def _import(self) -> None:
@@ -151,17 +124,17 @@ class TemplateProcess:
         except OSError:  # closed
             output = -1
         settings = f"{theirs.fileno()}:{output}:{ROOTS}"
-        if self._run(self._command, settings, theirs.fileno(), output):
+        if self._run(self._preload.command, settings, theirs.fileno(), output):
             self._state = "importing"
             self._loop.watch(self._channel.fileno(), self.hear)
-            program = program_of(self._command)
+            program = program_of(self._preload.command)
             path = os.getcwd() if "-m" in program[1:] else os.path.dirname(os.path.realpath(program[-1]))
-            self._channel.send(("import", os.getpid(), self._modules, len(program), path))
+            self._channel.send(("import", os.getpid(), self._preload.modules, len(program), path))
         theirs.close()
         if output >= 0:
             os.close(output)
 
-    def take(self, asked: Asked) -> bool:
+    def take(self, asked: Start) -> bool:
         """True if it forks this worker, now or after importing; False if a fresh interpreter has to be started."""
         if self._state == "off" or not self._suits(asked):
             return False
@@ -171,27 +144,26 @@ class TemplateProcess:
             self._held.append(asked)
         return True
 
-    def _suits(self, asked: Asked) -> bool:
-        if program_of(asked.command) != program_of(self._command):
+    def _suits(self, asked: Start) -> bool:
+        if program_of(asked.command) != program_of(self._preload.command):
             self._say("the workers run another program than the one that was preloaded for")
             return False
-        names = differing(self._environment, asked.environment)
+        names = differing(self._preload.environment, asked.environment)
         if names:
             self._say(f"the environment of worker {asked.local_rank} has other values of {', '.join(names)}")
         return not names
 
-    def _ask(self, asked: Asked) -> None:
+    def _ask(self, asked: Start) -> None:
         assert self._channel is not None
-        message = ("fork", asked.number, asked.local_rank, asked.command, asked.environment, asked.stdout, asked.stderr)
         try:
-            taken = self._channel.send(message)
+            taken = self._channel.send(("fork", *asked))
         except (Gone, OSError):
             taken = False
         if taken:
             self._asked[asked.number, asked.local_rank] = (asked, -1)
             self._answer = time.monotonic() + _ANSWER_S
         else:
-            self._owner.start_fresh(asked)
+            self._keeper.start_fresh(asked)
 
     def hear(self) -> None:
         """Take what it has said."""
@@ -211,7 +183,7 @@ class TemplateProcess:
 
     def _on_ready(self, memory: int, seconds: float) -> None:
         self._state, self._deaths = "ready", 0
-        self._owner.tell("preloaded", self._modules, memory, seconds)
+        self._keeper.tell("preloaded", self._preload.modules, memory, seconds)
         held, self._held = self._held, []
         for asked in held:
             self._ask(asked)
@@ -219,20 +191,20 @@ class TemplateProcess:
     def _on_forked(self, number: int, local_rank: int, pid: int) -> None:
         asked = self._asked.get((number, local_rank))
         if asked is None:
-            self._owner.drop(pid)
+            self._keeper.drop(pid)
             return
         self._asked[number, local_rank] = (asked[0], pid)
-        self._owner.forked(number, local_rank, pid)
+        self._keeper.forked(number, local_rank, pid)
 
     def _on_runs(self, number: int, local_rank: int, pid: int) -> None:
         if self._asked.pop((number, local_rank), None) is not None:
-            self._owner.started(pid)
+            self._keeper.started(pid)
 
     def _on_not_arranged(self, number: int, local_rank: int, pid: int, what: str, error: int) -> None:
         if self._asked.pop((number, local_rank), None) is not None:
             if pid > 0:
-                self._owner.drop(pid)
-            self._owner.not_started(number, local_rank, what, error)
+                self._keeper.drop(pid)
+            self._keeper.not_started(number, local_rank, what, error)
 
     def drop_asked(self) -> None:
         """Whatever was to be started is no longer wanted."""
@@ -240,7 +212,7 @@ class TemplateProcess:
         self._held.clear()
         for _, pid in self._asked.values():
             if pid > 0:
-                self._owner.drop(pid)
+                self._keeper.drop(pid)
         if self._asked:  # it may be about to fork them
             self._asked.clear()
             self._end()
@@ -255,7 +227,7 @@ class TemplateProcess:
         """Give up a template that takes too long."""
         now = time.monotonic()
         if self._state in ("probing", "importing") and now >= self._late:
-            self._fail(f"it was still {self._doing} after {self._limit:g} s")
+            self._fail(f"it was still {self._doing} after {self._preload.limit:g} s")
         elif self._state == "ready" and self._asked and now >= self._answer:
             self._replace("it does not answer")
 
@@ -270,7 +242,7 @@ class TemplateProcess:
             if code == 0:
                 self._import()
             else:
-                self._fail(f"{self._command[0]} does not take a sitecustomize from PYTHONPATH")
+                self._fail(f"{self._preload.command[0]} does not take a sitecustomize from PYTHONPATH")
             return
         self.hear()
         if self._state == "importing":
@@ -296,14 +268,14 @@ class TemplateProcess:
         self._asked, self._held = {}, []
         self._say(reason)
         for pid in pids:
-            self._owner.drop(pid)
+            self._keeper.drop(pid)
         for asked in lost:
-            self._owner.start_fresh(asked)
+            self._keeper.start_fresh(asked)
 
     def _say(self, reason: str) -> None:
         if reason not in self._said:
             self._said.add(reason)
-            self._owner.tell("not_preloaded", self._modules, reason)
+            self._keeper.tell("not_preloaded", self._preload.modules, reason)
 
     def _end(self) -> None:
         """End it, and what it is just forking: a worker that is ready has already said so, and lives on."""

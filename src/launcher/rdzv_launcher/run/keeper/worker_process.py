@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from rdzv_launcher.run.keeper.channel import Loop
 from rdzv_launcher.run.keeper.in_worker import arrange
 from rdzv_plugins.linux import prctl
 
@@ -28,10 +29,7 @@ class NotArranged(Exception):
 
 
 def redirect(stdout: str, stderr: str) -> None:
-    """Redirect standard output and error of this process to these files; an empty path leaves a stream unchanged.
-
-    Raises ``NotArranged``.
-    """
+    """Redirect standard output and error to these files; an empty path leaves a stream. Raises ``NotArranged``."""
     for fd, name, path in ((1, "stdout", stdout), (2, "stderr", stderr)):
         if path:
             try:
@@ -54,7 +52,7 @@ def spawn(
     arrange: Callable[[], None],
     instead: Callable[[], None] | None = None,
 ) -> tuple[int, int]:
-    """Start a program; returns its pid, and a descriptor for ``outcome``. Raises ``OSError`` if the fork fails.
+    """Start a program; returns its pid, and a descriptor for ``when_known``. Raises ``OSError`` if the fork fails.
 
     ``defaults`` are the signals that are reset to their default action in it. ``arrange`` is called in the child, and
     so is ``instead``, which never returns, in place of the program.
@@ -95,13 +93,19 @@ def spawn(
     raise AssertionError("not reached")
 
 
-def outcome(fd: int) -> tuple[str, int] | None:
-    """None if the program runs, else what failed and its errno. Raises ``BlockingIOError`` if that is not known yet."""
-    data = os.read(fd, 4096)
-    if not data:
-        return None
-    what, number = marshal.loads(data)
-    return what, number
+def when_known(loop: Loop, outcome: int, tell: Callable[[tuple[str, int] | None], None]) -> None:
+    """Call ``tell`` when it is known what has become of a ``spawn``: None if the program runs, else what and errno."""
+
+    def look() -> None:
+        try:
+            data = os.read(outcome, 4096)
+        except BlockingIOError:
+            return
+        loop.forget(outcome)
+        os.close(outcome)
+        tell(marshal.loads(data) if data else None)
+
+    loop.watch(outcome, look)
 
 
 def let_go_of_handlers() -> None:

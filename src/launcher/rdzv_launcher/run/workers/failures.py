@@ -41,32 +41,39 @@ class ErrorRecord(Struct, frozen=True):
 
 def read_error_file(path: str) -> ErrorRecord | None:
     """What is recorded in the file; None if nothing is, or nothing readable."""
-    data = _load(path)
-    return None if data is None else _record(data)
+    data = _load(path) or {}
+    message = data.get("message")
+    if isinstance(message, str):
+        return ErrorRecord(message, "", _seconds(data.get("timestamp")))
+    if not isinstance(message, dict):
+        return None
+    info = message.get("extraInfo")
+    info = info if isinstance(info, dict) else {}
+    return ErrorRecord(
+        str(message.get("message", "")), str(info.get("py_callstack", "")), _seconds(info.get("timestamp"))
+    )
 
 
-def hand_to_scheduler(path: str, exit_code: int, target: str) -> bool:
+def hand_to_scheduler(path: str, exit_code: int, target: str) -> None:
     """Copy the error file of the worker that failed first to where a scheduler wants it: the agent's own error file.
 
-    The exit code, which the worker could not know, is put in. Returns False if there is nothing to copy, or it cannot
-    be written, which is logged: the job's outcome does not depend on it.
+    The exit code, which the worker could not know, is put in. That it cannot be written is logged: the job's outcome
+    does not depend on it.
     """
     data = _load(path) if target else None
-    if data is None:
-        return False
-    message = data.get("message")
-    if exit_code and isinstance(message, dict):
-        message["errorCode"] = exit_code
-    return _write(target, data)
+    if data is not None:
+        message = data.get("message")
+        if exit_code and isinstance(message, dict):
+            message["errorCode"] = exit_code
+        _write(target, data)
 
 
-def record_own_error(error: BaseException, target: str) -> bool:
-    """Write the agent's exception to ``target``, in torch's form. False if it cannot be written, which is logged."""
-    if not target:
-        return False
-    stack = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    info = {"py_callstack": stack, "timestamp": str(int(time.time()))}
-    return _write(target, {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": info}})
+def record_own_error(error: BaseException, target: str) -> None:
+    """Write the agent's exception to ``target``, in torch's form. That it cannot be written is logged."""
+    if target:
+        stack = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        info = {"py_callstack": stack, "timestamp": str(int(time.time()))}
+        _write(target, {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": info}})
 
 
 def _load(path: str) -> dict[str, Any] | None:
@@ -81,19 +88,6 @@ def _load(path: str) -> dict[str, Any] | None:
     return data if isinstance(data, dict) else None
 
 
-def _record(data: Mapping[str, Any]) -> ErrorRecord | None:
-    message = data.get("message")
-    if isinstance(message, str):
-        return ErrorRecord(message, "", _seconds(data.get("timestamp")))
-    if not isinstance(message, dict):
-        return None
-    info = message.get("extraInfo")
-    info = info if isinstance(info, dict) else {}
-    return ErrorRecord(
-        str(message.get("message", "")), str(info.get("py_callstack", "")), _seconds(info.get("timestamp"))
-    )
-
-
 def _seconds(value: object) -> float:
     try:
         return float(str(value))
@@ -101,7 +95,7 @@ def _seconds(value: object) -> float:
         return 0.0
 
 
-def _write(target: str, data: Mapping[str, Any]) -> bool:
+def _write(target: str, data: Mapping[str, Any]) -> None:
     """Write in place: the file may be mounted by itself, as Kubernetes does, and then cannot be replaced."""
     try:
         if os.path.isfile(target) and os.path.getsize(target):
@@ -110,8 +104,6 @@ def _write(target: str, data: Mapping[str, Any]) -> bool:
             json.dump(data, file)
     except OSError as error:
         logger.warning("the error file %s cannot be written: %s", target, error.strerror or error)
-        return False
-    return True
 
 
 # The last thing on the screen after a failure: who failed first, how, and the last lines that it wrote.

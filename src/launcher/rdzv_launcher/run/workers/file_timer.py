@@ -21,10 +21,7 @@ _OPENS_S, _LOOK_S = 5.0, 0.01
 
 
 class FileTimer:
-    """The watchdog for torch's file timers. One per agent, used by its main thread.
-
-    Each round has its own server, on a separate thread.
-    """
+    """The watchdog for torch's file timers. One per agent, for its main thread; each round has a server of its own."""
 
     def __init__(
         self,

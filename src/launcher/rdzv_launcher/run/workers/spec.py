@@ -9,7 +9,7 @@ import re
 import signal
 from collections.abc import Mapping
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from rdzv_launcher.run.options import RunOptions
 from rdzv_launcher.run.signals import read
@@ -37,7 +37,7 @@ class Streams(Struct, frozen=True):
     """The streams of all workers, or of some: a local rank that is not named has none."""
 
     all_ranks: Std = Std.NONE
-    by_rank: Mapping[int, Std] | None = field(default=None)
+    by_rank: Mapping[int, Std] | None = None
 
     def of(self, local_rank: int) -> Std:
         """The streams of one worker."""
@@ -68,23 +68,6 @@ _PREFIX = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 _RANKS = r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*"
 
 
-class LogSettings(Struct, frozen=True):
-    """What is done with the workers' output, beyond what torchrun's flags say. Usable from any thread."""
-
-    prefix: bool = False
-    """--log-prefix: everything shown of the workers is preceded by its origin."""
-    fold: bool = False
-    """Lines that several workers print alike are shown once, and of a flood no more than can be read."""
-    ranks: tuple[range, ...] = ()
-    """--ranks-filter: the global ranks whose output is shown; empty: all."""
-    timestamps: bool = False
-    """--log-timestamps: everything shown of the workers is preceded by the time."""
-
-    def shows(self, global_rank: int) -> bool:
-        """False if --ranks-filter leaves the worker's output out."""
-        return not self.ranks or any(global_rank in each for each in self.ranks)
-
-
 class WorkersSpec(Struct, frozen=True):
     """How the workers of a launch are started. The same for every round. Usable from any thread."""
 
@@ -95,8 +78,6 @@ class WorkersSpec(Struct, frozen=True):
     run_id: str
     role: str
     max_restarts: int
-    start_method: str
-    """--start-method, for workers that are functions; others ignore it."""
     redirects: Streams
     tee: Streams
     log_dir: str
@@ -122,30 +103,39 @@ class WorkersSpec(Struct, frozen=True):
     logs_specs: str
     event_log_handler: str
     """--numa-binding, --logs-specs (empty if not given) and --event-log-handler: torch's classes, by name."""
-    logs: LogSettings
-    """The settings for which torchrun has no flags."""
+    log_prefix: bool
+    """Everything shown of the workers is preceded by its origin."""
+    fold: bool
+    """Lines that several workers print alike are shown once, and of a flood no more than can be read."""
+    timestamps: bool
+    """--log-timestamps: everything shown of the workers is preceded by the time."""
+    ranks_filter: tuple[range, ...]
+    """The global ranks whose output is shown; empty: all."""
 
     def shows(self, local_rank: int) -> bool:
         """False if --local-ranks-filter leaves the worker's output out."""
         return not self.shown_ranks or local_rank in self.shown_ranks
 
+    def shows_global(self, rank: int) -> bool:
+        """False if --ranks-filter leaves the worker's output out."""
+        return not self.ranks_filter or any(rank in each for each in self.ranks_filter)
 
-def read_spec(args: RunOptions, request: Request, environ: Mapping[str, str] | None = None) -> WorkersSpec:
-    """The spec of a parsed command line. ``environ`` is used instead of this process's environment.
 
-    To be called before signals are taken over. Raises ``UsageError`` that names the flag or the variable, and
-    ``MissingDependency``.
+def read_spec(args: RunOptions, request: Request) -> WorkersSpec:
+    """The spec of a parsed command line, to be read before signals are taken over.
+
+    Raises ``UsageError`` that names the flag or the variable, and ``MissingDependency``.
     """
-    environ = os.environ if environ is None else environ
     require_numactl(args.numa_binding or "")
     if args.virtual_local_rank:
-        devices_of(request.nproc_per_node - 1, environ)
-    program, logs = read_program(args), read_logs(args)
+        devices_of(request.nproc_per_node - 1, os.environ)
+    program, ranks_filter = read_program(args), _ranks_filter(args.ranks_filter)
     redirects, tee = parse_streams("--redirects", args.redirects), parse_streams("--tee", args.tee)
-    if logs.prefix:  # everything that would be shown without a prefix
+    if args.log_prefix:  # everything that would be shown without a prefix
         nproc = request.nproc_per_node
         tee = Streams(by_rank={each: tee.of(each) | (Std.ALL & ~redirects.of(each)) for each in range(nproc)})
-    _check_files(logs, args, redirects, tee, request.nproc_per_node)
+    timestamps = args.log_timestamps == "screen"
+    _check_files(args, timestamps and not any(tee.of(each) for each in range(request.nproc_per_node)))
     return WorkersSpec(
         program=program,
         preload=read_preload(args, program),
@@ -155,7 +145,6 @@ def read_spec(args: RunOptions, request: Request, environ: Mapping[str, str] | N
         max_restarts=request.max_restarts
         if args.job_restarts is None or "max_restarts" in request.given
         else args.job_restarts,
-        start_method=args.start_method,
         redirects=redirects,
         tee=tee,
         log_dir=args.log_dir or "",
@@ -164,21 +153,22 @@ def read_spec(args: RunOptions, request: Request, environ: Mapping[str, str] | N
         stderr_filters=tuple(args.duplicate_stderr_filters or ()),
         virtual_local_rank=args.virtual_local_rank,
         signals=_signals(args.signals_to_handle),
-        shutdown_timeout_s=_shutdown_timeout(args.shutdown_timeout, environ),
+        shutdown_timeout_s=_shutdown_timeout(args.shutdown_timeout),
         leave_background=args.leave_background,
-        stuck_timeout_s=_stuck_timeout(environ),
-        prefix_template=args.log_line_prefix_template or environ.get(_PREFIX, ""),
+        stuck_timeout_s=_stuck_timeout(),
+        prefix_template=args.log_line_prefix_template or os.environ.get(_PREFIX, ""),
         monitor_interval_s=args.monitor_interval,
         numa_binding=args.numa_binding or "",
         logs_specs=args.logs_specs or "",
         event_log_handler=args.event_log_handler,
-        logs=logs,
+        log_prefix=args.log_prefix,
+        fold=args.log_prefix and args.fold and not args.no_fold,
+        timestamps=timestamps,
+        ranks_filter=ranks_filter,
     )
 
 
-def read_logs(args: RunOptions) -> LogSettings:
-    """How the workers' output is shown and kept. Raises ``UsageError``."""
-    text = args.ranks_filter
+def _ranks_filter(text: str) -> tuple[range, ...]:
     pairs = [part.partition("-") for part in text.split(",")] if re.fullmatch(_RANKS, text) else []
     ranks = tuple(range(int(first), int(last or first) + 1) for first, _, last in pairs)
     if text and not (ranks and all(ranks)):
@@ -186,18 +176,17 @@ def read_logs(args: RunOptions) -> LogSettings:
             f"--ranks-filter={text} is not a list of ranks",
             remedy="For example --ranks-filter=0 or --ranks-filter=0,8-15",
         )
-    fold = args.log_prefix and args.fold and not args.no_fold
-    return LogSettings(args.log_prefix, fold, ranks, args.log_timestamps == "screen")
+    return ranks
 
 
-def _check_files(logs: LogSettings, args: RunOptions, redirects: Streams, tee: Streams, nproc: int) -> None:
+def _check_files(args: RunOptions, stamps_nothing: bool) -> None:
     """Warn of flags about log files where there are none. Raises ``UsageError`` if that leaves nothing to be shown."""
-    if logs.prefix and args.log_dir == os.devnull and not args.logs_specs:
+    if args.log_prefix and args.log_dir == os.devnull and not args.logs_specs:
         raise UsageError(
             f"--log-prefix shows what workers write to files, and --log-dir={os.devnull} has none",
             remedy="Name a directory, or leave --log-dir out: the files go to a temporary directory then.",
         )
-    if logs.timestamps and not any(tee.of(each) for each in range(nproc)) and not args.logs_specs:
+    if stamps_nothing and not args.logs_specs:
         logger.warning("--log-timestamps does nothing: no stream is shown by this agent (--tee=3, --log-prefix)")
 
 
@@ -215,8 +204,8 @@ def _signals(names: str) -> tuple[signal.Signals, ...]:
     return tuple(number for number in read(names) if signal.getsignal(number) is not signal.SIG_IGN)
 
 
-def _shutdown_timeout(given: int | None, environ: Mapping[str, str]) -> int:
-    name, value = ("--shutdown-timeout", given) if given is not None else (_SHUTDOWN, environ.get(_SHUTDOWN, "30"))
+def _shutdown_timeout(given: int | None) -> int:
+    name, value = ("--shutdown-timeout", given) if given is not None else (_SHUTDOWN, os.environ.get(_SHUTDOWN, "30"))
     try:
         seconds = int(value)
     except ValueError:
@@ -226,9 +215,9 @@ def _shutdown_timeout(given: int | None, environ: Mapping[str, str]) -> int:
     return seconds
 
 
-def _stuck_timeout(environ: Mapping[str, str]) -> float:
+def _stuck_timeout() -> float:
     """Parse as torch does: anything that is not a number, or is below 0, means 0."""
     try:
-        return max(0.0, float(environ.get(_STUCK, "") or 0))
+        return max(0.0, float(os.environ.get(_STUCK, "") or 0))
     except ValueError:
         return 0.0

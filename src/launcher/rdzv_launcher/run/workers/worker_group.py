@@ -27,7 +27,6 @@ class Worker(Struct, frozen=True):
 class WorkerGroup(Struct, frozen=True):
     """This node's part of a round. Usable from any thread."""
 
-    role: str
     group_rank: int
     """The rank of this node."""
     group_world_size: int

@@ -51,7 +51,7 @@ class Console:
     def write(self, text: str) -> None:
         """Write in pieces; those for which there is no room wait. Once the reader is gone, nothing is written."""
         self._waiting.extend(_pieces(text))
-        self.has_room(_nobody)
+        self.has_room(lambda: None)  # the writer looks again by itself
 
     def _write(self, text: str) -> None:
         stream = getattr(sys, self._name)
@@ -76,10 +76,6 @@ def _pieces(text: str) -> Iterator[str]:
             end = text.rfind("\n", begin, end) + 1 or end
         yield text[begin:end]
         begin = end
-
-
-def _nobody() -> None:
-    """Do nothing when there is room: the writer looks again by itself."""
 
 
 LONGEST = 256 * 1024
@@ -189,7 +185,7 @@ class Fold:
         now, due = self._clock(), None
         at_once = final or sum(map(len, every)) > _MOST
         while heads := [lines[0] for lines in every if lines]:
-            text, at, _ = min(heads, key=_when)
+            text, at, _ = min(heads, key=lambda line: line[1])
             if (
                 at + WINDOW_S > now
                 and not at_once
@@ -223,15 +219,8 @@ def _before(lines: deque[_Line], text: str) -> int:
     return next((place for place, line in enumerate(islice(lines, _AHEAD)) if line[0] == text), 0)
 
 
-def _when(line: _Line) -> float:
-    return line[1]
-
-
 class View:
-    """One of our streams, for all workers of a round that are shown there: each line at once, or folded.
-
-    For one thread.
-    """
+    """One of our streams, for all workers of a round shown there: each line at once, or folded. For one thread."""
 
     def __init__(
         self,
@@ -242,10 +231,7 @@ class View:
         fold: bool = False,
         timestamps: bool = False,
     ) -> None:
-        """``prefixes``, and the global ``ranks`` that precede lines of several workers, are by local rank.
-
-        ``fold``: lines that several workers print alike are shown once. ``timestamps``: each line begins with the time.
-        """
+        """``prefixes``, and the global ``ranks`` that precede lines of several workers, are by local rank."""
         self.console, self._prefixes, self._timestamps = console, prefixes, timestamps
         self._open = OpenLine()
         self._fold = Fold(prefixes, console.write, ranks=ranks) if fold else None

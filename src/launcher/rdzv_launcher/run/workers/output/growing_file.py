@@ -61,7 +61,7 @@ class GrowingFile:
     def read(self, most: int) -> bytes:
         """Some of what is new; empty if everything so far has been read."""
         self._follow()
-        return self._current.read(most) or b""
+        return (self._copy or self._file).read(most) or b""
 
     def missed(self) -> bool:
         """Whether lines may be missing before what was read last: the file was truncated. True once each time."""
@@ -83,10 +83,6 @@ class GrowingFile:
     def close(self) -> None:
         self._end_copy()
         self._file.close()
-
-    @property
-    def _current(self) -> io.FileIO:
-        return self._file if self._copy is None else self._copy
 
     def _follow(self) -> None:
         """Turn to the copy of a file that was truncated, and back once that has been read."""

@@ -68,12 +68,10 @@ class Index:
             self._put([self._line("moved", {"from": moved[0], "to": moved[1]})])
 
     def started(self, pids: Mapping[int, int]) -> None:
-        """The workers are running; ``pids`` are by local rank."""
         self._workers = {each: replace(worker, pid=pids[each]) for each, worker in self._workers.items()}
         self._put([self._line("started", asdict(each)) for each in self._workers.values()])
 
     def ended(self, local_rank: int, exit_code: int, *, stopped: bool) -> None:
-        """A worker has ended."""
         if (found := self._workers.pop(local_rank, None)) is not None:
             self._put([self._line("ended", asdict(replace(found, exit_code=exit_code, stopped=stopped)))])
 

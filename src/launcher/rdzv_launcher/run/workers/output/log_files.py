@@ -76,7 +76,6 @@ class LogFiles:
         return self._roots[0] if self._roots else os.devnull
 
     def begin(self, variables: Mapping[int, dict[str, str]]) -> Destinations:
-        """Make the files of a round, and tell the workers of their error files."""
         first = next(iter(variables.values()), {})
         directory = self._attempt(f"attempt_{first.get('TORCHELASTIC_RESTART_COUNT', '0')}", variables)
         if not directory:

@@ -88,27 +88,25 @@ class Output:
         self._host = socket.gethostname()
         self._index = Index()
         self._tee: Tee | None = None
-        self._error_files: Mapping[int, str] = {}
         self._found: Destinations | None = None
         self._cut = False
 
     @property
     def root(self) -> str:
-        """The directory of the files; ``os.devnull`` for none."""
         return self._layout.root
 
     @property
     def was_shown(self) -> bool:
         """Whether the files hold nothing that was not shown, too, as with --tee and --log-prefix."""
         spec = self._spec
-        wanted = spec.logs.ranks or spec.stdout_filters or spec.stderr_filters
+        wanted = spec.ranks_filter or spec.stdout_filters or spec.stderr_filters
         return not (self._cut or wanted) and all(
             spec.shows(each) and not spec.redirects.of(each) & ~spec.tee.of(each) for each in range(spec.nproc)
         )
 
     def error_file(self, local_rank: int) -> str:
         """The file where a worker of the newest round records its exception; empty if there is none."""
-        return self._error_files.get(local_rank, "")
+        return "" if self._found is None else self._found.error_files.get(local_rank, "")
 
     def files(self, local_rank: int) -> dict[str, str]:
         """Where a worker's streams go in the newest round: empty for our own, ``os.devnull`` for none. Any thread."""
@@ -120,12 +118,9 @@ class Output:
         }
 
     def begin(self, variables: Mapping[int, dict[str, str]]) -> Destinations:
-        """Prepare for a round; adds to the workers' ``variables`` what they have to know."""
         self.end()
         self._ready()
-        found = self._layout.begin(variables)
-        self._error_files = found.error_files
-        self._found = found = self._only_shown(found, variables)
+        self._found = found = self._only_shown(self._layout.begin(variables), variables)
         if found.teed_stdouts or found.teed_stderrs or self._spec.stdout_filters or self._spec.stderr_filters:
             from rdzv_launcher.run.workers.output.shown import show  # what most launches do not need
 
@@ -171,7 +166,7 @@ class Output:
 
     def _only_shown(self, found: Destinations, variables: Mapping[int, Mapping[str, str]]) -> Destinations:
         """Apply --ranks-filter: the output that it leaves out goes to files only."""
-        hidden = {each for each, own in variables.items() if not self._spec.logs.shows(_rank(each, own))}
+        hidden = {each for each, own in variables.items() if not self._spec.shows_global(_rank(each, own))}
 
         def muted(paths: Mapping[int, str]) -> dict[int, str]:
             return {each: path or (os.devnull if each in hidden else "") for each, path in paths.items()}

@@ -40,7 +40,6 @@ class Allowance:
         return int(self._left)
 
     def take(self, count: int) -> None:
-        """Note that ``count`` bytes are shown."""
         self._left -= count
 
 
@@ -66,7 +65,6 @@ class FilteredFile:
                 self._give_up(error)
 
     def close(self) -> None:
-        """Close the file at the end of the round."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -208,10 +206,7 @@ class Tee:
         self.complete = True
         """Whether nothing of the files was left out so far."""
         self._thread = OwnThread(target=self._run, name="rdzv-tee")
-        if tails:
-            self._thread.start()
-        else:
-            self._close()
+        self._thread.start()
 
     def stop(self, stuck: float, most: float) -> bool:
         """The workers have ended: show the rest. False if our streams did not take all of it.
@@ -220,11 +215,10 @@ class Tee:
         """
         self._stopping = True
         self._woken.set()
-        if self._thread.ident is not None:
-            deadline, shown = time.monotonic() + most, -1
-            while self._thread.is_alive() and shown != self._shown and time.monotonic() < deadline:
-                shown = self._shown
-                self._thread.join(stuck)
+        deadline, shown = time.monotonic() + most, -1
+        while self._thread.is_alive() and shown != self._shown and time.monotonic() < deadline:
+            shown = self._shown
+            self._thread.join(stuck)
         self._given_up = True
         return not self._thread.is_alive()
 
@@ -236,14 +230,11 @@ class Tee:
             self.complete = False
             logger.exception("--tee met an error: no more is shown, the files are complete")
         finally:
-            self._close()
+            for each in self._filtered:
+                each.close()
 
     def _all_written(self) -> bool:
         return all(each.console.is_empty for each in self._views)
-
-    def _close(self) -> None:
-        for each in self._filtered:
-            each.close()
 
     def _turn(self) -> None:
         """Give each file its turn; wait if none had anything."""
@@ -276,7 +267,7 @@ def show(
 
     ``variables`` are those of the workers and ``ranks`` their global ranks, both by local rank.
     """
-    logs, host = spec.logs, socket.gethostname()
+    host = socket.gethostname()
     tails, filtered, views = list[Tail](), list[FilteredFile](), list[View]()
     for stream, paths, needles, path in (
         ("stdout", found.teed_stdouts, spec.stdout_filters, found.filtered_stdout),
@@ -286,20 +277,12 @@ def show(
         if collected is not None:
             filtered.append(collected)
         prefixes = {each: _prefix(spec, host, each, variables[each]) if each in variables else "" for each in paths}
-        fold = logs.fold and len(paths) > 1
-        views.append(view := View(Console(stream), prefixes, ranks, fold=fold, timestamps=logs.timestamps))
+        fold = spec.fold and len(paths) > 1
+        views.append(view := View(Console(stream), prefixes, ranks, fold=fold, timestamps=spec.timestamps))
         for each, file in paths.items():
+            allowance = Allowance() if spec.fold else None
             try:
-                tails.append(
-                    Tail(
-                        file,
-                        each,
-                        view,
-                        filtered=collected,
-                        prefix=prefixes[each],
-                        allowance=Allowance() if logs.fold else None,
-                    )
-                )
+                tails.append(Tail(file, each, view, filtered=collected, prefix=prefixes[each], allowance=allowance))
             except OSError as error:
                 logger.warning("--tee cannot show %s: %s", file, error.strerror or error)
     return Tee(tails, filtered, views)
@@ -307,7 +290,7 @@ def show(
 
 def _prefix(spec: WorkersSpec, host: str, local_rank: int, variables: Mapping[str, str]) -> str:
     """The prefix of each line. ``local_rank`` is not always the LOCAL_RANK of the worker's variables."""
-    template = spec.prefix_template or ("${host}:${rank} " if spec.logs.prefix else "[${role_name}${local_rank}]:")
+    template = spec.prefix_template or ("${host}:${rank} " if spec.log_prefix else "[${role_name}${local_rank}]:")
     return string.Template(template).safe_substitute(
         role_name=spec.role, rank=variables.get("RANK", ""), local_rank=local_rank, host=host, hostname=host
     )
