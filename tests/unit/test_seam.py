@@ -47,5 +47,5 @@ def wrong(tree: ast.Module) -> Iterator[str]:
 
 def test_nothing_but_the_seam_is_asked() -> None:
     found = {str(file): list(wrong(ast.parse(file.read_text()))) for file in files()}
-    assert len(found) > 100
+    assert len(found) > 80
     assert {file: what for file, what in found.items() if what} == {}

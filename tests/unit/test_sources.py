@@ -16,7 +16,6 @@ NAMES_A_BACKEND = {
     "rdzv_plugins/options.py": "values of the option store",
     "rdzv_plugins/elastic/options.py": "values of the option store",
     "rdzv_plugins/elastic/round_store.py": "values of the option store",
-    "rdzv_plugins/testing/services.py": "the server that the suite starts, and its data",
     "rdzv_plugins/testing/builtin.py": "the suite's harnesses of the backends that ship",
     "rdzv_plugins/testing/themes/launch.py": "torch's own c10d, from plain torchrun",
     "rdzv_plugins/testing/themes/plugin.py": "the built-in backend by which the time of loading is measured",

@@ -103,7 +103,7 @@ def test_workers_that_nobody_watches_any_more_are_killed():
 
 def test_agent_ends_when_it_hears_of_its_workers_no_more(monkeypatch: pytest.MonkeyPatch):
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    monkeypatch.setattr(NodeWorkers, "_idle_s", fails)
+    monkeypatch.setattr(NodeWorkers, "_waits", fails)
     silent = os.eventfd(0)
     try:
         keeper = MagicMock(fileno=lambda: silent, events=list)

@@ -48,7 +48,7 @@ def backend(name, kind):
     service = type("ToyService", (Service,), {"session": kind}) if issubclass(kind, Session) else kind
 
     def create(request):
-        from rdzv_plugins.kvstore.coordination.service import open_service
+        from rdzv_plugins.kvstore.coordination.sessions import open_service
 
         return service(open_service(request, name))
 
