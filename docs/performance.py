@@ -1,4 +1,4 @@
-"""Puts results of ``make bench`` into docs/explanation/performance.md: ``python docs/performance.py [DIR] [--check]``.
+"""Puts results of ``make bench`` into docs/internals/performance.md: ``python docs/performance.py [DIR] [--check]``.
 
 With DIR, its newest result of each benchmark and the charts that the page shows are copied beside the page first. What
 stands between a pair of markers is written from those results, and nothing else in the page has a figure.
@@ -16,7 +16,7 @@ from pathlib import Path
 from rdzv_launcher.bench.points import Point, Ratio
 from rdzv_launcher.bench.results import Result, manifest_as_text, number, read_results
 
-PAGE = Path(__file__).parent / "explanation/performance.md"
+PAGE = Path(__file__).parent / "internals/performance.md"
 FIGURES = PAGE.parent / "performance"
 _BLOCK = re.compile(r"(<!-- (?P<what>[\w-]+)(?P<rest>(?: [\w-]+)*) -->\n).*?(<!-- end -->)", re.DOTALL)
 _NOISE = re.compile(r"the runs of .* differ by ([\d.]+) among themselves, the two by ([\d.]+)")

@@ -1,4 +1,4 @@
-"""Makes the pictures of ``rdzv top`` in docs/how-to/top/: ``python docs/screenshots.py``.
+"""Makes the pictures of ``rdzv top`` in docs/guides/top/: ``python docs/screenshots.py``.
 
 They are what Textual draws of an example job, so that they say the same on every machine: node 2 of four was lost a
 moment ago, and the others go on.
@@ -18,7 +18,7 @@ from rdzv_launcher.tools.top.screen import LogPage, Screen
 from rdzv_launcher.tools.top.watching import EndpointWatch
 from rdzv_plugins.interfaces import Request
 
-PICTURES = Path(__file__).parent / "how-to" / "top"
+PICTURES = Path(__file__).parent / "guides" / "top"
 ENDPOINT = "login:29400"
 GIB = 2**30
 

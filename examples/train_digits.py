@@ -7,8 +7,8 @@ An ordinary training script. Any of these works:
     python examples/train_digits.py
 
 Where rdzv-plugins is installed, it asks before it saves whether its round still holds: a node that was cut off must not
-overwrite what the others have written since (docs/explanation/fencing.md). And it asks after each batch whether the job
-is about to lose a node: then it saves at once, in the middle of an epoch (docs/how-to/preemption.md). That is all it
+overwrite what the others have written since (docs/internals/fencing.md). And it asks after each batch whether the job
+is about to lose a node: then it saves at once, in the middle of an epoch (docs/guides/preemption.md). That is all it
 knows of the launcher.
 
 With --checkpoint it saves every epoch and goes on from there when its workers are restarted. On several

@@ -91,7 +91,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def _file(name: str, config: MkDocsConfig) -> File:
     file = File(name, str(ROOT), config.site_dir, False)
     if name == "README.md":
-        file.dest_uri = "README.html"  # index.html is docs/index.md
+        file.dest_uri = "index.html"
     else:
         file.dest_uri = file.dest_uri.removeprefix("docs/")
     return file

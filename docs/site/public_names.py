@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-COMPATIBILITY = Path(__file__).parents[1] / "explanation" / "compatibility.md"
+COMPATIBILITY = Path(__file__).parents[1] / "reference" / "compatibility.md"
 _ROW = re.compile(r"^\| `(rdzv_plugins\.[\w.]+)` \| (`.*`) \|$", re.MULTILINE)
 _CODE = re.compile(r"(?s)<(pre|a|h\d)\b.*?</\1>|<code>(?:rdzv_plugins\.(?:\w+\.)*)?(\w+)(?:\(\))?</code>")
 

@@ -13,7 +13,7 @@ are told first. A script that asks after each step saves the same step on all ra
             saved()
 
 Asking reads numbers that the agent keeps in memory, in microseconds; it imports neither torch nor anything else of this
-project that does, and sends nothing. docs/how-to/preemption.md has the rest.
+project that does, and sends nothing. docs/guides/preemption.md has the rest.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ database) asks first:
 
 Asking reads a number that the agent keeps in memory, in microseconds; it imports neither torch nor anything else of
 this project, and sends nothing. Asking before a change does not protect it while it is made:
-docs/explanation/fencing.md says what remains possible.
+docs/internals/fencing.md says what remains possible.
 
 ``notice`` and ``saved``, from ``rdzv_plugins.preemption``, tell whether the job is about to lose a node. ``progress``
 says that this worker is alive and well: for ``rdzv-run --hang-timeout``.

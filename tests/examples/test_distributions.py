@@ -49,7 +49,7 @@ def test_environment_knows_nothing_of_this_project_but_by_the_wheels(installed: 
 
 
 def test_rdzv_serve_needs_no_torch(wheels: Path, jobs: Cluster, tmp_path: Path) -> None:
-    """As docs/how-to/operations.md installs it."""
+    """As docs/guides/operations.md installs it."""
     environment = CleanEnvironment(tmp_path / "env", only=["msgspec", "pluggy", "pip"])
     environment.pip("install", "--no-index", f"--find-links={wheels}", "--no-deps", "rdzv-plugins")
     assert "torch is not installed" in environment.run("rdzv", "--version").stdout

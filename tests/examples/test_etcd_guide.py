@@ -1,4 +1,4 @@
-"""The commands of docs/how-to/etcd.md, run: the set-ups are etcds, and jobs run there."""
+"""The commands of docs/guides/services.md, run: the set-ups are etcds, and jobs run there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kits.launcher.harness import Agent, Cluster, free_port
 from rdzv_plugins.testing.builtin import data_directory
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(480)]
-GUIDE = "etcd.md"
+GUIDE = "services.md"
 
 
 class Loopback:

@@ -314,7 +314,7 @@ def test_the_job_trains_at_the_etcd_of_the_manifest(jobs: Cluster) -> None:
 
 
 def test_all_by_variables_and_a_secret(jobs: Cluster, etcd: etcd_kit.Cluster) -> None:
-    script = block("slurm-and-kubernetes.md", "auth enable")
+    script = block("schedulers.md", "auth enable")
     commands = re.findall(r"^kubectl exec etcd-0 -- etcdctl (.*)$", script, re.MULTILINE)
     for command in commands:
         etcd.etcdctl(*shlex.split(command))

@@ -1,4 +1,4 @@
-"""The commands of docs/how-to/redis.md, run: the set-ups are Redis servers, and jobs run there."""
+"""The commands of examples/rdzv-redis/README.md, run: the set-ups are Redis servers, and jobs run there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kits.launcher.quick_digits import quick_digits
 
 from rdzv_plugins.testing import ServerProcess
 
-GUIDE = "redis.md"
+GUIDE = "../../examples/rdzv-redis/README.md"
 EXAMPLE = "examples/train_digits.py"
 SOURCE = ROOT / "examples" / "rdzv-redis" / "src"
 

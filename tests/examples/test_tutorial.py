@@ -12,8 +12,8 @@ from kits.examples.tutorial_kit import NOT_OF_A_PAGE, Shell, do, environment, fi
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 PAGES = {
-    "rdzv-file": read_page(ROOT / "docs/tutorial/write-a-backend.md"),
-    "rdzv-http": read_page(ROOT / "docs/tutorial/write-a-coordination-backend.md"),
+    "rdzv-file": read_page(ROOT / "docs/plugins/tutorial.md"),
+    "rdzv-http": read_page(ROOT / "docs/plugins/coordination-backend.md"),
 }
 """By the example that they write."""
 PARTS = [(example, part) for example, page in PAGES.items() for part in dict.fromkeys(block.heading for block in page)]

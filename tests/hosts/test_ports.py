@@ -1,4 +1,4 @@
-"""The firewall table of docs/how-to/operations.md: on each host of a job listens what it says, and nothing else."""
+"""The firewall table of docs/guides/operations.md: on each host of a job listens what it says, and nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kits.hosts.hosts import Host
 
 from rdzv_plugins.testing.launched import outputs
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/operations.md"
+PAGE = Path(__file__).parents[2] / "docs/guides/operations.md"
 FIRST, LAST = 29601, 29610
 ROW = re.compile(r"^\| `(\w+)` \| (\d+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 

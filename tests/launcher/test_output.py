@@ -310,7 +310,7 @@ def test_logrotate_rotates_what_workers_write(cluster: Cluster) -> None:
     """The page's own configuration, while a worker writes a line after the other, and waits for the file to move."""
     script, logs = cluster.directory / "writes.py", cluster.directory / "logs"
     script.write_text(WRITES)
-    page = (ROOT / "docs/how-to/logs.md").read_text()
+    page = (ROOT / "docs/guides/logs.md").read_text()
     (found,) = re.findall(r"```text\n(/var/log/jobs.*?)```", page, re.DOTALL)
     config, state = cluster.directory / "logrotate.conf", cluster.directory / "state"
     config.write_text(found.replace("/var/log/jobs", str(logs)).replace("size 100M", "size 1"))

@@ -100,7 +100,7 @@ def test_a_failed_node_of_plain_torchrun_ends_the_job_of_the_other(cluster: Clus
 
 @pytest.mark.thorough
 def test_restart_of_a_job_with_a_node_of_torchruns_says_what_is_wrong(cluster: Cluster) -> None:
-    """torch publishes the workers' store once: documented in docs/how-to/coming-from-torchrun.md."""
+    """torch publishes the workers' store once: documented in docs/guides/from-torchrun.md."""
     script = (cluster.script("report.py"), "crash", 0, 3)
     plain = torchrun(cluster, "c10d", *script, options=("--local-addr=127.0.0.1",))  # first in torch's order: rank 0
     options = ["--rdzv-backend=c10d", f"--rdzv-endpoint={cluster.endpoint}", "--nnodes=2", "--max-restarts=1"]

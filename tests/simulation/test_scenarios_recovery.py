@@ -11,7 +11,7 @@ from simulation import troubles
 from simulation.test_scenarios_elastic import LONG, SEEDS, at_work
 from simulation.world import TTL_S, Node, World
 
-PAGE = Path(__file__).parents[2] / "docs/explanation/elastic-rendezvous.md"
+PAGE = Path(__file__).parents[2] / "docs/internals/rendezvous.md"
 SERVICES: dict[str, dict[str, Any]] = {
     "`parallel`, `tiered`": {"by_connection": True},
     "`etcd`": {"by_connection": False},

@@ -54,7 +54,7 @@ class Checker:
     The nodes that are cut off are told to it (``cut``, ``healed``). Such a node cannot know that others have begun
     a new round, and its workers go on, since it may as well be the service that does not answer. A step that they
     had begun before may then come to its end: for ``heard_s`` seconds after the network is whole again, at most. A
-    step that is begun, or a checkpoint, is a violation there, too (docs/explanation/fencing.md).
+    step that is begun, or a checkpoint, is a violation there, too (docs/internals/fencing.md).
     """
 
     def __init__(self, heard_s: float = 0.0) -> None:

@@ -21,8 +21,8 @@ from rdzv_plugins.kvstore.native.limits import StoreLimits
 from rdzv_plugins.options import describe_options
 
 COMMAND_LINE = (ROOT / "docs/reference/command-line.md").read_text()
-COMPATIBILITY = (ROOT / "docs/explanation/compatibility.md").read_text()
-HOW_TO = ROOT / "docs/how-to/write-a-backend.md"
+COMPATIBILITY = (ROOT / "docs/reference/compatibility.md").read_text()
+HOW_TO = ROOT / "docs/plugins/details.md"
 COMMANDS = (serve, logs, stacks, status, conformance, timeline, top, new_backend)
 TOOLS = {each.__name__.split(".")[-1].replace("_", "-"): each for each in COMMANDS}
 TOOLS |= {f"bench {name}": bench for name in ("all", "report", "rendezvous", "launch", "faults", "store")}
@@ -114,7 +114,7 @@ def test_what_authors_are_shown_is_public() -> None:
     public = {name: {"", "*", *names} for name, names in listed("public names").items()}
     shown = [*ROOT.glob("examples/rdzv-*/src/**/*.py"), *ROOT.glob("examples/rdzv-*/tests/*.py")]
     shown += ROOT.glob("src/launcher/rdzv_launcher/tools/skeleton/**/*.py.txt")
-    for path in [*shown, *ROOT.glob("docs/tutorial/*.md"), HOW_TO, Path(hookspecs.__file__)]:
+    for path in [*shown, *ROOT.glob("docs/plugins/*.md"), Path(hookspecs.__file__)]:
         text = path.read_text()
         imports = re.findall(r"^\s*from (rdzv_plugins[\w.]*) import (\([^)]*\)|.*)$", text, re.MULTILINE)
         imports += [(name, "") for name in re.findall(r"^\s*import (rdzv_plugins[\w.]*)", text, re.MULTILINE)]

@@ -1,5 +1,5 @@
 // What a proxy does with its clients' requests: answers them from what it holds, shares, combines, or sends them up.
-// Runs on the one loop of the proxy. The rules, and why they are right, are in docs/explanation/tiered.md.
+// Runs on the one loop of the proxy. The rules, and why they are right, are in docs/internals/proxy.md.
 #pragma once
 
 #include <algorithm>

@@ -23,7 +23,7 @@ def read(text: str) -> tuple[str, ...]:
         if name in _GONE:
             raise UsageError(
                 f"--preflight={text}: what lies between nodes is not checked, so there is no check {name!r}",
-                remedy="A plug-in's hook rdzv_preflight can: see docs/how-to/check-nodes-before-a-round.md.",
+                remedy="A plug-in's hook rdzv_preflight can: see docs/guides/elastic.md#test-nodes-before-each-round.",
             )
         if name not in NAMES:
             raise UsageError(

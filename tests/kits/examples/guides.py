@@ -1,4 +1,4 @@
-"""Commands of the guides under docs/how-to, as a reader would paste them into a shell of this machine."""
+"""Commands of the guides under docs/guides, as a reader would paste them into a shell of this machine."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from kits import ROOT
 from kits.etcd.etcd_processes import environment
 from kits.launcher.harness import BIN, Agent, Cluster
 
-HOW_TO = ROOT / "docs/how-to"
+GUIDES = ROOT / "docs/guides"
 
 
 def block(page: str, containing: str) -> str:
     """The only shell block of a page with that text."""
-    blocks = re.findall(r"```sh\n(.*?)```", (HOW_TO / page).read_text(), re.DOTALL)
+    blocks = re.findall(r"```sh\n(.*?)```", (GUIDES / page).read_text(), re.DOTALL)
     (found,) = (block for block in blocks if containing in block)
     return str(found)
 

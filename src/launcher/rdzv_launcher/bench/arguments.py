@@ -66,7 +66,7 @@ _GONE_FLAGS = {
         "--hold": _CONNECTIONS,
         "--rounds": "A client repeats a workload 10 times; give more --repeats.",
         "--gets": "A client of mesh gets the blobs of 8 others; init those of all.",
-        "--fanout": "What a second tier saves is in docs/explanation/tiered-performance.md.",
+        "--fanout": "What a second tier saves is in docs/internals/performance.md#what-proxies-save.",
         "--sizes": "The values of the workload worker have 1024 and 8192 bytes.",
         "--worker-rounds": "Give more --repeats.",
     },

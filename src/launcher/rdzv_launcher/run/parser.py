@@ -26,7 +26,7 @@ usage: rdzv-run [flag ...] script [argument ...]
   rdzv-run --nnodes=2 --nproc-per-node=4 --rdzv-backend=parallel --rdzv-endpoint=HOST:29500 train.py    (on both nodes)
 All flags: rdzv-run --help; backends: rdzv backends
 """
-_GONE = {"--log-rotate": "Let logrotate do it, as workers append to their files: docs/how-to/logs.md shows how."}
+_GONE = {"--log-rotate": "Let logrotate do it, as workers append to their files: docs/guides/logs.md shows how."}
 """Flags that there were, and what to do instead."""
 _TORCHS = "torch.distributed.run"
 

@@ -26,7 +26,7 @@ that round is whole it goes on, before anything else is begun.
 With --preflight a node that is broken or slow (``preflight_gate``) is left out of a round if the others are enough, and
 is not let in before that round is over.
 
-The invariants that it keeps, I1 to I7, are in docs/explanation/elastic-rendezvous.md.
+The invariants that it keeps, I1 to I7, are in docs/internals/rendezvous.md.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ out of the count is not safe: they may have formed a newer round before they die
 trace, the last one does not go on; if they are lost one after the other, each round is the measure for the next.
 
 Why it is done this way: docs/decisions/0049-several-endpoints.md. Moving between places, the first round, and what is
-assumed: docs/explanation/elastic-rendezvous.md. No clock, no sockets.
+assumed: docs/internals/rendezvous.md. No clock, no sockets.
 """
 
 from __future__ import annotations

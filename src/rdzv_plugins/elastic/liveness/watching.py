@@ -10,7 +10,7 @@ A process is proved gone by three things, in this order and seen by the same nod
 3. Its host refuses a new one.
 
 Anything else proves nothing: silence, a reset, a refusal by a host that was never reached, an answer from somebody
-else. Case by case: docs/explanation/elastic-rendezvous.md, *Is a process gone?*.
+else. Case by case: docs/internals/rendezvous.md, *Is a process gone?*.
 """
 
 from __future__ import annotations

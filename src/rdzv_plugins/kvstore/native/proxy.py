@@ -1,7 +1,7 @@
 """The store proxy of a node: its workers' requests go to the root over one connection, and fewer of them.
 
 What it saves, and why no worker can see anything that the root's own clients could not, is in
-docs/explanation/tiered.md; the protocol of the trunk is in native/PROTOCOL.md.
+docs/internals/proxy.md; the protocol of the trunk is in native/PROTOCOL.md.
 """
 
 from __future__ import annotations
