@@ -29,7 +29,7 @@ from rdzv_plugins.host import PluginHost
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Backend, Capability
 from rdzv_plugins.kit import DynamicSettings, ElasticOptions, TlsOptions, WorkerStoreOptions
-from rdzv_plugins.options import describe_options
+from rdzv_plugins.options import OptionInfo, describe_options
 
 REFERENCE = Path(__file__).parent / "reference"
 COMMAND = "python docs/generate.py"
@@ -86,20 +86,14 @@ def _cell(text: str) -> str:
 
 
 def options(backends: Sequence[tuple[Backend, str]]) -> str:
-    """The page of options: each backend with the docstring of its package, then where a key comes from."""
+    """The page of options: each backend with the docstring of its package, then every key once, with whose it is."""
     missing, pages = [], []
     for backend, text in backends:
         missing += [f"backend {backend.name}: its package has no docstring"] if not text else []
         missing += list(_options_without_text(backend))
         pages.append("\n\n".join(_backend(backend, text)))
     _complain(missing)
-    where: dict[str, list[str]] = {}
-    for backend, _ in backends:
-        for info in describe_options(backend.options):
-            where.setdefault(info.name, []).append(f"`{backend.name}`")
-    pages.append(
-        "## All keys\n\n" + table(["key", "of"], [[f"`{key}`", ", ".join(of)] for key, of in sorted(where.items())])
-    )
+    pages.append("## All keys\n\n" + table(["key", "of", "default", "takes", "what"], _keys([b for b, _ in backends])))
     pages.append(
         "## For options of your own\n\n"
         + _fill("A plug-in's options dataclass may derive from one of these; its keys come on top.")
@@ -107,6 +101,18 @@ def options(backends: Sequence[tuple[Backend, str]]) -> str:
         + table(["class", "for", "brings"], [_base(cls) for cls in BASES])
     )
     return "\n\n".join(pages)
+
+
+def _keys(backends: Sequence[Backend]) -> Iterator[list[str]]:
+    """A row for each key, in the order of declaration; several, one below the other, where backends differ in it."""
+    longest_first = sorted(backends, key=lambda backend: -len(describe_options(backend.options)))
+    rows: dict[str, dict[OptionInfo, list[str]]] = {}
+    for backend in longest_first:
+        for info in describe_options(backend.options):
+            rows.setdefault(info.name, {}).setdefault(info, []).append(f"`{backend.name}`")
+    for key, variants in rows.items():
+        for info, of in variants.items():
+            yield [f"`{key}`", ", ".join(sorted(of)), info.default or "unset", info.type, info.help]
 
 
 def _options_without_text(backend: Backend) -> Iterator[str]:
@@ -128,10 +134,6 @@ def _backend(backend: Backend, text: str) -> Iterator[str]:
         notes.append(f"Install it with `{backend.install}`.")
     if notes:
         yield _fill(" ".join(notes))
-    rows = [
-        [f"`{info.name}`", info.default or "unset", info.type, info.help] for info in describe_options(backend.options)
-    ]
-    yield table(["key", "default", "takes", "what"], rows) if rows else "It has no options."
 
 
 def _base(cls: type) -> list[str]:

@@ -17,8 +17,6 @@ from rdzv_launcher.tools import conformance, logs, new_backend, serve, stacks, s
 from rdzv_plugins import coordination, hookspecs
 from rdzv_plugins.host import PluginRecord
 from rdzv_plugins.host.discovery import HOOK_NAMES, Validator
-from rdzv_plugins.kvstore.native.limits import StoreLimits
-from rdzv_plugins.options import describe_options
 
 COMMAND_LINE = (ROOT / "docs/reference/command-line.md").read_text()
 COMPATIBILITY = (ROOT / "docs/reference/compatibility.md").read_text()
@@ -33,7 +31,7 @@ def section(heading: str) -> str:
     return re.split(r"^##? ", COMMAND_LINE.partition(f"\n## {heading}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
 
 
-def test_flags_and_limits_of_the_tools_are_their_own() -> None:
+def test_flags_of_the_tools_are_their_own() -> None:
     for words, tool in TOOLS.items():
         parser = argparse.ArgumentParser()
         tool.configure(parser.add_subparsers())
@@ -44,8 +42,6 @@ def test_flags_and_limits_of_the_tools_are_their_own() -> None:
         flags = {flag for each in shown for flag in each.option_strings if flag.startswith("--") and "_" not in flag}
         cells = re.findall(r"^\| (`--.*?) \|", section(f"rdzv {words}"), re.MULTILINE)
         assert {flag for cell in cells for flag in re.findall(r"`(--[a-z-]+)`", cell)} == flags - {"--help"}, words
-    rows = [f"| `{each.name}` | {each.default} | {each.type} | {each.help} |" for each in describe_options(StoreLimits)]
-    assert re.findall(r"^\| `\w+` \|.*$", section("rdzv serve"), re.MULTILINE) == rows
 
 
 def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
