@@ -21,9 +21,11 @@ from pathlib import Path
 
 from griffe import Docstring
 
+from rdzv_launcher.bench import arguments as bench
 from rdzv_launcher.run.agent_metrics import AGENT
 from rdzv_launcher.run.metrics import STORE, Metric
 from rdzv_launcher.run.options import OPTIONS, RunOptions, flag_of, help_of
+from rdzv_launcher.tools import conformance, doctor, logs, new_backend, serve, stacks, status, timeline, top
 from rdzv_plugins import errors
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.host.catalog import Entry
@@ -39,6 +41,7 @@ OPTIONS_END = "<!-- Up to here. -->\n"
 FIRST_OWN = "exit_barrier_timeout"
 """The first option of ``rdzv-run`` that torchrun does not have."""
 OURS = "rdzv-plugins"
+TOOLS = (bench, conformance, doctor, logs, new_backend, serve, stacks, status, timeline, top)
 BASES = (WorkerStoreOptions, DynamicSettings, ElasticOptions, TlsOptions)
 """Options dataclasses from which plug-ins derive theirs."""
 
@@ -51,6 +54,7 @@ _FOR_SCHEDULERS = (
 _CODE = re.compile(
     r"--rdzv-conf \w+=[\w|:.\[\]-]+|--[a-z][a-z_-]*\w(=[\w|,.@]*\w)?|/?[A-Z]{3,}_[A-Z_]+(=[\w,.]*\w)?|/[a-z]+\b"
 )
+_FLAGS = re.compile(r"(<!-- flags of rdzv ([\w -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _WIDTH = 120
 _WHERE = (
     "A git host shows no docstrings here: they are in "
@@ -224,6 +228,29 @@ def run_options() -> str:
     return table(["option", "default", "takes", "does"], rows)
 
 
+def tool_flags(command: str) -> str:
+    """The table of the flags of ``rdzv COMMAND``, from its parser."""
+    parser = argparse.ArgumentParser()
+    commands = parser.add_subparsers()
+    for tool in TOOLS:
+        tool.configure(commands)
+    for word in command.split():
+        (choices,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+        parser = choices.choices[word]
+    rows = [
+        _flag(each) for each in parser._actions if each.help not in (None, argparse.SUPPRESS) and each.dest != "help"
+    ]
+    return table(["flag", "does"], rows)
+
+
+def _flag(action: argparse.Action) -> list[str]:
+    names = [each for each in action.option_strings if "_" not in each]  # both spellings are taken
+    value = "" if action.nargs == 0 else str(action.metavar or "|".join(action.choices or ()) or action.dest.upper())
+    shown = [f"`{name}`" for name in names] or [f"`{value}`"]
+    text = str(action.help) % (vars(action) | {"prog": "rdzv"})
+    return [", ".join(shown) + (f" {value}" if names and value else ""), _CODE.sub(r"`\g<0>`", text)]
+
+
 def _complain(missing: Sequence[str]) -> None:
     if missing:
         raise Undocumented("\n".join(sorted(missing)))
@@ -252,6 +279,7 @@ def pages() -> dict[Path, str]:
     _, marker, after = rest.partition(OPTIONS_END)
     if not marker:
         raise ValueError(f"{path} has no lines {OPTIONS_BEGIN.strip()!r} and {OPTIONS_END.strip()!r}")
+    after = _FLAGS.sub(lambda block: f"{block[1]}\n{tool_flags(block[2])}\n\n{block[3]}", after)
     return found | {path: f"{before}{OPTIONS_BEGIN}\n{run_options()}\n\n{OPTIONS_END}{after}"}
 
 
