@@ -237,10 +237,8 @@ def tool_flags(command: str) -> str:
     for word in command.split():
         (choices,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
         parser = choices.choices[word]
-    rows = [
-        _flag(each) for each in parser._actions if each.help not in (None, argparse.SUPPRESS) and each.dest != "help"
-    ]
-    return table(["flag", "does"], rows)
+    shown = (each for each in parser._actions if each.help != argparse.SUPPRESS and each.dest != "help")
+    return table(["flag", "does"], [_flag(each) for each in shown])
 
 
 def _flag(action: argparse.Action) -> list[str]:
@@ -248,7 +246,7 @@ def _flag(action: argparse.Action) -> list[str]:
     value = "" if action.nargs == 0 else str(action.metavar or "|".join(action.choices or ()) or action.dest.upper())
     shown = [f"`{name}`" for name in names] or [f"`{value}`"]
     text = str(action.help) % (vars(action) | {"prog": "rdzv"})
-    return [", ".join(shown) + (f" {value}" if names and value else ""), _CODE.sub(r"`\g<0>`", text)]
+    return [", ".join(shown) + (f" {value}" if names and value else ""), re.sub(r"--[a-z-]*[a-z]", r"`\g<0>`", text)]
 
 
 def _complain(missing: Sequence[str]) -> None:

@@ -1,6 +1,5 @@
 """The documents say what the code says, where `make lint` has no check: tables by hand, public names, examples."""
 
-import argparse
 import ast
 import importlib
 import inspect
@@ -12,36 +11,12 @@ from pathlib import Path
 
 from kits import ROOT
 
-from rdzv_launcher.bench import arguments as bench
-from rdzv_launcher.tools import conformance, logs, new_backend, serve, stacks, status, timeline, top
 from rdzv_plugins import coordination, hookspecs
 from rdzv_plugins.host import PluginRecord
 from rdzv_plugins.host.discovery import HOOK_NAMES, Validator
 
-COMMAND_LINE = (ROOT / "docs/reference/command-line.md").read_text()
 COMPATIBILITY = (ROOT / "docs/reference/compatibility.md").read_text()
 HOW_TO = ROOT / "docs/plugins/details.md"
-COMMANDS = (serve, logs, stacks, status, conformance, timeline, top, new_backend)
-TOOLS = {each.__name__.split(".")[-1].replace("_", "-"): each for each in COMMANDS}
-TOOLS |= {f"bench {name}": bench for name in ("all", "report", "rendezvous", "launch", "faults", "store")}
-
-
-def section(heading: str) -> str:
-    """Of the page of the command lines, up to the next heading."""
-    return re.split(r"^##? ", COMMAND_LINE.partition(f"\n## {heading}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
-
-
-def test_flags_of_the_tools_are_their_own() -> None:
-    for words, tool in TOOLS.items():
-        parser = argparse.ArgumentParser()
-        tool.configure(parser.add_subparsers())
-        for word in words.split():
-            (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-            parser = commands.choices[word]
-        shown = [each for each in parser._actions if each.help != argparse.SUPPRESS]  # not what is gone
-        flags = {flag for each in shown for flag in each.option_strings if flag.startswith("--") and "_" not in flag}
-        cells = re.findall(r"^\| (`--.*?) \|", section(f"rdzv {words}"), re.MULTILINE)
-        assert {flag for cell in cells for flag in re.findall(r"`(--[a-z-]+)`", cell)} == flags - {"--help"}, words
 
 
 def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
