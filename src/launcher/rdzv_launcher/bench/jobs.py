@@ -19,13 +19,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeAlias
 
 from rdzv_launcher.bench.backends import TORCH_C10D, TORCH_STATIC, Candidate, start
 from rdzv_launcher.bench.children import Guard, end_all, environment, names_remark
 from rdzv_launcher.bench.job_worker import PREFIX
-from rdzv_launcher.bench.points import DidNotFinish, Point, take_turns
+from rdzv_launcher.bench.points import DidNotFinish, Point, points_of, take_turns
 from rdzv_launcher.bench.results import Output
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Capability
@@ -114,9 +113,7 @@ class Job:
     def __enter__(self) -> Job:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         end_all(self._mark)
         for agent in self.agents:
             self.let_end(agent)
@@ -206,15 +203,14 @@ def _endpoint(launcher: Launcher, directory: Path, count: int) -> str:
 
 def ours(candidate: Candidate) -> Launcher:
     """rdzv-run on this backend."""
-    backend = candidate.entry.backend
     return Launcher(
         candidate.name,
         "rdzv-run",
         candidate.name,
         candidate.harness.conf,
-        ranks=Capability.NODE_RANK in backend.capabilities,
-        elastic=Capability.ELASTIC in backend.capabilities,
-        several=Capability.SEVERAL_ENDPOINTS in backend.capabilities,
+        ranks=Capability.NODE_RANK in candidate.capabilities,
+        elastic=candidate.elastic,
+        several=Capability.SEVERAL_ENDPOINTS in candidate.capabilities,
         harness=candidate.harness,
     )
 
@@ -310,15 +306,9 @@ class JobCase:
             warm_up=warm_up,
             given_up=self._given_up,
         )
-        for figure, (title, unit) in figures.items():
-            for name, launcher in self._by_name.items():
-                samples = tuple(each[figure] for each in turns.samples[name])
-                why = turns.unfinished.get(name, "")
-                if samples or (why and figure == next(iter(figures))):
-                    self._points.append(
-                        Point(output.bench, self.name, name, figure, title, unit, samples,
-                              reference=launcher.reference, unfinished=why)
-                    )  # fmt: skip
+        first, theirs = next(iter(figures)), {name for name, each in self._by_name.items() if each.reference}
+        points = points_of(output.bench, self.name, figures, turns, theirs)
+        self._points += [each for each in points if each.samples or (each.unfinished and each.figure == first)]
         return turns.samples
 
     def write(self, details: Mapping[str, Any], notes: Sequence[str] = ()) -> None:

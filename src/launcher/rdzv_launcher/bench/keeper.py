@@ -14,9 +14,8 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, NamedTuple
 
 from rdzv_launcher.bench.children import die_with_me, ended_by, exact_cpu_seconds
 from rdzv_launcher.bench.nodes import FIXED, NodeProcess
@@ -86,8 +85,7 @@ class NodesProcess:
         return self.process.exitcode or 0
 
 
-@dataclass
-class NodesState:
+class NodesState(NamedTuple):
     """What is known at one moment, of the nodes and of their service since it started."""
 
     nodes: dict[int, dict[str, Any]]
@@ -95,32 +93,33 @@ class NodesState:
     """CPU time by process: before it said all this, and after."""
     served: Mapping[str, float] | None
     """What the service has been asked, by name, without signs of life; None if it does not say."""
-    service_cpu_s: float | None
-    """CPU time of serving, wherever that happens; None if that cannot be told from the rest."""
-    apart_cpu_s: float | None
-    """CPU time of a service that is in none of the nodes' processes; None if unknown."""
+    service: Mapping[str, float]
+    """CPU time of serving by its name in a sample, as far as it is known."""
 
-    def cpu_since(self, before: NodesState) -> float:
-        """CPU time since then of the processes that still live."""
-        return sum(now - before.cpu_s[each][1] for each, (now, _) in self.cpu_s.items())
+    def since(self, before: NodesState) -> dict[str, Any]:
+        """CPU time since then, of the processes that still live and of the service, and what it was asked."""
+        cpu_s = sum(now - before.cpu_s[each][1] for each, (now, _) in self.cpu_s.items())
+        of_service = {name: now - before.service[name] for name, now in self.service.items() if name in before.service}
+        asked = grown(self.served, before.served)
+        return {"served": asked, "nodes_cpu_s": cpu_s, **of_service}
 
 
-def served(service: Mapping[str, Any]) -> tuple[Mapping[str, float] | None, float | None, float | None]:
-    """The last three of a ``NodesState``. Raises ``OSError`` and ``RdzvError`` if it should answer and does not.
+def served(service: Mapping[str, Any]) -> tuple[Mapping[str, float] | None, Mapping[str, float]]:
+    """The last two of a ``NodesState``. Raises ``OSError`` and ``RdzvError`` if it should answer and does not.
 
     ``service`` has ``probe`` (its harness's, or empty), ``endpoint``, ``pids`` and ``apart``. ``apart``: it is in none
     of the nodes' processes; ``pids``: its own, as far as they are known here.
     """
     pids: list[int] = service["pids"]
     pids_s = sum(map(exact_cpu_seconds, pids))  # before it is asked for figures, which costs it some
-    unseen = service["apart"] and not pids
+    apart = {} if service["apart"] and not pids else {"apart_cpu_s": pids_s}
     if not service["probe"]:
-        return None, pids_s if pids else None, None if unseen else pids_s
+        return None, ({"service_cpu_s": pids_s} if pids else {}) | apart
     module, _, function = service["probe"].partition(":")
     probe: Callable[[Endpoint], ServiceCounts] = getattr(importlib.import_module(module), function)
     counts = probe(parse_endpoint(service["endpoint"], None))
     cpu_s = pids_s if counts.cpu_s is None else counts.cpu_s
-    return counts.requests, cpu_s, cpu_s if unseen else pids_s
+    return counts.requests, {"service_cpu_s": cpu_s, "apart_cpu_s": cpu_s} | apart
 
 
 class KeptRun:
@@ -197,15 +196,8 @@ class KeptRun:
         if wrong := wrong_places(now.nodes):
             raise DidNotFinish(f"wrong places: {wrong}")
         each, asked = requests(now.nodes, before.nodes)
-        found = {
-            "seconds": last - (first if start is None else start),
-            "per_node": each,
-            "asked": asked,
-            "served": grown(now.served, before.served),
-            "nodes_cpu_s": now.cpu_since(before),
-            "service_cpu_s": _since(now.service_cpu_s, before.service_cpu_s),
-            "apart_cpu_s": _since(now.apart_cpu_s, before.apart_cpu_s),
-        }
+        seconds = last - (first if start is None else start)
+        found = {"seconds": seconds, "per_node": each, "asked": asked, **now.since(before)}
         return {name: value for name, value in found.items() if value is not None}
 
     def _how_far(self, what: str) -> str:
@@ -259,10 +251,6 @@ class KeptRun:
         if "gave_up" in answer:
             raise DidNotFinish(f"a node gave up: {answer['gave_up']}")
         return answer
-
-
-def _since(now: float | None, before: float | None) -> float | None:
-    return None if now is None or before is None else now - before
 
 
 def is_plain(node: Mapping[str, Any]) -> bool:

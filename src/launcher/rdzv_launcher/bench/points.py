@@ -8,9 +8,9 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Sample = TypeVar("Sample")
 
@@ -202,6 +202,24 @@ def take_turns(
                     if once(sample):
                         enough.add(target)
     return turns
+
+
+def points_of(
+    bench: str,
+    case: str,
+    figures: Mapping[str, tuple[str, str]],
+    turns: Turns[Mapping[str, Any]],
+    references: Container[str],
+    nodes: int | None = None,
+    axis: str = "nodes",
+) -> list[Point]:
+    """A point for each figure of a sample and each target. ``figures``: the title and unit of each."""
+    return [
+        Point(bench, case, target, figure, title, unit, tuple(float(each[figure]) for each in samples), nodes, axis,
+              target in references, turns.unfinished.get(target, ""))
+        for figure, (title, unit) in figures.items()
+        for target, samples in turns.samples.items()
+    ]  # fmt: skip
 
 
 def in_turn(targets: Sequence[str], turn: int) -> list[str]:

@@ -21,7 +21,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, TextIO
 
 from rdzv_launcher.bench.points import Point, Progress, Ratio, compare
@@ -164,11 +164,9 @@ class Output:
         if not self._as_json:
             print(caption, flush=True)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._open.close()
-        if error is None and self._file is not None:
+        if kind is None and self._file is not None:
             from rdzv_launcher.bench.page import write_charts
 
             for path in [self._file, *write_charts(read_result(self._file), self._file.parent)]:

@@ -12,10 +12,10 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from rdzv_launcher.bench import servers, ways
+from rdzv_launcher.bench import points, servers, ways
 from rdzv_launcher.bench.children import Child, Guard, forget_peak, listen_overflows, names_remark, peak_memory, settled
 from rdzv_launcher.bench.points import Point, Turns, take_turns
 from rdzv_launcher.bench.results import Output
@@ -73,7 +73,9 @@ def run(args: Namespace) -> int:
     with Guard(), Output(args) as output:
         for workload in args.workloads:
             if workload == "init":
-                ways.measure_init(args, output)
+                given_up: dict[str, str] = {}
+                for nodes, each in args.job:
+                    ways.measure_init(nodes, each, args, output, given_up)
             elif workload == "worker":
                 ways.measure_workers(args, output)
             else:
@@ -219,14 +221,11 @@ _FIGURES = {
 
 def points_of(case: StoreCase, turns: Turns[StoreSample]) -> list[Point]:
     """One point for each figure and server; memory only if that is the point of the case."""
-    return [
-        Point("store", case.name, target, figure, title, unit, tuple(float(each[figure]) for each in samples),
-              case.connections, "clients", not target.startswith("ours"),
-              turns.unfinished.get(target, "") or _left_out(case, samples))
-        for figure, (title, unit) in _FIGURES.items()
-        if figure != "grown" or case.workload == "hold"
-        for target, samples in turns.samples.items()
-    ]  # fmt: skip
+    figures = {name: each for name, each in _FIGURES.items() if name != "grown" or case.workload == "hold"}
+    theirs = {target for target in turns.samples if not target.startswith("ours")}
+    left_out = {target: _left_out(case, samples) for target, samples in turns.samples.items()}
+    turns = replace(turns, unfinished=left_out | turns.unfinished)
+    return points.points_of("store", case.name, figures, turns, theirs, case.connections, "clients")
 
 
 def _left_out(case: StoreCase, samples: Sequence[StoreSample]) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 
 from rdzv_launcher.bench import servers
 from rdzv_launcher.bench.children import Child, serve
-from rdzv_launcher.bench.points import Point, take_turns
+from rdzv_launcher.bench.points import Turns, points_of, take_turns
 from rdzv_launcher.bench.results import Output
 
 Stages = Mapping[str, Mapping[str, Any]]
@@ -77,18 +77,11 @@ In worker a round is {REQUESTS_PER_ROUND} requests, to a proxy in one process, w
 # init
 
 
-def measure_init(args: Namespace, output: Output) -> None:
-    """Measure all numbers of nodes, by all routes, without a delay and with it."""
-    given_up: dict[str, str] = {}
-    for nodes, each in args.job:
-        _init_case(nodes, each, args, output, given_up)
-
-
-def _init_case(nodes: int, each: int, args: Namespace, output: Output, given_up: dict[str, str]) -> None:
+def measure_init(nodes: int, each: int, args: Namespace, output: Output, given_up: dict[str, str]) -> None:
+    """Measure one number of nodes, by all routes, without a delay and with it."""
     delays = {"": 0.0} | ({f", {args.delay:g} ms": args.delay} if args.delay else {})
     ways = {f"{route}{delay}": (route, ms) for delay, ms in delays.items() for route in ROUTES}
     name = f"{nodes} nodes x {each} ranks"
-
     turns = take_turns(
         f"{name}, init",
         [*ways],
@@ -101,12 +94,8 @@ def _init_case(nodes: int, each: int, args: Namespace, output: Output, given_up:
     for delay, stage in product(delays, _STAGES):
         case = f"{name}, {stage}{delay}"
         runs = {route: [sample[stage] for sample in turns.samples[f"{route}{delay}"]] for route in ROUTES}
-        points = [
-            Point("store", case, route, figure, title, unit, tuple(float(run[figure]) for run in runs[route]), nodes,
-                  reference=route == "direct", unfinished=turns.unfinished.get(f"{route}{delay}", ""))
-            for figure, (title, unit) in _INIT.items()
-            for route in ROUTES
-        ]  # fmt: skip
+        unfinished = {route: turns.unfinished.get(f"{route}{delay}", "") for route in ROUTES}
+        points = points_of("store", case, _INIT, Turns(runs, unfinished), ["direct"], nodes)
         output.case(case, points, details={"runs": runs})
 
 
@@ -178,13 +167,7 @@ def _worker_case(workers: Child, work: Mapping[str, Any], repeats: int, output: 
         return workers.ask({"transport": transport, **work}, _RUN_LIMIT_S)
 
     turns = take_turns(case, TRANSPORTS, once, repeats=repeats, progress=output.progress)
-    points = [
-        Point("store", case, name, figure, title, unit, tuple(sample[figure] for sample in turns.samples[name]),
-              nodes=count, axis="workers", reference=name == "loopback")
-        for figure, (title, unit) in _WORKER.items()
-        for name in TRANSPORTS
-    ]  # fmt: skip
-    output.case(case, points)
+    output.case(case, points_of("store", case, _WORKER, turns, ["loopback"], count, "workers"))
 
 
 def _workers(connection: Connection) -> None:
