@@ -21,7 +21,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from rdzv_launcher.bench.backends import TORCH_C10D, TORCH_STATIC, Candidate, start
+from rdzv_launcher.bench import backends
+from rdzv_launcher.bench.backends import Candidate
 from rdzv_launcher.bench.children import Guard, end_all, environment, names_remark
 from rdzv_launcher.bench.job_worker import PREFIX
 from rdzv_launcher.bench.points import DidNotFinish, Point, points_of, take_turns
@@ -64,7 +65,7 @@ class Launcher:
     flags: tuple[str, ...] = ()
     """Additional flags of rdzv-run."""
     harness: Harness | None = None
-    """The harness, which knows the endpoint; None for torch's own."""
+    """The harness, which knows the endpoint; None: any port of loopback."""
 
     @property
     def reference(self) -> bool:
@@ -201,13 +202,14 @@ def _endpoint(launcher: Launcher, directory: Path, count: int) -> str:
     return launcher.harness.endpoint(meeting) if count == 1 else launcher.harness.endpoints(meeting, count)
 
 
-def ours(candidate: Candidate) -> Launcher:
-    """rdzv-run on this backend."""
+def launcher_of(candidate: Candidate, conf: Mapping[str, str]) -> Launcher:
+    """rdzv-run on this backend, or plain torchrun on torch's own, with these options."""
+    theirs, name = candidate.reference, candidate.name
     return Launcher(
-        candidate.name,
-        "rdzv-run",
-        candidate.name,
-        candidate.harness.conf,
+        name,
+        "torchrun" if theirs else "rdzv-run",
+        name.removeprefix("torch-") if theirs else name,
+        conf,
         ranks=Capability.NODE_RANK in candidate.capabilities,
         elastic=candidate.elastic,
         several=Capability.SEVERAL_ENDPOINTS in candidate.capabilities,
@@ -217,11 +219,7 @@ def ours(candidate: Candidate) -> Launcher:
 
 def references(names: Sequence[str], c10d_conf: Mapping[str, str] = NOTHING) -> list[Launcher]:
     """Plain torchrun on these of torch's own backends; ``c10d_conf``: its options of c10d."""
-    launchers = {
-        TORCH_STATIC: Launcher(TORCH_STATIC, "torchrun", "static", ranks=True),
-        TORCH_C10D: Launcher(TORCH_C10D, "torchrun", "c10d", c10d_conf, elastic=True),
-    }
-    return [launchers[name] for name in names]
+    return [launcher_of(each, c10d_conf if each.elastic else NOTHING) for each in backends.references(names)]
 
 
 def preloading(launcher: Launcher, module: str) -> Launcher:
@@ -258,17 +256,18 @@ def job_bench(args: argparse.Namespace, found: list[Candidate]) -> Iterator[JobB
     confs = {each.name: each.harness.conf for each in found}
     output = Output(args, dict(each.version for each in found), backends=confs)
     with Guard() as guard, ExitStack() as running:
-        start(found, running)
+        backends.start(found, running)
         running.enter_context(output)  # its file is created here, so none is left if something necessary is missing
         remarks = [each.harness.remark for each in found if each.harness.remark]
-        yield JobBench(output, guard, [ours(each) for each in found], "\n".join([*remarks, names_remark()]))
+        mine = [launcher_of(each, each.harness.conf) for each in found]
+        yield JobBench(output, guard, mine, "\n".join([*remarks, names_remark()]))
 
 
 class JobCase:
     """One case: launchers that take turns, and the last words of jobs that failed."""
 
-    def __init__(self, name: str, bench: JobBench, launchers: Sequence[Launcher]) -> None:
-        self.name, self._bench = name, bench
+    def __init__(self, name: str, output: Output, launchers: Sequence[Launcher]) -> None:
+        self.name, self._output = name, output
         self._by_name = {launcher.name: launcher for launcher in launchers}
         self._given_up: dict[str, str] = {}
         self._words: dict[str, str] = {}
@@ -296,18 +295,17 @@ class JobCase:
                 self._words[name] = error.words
                 raise
 
-        output = self._bench.output
         turns = take_turns(
             self.name + more,
             [*self._by_name],
             once,
             repeats=repeats,
-            progress=output.progress,
+            progress=self._output.progress,
             warm_up=warm_up,
             given_up=self._given_up,
         )
         first, theirs = next(iter(figures)), {name for name, each in self._by_name.items() if each.reference}
-        points = points_of(output.bench, self.name, figures, turns, theirs)
+        points = points_of(self._output.bench, self.name, figures, turns, theirs)
         self._points += [each for each in points if each.samples or (each.unfinished and each.figure == first)]
         return turns.samples
 
@@ -315,4 +313,4 @@ class JobCase:
         """Write the case once all is measured; ``details`` and ``notes`` are added to what every such case has."""
         words = [f"{name}: {text}" for name, text in self._words.items()]
         about = {**details, "last_words": self._words}
-        self._bench.output.case(self.name, self._points, details=about, notes=[*notes, *words])
+        self._output.case(self.name, self._points, details=about, notes=[*notes, *words])

@@ -24,7 +24,7 @@ from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
 
 RunData = Mapping[str, Any]
-"""A sample of ``keeper.keep``."""
+"""A sample of ``nodes.keep``."""
 
 _FILES_PER_NODE, _FILES_ELSEWHERE, _OTHER_FILES = 2, 2, 200
 _MOST_PROCESSES = 256
@@ -191,7 +191,7 @@ def run_once(target: Candidate, nodes: int, args: Namespace, *, loss: bool, file
     ``loss``: whether that is measured after the first round; ``files``: a directory for what this run needs,
     deleted with it.
     """
-    from rdzv_launcher.bench.keeper import keep
+    from rdzv_launcher.bench.nodes import keep
 
     harness, traits = target.harness, target.traits
     closed = not _OF_CLOSED_JOBS.isdisjoint(harness.conf)
