@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -33,13 +34,11 @@ Place place_of(const Address& address, std::size_t size) {
 }
 
 std::string hex(std::string_view bytes) {
-  static constexpr char kDigits[] = "0123456789abcdef";
   std::string text;
   for (const char byte : bytes) {
-    const auto value = static_cast<unsigned char>(byte);
-    text += text.empty() ? "" : " ";
-    text += kDigits[value >> 4];
-    text += kDigits[value & 15];
+    char digits[4];
+    std::snprintf(digits, sizeof digits, " %02x", static_cast<unsigned char>(byte));
+    text += text.empty() ? digits + 1 : digits;
   }
   return text.empty() ? "nothing" : text;
 }

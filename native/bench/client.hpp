@@ -16,20 +16,17 @@
 namespace rdzv::load {
 
 // Why a run of the load ended early: a wrong reply, a connection that was lost, or a system call that failed.
-class LoadError : public std::runtime_error {
- public:
+struct LoadError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
 // One connection was refused, reset or closed.
-class ConnectionLost : public LoadError {
- public:
+struct ConnectionLost : LoadError {
   using LoadError::LoadError;
 };
 
 // The run did not end within its limit.
-class TimeLimit : public LoadError {
- public:
+struct TimeLimit : LoadError {
   using LoadError::LoadError;
 };
 

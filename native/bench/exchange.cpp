@@ -3,18 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "rdzv/payload.hpp"
+
 namespace rdzv::load {
-
-namespace {
-
-template <typename Number>
-void append_number(std::string& to, Number number) {
-  char bytes[sizeof number];
-  std::memcpy(bytes, &number, sizeof number);
-  to.append(bytes, sizeof bytes);
-}
-
-}  // namespace
 
 std::string Reply::expected(std::size_t from, std::size_t count) const {
   std::string all(head.data(), head_size);
@@ -39,10 +30,8 @@ std::size_t Reply::wrong(std::size_t offset, std::string_view part) const {
   if (rest.empty() || body.compare(offset + at - head_size, rest.size(), rest) == 0) {
     return std::string_view::npos;
   }
-  while (part[at] == body[offset + at - head_size]) {
-    ++at;
-  }
-  return at;
+  const auto from = body.begin() + static_cast<std::ptrdiff_t>(offset + at - head_size);
+  return at + static_cast<std::size_t>(std::mismatch(rest.begin(), rest.end(), from).first - rest.begin());
 }
 
 void Exchange::start(Query query) {
@@ -77,9 +66,9 @@ void Exchange::finish() {
 
 void Exchange::connect(std::uint32_t nonce) {
   start(Query::kValidate);
-  append_number(request_, kValidateMagic);
+  add_number(request_, kValidateMagic);
   request_.push_back(static_cast<char>(Query::kPing));
-  append_number(request_, nonce);
+  add_number(request_, nonce);
   name_ = info(Query::kPing).name;
   requests_ = 2;
   finish(nonce);
@@ -101,7 +90,7 @@ void Exchange::get(std::string_view key, std::string_view expected) {
 void Exchange::add(std::string_view key, std::int64_t delta) {
   start(Query::kAdd);
   append_field(request_, key);
-  append_number(request_, delta);
+  add_number(request_, delta);
   reply_.number = true;
   finish(delta);
 }
@@ -115,14 +104,14 @@ void Exchange::wait(std::string_view key, bool others) {
 void Exchange::barrier(std::string_view key, std::size_t world) {
   start(Query::kBarrier);
   append_field(request_, key);
-  append_number(request_, static_cast<std::int64_t>(world));
+  add_number(request_, static_cast<std::int64_t>(world));
   timed_ = false;
   finish(kStopWaiting);
 }
 
 void Exchange::wait_many(std::size_t count, std::string_view keys, bool others) {
   start(Query::kWait);
-  append_number(request_, std::uint64_t{count});
+  add_number(request_, std::uint64_t{count});
   request_ += keys;
   timed_ = !others;
   finish(kStopWaiting);
@@ -130,14 +119,14 @@ void Exchange::wait_many(std::size_t count, std::string_view keys, bool others) 
 
 void Exchange::multi_get(std::size_t count, std::string_view keys, std::string_view expected) {
   start(Query::kMultiGet);
-  append_number(request_, std::uint64_t{count});
+  add_number(request_, std::uint64_t{count});
   request_ += keys;
   reply_.body = expected;
   finish();
 }
 
 void append_field(std::string& to, std::string_view bytes) {
-  append_number(to, std::uint64_t{bytes.size()});
+  add_number(to, std::uint64_t{bytes.size()});
   to += bytes;
 }
 

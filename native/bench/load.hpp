@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client.hpp"
+#include "rdzv/unique_fd.hpp"
 #include "workloads.hpp"
 
 namespace rdzv::load {
@@ -28,9 +29,6 @@ class Poller {
  public:
   // `check` is called about ten times a second while `poll` runs, and may throw to end it. Throws LoadError.
   explicit Poller(std::function<void()> check);
-  ~Poller();
-  Poller(const Poller&) = delete;
-  Poller& operator=(const Poller&) = delete;
 
   // Both directions, edge-triggered; `id` comes back with every event. Throws LoadError.
   void add(int fd, std::size_t id);
@@ -40,7 +38,7 @@ class Poller {
 
  private:
   const std::function<void()> check_;
-  const int epoll_;
+  const UniqueFd epoll_;
 };
 
 class Load {
