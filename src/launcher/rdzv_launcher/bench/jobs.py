@@ -29,7 +29,7 @@ from rdzv_launcher.bench.points import DidNotFinish, Point, points_of, take_turn
 from rdzv_launcher.bench.results import Output
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Capability
-from rdzv_plugins.testing.harness import NOTHING, Harness, free_port
+from rdzv_plugins.testing.harness import NOTHING, Harness
 from rdzv_plugins.testing.processes import default_signals, marked, send
 
 JobSample: TypeAlias = Mapping[str, Any]
@@ -64,8 +64,8 @@ class Launcher:
     """It takes several endpoints, and goes on at another one."""
     flags: tuple[str, ...] = ()
     """Additional flags of rdzv-run."""
-    harness: Harness | None = None
-    """The harness, which knows the endpoint; None: any port of loopback."""
+    harness: Harness = field(default_factory=Harness)
+    """It knows the endpoint: unless said otherwise, any port of loopback."""
 
     @property
     def reference(self) -> bool:
@@ -127,7 +127,7 @@ class Job:
 
     def start_agent(self, node: int) -> int:
         """Start the command of ``node``, also once more; returns its place in ``agents``."""
-        place, harness = len(self.agents), self._launcher.harness
+        place = len(self.agents)
         variables = environment(self._mark_of(place)) | {"GLOO_SOCKET_IFNAME": "lo"}
         with self._output(place).open("wb") as file:
             agent = subprocess.Popen(
@@ -135,7 +135,7 @@ class Job:
                 stdin=subprocess.PIPE,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env={**variables, **(harness.environment if harness is not None else {})},
+                env={**variables, **self._launcher.harness.environment},
                 cwd=self._directory,
                 preexec_fn=default_signals,
             )
@@ -195,8 +195,6 @@ class Job:
 
 def _endpoint(launcher: Launcher, directory: Path, count: int) -> str:
     """That of a new job, or so many of them."""
-    if launcher.harness is None:
-        return f"127.0.0.1:{free_port()}"
     meeting = directory / "meeting"
     meeting.mkdir()
     return launcher.harness.endpoint(meeting) if count == 1 else launcher.harness.endpoints(meeting, count)
