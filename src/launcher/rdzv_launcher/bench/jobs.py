@@ -298,7 +298,7 @@ class JobCase:
             [*self._by_name],
             once,
             repeats=repeats,
-            progress=self._output.progress,
+            begins=self._output.begins,
             warm_up=warm_up,
             given_up=self._given_up,
         )

@@ -124,7 +124,7 @@ def _case(
         try:
             sample = run_once(by_name[name], nodes, args, loss=turn >= 0, files=files)
         except RdzvError as error:
-            output.progress.say(f"{name}, {nodes} nodes: {error}")
+            output.say(f"{name}, {nodes} nodes: {error}")
             first, *others = str(error).splitlines()  # what has failed, and the last of its last words
             raise DidNotFinish(f"{first}: {others[-1].strip(' |')}" if others else first) from None
         if sample["join"] is None:
@@ -136,7 +136,7 @@ def _case(
         [*by_name],
         once,
         repeats=args.repeats,
-        progress=output.progress,
+        begins=output.begins,
         warm_up=not args.quick,
         given_up=given_up,
         once=lambda sample: bool(sample["unfinished"]) or sample["join"]["seconds"] > _SLOW_S,

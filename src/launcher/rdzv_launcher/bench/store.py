@@ -237,7 +237,7 @@ def _case(case: StoreCase, args: Namespace, output: Output) -> None:
             args.targets,
             once,
             repeats=args.repeats,
-            progress=output.progress,
+            begins=output.begins,
             warm_up=not fresh,
             once=lambda sample: bool(sample["wall"] > _SLOW_S),
         )
@@ -354,7 +354,7 @@ def _init_case(nodes: int, each: int, args: Namespace, output: Output, given_up:
         [*ways],
         lambda way, turn: run_once(*ways[way], nodes, each, args.limit),
         repeats=args.repeats,
-        progress=output.progress,
+        begins=output.begins,
         given_up=given_up,
         once=lambda stages: sum(stage["init_wall"] for stage in stages.values()) > _SLOW_START_S,
     )
@@ -433,7 +433,7 @@ def _worker_case(workers: Child, work: Mapping[str, Any], repeats: int, output: 
     def once(transport: str, turn: int) -> Any:
         return workers.ask({"transport": transport, **work}, _RUN_LIMIT_S)
 
-    turns = take_turns(case, TRANSPORTS, once, repeats=repeats, progress=output.progress)
+    turns = take_turns(case, TRANSPORTS, once, repeats=repeats, begins=output.begins)
     output.case(case, points_of("store", case, _WORKER, turns, ["loopback"], count, "workers"))
 
 
