@@ -200,24 +200,25 @@ class TorchNode(Node):
         return asked
 
 
-class NodeProcess:
+class HeldNodes:
     """The nodes of this process. The main thread obeys; the nodes' threads report when the last of them has joined."""
 
-    def __init__(self, host: PluginHost, task: Mapping[str, Any], numbers: Sequence[int]) -> None:
+    def __init__(
+        self, connection: Connection, host: PluginHost, task: Mapping[str, Any], numbers: Sequence[int]
+    ) -> None:
         """``numbers``: those of its nodes."""
-        self._host, self._task, self._numbers = host, task, numbers
+        self._connection, self._host, self._task, self._numbers = connection, host, task, numbers
         self._sending = threading.Lock()
         self._nodes: dict[int, Node] = {}
         self._missing = itertools.count()
         self._began = 0.0
 
-    def run(self, connection: Connection) -> None:
+    def run(self) -> None:
         """Obey until it is killed."""
         gc.disable()
         threading.stack_size(_STACK_BYTES)
-        self._connection = connection
         while True:
-            command = connection.recv()
+            command = self._connection.recv()
             answer = getattr(self, f"_{command.pop('do')}")(**command)
             if answer is not None:
                 self._send(answer)
@@ -319,22 +320,21 @@ def keep(connection: Connection, task: Mapping[str, Any]) -> None:
 class NodesProcess:
     """A process that holds some of the nodes: a fork of the keeper, which ends with it."""
 
-    def __init__(self, run: Callable[[Connection], None], numbers: Sequence[int]):
-        """``run`` gets the fork's end of the connection."""
+    def __init__(self, host: PluginHost, task: Mapping[str, Any], numbers: Sequence[int]):
         self.numbers = list(numbers)
         self.connection, theirs = _FORK.Pipe()
         ends_with_me = die_with_me()
 
         def forked() -> None:
             ends_with_me()
-            run(theirs)
+            HeldNodes(theirs, host, task, numbers).run()
 
         self.process = _FORK.Process(target=forked)
         self.process.start()
         theirs.close()
 
     def send(self, do: str, **what: Any) -> None:
-        """Send a command, which is a method of ``NodeProcess``."""
+        """Send a command, which is a method of ``HeldNodes``."""
         with contextlib.suppress(OSError):  # its end is noticed where its answer is waited for
             self.connection.send({"do": do, **what})
 
@@ -387,7 +387,7 @@ class KeptRun:
 
     def __init__(self, task: Mapping[str, Any], host: PluginHost) -> None:
         self._task = task
-        self._living = [NodesProcess(NodeProcess(host, task, numbers).run, numbers) for numbers in task["processes"]]
+        self._living = [NodesProcess(host, task, numbers) for numbers in task["processes"]]
         self._tells = ""
 
     def run(self) -> dict[str, Any]:
