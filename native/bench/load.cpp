@@ -1,7 +1,6 @@
 #include "load.hpp"
 
 #include <sys/epoll.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -280,18 +279,16 @@ class Running {
 }  // namespace
 
 Poller::Poller(std::function<void()> check) : check_(std::move(check)), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
-  if (epoll_ < 0) {
+  if (!epoll_) {
     fail("epoll_create1");
   }
 }
-
-Poller::~Poller() { ::close(epoll_); }
 
 void Poller::add(int fd, std::size_t id) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
   event.data.u64 = id;
-  if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0) {
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
     fail("epoll_ctl");
   }
 }
@@ -311,7 +308,7 @@ bool Poller::poll(double limit_s, const std::function<void(std::size_t, std::uin
       next_check = now + kCheckEveryNs;
     }
     const std::uint64_t wait_ms = std::min(end - now, kCheckEveryNs) / 1'000'000 + 1;
-    const int ready = ::epoll_wait(epoll_, events.data(), events.size(), static_cast<int>(wait_ms));
+    const int ready = ::epoll_wait(epoll_.get(), events.data(), events.size(), static_cast<int>(wait_ms));
     if (ready < 0 && errno != EINTR) {
       fail("epoll_wait");
     }

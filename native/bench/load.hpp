@@ -1,17 +1,60 @@
-// Many clients of a server, driven by the calling thread. Not thread-safe.
+// Many clients of a server, driven by the calling thread, and what they do: one small program per client, which owns no
+// sockets. Not thread-safe.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client.hpp"
-#include "workloads.hpp"
+#include "rdzv/unique_fd.hpp"
 
 namespace rdzv::load {
+
+inline constexpr std::size_t kPeers = 8;  // of "mesh": whose blobs each client gets
+
+enum class Next {
+  kSend,    // the exchange has been filled in
+  kParked,  // nothing to do until `released` names this client
+  kDone,
+};
+
+struct Plan {
+  std::string workload;
+  std::string prefix;       // of every key: fresh keys for every run
+  std::size_t rounds = 10;  // how often each client repeats the workload
+  std::size_t clients = 0;
+  bool echo = false;
+};
+
+class Workload {
+ public:
+  explicit Workload(const Plan& plan) : plan_(plan), steps_(plan.clients) {}
+  virtual ~Workload() = default;
+
+  // What `client` does after its last reply (or after a request that brings none).
+  virtual Next next(std::size_t client, Exchange& exchange) = 0;
+  // The number that a reply held, before `next` is asked; 0 from an echo.
+  virtual void number(std::size_t /*client*/, std::int64_t /*value*/) {}
+
+  // A parked client that may go on, once.
+  std::optional<std::size_t> released() { return std::exchange(released_, std::nullopt); }
+
+ protected:
+  const Plan plan_;
+  std::vector<std::size_t> steps_;  // how far each client has come
+  std::optional<std::size_t> released_;
+};
+
+// "barrier", "mesh", "one_key", "fill", "multi_get"; of a job's start "gloo" and "store_barrier". Throws
+// std::invalid_argument for another name.
+std::unique_ptr<Workload> make_workload(const Plan& plan);
 
 // What one phase of the load took.
 struct Figures {
@@ -28,9 +71,6 @@ class Poller {
  public:
   // `check` is called about ten times a second while `poll` runs, and may throw to end it. Throws LoadError.
   explicit Poller(std::function<void()> check);
-  ~Poller();
-  Poller(const Poller&) = delete;
-  Poller& operator=(const Poller&) = delete;
 
   // Both directions, edge-triggered; `id` comes back with every event. Throws LoadError.
   void add(int fd, std::size_t id);
@@ -40,7 +80,7 @@ class Poller {
 
  private:
   const std::function<void()> check_;
-  const int epoll_;
+  const UniqueFd epoll_;
 };
 
 class Load {

@@ -1,11 +1,9 @@
-#include "workloads.hpp"
+#include "load.hpp"
 
 #include <algorithm>
 #include <stdexcept>
 #include <string_view>
 #include <vector>
-
-#include "client.hpp"
 
 namespace rdzv::load {
 
@@ -106,7 +104,6 @@ class Mesh final : public Workload {
   Mesh(const Plan& plan, bool start)
       : Workload(plan),
         start_(start),
-        steps_(plan.clients),
         sums_(plan),
         bytes_(std::min(kBlobBytes + kBlobBytesPerRank * plan.clients, start ? kPatternLimit : kMeshBlobLimit)) {
     for (std::size_t client = 0; client < plan.clients; ++client) {
@@ -142,7 +139,6 @@ class Mesh final : public Workload {
 
  private:
   const bool start_;
-  std::vector<std::size_t> steps_;
   Sums sums_;
   const std::size_t bytes_;
   std::vector<std::string> keys_;
@@ -151,7 +147,7 @@ class Mesh final : public Workload {
 // NCCL's pattern: all wait for one key and get it; the last client sets it once the others wait.
 class OneKey final : public Workload {
  public:
-  explicit OneKey(const Plan& plan) : Workload(plan), steps_(plan.clients), waiting_(plan.rounds) {}
+  explicit OneKey(const Plan& plan) : Workload(plan), waiting_(plan.rounds) {}
 
   Next next(std::size_t client, Exchange& exchange) override {
     const std::size_t step = steps_[client];
@@ -181,7 +177,6 @@ class OneKey final : public Workload {
   }
 
  private:
-  std::vector<std::size_t> steps_;
   std::vector<std::size_t> waiting_;  // clients that have asked, of each round
   std::optional<std::size_t> setter_waits_for_;  // the round
 };
@@ -195,26 +190,23 @@ class Fill final : public Workload {
   }
 
   Next next(std::size_t client, Exchange& exchange) override {
-    if (client != 0 || step_ == kSmallKeys + 1) {
+    const std::size_t step = steps_[client]++;
+    if (client != 0 || step == kSmallKeys + 1) {
       return Next::kDone;
     }
-    if (step_ < kSmallKeys) {
-      exchange.set(key(plan_, step_), pattern(step_, kSmallBytes));
+    if (step < kSmallKeys) {
+      exchange.set(key(plan_, step), pattern(step, kSmallBytes));
     } else {
-      exchange.get(key(plan_, step_ - 1), pattern(step_ - 1, kSmallBytes));
+      exchange.get(key(plan_, step - 1), pattern(step - 1, kSmallBytes));
     }
-    ++step_;
     return Next::kSend;
   }
-
- private:
-  std::size_t step_ = 0;
 };
 
 // Every client waits for 64 keys and gets them in one request. Neighbours ask for different, overlapping keys.
 class MultiGet final : public Workload {
  public:
-  explicit MultiGet(const Plan& plan) : Workload(plan), steps_(plan.clients) {
+  explicit MultiGet(const Plan& plan) : Workload(plan) {
     for (std::size_t index = 0; index < kSmallKeys + kRequestKeys; ++index) {
       append_field(keys_, Fill::key(plan, index % kSmallKeys));
       append_field(values_, pattern(index % kSmallKeys, kSmallBytes));
@@ -241,17 +233,16 @@ class MultiGet final : public Workload {
     return std::string_view(fields).substr(from * size, kRequestKeys * size);
   }
 
-  std::vector<std::size_t> steps_;
   std::string keys_, values_;
 };
 
 // torch's own barrier. Nobody comes out of a round before all have come in.
 class StoreBarrier final : public Workload {
  public:
-  explicit StoreBarrier(const Plan& plan) : Workload(plan), rounds_(plan.clients), arrived_(plan.rounds) {}
+  explicit StoreBarrier(const Plan& plan) : Workload(plan), arrived_(plan.rounds) {}
 
   Next next(std::size_t client, Exchange& exchange) override {
-    const std::size_t round = rounds_[client];
+    const std::size_t round = steps_[client];
     if (round > 0 && arrived_[round - 1] < plan_.clients) {
       throw LoadError("reply to barrier " + std::to_string(round - 1) + ", at which only " +
                       std::to_string(arrived_[round - 1]) + " of " + std::to_string(plan_.clients) + " have arrived");
@@ -259,14 +250,13 @@ class StoreBarrier final : public Workload {
     if (round == plan_.rounds) {
       return Next::kDone;
     }
-    ++rounds_[client];
+    ++steps_[client];
     ++arrived_[round];
     exchange.barrier(plan_.prefix + "/barrier/" + std::to_string(round), plan_.clients);
     return Next::kSend;
   }
 
  private:
-  std::vector<std::size_t> rounds_;
   std::vector<std::size_t> arrived_;  // of each round
 };
 

@@ -15,7 +15,7 @@ from rdzv_launcher.bench import jobs
 from rdzv_launcher.bench.children import Guard
 from rdzv_launcher.bench.faults import FAULTS, c10d_conf, cases, inflict
 from rdzv_launcher.bench.jobs import Job, JobFailed, Launcher, references
-from rdzv_launcher.bench.launch import Launch
+from rdzv_launcher.bench.launch import launch
 from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.testing.harness import Harness
 from rdzv_plugins.testing.processes import marked
@@ -109,11 +109,11 @@ def test_job_that_does_not_go_on_is_a_result(guard, tmp_path, fault, elastic, li
 def test_launch_that_fails_is_a_result_with_the_launcher_s_words(guard, tmp_path: Path, monkeypatch) -> None:
     target = Launcher("stand-in", str(tmp_path / "launcher"), "any", ranks=True)
     with pytest.raises(JobFailed, match="the workers did not start within 1 s"):
-        Launch(3, 2, guard, 1.0).run("collective", target)
+        launch(target, "collective", 3, 2, guard, 1.0)
     (tmp_path / "ends.py").write_text("")
     monkeypatch.setattr(jobs, "WORKER", tmp_path / "ends.py")
     with pytest.raises(JobFailed, match="the workers did not start: exit code 3 of node") as failed:
-        Launch(3, 1, guard, LIMIT_S).run("line", target)
+        launch(target, "line", 3, 1, guard, LIMIT_S)
     assert failed.value.words == "stand-in: error: the worker has gone"
 
 

@@ -16,14 +16,14 @@ from kits.bench import odd_backends as odd
 from kits.bench.bench_kit import bench, find, odd_backends, point, theirs
 
 from rdzv_launcher.bench.children import exact_cpu_seconds, family_cpu_seconds
-from rdzv_launcher.bench.points import DidNotFinish, Point, Progress, compare, in_turn, ratio_of, take_turns
+from rdzv_launcher.bench.points import DidNotFinish, Point, compare, in_turn, ratio_of, take_turns
 from rdzv_launcher.bench.results import table
 
 CHEAP = settings(deadline=None, derandomize=True, max_examples=40)
 
 
-def quiet() -> Progress:
-    return Progress("test")
+def quiet(case: str) -> None:
+    """Nobody waits for it."""
 
 
 def test_cpu_is_that_of_threads_that_have_ended_and_of_all_below() -> None:
@@ -69,13 +69,13 @@ def test_warm_up_is_run_and_not_kept_and_who_takes_too_long_is_measured_once() -
         asked.append((turn, target))
         return turn
 
-    turns = take_turns("case", ["a", "b"], measure, repeats=3, progress=quiet())
+    turns = take_turns("case", ["a", "b"], measure, repeats=3, begins=quiet)
     assert sorted(asked) == [(turn, target) for turn in (-1, 0, 1, 2) for target in "ab"]
     assert [turn for turn, _ in asked] == sorted(turn for turn, _ in asked)
     assert (turns.samples, turns.unfinished) == ({"a": [0, 1, 2], "b": [0, 1, 2]}, {})
-    cold = take_turns("case", ["a", "b"], measure, repeats=2, progress=quiet(), warm_up=False)
+    cold = take_turns("case", ["a", "b"], measure, repeats=2, begins=quiet, warm_up=False)
     assert cold.samples == {"a": [0, 1], "b": [0, 1]}
-    slow = take_turns("case", ["a"], measure, repeats=3, progress=quiet(), once=lambda turn: turn > 0)
+    slow = take_turns("case", ["a"], measure, repeats=3, begins=quiet, once=lambda turn: turn > 0)
     assert slow.samples == {"a": [0, 1]}
 
 
@@ -88,14 +88,14 @@ def test_who_does_not_finish_is_a_result_and_not_asked_again_and_a_fault_ends_th
         return turn
 
     given_up: dict[str, str] = {}
-    turns = take_turns("64 nodes", ["slow", "fast"], measure, repeats=4, progress=quiet(), given_up=given_up)
+    turns = take_turns("64 nodes", ["slow", "fast"], measure, repeats=4, begins=quiet, given_up=given_up)
     assert turns.samples == {"slow": [0], "fast": [0, 1, 2, 3]}
     assert turns.unfinished == {"slow": "12 of 64 nodes had joined after 60 s"}
-    more = take_turns("256 nodes", ["slow", "fast"], measure, repeats=1, progress=quiet(), given_up=given_up)
+    more = take_turns("256 nodes", ["slow", "fast"], measure, repeats=1, begins=quiet, given_up=given_up)
     assert more.samples == {"slow": [], "fast": [0]}
     assert more.unfinished == {"slow": "12 of 64 nodes had joined after 60 s (64 nodes)"}
     with pytest.raises(OSError, match="no such program"):
-        take_turns("case", ["broken"], measure, repeats=1, progress=quiet())
+        take_turns("case", ["broken"], measure, repeats=1, begins=quiet)
 
 
 def test_delay_of_a_backend_is_what_the_benchmark_measures(tmp_path) -> None:

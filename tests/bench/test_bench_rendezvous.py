@@ -15,11 +15,10 @@ from kits.eventually import eventually
 
 from rdzv_launcher.bench.backends import TORCH_C10D
 from rdzv_launcher.bench.children import Child
-from rdzv_launcher.bench.keeper import wrong_places
-from rdzv_launcher.bench.nodes import TorchNode
+from rdzv_launcher.bench.nodes import TorchNode, wrong_places
 from rdzv_launcher.bench.rendezvous import layout
 from rdzv_launcher.bench.results import Result
-from rdzv_launcher.bench.servers import store_server
+from rdzv_launcher.bench.store import store_server
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.testing.builtin import parse_etcd_metrics
 from rdzv_plugins.testing.harness import Harness, free_port

@@ -118,5 +118,5 @@ def test_benchmarks_need_neither_pytest_nor_what_draws(monkeypatch) -> None:
         monkeypatch.delitem(sys.modules, name)
     for name in ("pytest", "matplotlib", "jinja2"):
         monkeypatch.setitem(sys.modules, name, None)
-    for name in (*ALL, "keeper", "nodes", "page", "servers", "ways"):
+    for name in (*ALL, "nodes", "page"):
         importlib.import_module(f"rdzv_launcher.bench.{name}")

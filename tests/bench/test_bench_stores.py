@@ -7,8 +7,7 @@ from kits.bench.bench_kit import bench, find
 
 from rdzv_launcher.bench.points import DidNotFinish, Turns
 from rdzv_launcher.bench.results import Result
-from rdzv_launcher.bench.store import StoreCase, notes, points_of
-from rdzv_launcher.bench.ways import ROUTES, SIZES, run_once
+from rdzv_launcher.bench.store import ROUTES, SIZES, StoreCase, notes, run_once, store_points
 
 pytestmark = pytest.mark.thorough
 
@@ -83,7 +82,7 @@ def test_failures_are_told_under_the_table() -> None:
     failed, overflows = notes(case, Turns({"libuv": [bad, good], "ours": [good]}))
     assert failed.startswith("libuv: 2 of 20 connections failed")
     assert overflows.startswith("libuv: a full accept queue cost 3 ")
-    points = points_of(case, Turns({"libuv": [bad, good], "ours": [good, good]}))
+    points = store_points(case, Turns({"libuv": [bad, good], "ours": [good, good]}))
     assert {point.target: point.unfinished for point in points} == {"libuv": "2 of 20 connections failed", "ours": ""}
 
 

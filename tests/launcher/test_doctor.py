@@ -18,7 +18,7 @@ from kits.eventually import eventually
 from rdzv_launcher.tools import cli
 from rdzv_launcher.tools import doctor as tool
 from rdzv_launcher.tools.doctor import machine, network
-from rdzv_launcher.tools.doctor.findings import Finding, findings_of
+from rdzv_launcher.tools.doctor.findings import Finding, findings_of, line
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.linux import cgroups
 from rdzv_plugins.linux.cgroups import Group
@@ -52,13 +52,13 @@ def test_all_of_this_machine_is_looked_at(capsys: pytest.CaptureFixture[str], mo
 
 def test_one_check_keeps_no_other_from_being_made() -> None:
     def breaks() -> Iterator[Finding]:
-        yield Finding("ok", "a", "before")
+        yield Finding("a", "before")
         raise OSError(5, "no such luck")
 
     before, after = findings_of("b", breaks)
     assert before.text == "before"
     assert (after.verdict, after.name) == ("skipped", "b")
-    assert "no such luck" in after.line
+    assert "no such luck" in line(after)
 
 
 def test_limits_of_a_control_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_service_that_answers(capsys: pytest.CaptureFixture[str], monkeypatch:
         flags = (f"--rdzv-endpoint=127.0.0.1:{server.port}", "--rdzv-backend=parallel", "--rdzv-id=job")
         _, found = doctor(capsys, *flags)
         assert [found[name].verdict for name in ("name", "service", "backend")] == ["ok"] * 3
-        assert all("doctor" not in each.line for each in found.values()), "nobody is told of a run of our own"
+        assert all("doctor" not in line(each) for each in found.values()), "nobody is told of a run of our own"
         assert [each for each in server.stats()["keyspaces"] if each["keys"]] == [], "nothing is left there"
         monkeypatch.setattr(network, "version", lambda: "9.9")
         found = doctor(capsys, *flags)[1]

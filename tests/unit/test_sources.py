@@ -20,8 +20,7 @@ NAMES_A_BACKEND = {
     "rdzv_plugins/testing/themes/launch.py": "torch's own c10d, from plain torchrun",
     "rdzv_plugins/testing/themes/plugin.py": "the built-in backend by which the time of loading is measured",
     "launcher/rdzv_launcher/bench/arguments.py": "the command of that name, which is gone",
-    "launcher/rdzv_launcher/bench/ways.py": "a way to the root",
-    "launcher/rdzv_launcher/bench/jobs.py": "torch's own c10d and static, from plain torchrun",
+    "launcher/rdzv_launcher/bench/store.py": "a way to the root",
     "launcher/rdzv_launcher/bench/nodes.py": "torch's own c10d and static",
 }
 RUNS_PROGRAMS = {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml", "jsonpickle"}

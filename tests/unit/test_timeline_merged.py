@@ -16,11 +16,17 @@ from rdzv_launcher.tools.timeline.clocks import Exchange, estimate
 from rdzv_plugins.errors import UsageError
 
 
+def in_microseconds(number: str) -> float:
+    """A number of the data, all of which are in whole microseconds."""
+    assert len(number.partition(".")[2]) <= 6
+    return float(number)
+
+
 def timeline(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[dict[str, Any], str]:
     """The data, and what was said beside it."""
     assert main(["timeline", "--json", *map(str, arguments)]) == 0
     shown = capsys.readouterr()
-    return json.loads(shown.out), shown.err
+    return json.loads(shown.out, parse_float=in_microseconds), shown.err
 
 
 def job_of_two(directory: Path, **second: float) -> tuple[Node, Node]:

@@ -13,10 +13,9 @@ import pytest
 
 from rdzv_launcher.run.stacks.node import Node, Worker
 from rdzv_launcher.run.vitals import LogAnswer, LogStream, log_tail
-from rdzv_launcher.tools.top import run
+from rdzv_launcher.tools.top import as_text, is_well, run
 from rdzv_launcher.tools.top.screen import Screen, log_lines
-from rdzv_launcher.tools.top.text import as_text
-from rdzv_launcher.tools.top.watching import cpu_percent, happening, is_well, nodes_of, parse_vitals, waits_of
+from rdzv_launcher.tools.top.watching import cpu_percent, happening, nodes_of, parse_vitals, waits_of
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Assignment, Member, NodeNotice, Round, encode

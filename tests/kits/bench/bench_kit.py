@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from kits import ROOT
 from rdzv_launcher.bench.points import Point
 from rdzv_launcher.bench.results import Result, read_result
-from rdzv_plugins.linux.processes import all_pids, read_stat
-from rdzv_plugins.testing.processes import before_exec, clean_environment, kill
+from rdzv_plugins.testing.processes import before_exec, clean_environment, kill, marked
 
 RDZV = str(Path(sys.executable).parent / "rdzv")
 _TIMEOUT_S = 200.0
@@ -69,16 +68,7 @@ class Bench(subprocess.Popen[str]):
 
     def left(self) -> dict[int, str]:
         """The processes with its mark that live: pid to command line."""
-        found = {}
-        for pid in all_pids():
-            entry = Path("/proc", str(pid))
-            try:
-                ours = f"{_MARK}={self.mark}".encode() in (entry / "environ").read_bytes().split(b"\0")
-                if ours and (stat := read_stat(pid)) is not None and stat.lives:
-                    found[pid] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:  # it has just ended
-                continue
-        return found
+        return marked(self.mark, variable=_MARK)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import argparse
 import dataclasses
 import functools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import entry_points
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from typing import Any
 from rdzv_plugins.assemble.create import NoOptions
 from rdzv_plugins.errors import RdzvError, UsageError
 from rdzv_plugins.host.catalog import Entry
+from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.options import parse_conf, parse_options
 from rdzv_plugins.testing.find import GROUP, find_harness
 from rdzv_plugins.testing.harness import NOTHING, Harness, entry
@@ -26,6 +27,9 @@ from rdzv_plugins.testing.harness import NOTHING, Harness, entry
 TORCH_C10D, TORCH_STATIC = "torch-c10d", "torch-static"
 REFERENCES = (TORCH_C10D, TORCH_STATIC)
 """torch's own rendezvous, as plain torchrun makes them, with which ours are compared."""
+_IMPORTS_OF_TORCH = tuple(
+    f"torch.distributed.elastic.rendezvous.{name}" for name in ("c10d_rendezvous_backend", "static_tcp_rendezvous")
+)
 _DISTRIBUTION = "rdzv-plugins"
 _TIMES = frozenset(
     {"timeout", "join_timeout", "ttl", "outage_timeout", "keep_alive_interval", "keep_alive_max_attempt", "linger"}
@@ -35,24 +39,26 @@ _TIMES = frozenset(
 
 @dataclasses.dataclass
 class Candidate:
-    """One backend that is to be measured."""
+    """A rendezvous that is to be measured: of an installed backend, or torch's own."""
 
-    entry: Entry
+    name: str
     harness: Harness
     """The harness, not started yet; its ``conf`` is what the nodes get."""
+    capabilities: Set[Capability]
+    version: tuple[str, str] = ("", "")
+    """Name and version of the distribution that contains it."""
     runs: bool = False
     """Its service was already running, where the user said."""
-    given: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Options that the user has set."""
+    free: Set[str] = frozenset()
+    """The options that it has and the user has not set."""
 
     @property
-    def name(self) -> str:
-        return self.entry.backend.name
+    def reference(self) -> bool:
+        return self.name in REFERENCES
 
     @property
-    def version(self) -> tuple[str, str]:
-        """Name and version of the distribution that contains it."""
-        return self.entry.record.distribution, self.entry.record.version
+    def elastic(self) -> bool:
+        return Capability.ELASTIC in self.capabilities
 
     @property
     def traits(self) -> Harness:
@@ -89,9 +95,10 @@ def candidates(
     endpoints = dict(args.rdzv_endpoint)
     confs = {name: parse_conf(text) for name, text in args.rdzv_conf}
     found: list[Candidate] = []
+    names: set[str] = set()
     for name in args.backends or filter(there, shipped()):
         known = entry(name)
-        if any(known.backend.name == other.name for other in found):
+        if known.backend.name in names:
             continue  # named twice, perhaps by an alias
         given = _of(known, confs) or NOTHING
         endpoint = _of(known, endpoints)
@@ -102,11 +109,23 @@ def candidates(
         theirs = {key: value for key, value in harness.conf.items() if not (own_times and key in _TIMES)}
         harness.conf = MappingProxyType({**theirs, **ours, **given})
         parse_options(options, harness.conf, f"backend {known.backend.name!r}")
-        found.append(Candidate(known, harness, endpoint is not None, given))
-    names = {alias for each in found for alias in (each.name, *each.entry.backend.aliases)}
+        version = known.record.distribution, known.record.version
+        capabilities, runs = known.backend.capabilities, endpoint is not None
+        found.append(Candidate(known.backend.name, harness, capabilities, version, runs, has - given.keys()))
+        names |= {known.backend.name, *known.backend.aliases}
     for flag, by_name in (("--rdzv-endpoint", endpoints), ("--rdzv-conf", confs)):
         if strangers := set(by_name) - names:
             raise UsageError(f"{flag}={min(strangers)}=...: it is not measured", remedy="Name it in --backends.")
+    return found
+
+
+def references(names: Sequence[str]) -> list[Candidate]:
+    """torch's own of these names: node 0 serves the endpoint, as with plain torchrun."""
+    found = []
+    for name in names:
+        harness = Harness()
+        harness.backend, harness.imports = name, _IMPORTS_OF_TORCH
+        found.append(Candidate(name, harness, {Capability.NODE_RANK if name == TORCH_STATIC else Capability.ELASTIC}))
     return found
 
 

@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from rdzv_launcher.bench.points import DidNotFinish
@@ -70,9 +70,7 @@ class Child:
     def __enter__(self: C) -> C:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     def tell(self, message: Any) -> None:
@@ -183,18 +181,20 @@ def die_with_me(number: int = signal.SIGKILL) -> Callable[[], None]:
 # nothing of a benchmark outlives it, even if it is killed
 
 
-class Guard:
-    """A context manager: while it is open, all that this process starts is the guard's, services of backends included.
+class Guard(Child):
+    """While it is open, all that this process starts is the guard's, services of backends included.
 
-    The guard is a child that, when this process ends, kills every process that carries the mark, frozen ones too, and
-    deletes the directory. Marks of parts begin with that of the whole: ``MARK-1`` is part of ``MARK``.
+    It is a child that, when this process ends, kills every process that carries the mark, frozen ones too, and deletes
+    the directory. Marks of parts begin with that of the whole: ``MARK-1`` is part of ``MARK``.
     """
 
     def __init__(self) -> None:
         self.mark = uuid.uuid4().hex
         self.directory = Path()
         """For all files: deleted with the guard."""
-        self._jobs = 0
+        self._jobs, self._before = 0, os.environ.get(MARK)
+        who = "the process that ends all others with the benchmark"
+        super().__init__(who, _guard, self.mark, end_limit_s=_END_LIMIT_S)
 
     def new_job(self) -> tuple[str, Path]:
         """A mark for one job, and an empty directory."""
@@ -204,25 +204,19 @@ class Guard:
         return f"{self.mark}-{self._jobs}", made
 
     def __enter__(self) -> Guard:
-        self._before = os.environ.get(MARK)
-        who = "the process that ends all others with the benchmark"
-        self._process = Child(who, _guard, self.mark, end_limit_s=_END_LIMIT_S)
         try:
-            self.directory = self._process.answer()
+            self.directory = self.answer()
         except BaseException:
-            self._process.end()
+            self.end()
             raise
         os.environ[MARK] = self.mark
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._before is None:
-            os.environ.pop(MARK, None)
-        else:
+    def end(self) -> None:
+        os.environ.pop(MARK, None)
+        if self._before is not None:
             os.environ[MARK] = self._before
-        self._process.end()
+        super().end()
 
 
 def _guard(connection: Connection, mark: str) -> None:

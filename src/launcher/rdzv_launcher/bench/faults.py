@@ -67,7 +67,7 @@ def run(args: Namespace) -> int:
 
 
 def _case(fault: Fault, args: Namespace, launchers: Sequence[Launcher], bench: JobBench) -> None:
-    case = JobCase(fault.case, bench, launchers)
+    case = JobCase(fault.case, bench.output, launchers)
 
     def once(launcher: Launcher) -> JobSample:
         return inflict(bench.guard, fault, launcher, args.nodes, args.limit)

@@ -19,17 +19,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeAlias
 
-from rdzv_launcher.bench.backends import TORCH_C10D, TORCH_STATIC, Candidate, start
+from rdzv_launcher.bench import backends
+from rdzv_launcher.bench.backends import Candidate
 from rdzv_launcher.bench.children import Guard, end_all, environment, names_remark
 from rdzv_launcher.bench.job_worker import PREFIX
-from rdzv_launcher.bench.points import DidNotFinish, Point, take_turns
+from rdzv_launcher.bench.points import DidNotFinish, Point, points_of, take_turns
 from rdzv_launcher.bench.results import Output
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Capability
-from rdzv_plugins.testing.harness import NOTHING, Harness, free_port
+from rdzv_plugins.testing.harness import NOTHING, Harness
 from rdzv_plugins.testing.processes import default_signals, marked, send
 
 JobSample: TypeAlias = Mapping[str, Any]
@@ -64,8 +64,8 @@ class Launcher:
     """It takes several endpoints, and goes on at another one."""
     flags: tuple[str, ...] = ()
     """Additional flags of rdzv-run."""
-    harness: Harness | None = None
-    """The harness, which knows the endpoint; None for torch's own."""
+    harness: Harness = field(default_factory=Harness)
+    """It knows the endpoint: unless said otherwise, any port of loopback."""
 
     @property
     def reference(self) -> bool:
@@ -114,9 +114,7 @@ class Job:
     def __enter__(self) -> Job:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         end_all(self._mark)
         for agent in self.agents:
             self.let_end(agent)
@@ -129,7 +127,7 @@ class Job:
 
     def start_agent(self, node: int) -> int:
         """Start the command of ``node``, also once more; returns its place in ``agents``."""
-        place, harness = len(self.agents), self._launcher.harness
+        place = len(self.agents)
         variables = environment(self._mark_of(place)) | {"GLOO_SOCKET_IFNAME": "lo"}
         with self._output(place).open("wb") as file:
             agent = subprocess.Popen(
@@ -137,7 +135,7 @@ class Job:
                 stdin=subprocess.PIPE,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env={**variables, **(harness.environment if harness is not None else {})},
+                env={**variables, **self._launcher.harness.environment},
                 cwd=self._directory,
                 preexec_fn=default_signals,
             )
@@ -197,35 +195,29 @@ class Job:
 
 def _endpoint(launcher: Launcher, directory: Path, count: int) -> str:
     """That of a new job, or so many of them."""
-    if launcher.harness is None:
-        return f"127.0.0.1:{free_port()}"
     meeting = directory / "meeting"
     meeting.mkdir()
     return launcher.harness.endpoint(meeting) if count == 1 else launcher.harness.endpoints(meeting, count)
 
 
-def ours(candidate: Candidate) -> Launcher:
-    """rdzv-run on this backend."""
-    backend = candidate.entry.backend
+def launcher_of(candidate: Candidate, conf: Mapping[str, str]) -> Launcher:
+    """rdzv-run on this backend, or plain torchrun on torch's own, with these options."""
+    theirs, name = candidate.reference, candidate.name
     return Launcher(
-        candidate.name,
-        "rdzv-run",
-        candidate.name,
-        candidate.harness.conf,
-        ranks=Capability.NODE_RANK in backend.capabilities,
-        elastic=Capability.ELASTIC in backend.capabilities,
-        several=Capability.SEVERAL_ENDPOINTS in backend.capabilities,
+        name,
+        "torchrun" if theirs else "rdzv-run",
+        name.removeprefix("torch-") if theirs else name,
+        conf,
+        ranks=Capability.NODE_RANK in candidate.capabilities,
+        elastic=candidate.elastic,
+        several=Capability.SEVERAL_ENDPOINTS in candidate.capabilities,
         harness=candidate.harness,
     )
 
 
 def references(names: Sequence[str], c10d_conf: Mapping[str, str] = NOTHING) -> list[Launcher]:
     """Plain torchrun on these of torch's own backends; ``c10d_conf``: its options of c10d."""
-    launchers = {
-        TORCH_STATIC: Launcher(TORCH_STATIC, "torchrun", "static", ranks=True),
-        TORCH_C10D: Launcher(TORCH_C10D, "torchrun", "c10d", c10d_conf, elastic=True),
-    }
-    return [launchers[name] for name in names]
+    return [launcher_of(each, c10d_conf if each.elastic else NOTHING) for each in backends.references(names)]
 
 
 def preloading(launcher: Launcher, module: str) -> Launcher:
@@ -262,17 +254,18 @@ def job_bench(args: argparse.Namespace, found: list[Candidate]) -> Iterator[JobB
     confs = {each.name: each.harness.conf for each in found}
     output = Output(args, dict(each.version for each in found), backends=confs)
     with Guard() as guard, ExitStack() as running:
-        start(found, running)
+        backends.start(found, running)
         running.enter_context(output)  # its file is created here, so none is left if something necessary is missing
         remarks = [each.harness.remark for each in found if each.harness.remark]
-        yield JobBench(output, guard, [ours(each) for each in found], "\n".join([*remarks, names_remark()]))
+        mine = [launcher_of(each, each.harness.conf) for each in found]
+        yield JobBench(output, guard, mine, "\n".join([*remarks, names_remark()]))
 
 
 class JobCase:
     """One case: launchers that take turns, and the last words of jobs that failed."""
 
-    def __init__(self, name: str, bench: JobBench, launchers: Sequence[Launcher]) -> None:
-        self.name, self._bench = name, bench
+    def __init__(self, name: str, output: Output, launchers: Sequence[Launcher]) -> None:
+        self.name, self._output = name, output
         self._by_name = {launcher.name: launcher for launcher in launchers}
         self._given_up: dict[str, str] = {}
         self._words: dict[str, str] = {}
@@ -300,29 +293,22 @@ class JobCase:
                 self._words[name] = error.words
                 raise
 
-        output = self._bench.output
         turns = take_turns(
             self.name + more,
             [*self._by_name],
             once,
             repeats=repeats,
-            progress=output.progress,
+            begins=self._output.begins,
             warm_up=warm_up,
             given_up=self._given_up,
         )
-        for figure, (title, unit) in figures.items():
-            for name, launcher in self._by_name.items():
-                samples = tuple(each[figure] for each in turns.samples[name])
-                why = turns.unfinished.get(name, "")
-                if samples or (why and figure == next(iter(figures))):
-                    self._points.append(
-                        Point(output.bench, self.name, name, figure, title, unit, samples,
-                              reference=launcher.reference, unfinished=why)
-                    )  # fmt: skip
+        first, theirs = next(iter(figures)), {name for name, each in self._by_name.items() if each.reference}
+        points = points_of(self._output.bench, self.name, figures, turns, theirs)
+        self._points += [each for each in points if each.samples or (each.unfinished and each.figure == first)]
         return turns.samples
 
     def write(self, details: Mapping[str, Any], notes: Sequence[str] = ()) -> None:
         """Write the case once all is measured; ``details`` and ``notes`` are added to what every such case has."""
         words = [f"{name}: {text}" for name, text in self._words.items()]
         about = {**details, "last_words": self._words}
-        self._bench.output.case(self.name, self._points, details=about, notes=[*notes, *words])
+        self._output.case(self.name, self._points, details=about, notes=[*notes, *words])

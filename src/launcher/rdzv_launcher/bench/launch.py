@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Sequence
 
 from rdzv_launcher.bench import jobs
 from rdzv_launcher.bench.backends import candidates
 from rdzv_launcher.bench.children import Guard, family_cpu_seconds, peak_memory
 from rdzv_launcher.bench.jobs import Job, JobBench, JobCase, JobFailed, JobSample, Launcher
+from rdzv_plugins.plain_text import many
 
 _ONE_NODE_WORKERS, _FULL_NODE_WORKERS = 2, 8
 _WITHOUT_TORCH = {
@@ -45,33 +44,37 @@ def run(args: Namespace) -> int:
     nodes = "nodes" in args.cases
     with jobs.job_bench(args, candidates(args, own_times=True) if nodes else []) as bench:
         if "one-node" in args.cases:
-            _case(Launch(1, _ONE_NODE_WORKERS, bench.guard, args.limit), _ALONE, args, bench)
+            _case(1, _ONE_NODE_WORKERS, _ALONE, args, bench)
         if nodes:
-            launch = Launch(args.nodes, args.workers, bench.guard, args.limit)
-            _case(launch, [*bench.mine, *jobs.references(args.references)], args, bench)
+            _case(args.nodes, args.workers, [*bench.mine, *jobs.references(args.references)], args, bench)
         if "preload" in args.cases and args.collectives:
             for workers in (_ONE_NODE_WORKERS,) if args.quick else (_ONE_NODE_WORKERS, _FULL_NODE_WORKERS):
-                launch = Launch(1, workers, bench.guard, args.limit)
-                _case(launch, [jobs.preloading(_ALONE[0], "torch"), *_ALONE], args, bench, preload=True)
+                _case(1, workers, [jobs.preloading(_ALONE[0], "torch"), *_ALONE], args, bench, preload=True)
         bench.output.end(_CAPTION.format(remarks=bench.remarks) + _compiled())
     return 0
 
 
 def _case(
-    launch: Launch, launchers: Sequence[Launcher], args: Namespace, bench: JobBench, *, preload: bool = False
+    nodes: int, workers: int, launchers: Sequence[Launcher], args: Namespace, bench: JobBench, *, preload: bool = False
 ) -> None:
     """Run the launches without torch in turns, and then those whose workers get to their first collective.
 
     ``preload``: only the latter, of which one launcher imports torch for its workers.
     """
-    case = JobCase(f"{launch.name} with torch" if preload else launch.name, bench, launchers)
+    where, each = ("one node", "") if nodes == 1 else (f"{nodes} nodes", " each")
+    name = f"{where}, {many(workers, 'worker')}{each}"
+    case = JobCase(f"{name} with torch" if preload else name, bench.output, launchers)
+
+    def once(mode: str) -> Callable[[Launcher], JobSample]:
+        return lambda launcher: launch(launcher, mode, nodes, workers, bench.guard, args.limit)
+
     warm_up = not args.quick
     if not preload:
-        case.measure(partial(launch.run, "line"), _WITHOUT_TORCH, repeats=args.repeats, warm_up=warm_up)
+        case.measure(once("line"), _WITHOUT_TORCH, repeats=args.repeats, warm_up=warm_up)
         # agents read torch, too, so by now all is in memory except what only the workers read of it
         warm_up = False
-    collective = partial(launch.run, "collective")
-    case.measure(collective, _WITH_TORCH, repeats=args.collectives, warm_up=warm_up, more=", first collective")
+    more = ", first collective"
+    case.measure(once("collective"), _WITH_TORCH, repeats=args.collectives, warm_up=warm_up, more=more)
     case.write({})
 
 
@@ -81,56 +84,41 @@ def _compiled() -> str:
     return "\nPYTHONDONTWRITEBYTECODE is set: Python modules that pip did not compile are compiled at every start."
 
 
-@dataclass(frozen=True)
-class Launch:
-    """What is launched, the same for all targets."""
+def launch(launcher: Launcher, mode: str, nodes: int, workers: int, guard: Guard, limit_s: float) -> JobSample:
+    """Launch once, with workers in the mode ``line`` or ``collective``; returns the figures, see the caption.
 
-    nodes: int
-    workers: int
-    guard: Guard
-    limit_s: float
-
-    @property
-    def name(self) -> str:
-        """What is launched, in a few words."""
-        nodes, each = ("one node", "") if self.nodes == 1 else (f"{self.nodes} nodes", " each")
-        return f"{nodes}, {self.workers} worker{'s' if self.workers > 1 else ''}{each}"
-
-    def run(self, mode: str, launcher: Launcher) -> JobSample:
-        """Launch once, with workers in the mode ``line`` or ``collective``; returns the figures, see the caption.
-
-        Raises ``JobFailed`` if it fails, or takes longer than the limit.
-        """
-        nodes = range(self.nodes)
-        with Job(self.guard, launcher, str(self.nodes), self.workers, mode) as job:
-            began = time.monotonic()
-            for node in nodes:
-                job.start_agent(node)
-            lines = self.workers * (2 if mode == "collective" else 1)
-            started: list[list[float]] = job.wait(
-                lambda: all(len(job.said(node)) == lines for node in nodes) and _times(job, nodes),
-                nodes,
-                began,
-                self.limit_s,
-                "the workers did not start",
-            )
-            cpu = sum(family_cpu_seconds(agent.pid) for agent in job.agents)
-            peak = max(peak_memory(agent.pid) for agent in job.agents)
-            end = time.monotonic()
-            for agent in job.agents:
-                job.let_end(agent)
-            codes = job.ends(end + self.limit_s)
-            ending = time.monotonic() - end
-            if any(codes):
-                bad = next(node for node in nodes if codes[node])
-                raise JobFailed(f"exit codes {codes}", job.last_words(bad))
-        return {
-            "first_line": max(map(min, started)) - began,
-            "first_collective": max(map(max, started)) - began,  # their last line, where there is no collective
-            "job_cpu": cpu,
-            "agent_peak": peak,
-            "ending": ending,
-        }
+    Raises ``JobFailed`` if it fails, or takes longer than the limit.
+    """
+    numbers = range(nodes)
+    with Job(guard, launcher, str(nodes), workers, mode) as job:
+        began = time.monotonic()
+        for node in numbers:
+            job.start_agent(node)
+        lines = workers * (2 if mode == "collective" else 1)
+        started: list[list[float]] = job.wait(
+            lambda: all(len(job.said(node)) == lines for node in numbers) and _times(job, numbers),
+            numbers,
+            began,
+            limit_s,
+            "the workers did not start",
+        )
+        cpu = sum(family_cpu_seconds(agent.pid) for agent in job.agents)
+        peak = max(peak_memory(agent.pid) for agent in job.agents)
+        end = time.monotonic()
+        for agent in job.agents:
+            job.let_end(agent)
+        codes = job.ends(end + limit_s)
+        ending = time.monotonic() - end
+        if any(codes):
+            bad = next(node for node in numbers if codes[node])
+            raise JobFailed(f"exit codes {codes}", job.last_words(bad))
+    return {
+        "first_line": max(map(min, started)) - began,
+        "first_collective": max(map(max, started)) - began,  # their last line, where there is no collective
+        "job_cpu": cpu,
+        "agent_peak": peak,
+        "ending": ending,
+    }
 
 
 def _times(job: Job, nodes: Sequence[int]) -> list[list[float]]:

@@ -235,7 +235,7 @@ def as_page(results: Sequence[Result]) -> str:
             for result in mine
             for _, svg in charts(result, figure)
         ]
-        sections.append((bench, mine, pictures, _compared({result.name: _about(result) for result in mine})))
+        sections.append((bench, mine, pictures, [*_compared([*map(_about, mine)])]))
     page: str = template.render(sections=sections, tables=_tables)
     return page
 
@@ -248,15 +248,11 @@ def _finalized(value: Any) -> Any:
 
 def _tables(result: Result) -> str:
     """What the terminal has shown of it."""
-    cases = dict.fromkeys(point.case for point in result.points)
-    return "\n".join(
-        table(
-            case,
-            [each for each in result.points if each.case == case],
-            [each for each in result.ratios if each.case == case],
-        )
-        for case in cases
-    )
+    texts = []
+    for case in dict.fromkeys(point.case for point in result.points):
+        points = [each for each in result.points if each.case == case]
+        texts.append(table(case, points, [each for each in result.ratios if each.case == case]))
+    return "\n".join(texts)
 
 
 def _about(result: Result) -> dict[str, str]:
@@ -269,11 +265,9 @@ def _about(result: Result) -> dict[str, str]:
     return flat
 
 
-def _compared(columns: Mapping[str, Mapping[str, str]]) -> list[tuple[str, bool, list[str]]]:
+def _compared(columns: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, bool, list[str]]]:
     """A row for each key: its name, whether the columns differ (marked, not by colour alone), and the values."""
-    rows = []
-    for key in dict.fromkeys(key for column in columns.values() for key in column):
-        values = [column.get(key, "-") for column in columns.values()]
+    for key in dict.fromkeys(key for column in columns for key in column):
+        values = [column.get(key, "-") for column in columns]
         differs = len(set(values)) > 1
-        rows.append((_DIFFERS * differs + key, differs, values))
-    return rows
+        yield _DIFFERS * differs + key, differs, values

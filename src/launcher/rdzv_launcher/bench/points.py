@@ -6,11 +6,9 @@ Tables, charts and the page know nothing else. A ratio is printed only if it say
 from __future__ import annotations
 
 import statistics
-import sys
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Sample = TypeVar("Sample")
 
@@ -135,22 +133,6 @@ def compare(points: Iterable[Point]) -> list[Ratio]:
     ]
 
 
-class Progress:
-    """What a benchmark says while it runs, on stderr: nobody waits for minutes without knowing for what."""
-
-    def __init__(self, bench: str) -> None:
-        self._bench, self._start = bench, time.monotonic()
-
-    def measuring(self, case: str) -> None:
-        """Say that a case begins."""
-        seconds = int(time.monotonic() - self._start)
-        self.say(f"measuring {case} ... ({seconds // 60}:{seconds % 60:02d})")
-
-    def say(self, text: str) -> None:
-        """Print a line."""
-        print(f"{self._bench}: {text}", file=sys.stderr, flush=True)
-
-
 class DidNotFinish(Exception):
     """A result, not a fault of the benchmark: a target took longer than its limit, or gave up. The text says so."""
 
@@ -170,7 +152,7 @@ def take_turns(
     measure: Callable[[str, int], Sample],
     *,
     repeats: int,
-    progress: Progress,
+    begins: Callable[[str], None],
     warm_up: bool = True,
     given_up: dict[str, str] | None = None,
     once: Callable[[Sample], bool] = lambda sample: False,
@@ -179,13 +161,14 @@ def take_turns(
 
     ``measure`` raises ``DidNotFinish`` for what counts as a result; its target is not run again, here or later with the
     same ``given_up``, which maps targets to reasons and is added to. Any other exception ends the benchmark. A target
-    for whose sample ``once`` is true is not run again in this case: it takes too long.
+    for whose sample ``once`` is true is not run again in this case: it takes too long. ``begins`` is called with the
+    case's name if there is something to measure.
     """
     given_up = {} if given_up is None else given_up
     turns: Turns[Sample] = Turns({target: [] for target in targets})
     enough: set[str] = set()
     if not given_up.keys() >= {*targets}:
-        progress.measuring(case)
+        begins(case)
     for turn in range(-1 if warm_up else 0, repeats):
         for target in in_turn(targets, turn):
             if target in given_up:
@@ -202,6 +185,24 @@ def take_turns(
                     if once(sample):
                         enough.add(target)
     return turns
+
+
+def points_of(
+    bench: str,
+    case: str,
+    figures: Mapping[str, tuple[str, str]],
+    turns: Turns[Mapping[str, Any]],
+    references: Container[str],
+    nodes: int | None = None,
+    axis: str = "nodes",
+) -> list[Point]:
+    """A point for each figure of a sample and each target. ``figures``: the title and unit of each."""
+    return [
+        Point(bench, case, target, figure, title, unit, tuple(float(each[figure]) for each in samples), nodes, axis,
+              target in references, turns.unfinished.get(target, ""))
+        for figure, (title, unit) in figures.items()
+        for target, samples in turns.samples.items()
+    ]  # fmt: skip
 
 
 def in_turn(targets: Sequence[str], turn: int) -> list[str]:

@@ -15,18 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from rdzv_launcher.bench import backends
-from rdzv_launcher.bench.backends import REFERENCES, TORCH_STATIC, Candidate
+from rdzv_launcher.bench.backends import Candidate
 from rdzv_launcher.bench.children import Child, Guard, names_remark
 from rdzv_launcher.bench.points import DidNotFinish, Point, Turns, take_turns
 from rdzv_launcher.bench.results import Output
-from rdzv_plugins.assemble.create import NoOptions
 from rdzv_plugins.errors import RdzvError, UsageError
 from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
-from rdzv_plugins.testing.harness import Harness
 
 RunData = Mapping[str, Any]
-"""A sample of ``keeper.keep``."""
+"""A sample of ``nodes.keep``."""
 
 _FILES_PER_NODE, _FILES_ELSEWHERE, _OTHER_FILES = 2, 2, 200
 _MOST_PROCESSES = 256
@@ -35,9 +33,6 @@ _SLOW_S = 20.0
 """A join that takes longer is not repeated."""
 _IMPORTS = {"coordination": ["rdzv_plugins.elastic.handler"], "state": ["rdzv_plugins.dynamic.handler"]}
 """What the nodes need, by what their backend is: torch is imported for torch's dynamic rendezvous alone."""
-_IMPORTS_OF_TORCH = tuple(
-    f"torch.distributed.elastic.rendezvous.{name}" for name in ("c10d_rendezvous_backend", "static_tcp_rendezvous")
-)
 _ALONE = 4
 """Nodes that have their own process even if the others share theirs: one may lead, one be rank 0, one may go."""
 _OF_CLOSED_JOBS = frozenset(("token_file", "cacert"))
@@ -85,7 +80,7 @@ def run(args: Namespace) -> int:
     with Guard() as guard, output, ExitStack() as running:
         for each in found:
             each.harness = each.harness.afresh(guard.directory)
-        targets = [*map(_target, found), *map(_reference, args.references)]
+        targets = [*found, *backends.references(args.references)]
         backends.start(found, running)
         given_up: dict[str, str] = {}
         for nodes in sorted(args.nodes):
@@ -116,7 +111,7 @@ def _check(args: Namespace) -> None:
 def _case(
     nodes: int,
     args: Namespace,
-    targets: Sequence[RendezvousTarget],
+    targets: Sequence[Candidate],
     output: Output,
     files: Path,
     given_up: dict[str, str],
@@ -129,7 +124,7 @@ def _case(
         try:
             sample = run_once(by_name[name], nodes, args, loss=turn >= 0, files=files)
         except RdzvError as error:
-            output.progress.say(f"{name}, {nodes} nodes: {error}")
+            output.say(f"{name}, {nodes} nodes: {error}")
             first, *others = str(error).splitlines()  # what has failed, and the last of its last words
             raise DidNotFinish(f"{first}: {others[-1].strip(' |')}" if others else first) from None
         if sample["join"] is None:
@@ -141,7 +136,7 @@ def _case(
         [*by_name],
         once,
         repeats=args.repeats,
-        progress=output.progress,
+        begins=output.begins,
         warm_up=not args.quick,
         given_up=given_up,
         once=lambda sample: bool(sample["unfinished"]) or sample["join"]["seconds"] > _SLOW_S,
@@ -153,57 +148,6 @@ def _case(
         unfinished = next((sample["unfinished"] for sample in samples if sample["unfinished"]), "")
         if unfinished:
             given_up.setdefault(name, f"{unfinished} ({case})")
-
-
-# what takes part: the requested backends, and torch's own
-
-
-@dataclasses.dataclass(frozen=True)
-class RendezvousTarget:
-    """A rendezvous that is measured: of an installed backend, or torch's own."""
-
-    name: str
-    harness: Harness
-    """Started before the first run."""
-    elastic: bool
-    ranks: bool
-    """Node ranks have to be given."""
-    runs: bool = False
-    """The service was already running, where the user said."""
-    says_who_serves: bool = False
-    """A node can be told whether it serves the endpoint. Otherwise each tries to, which takes long on one machine."""
-    probe: str = ""
-    """How the service is asked what it has counted, as in ``Harness.probe``; empty: it does not say."""
-    imports: tuple[str, ...] = ()
-    """What all of its nodes import, once."""
-
-    @property
-    def reference(self) -> bool:
-        return self.name in REFERENCES
-
-
-def _reference(name: str) -> RendezvousTarget:
-    """torch's own of this name: node 0 serves the endpoint, as with plain torchrun."""
-    static, harness = name == TORCH_STATIC, Harness()
-    harness.backend = name
-    return RendezvousTarget(name, harness, elastic=not static, ranks=static, imports=_IMPORTS_OF_TORCH)
-
-
-def _target(candidate: Candidate) -> RendezvousTarget:
-    traits, backend, harness = candidate.traits, candidate.entry.backend, candidate.harness
-    elastic = Capability.ELASTIC in backend.capabilities
-    keys = {field.name for field in dataclasses.fields(backend.options or NoOptions)}
-    closed = not _OF_CLOSED_JOBS.isdisjoint(harness.conf)
-    return RendezvousTarget(
-        candidate.name,
-        harness,
-        elastic,
-        ranks=Capability.NODE_RANK in backend.capabilities and not elastic,
-        runs=candidate.runs,
-        says_who_serves="is_host" in keys - candidate.given.keys(),
-        probe=(traits.probe or harness.probe) if harness.dialled and not closed else "",
-        imports=traits.imports,
-    )
 
 
 def _wanted(ttl: float, limit_s: float) -> Mapping[str, str]:
@@ -241,15 +185,16 @@ def layout(nodes: int, processes: int) -> list[range]:
     return groups + [range(number, number + 1) for number in range(end, nodes)]
 
 
-def run_once(target: RendezvousTarget, nodes: int, args: Namespace, *, loss: bool, files: Path) -> dict[str, Any]:
+def run_once(target: Candidate, nodes: int, args: Namespace, *, loss: bool, files: Path) -> dict[str, Any]:
     """One run in fresh processes; returns a sample of ``keep``. Raises ``RdzvError``.
 
     ``loss``: whether that is measured after the first round; ``files``: a directory for what this run needs,
     deleted with it.
     """
-    from rdzv_launcher.bench.keeper import keep
+    from rdzv_launcher.bench.nodes import keep
 
-    harness = target.harness
+    harness, traits = target.harness, target.traits
+    closed = not _OF_CLOSED_JOBS.isdisjoint(harness.conf)
     with ExitStack() as running:
         directory = Path(running.enter_context(tempfile.TemporaryDirectory(dir=files)))
         with backends.asking_harness("its harness gives no endpoint"):
@@ -257,6 +202,7 @@ def run_once(target: RendezvousTarget, nodes: int, args: Namespace, *, loss: boo
         with backends.asking_harness("its harness does not tell its processes"):
             pids = [*harness.service.pids] if harness.service else []
         apart = target.runs or harness.service is not None  # in none of the nodes
+        probe = (traits.probe or harness.probe) if harness.dialled and not closed else ""
         request = harness.request(
             endpoint,
             run_id=f"bench-{uuid.uuid4().hex[:8]}",
@@ -267,10 +213,10 @@ def run_once(target: RendezvousTarget, nodes: int, args: Namespace, *, loss: boo
         heard_of_s = 0.0 if harness.kind == "coordination" else _HEARD_OF_S
         task = {
             "target": target.name,
-            "imports": [*_IMPORTS.get(harness.kind, ()), *target.imports],
+            "imports": [*_IMPORTS.get(harness.kind, ()), *traits.imports],
             "request": dataclasses.replace(request, conf=dict(harness.conf)),
-            "ranks": target.ranks,
-            "says_who_serves": target.says_who_serves,
+            "ranks": Capability.NODE_RANK in target.capabilities and not target.elastic,
+            "says_who_serves": "is_host" in target.free,  # otherwise each tries to, which takes long on one machine
             "first_serves": harness.dialled and not apart,
             "addresses": target.reference or harness.kind == "state",
             "timeout_s": args.ttl + args.limit + _LATER_S,
@@ -278,7 +224,7 @@ def run_once(target: RendezvousTarget, nodes: int, args: Namespace, *, loss: boo
             "limit_s": args.limit,
             "unheard_s": max(2 * args.ttl, heard_of_s),
             "loss": loss,
-            "service": {"probe": target.probe, "endpoint": endpoint, "pids": pids, "apart": apart},
+            "service": {"probe": probe, "endpoint": endpoint, "pids": pids, "apart": apart},
         }
         what = "the process that keeps its nodes"
         keeper = running.enter_context(Child(what, keep, task, environment=harness.environment, end_limit_s=0))
@@ -316,7 +262,7 @@ def _values(run: RunData, nodes: int) -> Mapping[str, float | None]:
     }
 
 
-def _points(case: str, nodes: int, targets: Sequence[RendezvousTarget], turns: Turns[RunData]) -> list[Point]:
+def _points(case: str, nodes: int, targets: Sequence[Candidate], turns: Turns[RunData]) -> list[Point]:
     """The points of one number of nodes; figures that no target has do not appear."""
     found = []
     for figure, (title, unit) in _FIGURES.items():
@@ -335,7 +281,7 @@ def _points(case: str, nodes: int, targets: Sequence[RendezvousTarget], turns: T
     return found
 
 
-def _missing(figure: str, target: RendezvousTarget, runs: Sequence[RunData], why: str, *, unknown: bool) -> str:
+def _missing(figure: str, target: Candidate, runs: Sequence[RunData], why: str, *, unknown: bool) -> str:
     """Why there is no figure, or not one of every run; ``why`` the target was not measured as often as others."""
     if figure == "loss" and not target.elastic:
         return _FIXED if runs or not why else ""

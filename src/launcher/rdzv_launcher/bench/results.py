@@ -16,15 +16,16 @@ import resource
 import shlex
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, TextIO
 
-from rdzv_launcher.bench.points import Point, Progress, Ratio, compare
+from rdzv_launcher.bench.points import Point, Ratio, compare
 from rdzv_plugins.errors import UsageError
 
 SUFFIX = ".jsonl"
@@ -121,7 +122,7 @@ class Output:
         Raises ``UsageError`` if ``--out`` cannot be written to, before anything is measured.
         """
         self.bench: str = args.what
-        self.progress = Progress(self.bench)
+        self._started = time.monotonic()
         self._as_json: bool = args.json
         asked = {name: value for name, value in vars(args).items() if name not in _NOT_ASKED}
         self._about = manifest(self.bench, asked | more, plugins)
@@ -158,21 +159,28 @@ class Output:
         if not self._as_json:
             print(table(name, points, ratios, notes), flush=True)
 
+    def say(self, text: str) -> None:
+        """Print a line on stderr."""
+        print(f"{self.bench}: {text}", file=sys.stderr, flush=True)
+
+    def begins(self, case: str) -> None:
+        """Say that a case is measured now: nobody waits for minutes without knowing for what."""
+        seconds = int(time.monotonic() - self._started)
+        self.say(f"measuring {case} ... ({seconds // 60}:{seconds % 60:02d})")
+
     def end(self, caption: str) -> None:
         """Everything was measured; ``caption`` says what the figures are, for the terminal."""
         self._write("end", {"load": _load()})
         if not self._as_json:
             print(caption, flush=True)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._open.close()
-        if error is None and self._file is not None:
+        if kind is None and self._file is not None:
             from rdzv_launcher.bench.page import write_charts
 
             for path in [self._file, *write_charts(read_result(self._file), self._file.parent)]:
-                self.progress.say(f"wrote {path}")
+                self.say(f"wrote {path}")
 
     def _write(self, record: str, data: Mapping[str, Any]) -> None:
         line = json.dumps({"record": record, **data})

@@ -1,27 +1,57 @@
 """``rdzv bench store``: what a request costs our store server, torch's two, and a bare epoll loop, in one run.
 
 One process holds all clients (the native load generator), each server has a process of its own, and the servers take
-turns. The figure to look at is the server's CPU time per request: load on the machine affects it least. The workloads
-``init`` and ``worker`` are about the ways to the store: see ``ways``.
+turns. The figure to look at is the server's CPU time per request: load on the machine affects it least.
+
+Two workloads are about the ways to the store. ``init`` is the start of a job on gloo: the ranks are connections of the
+load generator, which checks every reply, and ask what torch's ranks ask, one request after another; its processes are
+new ones for every run. ``worker`` has real processes with torch's client, forked once torch is there, which begin
+together: each waits for the keys of its peers one by one and gets each, sets one, and adds to a number.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import resource
+import socket
+import threading
+import time
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from itertools import product
+from multiprocessing.connection import Connection
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rdzv_launcher.bench import servers, ways
-from rdzv_launcher.bench.children import Child, Guard, forget_peak, listen_overflows, names_remark, peak_memory, settled
-from rdzv_launcher.bench.points import Point, Turns, take_turns
+from rdzv_launcher.bench.children import (
+    Child,
+    Guard,
+    forget_peak,
+    listen_overflows,
+    names_remark,
+    peak_memory,
+    serve,
+    settled,
+)
+from rdzv_launcher.bench.points import DidNotFinish, Point, Turns, points_of, take_turns
 from rdzv_launcher.bench.results import Output
-from rdzv_plugins.errors import UsageError
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import MissingDependency, RdzvError, UsageError
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
 
+if TYPE_CHECKING:
+    from rdzv_launcher.bench._load import Load
+
+LOOPBACK = "127.0.0.1"
+_BACKLOG = 2**16
+"""The kernel caps it at somaxconn."""
 StoreSample: TypeAlias = Mapping[str, Any]
 """The figures of one run against one server by name, and what else is known of it."""
 
@@ -61,6 +91,54 @@ Ratios: of the two runs of each turn, the median; none where the runs of one ser
   memory   in hold: how far the largest resident memory of the server's process is above what it was before the clients
            came; of servers that are new in each run"""
 
+Stages = Mapping[str, Mapping[str, Any]]
+"""Of one run: the figures and counts of each stage."""
+
+ROUTES = ("direct", "tiered", "tiered-unix")
+_STAGES = {"gloo init": "gloo", "barrier": "store_barrier"}
+"""What is reported, and the workload of the load."""
+_TRUNK = ("attach", "forward", "follow", "unfollow", "arrive", "give_back", "recalled")
+_SLOW_START_S = 30.0
+_INIT = {
+    # figure: title, unit
+    "init_wall": ("wall time of the start", "s"),
+    "root_requests": ("requests at the root", "requests"),
+    "root_bytes": ("bytes at the root", "bytes"),
+}
+INIT_CAPTION = """
+In init all of it is on one machine, which plays every node: wall time holds what nodes would do at the same time on
+machines of their own. A run that takes more than 30 s is not repeated.
+  direct      every rank connects to the root
+  tiered      every rank connects to the proxy of its node over loopback, or a Unix socket (tiered-unix)
+  N ms        with a relay between the nodes and the root: of a round trip; within a node there is no delay. The relay's
+              processor time is part of the wall time
+  requests    at the root: those of the ranks, or what the proxies ask (they forward, follow keys, arrive at barriers);
+              what a proxy says of itself every few seconds is left out
+  bytes       that the root has received and sent, in the same time
+  gloo init   each rank: ADD on torch's own key, SET of its blob, and for each of the ranks WAIT, WAIT, GET
+  barrier     torch's BARRIER, once"""
+
+TRANSPORTS = ("loopback", "unix")
+SIZES = (1024, 8192)
+PEERS = 8
+REQUESTS_PER_ROUND = 3 * PEERS + 2
+_WORKER_ROUNDS, _QUICK_WORKER_ROUNDS = 400, 10
+_TIMEOUT_S = 60.0
+_gate: Any = None
+"""A barrier of the workers, which are forks."""
+_RUN_LIMIT_S = 600.0
+_WORKER = {
+    # figure: title, unit
+    "request_wall": ("wall time of a request of a worker", "us"),
+    "worker_cpu": ("CPU of the worker per request", "us"),
+}
+WORKER_CAPTION = f"""
+In worker a round is {REQUESTS_PER_ROUND} requests, to a proxy in one process, with its root in another.
+  loopback    torch's client by TCP to 127.0.0.1 (worker_transport=loopback)
+  unix        the same client over a Unix socket (worker_transport=unix)
+  wall        of all workers together, from the first request to the last answer, divided by the requests of one
+  worker CPU  of the workers' processes, user and system, for each request"""
+
 
 def run(args: Namespace) -> int:
     """Measure and print; returns the exit code.
@@ -69,13 +147,15 @@ def run(args: Namespace) -> int:
     reply or a server that ends.
     """
     _check(args)
-    servers.load_module()
+    load_module()
     with Guard(), Output(args) as output:
         for workload in args.workloads:
             if workload == "init":
-                ways.measure_init(args, output)
+                given_up: dict[str, str] = {}
+                for nodes, each in args.job:
+                    _init_case(nodes, each, args, output, given_up)
             elif workload == "worker":
-                ways.measure_workers(args, output)
+                _measure_workers(args, output)
             else:
                 rounds = _QUICK_ROUNDS if args.quick else _ROUNDS
                 for count in args.connections:
@@ -129,12 +209,12 @@ def start(target: str, running: ExitStack) -> Child:
     kind, _, threads = target.partition(":")
     what = f"the server '{target}'"
     if kind == "ours":
-        return running.enter_context(Child(what, servers.store_server, int(threads or 0)))
+        return running.enter_context(Child(what, store_server, int(threads or 0)))
     if kind == "echo":
-        return running.enter_context(Child(what, servers.native_server, "serve_echo"))
+        return running.enter_context(Child(what, native_server, "serve_echo"))
     # otherwise torch's messages about every reset connection would count as its CPU time
     quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
-    return running.enter_context(Child(what, servers.torch_server, kind == "libuv", environment=quiet))
+    return running.enter_context(Child(what, torch_server, kind == "libuv", environment=quiet))
 
 
 def _case(case: StoreCase, args: Namespace, output: Output) -> None:
@@ -157,11 +237,11 @@ def _case(case: StoreCase, args: Namespace, output: Output) -> None:
             args.targets,
             once,
             repeats=args.repeats,
-            progress=output.progress,
+            begins=output.begins,
             warm_up=not fresh,
             once=lambda sample: bool(sample["wall"] > _SLOW_S),
         )
-    output.case(case.name, points_of(case, turns), details={"runs": turns.samples}, notes=notes(case, turns))
+    output.case(case.name, store_points(case, turns), details={"runs": turns.samples}, notes=notes(case, turns))
 
 
 def measure_one(case: StoreCase, target: str, server: Child, port: int, prefix: str) -> StoreSample:
@@ -176,8 +256,8 @@ def measure_one(case: StoreCase, target: str, server: Child, port: int, prefix: 
         return settled(server.cpu_seconds, _SETTLE_LIMIT_S)
 
     memory = forget_peak(server.pid)
-    place = f"{servers.LOOPBACK}:{port}"
-    with servers.load_of(f"{target}, {case.name}", [place], echo=target == "echo") as load:
+    place = f"{LOOPBACK}:{port}"
+    with load_of(f"{target}, {case.name}", [place], echo=target == "echo") as load:
         connects = case.workload in _TIMES  # which then is what is measured
         if not connects:
             load.connect(case.connections, limit_s=case.limit_s)
@@ -217,16 +297,13 @@ _FIGURES = {
 }
 
 
-def points_of(case: StoreCase, turns: Turns[StoreSample]) -> list[Point]:
+def store_points(case: StoreCase, turns: Turns[StoreSample]) -> list[Point]:
     """One point for each figure and server; memory only if that is the point of the case."""
-    return [
-        Point("store", case.name, target, figure, title, unit, tuple(float(each[figure]) for each in samples),
-              case.connections, "clients", not target.startswith("ours"),
-              turns.unfinished.get(target, "") or _left_out(case, samples))
-        for figure, (title, unit) in _FIGURES.items()
-        if figure != "grown" or case.workload == "hold"
-        for target, samples in turns.samples.items()
-    ]  # fmt: skip
+    figures = {name: each for name, each in _FIGURES.items() if name != "grown" or case.workload == "hold"}
+    theirs = {target for target in turns.samples if not target.startswith("ours")}
+    left_out = {target: _left_out(case, samples) for target, samples in turns.samples.items()}
+    turns = replace(turns, unfinished=left_out | turns.unfinished)
+    return points_of("store", case.name, figures, turns, theirs, case.connections, "clients")
 
 
 def _left_out(case: StoreCase, samples: Sequence[StoreSample]) -> str:
@@ -259,6 +336,229 @@ def _caption(args: Namespace) -> str:
     ]
     workloads = [f"  {name:10} {what}" for name, what in WORKLOADS.items() if name in args.workloads]
     parts = [*workloads, "", *kinds, "", _CAPTION]
-    parts += [ways.INIT_CAPTION] if "init" in args.workloads else []
-    parts += [ways.WORKER_CAPTION] if "worker" in args.workloads else []
+    parts += [INIT_CAPTION] if "init" in args.workloads else []
+    parts += [WORKER_CAPTION] if "worker" in args.workloads else []
     return "\n".join([*parts, names_remark()])
+
+
+# the workload init
+
+
+def _init_case(nodes: int, each: int, args: Namespace, output: Output, given_up: dict[str, str]) -> None:
+    """Measure one number of nodes, by all routes, without a delay and with it."""
+    delays = {"": 0.0} | ({f", {args.delay:g} ms": args.delay} if args.delay else {})
+    ways = {f"{route}{delay}": (route, ms) for delay, ms in delays.items() for route in ROUTES}
+    name = f"{nodes} nodes x {each} ranks"
+    turns = take_turns(
+        f"{name}, init",
+        [*ways],
+        lambda way, turn: run_once(*ways[way], nodes, each, args.limit),
+        repeats=args.repeats,
+        begins=output.begins,
+        given_up=given_up,
+        once=lambda stages: sum(stage["init_wall"] for stage in stages.values()) > _SLOW_START_S,
+    )
+    for delay, stage in product(delays, _STAGES):
+        case = f"{name}, {stage}{delay}"
+        runs = {route: [sample[stage] for sample in turns.samples[f"{route}{delay}"]] for route in ROUTES}
+        unfinished = {route: turns.unfinished.get(f"{route}{delay}", "") for route in ROUTES}
+        points = points_of("store", case, _INIT, Turns(runs, unfinished), ["direct"], nodes)
+        output.case(case, points, details={"runs": runs})
+
+
+def run_once(route: str, delay_ms: float, nodes: int, per_node: int, limit_s: float) -> Stages:
+    """One run, with its own processes.
+
+    Raises ``DidNotFinish``, and ``RdzvError`` for a wrong reply or a process that ends.
+    """
+    ranks = nodes * per_node
+    with ExitStack() as running:
+        root = running.enter_context(Child("the root's process", store_server))
+        port = root.answer()
+        if delay_ms:
+            there = ("serve_delayed", f"{LOOPBACK}:{port}", delay_ms / 2000)
+            port = running.enter_context(Child("the relay", native_server, *there)).answer()
+        places = [f"{LOOPBACK}:{port}"]
+        if route != "direct":
+            served = running.enter_context(Child("the proxies' process", proxies, port, nodes)).answer()
+            unix = route == "tiered-unix"
+            places = [f"unix:{path}" if unix else f"{LOOPBACK}:{at}" for at, path in served]
+        found = {}
+        with load_of(f"{route}, {ranks} ranks on {nodes} nodes", places) as load:
+            load.connect(ranks, limit_s=limit_s)
+            for stage, workload in _STAGES.items():
+                before = root.ask({})
+                figures = load.run(workload, prefix="", rounds=1, limit_s=limit_s)
+                after = root.ask({})
+                asked = new_requests(after["requests"], before["requests"])
+                found[stage] = {
+                    "init_wall": figures.seconds,
+                    "root_requests": sum(asked.values()),
+                    "root_bytes": sum(after["bytes"].values()) - sum(before["bytes"].values()),
+                    "asked": figures.requests,
+                    "root": asked,
+                    "connections": after["connections"]["open"],
+                }
+        return found
+
+
+def new_requests(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    """What was asked since; only of trunks if there are any, as what they forward is counted again by its name."""
+    new = {name: count - before.get(name, 0) for name, count in now.items()}
+    trunks = {name: count for name, count in new.items() if name in _TRUNK and count}
+    return trunks or {name: count for name, count in new.items() if count and name not in ("framed", "report")}
+
+
+# the workload worker
+
+
+def _measure_workers(args: Namespace, output: Output) -> None:
+    """Measure all numbers of workers and sizes of values, by both transports."""
+    rounds = _QUICK_WORKER_ROUNDS if args.quick else _WORKER_ROUNDS
+    with Child("the process of torch's workers", _workers) as workers:
+        workers.answer()
+        for size, count in product(SIZES, args.workers):
+            with ExitStack() as running:
+                root = running.enter_context(Child("the root's process", store_server)).answer()
+                proxy = Child("the process of a node's proxy", proxies, root, 1)
+                (place,) = running.enter_context(proxy).answer()
+                work = {"place": place, "count": count, "size": size, "rounds": rounds}
+                _worker_case(workers, work, args.repeats, output)
+
+
+def _worker_case(workers: Child, work: Mapping[str, Any], repeats: int, output: Output) -> None:
+    count = work["count"]
+    case = f"{count} worker{'s' if count > 1 else ''}, values of {work['size']} bytes"
+
+    def once(transport: str, turn: int) -> Any:
+        return workers.ask({"transport": transport, **work}, _RUN_LIMIT_S)
+
+    turns = take_turns(case, TRANSPORTS, once, repeats=repeats, begins=output.begins)
+    output.case(case, points_of("store", case, _WORKER, turns, ["loopback"], count, "workers"))
+
+
+def _workers(connection: Connection) -> None:
+    """A child: its forks are the workers."""
+    import torch.distributed  # noqa: F401  (before the forks, so that loading it is not measured)
+
+    from rdzv_plugins.kvstore.tcpstore import unix_transport  # noqa: F401
+
+    serve(connection, "ready", _together)
+
+
+def _together(place: tuple[int, str], transport: str, count: int, size: int, rounds: int) -> dict[str, float]:
+    """So many workers do so many rounds each, once all are connected: what a request needs, in microseconds."""
+    global _gate
+    fork = multiprocessing.get_context("fork")
+    _gate = fork.Barrier(count)  # at which each waits in its turn, so none takes the work of two
+    work = partial(_work, place, transport, count, size, rounds)
+    with ProcessPoolExecutor(count, fork) as pool:
+        began, ended, cpu = zip(*pool.map(work, range(count)), strict=True)
+    requests = rounds * REQUESTS_PER_ROUND
+    return {
+        "request_wall": (max(ended) - min(began)) / requests * 1e6,
+        "worker_cpu": sum(cpu) / requests / count * 1e6,
+    }
+
+
+def _work(
+    place: tuple[int, str], transport: str, count: int, size: int, rounds: int, rank: int
+) -> tuple[float, float, float]:
+    """One worker: when it began and ended, and its CPU seconds in between."""
+    from torch.distributed import TCPStore
+
+    from rdzv_plugins.kvstore.tcpstore.unix_transport import move, open_sockets
+
+    before, timeout = open_sockets(), timedelta(seconds=_TIMEOUT_S)
+    store: Any = TCPStore(LOOPBACK, place[0], is_master=False, wait_for_workers=False, timeout=timeout)
+    if transport == "unix":
+        move(store, place[1], before)
+    peers: Sequence[str] = [f"{transport}/{(rank + step) % count}" for step in range(PEERS)]
+    value = b"x" * size
+    _gate.wait(_TIMEOUT_S)
+    began, cpu = time.perf_counter(), time.process_time()
+    store.set(f"{transport}/{rank}", value)  # once, as ranks do: what is read often is a value that nobody changes
+    for _ in range(rounds):
+        store.set(f"{transport}/own/{rank}", value)
+        for peer in peers:
+            store.wait([peer])
+            store.get(peer)  # it waits, too
+        store.add(f"{transport}/sum", 1)
+    return began, time.perf_counter(), time.process_time() - cpu
+
+
+# child processes: each imports what it needs when it runs, says where it serves, and ends with its connection
+
+
+def load_module() -> ModuleType:
+    """The native load generator. Raises ``MissingDependency`` if it was not built."""
+    try:
+        from rdzv_launcher.bench import _load as module
+    except ImportError as error:
+        raise MissingDependency(
+            f"the load generator of `rdzv bench store` is not part of this installation of rdzv-plugins: {error}",
+            remedy="It needs Linux, and a C++20 compiler when rdzv-plugins is installed: apt-get install g++ (or the "
+            "like), then pip install --force-reinstall --no-cache-dir --no-binary rdzv-plugins rdzv-plugins.",
+        ) from None
+    return module
+
+
+@contextmanager
+def load_of(who: str, places: Sequence[str], *, echo: bool = False) -> Iterator[Load]:
+    """Clients of the servers at these places, as many of each.
+
+    What does not end within its limit becomes ``DidNotFinish``; a wrong reply ``RdzvError``, with ``who``.
+    """
+    module = load_module()
+    load: Load = module.Load(places, echo=echo)
+    try:
+        yield load
+    except module.TimeLimit as error:
+        raise DidNotFinish(str(error)) from None
+    except module.LoadError as error:
+        raise RdzvError(f"{who}: {error}") from None
+    finally:
+        load.close()
+
+
+def store_server(connection: Connection, threads: int = 0) -> None:
+    """Our server, which answers with its statistics."""
+    from rdzv_plugins.kvstore.native.server import StoreServer
+
+    raise_file_limit()
+    server = StoreServer(LOOPBACK, threads=threads)
+    serve(connection, server.port, server.stats)
+
+
+def torch_server(connection: Connection, use_libuv: bool) -> None:
+    """torch's own."""
+    from datetime import timedelta
+
+    from torch.distributed import TCPStore
+
+    raise_file_limit()
+    timeout = timedelta(seconds=60)
+    store = TCPStore(LOOPBACK, 0, is_master=True, timeout=timeout, wait_for_workers=False, use_libuv=use_libuv)
+    serve(connection, store.port)
+
+
+def native_server(connection: Connection, function: str, *arguments: object) -> None:
+    """A server of the load generator: the bare loop, or the relay, a path to a server that takes its time."""
+    raise_file_limit()
+    listener = socket.create_server((LOOPBACK, 0), backlog=_BACKLOG)
+    target = getattr(load_module(), function)
+    threading.Thread(target=target, args=(listener.fileno(), *arguments), daemon=True).start()
+    serve(connection, listener.getsockname()[1])
+
+
+def proxies(connection: Connection, root: int, nodes: int) -> None:
+    """The proxies of this many nodes, each with its own threads; says at which port and path each serves."""
+    from rdzv_plugins.kvstore.native.proxy import StoreProxy
+
+    raise_file_limit()
+    at = Endpoint(LOOPBACK, root)
+    found = [StoreProxy(at, name=f"node-{node}", leaf=True, timeout=60.0) for node in range(nodes)]
+    paths = [f"@rdzv-bench-{os.getpid()}-{node}" for node in range(nodes)]
+    for proxy, path in zip(found, paths, strict=True):
+        proxy.listen_unix(path)
+    serve(connection, [(proxy.listen(), path) for proxy, path in zip(found, paths, strict=True)])

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from rdzv_launcher.tools.doctor import machine, network
-from rdzv_launcher.tools.doctor.findings import Check, Finding, findings_of
+from rdzv_launcher.tools.doctor.findings import Check, Finding, findings_of, line
 from rdzv_launcher.tools.job import add_job_flags, request_of
 from rdzv_launcher.version import version_line
 from rdzv_plugins.errors import MissingDependency, UsageError
@@ -50,11 +50,12 @@ def run(args: argparse.Namespace) -> int:
     for finding in _findings(args):
         found.append(finding)
         if not args.json:
-            print(printable(finding.line, _LONGEST), flush=True)
+            print(printable(line(finding), _LONGEST), flush=True)
     bad = [each.name for each in found if each.verdict == "wrong"]
     doubtful = [each.name for each in found if each.verdict == "warning"]
     if args.json:
-        print(json.dumps({"findings": [printable_data(asdict(each)) for each in found]}, indent=2), flush=True)
+        told = [printable_data({"verdict": each.verdict} | asdict(each)) for each in found]
+        print(json.dumps({"findings": told}, indent=2), flush=True)
     else:
         print(_conclusion(bad, doubtful), flush=True)
     return 1 if bad or (args.strict and doubtful) else 0
@@ -96,9 +97,9 @@ def _versions() -> Iterator[Finding]:
     try:
         native_part()
     except MissingDependency as error:
-        yield Finding("warning", "versions", version_line(), error.remedy)
+        yield Finding("versions", version_line(), "warning", error.remedy)
     else:
-        yield Finding("ok", "versions", version_line())
+        yield Finding("versions", version_line())
 
 
 def nccl() -> Iterator[Finding]:
@@ -111,16 +112,14 @@ def nccl() -> Iterator[Finding]:
     second = given != "0" if release >= (2, 15) else given == "1"
     said = "is not set" if given is None else f"is {given}"
     meant = "nccl2, as by default from torch 2.15 on" if second else "the earlier backend, and not nccl2"
-    yield Finding(
-        "ok", "nccl", f"a script's nccl means {meant} (torch {torch}, {variable} {said}); it has to on every node"
-    )
+    yield Finding("nccl", f"a script's nccl means {meant} (torch {torch}, {variable} {said}); it has to on every node")
 
 
 def _plugins(host: PluginHost) -> Iterator[Finding]:
     for record in host.failed:
-        yield Finding("wrong", f"plug-in {record.name}", f"{record.label}: {record.error}", record.remedy)
+        yield Finding(f"plug-in {record.name}", f"{record.label}: {record.error}", "wrong", record.remedy)
     if not host.failed:
-        yield Finding("ok", "plug-ins", f"all {len(host.records)} can be used")
+        yield Finding("plug-ins", f"all {len(host.records)} can be used")
 
 
 def _conclusion(bad: list[str], doubtful: list[str]) -> str:

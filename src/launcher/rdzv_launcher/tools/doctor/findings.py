@@ -1,38 +1,27 @@
-"""What a check has found: a line for people, a record for scripts."""
+"""What a check has found: a line for people, a record for scripts; of this machine the same as of a service."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from rdzv_launcher.console import warnings_collected
 from rdzv_plugins.errors import RdzvError, is_signal
+from rdzv_plugins.interfaces import ServiceCheck
 
-Verdict = Literal["ok", "warning", "wrong", "skipped"]
+Finding: TypeAlias = ServiceCheck
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One finding. ``skipped``: nothing can be said about it here, and the text says why."""
-
-    verdict: Verdict
-    name: str
-    """What was looked at, in a word or two."""
-    text: str
-    remedy: str = ""
-    """What to do about it, in a sentence."""
-
-    @property
-    def line(self) -> str:
-        """The whole finding in one line."""
-        text = self.text if not self.remedy or self.text.endswith((".", "?", "!")) else f"{self.text}."
-        return f"{self.verdict:<8} {self.name}: {text} {self.remedy}".rstrip()
+def line(finding: Finding) -> str:
+    """The whole finding in one line."""
+    ends = not finding.remedy or finding.text.endswith((".", "?", "!"))
+    text = finding.text if ends else f"{finding.text}."
+    return f"{finding.verdict:<8} {finding.name}: {text} {finding.remedy}".rstrip()
 
 
 def judged(name: str, fine: str, problem: str | bool, remedy: str) -> Finding:
     """A warning about ``problem``; if that is empty or False, what is ``fine``."""
-    return Finding("warning", name, str(problem), remedy) if problem else Finding("ok", name, fine)
+    return Finding(name, str(problem), "warning", remedy) if problem else Finding(name, fine)
 
 
 Check: TypeAlias = Callable[[], Iterable[Finding]]
@@ -48,11 +37,11 @@ def findings_of(name: str, check: Check) -> Iterator[Finding]:
         try:
             found.extend(check())
         except RdzvError as error:
-            found.append(Finding("wrong", name, str(error), error.remedy))
+            found.append(Finding(name, str(error), "wrong", error.remedy))
         except Exception as error:
             if is_signal(error):
                 raise
             why = f"it cannot be looked at here: {type(error).__name__}: {error}"
-            found.append(Finding("skipped", name, why))
-    yield from (Finding("warning", name, text) for text in warned)
+            found.append(Finding(name, why, "skipped"))
+    yield from (Finding(name, text, "warning") for text in warned)
     yield from found

@@ -101,9 +101,9 @@ def shared_memory() -> Iterator[Finding]:
         usage = shutil.disk_usage("/dev/shm")
     except OSError as error:
         yield Finding(
-            "warning",
             "/dev/shm",
             f"it cannot be used ({(error.strerror or str(error)).lower()}): data loaders with processes fail",
+            "warning",
             "Mount a tmpfs there; of a container: --shm-size or an emptyDir of medium Memory.",
         )
         return
@@ -168,20 +168,20 @@ def clock() -> Iterator[Finding]:
     """What the kernel says about the clock. Source: adjtimex(2)."""
     state = ctypes.create_string_buffer(_SIZE)
     if ctypes.sizeof(ctypes.c_long) != 8 or ctypes.CDLL(None).adjtimex(state) < 0:
-        yield Finding("skipped", "clock", "the kernel does not tell")
+        yield Finding("clock", "the kernel does not tell", "skipped")
         return
     (status,) = struct.unpack_from("i", state, _STATUS_AT)
     if status & _UNSYNCHRONISED:
         yield Finding(
-            "warning",
             "clock",
             "the kernel says that nothing keeps it in step: times in logs of several nodes will not match, though "
             "rdzv-run itself relies on no clock of another node",
+            "warning",
             "Start chrony or systemd-timesyncd, on the host if this is a container.",
         )
         return
     (microseconds,) = struct.unpack_from("l", state, _MAXERROR_AT)
-    yield Finding("ok", "clock", f"kept in step, to {microseconds / 1000:.0f} ms at worst")
+    yield Finding("clock", f"kept in step, to {microseconds / 1000:.0f} ms at worst")
 
 
 _TAKES_ORPHANS = ("systemd", "init", "tini", "dumb-init", "docker-init", "catatonit")
@@ -196,15 +196,15 @@ def leftovers() -> Iterator[Finding]:
     runs = sorted({run for pid, run in workers.items() if pid not in left})
     left = {pid: run for pid, run in left.items() if run not in runs}  # otherwise a worker may have started it to stay
     said = f"workers of run {', '.join(runs)} are at work" if runs else "none is at work here"
-    yield Finding("ok", "jobs", said)
+    yield Finding("jobs", said)
     if not left:
-        yield Finding("ok", "leftover processes", "none")
+        yield Finding("leftover processes", "none")
         return
     shown = some((f"{pid} (run {run})" for pid, run in sorted(left.items())), _SHOWN)
     yield Finding(
-        "wrong",
         "leftover processes",
         f"{len(left)} of jobs whose launcher has gone: {shown}: they hold memory, devices and ports",
+        "wrong",
         f"Look at them, and end them: kill {' '.join(map(str, sorted(left)[:_SHOWN]))}",
     )
 

@@ -23,7 +23,6 @@ from rdzv_plugins.elastic.options import DEFAULT_PORT
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, parse_endpoint
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.host import PluginHost
-from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.native.server import version
 from rdzv_plugins.kvstore.sockets.reach import REFUSED, default_address, is_own_address, remedy_of, resolve, try_connect
@@ -77,14 +76,14 @@ def reverse_look_up() -> Iterator[Finding]:
         seconds = time.monotonic() - began
         if seconds < _SLOW_S:
             known = f"is {name}" if name != address else "has no name"
-            yield Finding("ok", "reverse look-up", f"{address} {known}, known after {seconds * 1000:.0f} ms")
+            yield Finding("reverse look-up", f"{address} {known}, known after {seconds * 1000:.0f} ms")
             return
         took = f"{seconds:.1f} s"
     yield Finding(
-        "warning",
         "reverse look-up",
         f"the name of {address} takes {took} to look up, which torch's own servers (backends c10d and static) do for "
         "each connection",
+        "warning",
         "Enter the addresses of the nodes in /etc/hosts, or use a backend with a server of its own.",
     )
 
@@ -98,15 +97,15 @@ def interfaces() -> Iterator[Finding]:
     shown = [f"{name} {', '.join(addresses)}" for name, addresses in sorted(by_name.items())]
     if is_loopback_address(seen):
         yield Finding(
-            "warning",
             "interfaces",
             f"this machine has no default route, so other nodes would be told {seen}, which is itself for each of "
             f"them ({'; '.join(shown)})",
+            "warning",
             "For several nodes give --local-addr=ADDRESS, or an endpoint that is dialled by the right interface.",
         )
     else:
         name = found.get(seen, "?")
-        yield Finding("ok", "interfaces", f"other nodes are told {seen} ({name}); all: {'; '.join(shown)}")
+        yield Finding("interfaces", f"other nodes are told {seen} ({name}); all: {'; '.join(shown)}")
     for variable in _INTERFACE_VARIABLES:
         yield from _named_by(variable, {name for _, name in socket.if_nameindex()})
 
@@ -124,13 +123,13 @@ def _named_by(variable: str, there: set[str]) -> Iterator[Finding]:
     missing = [name for name in names if not any(each == name if exact else each.startswith(name) for each in there)]
     if len(missing) == len(names) or (missing and variable.startswith(("GLOO", "TP"))):
         yield Finding(
-            "wrong",
             variable,
             f"{text}: this machine has no interface {' and no '.join(missing)} ({', '.join(sorted(there))})",
+            "wrong",
             f"Unset {variable}, or name one of these.",
         )
     else:
-        yield Finding("ok", variable, f"{text} is here")
+        yield Finding(variable, f"{text} is here")
 
 
 def _ipv4() -> dict[str, str]:
@@ -175,16 +174,16 @@ def way(endpoint: Endpoint) -> Iterator[Finding]:
         text = f"{endpoint.host}: the name does not resolve ({error.strerror})"
         raise EndpointUnreachable(text, remedy="Check the name, or give an IP address.") from None
     here = " (this machine)" if is_own_address(endpoint.host) else ""
-    yield Finding("ok", "name", f"{endpoint.host} is {found}{here}")
+    yield Finding("name", f"{endpoint.host} is {found}{here}")
     times = []
     for _ in range(_TIMES):
         began = time.monotonic()
         connection, reason = try_connect(endpoint, _LIMIT_S, None)
         if connection is None and reason == REFUSED:
             yield Finding(
-                "warning",
                 "connection",
                 f"nobody listens at {endpoint} yet{here}",
+                "warning",
                 "That is right before a start if a node of the job serves it; a service has to run first.",
             )
             return
@@ -206,12 +205,12 @@ def who_answers(host: PluginHost, request: Request) -> Iterator[Finding]:
         known = None if request.backend else recognise(host.catalog, there)
         if known is not None:
             name = known.entry.backend.name
-            yield Finding("ok", "who answers", f"{endpoint} is {known.what}")
+            yield Finding("who answers", f"{endpoint} is {known.what}")
         elif not request.backend:
             yield Finding(
-                "warning",
                 "who answers",
                 f"no backend that is installed here knows what listens at {endpoint}, if anything does",
+                "warning",
                 "Name the job's with --rdzv-backend; or another program has that port.",
             )
             continue
@@ -223,19 +222,13 @@ def who_answers(host: PluginHost, request: Request) -> Iterator[Finding]:
         return
     entry = host.catalog.find(name)
     prepared = prepare(entry, dataclasses.replace(request, backend=name))
-    yield from findings_of("health", lambda: _health(host, entry, prepared))
+    yield from findings_of("health", lambda: health(host, entry, prepared, _LIMIT_S) or ())
     with contextlib.ExitStack() as held:
         found = preflight(host, entry, prepared, held)
     if found is None:
-        yield Finding("skipped", "backend", f"{name} does not say what it finds there")
+        yield Finding("backend", f"{name} does not say what it finds there", "skipped")
     else:
-        yield Finding("ok", "backend", f"{name}: {found}".replace(f", and run {request.run_id!r} has no node yet", ""))
-
-
-def _health(host: PluginHost, entry: Entry, request: Request) -> Iterator[Finding]:
-    """How the service there is, according to its backend; nothing if the backend does not say."""
-    for check in health(host, entry, request, _LIMIT_S) or ():
-        yield Finding(check.verdict, check.name, check.text, check.remedy)
+        yield Finding("backend", f"{name}: {found}".replace(f", and run {request.run_id!r} has no node yet", ""))
 
 
 def _native(store: StoreAt) -> Iterator[Finding]:

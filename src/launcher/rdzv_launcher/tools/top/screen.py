@@ -21,7 +21,7 @@ from rdzv_launcher.run.stacks.reports import read, report_text
 from rdzv_launcher.run.vitals import LogAnswer
 from rdzv_launcher.tools.job import ask_job
 from rdzv_launcher.tools.stacks import HERE
-from rdzv_launcher.tools.top.text import COLUMNS, JOB_COLUMNS, events, headline, job_cells, node_cells, worker_lines
+from rdzv_launcher.tools.top import COLUMNS, JOB_COLUMNS, events, headline, job_cells, node_cells, worker_lines
 from rdzv_launcher.tools.top.watching import EndpointWatch
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Request

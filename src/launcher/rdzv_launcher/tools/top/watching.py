@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -50,10 +50,6 @@ def cpu_percent(now: Vitals, before: Vitals | None, worker: WorkerVitals) -> flo
     return None if last is None else max(0.0, 100 * (worker.cpu_s - last.cpu_s) / (now.at - before.at))
 
 
-WELL = ("works", "done", "spare")
-"""The states of a node that need nobody's attention."""
-
-
 class NodeSeen(Struct, frozen=True):
     """A node, as the others are told about it."""
 
@@ -63,7 +59,7 @@ class NodeSeen(Struct, frozen=True):
     host: str
     pid: int
     state: str
-    """One of ``WELL``, or ``joins``, ``waits``, ``leaves``, ``cut off``, ``left out``, ``refused``, ``gone``."""
+    """One of ``top.WELL``, or ``joins``, ``waits``, ``leaves``, ``cut off``, ``left out``, ``refused``, ``gone``."""
     round: int
     """The newest round in which it has a place; 0: none."""
     domain: str = ""
@@ -362,17 +358,6 @@ class JobWatch:
             if vitals is None
             else [asdict(each) | {"cpu_percent": cpu_percent(vitals, before, each)} for each in vitals.workers],
         }
-
-
-def is_well(job: Mapping[str, Any]) -> bool:
-    """Whether a round is complete, and all of its nodes are working in it, or have finished."""
-    found = job["round"]
-    return (
-        not job["problem"]
-        and found is not None
-        and found["state"] == "complete"
-        and all(each["state"] in WELL for each in job["nodes"])
-    )
 
 
 def waits_of(store: dict[str, Any] | None) -> list[str]:
