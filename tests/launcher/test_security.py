@@ -171,6 +171,9 @@ def test_a_secret_is_nowhere_but_where_it_was_put(meeting: Meeting, tmp_path: Pa
     for tool in ("status", "stacks", "top", "doctor"):
         for form in ("--once" if tool == "top" else "", "--json"):
             ask(*filter(None, (tool, form)), *where, RDZV_TOKEN=TOKEN)
+    top = seen["rdzv top --json"]
+    (watched,) = json.loads(top[top.index("{") :])["jobs"]
+    assert watched["waits_problem"] == "", "the workers' store asks for the token and the certificates, too"
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         seen["/metrics"] = answer.read().decode()
     for pid, command in meeting.processes().items():

@@ -179,7 +179,7 @@ class Meeting:
 
     def __init__(self, request: Request, timeout: float, *, who: str, otherwise: str) -> None:
         """``who`` asks; ``otherwise`` says what can be done if nodes cannot be asked: a remedy."""
-        self._host, self._request, self._timeout = PluginHost.load(), request, timeout
+        self._host, self.request, self._timeout = PluginHost.load(), request, timeout
         self._who, self._otherwise = who, otherwise
 
     def service(self) -> tuple[CoordinationBackend, str]:
@@ -188,7 +188,7 @@ class Meeting:
         if not isinstance(found, StoreAt):
             return found
         try:
-            run = run_of(self._request, found.endpoint, found.runs(self._timeout))
+            run = run_of(self.request, found.endpoint, found.runs(self._timeout))
         except EndpointUnreachable as error:
             raise self._with_remedy(error) from error
         return found.service(run, self._who), run
@@ -198,7 +198,7 @@ class Meeting:
 
         If there are several endpoints, it is the one that serves the job now. Raises ``RdzvError``.
         """
-        request = self._request
+        request = self.request
         entry = self._host.catalog.find(request.backend) if request.backend else None
         if entry is not None and entry.backend.meets_at == "service":
             return coordination_of(entry, request), request.run_id

@@ -319,7 +319,7 @@ def _of(node: Mapping[str, Any], with_domain: bool) -> str:
     return f"{who}, {in_words(node['domain'])}" if with_domain else who
 
 
-def round_data(found: RunStatus, timeout: float, request: Request | None = None) -> dict[str, Any]:
+def round_data(found: RunStatus, timeout: float, request: Request) -> dict[str, Any]:
     """A round in its JSON form, with what the workers' store says within ``timeout`` seconds for each step.
 
     ``request`` has the token and the certificates with which it is asked.
@@ -330,7 +330,7 @@ def round_data(found: RunStatus, timeout: float, request: Request | None = None)
     return data | {"problem": ""}
 
 
-def _store(endpoint: Endpoint, kind: str, own: bool, timeout: float, request: Request | None) -> dict[str, Any]:
+def _store(endpoint: Endpoint, kind: str, own: bool, timeout: float, request: Request) -> dict[str, Any]:
     from rdzv_plugins.kvstore.native.framing import ask_statistics
 
     found: dict[str, Any] = {"endpoint": str(endpoint), "statistics": None, "problem": ""}
@@ -340,7 +340,7 @@ def _store(endpoint: Endpoint, kind: str, own: bool, timeout: float, request: Re
         found["problem"] = "that is an address of the job's machine alone: ask there"
     else:
         try:
-            token, tls = (token_of(request), certificates_of(request)) if request else (None, None)
+            token, tls = token_of(request), certificates_of(request)
             found["statistics"] = ask_statistics(endpoint, timeout, token=token, tls=tls)
         except RdzvError as error:
             found["problem"] = str(error)

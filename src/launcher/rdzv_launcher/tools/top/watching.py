@@ -318,7 +318,7 @@ class JobWatch:
                     self._vitals[who] = vitals, old[who][0] if who in old else None
 
     def _look_at_store(self, observer: Observer) -> None:
-        store = round_data(observer.status(), self._timeout)["store"]
+        store = round_data(observer.status(), self._timeout, self._meeting.request)["store"]
         with self._lock:
             self._store = store
 
