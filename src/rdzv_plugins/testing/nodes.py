@@ -74,17 +74,17 @@ class Pending(Generic[T]):
     """The answer to a command, which may come later. Used by the thread that uses the node."""
 
     def __init__(self, node: Node, command: str) -> None:
-        self._node, self._command = node, command
+        self.node, self._command = node, command
         self._outcome: tuple[NodeError | None, T] | None = None
 
     def settle(self, error: Any, value: T) -> None:
-        raised = NodeError(str(self._node), self._command, *error) if error is not None else None
+        raised = NodeError(str(self.node), self._command, *error) if error is not None else None
         self._outcome = raised, value
 
     def done(self) -> bool:
         """Whether the answer, or the error, is there. Never waits."""
         if self._outcome is None:
-            self._node.receive(0)
+            self.node.receive(0)
         return self._outcome is not None
 
     def failed(self) -> bool:
@@ -95,11 +95,11 @@ class Pending(Generic[T]):
         deadline = time.monotonic() + timeout
         while self._outcome is None:
             left = deadline - time.monotonic()
-            more = left > 0 and self._node.receive(left)
+            more = left > 0 and self.node.receive(left)
             if not more and self._outcome is None:  # the last answer comes with the end of its process
                 raise AssertionError(
-                    f"{self._command} of {self._node} is not answered after {timeout - left:.1f} s: its process "
-                    f"{self._node.state}\n{self._node.logs()}"
+                    f"{self._command} of {self.node} is not answered after {timeout - left:.1f} s: its process "
+                    f"{self.node.state}\n{self.node.logs()}"
                 )
         error, value = self._outcome
         if error is not None:
@@ -112,7 +112,7 @@ class Pending(Generic[T]):
             result = self.result(timeout)
         except NodeError as error:
             return error
-        raise AssertionError(f"{self._command} of {self._node} raised no error: {result}\n{self._node.logs()}")
+        raise AssertionError(f"{self._command} of {self.node} raised no error: {result}\n{self.node.logs()}")
 
 
 Does = TypeVar("Does", Commands, RendezvousHandler)
@@ -145,9 +145,7 @@ class Node(Forked):
         self.request, self.name, self.logs = request, f"{len(job.nodes)}", job.logs
         self.frozen = False
         self.joining: Pending[Joined]
-        """The last ``join``, if there was one."""
-        self.place: Joined | None = None
-        """Its place in the last round that it has joined."""
+        """Its last ``join``, if there was one."""
         self._pending: dict[int, Pending[Any]] = {}
         self._count = 0
         super().__init__(job.directory / f"{self.name}.log", job.harness.environment, obey, request)
@@ -190,10 +188,14 @@ class Node(Forked):
         self.joining = self.later("agent", Commands.join)
         return self.joining
 
+    @property
+    def rank(self) -> int:
+        """Its rank in the round that it has joined."""
+        return self.joining.result().rank
+
     def renew(self, **changes: Any) -> None:
         """Make its process that of another agent, after ``leave``, with these fields of the request."""
         self.request = replace(self.request, **changes)
-        self.place = None
         self._tell("agent", "renew", **changes).result()
 
     # its process
@@ -239,8 +241,6 @@ class Node(Forked):
             while not self.connection.closed and self.connection.poll(max(0.0, timeout)):
                 number, error, value = self.connection.recv()
                 self._pending.pop(number).settle(error, value)
-                if isinstance(value, Joined):
-                    self.place = value
                 timeout = 0.0
         except (EOFError, OSError):
             return False
@@ -294,8 +294,8 @@ class NodesJob:
     def start(self, count: int) -> list[Node]:
         """Start ``count`` nodes in a round of their own, some perhaps after its last call; returns them by rank."""
         nodes = [self.node() for _ in range(count)]
-        together(nodes)
-        return sorted(nodes, key=rank_of)
+        regroup(nodes)
+        return sorted(nodes, key=lambda node: node.rank)
 
     @property
     def ranks_have_to_be_given(self) -> bool:
@@ -307,51 +307,48 @@ class NodesJob:
         return "\n".join(f"--- {node}:\n{node.log[-_LOG_TAIL:]}" for node in self.nodes)
 
 
-def rank_of(node: Node) -> int:
-    """The rank of a node in the last round that it has joined."""
-    assert node.place is not None, f"{node} has joined no round"
-    return node.place.rank
-
-
 def in_round(nodes: Sequence[Node]) -> None:
     """Have all of these join and form the whole of one round."""
-    one_world([joining.result() for joining in [node.join() for node in nodes]])
+    for node in nodes:
+        node.join()
+    one_world(nodes)
 
 
-def one_world(places: Iterable[Joined]) -> None:
-    """Assert that these are all the places of one round."""
-    places = sorted(places, key=lambda place: place.rank)
+def one_world(nodes: Iterable[Node]) -> None:
+    """Assert that these have joined, or come to join, one round that has no others."""
+    places = sorted((node.joining.result() for node in nodes), key=lambda place: place.rank)
     ranks, worlds = [place.rank for place in places], [place.world for place in places]
     assert ranks == list(range(len(places))), f"the {len(places)} nodes of one round have the ranks {ranks}: {places}"
     assert set(worlds) == {len(places)}, f"the {len(places)} nodes of one round believe in {worlds} nodes: {places}"
 
 
-def together(nodes: Sequence[Node], joining: Sequence[Pending[Joined] | None] = (), what: str = "") -> None:
-    """Get all of these into one round that has no others: each joins again whenever its handler says so.
+def regroup(nodes: Sequence[Node], what: str = "") -> None:
+    """Have all of these join, and get them ``together``."""
+    for node in nodes:
+        node.join()
+    together(nodes, what)
 
-    ``joining`` are joins that have already begun, in the order of the nodes; None: the node is in a round. Raises
-    AssertionError if this does not succeed within ``PATIENCE`` seconds, saying that ``what`` should have; ``NodeError``
-    if a node cannot join.
+
+def together(nodes: Sequence[Node], what: str = "") -> None:
+    """Get all of these, which join, into one round that has no others: each joins again whenever its handler says so.
+
+    Raises AssertionError if this does not succeed within ``PATIENCE`` seconds, saying that ``what`` should have;
+    ``NodeError`` if a node cannot join.
     """
-    begun: list[Pending[Joined] | None] = [*joining] or [node.join() for node in nodes]
     places: list[Joined] = []
 
     def joined() -> bool:
-        for number, node in enumerate(nodes):
-            pending = begun[number]
-            if (pending is None or pending.done()) and node.num_nodes_waiting():
-                begun[number] = node.join()
-        if not all(pending is None or pending.done() for pending in begun):
+        for node in nodes:
+            if node.joining.done() and node.num_nodes_waiting():
+                node.join()
+        if not all(node.joining.done() for node in nodes):
             return False
-        for pending in begun:
-            if pending is not None:
-                pending.result()
-        places[:] = [node.place for node in nodes if node.place is not None]
+        places[:] = [node.joining.result() for node in nodes]
         return {place.world for place in places} == {len(nodes)}
 
     what = what or f"{len(nodes)} nodes are in one round and agree on its size"
     wait_until(joined, lambda: f"{what}: {places}")
-    one_world(places)
+    one_world(nodes)
 
 
 class NodeTheme(Theme):
@@ -428,7 +425,10 @@ def told(nodes: Iterable[Node], what: str) -> None:
         assert node.await_change(), f"{node} is not told that {what}"
 
 
-def take_in(nodes: Sequence[Node], comes: Node, entering: Pending[Joined] | None) -> None:
-    """Get the nodes of a round, and one that enters it, into one round: those are told, and join again."""
+def take_in(nodes: Sequence[Node], entering: Pending[Joined]) -> None:
+    """Get the nodes of a round, and the one that is entering it, into one round: those are told, and join again."""
+    comes = entering.node
     told(nodes, f"{comes} is to enter the round")
-    together([*nodes, comes], [*(node.join() for node in nodes), entering], f"{comes} is in one round with the others")
+    for node in nodes:
+        node.join()
+    together([*nodes, comes], f"{comes} is in one round with the others")

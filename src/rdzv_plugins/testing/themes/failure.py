@@ -26,7 +26,7 @@ from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RendezvousF
 from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.testing.harness import Service, takes
 from rdzv_plugins.testing.job import NO_RELAY, ContractJob, JobTheme, ServingNode, split_endpoint, state_of
-from rdzv_plugins.testing.nodes import Node, NodeError, NodesJob, NodeTheme, needs, rank_of, take_in, together, told
+from rdzv_plugins.testing.nodes import Node, NodeError, NodesJob, NodeTheme, needs, regroup, take_in, together, told
 from rdzv_plugins.testing.parts import (
     LONG,
     PATIENCE,
@@ -350,25 +350,26 @@ class NodeFailures(NodeTheme):
         """A node that is killed while nodes wait is in no round that goes on: the others are complete without it."""
         with self.nodes("3") as job:
             host = self.waiting_node(job)  # it may serve, and it has to have a place before the others fill the round
-            joining = [host.joining]
             victim = self.waiting_node(job)
             victim.kill()
             others = [job.node(node_rank=rank) for rank in ((1, 2) if job.ranks_have_to_be_given else (None, None))]
-            joining += [node.join() for node in others]
-            together([host, *others], joining, f"3 nodes in one round, without {victim}, which was killed")
+            for node in others:
+                node.join()
+            together([host, *others], f"3 nodes in one round, without {victim}, which was killed")
 
     def test_rounds_with_losses_leave_nothing_behind(self) -> None:
         """A node that loses its peer again and again goes on, and has no thread, descriptor or process more for it."""
         with self.nodes("2") as job:
             survivor = self.waiting_node(job)  # the first one: it leads, and serves all the time if any node does
             victim = job.node()
-            together([survivor, victim], [survivor.joining, victim.join()])
+            victim.join()
+            together([survivor, victim])
             assert self.host_of([survivor, victim]) is not victim
             held: list[dict[str, int]] = []
             for _ in range(_CYCLES):
                 victim.kill()
                 victim = job.node(node_rank=victim.request.node_rank)
-                take_in([survivor], victim, victim.join())
+                take_in([survivor], victim.join())
                 held.append(at_rest(survivor.resources))
             self._assert_no_more(survivor, held)
 
@@ -381,16 +382,15 @@ class NodeFailures(NodeTheme):
         with self.nodes("1:2", conf=self.conf(last_call_timeout=1)) as job:
             nodes = job.start(2)
             sleeper, (awake,) = self.victim_of(nodes)
-            old = awake.place
+            old = awake.rank
             sleeper.freeze()
             told([awake], f"{sleeper} stands still")
-            together([awake])
+            regroup([awake])
             sleeper.thaw()
             assert sleeper.await_change(), f"{sleeper} does not notice that it was lost"
-            take_in([awake], sleeper, sleeper.join())
-            assert old is not None
+            take_in([awake], sleeper.join())
             if self.declares(Capability.NODE_REPLACEMENT):
-                assert rank_of(awake) == old.rank, "who stays keeps its rank"
+                assert awake.rank == old, "who stays keeps its rank"
 
     @pytest.mark.parametrize("when", ["while nodes wait", "while workers run"])
     def test_node_that_serves_the_endpoint_is_killed(self, when: str) -> None:
@@ -428,9 +428,10 @@ class NodeFailures(NodeTheme):
             nodes = [job.node(), job.node()]
             held: list[tuple[dict[str, int], ...]] = []
             for cycle in range(_CYCLES):
-                joining = [nodes[0].join()]
+                nodes[0].join()
                 wait_until(lambda: self.registered(nodes[0]), "the first waits")  # what there is to serve, it serves
-                together(nodes, [*joining, nodes[1].join()])
+                nodes[1].join()
+                together(nodes)
                 for pending in [node.leave_later("done") for node in nodes]:
                     pending.result()
                 place = job.directory / f"endpoint-{cycle}"
@@ -445,13 +446,13 @@ class NodeFailures(NodeTheme):
 
     def _goes_on_without_rank_0(self, job: NodesJob, nodes: list[Node]) -> None:
         """No node is special: the one with rank 0 is lost like any other."""
-        victim = next(node for node in nodes if rank_of(node) == 0)
+        victim = next(node for node in nodes if node.rank == 0)
         others = self.others_than(victim, nodes)
         victim.kill()
         again = job.node()
         if self.harness.kind == "coordination":
             told(others, f"{victim} was lost")
-        take_in(others, again, again.join())
+        take_in(others, again.join())
         self.gap(_NOT_SERVED)
 
     def _have_reached_it(self, nodes: list[Node]) -> bool:
