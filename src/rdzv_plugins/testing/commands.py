@@ -131,8 +131,7 @@ class Commands:
 
     def shutdown(self) -> bool:
         """Let go of everything, including the stores of the worker and the agents."""
-        with self._worker_lock:
-            self._worker = None
+        self.worker_quit()
         self._info = None
         return self._joins().shutdown()
 

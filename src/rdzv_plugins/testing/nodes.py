@@ -1,8 +1,8 @@
 """Nodes of a job, each a process of its own, told what to do step by step.
 
 A ``NodesJob`` hands out ``Node`` objects. Their processes are forked from one that has imported torch already, so a
-node costs milliseconds. Calls of a node's methods wait for the answer, at most ``PATIENCE`` seconds; ``later`` and
-``join`` return a ``Pending`` at once::
+node costs milliseconds. Calls of a node's methods wait for the answer, at most ``PATIENCE`` seconds; ``join`` and
+``..._later`` return a ``Pending`` at once::
 
     with NodesJob(harness, tmp_path, "2:3", conf={"ttl": "2"}) as job:
         first, second = job.start(2)
@@ -124,7 +124,7 @@ def _begins(
     """A method that has the node's process begin this, without waiting for its end. See ``commands`` for the lanes."""
 
     def begin(node: Node, /, *args: P.args, **kwargs: P.kwargs) -> Pending[T]:
-        return node.later(lane, command, *args, **kwargs)
+        return node.later(lane, command.__name__, *args, **kwargs)
 
     return begin
 
@@ -133,7 +133,8 @@ def _asks(command: Callable[Concatenate[Does, P], T], lane: str = "agent") -> Ca
     """A method that has the node's process do this, and returns the answer."""
 
     def ask(node: Node, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return node.later(lane, command, *args, **kwargs).result()
+        answer: T = node.later(lane, command.__name__, *args, **kwargs).result()
+        return answer
 
     return ask
 
@@ -185,7 +186,7 @@ class Node(Forked):
     worker_later = _begins(Commands.worker, "worker")
 
     def join(self) -> Pending[Joined]:
-        self.joining = self.later("agent", Commands.join)
+        self.joining = self.later("agent", "join")
         return self.joining
 
     @property
@@ -196,7 +197,7 @@ class Node(Forked):
     def renew(self, **changes: Any) -> None:
         """Make its process that of another agent, after ``leave``, with these fields of the request."""
         self.request = replace(self.request, **changes)
-        self._tell("agent", "renew", **changes).result()
+        self.later("agent", "renew", **changes).result()
 
     # its process
 
@@ -209,7 +210,7 @@ class Node(Forked):
 
     def exit(self) -> int:
         """Let the process end like any program; returns its exit code."""
-        self._tell("agent", "exit").result()
+        self.later("agent", "exit").result()
         code = self.wait(PATIENCE)
         assert code is not None, f"{self} has not ended within {PATIENCE:g} s\n{self.logs()}"
         return code
@@ -223,12 +224,8 @@ class Node(Forked):
         os.kill(self.pid, signal.SIGCONT)
         self.frozen = False
 
-    def later(
-        self, lane: str, command: Callable[Concatenate[Does, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> Pending[T]:
-        return self._tell(lane, command.__name__, *args, **kwargs)
-
-    def _tell(self, lane: str, name: str, *args: Any, **kwargs: Any) -> Pending[Any]:
+    def later(self, lane: str, name: str, *args: Any, **kwargs: Any) -> Pending[Any]:
+        """Have its process do this, without waiting for its end."""
         self._count += 1
         pending = self._pending[self._count] = Pending[Any](self, name)
         with contextlib.suppress(OSError):  # its process has ended, which the answer will say
