@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import tempfile
@@ -273,12 +272,6 @@ class JobTheme(Theme):
         job = ContractJob(harness, tmp_path)
         yield job
         job.close()
-
-
-def split_endpoint(endpoint: str) -> tuple[str, str, int, str] | None:
-    """What precedes the host, the host, the port, and what follows; None unless there is one host and one port."""
-    found = re.fullmatch(r"((?:\w+://)?(?:[^@/,]*@)?)(\[[^\]]+\]|[^:/,\[\]@]+):(\d+)(/[^,]*)?", endpoint)
-    return (found[1], found[2].strip("[]"), int(found[3]), found[4] or "") if found else None
 
 
 def state_of(backend: RendezvousBackend) -> bytes | None:

@@ -25,7 +25,7 @@ from rdzv_plugins.coordination import Session
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RendezvousFailed
 from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.testing.harness import Service, takes
-from rdzv_plugins.testing.job import NO_RELAY, ContractJob, JobTheme, ServingNode, split_endpoint, state_of
+from rdzv_plugins.testing.job import NO_RELAY, ContractJob, JobTheme, ServingNode, state_of
 from rdzv_plugins.testing.nodes import Node, NodeError, NodesJob, NodeTheme, needs, regroup, take_in, together, told
 from rdzv_plugins.testing.parts import (
     LONG,
@@ -53,6 +53,22 @@ _OUTAGE_S = 10
 _NOT_SERVED = "no node of the job serves the endpoint: the loss of any one is survived"
 _SHORT_S = 0.3
 """The time-out, in seconds, of requests that nobody will answer."""
+
+
+def split_endpoint(endpoint: str) -> tuple[str, str, int, str] | None:
+    """What precedes the host, the host, the port, and what follows; None unless there is one host and one port."""
+    found = re.fullmatch(r"((?:\w+://)?(?:[^@/,]*@)?)(\[[^\]]+\]|[^:/,\[\]@]+):(\d+)(/[^,]*)?", endpoint)
+    return (found[1], found[2].strip("[]"), int(found[3]), found[4] or "") if found else None
+
+
+class JobRelay(Relay):
+    """A relay in front of an endpoint, made of its parts; on this machine wherever the service is."""
+
+    def __init__(self, before: str, host: str, port: int, after: str) -> None:
+        super().__init__(host, port)
+        # a name that also leads to the relay is kept: a certificate may be for it
+        self.endpoint = f"{before}{host if host == 'localhost' else '127.0.0.1'}:{self.port}{after}"
+        """The endpoint as dialled through the relay."""
 
 
 class Subject:
@@ -172,13 +188,13 @@ class FaultTheme(JobTheme):
             yield None
 
     @pytest.fixture
-    def relay(self, job: ContractJob) -> Iterator[Relay | None]:
+    def relay(self, job: ContractJob) -> Iterator[JobRelay | None]:
         """A relay in front of the endpoint, or None; the first node serves the endpoint, if any node does."""
-        target = relay_target(job)
-        if target is None:
+        parts = split_endpoint(job.endpoint) if job.harness.dialled else None
+        if parts is None:
             yield None
         else:
-            with Relay(*target) as relay:
+            with JobRelay(*parts) as relay:
                 yield relay
                 relay.let_go()
                 job.close()
@@ -213,9 +229,9 @@ class ServiceFaults(FaultTheme, kind="coordination"):
         subject.settle(observer)
         subject.comes_back(job.ttl)
 
-    def test_connections_that_break_while_the_service_goes_on(self, job: ContractJob, relay: Relay) -> None:
+    def test_connections_that_break_while_the_service_goes_on(self, job: ContractJob, relay: JobRelay) -> None:
         observer = job.session()
-        subject = Subject(job, job.ttl, behind(job, relay))
+        subject = Subject(job, job.ttl, relay.endpoint)
         observer.put({"seen/before": b""}, timeout=T)
         subject.told.take(1)
         relay.cut()
@@ -223,19 +239,19 @@ class ServiceFaults(FaultTheme, kind="coordination"):
         subject.settle(observer)
         subject.comes_back(job.ttl)
 
-    def test_a_network_that_is_parted_for_a_moment_loses_nobody(self, job: ContractJob, relay: Relay) -> None:
+    def test_a_network_that_is_parted_for_a_moment_loses_nobody(self, job: ContractJob, relay: JobRelay) -> None:
         observer = job.session()
-        subject = Subject(job, LONG, behind(job, relay))
+        subject = Subject(job, LONG, relay.endpoint)
         relay.hold()
         observer.put({"seen/meanwhile": b""}, timeout=T)
         subject.nobody_answers()
         relay.let_go()
         assert subject.settle(observer), "the session was lost, long before its time to live"
 
-    def test_a_network_that_is_parted_for_longer_than_sessions_live(self, job: ContractJob, relay: Relay) -> None:
+    def test_a_network_that_is_parted_for_longer_than_sessions_live(self, job: ContractJob, relay: JobRelay) -> None:
         # the others are told that the node is gone, and it finds out itself; nobody goes on with half of it
         observer, others = job.session(), Recorder()
-        subject = Subject(job, job.ttl, behind(job, relay))
+        subject = Subject(job, job.ttl, relay.endpoint)
         observer.watch("mine", others, timeout=T)
         relay.hold()
         assert others.take(2, end_of(subject.session.ttl))[1] == ("mine", None)
@@ -246,10 +262,10 @@ class ServiceFaults(FaultTheme, kind="coordination"):
         assert error.silent or not told_meanwhile, f"nothing was heard for its time to live; not said by: {error!r}"
         subject.comes_back(job.ttl)
 
-    def test_a_slow_network_is_only_slow(self, job: ContractJob, relay: Relay) -> None:
+    def test_a_slow_network_is_only_slow(self, job: ContractJob, relay: JobRelay) -> None:
         observer = job.session()
         relay.slow(0.1)
-        subject = Subject(job, max(job.ttl, 15.0), behind(job, relay))
+        subject = Subject(job, max(job.ttl, 15.0), relay.endpoint)
         for count in range(3):
             observer.put({f"seen/{count}": b""}, timeout=T)
             assert subject.session.create(f"made/{count}", b"", timeout=T)[0]
@@ -272,7 +288,7 @@ class StateFaults(FaultTheme, kind="state"):
         assert state_of(job.created()) == (b"1" if service.keeps_data else None)
 
     def test_a_state_whose_connections_break_is_right_or_says_that_it_is_lost(
-        self, job: ContractJob, relay: Relay
+        self, job: ContractJob, relay: JobRelay
     ) -> None:
         other, node = two_states(job, relay)
         _, token, _ = node.set_state(b"1")
@@ -284,7 +300,7 @@ class StateFaults(FaultTheme, kind="state"):
         assert state_of(other) == b"2", "a write with a stale token was done"
 
     def test_a_state_that_cannot_be_reached_any_more_is_an_error_and_not_an_empty_state(
-        self, job: ContractJob, relay: Relay
+        self, job: ContractJob, relay: JobRelay
     ) -> None:
         other, node = two_states(job, relay)
         node.set_state(b"1")
@@ -293,7 +309,7 @@ class StateFaults(FaultTheme, kind="state"):
         assert not answered("set_state()", lambda: node.set_state(b"2")), "it was written"
         assert state_of(other) == b"1"
 
-    def test_a_slow_network_is_only_slow_for_a_state(self, job: ContractJob, relay: Relay) -> None:
+    def test_a_slow_network_is_only_slow_for_a_state(self, job: ContractJob, relay: JobRelay) -> None:
         other, node = two_states(job, relay)
         relay.slow(0.1)
         _, token, written = node.set_state(b"1")
@@ -303,9 +319,9 @@ class StateFaults(FaultTheme, kind="state"):
         assert state_of(node) == b"2"
 
 
-def two_states(job: ContractJob, relay: Relay) -> tuple[Any, Any]:
+def two_states(job: ContractJob, relay: JobRelay) -> tuple[Any, Any]:
     """The first serves if any node does, the other reaches it through the relay."""
-    return job.created(), job.created(behind(job, relay), conf=job.not_serving())
+    return job.created(), job.created(relay.endpoint, conf=job.not_serving())
 
 
 def answered(what: str, ask: Callable[[], object]) -> bool:
@@ -326,21 +342,6 @@ def answered(what: str, ask: Callable[[], object]) -> bool:
         assert_says(error)
         return False
     return True
-
-
-def relay_target(job: ContractJob) -> tuple[str, int] | None:
-    """Where a relay has to lead; None if there can be none."""
-    found = split_endpoint(job.endpoint) if job.harness.dialled else None
-    return None if found is None else (found[1], found[2])
-
-
-def behind(job: ContractJob, relay: Relay) -> str:
-    """The job's endpoint as dialled through the relay, which is on this machine wherever the service is."""
-    found = split_endpoint(job.endpoint)
-    assert found is not None
-    before, host, _, after = found
-    # a name that also leads to the relay is kept: a certificate may be for it
-    return f"{before}{host if host == 'localhost' else '127.0.0.1'}:{relay.port}{after}"
 
 
 class NodeFailures(NodeTheme):
@@ -491,14 +492,14 @@ class Leaks(JobTheme, kind="coordination"):
         assert_leaves_nothing(cycle)
 
     def test_nothing_is_left_of_sessions_that_were_cut_off(self, job: ContractJob) -> None:
-        target = relay_target(job)
-        if target is None:
+        parts = split_endpoint(job.endpoint) if job.harness.dialled else None
+        if parts is None:
             return self.gap(NO_RELAY)
         job.session()
 
         def cycle() -> None:
-            with Relay(*target) as relay:
-                backend = job.backend(behind(job, relay), conf=job.not_serving())
+            with JobRelay(*parts) as relay:
+                backend = job.backend(relay.endpoint, conf=job.not_serving())
                 session = opened(backend, job.ttl, Losses())
                 session.watch("", Recorder(), timeout=T)
                 relay.refuse()
