@@ -24,6 +24,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
@@ -74,37 +75,30 @@ class Pending(Generic[T]):
     """The answer to a command, which may come later. Used by the thread that uses the node."""
 
     def __init__(self, node: Node, command: str) -> None:
-        self.node, self._command = node, command
-        self._outcome: tuple[NodeError | None, T] | None = None
-
-    def settle(self, error: Any, value: T) -> None:
-        raised = NodeError(str(self.node), self._command, *error) if error is not None else None
-        self._outcome = raised, value
+        self.node, self.command = node, command
+        self.answer: Future[T] = Future()
 
     def done(self) -> bool:
         """Whether the answer, or the error, is there. Never waits."""
-        if self._outcome is None:
+        if not self.answer.done():
             self.node.receive(0)
-        return self._outcome is not None
+        return self.answer.done()
 
     def failed(self) -> bool:
-        return self.done() and self._outcome is not None and self._outcome[0] is not None
+        return self.done() and self.answer.exception() is not None
 
     def result(self, timeout: float = PATIENCE) -> T:
         """The answer. Raises ``NodeError`` if the node's handler has raised, AssertionError after ``timeout`` s."""
         deadline = time.monotonic() + timeout
-        while self._outcome is None:
+        while not self.answer.done():
             left = deadline - time.monotonic()
             more = left > 0 and self.node.receive(left)
-            if not more and self._outcome is None:  # the last answer comes with the end of its process
+            if not more and not self.answer.done():  # the last answer comes with the end of its process
                 raise AssertionError(
-                    f"{self._command} of {self.node} is not answered after {timeout - left:.1f} s: its process "
+                    f"{self.command} of {self.node} is not answered after {timeout - left:.1f} s: its process "
                     f"{self.node.state}\n{self.node.logs()}"
                 )
-        error, value = self._outcome
-        if error is not None:
-            raise error
-        return value
+        return self.answer.result()
 
     def error(self, timeout: float = PATIENCE) -> NodeError:
         """The error in which it ends. Raises AssertionError if it does not, or not within ``timeout`` seconds."""
@@ -112,7 +106,7 @@ class Pending(Generic[T]):
             result = self.result(timeout)
         except NodeError as error:
             return error
-        raise AssertionError(f"{self._command} of {self.node} raised no error: {result}\n{self.node.logs()}")
+        raise AssertionError(f"{self.command} of {self.node} raised no error: {result}\n{self.node.logs()}")
 
 
 Does = TypeVar("Does", Commands, RendezvousHandler)
@@ -237,7 +231,11 @@ class Node(Forked):
         try:
             while not self.connection.closed and self.connection.poll(max(0.0, timeout)):
                 number, error, value = self.connection.recv()
-                self._pending.pop(number).settle(error, value)
+                pending = self._pending.pop(number)
+                if error is None:
+                    pending.answer.set_result(value)
+                else:
+                    pending.answer.set_exception(NodeError(str(self), pending.command, *error))
                 timeout = 0.0
         except (EOFError, OSError):
             return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import logging
 import os
 import re
@@ -62,6 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Gather the results where the run is reported: not in a process of pytest-xdist that runs tests."""
     config.stash[_stderr] = os.dup(2)  # pytest has its own there while a test runs
+    config.add_cleanup(functools.partial(os.close, config.stash[_stderr]))
     if hasattr(config, "workerinput"):
         return
     file = config.getoption("conformance_json")
@@ -71,12 +73,6 @@ def pytest_configure(config: pytest.Config) -> None:
         except OSError as error:
             raise pytest.UsageError(f"--conformance-json: cannot write {file}: {error.strerror}") from None
     config.pluginmanager.register(Collector(config), "rdzv-conformance")
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Let go: everything has ended."""
-    if _stderr in config.stash:
-        os.close(config.stash[_stderr])
 
 
 @pytest.hookimpl(tryfirst=True)  # then pytest gathers what shares a fixture

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 
+from rdzv_plugins.testing.counts import LEAD
 from rdzv_plugins.testing.nodes import Node, NodeTheme, one_world
 from rdzv_plugins.testing.parts import wait_until
 from rdzv_plugins.testing.suite import Theme, gap_if
@@ -107,15 +109,9 @@ def _of_one(size: int, nodes: list[Node], after: Mapping[Node, Requests], before
 
     Attempts to lead are left out: who makes one depends on who came first.
     """
-    made = {
-        node: {
-            call: count - before.get(node, {}).get(call, 0)
-            for call, count in after[node].items()
-            if call != "lead" and count > before.get(node, {}).get(call, 0)
-        }
-        for node in nodes
-    }
+    made = {node: dict(Counter(after[node]) - Counter(before.get(node, {}))) for node in nodes}
     for node in nodes:
+        made[node].pop(LEAD, None)
         total = sum(made[node].values())
         assert total <= OF_LEADER, f"{node}, of {size}, has made {total} requests for one round: {made[node]}"
     plain = [made[node] for node in nodes if node.rank > 0 and not node.leads()]
