@@ -62,12 +62,8 @@ class ContractJob:
         self._created.append(created)
         return created
 
-    def backend(self, endpoint: str | None = None, **fields: Any) -> CoordinationBackend:
-        backend: CoordinationBackend = self.created(endpoint, **fields)
-        return backend
-
     def session(self, ttl: float = LONG, losses: Losses | None = None) -> Session:
-        return opened(self.backend(), ttl, losses)
+        return opened(self.created(), ttl, losses)
 
     def not_serving(self) -> dict[str, str]:
         """``--rdzv-conf`` that keeps a node from serving the endpoint, if the backend has such an option."""
@@ -84,10 +80,6 @@ class ContractJob:
         with self.client(hold_session, key, ttl, child) as client:
             client.ttl = client.next()
             yield client
-
-    def another(self) -> ContractJob:
-        """Another job of the same backend. Whoever has asked for it closes it."""
-        return ContractJob(self.harness, self._below)
 
     def close(self) -> None:
         """Close everything that was created, the first one last. Raises the first error that any of them raises."""

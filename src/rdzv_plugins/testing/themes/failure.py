@@ -21,10 +21,10 @@ from typing import Any
 
 import pytest
 
-from rdzv_plugins.coordination import Session
+from rdzv_plugins.coordination import CoordinationBackend, Session
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RendezvousFailed
 from rdzv_plugins.interfaces import Capability
-from rdzv_plugins.testing.harness import Service, takes
+from rdzv_plugins.testing.harness import Service
 from rdzv_plugins.testing.job import NO_RELAY, ContractJob, JobTheme, ServingNode, state_of
 from rdzv_plugins.testing.nodes import Node, NodeError, NodesJob, NodeTheme, needs, regroup, take_in, together, told
 from rdzv_plugins.testing.parts import (
@@ -76,7 +76,7 @@ class Subject:
 
     def __init__(self, job: ContractJob, ttl: float, endpoint: str | None = None) -> None:
         conf = job.not_serving() if endpoint is not None else {}
-        self.backend = job.backend(endpoint, conf=conf)
+        self.backend: CoordinationBackend = job.created(endpoint, conf=conf)
         self.losses, self.told, self.where = Losses(), Recorder(), endpoint or job.endpoint
         self.session = opened(self.backend, ttl, self.losses)
         self.session.put({"mine": b""}, ephemeral=True, timeout=T)
@@ -478,11 +478,11 @@ class Leaks(JobTheme, kind="coordination"):
     """A launcher may be part of a process that lives on: a notebook, a test, an agent of many jobs."""
 
     def test_nothing_is_left_of_a_service_that_was_closed(self, job: ContractJob) -> None:
-        at_once = {"linger": "0"} if takes(job.harness, "linger") else {}
+        at_once = {"linger": "0"} if self.accepts("linger") else {}
 
         def cycle() -> None:
-            one_job, recorder = job.another(), Recorder()
-            one, two = (opened(one_job.backend(conf=at_once)) for _ in range(2))
+            one_job, recorder = ContractJob(self.harness, self.directory), Recorder()
+            one, two = (opened(one_job.created(conf=at_once)) for _ in range(2))
             one.watch("", recorder, timeout=T)
             two.create("k", b"", ephemeral=True, timeout=T)
             recorder.take(1)
@@ -499,7 +499,7 @@ class Leaks(JobTheme, kind="coordination"):
 
         def cycle() -> None:
             with JobRelay(*parts) as relay:
-                backend = job.backend(relay.endpoint, conf=job.not_serving())
+                backend = job.created(relay.endpoint, conf=job.not_serving())
                 session = opened(backend, job.ttl, Losses())
                 session.watch("", Recorder(), timeout=T)
                 relay.refuse()
