@@ -129,7 +129,7 @@ def test_nothing_outlives_a_run_of_tests_that_is_killed(tmp_path: Path) -> None:
 
 def test_an_answer_that_comes_with_the_end_of_its_process_counts() -> None:
     def receive(timeout: float) -> bool:
-        pending.settle(None, 7)
+        pending.answer.set_result(7)
         return False
 
     node: Any = SimpleNamespace(receive=receive)

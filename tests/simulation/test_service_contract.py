@@ -43,13 +43,11 @@ class Job:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def backend(self) -> CoordinationBackend:
+    def created(self) -> CoordinationBackend:
         return Coordination(self._world.service, self._world.threads)
 
-    created = backend
-
     def session(self, ttl: float = parts.LONG, losses: Any = None) -> Session:
-        return parts.opened(self.backend(), ttl, losses)
+        return parts.opened(self.created(), ttl, losses)
 
 
 @pytest.mark.parametrize("by_connection", [True, False], ids=["connections", "leases"])

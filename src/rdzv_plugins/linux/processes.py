@@ -1,4 +1,4 @@
-"""What ``/proc`` tells about processes: ``read_stat`` about one (proc_pid_stat(5)), and which are whose children.
+"""What ``/proc`` tells about processes: about one (proc_pid_stat(5)), and which are whose children.
 
 Most kernels keep a list of children (CONFIG_PROC_CHILDREN): reading it costs the same however many processes there are
 on the machine. If there are no such lists, every process is asked for its parent.
@@ -86,6 +86,20 @@ def all_pids() -> list[int]:
         return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
     except OSError:
         return []
+
+
+def read_file(pid: int, name: str) -> bytes:
+    """A file of a process below ``/proc``; empty if it may not be read, or the process has ended."""
+    try:
+        with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def command(pid: int) -> str:
+    """The command line of a process; empty if it cannot be read."""
+    return read_file(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
 
 
 def children_now() -> Callable[[int], list[int]]:

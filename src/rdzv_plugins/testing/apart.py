@@ -39,9 +39,7 @@ class Journal:
         from rdzv_plugins.testing.suite import facts_of
 
         self._results = item.config.pluginmanager.get_plugin("rdzv-conformance").results  # type: ignore[union-attr]
-        backend, theme, name, promise = facts_of(item)
-        test = {"backend": backend, "theme": theme, "key": item.nodeid, "name": name, "promise": promise}
-        limit = item.config.getoption("conformance_timeout")
+        test, limit = facts_of(item), item.config.getoption("conformance_timeout")
         self.note("phase", test=test, planned=self._results.planned, begun=time.monotonic(), limit=limit)
 
     pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup

@@ -229,19 +229,17 @@ def data_directory(otherwise: Path | None = None, *, room_mib: int = 500) -> Pat
 def _is_healthy(port: int) -> bool:
     """Whether etcd has elected itself and can write."""
     try:
-        return '"true"' in _get("127.0.0.1", port, "/health", 5)
+        return '"true"' in _page(Endpoint("127.0.0.1", port), "/health", 5)
     except (OSError, http.client.HTTPException):  # refused, reset, timed out, or half an answer
         return False
 
 
-def _get(host: str, port: int, path: str, timeout: float) -> str:
+def _page(endpoint: Endpoint, path: str, timeout: float) -> str:
     """What a member answers, whatever proxy the environment names. Raises ``OSError`` or ``HTTPException``."""
-    connection = http.client.HTTPConnection(host, port, timeout=timeout)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().read().decode(errors="replace")
-    finally:
-        connection.close()
+    from rdzv_plugins.backends.etcd.diagnosis import page_of
+    from rdzv_plugins.backends.etcd.security import EtcdSecurity
+
+    return page_of(endpoint, EtcdSecurity(), path, timeout)[1].decode(errors="replace")
 
 
 def of_native_store(endpoint: Endpoint) -> ServiceCounts:
@@ -256,7 +254,7 @@ def of_native_store(endpoint: Endpoint) -> ServiceCounts:
 
 def of_etcd(endpoint: Endpoint) -> ServiceCounts:
     """The metrics of an etcd member. A watch is one message on a stream that stays open. Raises ``OSError``."""
-    return parse_etcd_metrics(_get(endpoint.host, endpoint.port, "/metrics", _ANSWER_S))
+    return parse_etcd_metrics(_page(endpoint, "/metrics", _ANSWER_S))
 
 
 def parse_etcd_metrics(text: str) -> ServiceCounts:

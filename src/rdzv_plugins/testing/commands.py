@@ -11,6 +11,7 @@ done one after the other; the lanes do not wait for each other:
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import itertools
 import logging
@@ -36,6 +37,8 @@ from rdzv_plugins.testing.counts import Asked, counted
 from rdzv_plugins.testing.parts import PATIENCE, census
 
 T = TypeVar("T")
+
+_libc = ctypes.CDLL(None)
 
 _WAIT_S = 0.9 * PATIENCE
 """Seconds within which something has to be told: so the answer comes while the test waits for it."""
@@ -131,8 +134,7 @@ class Commands:
 
     def shutdown(self) -> bool:
         """Let go of everything, including the stores of the worker and the agents."""
-        with self._worker_lock:
-            self._worker = None
+        self.worker_quit()
         self._info = None
         return self._joins().shutdown()
 
@@ -199,21 +201,9 @@ class Commands:
 
 def _segments_sent(descriptor: str) -> int:
     """Linux's ``tcpi_data_segs_out`` of an open descriptor; 0 if it is no TCP connection, or was closed meanwhile."""
-    try:
-        if not os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
-            return 0
-        copy = os.dup(int(descriptor))
-    except OSError:
-        return 0
-    try:
-        connection = socket.socket(fileno=copy)
-    except OSError:  # something else has its number now
-        os.close(copy)
-        return 0
-    try:
-        with connection:
-            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
-    except OSError:  # a socket of another kind
+    info, size = ctypes.create_string_buffer(232), ctypes.c_uint32(232)
+    # by its number: a copy of it would outlive the connection for a moment, and may be of something else by then
+    if _libc.getsockopt(int(descriptor), socket.IPPROTO_TCP, socket.TCP_INFO, info, ctypes.byref(size)):
         return 0
     sent: int = struct.unpack_from("=I", info, 156)[0]
     return sent

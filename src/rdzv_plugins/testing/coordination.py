@@ -155,7 +155,7 @@ class CoordinationKeys(JobTheme, kind="coordination"):
         runs = {job.run_id: (job.session(), Recorder())}
         for another in like(job.run_id):
             try:
-                runs[another] = opened(job.backend(run_id=another)), Recorder()
+                runs[another] = opened(job.created(run_id=another)), Recorder()
             except RunIdMismatch as error:
                 assert_says(error, another, job.run_id)
         for session, recorder in runs.values():
@@ -312,7 +312,7 @@ class CoordinationSessions(JobTheme, kind="coordination"):
     def test_closing_the_backend_ends_its_sessions(self, job: ContractJob) -> None:
         # Closing may be repeated.
         two, losses = job.session(), Losses()
-        backend = job.backend()
+        backend = job.created()
         sessions = [opened(backend, losses=losses) for _ in range(2)]
         for number, session in enumerate(sessions):
             session.put({f"{number}": b""}, ephemeral=True, timeout=T)
@@ -326,7 +326,7 @@ class CoordinationSessions(JobTheme, kind="coordination"):
 
     def test_what_a_session_says_of_itself(self, job: ContractJob) -> None:
         # The time to live that was granted, and addresses of both ends that can be dialled.
-        backend = job.backend()
+        backend = job.created()
         session = opened(backend, ttl=7.5)
         assert 7.5 <= session.ttl <= LONG, "etcd grants whole seconds, Consul ten at least; nobody less than was asked"
         assert is_own_address(session.local_addr), f"{session.local_addr} is no address of this machine"
@@ -492,7 +492,7 @@ class CoordinationWatches(JobTheme, kind="coordination"):
     def test_a_call_may_cancel_its_watch_and_close_its_session(self, job: ContractJob) -> None:
         # That call is then the last one.
         two, ended, calls, losses = job.session(), threading.Event(), [], Losses()
-        session = opened(job.backend(), losses=losses)
+        session = opened(job.created(), losses=losses)
 
         def call(events: Sequence[Event]) -> None:
             calls.append(events)

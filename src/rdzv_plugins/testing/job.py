@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import tempfile
@@ -63,12 +62,8 @@ class ContractJob:
         self._created.append(created)
         return created
 
-    def backend(self, endpoint: str | None = None, **fields: Any) -> CoordinationBackend:
-        backend: CoordinationBackend = self.created(endpoint, **fields)
-        return backend
-
     def session(self, ttl: float = LONG, losses: Losses | None = None) -> Session:
-        return opened(self.backend(), ttl, losses)
+        return opened(self.created(), ttl, losses)
 
     def not_serving(self) -> dict[str, str]:
         """``--rdzv-conf`` that keeps a node from serving the endpoint, if the backend has such an option."""
@@ -85,10 +80,6 @@ class ContractJob:
         with self.client(hold_session, key, ttl, child) as client:
             client.ttl = client.next()
             yield client
-
-    def another(self) -> ContractJob:
-        """Another job of the same backend. Whoever has asked for it closes it."""
-        return ContractJob(self.harness, self._below)
 
     def close(self) -> None:
         """Close everything that was created, the first one last. Raises the first error that any of them raises."""
@@ -273,12 +264,6 @@ class JobTheme(Theme):
         job = ContractJob(harness, tmp_path)
         yield job
         job.close()
-
-
-def split_endpoint(endpoint: str) -> tuple[str, str, int, str] | None:
-    """What precedes the host, the host, the port, and what follows; None unless there is one host and one port."""
-    found = re.fullmatch(r"((?:\w+://)?(?:[^@/,]*@)?)(\[[^\]]+\]|[^:/,\[\]@]+):(\d+)(/[^,]*)?", endpoint)
-    return (found[1], found[2].strip("[]"), int(found[3]), found[4] or "") if found else None
 
 
 def state_of(backend: RendezvousBackend) -> bytes | None:

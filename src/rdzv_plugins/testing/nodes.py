@@ -1,8 +1,8 @@
 """Nodes of a job, each a process of its own, told what to do step by step.
 
 A ``NodesJob`` hands out ``Node`` objects. Their processes are forked from one that has imported torch already, so a
-node costs milliseconds. Calls of a node's methods wait for the answer, at most ``PATIENCE`` seconds; ``later`` and
-``join`` return a ``Pending`` at once::
+node costs milliseconds. Calls of a node's methods wait for the answer, at most ``PATIENCE`` seconds; ``join`` and
+``..._later`` return a ``Pending`` at once::
 
     with NodesJob(harness, tmp_path, "2:3", conf={"ttl": "2"}) as job:
         first, second = job.start(2)
@@ -24,6 +24,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
@@ -74,37 +75,30 @@ class Pending(Generic[T]):
     """The answer to a command, which may come later. Used by the thread that uses the node."""
 
     def __init__(self, node: Node, command: str) -> None:
-        self._node, self._command = node, command
-        self._outcome: tuple[NodeError | None, T] | None = None
-
-    def settle(self, error: Any, value: T) -> None:
-        raised = NodeError(str(self._node), self._command, *error) if error is not None else None
-        self._outcome = raised, value
+        self.node, self.command = node, command
+        self.answer: Future[T] = Future()
 
     def done(self) -> bool:
         """Whether the answer, or the error, is there. Never waits."""
-        if self._outcome is None:
-            self._node.receive(0)
-        return self._outcome is not None
+        if not self.answer.done():
+            self.node.receive(0)
+        return self.answer.done()
 
     def failed(self) -> bool:
-        return self.done() and self._outcome is not None and self._outcome[0] is not None
+        return self.done() and self.answer.exception() is not None
 
     def result(self, timeout: float = PATIENCE) -> T:
         """The answer. Raises ``NodeError`` if the node's handler has raised, AssertionError after ``timeout`` s."""
         deadline = time.monotonic() + timeout
-        while self._outcome is None:
+        while not self.answer.done():
             left = deadline - time.monotonic()
-            more = left > 0 and self._node.receive(left)
-            if not more and self._outcome is None:  # the last answer comes with the end of its process
+            more = left > 0 and self.node.receive(left)
+            if not more and not self.answer.done():  # the last answer comes with the end of its process
                 raise AssertionError(
-                    f"{self._command} of {self._node} is not answered after {timeout - left:.1f} s: its process "
-                    f"{self._node.state}\n{self._node.logs()}"
+                    f"{self.command} of {self.node} is not answered after {timeout - left:.1f} s: its process "
+                    f"{self.node.state}\n{self.node.logs()}"
                 )
-        error, value = self._outcome
-        if error is not None:
-            raise error
-        return value
+        return self.answer.result()
 
     def error(self, timeout: float = PATIENCE) -> NodeError:
         """The error in which it ends. Raises AssertionError if it does not, or not within ``timeout`` seconds."""
@@ -112,7 +106,7 @@ class Pending(Generic[T]):
             result = self.result(timeout)
         except NodeError as error:
             return error
-        raise AssertionError(f"{self._command} of {self._node} raised no error: {result}\n{self._node.logs()}")
+        raise AssertionError(f"{self.command} of {self.node} raised no error: {result}\n{self.node.logs()}")
 
 
 Does = TypeVar("Does", Commands, RendezvousHandler)
@@ -124,7 +118,7 @@ def _begins(
     """A method that has the node's process begin this, without waiting for its end. See ``commands`` for the lanes."""
 
     def begin(node: Node, /, *args: P.args, **kwargs: P.kwargs) -> Pending[T]:
-        return node.later(lane, command, *args, **kwargs)
+        return node.later(lane, command.__name__, *args, **kwargs)
 
     return begin
 
@@ -133,7 +127,8 @@ def _asks(command: Callable[Concatenate[Does, P], T], lane: str = "agent") -> Ca
     """A method that has the node's process do this, and returns the answer."""
 
     def ask(node: Node, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return node.later(lane, command, *args, **kwargs).result()
+        answer: T = node.later(lane, command.__name__, *args, **kwargs).result()
+        return answer
 
     return ask
 
@@ -145,9 +140,7 @@ class Node(Forked):
         self.request, self.name, self.logs = request, f"{len(job.nodes)}", job.logs
         self.frozen = False
         self.joining: Pending[Joined]
-        """The last ``join``, if there was one."""
-        self.place: Joined | None = None
-        """Its place in the last round that it has joined."""
+        """Its last ``join``, if there was one."""
         self._pending: dict[int, Pending[Any]] = {}
         self._count = 0
         super().__init__(job.directory / f"{self.name}.log", job.harness.environment, obey, request)
@@ -187,14 +180,18 @@ class Node(Forked):
     worker_later = _begins(Commands.worker, "worker")
 
     def join(self) -> Pending[Joined]:
-        self.joining = self.later("agent", Commands.join)
+        self.joining = self.later("agent", "join")
         return self.joining
+
+    @property
+    def rank(self) -> int:
+        """Its rank in the round that it has joined."""
+        return self.joining.result().rank
 
     def renew(self, **changes: Any) -> None:
         """Make its process that of another agent, after ``leave``, with these fields of the request."""
         self.request = replace(self.request, **changes)
-        self.place = None
-        self._tell("agent", "renew", **changes).result()
+        self.later("agent", "renew", **changes).result()
 
     # its process
 
@@ -207,7 +204,7 @@ class Node(Forked):
 
     def exit(self) -> int:
         """Let the process end like any program; returns its exit code."""
-        self._tell("agent", "exit").result()
+        self.later("agent", "exit").result()
         code = self.wait(PATIENCE)
         assert code is not None, f"{self} has not ended within {PATIENCE:g} s\n{self.logs()}"
         return code
@@ -221,12 +218,8 @@ class Node(Forked):
         os.kill(self.pid, signal.SIGCONT)
         self.frozen = False
 
-    def later(
-        self, lane: str, command: Callable[Concatenate[Does, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> Pending[T]:
-        return self._tell(lane, command.__name__, *args, **kwargs)
-
-    def _tell(self, lane: str, name: str, *args: Any, **kwargs: Any) -> Pending[Any]:
+    def later(self, lane: str, name: str, *args: Any, **kwargs: Any) -> Pending[Any]:
+        """Have its process do this, without waiting for its end."""
         self._count += 1
         pending = self._pending[self._count] = Pending[Any](self, name)
         with contextlib.suppress(OSError):  # its process has ended, which the answer will say
@@ -238,9 +231,11 @@ class Node(Forked):
         try:
             while not self.connection.closed and self.connection.poll(max(0.0, timeout)):
                 number, error, value = self.connection.recv()
-                self._pending.pop(number).settle(error, value)
-                if isinstance(value, Joined):
-                    self.place = value
+                pending = self._pending.pop(number)
+                if error is None:
+                    pending.answer.set_result(value)
+                else:
+                    pending.answer.set_exception(NodeError(str(self), pending.command, *error))
                 timeout = 0.0
         except (EOFError, OSError):
             return False
@@ -294,8 +289,8 @@ class NodesJob:
     def start(self, count: int) -> list[Node]:
         """Start ``count`` nodes in a round of their own, some perhaps after its last call; returns them by rank."""
         nodes = [self.node() for _ in range(count)]
-        together(nodes)
-        return sorted(nodes, key=rank_of)
+        regroup(nodes)
+        return sorted(nodes, key=lambda node: node.rank)
 
     @property
     def ranks_have_to_be_given(self) -> bool:
@@ -307,51 +302,48 @@ class NodesJob:
         return "\n".join(f"--- {node}:\n{node.log[-_LOG_TAIL:]}" for node in self.nodes)
 
 
-def rank_of(node: Node) -> int:
-    """The rank of a node in the last round that it has joined."""
-    assert node.place is not None, f"{node} has joined no round"
-    return node.place.rank
-
-
 def in_round(nodes: Sequence[Node]) -> None:
     """Have all of these join and form the whole of one round."""
-    one_world([joining.result() for joining in [node.join() for node in nodes]])
+    for node in nodes:
+        node.join()
+    one_world(nodes)
 
 
-def one_world(places: Iterable[Joined]) -> None:
-    """Assert that these are all the places of one round."""
-    places = sorted(places, key=lambda place: place.rank)
+def one_world(nodes: Iterable[Node]) -> None:
+    """Assert that these have joined, or come to join, one round that has no others."""
+    places = sorted((node.joining.result() for node in nodes), key=lambda place: place.rank)
     ranks, worlds = [place.rank for place in places], [place.world for place in places]
     assert ranks == list(range(len(places))), f"the {len(places)} nodes of one round have the ranks {ranks}: {places}"
     assert set(worlds) == {len(places)}, f"the {len(places)} nodes of one round believe in {worlds} nodes: {places}"
 
 
-def together(nodes: Sequence[Node], joining: Sequence[Pending[Joined] | None] = (), what: str = "") -> None:
-    """Get all of these into one round that has no others: each joins again whenever its handler says so.
+def regroup(nodes: Sequence[Node], what: str = "") -> None:
+    """Have all of these join, and get them ``together``."""
+    for node in nodes:
+        node.join()
+    together(nodes, what)
 
-    ``joining`` are joins that have already begun, in the order of the nodes; None: the node is in a round. Raises
-    AssertionError if this does not succeed within ``PATIENCE`` seconds, saying that ``what`` should have; ``NodeError``
-    if a node cannot join.
+
+def together(nodes: Sequence[Node], what: str = "") -> None:
+    """Get all of these, which join, into one round that has no others: each joins again whenever its handler says so.
+
+    Raises AssertionError if this does not succeed within ``PATIENCE`` seconds, saying that ``what`` should have;
+    ``NodeError`` if a node cannot join.
     """
-    begun: list[Pending[Joined] | None] = [*joining] or [node.join() for node in nodes]
     places: list[Joined] = []
 
     def joined() -> bool:
-        for number, node in enumerate(nodes):
-            pending = begun[number]
-            if (pending is None or pending.done()) and node.num_nodes_waiting():
-                begun[number] = node.join()
-        if not all(pending is None or pending.done() for pending in begun):
+        for node in nodes:
+            if node.joining.done() and node.num_nodes_waiting():
+                node.join()
+        if not all(node.joining.done() for node in nodes):
             return False
-        for pending in begun:
-            if pending is not None:
-                pending.result()
-        places[:] = [node.place for node in nodes if node.place is not None]
+        places[:] = [node.joining.result() for node in nodes]
         return {place.world for place in places} == {len(nodes)}
 
     what = what or f"{len(nodes)} nodes are in one round and agree on its size"
     wait_until(joined, lambda: f"{what}: {places}")
-    one_world(places)
+    one_world(nodes)
 
 
 class NodeTheme(Theme):
@@ -428,7 +420,10 @@ def told(nodes: Iterable[Node], what: str) -> None:
         assert node.await_change(), f"{node} is not told that {what}"
 
 
-def take_in(nodes: Sequence[Node], comes: Node, entering: Pending[Joined] | None) -> None:
-    """Get the nodes of a round, and one that enters it, into one round: those are told, and join again."""
+def take_in(nodes: Sequence[Node], entering: Pending[Joined]) -> None:
+    """Get the nodes of a round, and the one that is entering it, into one round: those are told, and join again."""
+    comes = entering.node
     told(nodes, f"{comes} is to enter the round")
-    together([*nodes, comes], [*(node.join() for node in nodes), entering], f"{comes} is in one round with the others")
+    for node in nodes:
+        node.join()
+    together([*nodes, comes], f"{comes} is in one round with the others")

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -164,23 +165,19 @@ def bounded(what: str, ask: Callable[[], T], timeout: float | None = None) -> T:
     ``timeout`` is the one that it was given. Without one, and at the latest, it has to end within ``PATIENCE``.
     """
     allowed = PATIENCE if timeout is None else min(PATIENCE, timeout + SLACK)
-    results: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue()
+    answer: Future[T] = Future()
 
     def run() -> None:
         try:
-            results.put((ask(), None))
+            answer.set_result(ask())
         except BaseException as error:
-            results.put((None, error))
+            answer.set_exception(error)
 
     threading.Thread(target=run, name="conformance-call", daemon=True).start()
-    try:
-        result, error = results.get(timeout=allowed)
-    except queue.Empty:
+    if not wait([answer], allowed).done:
         given = "" if timeout is None else f", with a time-out of {timeout:g} s"
-        raise AssertionError(f"{what} has not returned within {allowed:g} s{given}") from None
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]  # it may be None: then T is
+        raise AssertionError(f"{what} has not returned within {allowed:g} s{given}")
+    return answer.result()
 
 
 def together(count: int, act: Callable[[int], object]) -> None:

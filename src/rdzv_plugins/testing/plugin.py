@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import logging
 import os
 import re
@@ -30,14 +31,13 @@ from rdzv_plugins.testing.suite import GAP, UNTRIED, facts_of, ground_step, in_w
 logger = logging.getLogger(__name__)
 
 _TEST = "rdzv_conformance"
-"""The name of the property that carries a theme's test result: backend, theme, name, promise, fault."""
+"""The name of the property that carries what a result is of, and the fault."""
 _WORDS = "rdzv_words"
 """The name of the property that carries what a failed assert without a message says."""
 _KIND = re.compile(r"^(AssertionError|Failed|[\w.]+\.Broken): ")
 _LIMIT_S = max(300.0, 5 * PATIENCE)
 _UNWIND_S = 30.0
 """Seconds within which a test that was ended has to take down what it had set up."""
-_collector = pytest.StashKey["Collector"]()
 _stderr = pytest.StashKey[int]()
 
 
@@ -63,6 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Gather the results where the run is reported: not in a process of pytest-xdist that runs tests."""
     config.stash[_stderr] = os.dup(2)  # pytest has its own there while a test runs
+    config.add_cleanup(functools.partial(os.close, config.stash[_stderr]))
     if hasattr(config, "workerinput"):
         return
     file = config.getoption("conformance_json")
@@ -71,14 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
             open(file, "a").close()  # better to say so now than when all tests have run
         except OSError as error:
             raise pytest.UsageError(f"--conformance-json: cannot write {file}: {error.strerror}") from None
-    config.stash[_collector] = Collector(config)
-    config.pluginmanager.register(config.stash[_collector], "rdzv-conformance")
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Let go: everything has ended."""
-    if _stderr in config.stash:
-        os.close(config.stash[_stderr])
+    config.pluginmanager.register(Collector(config), "rdzv-conformance")
 
 
 @pytest.hookimpl(tryfirst=True)  # then pytest gathers what shares a fixture
@@ -100,13 +94,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     }
     steps = {item: step for item in items if (step := ground_step(item)) is not None}
     items.sort(key=lambda item: (place[item], item not in steps, steps.get(item, 0)))
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Note how many tests of themes there are to run."""
-    collector = session.config.stash.get(_collector, None)
-    if collector is not None:
-        collector.results.planned = sum(theme_of(item) is not None for item in session.items)
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)  # within what prints the summary
@@ -148,7 +135,7 @@ def pytest_runtest_makereport(
             fault = note_broken(item, call.excinfo.value)
         if words := in_words(call.excinfo):
             report.user_properties.append((_WORDS, words))
-    report.user_properties.append((_TEST, [*facts_of(item), fault]))
+    report.user_properties.append((_TEST, [facts_of(item), fault]))
     return report
 
 
@@ -223,6 +210,9 @@ class Collector:
         self._says_each = bool(config.getoption("conformance_backend"))
         self._running = ""
 
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.results.planned = sum(theme_of(item) is not None for item in session.items)
+
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._running = nodeid.rpartition("::")[2]
 
@@ -230,11 +220,11 @@ class Collector:
         self._running = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        facts = _told(report, _TEST)
-        if not facts:
+        of_theme = _told(report, _TEST)
+        if not of_theme:
             return
-        backend, theme, name, promise, fault = facts[0]
-        test = self.results.test(backend, theme, report.nodeid, name, promise)
+        facts, fault = of_theme[0]
+        test = self.results.test(**facts)
         test.gaps = list(dict.fromkeys(_told(report, GAP)))
         test.fault = test.fault or fault
         untried = _told(report, UNTRIED)
@@ -245,7 +235,7 @@ class Collector:
         if report.when == "teardown":
             test.over = True
             if self._says_each and test.outcome != "untried":  # those all come at once, and the report has their reason
-                self._say(theme, test)
+                self._say(test)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Note Ctrl-C, or a fixture that ends the run."""
@@ -271,11 +261,11 @@ class Collector:
         for line in lines:
             terminalreporter.line(line)
 
-    def _say(self, theme: str, test: TestResult) -> None:
+    def _say(self, test: TestResult) -> None:
         failed = test.outcome == "failed"
         writer = self._config.get_terminal_writer()
         outcome = test.outcome.upper() if failed else test.outcome
-        writer.line(f"{theme:<11} {outcome:<7}{test.seconds:6.1f} s  {test.name}")
+        writer.line(f"{test.theme:<11} {outcome:<7}{test.seconds:6.1f} s  {test.name}")
         if failed:
             writer.line(f"            {test.message}")
         writer.flush()

@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from rdzv_plugins.linux.processes import all_pids, read_stat
+from rdzv_plugins.linux.processes import all_pids, command, read_file, read_stat
 
 MARK = "RDZV_TEST_MARK"
 """The variable that identifies the processes of a test."""
@@ -49,21 +49,14 @@ def marked(mark: str, *, parts: bool = False, variable: str = MARK) -> dict[int,
     found = {}
     whole = f"{variable}={mark}".encode()
     for pid in all_pids():
-        try:
-            variables = _read(f"/proc/{pid}/environ")
-            if whole not in variables:  # by which all others are found: this is asked for thousands of times
-                continue
-            ours = any(each == whole or (parts and each.startswith(whole + b"-")) for each in variables.split(b"\0"))
-            if ours and (stat := read_stat(pid)) is not None and stat.lives:
-                found[pid] = _read(f"/proc/{pid}/cmdline").rstrip(b"\0").replace(b"\0", b" ").decode()
-        except OSError:  # it has just ended, or is another user's
+        variables = read_file(pid, "environ")  # none if it has just ended, or is another user's
+        if whole not in variables:  # by which all others are found: this is asked for thousands of times
             continue
+        ours = any(each == whole or (parts and each.startswith(whole + b"-")) for each in variables.split(b"\0"))
+        text = command(pid)  # first, so that what lives now was there then
+        if ours and (stat := read_stat(pid)) is not None and stat.lives:
+            found[pid] = text
     return found
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb", buffering=0) as file:
-        return file.read()
 
 
 def kill(pid: int) -> None:

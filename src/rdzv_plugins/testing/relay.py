@@ -7,6 +7,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeVar
+
+R = TypeVar("R", bound="Relay")
 
 _CONNECT_S = 30.0
 _BLOCK = 1 << 16
@@ -59,7 +62,7 @@ class Relay:
             self._delay = seconds
             self._changed.notify_all()
 
-    def __enter__(self) -> Relay:
+    def __enter__(self: R) -> R:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -109,7 +109,8 @@ class ServerProcess:
         process = self._process
         while True:
             ready = self._ready()
-            ended = _has_ended(process)  # checked afterwards: it may be somebody else that answers
+            # checked afterwards: it may be somebody else that answers; and not reaped, which would give its number away
+            ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
             if ready and not ended:
                 return
             if ended or time.monotonic() > deadline:
@@ -143,8 +144,3 @@ class ServerProcess:
     def _last_words(self) -> str:
         lines = self._log.read_text(errors="replace").strip().splitlines()[-_LAST_LINES:]
         return "".join(f"\n  | {line}" for line in lines)
-
-
-def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether it has ended. Does not reap the process, which would give its number away."""
-    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

@@ -149,15 +149,16 @@ def promise_of(item: pytest.Item) -> str:
     return str(getattr(item, "originalname", item.name)).removeprefix("test_").replace("_", " ")
 
 
-def facts_of(item: pytest.Item) -> tuple[str, str, str, str]:
-    """Backend, theme, name and promise, which travel with the test's result.
+def facts_of(item: pytest.Item) -> dict[str, str]:
+    """The fields of a ``TestResult`` by which a test is known, which travel with its result.
 
     Without a harness the backend is the requested one, or the file of the test.
     """
     harness: Any = getattr(item, "funcargs", {}).get("harness")
     backend = getattr(harness, "backend", "") or item.config.getoption("conformance_backend") or item.path.name
     theme = theme_of(item)
-    return str(backend), theme.theme if theme else "", item.name, promise_of(item)
+    facts = {"backend": str(backend), "theme": theme.theme if theme else "", "key": item.nodeid}
+    return facts | {"name": item.name, "promise": promise_of(item)}
 
 
 def in_words(error: pytest.ExceptionInfo[BaseException]) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kits.eventually import eventually
+from rdzv_plugins.linux.processes import read_stat
 from rdzv_plugins.testing.processes import (
     MARK,
     before_exec,
@@ -140,10 +141,8 @@ class Agents:
 
 def state(pid: int) -> str:
     """Its state in /proc; X when there is no such process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "X"
+    stat = read_stat(pid)
+    return stat.state if stat is not None else "X"
 
 
 def alive(pid: int) -> bool:

@@ -18,6 +18,7 @@ from kits import TESTS
 from kits.eventually import eventually
 from kits.warm.agents import can_be_warm, warm_agent
 from rdzv_plugins.kvstore.sockets.listening import port_holder
+from rdzv_plugins.linux.processes import read_file, read_stat
 from rdzv_plugins.testing.harness import free_port
 from rdzv_plugins.testing.launched import Agent, Agents, cold
 from rdzv_plugins.testing.processes import kill
@@ -178,18 +179,13 @@ def plug_in(directory: Path, module: str, source: str) -> str:
 
 def parent_of(pid: int) -> int:
     """0 where there is no such process any more."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
+    stat = read_stat(pid)
+    return stat.parent if stat is not None else 0
 
 
 def comm_of(pid: int) -> str:
     """The name that a process has given itself; empty where there is no such process any more."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
+    return read_file(pid, "comm").decode().strip()
 
 
 def error_of(agent: Agent, code: int) -> str:

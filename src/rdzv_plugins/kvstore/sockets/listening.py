@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AddressInUse
 from rdzv_plugins.kvstore.sockets.reach import is_own_address, resolve
+from rdzv_plugins.linux.processes import command
 from rdzv_plugins.options import PortRange
 from rdzv_plugins.runtime import (
     AF_INET,
@@ -195,13 +196,8 @@ def port_holder(port: int) -> str:
     """Who listens on a TCP port of this machine, as far as /proc tells: ``pid 812 (python train.py)``."""
     wanted = {f"socket:[{inode}]" for at, state, inode in _tcp_sockets() if at == port and state == _LISTENING}
     for pid in filter(str.isdecimal, os.listdir("/proc") if wanted else []):
-        if wanted & _links(f"/proc/{pid}/fd"):
-            try:
-                with open(f"/proc/{pid}/cmdline", "rb") as cmdline:
-                    command = cmdline.read().replace(b"\0", b" ").decode(errors="replace").strip()
-            except OSError:  # it has just ended
-                continue
-            return f"pid {pid} ({command[:120]})"
+        if wanted & _links(f"/proc/{pid}/fd") and (text := command(int(pid))):  # otherwise it has just ended
+            return f"pid {pid} ({text[:120]})"
     return "another process"
 
 

@@ -21,12 +21,12 @@ from typing import Any
 
 import pytest
 
-from rdzv_plugins.coordination import Session
+from rdzv_plugins.coordination import CoordinationBackend, Session
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RendezvousFailed
 from rdzv_plugins.interfaces import Capability
-from rdzv_plugins.testing.harness import Service, takes
-from rdzv_plugins.testing.job import NO_RELAY, ContractJob, JobTheme, ServingNode, split_endpoint, state_of
-from rdzv_plugins.testing.nodes import Node, NodeError, NodesJob, NodeTheme, needs, rank_of, take_in, together, told
+from rdzv_plugins.testing.harness import Service
+from rdzv_plugins.testing.job import NO_RELAY, ContractJob, JobTheme, ServingNode, state_of
+from rdzv_plugins.testing.nodes import Node, NodeError, NodesJob, NodeTheme, needs, regroup, take_in, together, told
 from rdzv_plugins.testing.parts import (
     LONG,
     PATIENCE,
@@ -55,12 +55,28 @@ _SHORT_S = 0.3
 """The time-out, in seconds, of requests that nobody will answer."""
 
 
+def split_endpoint(endpoint: str) -> tuple[str, str, int, str] | None:
+    """What precedes the host, the host, the port, and what follows; None unless there is one host and one port."""
+    found = re.fullmatch(r"((?:\w+://)?(?:[^@/,]*@)?)(\[[^\]]+\]|[^:/,\[\]@]+):(\d+)(/[^,]*)?", endpoint)
+    return (found[1], found[2].strip("[]"), int(found[3]), found[4] or "") if found else None
+
+
+class JobRelay(Relay):
+    """A relay in front of an endpoint, made of its parts; on this machine wherever the service is."""
+
+    def __init__(self, before: str, host: str, port: int, after: str) -> None:
+        super().__init__(host, port)
+        # a name that also leads to the relay is kept: a certificate may be for it
+        self.endpoint = f"{before}{host if host == 'localhost' else '127.0.0.1'}:{self.port}{after}"
+        """The endpoint as dialled through the relay."""
+
+
 class Subject:
     """A node whose service or network fails: its session, an ephemeral key, a key that stays, a watch."""
 
     def __init__(self, job: ContractJob, ttl: float, endpoint: str | None = None) -> None:
         conf = job.not_serving() if endpoint is not None else {}
-        self.backend = job.backend(endpoint, conf=conf)
+        self.backend: CoordinationBackend = job.created(endpoint, conf=conf)
         self.losses, self.told, self.where = Losses(), Recorder(), endpoint or job.endpoint
         self.session = opened(self.backend, ttl, self.losses)
         self.session.put({"mine": b""}, ephemeral=True, timeout=T)
@@ -172,13 +188,13 @@ class FaultTheme(JobTheme):
             yield None
 
     @pytest.fixture
-    def relay(self, job: ContractJob) -> Iterator[Relay | None]:
+    def relay(self, job: ContractJob) -> Iterator[JobRelay | None]:
         """A relay in front of the endpoint, or None; the first node serves the endpoint, if any node does."""
-        target = relay_target(job)
-        if target is None:
+        parts = split_endpoint(job.endpoint) if job.harness.dialled else None
+        if parts is None:
             yield None
         else:
-            with Relay(*target) as relay:
+            with JobRelay(*parts) as relay:
                 yield relay
                 relay.let_go()
                 job.close()
@@ -213,9 +229,9 @@ class ServiceFaults(FaultTheme, kind="coordination"):
         subject.settle(observer)
         subject.comes_back(job.ttl)
 
-    def test_connections_that_break_while_the_service_goes_on(self, job: ContractJob, relay: Relay) -> None:
+    def test_connections_that_break_while_the_service_goes_on(self, job: ContractJob, relay: JobRelay) -> None:
         observer = job.session()
-        subject = Subject(job, job.ttl, behind(job, relay))
+        subject = Subject(job, job.ttl, relay.endpoint)
         observer.put({"seen/before": b""}, timeout=T)
         subject.told.take(1)
         relay.cut()
@@ -223,19 +239,19 @@ class ServiceFaults(FaultTheme, kind="coordination"):
         subject.settle(observer)
         subject.comes_back(job.ttl)
 
-    def test_a_network_that_is_parted_for_a_moment_loses_nobody(self, job: ContractJob, relay: Relay) -> None:
+    def test_a_network_that_is_parted_for_a_moment_loses_nobody(self, job: ContractJob, relay: JobRelay) -> None:
         observer = job.session()
-        subject = Subject(job, LONG, behind(job, relay))
+        subject = Subject(job, LONG, relay.endpoint)
         relay.hold()
         observer.put({"seen/meanwhile": b""}, timeout=T)
         subject.nobody_answers()
         relay.let_go()
         assert subject.settle(observer), "the session was lost, long before its time to live"
 
-    def test_a_network_that_is_parted_for_longer_than_sessions_live(self, job: ContractJob, relay: Relay) -> None:
+    def test_a_network_that_is_parted_for_longer_than_sessions_live(self, job: ContractJob, relay: JobRelay) -> None:
         # the others are told that the node is gone, and it finds out itself; nobody goes on with half of it
         observer, others = job.session(), Recorder()
-        subject = Subject(job, job.ttl, behind(job, relay))
+        subject = Subject(job, job.ttl, relay.endpoint)
         observer.watch("mine", others, timeout=T)
         relay.hold()
         assert others.take(2, end_of(subject.session.ttl))[1] == ("mine", None)
@@ -246,10 +262,10 @@ class ServiceFaults(FaultTheme, kind="coordination"):
         assert error.silent or not told_meanwhile, f"nothing was heard for its time to live; not said by: {error!r}"
         subject.comes_back(job.ttl)
 
-    def test_a_slow_network_is_only_slow(self, job: ContractJob, relay: Relay) -> None:
+    def test_a_slow_network_is_only_slow(self, job: ContractJob, relay: JobRelay) -> None:
         observer = job.session()
         relay.slow(0.1)
-        subject = Subject(job, max(job.ttl, 15.0), behind(job, relay))
+        subject = Subject(job, max(job.ttl, 15.0), relay.endpoint)
         for count in range(3):
             observer.put({f"seen/{count}": b""}, timeout=T)
             assert subject.session.create(f"made/{count}", b"", timeout=T)[0]
@@ -272,7 +288,7 @@ class StateFaults(FaultTheme, kind="state"):
         assert state_of(job.created()) == (b"1" if service.keeps_data else None)
 
     def test_a_state_whose_connections_break_is_right_or_says_that_it_is_lost(
-        self, job: ContractJob, relay: Relay
+        self, job: ContractJob, relay: JobRelay
     ) -> None:
         other, node = two_states(job, relay)
         _, token, _ = node.set_state(b"1")
@@ -284,7 +300,7 @@ class StateFaults(FaultTheme, kind="state"):
         assert state_of(other) == b"2", "a write with a stale token was done"
 
     def test_a_state_that_cannot_be_reached_any_more_is_an_error_and_not_an_empty_state(
-        self, job: ContractJob, relay: Relay
+        self, job: ContractJob, relay: JobRelay
     ) -> None:
         other, node = two_states(job, relay)
         node.set_state(b"1")
@@ -293,7 +309,7 @@ class StateFaults(FaultTheme, kind="state"):
         assert not answered("set_state()", lambda: node.set_state(b"2")), "it was written"
         assert state_of(other) == b"1"
 
-    def test_a_slow_network_is_only_slow_for_a_state(self, job: ContractJob, relay: Relay) -> None:
+    def test_a_slow_network_is_only_slow_for_a_state(self, job: ContractJob, relay: JobRelay) -> None:
         other, node = two_states(job, relay)
         relay.slow(0.1)
         _, token, written = node.set_state(b"1")
@@ -303,9 +319,9 @@ class StateFaults(FaultTheme, kind="state"):
         assert state_of(node) == b"2"
 
 
-def two_states(job: ContractJob, relay: Relay) -> tuple[Any, Any]:
+def two_states(job: ContractJob, relay: JobRelay) -> tuple[Any, Any]:
     """The first serves if any node does, the other reaches it through the relay."""
-    return job.created(), job.created(behind(job, relay), conf=job.not_serving())
+    return job.created(), job.created(relay.endpoint, conf=job.not_serving())
 
 
 def answered(what: str, ask: Callable[[], object]) -> bool:
@@ -328,21 +344,6 @@ def answered(what: str, ask: Callable[[], object]) -> bool:
     return True
 
 
-def relay_target(job: ContractJob) -> tuple[str, int] | None:
-    """Where a relay has to lead; None if there can be none."""
-    found = split_endpoint(job.endpoint) if job.harness.dialled else None
-    return None if found is None else (found[1], found[2])
-
-
-def behind(job: ContractJob, relay: Relay) -> str:
-    """The job's endpoint as dialled through the relay, which is on this machine wherever the service is."""
-    found = split_endpoint(job.endpoint)
-    assert found is not None
-    before, host, _, after = found
-    # a name that also leads to the relay is kept: a certificate may be for it
-    return f"{before}{host if host == 'localhost' else '127.0.0.1'}:{relay.port}{after}"
-
-
 class NodeFailures(NodeTheme):
     """Losses of nodes: part of the theme ``failure``."""
 
@@ -350,25 +351,26 @@ class NodeFailures(NodeTheme):
         """A node that is killed while nodes wait is in no round that goes on: the others are complete without it."""
         with self.nodes("3") as job:
             host = self.waiting_node(job)  # it may serve, and it has to have a place before the others fill the round
-            joining = [host.joining]
             victim = self.waiting_node(job)
             victim.kill()
             others = [job.node(node_rank=rank) for rank in ((1, 2) if job.ranks_have_to_be_given else (None, None))]
-            joining += [node.join() for node in others]
-            together([host, *others], joining, f"3 nodes in one round, without {victim}, which was killed")
+            for node in others:
+                node.join()
+            together([host, *others], f"3 nodes in one round, without {victim}, which was killed")
 
     def test_rounds_with_losses_leave_nothing_behind(self) -> None:
         """A node that loses its peer again and again goes on, and has no thread, descriptor or process more for it."""
         with self.nodes("2") as job:
             survivor = self.waiting_node(job)  # the first one: it leads, and serves all the time if any node does
             victim = job.node()
-            together([survivor, victim], [survivor.joining, victim.join()])
+            victim.join()
+            together([survivor, victim])
             assert self.host_of([survivor, victim]) is not victim
             held: list[dict[str, int]] = []
             for _ in range(_CYCLES):
                 victim.kill()
                 victim = job.node(node_rank=victim.request.node_rank)
-                take_in([survivor], victim, victim.join())
+                take_in([survivor], victim.join())
                 held.append(at_rest(survivor.resources))
             self._assert_no_more(survivor, held)
 
@@ -381,16 +383,15 @@ class NodeFailures(NodeTheme):
         with self.nodes("1:2", conf=self.conf(last_call_timeout=1)) as job:
             nodes = job.start(2)
             sleeper, (awake,) = self.victim_of(nodes)
-            old = awake.place
+            old = awake.rank
             sleeper.freeze()
             told([awake], f"{sleeper} stands still")
-            together([awake])
+            regroup([awake])
             sleeper.thaw()
             assert sleeper.await_change(), f"{sleeper} does not notice that it was lost"
-            take_in([awake], sleeper, sleeper.join())
-            assert old is not None
+            take_in([awake], sleeper.join())
             if self.declares(Capability.NODE_REPLACEMENT):
-                assert rank_of(awake) == old.rank, "who stays keeps its rank"
+                assert awake.rank == old, "who stays keeps its rank"
 
     @pytest.mark.parametrize("when", ["while nodes wait", "while workers run"])
     def test_node_that_serves_the_endpoint_is_killed(self, when: str) -> None:
@@ -428,9 +429,10 @@ class NodeFailures(NodeTheme):
             nodes = [job.node(), job.node()]
             held: list[tuple[dict[str, int], ...]] = []
             for cycle in range(_CYCLES):
-                joining = [nodes[0].join()]
+                nodes[0].join()
                 wait_until(lambda: self.registered(nodes[0]), "the first waits")  # what there is to serve, it serves
-                together(nodes, [*joining, nodes[1].join()])
+                nodes[1].join()
+                together(nodes)
                 for pending in [node.leave_later("done") for node in nodes]:
                     pending.result()
                 place = job.directory / f"endpoint-{cycle}"
@@ -445,13 +447,13 @@ class NodeFailures(NodeTheme):
 
     def _goes_on_without_rank_0(self, job: NodesJob, nodes: list[Node]) -> None:
         """No node is special: the one with rank 0 is lost like any other."""
-        victim = next(node for node in nodes if rank_of(node) == 0)
+        victim = next(node for node in nodes if node.rank == 0)
         others = self.others_than(victim, nodes)
         victim.kill()
         again = job.node()
         if self.harness.kind == "coordination":
             told(others, f"{victim} was lost")
-        take_in(others, again, again.join())
+        take_in(others, again.join())
         self.gap(_NOT_SERVED)
 
     def _have_reached_it(self, nodes: list[Node]) -> bool:
@@ -476,11 +478,11 @@ class Leaks(JobTheme, kind="coordination"):
     """A launcher may be part of a process that lives on: a notebook, a test, an agent of many jobs."""
 
     def test_nothing_is_left_of_a_service_that_was_closed(self, job: ContractJob) -> None:
-        at_once = {"linger": "0"} if takes(job.harness, "linger") else {}
+        at_once = {"linger": "0"} if self.accepts("linger") else {}
 
         def cycle() -> None:
-            one_job, recorder = job.another(), Recorder()
-            one, two = (opened(one_job.backend(conf=at_once)) for _ in range(2))
+            one_job, recorder = ContractJob(self.harness, self.directory), Recorder()
+            one, two = (opened(one_job.created(conf=at_once)) for _ in range(2))
             one.watch("", recorder, timeout=T)
             two.create("k", b"", ephemeral=True, timeout=T)
             recorder.take(1)
@@ -490,14 +492,14 @@ class Leaks(JobTheme, kind="coordination"):
         assert_leaves_nothing(cycle)
 
     def test_nothing_is_left_of_sessions_that_were_cut_off(self, job: ContractJob) -> None:
-        target = relay_target(job)
-        if target is None:
+        parts = split_endpoint(job.endpoint) if job.harness.dialled else None
+        if parts is None:
             return self.gap(NO_RELAY)
         job.session()
 
         def cycle() -> None:
-            with Relay(*target) as relay:
-                backend = job.backend(behind(job, relay), conf=job.not_serving())
+            with JobRelay(*parts) as relay:
+                backend = job.created(relay.endpoint, conf=job.not_serving())
                 session = opened(backend, job.ttl, Losses())
                 session.watch("", Recorder(), timeout=T)
                 relay.refuse()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rdzv_plugins.interfaces import Capability
-from rdzv_plugins.testing.nodes import Node, NodesJob, NodeTheme, needs, rank_of, take_in, together, told
+from rdzv_plugins.testing.nodes import Node, NodesJob, NodeTheme, needs, regroup, take_in, told
 
 _ENDPOINTS = 3
 """This many can lose one, whatever decides among those that are left."""
@@ -27,9 +27,9 @@ class MovesTheme(NodeTheme):
             host.kill()
             self._go_on(others, host, "was killed")
             newcomer = job.node()
-            before = list(map(rank_of, others))
-            take_in(others, newcomer, newcomer.join())
-            assert list(map(rank_of, others)) == before, "who stays keeps its rank"
+            before = [node.rank for node in others]
+            take_in(others, newcomer.join())
+            assert [node.rank for node in others] == before, "who stays keeps its rank"
 
     @_several
     def test_node_that_serves_stands_still_and_goes_on(self) -> None:
@@ -40,7 +40,7 @@ class MovesTheme(NodeTheme):
             self._go_on(others, host, "stands still")
             host.thaw()
             assert host.await_change(), f"{host} does not notice that another endpoint serves"
-            take_in(others, host, host.join())
+            take_in(others, host.join())
 
     def _job(self) -> NodesJob:
         endpoints = self.directory / "endpoints"
@@ -57,7 +57,7 @@ class MovesTheme(NodeTheme):
 
     def _go_on(self, others: list[Node], host: Node, how: str) -> None:
         told(others, f"{host}, which served, {how}")
-        before = list(map(rank_of, others))
-        together(others, what=f"2 nodes in one round at another endpoint, as {host}, which served, {how}")
+        before = [node.rank for node in others]
+        regroup(others, f"2 nodes in one round at another endpoint, as {host}, which served, {how}")
         for node, rank in zip(others, before, strict=True):
-            assert rank_of(node) == rank or rank >= len(others), f"{node} stays, and does not keep its rank"
+            assert node.rank == rank or rank >= len(others), f"{node} stays, and does not keep its rank"

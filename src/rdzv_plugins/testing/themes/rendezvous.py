@@ -6,7 +6,7 @@ import time
 
 from rdzv_plugins.errors import NotNeeded
 from rdzv_plugins.interfaces import Capability, Failure
-from rdzv_plugins.testing.nodes import Node, NodeTheme, in_round, needs, one_world, rank_of, take_in, together, told
+from rdzv_plugins.testing.nodes import Node, NodeTheme, in_round, needs, one_world, regroup, take_in, together, told
 from rdzv_plugins.testing.parts import PATIENCE, SLACK, wait_until
 
 _LAST_CALL_S, _JOIN_S = 5, 5
@@ -20,18 +20,19 @@ class Rounds(NodeTheme):
         """I1, I9: all nodes of a round agree on its size, have ranks of their own, and meet in one store."""
         with self.nodes("3") as job:
             nodes = [job.node(), job.node()]
-            joining = [node.join() for node in nodes]
+            for node in nodes:
+                node.join()
             wait_until(lambda: all(map(self.registered, nodes)), "two nodes wait")
-            assert not any(pending.done() for pending in joining), "2 of 3 nodes were enough for a round"
+            assert not any(node.joining.done() for node in nodes), "2 of 3 nodes were enough for a round"
             nodes.append(job.node())
-            joining.append(nodes[2].join())
-            one_world([pending.result() for pending in joining])
+            nodes[2].join()
+            one_world(nodes)
             self.host_of(nodes)
             for node in nodes:
-                node.store("set", f"{rank_of(node)}", node.name)
+                node.store("set", f"{node.rank}", node.name)
             for node in nodes:
                 for other in nodes:
-                    assert node.store("get", f"{rank_of(other)}") == other.name.encode(), "the agents' store"
+                    assert node.store("get", f"{other.rank}") == other.name.encode(), "the agents' store"
                 assert node.num_nodes_waiting() == 0, f"{node} is to restart, though nobody waits"
                 assert not node.is_closed()
                 assert node.get_run_id() == job.run_id
@@ -40,28 +41,30 @@ class Rounds(NodeTheme):
         """I2, I7: one asks for a round, all enter it at once. (Its stores: theme ``store``.)"""
         with self.nodes("2") as job:
             first, second = job.start(2)
-            take_in([second], first, first.join())
+            take_in([second], first.join())
             for node in (first, second):
                 assert node.num_nodes_waiting() == 0, f"{node} is to restart again, though nobody waits"
             if self.declares(Capability.NODE_REPLACEMENT):
-                assert (rank_of(first), rank_of(second)) == (0, 1), "who stays keeps its rank"
+                assert (first.rank, second.rank) == (0, 1), "who stays keeps its rank"
 
     def test_first_round_begins_at_the_maximum_or_after_the_last_call(self) -> None:
         """I2: a first round is complete at the maximum at once, and some time after the minimum without the rest."""
         if not self.elastic():
             with self.nodes("1:2") as job:
                 nodes = [job.node(), job.node()]
-                waiting = nodes[0].join()
+                nodes[0].join()
                 self.says(nodes[0], "is not elastic: it waits for all 2 nodes")
-                one_world([pending.result() for pending in (waiting, nodes[1].join())])
+                nodes[1].join()
+                one_world(nodes)
             return self.gap("elastic is not declared: it says so, and waits for the maximum")
         with self.nodes("2:3", conf=self.conf(last_call_timeout=_LAST_CALL_S)) as job:
             nodes = [job.node(), job.node()]
-            waiting = nodes[0].join()
+            nodes[0].join()
             wait_until(lambda: self.registered(nodes[0]), f"{nodes[0]} waits")
             nodes[1].create()  # this takes time, and is not part of the round
             before = time.monotonic()  # the minimum is not there yet
-            together(nodes, [waiting, nodes[1].join()])
+            nodes[1].join()
+            together(nodes)
             took = time.monotonic() - before
         if not self.accepts("last_call_timeout"):
             return self.gap("not tried: no option last_call_timeout, so that the maximum would not show")
@@ -85,7 +88,7 @@ class Rounds(NodeTheme):
             assert not spare.joining.done(), f"{spare} is not needed, and does not wait"
             victim, (survivor,) = self.victim_of(nodes)
             victim.kill()
-            take_in([survivor], spare, spare.joining)
+            take_in([survivor], spare.joining)
         return None
 
     @needs(NodeTheme.elastic, "elastic is not declared: the place of a lost node has to be taken by another")
@@ -102,7 +105,7 @@ class Rounds(NodeTheme):
                 for node in survivors:
                     assert node.peer_lost(), f"{node} would count the loss of {victim} as a failure of its own"
                     self.says(node, rf"pid {victim.pid}\) was lost")
-            together(survivors)
+            regroup(survivors)
         if self.harness.kind != "coordination":
             self.gap("not tried: whether the others are told of a lost node before their workers fail by it")
 
@@ -128,20 +131,21 @@ class Rounds(NodeTheme):
         with self.nodes("2") as job:
             nodes = job.start(2)
             victim, (survivor,) = self.victim_of(nodes)
-            ranks = rank_of(survivor), rank_of(victim)
+            ranks = survivor.rank, victim.rank
             victim.kill()
             if self.harness.kind == "coordination":
                 told([survivor], f"{victim} was lost")
-                waiting = survivor.join()
+                survivor.join()
                 self.says(survivor, rf"1 of 2 nodes have joined .*; missing: .*\(was node {ranks[1]}\)")
-                assert not waiting.done(), "1 of 2 nodes was enough for a round"
-                again = job.node(node_rank=victim.request.node_rank)
-                together([survivor, again], [waiting, again.join()])
+                assert not survivor.joining.done(), "1 of 2 nodes was enough for a round"
+            again = job.node(node_rank=victim.request.node_rank)
+            again.join()
+            if self.harness.kind == "coordination":
+                together([survivor, again])
             else:
-                again = job.node(node_rank=victim.request.node_rank)
-                take_in([survivor], again, again.join())
+                take_in([survivor], again.joining)
             if self.declares(Capability.NODE_REPLACEMENT):
-                assert (rank_of(survivor), rank_of(again)) == ranks, "old places"
+                assert (survivor.rank, again.rank) == ranks, "old places"
             else:
                 self.gap("not tried: node_replacement is not declared, so the rank of who comes back is open")
 
@@ -153,13 +157,14 @@ class Rounds(NodeTheme):
             first.create()  # it may serve the endpoint
             leader = self.waiting_node(job)
             wait_until(leader.leads, f"{leader} leads, which has come first")
-            joining = [first.join()]
+            first.join()
             wait_until(lambda: self.registered(first), f"{first} waits")
             leader.kill()
             wait_until(first.leads, f"{first} takes over from {leader}, which was lost")
             others = [job.node(), job.node()]
-            joining += [node.join() for node in others]
-            together([first, *others], joining)
+            for node in others:
+                node.join()
+            together([first, *others])
 
     def _refuses_a_third(self) -> None:
         """Check that a fixed number of nodes refuses one more, and is not disturbed by it."""
@@ -201,7 +206,7 @@ class NodeEnds(NodeTheme):
             if "leave" not in nodes[0].overrides():
                 return self.gap(_NOT_TOLD)
             fails, (other,) = self.victim_of(nodes)
-            failure = Failure(rank_of(fails), "a-host", 3, 0, 4711, 9, ("boom",))
+            failure = Failure(fails.rank, "a-host", 3, 0, 4711, 9, ("boom",))
             fails.note_failure(failure)
             assert other.first_failure() == failure, "the first failure of the round, as every node sees it"
             leaving = fails.leave_later("failed", "rank 3 has exited with code 9", failure)
@@ -232,7 +237,7 @@ class NodeEnds(NodeTheme):
                 self.gap("that a node has left is not told to the others")
             assert not stays.is_closed(), "leaving is not closing"
             if self.elastic():
-                together([stays])
+                regroup([stays])
 
     def test_closing_ends_the_job_for_all(self) -> None:
         """I5: after set_closed by one node every other is told, and nobody can join any more."""
@@ -255,9 +260,9 @@ class Refusals(NodeTheme):
         """I6: a given node rank is the node's rank, whoever comes first; or every node says that it is not."""
         with self.nodes("3") as job:
             nodes = [job.node(node_rank=rank) for rank in (2, 0, 1)]
-            one_world([pending.result() for pending in [node.join() for node in nodes]])
+            in_round(nodes)
             if self.declares(Capability.NODE_RANK):
-                assert [rank_of(node) for node in nodes] == [2, 0, 1], "the ranks that were given are 2, 0, 1"
+                assert [node.rank for node in nodes] == [2, 0, 1], "the ranks that were given are 2, 0, 1"
                 return
             for node in nodes:
                 said = f"--node-rank={node.request.node_rank} is ignored: backend"
@@ -296,8 +301,8 @@ class Refusals(NodeTheme):
             error = refused()[0].joining.error()
             error.must_be("SettingsDiffer", saying="node rank 1")
             stays = [first, *(node for node in both if not node.joining.failed())]
-            together(stays, [node.joining for node in stays])
-            assert [rank_of(node) for node in stays] == [0, 1], "the other one takes part"
+            together(stays)
+            assert [node.rank for node in stays] == [0, 1], "the other one takes part"
 
     def test_two_runs_never_meet(self) -> None:
         """I8: nodes of another run at the same endpoint are refused by its name, or are among themselves."""
@@ -306,14 +311,15 @@ class Refusals(NodeTheme):
             with self.nodes("2", endpoint=one.endpoint) as other:
                 fixed = other.ranks_have_to_be_given
                 strangers = [other.node(**({"node_rank": 1} if fixed else {}))]
-                entering = [strangers[0].join()]
+                strangers[0].join()
                 second = one.node()
-                together([first, second], [first.joining, second.join()])
+                second.join()
+                together([first, second])
                 first.store("set", "whose", "one")
                 if not fixed:  # otherwise rank 0 would want the endpoint for itself
                     strangers.append(other.node())
-                    entering.append(strangers[1].join())
-                wait_until(lambda: all(pending.done() for pending in entering), "they are together, or refused")
+                    strangers[1].join()
+                wait_until(lambda: all(node.joining.done() for node in strangers), "they are together, or refused")
                 refused = [node for node in strangers if node.joining.failed()]
                 assert refused in ([], strangers), f"some nodes of the other run were refused, others not: {refused}"
                 for error in [node.joining.error() for node in refused]:
@@ -321,7 +327,7 @@ class Refusals(NodeTheme):
                     for run in (one, other):
                         assert run.run_id in error.text, f"both runs by name: {error}"
                 if not refused:
-                    one_world([pending.result() for pending in entering])
+                    one_world(strangers)
                     assert not strangers[0].store("check", ["whose"]), "two runs share a store"
                 assert [first.num_nodes_waiting(), second.num_nodes_waiting()] == [0, 0]
 
@@ -335,7 +341,8 @@ class Refusals(NodeTheme):
             error.must_be("SettingsDiffer", saying=r"--nnodes\W.*\b3\b.*\b2\b")
             assert f"pid {first.pid}" in error.text, f"whose settings they are: {error}"
             second = job.node(**({"node_rank": 1} if job.ranks_have_to_be_given else {}))
-            together([first, second], [first.joining, second.join()])
+            second.join()
+            together([first, second])
 
 
 class RendezvousTheme(Rounds, NodeEnds, Refusals):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 
-from rdzv_plugins.testing.nodes import Node, NodeTheme, one_world, rank_of
+from rdzv_plugins.testing.counts import LEAD
+from rdzv_plugins.testing.nodes import Node, NodeTheme, one_world
 from rdzv_plugins.testing.parts import wait_until
 from rdzv_plugins.testing.suite import Theme, gap_if
 
@@ -94,11 +96,12 @@ def _settled(nodes: list[Node]) -> dict[Node, Requests]:
 
 def _again(nodes: list[Node]) -> None:
     """All enter another round, when each has heard that this one is over: who loses its store before says so."""
-    joining = [nodes[-1].join()]
+    nodes[-1].join()
     for node in nodes[:-1]:
         wait_until(lambda node=node: node.num_nodes_waiting() > 0, f"{node} hears of it")  # type: ignore[misc]
-    joining += [node.join() for node in nodes[:-1]]
-    one_world(pending.result() for pending in joining)
+    for node in nodes[:-1]:
+        node.join()
+    one_world(nodes)
 
 
 def _of_one(size: int, nodes: list[Node], after: Mapping[Node, Requests], before: Mapping[Node, Requests]) -> Requests:
@@ -106,18 +109,12 @@ def _of_one(size: int, nodes: list[Node], after: Mapping[Node, Requests], before
 
     Attempts to lead are left out: who makes one depends on who came first.
     """
-    made = {
-        node: {
-            call: count - before.get(node, {}).get(call, 0)
-            for call, count in after[node].items()
-            if call != "lead" and count > before.get(node, {}).get(call, 0)
-        }
-        for node in nodes
-    }
+    made = {node: dict(Counter(after[node]) - Counter(before.get(node, {}))) for node in nodes}
     for node in nodes:
+        made[node].pop(LEAD, None)
         total = sum(made[node].values())
         assert total <= OF_LEADER, f"{node}, of {size}, has made {total} requests for one round: {made[node]}"
-    plain = [made[node] for node in nodes if rank_of(node) > 0 and not node.leads()]
+    plain = [made[node] for node in nodes if node.rank > 0 and not node.leads()]
     assert plain, "one node at most leads"
     assert all(each == plain[0] for each in plain), f"requests of each node of {size} in one round: {plain}"
     return plain[0]

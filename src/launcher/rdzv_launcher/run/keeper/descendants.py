@@ -10,7 +10,8 @@ import signal
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple, Protocol
 
-from rdzv_plugins.linux.processes import all_pids, children_now, read_stat
+from rdzv_plugins.linux.processes import all_pids, children_now, read_file, read_stat
+from rdzv_plugins.linux.processes import command as command  # one of the functions of ``Processes``
 
 
 class Process(NamedTuple):
@@ -94,11 +95,6 @@ def kill(roots: Collection[int]) -> list[int]:
     return [process.pid for process in found]
 
 
-def command(pid: int) -> str:
-    """The command line of a process; empty if it cannot be read."""
-    return _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
-
-
 def _children(parent: int, pids_of: Callable[[int], list[int]]) -> list[Process]:
     found = (look(pid) for pid in pids_of(parent))
     return [each for each in found if each is not None and each.parent == parent]
@@ -139,24 +135,15 @@ class Marked:
         return [pid for pid in all_pids() if pid not in self._spared and self._send(pid, number)]
 
     def _send(self, pid: int, number: int) -> bool:
-        if self._mark not in _read(pid, "environ"):
+        if self._mark not in read_file(pid, "environ"):
             return False
         found = look(pid)
         if found is None or not found.lives or found.session in self._sessions:
             return False
         # once more: the number may have passed to another, and ``send`` reaches only the one that was looked at
-        return self._mark in _read(pid, "environ") and send(found, number)
+        return self._mark in read_file(pid, "environ") and send(found, number)
 
 
 def mark_children(mark: str) -> None:
     """Mark all processes started from now on with ``mark``, in addition to the marks of this process."""
     os.environ[VARIABLE] = ":".join(filter(None, (os.environ.get(VARIABLE, ""), mark)))
-
-
-def _read(pid: int, name: str) -> bytes:
-    """A file of a process; empty if it may not be read."""
-    try:
-        with open(f"/proc/{pid}/{name}", "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
