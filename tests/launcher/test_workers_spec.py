@@ -307,7 +307,9 @@ def test_nothing_to_hand_on_and_nowhere_to_put_it(tmp_path: Path, caplog: pytest
         assert nowhere in caplog.messages.pop()
 
 
-def test_own_error_is_recorded_as_torch_records_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_error_is_recorded_as_torch_records_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     theirs = json.loads(Path(torch_records(tmp_path / "theirs", monkeypatch)).read_text())["message"]
     record_own_error(raised(), str(tmp_path / "ours"))
     ours = json.loads((tmp_path / "ours").read_text())["message"]
@@ -316,3 +318,4 @@ def test_own_error_is_recorded_as_torch_records_it(tmp_path: Path, monkeypatch: 
     assert ours["extraInfo"]["py_callstack"].splitlines()[-1] == theirs["extraInfo"]["py_callstack"].splitlines()[-1]
     assert ours["extraInfo"]["timestamp"].isdecimal()
     record_own_error(raised(), "")
+    assert not caplog.messages, "where no file is wanted, none is missing"

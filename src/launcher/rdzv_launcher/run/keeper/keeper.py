@@ -456,7 +456,7 @@ class Keeper:
         return found is not None and found.state == "T"
 
     def _hear(self, message: Message) -> None:
-        match message:  # "beat" only says that it lives
+        match message:
             case ("started", number, local_rank, pid) if number == self._number:
                 self._started[local_rank] = pid
             case ("not_started", number, local_rank, what, error) if number == self._number:
@@ -469,6 +469,10 @@ class Keeper:
                 self._events.append(Preloaded(*what))
             case ("not_preloaded", *what):
                 self._events.append(NotPreloaded(*what))
+            case ("beat",) | ("started" | "not_started", *_):
+                pass  # it lives; or it speaks of an earlier start
+            case _:
+                raise AssertionError(f"the keeper says {message!r}, which nobody understands")
 
     # the end of the keeper
 

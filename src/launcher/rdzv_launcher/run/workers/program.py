@@ -102,10 +102,11 @@ def require_numactl(mode: str) -> None:
 def bound(command: tuple[str, ...], local_rank: int, mode: str) -> tuple[str, ...]:
     """``command`` bound to the processors next to the worker's GPU; unchanged without a ``mode``.
 
-    Raises ``UsageError`` if torch finds nothing to bind to.
+    Raises ``MissingDependency`` without numactl, and ``UsageError`` if torch finds nothing to bind to.
     """
     if not mode:
         return command
+    require_numactl(mode)
     from torch.numa import binding
 
     logger = logging.getLogger(binding.__name__)

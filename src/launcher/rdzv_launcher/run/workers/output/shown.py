@@ -206,7 +206,10 @@ class Tee:
         self.complete = True
         """Whether nothing of the files was left out so far."""
         self._thread = OwnThread(target=self._run, name="rdzv-tee")
-        self._thread.start()
+        if tails:
+            self._thread.start()
+        else:
+            self._close_filtered()
 
     def stop(self, stuck: float, most: float) -> bool:
         """The workers have ended: show the rest. False if our streams did not take all of it.
@@ -230,11 +233,14 @@ class Tee:
             self.complete = False
             logger.exception("--tee met an error: no more is shown, the files are complete")
         finally:
-            for each in self._filtered:
-                each.close()
+            self._close_filtered()
 
     def _all_written(self) -> bool:
         return all(each.console.is_empty for each in self._views)
+
+    def _close_filtered(self) -> None:
+        for each in self._filtered:
+            each.close()
 
     def _turn(self) -> None:
         """Give each file its turn; wait if none had anything."""
