@@ -103,7 +103,7 @@ def test_what_workers_print_alike_is_shown_once(
     variables = {rank: {"RANK": str(rank)} for rank in range(4)}
     files = LogFiles(spec, "").begin(variables)
     for rank, own in variables.items():
-        with open(files.stdouts[rank], "wb") as out, open(files.stderrs[rank], "wb") as err:
+        with open(files.stdout.paths[rank], "wb") as out, open(files.stderr.paths[rank], "wb") as err:
             subprocess.run([sys.executable, ODD], env=own, stdout=out, stderr=err, check=True)
     assert show(files, spec, variables, {rank: rank for rank in range(4)}).stop(60, 60)
     out, err = capsys.readouterr()
@@ -336,12 +336,12 @@ def test_log_directory_that_is_gone_costs_the_files_and_not_the_job(
     spec = spec_of([f"--log-dir={logs}", "--redirects=1", "train.py"])
     output = Output(spec, LogFiles(spec, str(instead)))
     for taken in (logs, instead):
-        log = Path(output.begin({0: {}}).stdouts[0])
+        log = Path(output.begin({0: {}}).stdout.paths[0])
         assert log.is_file()
         assert log.is_relative_to(taken)
         taken.rename(f"{taken}.aside")
         taken.write_text("a file")
-    assert output.begin({0: {}}).stdouts[0] == ""
+    assert output.begin({0: {}}).stdout.paths[0] == ""
     assert output.root == os.devnull
     assert str(instead) in caplog.text
 
@@ -351,7 +351,7 @@ def test_a_job_whose_nodes_come_and_go_keeps_the_output_of_its_newest_rounds(tmp
     for number in range(1, 20):
         found = files.begin({0: {"RDZV_ROUND": str(number)}})
         assert (found.round, found.moved) == (number, ("attempt_0", f"attempt_0.round_{number - 1}")) or number == 1
-        Path(found.stdouts[0]).write_text(f"of round {number}\n")
+        Path(found.stdout.paths[0]).write_text(f"of round {number}\n")
     kept = {path.name: (path / "0/stdout.log").read_text() for path in tmp_path.glob("*/attempt_*")}
     assert kept.pop("attempt_0") == "of round 19\n"
     assert kept == {f"attempt_0.round_{number}": f"of round {number}\n" for number in range(9, 19)}

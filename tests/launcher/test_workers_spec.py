@@ -27,7 +27,7 @@ from rdzv_launcher.run.workers.failures import (
     record_own_error,
     worker_failure,
 )
-from rdzv_launcher.run.workers.output.log_files import LogFiles
+from rdzv_launcher.run.workers.output.log_files import LogFiles, Stream
 from rdzv_launcher.run.workers.program import RUNNER, bound
 from rdzv_launcher.run.workers.spec import parse_streams
 from rdzv_plugins.errors import MissingDependency, UsageError
@@ -106,17 +106,19 @@ def test_destinations_are_torchs(flags: list[str], files: bool, tmp_path: Path) 
         if who == "ours":
             spec = spec_of([f"--log-dir={directory}", "--nproc-per-node=3", "--rdzv-id=job", *flags, "train.py"])
             there: Any = LogFiles(spec, "").begin(variables)
-            teed, filtered = (there.teed_stdouts, there.teed_stderrs), (there.filtered_stdout, there.filtered_stderr)
+            streams = (there.stdout, there.stderr)
+            paths, teed, filtered = ([getattr(each, name) for each in streams] for name in Stream.__struct_fields__)
         else:
             args = get_args_parser().parse_args([*flags, "train.py"])
             ranks = {int(rank) for rank in args.local_ranks_filter.split(",") if rank}
             inner = DefaultLogsSpecs(directory, Std.from_str(args.redirects), Std.from_str(args.tee), ranks)
             there = inner.reify(variables)
-            teed, filtered = (there.tee_stdouts, there.tee_stderrs), (there.filtered_stdout, there.filtered_stderr)
+            paths, teed = [there.stdouts, there.stderrs], [there.tee_stdouts, there.tee_stderrs]
+            filtered = [there.filtered_stdout, there.filtered_stderr]
         if not files:  # torch follows /dev/null then, to no end, and collects lines in a file that cannot be
-            teed, filtered = ({}, {}), ("", "")
+            teed, filtered = [{}, {}], ["", ""]
             assert there.error_files == dict.fromkeys(range(3), "" if who == "ours" else os.devnull)
-        shown = [there.stdouts, there.stderrs, *teed, dict(enumerate(filtered)), there.error_files if files else {}]
+        shown = [*paths, *teed, dict(enumerate(filtered)), there.error_files if files else {}]
         tree[who] = sorted(path.name for path in Path(directory).rglob("*") if path.is_dir()) if files else []
         found[who] = [{key: path.partition("attempt_2")[2] or path for key, path in each.items()} for each in shown]
         found[who].append({rank: each["TORCHELASTIC_ERROR_FILE"][-19:] for rank, each in variables.items()})

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rdzv_launcher.run.workers.output.console import WINDOW_S, Fold
+from rdzv_launcher.run.workers.output.console import WINDOW_S, View
 
 
 class Screen:
-    """A fold with a clock of its own, and what it has shown."""
+    """A view with a clock of its own, and what it has shown."""
 
     def __init__(self, ranks: int) -> None:
         self.now, self.text = 100.0, ""
-        self.fold = Fold({rank: f"host:{rank} " for rank in range(ranks)}, self._write, lambda: self.now)
+        prefixes, console = {rank: f"host:{rank} " for rank in range(ranks)}, SimpleNamespace(write=self._write)
+        self.view = View(console, prefixes, fold=True, clock=lambda: self.now)  # type: ignore[arg-type]
 
     def _write(self, text: str) -> None:
         self.text += text
 
     def take(self, rank: int, *lines: str) -> None:
-        self.fold.take(rank, [f"{line}\n" for line in lines])
+        self.view.take(rank, [f"{line}\n" for line in lines])
 
     def shown(self, *, final: bool = False) -> list[str]:
         """What is shown by now, and was not before."""
-        self.fold.show(final=final)
+        self.view.show(final=final)
         text, self.text = self.text, ""
         return text.splitlines()
 
@@ -101,10 +103,11 @@ def test_what_several_print_alike(ranks: int, does: list[tuple[int, str] | float
 
 def test_ranks_that_a_plugin_has_given_twice_are_text_and_nothing_else() -> None:
     shown = list[str]()
-    fold = Fold({0: "a ", 1: "b ", 2: "c "}, shown.append, lambda: 100.0, {0: 7, 1: 7, 2: 9})
+    prefixes, ranks, console = {0: "a ", 1: "b ", 2: "c "}, {0: 7, 1: 7, 2: 9}, SimpleNamespace(write=shown.append)
+    view = View(console, prefixes, ranks, fold=True, clock=lambda: 100.0)  # type: ignore[arg-type]
     for local_rank in range(3):
-        fold.take(local_rank, ["alike\n", f"{local_rank}\n"])
-    assert fold.show() == pytest.approx(WINDOW_S)
-    fold.show(final=True)
-    assert fold.show() is None
+        view.take(local_rank, ["alike\n", f"{local_rank}\n"])
+    assert view.show() == pytest.approx(WINDOW_S)
+    view.show(final=True)
+    assert view.show() is None
     assert "".join(shown) == "[ranks 7, 9] alike\na 0\nb 1\nc 2\n"

@@ -165,8 +165,8 @@ def prepare_starts(
             local_rank=local_rank,
             command=command,
             environment={**os.environ, **variables[local_rank]},
-            stdout=destinations.stdouts[local_rank],
-            stderr=destinations.stderrs[local_rank],
+            stdout=destinations.stdout.paths[local_rank],
+            stderr=destinations.stderr.paths[local_rank],
         )
         for local_rank, command in commands.items()
     )

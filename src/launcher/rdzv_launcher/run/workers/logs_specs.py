@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from rdzv_launcher.run.workers.output.log_files import Destinations
+from rdzv_launcher.run.workers.output.log_files import Destinations, Stream
 from rdzv_launcher.run.workers.spec import Streams, WorkersSpec
 from rdzv_plugins.errors import PluginError, UsageError
 from rdzv_plugins.installed import entry_points
@@ -54,17 +54,13 @@ class ThirdPartyLogs:
         try:
             there = self._inner.reify(variables)
             found = Destinations(
-                stdouts=dict(there.stdouts),
-                stderrs=dict(there.stderrs),
-                teed_stdouts=dict(there.tee_stdouts),
-                teed_stderrs=dict(there.tee_stderrs),
-                error_files=dict(there.error_files),
-                filtered_stdout=there.filtered_stdout,
-                filtered_stderr=there.filtered_stderr,
+                Stream(dict(there.stdouts), dict(there.tee_stdouts), there.filtered_stdout),
+                Stream(dict(there.stderrs), dict(there.tee_stderrs), there.filtered_stderr),
+                dict(there.error_files),
             )
         except Exception as error:
             raise self._fault(error) from error
-        if not found.stdouts.keys() == found.stderrs.keys() == variables.keys():
+        if not found.stdout.paths.keys() == found.stderr.paths.keys() == variables.keys():
             raise self._fault(ValueError("it does not say of each local rank where its output goes"))
         return found
 

@@ -10,7 +10,7 @@ import io
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from rdzv_launcher.console import stderr_has_room
@@ -151,36 +151,46 @@ _Line = tuple[str, float, str]
 """The line's text, when it came, and what precedes everything else. A tuple, as there may be many."""
 
 
-class Fold:
-    """One stream of this node's workers. For one thread. Every line is shown, those of one worker in order.
+class View:
+    """One of our streams, for all workers of a round shown there: each line at once, or folded. For one thread.
 
-    A line is shown together with those of all workers that have the same one next, as soon as all have it, or when it
-    has waited for ``WINDOW_S``. Workers that have other lines before it show those first.
+    Every line is shown, those of one worker in order. Folded, a line is shown together with those of all workers that
+    have the same one next, as soon as all have it, or when it has waited for ``WINDOW_S``. Workers that have other
+    lines before it show those first.
     """
 
     def __init__(
         self,
+        console: Console,
         prefixes: Mapping[int, str],
-        write: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
         ranks: Mapping[int, int] | None = None,
+        *,
+        fold: bool = False,
+        timestamps: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``prefixes``: what precedes a line that only one worker has, by local rank, for all workers that are shown.
 
         ``ranks``: the global ranks by local rank, if they differ. Only the text depends on them: plug-ins may set RANK
         to anything, even to the same value for two workers.
         """
-        self._prefixes, self._write, self._clock, self._ranks = prefixes, write, clock, ranks or {}
+        self.console, self._prefixes, self._ranks = console, prefixes, ranks or {}
+        self._folds, self._timestamps, self._clock = fold, timestamps, clock
         self._open = OpenLine()
         self._waiting: dict[int, deque[_Line]] = {each: deque() for each in sorted(prefixes)}
 
-    def take(self, local_rank: int, lines: Iterable[str], stamp: str = "") -> None:
-        """Take lines of one worker, each including its line end. ``stamp`` precedes everything else."""
-        now = self._clock()
-        self._waiting[local_rank].extend([(text, now, stamp) for text in lines])
+    def take(self, local_rank: int, lines: Sequence[str]) -> None:
+        """Take lines of the worker with this local rank, as they are in its file; the last may lack its end so far."""
+        stamp = _now() if self._timestamps else ""
+        if self._folds:
+            now = self._clock()
+            self._waiting[local_rank].extend([(text, now, stamp) for text in lines])
+        elif lines:
+            head, then = stamp + self._prefixes[local_rank], self._open.then
+            self.console.write("".join([then((local_rank,), head, line) for line in lines]))
 
     def show(self, *, final: bool = False) -> float | None:
-        """Write what has waited long enough (``final``: all); seconds until the next is due, None if none waits."""
+        """Show what is due (``final``: all there is); seconds until the next is due, None if nothing waits."""
         every, shown = list(self._waiting.values()), list[str]()
         now, due = self._clock(), None
         at_once = final or sum(map(len, every)) > _MOST
@@ -198,7 +208,7 @@ class Fold:
                     shown.append(self._next(lines[0][0]))
             shown.append(self._next(text))
         if shown:
-            self._write("".join(shown))
+            self.console.write("".join(shown))
         return due
 
     def _next(self, text: str) -> str:
@@ -217,37 +227,6 @@ def _before(lines: deque[_Line], text: str) -> int:
     if not lines or lines[0][0] == text:
         return 0
     return next((place for place, line in enumerate(islice(lines, _AHEAD)) if line[0] == text), 0)
-
-
-class View:
-    """One of our streams, for all workers of a round shown there: each line at once, or folded. For one thread."""
-
-    def __init__(
-        self,
-        console: Console,
-        prefixes: Mapping[int, str],
-        ranks: Mapping[int, int] | None = None,
-        *,
-        fold: bool = False,
-        timestamps: bool = False,
-    ) -> None:
-        """``prefixes``, and the global ``ranks`` that precede lines of several workers, are by local rank."""
-        self.console, self._prefixes, self._timestamps = console, prefixes, timestamps
-        self._open = OpenLine()
-        self._fold = Fold(prefixes, console.write, ranks=ranks) if fold else None
-
-    def take(self, local_rank: int, lines: Sequence[str]) -> None:
-        """Take lines of the worker with this local rank, as they are in its file; the last may lack its end so far."""
-        stamp = _now() if self._timestamps else ""
-        if self._fold is not None:
-            self._fold.take(local_rank, lines, stamp)
-        elif lines:
-            head, then = stamp + self._prefixes[local_rank], self._open.then
-            self.console.write("".join([then((local_rank,), head, line) for line in lines]))
-
-    def show(self, *, final: bool = False) -> float | None:
-        """Show what is due (``final``: all there is); seconds until the next is due, None if nothing waits."""
-        return None if self._fold is None else self._fold.show(final=final)
 
 
 def _now() -> str:

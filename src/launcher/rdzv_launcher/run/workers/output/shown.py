@@ -275,16 +275,17 @@ def show(
     """
     host = socket.gethostname()
     tails, filtered, views = list[Tail](), list[FilteredFile](), list[View]()
-    for stream, paths, needles, path in (
-        ("stdout", found.teed_stdouts, spec.stdout_filters, found.filtered_stdout),
-        ("stderr", found.teed_stderrs, spec.stderr_filters, found.filtered_stderr),
+    for name, stream, needles in (
+        ("stdout", found.stdout, spec.stdout_filters),
+        ("stderr", found.stderr, spec.stderr_filters),
     ):
-        collected = FilteredFile(path, needles) if needles and path else None
+        paths = stream.teed
+        collected = FilteredFile(stream.filtered, needles) if needles and stream.filtered else None
         if collected is not None:
             filtered.append(collected)
         prefixes = {each: _prefix(spec, host, each, variables[each]) if each in variables else "" for each in paths}
         fold = spec.fold and len(paths) > 1
-        views.append(view := View(Console(stream), prefixes, ranks, fold=fold, timestamps=spec.timestamps))
+        views.append(view := View(Console(name), prefixes, ranks, fold=fold, timestamps=spec.timestamps))
         for each, file in paths.items():
             allowance = Allowance() if spec.fold else None
             try:
