@@ -15,14 +15,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from rdzv_launcher.run.keeper import descendants
-from rdzv_launcher.run.keeper.channel import Channel, Gone, Message
 from rdzv_launcher.run.keeper.descendants import Process, Processes
 from rdzv_launcher.run.keeper.keeper_process import start_keeper
 from rdzv_launcher.run.keeper.messages import (
     Belongings,
+    Channel,
     Event,
+    Gone,
     Inherited,
     Lost,
+    Message,
     NotPreloaded,
     Preload,
     Preloaded,

@@ -13,8 +13,8 @@ import sys
 import time
 from typing import Any
 
-from rdzv_launcher.run.keeper.channel import Channel, Gone
 from rdzv_launcher.run.keeper.in_worker import arrange
+from rdzv_launcher.run.keeper.messages import Channel, Gone
 from rdzv_launcher.run.keeper.worker_process import NotArranged, redirect
 from rdzv_plugins.linux import prctl
 

@@ -12,9 +12,8 @@ import time
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from rdzv_launcher.run.keeper.channel import Channel, Gone, Loop
 from rdzv_launcher.run.keeper.in_worker import HOOK, ROOTS
-from rdzv_launcher.run.keeper.messages import Preload, Start
+from rdzv_launcher.run.keeper.messages import Channel, Gone, Loop, Preload, Start
 from rdzv_launcher.run.keeper.worker_process import spawn, when_known
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import os
 import signal
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from rdzv_launcher.run.keeper.channel import Loop
 from rdzv_launcher.run.keeper.in_worker import arrange
+from rdzv_launcher.run.keeper.messages import Loop
 from rdzv_plugins.linux import prctl
 
 RESTORED = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
