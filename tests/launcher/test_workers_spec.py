@@ -19,7 +19,7 @@ from torch.distributed.elastic.multiprocessing.errors import ErrorHandler, Proce
 from torch.distributed.elastic.utils import macros
 from torch.distributed.run import config_from_args, get_args_parser
 
-from rdzv_launcher.run.workers.environment import variables_of, worker_variables
+from rdzv_launcher.run.workers.environment import worker_variables
 from rdzv_launcher.run.workers.failures import (
     WorkerFailure,
     hand_to_scheduler,
@@ -28,8 +28,7 @@ from rdzv_launcher.run.workers.failures import (
     worker_failure,
 )
 from rdzv_launcher.run.workers.output.log_files import LogFiles, Stream
-from rdzv_launcher.run.workers.program import RUNNER, bound
-from rdzv_launcher.run.workers.spec import parse_streams
+from rdzv_launcher.run.workers.spec import RUNNER, bound, parse_streams
 from rdzv_plugins.errors import MissingDependency, UsageError
 from rdzv_plugins.interfaces import Failure
 
@@ -201,19 +200,15 @@ def test_each_worker_with_a_virtual_local_rank_has_a_device_of_its_own() -> None
 
 def test_what_is_added_sees_what_a_worker_has_so_far_and_takes_precedence() -> None:
     spec, group = spec_of(["--nproc-per-node=2", "train.py"]), group_of(2)
-    found = variables_of(
-        spec,
-        group,
-        {},
-        use_agent_store=False,
-        additions=[
-            lambda group, worker, own: {"PORT": own["MASTER_PORT"], "MASTER_PORT": "7"},
-            lambda group, worker, own: {"PLACE": f"{group.group_rank}.{worker.local_rank} {own['MASTER_PORT']}"},
-        ],
-    )
-    told = [(each["PORT"], each["MASTER_PORT"], each["PLACE"]) for each in found.values()]
-    assert told == [("29500", "7", "0.0 7"), ("29500", "7", "0.1 7")]
-    assert {each["TORCHELASTIC_USE_AGENT_STORE"] for each in found.values()} == {"False"}
+    additions = [
+        lambda group, worker, own: {"PORT": own["MASTER_PORT"], "MASTER_PORT": "7"},
+        lambda group, worker, own: {"PLACE": f"{group.group_rank}.{worker.local_rank} {own['MASTER_PORT']}"},
+    ]
+    for worker in group.workers:
+        own = worker_variables(spec, group, worker, {}, use_agent_store=False, additions=additions)
+        assert (own["PORT"], own["MASTER_PORT"]) == ("29500", "7")
+        assert own["PLACE"] == f"0.{worker.local_rank} 7"
+        assert own["TORCHELASTIC_USE_AGENT_STORE"] == "False"
 
 
 def raised() -> Exception:

@@ -53,8 +53,7 @@ from rdzv_launcher.run.workers.failures import (
 )
 from rdzv_launcher.run.workers.output.log_files import Layout, LogFiles
 from rdzv_launcher.run.workers.output.output import Output
-from rdzv_launcher.run.workers.program import Kind
-from rdzv_launcher.run.workers.spec import NO_EVENTS
+from rdzv_launcher.run.workers.spec import NO_EVENTS, Kind
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.assemble.create import create_rendezvous
 from rdzv_plugins.assemble.rendezvous import Rendezvous
