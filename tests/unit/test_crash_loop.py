@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 
 from rdzv_launcher.run.agent.events import RestartAllowed, RestartRefused
@@ -18,7 +19,6 @@ from rdzv_launcher.run.agent.failures import (
     from_note,
     is_loop,
     spent,
-    to_note,
 )
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.interfaces import Failure
@@ -95,7 +95,7 @@ def test_the_delay_grows_after_the_second_restart_and_is_bounded() -> None:
 
 def test_a_note_of_any_node_is_read_or_is_like_no_other() -> None:
     note = ran(failure(VALUE), 2.5)
-    assert from_note(to_note(note)) == note
+    assert from_note(msgspec.json.encode(note).decode()) == note
     for text in ("", "{}", "[]", "7", '{"what": 1, "ran": 1, "of_the_text": true}', "[" * 100000):
         assert from_note(text).made_progress
     assert not is_loop([from_note("{}")] * 5, "any")

@@ -72,11 +72,6 @@ def spent(failure: Failure, ran: float) -> Spent:
     return Spent(f"rank {failure.global_rank} ended with {describe_exit(failure.exit_code)}", ran)
 
 
-def to_note(value: Spent) -> str:
-    """The note as text that ``from_note`` can read."""
-    return msgspec.json.encode(value).decode()
-
-
 def from_note(text: str) -> Spent:
     """Read the note of any node. One that cannot be read counts as a failure unlike any other."""
     try:
@@ -165,7 +160,7 @@ class Retries:
         """The failed rounds, in order; this one is the last."""
         self._own.append(latest)
         try:
-            notes = self._handler.count_restart(to_note(latest))
+            notes = self._handler.count_restart(msgspec.json.encode(latest).decode())
         except Exception as error:  # the service may have gone with the node that failed
             if is_signal(error):
                 raise

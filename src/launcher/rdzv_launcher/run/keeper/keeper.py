@@ -25,9 +25,7 @@ from rdzv_launcher.run.keeper.messages import (
     Inherited,
     Lost,
     Message,
-    NotPreloaded,
     Preload,
-    Preloaded,
     Start,
     WorkerEnded,
 )
@@ -199,7 +197,6 @@ class Keeper:
         """
         self._events: deque[Event] = deque()
         self._answers: dict[int, list[int]] = {}
-        self._starting: dict[int, Start] = {}
         self._started: dict[int, int] = {}
         self._failure: tuple[int, str, int] | None = None
         self._number = self._generation = 0
@@ -236,7 +233,6 @@ class Keeper:
         """
         self._adopted.look()
         self._number, self._generation = self._number + 1, generation
-        self._starting = {worker.local_rank: worker for worker in workers}
         self._started, self._failure = {}, None
         plain = [
             (
@@ -251,28 +247,16 @@ class Keeper:
         try:
             self._send("start", self._number, plain)
             deadline = self._clock() + self._import_s + _ANSWER_S
-            while not self._all_started():
+            while len(self._started) < len(workers):
                 if not self._wait(deadline):
-                    raise self._late()
+                    raise _late(next(each for each in workers if each.local_rank not in self._started))
+                if self._failure is not None:
+                    local_rank, what, number = self._failure
+                    raise _not_started(next(each for each in workers if each.local_rank == local_rank), what, number)
         except BaseException:
             self.kill_all()
             raise
         return dict(self._started)
-
-    def _all_started(self) -> bool:
-        """Whether all workers have been started. Raises ``WorkerNotStarted``."""
-        if self._failure is not None:
-            local_rank, what, number = self._failure
-            raise _not_started(self._starting[local_rank], what, number)
-        return len(self._started) == len(self._starting)
-
-    def _late(self) -> WorkerNotStarted:
-        worker = next(each for rank, each in self._starting.items() if rank not in self._started)
-        return WorkerNotStarted(
-            f"the worker with local rank {worker.local_rank} could not be started: {worker.command[0]} did not run "
-            f"after {_ANSWER_S:g} s",
-            remedy="Look at the file system that it is on, and at that of --log-dir: one of them may hang.",
-        )
 
     def signal(self, number: int) -> None:
         """Send a signal to the process groups of live workers. Raises ``KeeperLost``."""
@@ -446,16 +430,15 @@ class Keeper:
                 heartbeat.asked(False)
         if heartbeat.unanswered >= SILENT_S:
             self._lose(f"stood still for {heartbeat.unanswered:.0f} s, and was ended")
-        elif heartbeat.unanswered >= STOPPED_S and self._is_stopped():
+        elif heartbeat.unanswered >= STOPPED_S:
+            found = self._processes.look(self.pid)
+            if found is None or found.state != "T":
+                return
             logger.warning(
                 "the process that keeps this node's workers (pid %d) has been stopped by a signal: it is told to go on",
                 self.pid,
             )
             self._signal_keeper(Signals.SIGCONT)
-
-    def _is_stopped(self) -> bool:
-        found = self._processes.look(self.pid)
-        return found is not None and found.state == "T"
 
     def _hear(self, message: Message) -> None:
         match message:
@@ -467,10 +450,8 @@ class Keeper:
                 self._events.append(WorkerEnded(self._generation, local_rank, code))
             case ("left", request, pids):
                 self._answers = {request: pids}  # earlier questions are no longer waited for
-            case ("preloaded", *what):
-                self._events.append(Preloaded(*what))
-            case ("not_preloaded", *what):
-                self._events.append(NotPreloaded(*what))
+            case ("say", warning, text):
+                logger.log(logging.WARNING if warning else logging.DEBUG, "%s", text)
             case ("beat",) | ("started" | "not_started", *_):
                 pass  # it lives; or it speaks of an earlier start
             case _:
@@ -514,6 +495,14 @@ class Keeper:
 
 def _absolute(path: str) -> str:
     return os.path.abspath(path) if path else ""
+
+
+def _late(worker: Start) -> WorkerNotStarted:
+    return WorkerNotStarted(
+        f"the worker with local rank {worker.local_rank} could not be started: {worker.command[0]} did not run "
+        f"after {_ANSWER_S:g} s",
+        remedy="Look at the file system that it is on, and at that of --log-dir: one of them may hang.",
+    )
 
 
 def _not_started(worker: Start, what: str, number: int) -> WorkerNotStarted:

@@ -78,33 +78,13 @@ class WorkerEnded(NamedTuple):
     """Negative for a signal, as in ``subprocess``."""
 
 
-class Preloaded(NamedTuple):
-    """The modules are imported. ``memory`` in KiB is the template's own share, ``seconds`` the time it took."""
-
-    modules: tuple[str, ...]
-    memory: int
-    seconds: float
-
-
-class NotPreloaded(NamedTuple):
-    """Workers are started as fresh interpreters, and why. Each reason is reported once."""
-
-    modules: tuple[str, ...]
-    reason: str
-
-    def __str__(self) -> str:
-        names = ", ".join(self.modules)
-        return f"workers start as fresh interpreters, without the preloaded {names}: {self.reason}"
-
-
 class Lost(NamedTuple):
     """The keeper has ended without being asked to: no worker lives any more, and no other event follows."""
 
     reason: str
 
 
-Event = WorkerEnded | Preloaded | NotPreloaded | Lost
-
+Event = WorkerEnded | Lost
 
 Message = tuple[Any, ...]
 """Its first item says what kind of message it is. Contains only built-in types."""

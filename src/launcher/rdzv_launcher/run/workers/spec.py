@@ -301,7 +301,7 @@ def read_spec(args: RunOptions, request: Request) -> WorkersSpec:
         stdout_filters=tuple(args.duplicate_stdout_filters or ()),
         stderr_filters=tuple(args.duplicate_stderr_filters or ()),
         virtual_local_rank=args.virtual_local_rank,
-        signals=_signals(args.signals_to_handle),
+        signals=tuple(each for each in read(args.signals_to_handle) if signal.getsignal(each) is not signal.SIG_IGN),
         shutdown_timeout_s=_shutdown_timeout(args.shutdown_timeout),
         leave_background=args.leave_background,
         stuck_timeout_s=_stuck_timeout(),
@@ -347,10 +347,6 @@ def _ranks(text: str) -> frozenset[int]:
             f"--local-ranks-filter={text} is not a comma-separated list of numbers",
             remedy="For example --local-ranks-filter=0,1",
         ) from None
-
-
-def _signals(names: str) -> tuple[signal.Signals, ...]:
-    return tuple(number for number in read(names) if signal.getsignal(number) is not signal.SIG_IGN)
 
 
 def _shutdown_timeout(given: int | None) -> int:
