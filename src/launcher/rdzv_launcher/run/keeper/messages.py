@@ -130,21 +130,18 @@ class Channel:
         try:
             if len(data) <= _LONGEST:
                 self._end.send(data)
-            else:
-                self._send_file(data)
+                return True
+            fd = os.memfd_create("rdzv-keeper", os.MFD_CLOEXEC)
+            with open(fd, "wb") as file:
+                file.write(data)
+                file.flush()
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+                self._end.sendmsg([_BY_FILE], rights)
         except BlockingIOError:
             return False
         except (BrokenPipeError, ConnectionResetError):
             raise Gone from None
         return True
-
-    def _send_file(self, data: bytes) -> None:
-        fd = os.memfd_create("rdzv-keeper", os.MFD_CLOEXEC)
-        with open(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
-            self._end.sendmsg([_BY_FILE], rights)
 
     def receive(self) -> Message | None:
         """The next message, or None if there is none yet. Raises ``Gone``."""

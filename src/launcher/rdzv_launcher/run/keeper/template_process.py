@@ -61,8 +61,8 @@ class TemplateProcess:
         self._channel: Channel | None = None
         self._doing = ""
         self._deaths = 0
-        self._held: list[Start] = []
-        self._asked: dict[tuple[int, int], tuple[Start, int]] = {}  # and its process, if there is one
+        # workers that it is to fork, once it has imported; and the process of each, if there is one
+        self._asked: dict[tuple[int, int], tuple[Start, int]] = {}
         self._answer = 0.0
         self._said: set[str] = set()
 
@@ -137,10 +137,9 @@ class TemplateProcess:
         """True if it forks this worker, now or after importing; False if a fresh interpreter has to be started."""
         if self._state == "off" or not self._suits(asked):
             return False
+        self._asked[asked.number, asked.local_rank] = (asked, -1)
         if self._state == "ready":
             self._ask(asked)
-        else:
-            self._held.append(asked)
         return True
 
     def _suits(self, asked: Start) -> bool:
@@ -159,9 +158,9 @@ class TemplateProcess:
         except (Gone, OSError):
             taken = False
         if taken:
-            self._asked[asked.number, asked.local_rank] = (asked, -1)
             self._answer = time.monotonic() + _ANSWER_S
         else:
+            del self._asked[asked.number, asked.local_rank]
             self._keeper.start_fresh(asked)
 
     def hear(self) -> None:
@@ -184,8 +183,7 @@ class TemplateProcess:
                 self._state, self._deaths = "ready", 0
                 names = ", ".join(self._preload.modules)
                 self._keeper.tell("say", False, f"preloaded {names} in {seconds:.1f} s ({memory} KiB)")
-                held, self._held = self._held, []
-                for asked in held:
+                for asked, _ in [*self._asked.values()]:
                     self._ask(asked)
             case ("forked", number, local_rank, pid) if (number, local_rank) in self._asked:
                 self._asked[number, local_rank] = (self._asked[number, local_rank][0], pid)
@@ -206,12 +204,12 @@ class TemplateProcess:
     def drop_asked(self) -> None:
         """Whatever was to be started is no longer wanted."""
         self.hear()
-        self._held.clear()
+        begun = self._asked and self._state == "ready"
         for _, pid in self._asked.values():
             if pid > 0:
                 self._keeper.drop(pid)
-        if self._asked:  # it may be about to fork them
-            self._asked.clear()
+        self._asked.clear()
+        if begun:  # it may be about to fork them
             self._end()
             self._begin()
 
@@ -260,13 +258,12 @@ class TemplateProcess:
             self._state = "failing"
             self.hear()
         self._end()
-        lost = [asked for asked, _ in self._asked.values()] + self._held
-        pids = [pid for _, pid in self._asked.values() if pid > 0]
-        self._asked, self._held = {}, []
+        lost, self._asked = [*self._asked.values()], {}
         self._say(reason)
-        for pid in pids:
-            self._keeper.drop(pid)
-        for asked in lost:
+        for _, pid in lost:
+            if pid > 0:
+                self._keeper.drop(pid)
+        for asked, _ in lost:
             self._keeper.start_fresh(asked)
 
     def _say(self, reason: str) -> None:

@@ -25,9 +25,9 @@ class ThirdPartyLogs:
         Raises ``UsageError`` if there is no such entry point, ``PluginError`` if the object cannot be created.
         """
         self._name = spec.logs_specs or type(made).__name__
-        self._inner: Any = made or self._make(spec)
-
-    def _make(self, spec: WorkersSpec) -> Any:
+        self._inner: Any = made
+        if made:
+            return
         found = {each.name: each for each in entry_points(_GROUP)}
         if self._name not in found:
             raise UsageError(
@@ -35,7 +35,7 @@ class ThirdPartyLogs:
                 remedy=f"There are {', '.join(sorted(found))}." if found else "There is none at all.",
             )
         try:
-            return found[self._name].load()(
+            self._inner = found[self._name].load()(
                 log_dir=spec.log_dir or None,
                 redirects=_torchs(spec.redirects),
                 tee=_torchs(spec.tee),

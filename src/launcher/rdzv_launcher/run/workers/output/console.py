@@ -88,28 +88,16 @@ class Lines:
     def __init__(self) -> None:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._decoder = io.IncrementalNewlineDecoder(decoder, translate=True)
-        self._begun: list[str] = []
-        self._size = 0
-
-    @property
-    def unfinished(self) -> str:
+        self.unfinished = ""
         """The line whose end has not come yet, so far."""
-        return "".join(self._begun)
 
     def feed(self, data: bytes, *, final: bool = False) -> list[str]:
         """The lines that are whole now, each with its end. ``final``: the last one is, too, whatever it lacks."""
-        text = self._decoder.decode(data, final)
-        whole, newline, rest = text.rpartition("\n")
-        lines = []
-        if newline:
-            lines = [line + "\n" for line in ("".join(self._begun) + whole).split("\n")]
-            self._begun, self._size = [], 0
-        if rest:
-            self._begun.append(rest)
-            self._size += len(rest)
-        if self._size >= LONGEST or (final and self._size):
-            lines.append("".join(self._begun) + "\n")
-            self._begun, self._size = [], 0
+        lines = io.StringIO(self.unfinished + self._decoder.decode(data, final), newline="\n").readlines()
+        self.unfinished = lines.pop() if lines and not lines[-1].endswith("\n") else ""
+        if len(self.unfinished) >= LONGEST or (final and self.unfinished):
+            lines.append(f"{self.unfinished}\n")
+            self.unfinished = ""
         return lines
 
 
