@@ -31,7 +31,7 @@ from rdzv_plugins.runtime import POLLIN, Runtime, Signals
 if TYPE_CHECKING:
     from threading import Timer
 
-    from rdzv_launcher.run.workers.file_timer import FileTimer
+    from rdzv_launcher.run.workers.torch_classes import FileTimer
 
 logger = logging.getLogger(__name__)
 

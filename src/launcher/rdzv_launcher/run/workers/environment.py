@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Where a worker records its exception; empty: nowhere. Set with the other files; for the agent, by a scheduler."""
 FILE_TIMER, TIMER_FILE = "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_TIMER_FILE"
-"""The agent's own, if its user wants torch's watchdog: 1 for one, and where; see ``file_timer``."""
+"""The agent's own, if its user wants torch's watchdog: 1 for one, and where; see ``torch_classes``."""
 _THREADS = "OMP_NUM_THREADS"
 _NCCL = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _NEVER_SENT = "SIGURG"
