@@ -198,7 +198,7 @@ class Keeper:
         self._events: deque[Event] = deque()
         self._answers: dict[int, list[int]] = {}
         self._started: dict[int, int] = {}
-        self._failure: tuple[int, str, int] | None = None
+        self._failed: dict[int, tuple[str, int]] = {}
         self._number = self._generation = 0
         self._lost = self._closed = False
         self._import_s = 0.0 if preload is None else preload.limit
@@ -233,7 +233,7 @@ class Keeper:
         """
         self._adopted.look()
         self._number, self._generation = self._number + 1, generation
-        self._started, self._failure = {}, None
+        self._started, self._failed = {}, {}
         plain = [
             (
                 each.local_rank,
@@ -250,9 +250,9 @@ class Keeper:
             while len(self._started) < len(workers):
                 if not self._wait(deadline):
                     raise _late(next(each for each in workers if each.local_rank not in self._started))
-                if self._failure is not None:
-                    local_rank, what, number = self._failure
-                    raise _not_started(next(each for each in workers if each.local_rank == local_rank), what, number)
+                for worker in workers:
+                    if worker.local_rank in self._failed:
+                        raise _not_started(worker, *self._failed[worker.local_rank])
         except BaseException:
             self.kill_all()
             raise
@@ -445,7 +445,7 @@ class Keeper:
             case ("started", number, local_rank, pid) if number == self._number:
                 self._started[local_rank] = pid
             case ("not_started", number, local_rank, what, error) if number == self._number:
-                self._failure = local_rank, what, error
+                self._failed[local_rank] = what, error
             case ("ended", local_rank, code):
                 self._events.append(WorkerEnded(self._generation, local_rank, code))
             case ("left", request, pids):
