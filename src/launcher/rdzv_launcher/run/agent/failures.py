@@ -188,19 +188,16 @@ class Failures:
         self._retries, self._hang_timeout = Retries(limits, handler), hang_timeout
         self._runtime, self._host = runtime, runtime.gethostname()
         self._group: WorkerGroup | None = None
-        self._ended: dict[int, Failure] = {}
+        self.ended: dict[int, Failure] = {}
+        """The workers that failed without being told to stop, by local rank, in the order of their ends."""
         self._hang: Failure | None = None
         """The worker that was different when the generation hung."""
         self._report: OwnThread | None = None
         self._started_at = 0.0
 
-    @property
-    def ended(self) -> Sequence[Failure]:
-        return tuple(self._ended.values())
-
     def forget(self) -> None:
         """A new generation is about to be started: what is known about the last one no longer matters."""
-        self._ended, self._report, self._hang = {}, None, None
+        self.ended, self._report, self._hang = {}, None, None
 
     def started(self, group: WorkerGroup, now: float) -> None:
         """The workers of ``group``, which has their pids, are running from ``now`` (monotonic, in seconds) on."""
@@ -211,7 +208,7 @@ class Failures:
         if not isinstance(event, WorkerEnded) or event.exit_code == 0 or self._group is None:
             return
         if event.generation == self._group.generation:
-            self._ended[event.local_rank] = self._group.failure(event.local_rank, event.exit_code, host=self._host)
+            self.ended[event.local_rank] = self._group.failure(event.local_rank, event.exit_code, host=self._host)
 
     def tell(self, local_rank: int, exit_code: int) -> None:
         """Tell the others that this worker has failed, the first one here. Does not wait for anybody."""
