@@ -234,16 +234,10 @@ class Keeper:
         self._adopted.look()
         self._number, self._generation = self._number + 1, generation
         self._started, self._failed = {}, {}
-        plain = [
-            (
-                each.local_rank,
-                tuple(each.command),
-                dict(each.environment),
-                _absolute(each.stdout),
-                _absolute(each.stderr),
-            )
-            for each in workers
-        ]
+        plain = []
+        for each in workers:
+            files = [os.path.abspath(path) if path else "" for path in (each.stdout, each.stderr)]
+            plain.append((each.local_rank, tuple(each.command), dict(each.environment), *files))
         try:
             self._send("start", self._number, plain)
             deadline = self._clock() + self._import_s + _ANSWER_S
@@ -491,10 +485,6 @@ class Keeper:
             self._runtime.kill(self.pid, number)
         except OSError:  # it has ended
             pass
-
-
-def _absolute(path: str) -> str:
-    return os.path.abspath(path) if path else ""
 
 
 def _late(worker: Start) -> WorkerNotStarted:

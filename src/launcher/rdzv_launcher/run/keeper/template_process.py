@@ -281,11 +281,10 @@ class TemplateProcess:
             self._channel.close()
             self._channel = None
         if self._pid > 0:
-            try:
-                os.killpg(self._pid, signal.SIGKILL)
-            except OSError:
+            for end in (os.killpg, os.kill):  # it may not lead a group yet
                 try:
-                    os.kill(self._pid, signal.SIGKILL)
+                    end(self._pid, signal.SIGKILL)
+                    break
                 except OSError:
                     pass
             self._pid = -1

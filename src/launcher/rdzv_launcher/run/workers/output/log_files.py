@@ -107,7 +107,19 @@ class LogFiles:
         """The directory of a round with everything that belongs in it; empty if it cannot exist, or should not."""
         while self.root != os.devnull:
             try:
-                return self._make(name, ranks)
+                if not self._run_directory:
+                    os.makedirs(self.root, exist_ok=True)
+                    self._run_directory = tempfile.mkdtemp(prefix=f"{component(self._spec.run_id)}_", dir=self.root)
+                    logger.debug("the workers' files are in %s", self._run_directory)
+                directory = os.path.join(self._run_directory, name)
+                self._make_room(directory)
+                for local_rank in ranks:
+                    os.makedirs(os.path.join(directory, str(local_rank)))
+                    for stream in self._to_file(local_rank):
+                        # problems are found now: whoever starts the worker could only fail
+                        open(os.path.join(directory, str(local_rank), _FILES[stream]), "wb").close()
+                write_a_page(directory)
+                return directory
             except OSError as error:
                 broken = self._roots.pop(0)
                 self._run_directory = ""
@@ -115,21 +127,6 @@ class LogFiles:
                 why = error.strerror or error
                 logger.warning("%s: %s: the workers' files %s", error.filename or broken, why, instead)
         return ""
-
-    def _make(self, name: str, ranks: Mapping[int, object]) -> str:
-        if not self._run_directory:
-            os.makedirs(self.root, exist_ok=True)
-            self._run_directory = tempfile.mkdtemp(prefix=f"{component(self._spec.run_id)}_", dir=self.root)
-            logger.debug("the workers' files are in %s", self._run_directory)
-        directory = os.path.join(self._run_directory, name)
-        self._make_room(directory)
-        for local_rank in ranks:
-            os.makedirs(os.path.join(directory, str(local_rank)))
-            for stream in self._to_file(local_rank):
-                # problems are found now: whoever starts the worker could only fail
-                open(os.path.join(directory, str(local_rank), _FILES[stream]), "wb").close()
-        write_a_page(directory)
-        return directory
 
     def _make_room(self, directory: str) -> None:
         """Clear the place of a round that used up no restart. Its error files are stale, but its output is not."""
