@@ -154,7 +154,7 @@ DEFECTS = (
         "a silent supervisor is not ended",
         "ae7d9d5",
         _KEEPER + "keeper.py",
-        "if heartbeat.unanswered >= SILENT_S:",
+        "if unanswered >= SILENT_S:",
         "if False:",
         "test_a_supervisor_that_stands_still_is_ended",
     ),

@@ -62,36 +62,6 @@ class RunningTime:
         return self._ran
 
 
-class Heartbeat:
-    """One keeper's. Whatever is heard from it is a sign of life, and not only an answer."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._heard = clock()
-        self._asked: float | None = None
-        self._taken = False
-
-    @property
-    def due(self) -> bool:
-        if self._asked is not None:
-            return not self._taken
-        return self._clock() - self._heard >= BEAT_S
-
-    def asked(self, taken: bool) -> None:
-        """The question has been asked; not ``taken``: its end of the channel is full, so it has to be asked again."""
-        self._taken = taken
-        if self._asked is None:
-            self._asked = self._clock()
-
-    def heard(self) -> None:
-        self._heard, self._asked, self._taken = self._clock(), None, False
-
-    @property
-    def unanswered(self) -> float:
-        """For how many seconds the question has been unanswered; 0: there is none."""
-        return 0.0 if self._asked is None else self._clock() - self._asked
-
-
 _AGAIN_S = 0.01
 
 
@@ -204,7 +174,12 @@ class Keeper:
         self._import_s = 0.0 if preload is None else preload.limit
         self._runtime, self._processes = runtime, processes
         self._clock = RunningTime(runtime.monotonic)
-        self._heartbeat = Heartbeat(self._clock)
+        self._heard = self._clock()
+        """Whatever is heard from the keeper is a sign of life, and not only an answer."""
+        self._asked: float | None = None
+        """Since when a question for a sign of life has been unanswered; None: there is none."""
+        self._taken = False
+        """The keeper's end of the channel has taken the question: it need not be asked again."""
         self._channel, theirs = Channel.pair(runtime.socketpair)
         try:
             self.pid = make(theirs, ignored, inherited or Inherited(), belongings or Belongings())
@@ -273,7 +248,7 @@ class Keeper:
         ``daemons``: to everything that workers of any round have started. If the keeper has ended, that is what it has
         left behind.
         """
-        if self._heartbeat.unanswered > BEAT_S:
+        if self._unanswered() > BEAT_S:
             timeout = 0.0
         try:
             left = self._ask("signal_left", int(number), daemons, timeout=timeout)
@@ -406,7 +381,7 @@ class Keeper:
         try:
             while not self._lost and not self._closed and (message := self._channel.receive()) is not None:
                 taken = True
-                self._heartbeat.heard()
+                self._heard, self._asked, self._taken = self._clock(), None, False
                 self._hear(message)
             if not self._lost and not self._closed:
                 self._beat()
@@ -414,17 +389,22 @@ class Keeper:
             self._lose()
         return taken
 
+    def _unanswered(self) -> float:
+        return 0.0 if self._asked is None else self._clock() - self._asked
+
     def _beat(self) -> None:
         """Ask the keeper for a sign of life when it is time for that, and end one that has not answered."""
-        heartbeat = self._heartbeat
-        if heartbeat.due:
+        if self._asked is None and self._clock() - self._heard >= BEAT_S:
+            self._asked = self._clock()
+        if self._asked is not None and not self._taken:
             try:
-                heartbeat.asked(self._channel.send(("beat",)))
+                self._taken = self._channel.send(("beat",))
             except OSError:  # short of memory
-                heartbeat.asked(False)
-        if heartbeat.unanswered >= SILENT_S:
-            self._lose(f"stood still for {heartbeat.unanswered:.0f} s, and was ended")
-        elif heartbeat.unanswered >= STOPPED_S:
+                pass
+        unanswered = self._unanswered()
+        if unanswered >= SILENT_S:
+            self._lose(f"stood still for {unanswered:.0f} s, and was ended")
+        elif unanswered >= STOPPED_S:
             found = self._processes.look(self.pid)
             if found is None or found.state != "T":
                 return
