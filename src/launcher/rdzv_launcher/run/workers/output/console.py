@@ -20,53 +20,6 @@ _PIECE = 32 << 10
 """How many characters are written at once: if a piece is not taken as a whole, all of it is dropped."""
 
 
-class Console:
-    """Standard output or error, looked up for each use. For one thread: a stuck reader may keep it waiting."""
-
-    def __init__(self, name: str) -> None:
-        """``name`` is ``stdout`` or ``stderr``."""
-        self._name = name
-        self._gone = False
-        self._waiting: deque[str] = deque()
-        self.written = 0
-        """The number of pieces written."""
-
-    def has_room(self, otherwise: Callable[[], None]) -> bool:
-        """Whether all is written and more can be without being dropped; if not, ``otherwise`` is called once it is so.
-
-        Writes what waits, as far as there is room.
-        """
-        while self._name == "stdout" or stderr_has_room(otherwise):
-            if not self._waiting:
-                return True
-            self._write(self._waiting.popleft())
-            self.written += 1
-        return False
-
-    @property
-    def is_empty(self) -> bool:
-        """True if nothing waits to be written."""
-        return not self._waiting
-
-    def write(self, text: str) -> None:
-        """Write in pieces; those for which there is no room wait. Once the reader is gone, nothing is written."""
-        self._waiting.extend(_pieces(text))
-        self.has_room(lambda: None)  # the writer looks again by itself
-
-    def _write(self, text: str) -> None:
-        stream = getattr(sys, self._name)
-        if self._gone or stream is None:
-            return
-        try:
-            try:
-                stream.write(text)
-            except UnicodeEncodeError:
-                stream.write(text.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
-            stream.flush()
-        except (OSError, ValueError):  # ValueError: the stream was closed
-            self._gone = True
-
-
 def _pieces(text: str) -> Iterator[str]:
     """Yield pieces, each ending with a line, unless the line is longer."""
     begin = 0
@@ -140,16 +93,16 @@ _Line = tuple[str, float, str]
 
 
 class View:
-    """One of our streams, for all workers of a round shown there: each line at once, or folded. For one thread.
+    """Standard output or error, for all workers of a round shown there: each line at once, or folded. For one thread.
 
-    Every line is shown, those of one worker in order. Folded, a line is shown together with those of all workers that
-    have the same one next, as soon as all have it, or when it has waited for ``WINDOW_S``. Workers that have other
-    lines before it show those first.
+    A stuck reader may keep it waiting. Every line is shown, those of one worker in order. Folded, a line is shown
+    together with those of all workers that have the same one next, as soon as all have it, or when it has waited for
+    ``WINDOW_S``. Workers that have other lines before it show those first.
     """
 
     def __init__(
         self,
-        console: Console,
+        name: str,
         prefixes: Mapping[int, str],
         ranks: Mapping[int, int] | None = None,
         *,
@@ -157,29 +110,69 @@ class View:
         timestamps: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``prefixes``: what precedes a line that only one worker has, by local rank, for all workers that are shown.
+        """``name``: ``stdout`` or ``stderr``, which is looked up for each use.
 
+        ``prefixes``: what precedes a line that only one worker has, by local rank, for all workers that are shown.
         ``ranks``: the global ranks by local rank, if they differ. Only the text depends on them: plug-ins may set RANK
         to anything, even to the same value for two workers.
         """
-        self.console, self._prefixes, self._ranks = console, prefixes, ranks or {}
+        self._name, self._prefixes, self._ranks = name, prefixes, ranks or {}
         self._folds, self._timestamps, self._clock = fold, timestamps, clock
         self._open = OpenLine()
-        self._waiting: dict[int, deque[_Line]] = {each: deque() for each in sorted(prefixes)}
+        self._folding: dict[int, deque[_Line]] = {each: deque() for each in sorted(prefixes)}
+        self._waiting: deque[str] = deque()
+        self._gone = False
+        self.written = 0
+        """The number of pieces written."""
+
+    def has_room(self, otherwise: Callable[[], None]) -> bool:
+        """Whether all is written and more can be without being dropped; if not, ``otherwise`` is called once it is so.
+
+        Writes what waits, as far as there is room.
+        """
+        while self._name == "stdout" or stderr_has_room(otherwise):
+            if not self._waiting:
+                return True
+            self._write(self._waiting.popleft())
+            self.written += 1
+        return False
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing waits to be written."""
+        return not self._waiting
+
+    def write(self, text: str) -> None:
+        """Write in pieces; those for which there is no room wait. Once the reader is gone, nothing is written."""
+        self._waiting.extend(_pieces(text))
+        self.has_room(lambda: None)  # the writer looks again by itself
+
+    def _write(self, text: str) -> None:
+        stream = getattr(sys, self._name)
+        if self._gone or stream is None:
+            return
+        try:
+            try:
+                stream.write(text)
+            except UnicodeEncodeError:
+                stream.write(text.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
+            stream.flush()
+        except (OSError, ValueError):  # ValueError: the stream was closed
+            self._gone = True
 
     def take(self, local_rank: int, lines: Sequence[str]) -> None:
         """Take lines of the worker with this local rank, as they are in its file; the last may lack its end so far."""
         stamp = _now() if self._timestamps else ""
         if self._folds:
             now = self._clock()
-            self._waiting[local_rank].extend([(text, now, stamp) for text in lines])
+            self._folding[local_rank].extend([(text, now, stamp) for text in lines])
         elif lines:
             head, then = stamp + self._prefixes[local_rank], self._open.then
-            self.console.write("".join([then((local_rank,), head, line) for line in lines]))
+            self.write("".join([then((local_rank,), head, line) for line in lines]))
 
     def show(self, *, final: bool = False) -> float | None:
         """Show what is due (``final``: all there is); seconds until the next is due, None if nothing waits."""
-        every, shown = list(self._waiting.values()), list[str]()
+        every, shown = list(self._folding.values()), list[str]()
         now, due = self._clock(), None
         at_once = final or sum(map(len, every)) > _MOST
         while heads := [lines[0] for lines in every if lines]:
@@ -196,13 +189,13 @@ class View:
                     shown.append(self._next(lines[0][0]))
             shown.append(self._next(text))
         if shown:
-            self.console.write("".join(shown))
+            self.write("".join(shown))
         return due
 
     def _next(self, text: str) -> str:
         """Take a line from all that have it next."""
-        alike = [each for each, lines in self._waiting.items() if lines and lines[0][0] == text]
-        taken = [self._waiting[each].popleft() for each in alike]
+        alike = [each for each, lines in self._folding.items() if lines and lines[0][0] == text]
+        taken = [self._folding[each].popleft() for each in alike]
         if len(alike) == 1:
             head = f"{taken[0][2]}{self._prefixes[alike[0]]}"
         else:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from rdzv_launcher.run.workers.output.console import Console, Lines, View
+from rdzv_launcher.run.workers.output.console import Lines, View
 from rdzv_launcher.run.workers.output.growing_file import GrowingFile
 from rdzv_launcher.run.workers.output.log_files import Destinations
 from rdzv_launcher.run.workers.spec import WorkersSpec
@@ -115,7 +115,7 @@ class Tail:
 
     def pump(self, on_room: Callable[[], None]) -> int:
         """Pass on some of what is new; returns how many bytes: 0 without room (``on_room``: there is again)."""
-        if not self._view.console.has_room(on_room):
+        if not self._view.has_room(on_room):
             return 0
         if self._allowance is not None and not self._keep_up(self._allowance):
             return 0
@@ -236,7 +236,7 @@ class Tee:
             self._close_filtered()
 
     def _all_written(self) -> bool:
-        return all(each.console.is_empty for each in self._views)
+        return all(each.is_empty for each in self._views)
 
     def _close_filtered(self) -> None:
         for each in self._filtered:
@@ -249,7 +249,7 @@ class Tee:
         if stopping:
             for tail in self._tails:
                 tail.stop_here()
-        written = sum(each.console.written for each in self._views)
+        written = sum(each.written for each in self._views)
         moved = sum([tail.pump(self._woken.set) for tail in self._tails])
         if stopping:
             for tail in [each for each in self._tails if each.is_done]:
@@ -258,8 +258,8 @@ class Tee:
                 tail.close()
         due = [each.show(final=not self._tails) for each in self._views]
         for each in self._views:
-            each.console.has_room(self._woken.set)
-        moved += sum(each.console.written for each in self._views) - written
+            each.has_room(self._woken.set)
+        moved += sum(each.written for each in self._views) - written
         self._shown += moved
         if not moved and (self._tails or not self._all_written()):
             interval = _FLOOD_S if any(tail.floods for tail in self._tails) else _INTERVAL_S
@@ -285,7 +285,7 @@ def show(
             filtered.append(collected)
         prefixes = {each: _prefix(spec, host, each, variables[each]) if each in variables else "" for each in paths}
         fold = spec.fold and len(paths) > 1
-        views.append(view := View(Console(name), prefixes, ranks, fold=fold, timestamps=spec.timestamps))
+        views.append(view := View(name, prefixes, ranks, fold=fold, timestamps=spec.timestamps))
         for each, file in paths.items():
             allowance = Allowance() if spec.fold else None
             try:
