@@ -19,7 +19,7 @@ from kits.eventually import eventually
 from kits.launcher.harness import BIN, WORKERS, Agent, Cluster
 from kits.launcher.specs import spec_of
 
-from rdzv_launcher.run.workers.output.console import LONGEST, Console, Lines, View
+from rdzv_launcher.run.workers.output.console import LONGEST, Lines, View
 from rdzv_launcher.run.workers.output.growing_file import all_of
 from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.output.output import Output
@@ -103,7 +103,7 @@ def test_what_workers_print_alike_is_shown_once(
     variables = {rank: {"RANK": str(rank)} for rank in range(4)}
     files = LogFiles(spec, "").begin(variables)
     for rank, own in variables.items():
-        with open(files.stdouts[rank], "wb") as out, open(files.stderrs[rank], "wb") as err:
+        with open(files.stdout.paths[rank], "wb") as out, open(files.stderr.paths[rank], "wb") as err:
             subprocess.run([sys.executable, ODD], env=own, stdout=out, stderr=err, check=True)
     assert show(files, spec, variables, {rank: rank for rank in range(4)}).stop(60, 60)
     out, err = capsys.readouterr()
@@ -175,7 +175,7 @@ def test_line_without_an_end_takes_no_memory_without_end() -> None:
 def test_prompt_is_shown_while_its_worker_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str], fold: bool) -> None:
     now = 0.0
     collected = FilteredFile(str(tmp_path / "collected"), ("?",))
-    view = View(Console("stdout"), {0: "a ", 1: "b "}, fold=fold)
+    view = View("stdout", {0: "a ", 1: "b "}, fold=fold)
     tails = [
         Tail(str(tmp_path / "0"), 0, view, clock=lambda: now, filtered=collected, prefix="a "),
         Tail(str(tmp_path / "1"), 1, view, clock=lambda: now),
@@ -216,7 +216,7 @@ def test_prompt_is_shown_while_its_worker_waits(tmp_path: Path, capsys: pytest.C
 def test_flood_is_shown_in_part_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "stdout.log"
     path.write_bytes(numbered(0, 500_000))
-    pump(Tail(str(path), 0, View(Console("stdout"), {0: "host:0 "}), allowance=Allowance(lambda: 0.0)))
+    pump(Tail(str(path), 0, View("stdout", {0: "host:0 "}), allowance=Allowance(lambda: 0.0)))
     out = capsys.readouterr().out
     assert out.endswith("host:0 line 499999\n")
     assert re.search(rf"host:0 \(.*{path}.*\)\n", out)
@@ -225,7 +225,7 @@ def test_flood_is_shown_in_part_and_says_so(tmp_path: Path, capsys: pytest.Captu
 
 def test_steady_flood_gets_no_more_than_its_allowance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, now = tmp_path / "stdout.log", 0.0
-    tail = Tail(str(path), 0, View(Console("stdout"), {0: ""}), allowance=Allowance(lambda: now))
+    tail = Tail(str(path), 0, View("stdout", {0: ""}), allowance=Allowance(lambda: now))
     with path.open("a") as file:
         for _ in range(600):  # 100 KiB a second
             file.write(f"{'x' * 1023}\n" * 10)
@@ -256,7 +256,7 @@ def test_every_line_is_shown_of_a_file_that_is_rotated_meanwhile(
     tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes], move: Callable[[Path], None]
 ) -> None:
     path = tmp_path / "stdout.log"
-    tail = Tail(str(path), 0, View(Console("stdout"), {0: ""}))
+    tail = Tail(str(path), 0, View("stdout", {0: ""}))
     with open(path, "ab", buffering=0) as worker:
         worker.write(numbered(0, 2000))
         tail.pump(lambda: None)
@@ -272,7 +272,7 @@ def test_lines_of_a_file_that_somebody_empties_are_said_to_be_missing(
 ) -> None:
     path = tmp_path / "stdout.log"
     path.write_text("line 0\n")
-    tail = Tail(str(path), 0, View(Console("stdout"), {0: ""}))
+    tail = Tail(str(path), 0, View("stdout", {0: ""}))
     tail.pump(lambda: None)
     path.write_text("1\n")
     pump(tail)
@@ -285,7 +285,7 @@ def test_file_is_shown_to_where_it_was_when_the_worker_had_ended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "stdout.log"
-    tail = Tail(str(path), 0, View(Console("stdout"), {0: "[default0]:"}))
+    tail = Tail(str(path), 0, View("stdout", {0: "[default0]:"}))
     path.write_text("mine\n")
     tail.stop_here()
     with path.open("a") as file:
@@ -336,12 +336,12 @@ def test_log_directory_that_is_gone_costs_the_files_and_not_the_job(
     spec = spec_of([f"--log-dir={logs}", "--redirects=1", "train.py"])
     output = Output(spec, LogFiles(spec, str(instead)))
     for taken in (logs, instead):
-        log = Path(output.begin({0: {}}).stdouts[0])
+        log = Path(output.begin({0: {}}).stdout.paths[0])
         assert log.is_file()
         assert log.is_relative_to(taken)
         taken.rename(f"{taken}.aside")
         taken.write_text("a file")
-    assert output.begin({0: {}}).stdouts[0] == ""
+    assert output.begin({0: {}}).stdout.paths[0] == ""
     assert output.root == os.devnull
     assert str(instead) in caplog.text
 
@@ -351,7 +351,7 @@ def test_a_job_whose_nodes_come_and_go_keeps_the_output_of_its_newest_rounds(tmp
     for number in range(1, 20):
         found = files.begin({0: {"RDZV_ROUND": str(number)}})
         assert (found.round, found.moved) == (number, ("attempt_0", f"attempt_0.round_{number - 1}")) or number == 1
-        Path(found.stdouts[0]).write_text(f"of round {number}\n")
+        Path(found.stdout.paths[0]).write_text(f"of round {number}\n")
     kept = {path.name: (path / "0/stdout.log").read_text() for path in tmp_path.glob("*/attempt_*")}
     assert kept.pop("attempt_0") == "of round 19\n"
     assert kept == {f"attempt_0.round_{number}": f"of round {number}\n" for number in range(9, 19)}

@@ -184,7 +184,7 @@ def test_the_workers_logs_are_where_they_are_asked_to_be(tmp_path: Path) -> None
     spec = spec_of(["--redirects=3", f"--log-dir={logs}", str(script)])
     spec = replace(spec, run_id="../../away")
     files = LogFiles(spec, "").begin({0: {"TORCHELASTIC_RESTART_COUNT": "0"}})
-    assert Path(files.stdouts[0]).is_relative_to(logs)
+    assert Path(files.stdout.paths[0]).is_relative_to(logs)
     assert [each.name for each in tmp_path.iterdir()] in (["some", "train.py"], ["train.py", "some"])
     assert len(list(logs.iterdir())) == 1
 

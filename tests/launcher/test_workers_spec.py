@@ -19,7 +19,7 @@ from torch.distributed.elastic.multiprocessing.errors import ErrorHandler, Proce
 from torch.distributed.elastic.utils import macros
 from torch.distributed.run import config_from_args, get_args_parser
 
-from rdzv_launcher.run.workers.environment import variables_of, worker_variables
+from rdzv_launcher.run.workers.environment import worker_variables
 from rdzv_launcher.run.workers.failures import (
     WorkerFailure,
     hand_to_scheduler,
@@ -27,9 +27,8 @@ from rdzv_launcher.run.workers.failures import (
     record_own_error,
     worker_failure,
 )
-from rdzv_launcher.run.workers.output.log_files import LogFiles
-from rdzv_launcher.run.workers.program import RUNNER, bound
-from rdzv_launcher.run.workers.spec import parse_streams
+from rdzv_launcher.run.workers.output.log_files import LogFiles, Stream
+from rdzv_launcher.run.workers.spec import RUNNER, bound, parse_streams
 from rdzv_plugins.errors import MissingDependency, UsageError
 from rdzv_plugins.interfaces import Failure
 
@@ -106,17 +105,19 @@ def test_destinations_are_torchs(flags: list[str], files: bool, tmp_path: Path) 
         if who == "ours":
             spec = spec_of([f"--log-dir={directory}", "--nproc-per-node=3", "--rdzv-id=job", *flags, "train.py"])
             there: Any = LogFiles(spec, "").begin(variables)
-            teed, filtered = (there.teed_stdouts, there.teed_stderrs), (there.filtered_stdout, there.filtered_stderr)
+            streams = (there.stdout, there.stderr)
+            paths, teed, filtered = ([getattr(each, name) for each in streams] for name in Stream.__struct_fields__)
         else:
             args = get_args_parser().parse_args([*flags, "train.py"])
             ranks = {int(rank) for rank in args.local_ranks_filter.split(",") if rank}
             inner = DefaultLogsSpecs(directory, Std.from_str(args.redirects), Std.from_str(args.tee), ranks)
             there = inner.reify(variables)
-            teed, filtered = (there.tee_stdouts, there.tee_stderrs), (there.filtered_stdout, there.filtered_stderr)
+            paths, teed = [there.stdouts, there.stderrs], [there.tee_stdouts, there.tee_stderrs]
+            filtered = [there.filtered_stdout, there.filtered_stderr]
         if not files:  # torch follows /dev/null then, to no end, and collects lines in a file that cannot be
-            teed, filtered = ({}, {}), ("", "")
+            teed, filtered = [{}, {}], ["", ""]
             assert there.error_files == dict.fromkeys(range(3), "" if who == "ours" else os.devnull)
-        shown = [there.stdouts, there.stderrs, *teed, dict(enumerate(filtered)), there.error_files if files else {}]
+        shown = [*paths, *teed, dict(enumerate(filtered)), there.error_files if files else {}]
         tree[who] = sorted(path.name for path in Path(directory).rglob("*") if path.is_dir()) if files else []
         found[who] = [{key: path.partition("attempt_2")[2] or path for key, path in each.items()} for each in shown]
         found[who].append({rank: each["TORCHELASTIC_ERROR_FILE"][-19:] for rank, each in variables.items()})
@@ -199,19 +200,15 @@ def test_each_worker_with_a_virtual_local_rank_has_a_device_of_its_own() -> None
 
 def test_what_is_added_sees_what_a_worker_has_so_far_and_takes_precedence() -> None:
     spec, group = spec_of(["--nproc-per-node=2", "train.py"]), group_of(2)
-    found = variables_of(
-        spec,
-        group,
-        {},
-        use_agent_store=False,
-        additions=[
-            lambda group, worker, own: {"PORT": own["MASTER_PORT"], "MASTER_PORT": "7"},
-            lambda group, worker, own: {"PLACE": f"{group.group_rank}.{worker.local_rank} {own['MASTER_PORT']}"},
-        ],
-    )
-    told = [(each["PORT"], each["MASTER_PORT"], each["PLACE"]) for each in found.values()]
-    assert told == [("29500", "7", "0.0 7"), ("29500", "7", "0.1 7")]
-    assert {each["TORCHELASTIC_USE_AGENT_STORE"] for each in found.values()} == {"False"}
+    additions = [
+        lambda group, worker, own: {"PORT": own["MASTER_PORT"], "MASTER_PORT": "7"},
+        lambda group, worker, own: {"PLACE": f"{group.group_rank}.{worker.local_rank} {own['MASTER_PORT']}"},
+    ]
+    for worker in group.workers:
+        own = worker_variables(spec, group, worker, {}, use_agent_store=False, additions=additions)
+        assert (own["PORT"], own["MASTER_PORT"]) == ("29500", "7")
+        assert own["PLACE"] == f"0.{worker.local_rank} 7"
+        assert own["TORCHELASTIC_USE_AGENT_STORE"] == "False"
 
 
 def raised() -> Exception:
@@ -307,7 +304,9 @@ def test_nothing_to_hand_on_and_nowhere_to_put_it(tmp_path: Path, caplog: pytest
         assert nowhere in caplog.messages.pop()
 
 
-def test_own_error_is_recorded_as_torch_records_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_error_is_recorded_as_torch_records_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     theirs = json.loads(Path(torch_records(tmp_path / "theirs", monkeypatch)).read_text())["message"]
     record_own_error(raised(), str(tmp_path / "ours"))
     ours = json.loads((tmp_path / "ours").read_text())["message"]
@@ -316,3 +315,4 @@ def test_own_error_is_recorded_as_torch_records_it(tmp_path: Path, monkeypatch: 
     assert ours["extraInfo"]["py_callstack"].splitlines()[-1] == theirs["extraInfo"]["py_callstack"].splitlines()[-1]
     assert ours["extraInfo"]["timestamp"].isdecimal()
     record_own_error(raised(), "")
+    assert not caplog.messages, "where no file is wanted, none is missing"

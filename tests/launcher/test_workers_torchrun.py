@@ -16,7 +16,7 @@ from kits.eventually import eventually
 from kits.launcher.harness import BIN, WORKERS
 from kits.launcher.specs import spec_of
 
-from rdzv_launcher.run.workers.logs_specs import ThirdPartyLogs
+from rdzv_launcher.run.workers.torch_classes import ThirdPartyLogs
 from rdzv_plugins.errors import PluginError, UsageError
 from rdzv_plugins.testing.processes import clean_environment
 
@@ -264,7 +264,7 @@ def test_events_are_torchs(tmp_path: Path) -> None:
 
 MISSES = """
 import os, subprocess, sys
-from rdzv_launcher.run.workers.file_timer import FileTimer
+from rdzv_launcher.run.workers.torch_classes import FileTimer
 variables = FileTimer("job", {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}, os.getcwd()).start()
 worker = "import os, time; from torch.distributed.elastic.timer import FileTimerClient; "
 worker += "FileTimerClient(os.environ['TORCHELASTIC_TIMER_FILE']).acquire('step', 1.0); time.sleep(600)"

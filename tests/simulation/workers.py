@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from rdzv_launcher.run.keeper.channel import Channel, Gone
 from rdzv_launcher.run.keeper.descendants import Process as Seen
 from rdzv_launcher.run.keeper.keeper import BEAT_S
 from rdzv_launcher.run.keeper.keeper_process import FrozenAgent
-from rdzv_launcher.run.keeper.messages import Belongings, Inherited
+from rdzv_launcher.run.keeper.messages import Belongings, Channel, Gone, Inherited
 from rdzv_plugins.round_page import BEAT, PAUSE_AT, STILL
 from rdzv_plugins.runtime import Signals
 from simulation.kernel import Kernel

@@ -6,22 +6,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 
 from rdzv_launcher.run.agent.events import RestartAllowed, RestartRefused
 from rdzv_launcher.run.agent.failures import (
     PROGRESS_S,
-    Retries,
+    Failures,
     RetryLimits,
     Spent,
     delay_of,
     from_note,
     is_loop,
     spent,
-    to_note,
 )
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.interfaces import Failure
+from rdzv_plugins.runtime import SYSTEM
 
 TRACEBACK = (
     "Traceback (most recent call last):",
@@ -95,22 +96,23 @@ def test_the_delay_grows_after_the_second_restart_and_is_bounded() -> None:
 
 def test_a_note_of_any_node_is_read_or_is_like_no_other() -> None:
     note = ran(failure(VALUE), 2.5)
-    assert from_note(to_note(note)) == note
+    assert from_note(msgspec.json.encode(note).decode()) == note
     for text in ("", "{}", "[]", "7", '{"what": 1, "ran": 1, "of_the_text": true}', "[" * 100000):
         assert from_note(text).made_progress
     assert not is_loop([from_note("{}")] * 5, "any")
 
 
 def test_what_might_be_a_loop_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    retries = Retries(RetryLimits(), Mock(count_restart=Mock(return_value=None)))
+    failures = Failures(Mock(count_restart=Mock(return_value=None)), Mock(), RetryLimits(), 0.0, SYSTEM)
     for _ in range(5):
-        assert isinstance(retries.decide(failure(VALUE), 1.0), RestartAllowed)
+        assert isinstance(failures.decide(failure(VALUE), 1.0), RestartAllowed)
     assert caplog.text.count("crash_loop=any") == 1
 
 
 @pytest.mark.parametrize("answer", [None, ConnectionLost("gone"), TimeoutError()])
 def test_a_node_whose_rendezvous_counts_nothing_counts_its_own(answer: Exception | None) -> None:
     """What nodes count together is a story: ``simulation/test_agent_ends.py``."""
-    retries = Retries(RetryLimits(job_restarts=5), Mock(count_restart=Mock(side_effect=answer, return_value=None)))
-    answers = [retries.decide(failure(NAME), 1.0) for _ in range(3)]
+    handler = Mock(count_restart=Mock(side_effect=answer, return_value=None))
+    failures = Failures(handler, Mock(), RetryLimits(job_restarts=5), 0.0, SYSTEM)
+    answers = [failures.decide(failure(NAME), 1.0) for _ in range(3)]
     assert [type(each) for each in answers] == [RestartAllowed, RestartAllowed, RestartRefused]

@@ -4,32 +4,37 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rdzv_launcher.run.workers.output.console import WINDOW_S, Fold
+from rdzv_launcher.run.workers.output.console import WINDOW_S, View
 
 
-class Screen:
-    """A fold with a clock of its own, and what it has shown."""
+class Screen(View):
+    """One with a clock of its own, and what it has shown."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, prefixes: list[str], ranks: Mapping[int, int] | None = None) -> None:
         self.now, self.text = 100.0, ""
-        self.fold = Fold({rank: f"host:{rank} " for rank in range(ranks)}, self._write, lambda: self.now)
+        super().__init__("stdout", dict(enumerate(prefixes)), ranks, fold=True, clock=lambda: self.now)
 
-    def _write(self, text: str) -> None:
+    def write(self, text: str) -> None:
         self.text += text
 
-    def take(self, rank: int, *lines: str) -> None:
-        self.fold.take(rank, [f"{line}\n" for line in lines])
+    def take_lines(self, rank: int, *lines: str) -> None:
+        self.take(rank, [f"{line}\n" for line in lines])
 
     def shown(self, *, final: bool = False) -> list[str]:
         """What is shown by now, and was not before."""
-        self.fold.show(final=final)
+        self.show(final=final)
         text, self.text = self.text, ""
         return text.splitlines()
+
+
+def hosts(ranks: int) -> Screen:
+    return Screen([f"host:{rank} " for rank in range(ranks)])
 
 
 def unfolded(lines: list[str]) -> dict[int, list[str]]:
@@ -59,12 +64,12 @@ ACTIONS = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(actions=ACTIONS)
 def test_nothing_is_lost_and_the_order_of_each_worker_is_kept(actions) -> None:
-    screen, said, shown = Screen(4), defaultdict(list), list[str]()
+    screen, said, shown = hosts(4), defaultdict(list), list[str]()
     for action in actions:
         if isinstance(action, float):
             screen.now += action
         else:
-            screen.take(action[0], *action[1])
+            screen.take_lines(action[0], *action[1])
             said[action[0]] += action[1]
         shown += screen.shown()
         if isinstance(action, float) and action >= WINDOW_S:
@@ -90,21 +95,20 @@ def test_nothing_is_lost_and_the_order_of_each_worker_is_kept(actions) -> None:
     ],
 )
 def test_what_several_print_alike(ranks: int, does: list[tuple[int, str] | float], shown: list[str]) -> None:
-    screen = Screen(ranks)
+    screen = hosts(ranks)
     for each in does:
         if isinstance(each, float):
             screen.now += each
         else:
-            screen.take(each[0], *each[1].split())
+            screen.take_lines(each[0], *each[1].split())
     assert screen.shown() == shown
 
 
 def test_ranks_that_a_plugin_has_given_twice_are_text_and_nothing_else() -> None:
-    shown = list[str]()
-    fold = Fold({0: "a ", 1: "b ", 2: "c "}, shown.append, lambda: 100.0, {0: 7, 1: 7, 2: 9})
+    screen = Screen(["a ", "b ", "c "], {0: 7, 1: 7, 2: 9})
     for local_rank in range(3):
-        fold.take(local_rank, ["alike\n", f"{local_rank}\n"])
-    assert fold.show() == pytest.approx(WINDOW_S)
-    fold.show(final=True)
-    assert fold.show() is None
-    assert "".join(shown) == "[ranks 7, 9] alike\na 0\nb 1\nc 2\n"
+        screen.take_lines(local_rank, "alike", f"{local_rank}")
+    assert screen.show() == pytest.approx(WINDOW_S)
+    screen.show(final=True)
+    assert screen.show() is None
+    assert screen.text == "[ranks 7, 9] alike\na 0\nb 1\nc 2\n"

@@ -32,7 +32,7 @@ OF_THIS_MACHINE = {
         for name in ("agent", "function", "launching", "results", "spawned")
     },
     # a socket pair and a pipe between an agent and the keeper that it has started
-    "launcher/rdzv_launcher/run/keeper/channel.py": {"marshal"},
+    "launcher/rdzv_launcher/run/keeper/messages.py": {"marshal"},
     "launcher/rdzv_launcher/run/keeper/worker_process.py": {"marshal"},
     # torch's state, which comes from a network: by an unpickler that makes nothing but a state
     "rdzv_plugins/backends/c10d/look.py": {"pickle"},

@@ -24,9 +24,9 @@ from rdzv_plugins.testing.processes import (
 
 LIMIT_S = 90
 PRELUDE = """
-import json, os, signal, sys, time
+import json, logging, os, signal, sys, time
 from rdzv_launcher.run.keeper.keeper import Keeper
-from rdzv_launcher.run.keeper.messages import Lost, NotPreloaded, Preload, Preloaded, Start, WorkerEnded
+from rdzv_launcher.run.keeper.messages import Lost, Preload, Start, WorkerEnded
 from rdzv_plugins.errors import RdzvError
 
 env = dict(os.environ)
@@ -34,6 +34,16 @@ env = dict(os.environ)
 def say(*what):
     sys.stdout.write(json.dumps(what) + "\\n")
     sys.stdout.flush()
+
+class Says(logging.Handler):
+    '''Says what becomes of a preload.'''
+
+    def emit(self, record):
+        if "preloaded" in record.getMessage():
+            say("Preloaded" if record.levelno == logging.DEBUG else "NotPreloaded", {}, record.getMessage())
+
+logging.getLogger("rdzv_launcher").setLevel(logging.DEBUG)
+logging.getLogger("rdzv_launcher").addHandler(Says())
 
 def hear(keeper, ends):
     '''Say each event, until so many workers have ended or the keeper has.'''

@@ -26,7 +26,7 @@ from rdzv_launcher.run.keeper.messages import Inherited
 from rdzv_launcher.run.keeper.worker_process import let_go_of_handlers
 from rdzv_launcher.run.workers.environment import ERROR_FILE
 from rdzv_launcher.run.workers.failures import WorkerFailure, worker_failure
-from rdzv_launcher.run.workers.program import Kind, Program
+from rdzv_launcher.run.workers.spec import Kind, Program
 from rdzv_plugins.errors import LimitTooLow, RdzvError, debug_wanted
 from rdzv_plugins.linux import prctl
 

@@ -53,8 +53,7 @@ from rdzv_launcher.run.workers.failures import (
 )
 from rdzv_launcher.run.workers.output.log_files import Layout, LogFiles
 from rdzv_launcher.run.workers.output.output import Output
-from rdzv_launcher.run.workers.program import Kind
-from rdzv_launcher.run.workers.spec import NO_EVENTS
+from rdzv_launcher.run.workers.spec import NO_EVENTS, Kind
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.assemble.create import create_rendezvous
 from rdzv_plugins.assemble.rendezvous import Rendezvous
@@ -69,7 +68,7 @@ if TYPE_CHECKING:
     from rdzv_launcher.run.agent_metrics import AgentFigures
     from rdzv_launcher.run.hangs.watch import HangWatch
     from rdzv_launcher.run.timeline import Recorder
-    from rdzv_launcher.run.workers.file_timer import FileTimer
+    from rdzv_launcher.run.workers.torch_classes import FileTimer
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +144,7 @@ class Grounds:
         self.directory = directory
         self.layout: Layout = LogFiles(start.spec, directory.logs)
         if start.spec.logs_specs or own_logs:
-            from rdzv_launcher.run.workers.logs_specs import ThirdPartyLogs  # what most launches do not need
+            from rdzv_launcher.run.workers.torch_classes import ThirdPartyLogs  # what most launches do not need
 
             self.layout = ThirdPartyLogs(start.spec, own_logs)
         self.inbox: Inbox = SYSTEM.SimpleQueue()
@@ -435,7 +434,7 @@ def _file_timer(start: Preparation, directory: RunDirectory, events: AgentEvents
     """torch's watchdog for workers, if a variable asks for one."""
     if not {FILE_TIMER, TIMER_FILE} & os.environ.keys():
         return None
-    from rdzv_launcher.run.workers.file_timer import FileTimer  # most launches do not need it
+    from rdzv_launcher.run.workers.torch_classes import FileTimer  # most launches do not need it
 
     return FileTimer(start.spec.run_id, os.environ, directory.path, None if events is None else events.watchdog)
 

@@ -97,11 +97,14 @@ class Decisions:
         self._limits = limits
         self._ends = AgentEnds(host, pid)
         self._node_rank: int | None = None
-        self._stage: Stage = "joining"
+        self.stage: Stage = "joining"
         self._next: _Next = "join"
-        self._generation = 0
-        self._used = 0
-        self._running: frozenset[int] = frozenset()
+        self.generation = 0
+        """The number of the newest start on this node; 0 before the first."""
+        self.restarts_used = 0
+        """How many of --max-restarts this node has used."""
+        self.running: frozenset[int] = frozenset()
+        """The workers whose end has not been reported, by local rank."""
         self._group: _Group = "gone"
         """The newest generation, with everything in its sessions; "stuck": it was killed, and does not end."""
         self._background = False
@@ -121,25 +124,6 @@ class Decisions:
         """When the delay before a restart is over."""
 
     @property
-    def stage(self) -> Stage:
-        return self._stage
-
-    @property
-    def generation(self) -> int:
-        """The number of the newest start on this node; 0 before the first."""
-        return self._generation
-
-    @property
-    def restarts_used(self) -> int:
-        """How many of --max-restarts this node has used."""
-        return self._used
-
-    @property
-    def running(self) -> frozenset[int]:
-        """The workers whose end has not been reported, by local rank."""
-        return self._running
-
-    @property
     def wake_at(self) -> float | None:
         """When to send ``TimePassed``, unless something happens before; None: nothing is timed."""
         times = [time for time in (self._stop_by, self._hint_at, self._join_at) if time is not None]
@@ -150,7 +134,7 @@ class Decisions:
 
     def handle(self, event: Event, now: float) -> tuple[Step, ...]:
         """What to do about an event. One that comes too late to matter changes nothing."""
-        if self._stage == "ended":
+        if self.stage == "ended":
             return ()
         match event:
             case events.SignalArrived(number):
@@ -163,16 +147,16 @@ class Decisions:
             case events.Failed(error):
                 return self._on_error(error, now)
             case events.StartFailed(error):
-                self._running, self._group = frozenset(), "gone"
-                return self._on_error(error, now) if self._stage == "working" else self._ended_group(now)
+                self.running, self._group = frozenset(), "gone"
+                return self._on_error(error, now) if self.stage == "working" else self._ended_group(now)
             case events.WorkerEnded(generation, local_rank, exit_code):
-                return self._on_worker(local_rank, exit_code, now) if generation == self._generation else ()
+                return self._on_worker(local_rank, exit_code, now) if generation == self.generation else ()
             case events.Hung(generation, failure):
-                if self._stage != "working" or generation != self._generation:
+                if self.stage != "working" or generation != self.generation:
                     return ()
                 return (steps.ReportHang(failure), *self._stop(Signals.SIGTERM, "ask", now))
             case events.GroupEnded(generation, background):
-                awaited = generation == self._generation and background >= self._background
+                awaited = generation == self.generation and background >= self._background
                 return self._on_group(now) if awaited else ()
             case events.TimePassed():
                 return self._on_time(now)
@@ -180,14 +164,14 @@ class Decisions:
 
     def _on_answer(self, event: Event, now: float) -> tuple[Step, ...]:
         """Handle an answer to the step that began a stage."""
-        match self._stage, event:
+        match self.stage, event:
             case "joining", events.Joined(node_rank):
                 self._node_rank = node_rank
                 return self._start()
             case "joining", events.RoundOver():
                 return (steps.Join(),)
             case "joining", events.DoneWithout():
-                self._stage = "staying"
+                self.stage = "staying"
                 return (steps.Stay(),)
             case "asking", events.PeersAnswered(lost):
                 return self._after_failure(lost)
@@ -207,7 +191,7 @@ class Decisions:
 
     def _on_news(self, event: Event, now: float) -> tuple[Step, ...]:
         """Handle something that happens while workers run, before they are restarted, or at the exit barrier."""
-        match self._stage, event:
+        match self.stage, event:
             case "delaying", events.NodesWait():  # others are about to begin
                 return self._join()
             case "working", events.NodesWait():
@@ -226,10 +210,10 @@ class Decisions:
         return ()
 
     def _on_worker(self, local_rank: int, exit_code: int, now: float) -> tuple[Step, ...]:
-        if local_rank not in self._running:
+        if local_rank not in self.running:
             return ()
-        self._running -= {local_rank}
-        if self._stage != "working":
+        self.running -= {local_rank}
+        if self.stage != "working":
             return ()
         if exit_code != 0:
             self._failure = local_rank, exit_code
@@ -238,25 +222,25 @@ class Decisions:
             return (steps.Report(local_rank, exit_code), *gone)
         if exit_code != 0:
             return (steps.Report(local_rank, exit_code), *self._stop(Signals.SIGTERM, "ask", now))
-        if not self._running:
-            self._stage = "barrier"
+        if not self.running:
+            self.stage = "barrier"
             return (steps.WaitAtBarrier(),)
         return ()
 
     def _on_group(self, now: float) -> tuple[Step, ...]:
         self._group = "gone"
-        if self._stage == "working":  # ends that were not reported: they cannot have been successful
-            untold = min(self._running)
-            self._running = frozenset({untold})
+        if self.stage == "working":  # ends that were not reported: they cannot have been successful
+            untold = min(self.running)
+            self.running = frozenset({untold})
             return self._on_worker(untold, -int(Signals.SIGKILL), now)
-        self._running = frozenset()
-        return self._ended_group(now) if self._stage == "stopping" else ()
+        self.running = frozenset()
+        return self._ended_group(now) if self.stage == "stopping" else ()
 
     def _on_signal(self, number: Signals, now: float) -> tuple[Step, ...]:
         if number in self._limits.notice_signals:
             if self._kill_by is None:
                 self._kill_by = now + self._limits.time_to_end
-                if self._stage == "working":
+                if self.stage == "working":
                     return (
                         steps.GiveNotice(
                             f"{self._ends.who(self._node_rank)} got {number.name}", self._limits.time_to_save
@@ -276,21 +260,21 @@ class Decisions:
             if isinstance(self._end.error, Preempted):
                 self._end = self._preempted_end(self._end.signal)
             return ()
-        return self._go(Signals.SIGTERM, self._preempted_end(), now) if saved and self._stage == "working" else ()
+        return self._go(Signals.SIGTERM, self._preempted_end(), now) if saved and self.stage == "working" else ()
 
     def _go(self, number: Signals, end: steps.End, now: float) -> tuple[Step, ...]:
         """This node leaves by ``end``, because it got a signal: its workers get ``number``."""
         again, self._end = self._is_signalled, end
         if not again:
             leaving = steps.NoteLeaving(f"it got {number.name}" if self._kill_by is None else "it is preempted")
-            if self._stage == "stopping" and self._killed:
+            if self.stage == "stopping" and self._killed:
                 self._next = "leave"
                 return (leaving,)
             stopping = self._stop(number, "leave", now)
-            if self._stage == "stopping":
+            if self.stage == "stopping":
                 self._hint_at = now + _HINT_S
             return (leaving, *stopping)
-        if self._stage == "stopping" and not self._killed:  # whoever sends a second one does not want to wait
+        if self.stage == "stopping" and not self._killed:  # whoever sends a second one does not want to wait
             return self._kill(now)
         return ()
 
@@ -303,20 +287,20 @@ class Decisions:
         return self._ends.preempted(self._others_go_on, self._node_rank, number)
 
     def _on_error(self, error: Exception, now: float) -> tuple[Step, ...]:
-        if self._stage == "stopping":
+        if self.stage == "stopping":
             if self._next != "leave":
                 self._end, self._next = self._ends.by_error(error, self._node_rank), "leave"
             return ()
         self._end = self._ends.by_error(error, self._node_rank)
         # the others' workers fail with those here, which may take their time to end; who is gone cannot be told
-        tells = self._stage == "working" and not isinstance(error, EndpointUnreachable | RendezvousClosed)
+        tells = self.stage == "working" and not isinstance(error, EndpointUnreachable | RendezvousClosed)
         leaving = (steps.NoteLeaving(str(error)),) if tells else ()
         return (*leaving, *self._stop(Signals.SIGTERM, "leave", now))
 
     def _on_time(self, now: float) -> tuple[Step, ...]:
         if self._join_at is not None and now >= self._join_at:
             return self._join()
-        if self._stage != "stopping":
+        if self.stage != "stopping":
             return ()
         said: tuple[Step, ...] = ()
         if self._hint_at is not None and now >= self._hint_at:
@@ -341,21 +325,21 @@ class Decisions:
         if lost:
             said = steps.Say("the workers of this node failed with a node that was lost: this uses up no restart")
             return (said, *self._join())
-        if self._used < self._limits.max_restarts and self._group == "gone":
-            self._stage = "counting"
+        if self.restarts_used < self._limits.max_restarts and self._group == "gone":
+            self.stage = "counting"
             return (steps.CountRestart(*(self._failure or (0, -int(Signals.SIGKILL)))),)
-        if self._used < self._limits.max_restarts:
+        if self.restarts_used < self._limits.max_restarts:
             return self._join()  # which is not possible
-        self._stage = "finding"
+        self.stage = "finding"
         return (steps.FindCause(*(self._failure or (0, -int(Signals.SIGKILL)))),)
 
     def _restart(self, delay: float, now: float) -> tuple[Step, ...]:
-        self._used += 1
+        self.restarts_used += 1
         later = f", in {delay:g} s" if delay > 0 else ""
-        said = steps.Say(f"restarting the workers: restart {self._used} of {self._limits.max_restarts}{later}")
+        said = steps.Say(f"restarting the workers: restart {self.restarts_used} of {self._limits.max_restarts}{later}")
         if delay <= 0:
             return (said, *self._join())
-        self._stage, self._join_at = "delaying", now + delay
+        self.stage, self._join_at = "delaying", now + delay
         return (said,)
 
     def _stop(self, number: Signals, following: _Next, now: float) -> tuple[Step, ...]:
@@ -370,19 +354,19 @@ class Decisions:
         if self._group != "lives":
             return self._ended_group(now)
         if number == Signals.SIGKILL:
-            self._stage = "stopping"
+            self.stage = "stopping"
             return self._kill(now)
-        if self._stage != "stopping":
+        if self.stage != "stopping":
             failed = alone and self._end is not None and self._end.outcome.end == "failed"
             seconds = min(self._limits.shutdown_timeout, _FAILED_S if failed else math.inf)
-            self._stage, self._stop_by = "stopping", now + seconds
+            self.stage, self._stop_by = "stopping", now + seconds
         if self._kill_by is not None and self._stop_by is not None and not self._killed:
             self._stop_by = min(self._stop_by, self._kill_by)
         return (steps.Stop(number, max(0.0, (self._stop_by or now) - now), self._background),)
 
     def _owes_background(self, following: _Next) -> bool:
         """Whether something may live in the background that has to be told to end before what follows."""
-        last = following in ("stay", "leave") and self._generation > 0 and not self._limits.leave_background
+        last = following in ("stay", "leave") and self.generation > 0 and not self._limits.leave_background
         return last and not self._background and self._group != "stuck"
 
     def _kill(self, now: float) -> tuple[Step, ...]:
@@ -399,10 +383,10 @@ class Decisions:
             case "join":
                 return self._join()
             case "ask":
-                self._stage = "asking"
+                self.stage = "asking"
                 return (steps.AskPeers(),)
             case "stay":
-                self._stage = "staying"
+                self.stage = "staying"
                 return (steps.Stay(),)
             case "leave":
                 return self._leave()
@@ -415,17 +399,17 @@ class Decisions:
         if self._kill_by is not None:  # nobody is served by a round with a node that is leaving
             self._end = self._preempted_end()
             return self._leave()
-        self._stage = "joining"
+        self.stage = "joining"
         return (steps.Join(),)
 
     def _start(self) -> tuple[Step, ...]:
-        self._generation += 1
-        self._running, self._group = frozenset(range(self._limits.workers)), "lives"
+        self.generation += 1
+        self.running, self._group = frozenset(range(self._limits.workers)), "lives"
         self._failure, self._background = None, False
-        self._stage = "working"
-        return (steps.Start(self._generation, self._used),)
+        self.stage = "working"
+        return (steps.Start(self.generation, self.restarts_used),)
 
     def _leave(self) -> tuple[Step, ...]:
         assert self._end is not None
-        self._stage, self._join_at = "ended", None
+        self.stage, self._join_at = "ended", None
         return (steps.Kill(), steps.Leave(self._end.outcome), self._end)

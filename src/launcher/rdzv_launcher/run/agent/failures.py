@@ -72,11 +72,6 @@ def spent(failure: Failure, ran: float) -> Spent:
     return Spent(f"rank {failure.global_rank} ended with {describe_exit(failure.exit_code)}", ran)
 
 
-def to_note(value: Spent) -> str:
-    """The note as text that ``from_note`` can read."""
-    return msgspec.json.encode(value).decode()
-
-
 def from_note(text: str) -> Spent:
     """Read the note of any node. One that cannot be read counts as a failure unlike any other."""
     try:
@@ -124,61 +119,14 @@ class RetryLimits(Struct, frozen=True):
     """Seconds before the third restart without progress; each further one waits twice as long."""
 
 
-class Retries:
-    """Whether the workers of one agent are restarted: a budget of the job, crash loops, delays. For one thread.
-
-    The handler keeps the notes of all failed rounds. Where it keeps none (a plug-in's own), or cannot be asked now,
-    this agent's notes have to do.
-    """
-
-    def __init__(self, limits: RetryLimits, handler: RendezvousHandler) -> None:
-        self._limits, self._handler = limits, handler
-        self._own: list[Spent] = []
-
-    def decide(self, failure: Failure, ran: float) -> RestartAllowed | RestartRefused:
-        """Decide what follows a round's first failure over all nodes, ``ran`` seconds after its start. May ask others.
-
-        All that others notice is that the round is counted. Raises whatever ends the wait for them (a signal).
-        """
-        limits, history = self._limits, self._count(spent(failure, ran))
-        times = in_a_row(history)
-        if is_loop(history, limits.crash_loop):
-            why = (
-                f"This is a crash loop: {times} times in a row {history[-1].what}, without progress in between. "
-                f"{CrashLoop.remedy_text}"
-            )
-            return RestartRefused(failure, describe(failure), why, CrashLoop.exit_code)
-        if limits.job_restarts is not None and len(history) > limits.job_restarts:
-            why = (
-                f"The restarts of the job are used up: --rdzv-conf job_restarts={limits.job_restarts}, over all nodes."
-            )
-            return RestartRefused(failure, describe(failure), why)
-        if times == TIMES and limits.crash_loop != "off":
-            logger.warning(
-                "%d times in a row %s, without progress in between: --rdzv-conf crash_loop=any would end the job now",
-                times,
-                history[-1].what,
-            )
-        return RestartAllowed(delay_of(history, limits.restart_delay))
-
-    def _count(self, latest: Spent) -> list[Spent]:
-        """The failed rounds, in order; this one is the last."""
-        self._own.append(latest)
-        try:
-            notes = self._handler.count_restart(to_note(latest))
-        except Exception as error:  # the service may have gone with the node that failed
-            if is_signal(error):
-                raise
-            logger.warning("the restarts of the job cannot be counted now, only those of this node: %s", error)
-            return self._own
-        return [from_note(note) for note in notes] if notes else self._own
-
-
 _REPORT_TIMEOUT_S = 5.0
 
 
 class Failures:
-    """One agent's failures, of its newest generation. For the agent's main thread."""
+    """One agent's failures, of its newest generation, and whether its workers are restarted. For the main thread.
+
+    That depends on a budget of the job, crash loops and delays. The handler keeps the notes of all failed rounds.
+    """
 
     def __init__(
         self,
@@ -190,22 +138,21 @@ class Failures:
     ) -> None:
         """A hang is only found once the job has stood still for ``hang_timeout`` seconds."""
         self._handler, self._workers = handler, workers
-        self._retries, self._hang_timeout = Retries(limits, handler), hang_timeout
+        self._limits, self._hang_timeout = limits, hang_timeout
+        self._notes: list[Spent] = []
+        """This agent's own: for a handler that keeps none (a plug-in's own), or that cannot be asked now."""
         self._runtime, self._host = runtime, runtime.gethostname()
         self._group: WorkerGroup | None = None
-        self._ended: dict[int, Failure] = {}
+        self.ended: dict[int, Failure] = {}
+        """The workers that failed without being told to stop, by local rank, in the order of their ends."""
         self._hang: Failure | None = None
         """The worker that was different when the generation hung."""
         self._report: OwnThread | None = None
         self._started_at = 0.0
 
-    @property
-    def ended(self) -> Sequence[Failure]:
-        return tuple(self._ended.values())
-
     def forget(self) -> None:
         """A new generation is about to be started: what is known about the last one no longer matters."""
-        self._ended, self._report, self._hang = {}, None, None
+        self.ended, self._report, self._hang = {}, None, None
 
     def started(self, group: WorkerGroup, now: float) -> None:
         """The workers of ``group``, which has their pids, are running from ``now`` (monotonic, in seconds) on."""
@@ -216,7 +163,7 @@ class Failures:
         if not isinstance(event, WorkerEnded) or event.exit_code == 0 or self._group is None:
             return
         if event.generation == self._group.generation:
-            self._ended[event.local_rank] = self._group.failure(event.local_rank, event.exit_code, host=self._host)
+            self.ended[event.local_rank] = self._group.failure(event.local_rank, event.exit_code, host=self._host)
 
     def tell(self, local_rank: int, exit_code: int) -> None:
         """Tell the others that this worker has failed, the first one here. Does not wait for anybody."""
@@ -260,7 +207,45 @@ class Failures:
         first, ran = self._first(local_rank, exit_code), self._runtime.monotonic() - self._started_at
         if first.hang:  # nobody made progress in that time
             ran = max(0.0, ran - self._hang_timeout)
-        return self._retries.decide(first, ran)
+        return self.decide(first, ran)
+
+    def decide(self, failure: Failure, ran: float) -> RestartAllowed | RestartRefused:
+        """Decide what follows a round's first failure over all nodes, ``ran`` seconds after its start. May ask others.
+
+        All that others notice is that the round is counted. Raises whatever ends the wait for them (a signal).
+        """
+        limits, history = self._limits, self._count(spent(failure, ran))
+        times = in_a_row(history)
+        if is_loop(history, limits.crash_loop):
+            why = (
+                f"This is a crash loop: {times} times in a row {history[-1].what}, without progress in between. "
+                f"{CrashLoop.remedy_text}"
+            )
+            return RestartRefused(failure, describe(failure), why, CrashLoop.exit_code)
+        if limits.job_restarts is not None and len(history) > limits.job_restarts:
+            why = (
+                f"The restarts of the job are used up: --rdzv-conf job_restarts={limits.job_restarts}, over all nodes."
+            )
+            return RestartRefused(failure, describe(failure), why)
+        if times == TIMES and limits.crash_loop != "off":
+            logger.warning(
+                "%d times in a row %s, without progress in between: --rdzv-conf crash_loop=any would end the job now",
+                times,
+                history[-1].what,
+            )
+        return RestartAllowed(delay_of(history, limits.restart_delay))
+
+    def _count(self, latest: Spent) -> list[Spent]:
+        """The failed rounds, in order; this one is the last."""
+        self._notes.append(latest)
+        try:
+            notes = self._handler.count_restart(msgspec.json.encode(latest).decode())
+        except Exception as error:  # the service may have gone with the node that failed
+            if is_signal(error):
+                raise
+            logger.warning("the restarts of the job cannot be counted now, only those of this node: %s", error)
+            return self._notes
+        return [from_note(note) for note in notes] if notes else self._notes
 
     def _here(self, local_rank: int, exit_code: int) -> Failure:
         assert self._group is not None

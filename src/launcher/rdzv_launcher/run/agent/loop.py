@@ -179,7 +179,7 @@ class AgentLoop:
     @property
     def failures(self) -> Sequence[Failure]:
         """The workers of the newest generation that failed without being told to stop, in the order of their ends."""
-        return self._failures.ended
+        return tuple(self._failures.ended.values())
 
     def run(self) -> steps.End:
         """Run to the end; when this returns, the others have been told of it.

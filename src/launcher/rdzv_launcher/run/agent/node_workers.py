@@ -17,7 +17,7 @@ from rdzv_launcher.run.agent.loop import Inbox
 from rdzv_launcher.run.keeper import descendants
 from rdzv_launcher.run.keeper.descendants import Processes
 from rdzv_launcher.run.keeper.keeper import Keeper
-from rdzv_launcher.run.keeper.messages import Lost, NotPreloaded, Preloaded, Start, WorkerEnded
+from rdzv_launcher.run.keeper.messages import Lost, Start, WorkerEnded
 from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.stacks.node import NodeStacks
 from rdzv_launcher.run.workers.causes import MemoryKills, cause_of
@@ -31,7 +31,7 @@ from rdzv_plugins.runtime import POLLIN, Runtime, Signals
 if TYPE_CHECKING:
     from threading import Timer
 
-    from rdzv_launcher.run.workers.file_timer import FileTimer
+    from rdzv_launcher.run.workers.torch_classes import FileTimer
 
 logger = logging.getLogger(__name__)
 
@@ -284,10 +284,6 @@ class NodeWorkers:
             match event:
                 case WorkerEnded():
                     self._ended(event)
-                case NotPreloaded():
-                    logger.warning("%s", event)
-                case Preloaded(modules, memory, seconds):
-                    logger.debug("preloaded %s in %.1f s (%d KiB)", ", ".join(modules), seconds, memory)
                 case Lost(reason):
                     logger.error("%s", reason)
                     self._lose(reason)

@@ -232,7 +232,30 @@ def wait_at_exit_barrier(
         store.set(keys.node_key(rank), "")
         if store.add(keys.ARRIVALS, 1) == nodes:
             store.set(keys.LAST, "")
-        return _wait_for_last(store, handler, nodes, timeout, runtime, on_late)
+        start, limit = runtime.monotonic(), timeout
+        reporting = Reporting(grows=True, runtime=runtime)
+        while not appear(store, [keys.LAST], _SLICE_S, runtime):
+            handler.raise_if_ended()
+            if handler.must_rejoin():
+                logger.info("another node restarts its workers: this node's workers run again")
+                return MustRunAgain()
+            waited = runtime.monotonic() - start
+            if not reporting.is_due() and waited < limit:
+                continue
+            names = some(keys.missing(store, nodes), _NAMED) or "unknown (plain torchrun nodes do not say)"
+            if waited >= limit:
+                if not handler.working_peers():  # none is known to live
+                    late = "workers of node rank %s were not done %g s after this node's; leaving without them"
+                    logger.warning(late, names, limit)
+                    break
+                if limit == timeout:
+                    on_late(f"workers of node rank {names} were not done {limit:g} s after this node's")
+                limit = waited + EVERY_S
+            logger.info("this node is done; waiting for node rank %s (%.0f s)", names, waited)
+        # a node may have ended the job after it had arrived, or while it was asked for
+        with contextlib.suppress(EndpointLost):  # who is done needs no rendezvous any more
+            handler.raise_if_ended()
+        return BarrierOver()
     except Exception as error:
         if not is_lost(error):
             raise
@@ -242,45 +265,3 @@ def wait_at_exit_barrier(
         handler.raise_if_ended()
         logger.warning("this node is done, but could not wait for the others: %s", error)
         return BarrierOver()
-
-
-def _wait_for_last(
-    store: Store,
-    handler: RendezvousHandler,
-    nodes: int,
-    timeout: float,
-    runtime: Runtime,
-    on_late: Callable[[str], None],
-) -> BarrierOver | MustRunAgain:
-    start, limit = runtime.monotonic(), timeout
-    reporting = Reporting(grows=True, runtime=runtime)
-    while not _all_done(store, handler, runtime):
-        if handler.must_rejoin():
-            logger.info("another node restarts its workers: this node's workers run again")
-            return MustRunAgain()
-        waited = runtime.monotonic() - start
-        if not reporting.is_due() and waited < limit:
-            continue
-        names = some(keys.missing(store, nodes), _NAMED) or "unknown (plain torchrun nodes do not say)"
-        if waited >= limit:
-            if not handler.working_peers():  # none is known to live
-                logger.warning(
-                    "workers of node rank %s were not done %g s after this node's; leaving without them", names, limit
-                )
-                break
-            if limit == timeout:
-                on_late(f"workers of node rank {names} were not done {limit:g} s after this node's")
-            limit = waited + EVERY_S
-        logger.info("this node is done; waiting for node rank %s (%.0f s)", names, waited)
-    # a node may have ended the job after it had arrived, or while it was asked for
-    with contextlib.suppress(EndpointLost):  # who is done needs no rendezvous any more
-        handler.raise_if_ended()
-    return BarrierOver()
-
-
-def _all_done(store: Store, handler: RendezvousHandler, runtime: Runtime) -> bool:
-    """True once the last node has arrived; waits up to a second for it. Raises what ended the job elsewhere."""
-    if appear(store, [keys.LAST], _SLICE_S, runtime):
-        return True
-    handler.raise_if_ended()
-    return False

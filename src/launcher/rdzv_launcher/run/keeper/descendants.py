@@ -61,7 +61,7 @@ def descendants(roots: Collection[int], spared: Collection[int] = ()) -> list[Pr
         parent = below.pop()
         its_own = _children(parent.pid, pids_of)
         # otherwise the parent's number belongs to another process by now, and so do these children
-        if its_own and _is_still(parent):
+        if its_own and (now := look(parent.pid)) is not None and now.started == parent.started:
             below += its_own
             found += (each for each in its_own if each.lives and each.pid not in spared)
     return found
@@ -98,11 +98,6 @@ def kill(roots: Collection[int]) -> list[int]:
 def _children(parent: int, pids_of: Callable[[int], list[int]]) -> list[Process]:
     found = (look(pid) for pid in pids_of(parent))
     return [each for each in found if each is not None and each.parent == parent]
-
-
-def _is_still(process: Process) -> bool:
-    now = look(process.pid)
-    return now is not None and now.started == process.started
 
 
 # Whatever else an agent has started, besides its workers: found by a mark in its environment.

@@ -15,17 +15,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from rdzv_launcher.run.keeper import descendants
-from rdzv_launcher.run.keeper.channel import Channel, Gone, Message
 from rdzv_launcher.run.keeper.descendants import Process, Processes
 from rdzv_launcher.run.keeper.keeper_process import start_keeper
 from rdzv_launcher.run.keeper.messages import (
     Belongings,
+    Channel,
     Event,
+    Gone,
     Inherited,
     Lost,
-    NotPreloaded,
+    Message,
     Preload,
-    Preloaded,
     Start,
     WorkerEnded,
 )
@@ -60,36 +60,6 @@ class RunningTime:
         self._ran += min(max(0.0, now - self._seen), 2 * BEAT_S)
         self._seen = now
         return self._ran
-
-
-class Heartbeat:
-    """One keeper's. Whatever is heard from it is a sign of life, and not only an answer."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._heard = clock()
-        self._asked: float | None = None
-        self._taken = False
-
-    @property
-    def due(self) -> bool:
-        if self._asked is not None:
-            return not self._taken
-        return self._clock() - self._heard >= BEAT_S
-
-    def asked(self, taken: bool) -> None:
-        """The question has been asked; not ``taken``: its end of the channel is full, so it has to be asked again."""
-        self._taken = taken
-        if self._asked is None:
-            self._asked = self._clock()
-
-    def heard(self) -> None:
-        self._heard, self._asked, self._taken = self._clock(), None, False
-
-    @property
-    def unanswered(self) -> float:
-        """For how many seconds the question has been unanswered; 0: there is none."""
-        return 0.0 if self._asked is None else self._clock() - self._asked
 
 
 _AGAIN_S = 0.01
@@ -197,15 +167,19 @@ class Keeper:
         """
         self._events: deque[Event] = deque()
         self._answers: dict[int, list[int]] = {}
-        self._starting: dict[int, Start] = {}
         self._started: dict[int, int] = {}
-        self._failure: tuple[int, str, int] | None = None
+        self._failed: dict[int, tuple[str, int]] = {}
         self._number = self._generation = 0
         self._lost = self._closed = False
         self._import_s = 0.0 if preload is None else preload.limit
         self._runtime, self._processes = runtime, processes
         self._clock = RunningTime(runtime.monotonic)
-        self._heartbeat = Heartbeat(self._clock)
+        self._heard = self._clock()
+        """Whatever is heard from the keeper is a sign of life, and not only an answer."""
+        self._asked: float | None = None
+        """Since when a question for a sign of life has been unanswered; None: there is none."""
+        self._taken = False
+        """The keeper's end of the channel has taken the question: it need not be asked again."""
         self._channel, theirs = Channel.pair(runtime.socketpair)
         try:
             self.pid = make(theirs, ignored, inherited or Inherited(), belongings or Belongings())
@@ -234,43 +208,24 @@ class Keeper:
         """
         self._adopted.look()
         self._number, self._generation = self._number + 1, generation
-        self._starting = {worker.local_rank: worker for worker in workers}
-        self._started, self._failure = {}, None
-        plain = [
-            (
-                each.local_rank,
-                tuple(each.command),
-                dict(each.environment),
-                _absolute(each.stdout),
-                _absolute(each.stderr),
-            )
-            for each in workers
-        ]
+        self._started, self._failed = {}, {}
+        plain = []
+        for each in workers:
+            files = [os.path.abspath(path) if path else "" for path in (each.stdout, each.stderr)]
+            plain.append((each.local_rank, tuple(each.command), dict(each.environment), *files))
         try:
             self._send("start", self._number, plain)
             deadline = self._clock() + self._import_s + _ANSWER_S
-            while not self._all_started():
+            while len(self._started) < len(workers):
                 if not self._wait(deadline):
-                    raise self._late()
+                    raise _late(next(each for each in workers if each.local_rank not in self._started))
+                for worker in workers:
+                    if worker.local_rank in self._failed:
+                        raise _not_started(worker, *self._failed[worker.local_rank])
         except BaseException:
             self.kill_all()
             raise
         return dict(self._started)
-
-    def _all_started(self) -> bool:
-        """Whether all workers have been started. Raises ``WorkerNotStarted``."""
-        if self._failure is not None:
-            local_rank, what, number = self._failure
-            raise _not_started(self._starting[local_rank], what, number)
-        return len(self._started) == len(self._starting)
-
-    def _late(self) -> WorkerNotStarted:
-        worker = next(each for rank, each in self._starting.items() if rank not in self._started)
-        return WorkerNotStarted(
-            f"the worker with local rank {worker.local_rank} could not be started: {worker.command[0]} did not run "
-            f"after {_ANSWER_S:g} s",
-            remedy="Look at the file system that it is on, and at that of --log-dir: one of them may hang.",
-        )
 
     def signal(self, number: int) -> None:
         """Send a signal to the process groups of live workers. Raises ``KeeperLost``."""
@@ -293,7 +248,7 @@ class Keeper:
         ``daemons``: to everything that workers of any round have started. If the keeper has ended, that is what it has
         left behind.
         """
-        if self._heartbeat.unanswered > BEAT_S:
+        if self._unanswered() > BEAT_S:
             timeout = 0.0
         try:
             left = self._ask("signal_left", int(number), daemons, timeout=timeout)
@@ -426,7 +381,7 @@ class Keeper:
         try:
             while not self._lost and not self._closed and (message := self._channel.receive()) is not None:
                 taken = True
-                self._heartbeat.heard()
+                self._heard, self._asked, self._taken = self._clock(), None, False
                 self._hear(message)
             if not self._lost and not self._closed:
                 self._beat()
@@ -434,41 +389,47 @@ class Keeper:
             self._lose()
         return taken
 
+    def _unanswered(self) -> float:
+        return 0.0 if self._asked is None else self._clock() - self._asked
+
     def _beat(self) -> None:
         """Ask the keeper for a sign of life when it is time for that, and end one that has not answered."""
-        heartbeat = self._heartbeat
-        if heartbeat.due:
+        if self._asked is None and self._clock() - self._heard >= BEAT_S:
+            self._asked = self._clock()
+        if self._asked is not None and not self._taken:
             try:
-                heartbeat.asked(self._channel.send(("beat",)))
+                self._taken = self._channel.send(("beat",))
             except OSError:  # short of memory
-                heartbeat.asked(False)
-        if heartbeat.unanswered >= SILENT_S:
-            self._lose(f"stood still for {heartbeat.unanswered:.0f} s, and was ended")
-        elif heartbeat.unanswered >= STOPPED_S and self._is_stopped():
+                pass
+        unanswered = self._unanswered()
+        if unanswered >= SILENT_S:
+            self._lose(f"stood still for {unanswered:.0f} s, and was ended")
+        elif unanswered >= STOPPED_S:
+            found = self._processes.look(self.pid)
+            if found is None or found.state != "T":
+                return
             logger.warning(
                 "the process that keeps this node's workers (pid %d) has been stopped by a signal: it is told to go on",
                 self.pid,
             )
             self._signal_keeper(Signals.SIGCONT)
 
-    def _is_stopped(self) -> bool:
-        found = self._processes.look(self.pid)
-        return found is not None and found.state == "T"
-
     def _hear(self, message: Message) -> None:
-        match message:  # "beat" only says that it lives
+        match message:
             case ("started", number, local_rank, pid) if number == self._number:
                 self._started[local_rank] = pid
             case ("not_started", number, local_rank, what, error) if number == self._number:
-                self._failure = local_rank, what, error
+                self._failed[local_rank] = what, error
             case ("ended", local_rank, code):
                 self._events.append(WorkerEnded(self._generation, local_rank, code))
             case ("left", request, pids):
                 self._answers = {request: pids}  # earlier questions are no longer waited for
-            case ("preloaded", *what):
-                self._events.append(Preloaded(*what))
-            case ("not_preloaded", *what):
-                self._events.append(NotPreloaded(*what))
+            case ("say", warning, text):
+                logger.log(logging.WARNING if warning else logging.DEBUG, "%s", text)
+            case ("beat",) | ("started" | "not_started", *_):
+                pass  # it lives; or it speaks of an earlier start
+            case _:
+                raise AssertionError(f"the keeper says {message!r}, which nobody understands")
 
     # the end of the keeper
 
@@ -506,8 +467,12 @@ class Keeper:
             pass
 
 
-def _absolute(path: str) -> str:
-    return os.path.abspath(path) if path else ""
+def _late(worker: Start) -> WorkerNotStarted:
+    return WorkerNotStarted(
+        f"the worker with local rank {worker.local_rank} could not be started: {worker.command[0]} did not run "
+        f"after {_ANSWER_S:g} s",
+        remedy="Look at the file system that it is on, and at that of --log-dir: one of them may hang.",
+    )
 
 
 def _not_started(worker: Start, what: str, number: int) -> WorkerNotStarted:

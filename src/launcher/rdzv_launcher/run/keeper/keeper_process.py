@@ -17,10 +17,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rdzv_launcher.run.keeper.channel import Channel, Gone, Loop, Message
 from rdzv_launcher.run.keeper.descendants import Marked, Process, descendants, kill, send
 from rdzv_launcher.run.keeper.in_worker import ROOTS, hooked
-from rdzv_launcher.run.keeper.messages import NAME, Belongings, Inherited, Preload, Start
+from rdzv_launcher.run.keeper.messages import NAME, Belongings, Channel, Gone, Inherited, Loop, Message, Preload, Start
 from rdzv_launcher.run.keeper.template_process import TemplateProcess
 from rdzv_launcher.run.keeper.worker_process import (
     RESTORED,

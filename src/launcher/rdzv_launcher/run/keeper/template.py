@@ -13,8 +13,8 @@ import sys
 import time
 from typing import Any
 
-from rdzv_launcher.run.keeper.channel import Channel, Gone
 from rdzv_launcher.run.keeper.in_worker import arrange
+from rdzv_launcher.run.keeper.messages import Channel, Gone
 from rdzv_launcher.run.keeper.worker_process import NotArranged, redirect
 from rdzv_plugins.linux import prctl
 
@@ -110,26 +110,18 @@ def _check(module: str) -> None:
             continue
         if target.startswith(_DEVICES):
             raise NotForkable(f"{module} has opened an accelerator ({target})")
-    tasks = os.listdir("/proc/self/task")
-    if len(tasks) > 1:
-        # those of OpenBLAS, for one, are ended before each fork, and started again when they are needed
-        pid = os.fork()
-        if pid == 0:
-            os._exit(0)
-        os.waitpid(pid, 0)
-        tasks = _tasks()
-    if len(tasks) > 1:
-        raise NotForkable(f"{module} has started threads ({_threads(tasks)})")
-
-
-def _tasks() -> list[str]:
-    """The threads of this process; one that has ended is still visible for a moment."""
-    for _ in range(20):
-        tasks = os.listdir("/proc/self/task")
-        if len(tasks) == 1:
-            break
+    if len(tasks := os.listdir("/proc/self/task")) == 1:
+        return
+    # those of OpenBLAS, for one, are ended before each fork, and started again when they are needed
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    for _ in range(20):  # a thread that has ended is still visible for a moment
+        if len(tasks := os.listdir("/proc/self/task")) == 1:
+            return
         time.sleep(0.005)
-    return tasks
+    raise NotForkable(f"{module} has started threads ({_threads(tasks)})")
 
 
 def _threads(tasks: list[str]) -> str:

@@ -12,9 +12,8 @@ import time
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from rdzv_launcher.run.keeper.channel import Channel, Gone, Loop
 from rdzv_launcher.run.keeper.in_worker import HOOK, ROOTS
-from rdzv_launcher.run.keeper.messages import Preload, Start
+from rdzv_launcher.run.keeper.messages import Channel, Gone, Loop, Message, Preload, Start
 from rdzv_launcher.run.keeper.worker_process import spawn, when_known
 
 if TYPE_CHECKING:
@@ -62,8 +61,8 @@ class TemplateProcess:
         self._channel: Channel | None = None
         self._doing = ""
         self._deaths = 0
-        self._held: list[Start] = []
-        self._asked: dict[tuple[int, int], tuple[Start, int]] = {}  # and its process, if there is one
+        # workers that it is to fork, once it has imported; and the process of each, if there is one
+        self._asked: dict[tuple[int, int], tuple[Start, int]] = {}
         self._answer = 0.0
         self._said: set[str] = set()
 
@@ -138,10 +137,9 @@ class TemplateProcess:
         """True if it forks this worker, now or after importing; False if a fresh interpreter has to be started."""
         if self._state == "off" or not self._suits(asked):
             return False
+        self._asked[asked.number, asked.local_rank] = (asked, -1)
         if self._state == "ready":
             self._ask(asked)
-        else:
-            self._held.append(asked)
         return True
 
     def _suits(self, asked: Start) -> bool:
@@ -160,9 +158,9 @@ class TemplateProcess:
         except (Gone, OSError):
             taken = False
         if taken:
-            self._asked[asked.number, asked.local_rank] = (asked, -1)
             self._answer = time.monotonic() + _ANSWER_S
         else:
+            del self._asked[asked.number, asked.local_rank]
             self._keeper.start_fresh(asked)
 
     def hear(self) -> None:
@@ -170,51 +168,48 @@ class TemplateProcess:
         try:
             while self._channel is not None and (message := self._channel.receive()) is not None:
                 self._answer = time.monotonic() + _ANSWER_S
-                getattr(self, f"_on_{message[0]}")(*message[1:])
+                self._take(message)
         except Gone:  # the kernel reports its end, too
             if self._channel is not None:
                 self._loop.forget(self._channel.fileno())
 
-    def _on_importing(self, module: str) -> None:
-        self._doing = f"importing {module}"
-
-    def _on_failed(self, reason: str) -> None:
-        self._fail(reason)
-
-    def _on_ready(self, memory: int, seconds: float) -> None:
-        self._state, self._deaths = "ready", 0
-        self._keeper.tell("preloaded", self._preload.modules, memory, seconds)
-        held, self._held = self._held, []
-        for asked in held:
-            self._ask(asked)
-
-    def _on_forked(self, number: int, local_rank: int, pid: int) -> None:
-        asked = self._asked.get((number, local_rank))
-        if asked is None:
-            self._keeper.drop(pid)
-            return
-        self._asked[number, local_rank] = (asked[0], pid)
-        self._keeper.forked(number, local_rank, pid)
-
-    def _on_runs(self, number: int, local_rank: int, pid: int) -> None:
-        if self._asked.pop((number, local_rank), None) is not None:
-            self._keeper.started(pid)
-
-    def _on_not_arranged(self, number: int, local_rank: int, pid: int, what: str, error: int) -> None:
-        if self._asked.pop((number, local_rank), None) is not None:
-            if pid > 0:
+    def _take(self, message: Message) -> None:
+        match message:
+            case ("importing", module):
+                self._doing = f"importing {module}"
+            case ("failed", reason):
+                self._fail(reason)
+            case ("ready", memory, seconds):
+                self._state, self._deaths = "ready", 0
+                names = ", ".join(self._preload.modules)
+                self._keeper.tell("say", False, f"preloaded {names} in {seconds:.1f} s ({memory} KiB)")
+                for asked, _ in [*self._asked.values()]:
+                    self._ask(asked)
+            case ("forked", number, local_rank, pid) if (number, local_rank) in self._asked:
+                self._asked[number, local_rank] = (self._asked[number, local_rank][0], pid)
+                self._keeper.forked(number, local_rank, pid)
+            case ("forked", _, _, pid):
                 self._keeper.drop(pid)
-            self._keeper.not_started(number, local_rank, what, error)
+            case ("runs", number, local_rank, pid):
+                if self._asked.pop((number, local_rank), None) is not None:
+                    self._keeper.started(pid)
+            case ("not_arranged", number, local_rank, pid, what, error):
+                if self._asked.pop((number, local_rank), None) is not None:
+                    if pid > 0:
+                        self._keeper.drop(pid)
+                    self._keeper.not_started(number, local_rank, what, error)
+            case _:
+                raise AssertionError(f"the template says {message!r}, which nobody understands")
 
     def drop_asked(self) -> None:
         """Whatever was to be started is no longer wanted."""
         self.hear()
-        self._held.clear()
+        begun = self._asked and self._state == "ready"
         for _, pid in self._asked.values():
             if pid > 0:
                 self._keeper.drop(pid)
-        if self._asked:  # it may be about to fork them
-            self._asked.clear()
+        self._asked.clear()
+        if begun:  # it may be about to fork them
             self._end()
             self._begin()
 
@@ -263,19 +258,20 @@ class TemplateProcess:
             self._state = "failing"
             self.hear()
         self._end()
-        lost = [asked for asked, _ in self._asked.values()] + self._held
-        pids = [pid for _, pid in self._asked.values() if pid > 0]
-        self._asked, self._held = {}, []
+        lost, self._asked = [*self._asked.values()], {}
         self._say(reason)
-        for pid in pids:
-            self._keeper.drop(pid)
-        for asked in lost:
+        for _, pid in lost:
+            if pid > 0:
+                self._keeper.drop(pid)
+        for asked, _ in lost:
             self._keeper.start_fresh(asked)
 
     def _say(self, reason: str) -> None:
         if reason not in self._said:
             self._said.add(reason)
-            self._keeper.tell("not_preloaded", self._preload.modules, reason)
+            names = ", ".join(self._preload.modules)
+            text = f"workers start as fresh interpreters, without the preloaded {names}: {reason}"
+            self._keeper.tell("say", True, text)
 
     def _end(self) -> None:
         """End it, and what it is just forking: a worker that is ready has already said so, and lives on."""
@@ -285,11 +281,10 @@ class TemplateProcess:
             self._channel.close()
             self._channel = None
         if self._pid > 0:
-            try:
-                os.killpg(self._pid, signal.SIGKILL)
-            except OSError:
+            for end in (os.killpg, os.kill):  # it may not lead a group yet
                 try:
-                    os.kill(self._pid, signal.SIGKILL)
+                    end(self._pid, signal.SIGKILL)
+                    break
                 except OSError:
                     pass
             self._pid = -1

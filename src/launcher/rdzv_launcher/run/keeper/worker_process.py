@@ -11,8 +11,8 @@ import os
 import signal
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from rdzv_launcher.run.keeper.channel import Loop
 from rdzv_launcher.run.keeper.in_worker import arrange
+from rdzv_launcher.run.keeper.messages import Loop
 from rdzv_plugins.linux import prctl
 
 RESTORED = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
@@ -138,7 +138,13 @@ def run_function(function: Callable[[], int], environment: Mapping[str, str], ke
     """
     code = 1
     try:
-        _be_no_keeper(kept)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in RESTORED:  # as Python sets them
+            signal.signal(number, signal.SIG_IGN)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        close_all_but(kept)
         prctl.set_name(name)
         os.environ.clear()
         os.environ.update(environment)
@@ -151,13 +157,3 @@ def run_function(function: Callable[[], int], environment: Mapping[str, str], ke
         traceback.print_exc()
     finally:
         os._exit(code)
-
-
-def _be_no_keeper(kept: Collection[int]) -> None:
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for number in RESTORED:  # as Python sets them
-        signal.signal(number, signal.SIG_IGN)
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    close_all_but(kept)

@@ -5,68 +5,46 @@ It is put together here. Only the error file's variable comes later, with the fi
 
 from __future__ import annotations
 
-import glob
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from rdzv_launcher.run.keeper.messages import Preload, Start
-from rdzv_launcher.run.workers.program import bound
+from rdzv_launcher.run.workers.spec import WorkersSpec, bound, devices_of
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
-from rdzv_plugins.errors import UsageError
 
 if TYPE_CHECKING:
     from rdzv_launcher.run.workers.output.output import Output
-    from rdzv_launcher.run.workers.spec import WorkersSpec
 
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Where a worker records its exception; empty: nowhere. Set with the other files; for the agent, by a scheduler."""
 FILE_TIMER, TIMER_FILE = "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_TIMER_FILE"
-"""The agent's own, if its user wants torch's watchdog: 1 for one, and where; see ``file_timer``."""
+"""The agent's own, if its user wants torch's watchdog: 1 for one, and where; see ``torch_classes``."""
 _THREADS = "OMP_NUM_THREADS"
 _NCCL = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _NEVER_SENT = "SIGURG"
 """Stands for no signal at all: torch's way of starting processes rejects an empty list."""
 
-_CUDA = "CUDA_VISIBLE_DEVICES"
-"""ROCm's build of torch uses this variable, too."""
-_HIP = "HIP_VISIBLE_DEVICES"
-"""If it is set, ROCm goes by this one instead."""
-_ASCEND = "ASCEND_RT_VISIBLE_DEVICES"
-
 Addition: TypeAlias = Callable[[WorkerGroup, Worker, Mapping[str, str]], Mapping[str, str]]
 """Returns variables for a worker of the group that is about to be started; gets those that it has so far."""
 
 
-def variables_of(
+def worker_variables(
     spec: WorkersSpec,
     group: WorkerGroup,
+    worker: Worker,
     environ: Mapping[str, str],
     *,
-    use_agent_store: bool,
+    use_agent_store: bool = True,
     additions: Sequence[Addition] = (),
-) -> dict[int, dict[str, str]]:
-    """What each worker of a round has beyond the agent's own ``environ``, by local rank.
-
-    Each of the ``additions`` takes precedence over those before it. Raises as ``worker_variables`` and the additions.
-    """
-    found = {}
-    for worker in group.workers:
-        variables = worker_variables(spec, group, worker, environ, use_agent_store=use_agent_store)
-        for more in additions:
-            variables |= more(group, worker, dict(variables))
-        found[worker.local_rank] = variables
-    return found
-
-
-def worker_variables(
-    spec: WorkersSpec, group: WorkerGroup, worker: Worker, environ: Mapping[str, str], *, use_agent_store: bool = True
 ) -> dict[str, str]:
-    """Every variable that torchrun's agent gives a worker. Raises ``UsageError`` if there is no device for it.
+    """What a worker has beyond the agent's own ``environ``: every variable that torchrun's agent gives it, and more.
 
-    ``use_agent_store``: the workers find the store served at the master's address, and rank 0 does not serve it.
+    ``use_agent_store``: the workers find the store served at the master's address, and rank 0 does not serve it. Each
+    of the ``additions`` takes precedence over those before it. Raises ``UsageError`` if there is no device for the
+    worker, and as the additions do.
     """
     variables = {
         "RANK": str(worker.global_rank),
@@ -92,33 +70,9 @@ def worker_variables(
         variables |= devices_of(worker.local_rank, environ)
     if spec.nproc > 1 and _THREADS not in environ:
         variables[_THREADS] = "1"
+    for more in additions:
+        variables |= more(group, worker, dict(variables))
     return variables
-
-
-def devices_of(local_rank: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """--virtual-local-rank: the variables that show a worker its one device, out of those that are visible here.
-
-    That device is number 0 for it. Raises ``UsageError`` if there are too few.
-    """
-    if environ.get(_HIP):
-        gpu = _nth(_HIP, local_rank, environ)
-        found = {_CUDA: gpu, _HIP: gpu}
-    else:
-        found = {_CUDA: _nth(_CUDA, local_rank, environ)}
-    npu = environ.get(_ASCEND) or glob.glob("/dev/davinci[0-9]*")
-    return {**found, _ASCEND: _nth(_ASCEND, local_rank, environ)} if npu else found
-
-
-def _nth(variable: str, local_rank: int, environ: Mapping[str, str]) -> str:
-    if variable not in environ:
-        return str(local_rank)
-    devices = environ[variable].split(",")
-    if local_rank >= len(devices):
-        raise UsageError(
-            f"--virtual-local-rank: there is no device for local rank {local_rank}: {variable}={environ[variable]}",
-            remedy=f"Name as many devices there as workers are to run on this node, or unset {variable}.",
-        )
-    return devices[local_rank].strip()
 
 
 def preload_of(spec: WorkersSpec, environ: Mapping[str, str]) -> Preload | None:
@@ -150,7 +104,7 @@ def prepare_starts(
 ) -> tuple[Start, ...]:
     """What to start for this round; by the time this returns, its log files exist, and --tee has begun.
 
-    ``additions`` are those of ``variables_of``. Raises ``RdzvError`` if nothing can be started.
+    ``additions`` are those of ``worker_variables``. Raises ``RdzvError`` if nothing can be started.
     """
     commands = {
         worker.local_rank: bound(
@@ -158,15 +112,20 @@ def prepare_starts(
         )
         for worker in group.workers
     }
-    variables = variables_of(spec, group, os.environ, use_agent_store=use_agent_store, additions=additions)
+    variables = {
+        worker.local_rank: worker_variables(
+            spec, group, worker, os.environ, use_agent_store=use_agent_store, additions=additions
+        )
+        for worker in group.workers
+    }
     destinations = output.begin(variables)
     return tuple(
         Start(
             local_rank=local_rank,
             command=command,
             environment={**os.environ, **variables[local_rank]},
-            stdout=destinations.stdouts[local_rank],
-            stderr=destinations.stderrs[local_rank],
+            stdout=destinations.stdout.paths[local_rank],
+            stderr=destinations.stderr.paths[local_rank],
         )
         for local_rank, command in commands.items()
     )

@@ -108,7 +108,7 @@ def _write(target: str, data: Mapping[str, Any]) -> None:
 
 # The last thing on the screen after a failure: who failed first, how, and the last lines that it wrote.
 
-_HINTS = {
+_HINTS: dict[int, str] = {
     signal.SIGKILL: "Often the kernel's out-of-memory killer: see dmesg, or the memory limit of the job.",
     signal.SIGSEGV: "A crash in native code: PYTHONFAULTHANDLER=1 shows the line of Python that led to it.",
     signal.SIGBUS: "Often a full /dev/shm: give the container more shared memory.",
@@ -119,11 +119,15 @@ def describe_exit(exit_code: int) -> str:
     """How a process ended: ``exit code 3`` or ``signal 9 (SIGKILL)``."""
     if exit_code >= 0:
         return f"exit code {exit_code}"
+    return f"signal {-exit_code} ({_signal_name(exit_code) or 'unknown'})"
+
+
+def _signal_name(exit_code: int) -> str:
+    """The signal that this exit code stands for; empty for none, or one without a name."""
     try:
-        name = signal.Signals(-exit_code).name
+        return signal.Signals(-exit_code).name
     except ValueError:
-        name = "unknown"
-    return f"signal {-exit_code} ({name})"
+        return ""
 
 
 def describe(failure: Failure) -> str:
@@ -149,9 +153,7 @@ def failure_summary(
         lines = ["the job failed: it hung.", f"  who is different: {describe(first)}"]
     if why:
         lines.insert(1, f"  {why}")
-    usual = _HINTS.get(signal.Signals(-first.exit_code)) if -first.exit_code in set(signal.Signals) else None
-    hint = first.cause or usual
-    if hint:
+    if hint := first.cause or _HINTS.get(-first.exit_code):
         lines.append(f"  {hint}")
     if first.stderr:
         lines.append("  the last lines of its stderr:")
@@ -192,10 +194,7 @@ class WorkerFailure(Struct, frozen=True):
 
     def signal_name(self) -> str:
         """The signal, such as ``SIGKILL``; ``<N/A>`` if it ended by itself, or for a signal without a name."""
-        try:
-            return signal.Signals(-self.exitcode).name if self.exitcode < 0 else NOT_AVAILABLE
-        except ValueError:
-            return NOT_AVAILABLE
+        return _signal_name(self.exitcode) or NOT_AVAILABLE
 
     @property
     def summary(self) -> str:

@@ -1,24 +1,173 @@
-"""What the flags say about the workers of this node, read once, before anything is started."""
+"""What the flags say about the workers of this node: the program that each runs, its streams, its device and the rest.
+
+Read once, before anything is started.
+"""
 
 from __future__ import annotations
 
 import enum
+import glob
+import inspect
 import logging
 import os
 import re
+import shutil
 import signal
+import string
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from msgspec import Struct
 
 from rdzv_launcher.run.options import RunOptions
 from rdzv_launcher.run.signals import read
-from rdzv_launcher.run.workers.environment import devices_of
-from rdzv_launcher.run.workers.program import Program, read_preload, read_program, require_numactl
-from rdzv_plugins.errors import UsageError
+from rdzv_plugins.errors import MissingDependency, UsageError
 from rdzv_plugins.interfaces import Request
 
 logger = logging.getLogger(__name__)
+
+
+RUNNER = str(Path(__file__).with_name("run_path.py"))
+"""The file with which a worker of --run-path is started."""
+
+
+class Kind(enum.Enum):
+    """How the program is run."""
+
+    SCRIPT = enum.auto()
+    """A file, run by Python."""
+    MODULE = enum.auto()
+    """A module, run by Python: -m, --module."""
+    COMMAND = enum.auto()
+    """Any command, run as it is: --no-python."""
+    PATH = enum.auto()
+    """A script, run by a function that records its exception: --run-path."""
+
+
+class Program(Struct, frozen=True):
+    """The program, with its arguments as the user wrote them. ``python`` is the interpreter."""
+
+    kind: Kind
+    name: str
+    arguments: tuple[str, ...] = ()
+    python: str = ""
+
+    def command(self, local_rank: int) -> tuple[str, ...]:
+        """The command of one worker: in name and arguments ``${local_rank}`` stands for its rank, ``$$`` for ``$``.
+
+        torchrun does the same, but not in the name of a command.
+        """
+        rest = [self.name, *self.arguments]
+        for_rank = [string.Template(part).safe_substitute(local_rank=local_rank) for part in rest]
+        if self.kind is Kind.COMMAND:
+            # every worker leads a session already: there setsid forks, and its end would count as that of the program
+            if os.path.basename(self.name) == "setsid" and len(rest) > 1 and not rest[1].startswith("-"):
+                return tuple(for_rank[1:])
+            return (self.name, *for_rank[1:])
+        how = {Kind.SCRIPT: (), Kind.MODULE: ("-m",), Kind.PATH: (RUNNER,)}[self.kind]
+        return (self.python, "-u", *how, *for_rank)
+
+
+def read_program(args: RunOptions) -> Program:
+    """The program of a parsed command line; --run-path wins over the others, as in torchrun."""
+    python = os.environ.get("PYTHON_EXEC", sys.executable)
+    if args.run_path:
+        kind, python = Kind.PATH, sys.executable  # like a process that torch forks or spawns
+    elif args.no_python:
+        kind = Kind.COMMAND
+    else:
+        kind = Kind.MODULE if args.module else Kind.SCRIPT
+    return Program(kind, args.training_script, tuple(args.training_script_args), python)
+
+
+def read_preload(args: RunOptions, program: Program) -> tuple[str, ...]:
+    """--preload: the modules that are imported before workers are forked; empty for none. Raises ``UsageError``."""
+    modules = tuple(filter(None, (part.strip() for part in re.split("[,:]", args.preload))))
+    for module in modules:
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise UsageError(
+                f"--preload={args.preload}: {module!r} is no name of a module",
+                remedy="For example --preload=torch,torch.distributed",
+            )
+    if modules and program.kind is Kind.COMMAND:
+        raise UsageError(
+            f"--preload={args.preload}: with --no-python the workers are no Python programs of which that is known",
+            remedy="Leave one of them out.",
+        )
+    return modules
+
+
+_CUDA = "CUDA_VISIBLE_DEVICES"
+"""ROCm's build of torch uses this variable, too."""
+_HIP = "HIP_VISIBLE_DEVICES"
+"""If it is set, ROCm goes by this one instead."""
+_ASCEND = "ASCEND_RT_VISIBLE_DEVICES"
+
+
+def devices_of(local_rank: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """--virtual-local-rank: the variables that show a worker its one device, out of those that are visible here.
+
+    That device is number 0 for it. Raises ``UsageError`` if there are too few.
+    """
+    if environ.get(_HIP):
+        gpu = _nth(_HIP, local_rank, environ)
+        found = {_CUDA: gpu, _HIP: gpu}
+    else:
+        found = {_CUDA: _nth(_CUDA, local_rank, environ)}
+    npu = environ.get(_ASCEND) or glob.glob("/dev/davinci[0-9]*")
+    return {**found, _ASCEND: _nth(_ASCEND, local_rank, environ)} if npu else found
+
+
+def _nth(variable: str, local_rank: int, environ: Mapping[str, str]) -> str:
+    if variable not in environ:
+        return str(local_rank)
+    devices = environ[variable].split(",")
+    if local_rank >= len(devices):
+        raise UsageError(
+            f"--virtual-local-rank: there is no device for local rank {local_rank}: {variable}={environ[variable]}",
+            remedy=f"Name as many devices there as workers are to run on this node, or unset {variable}.",
+        )
+    return devices[local_rank].strip()
+
+
+# --numa-binding is untested on a machine with several NUMA nodes and GPUs: what is bound to what is torch's choice.
+
+
+def require_numactl(mode: str) -> None:
+    """Raises ``MissingDependency`` if a ``mode`` is given and there is no numactl."""
+    if mode and shutil.which("numactl") is None:
+        raise MissingDependency(
+            f"--numa-binding={mode} starts the workers with numactl, and there is no such program",
+            remedy="Install it (on Debian and Ubuntu: apt-get install numactl), or leave out --numa-binding.",
+        )
+
+
+def bound(command: tuple[str, ...], local_rank: int, mode: str) -> tuple[str, ...]:
+    """``command`` bound to the processors next to the worker's GPU; unchanged without a ``mode``.
+
+    Raises ``MissingDependency`` without numactl, and ``UsageError`` if torch finds nothing to bind to.
+    """
+    if not mode:
+        return command
+    require_numactl(mode)
+    from torch.numa import binding
+
+    theirs = logging.getLogger(binding.__name__)
+    before, theirs.disabled = theirs.disabled, True  # otherwise a traceback, for what is said below
+    try:
+        options = binding.NumaOptions(affinity_mode=binding.AffinityMode(mode))
+        wrap = binding._maybe_wrap_command_args_with_numa_binding
+        index = "gpu_index" if "gpu_index" in inspect.signature(wrap).parameters else "device_index"  # from 2.14 on
+        wrapped = wrap(command, **{index: local_rank}, numa_options=options)
+    except Exception as error:
+        raise UsageError(
+            f"--numa-binding={mode}: torch cannot bind local rank {local_rank}: {error}",
+            remedy="It needs a GPU for each worker, and what the system says of its place. Or leave it out.",
+        ) from error
+    finally:
+        theirs.disabled = before
+    return tuple(wrapped)
 
 
 _BY_RANK = r"[0-9]+:[0-3](,[0-9]+:[0-3])*"
@@ -152,7 +301,7 @@ def read_spec(args: RunOptions, request: Request) -> WorkersSpec:
         stdout_filters=tuple(args.duplicate_stdout_filters or ()),
         stderr_filters=tuple(args.duplicate_stderr_filters or ()),
         virtual_local_rank=args.virtual_local_rank,
-        signals=_signals(args.signals_to_handle),
+        signals=tuple(each for each in read(args.signals_to_handle) if signal.getsignal(each) is not signal.SIG_IGN),
         shutdown_timeout_s=_shutdown_timeout(args.shutdown_timeout),
         leave_background=args.leave_background,
         stuck_timeout_s=_stuck_timeout(),
@@ -198,10 +347,6 @@ def _ranks(text: str) -> frozenset[int]:
             f"--local-ranks-filter={text} is not a comma-separated list of numbers",
             remedy="For example --local-ranks-filter=0,1",
         ) from None
-
-
-def _signals(names: str) -> tuple[signal.Signals, ...]:
-    return tuple(number for number in read(names) if signal.getsignal(number) is not signal.SIG_IGN)
 
 
 def _shutdown_timeout(given: int | None) -> int:

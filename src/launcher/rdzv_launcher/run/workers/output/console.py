@@ -10,7 +10,7 @@ import io
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from rdzv_launcher.console import stderr_has_room
@@ -18,53 +18,6 @@ from rdzv_launcher.run.names import named
 
 _PIECE = 32 << 10
 """How many characters are written at once: if a piece is not taken as a whole, all of it is dropped."""
-
-
-class Console:
-    """Standard output or error, looked up for each use. For one thread: a stuck reader may keep it waiting."""
-
-    def __init__(self, name: str) -> None:
-        """``name`` is ``stdout`` or ``stderr``."""
-        self._name = name
-        self._gone = False
-        self._waiting: deque[str] = deque()
-        self.written = 0
-        """The number of pieces written."""
-
-    def has_room(self, otherwise: Callable[[], None]) -> bool:
-        """Whether all is written and more can be without being dropped; if not, ``otherwise`` is called once it is so.
-
-        Writes what waits, as far as there is room.
-        """
-        while self._name == "stdout" or stderr_has_room(otherwise):
-            if not self._waiting:
-                return True
-            self._write(self._waiting.popleft())
-            self.written += 1
-        return False
-
-    @property
-    def is_empty(self) -> bool:
-        """True if nothing waits to be written."""
-        return not self._waiting
-
-    def write(self, text: str) -> None:
-        """Write in pieces; those for which there is no room wait. Once the reader is gone, nothing is written."""
-        self._waiting.extend(_pieces(text))
-        self.has_room(lambda: None)  # the writer looks again by itself
-
-    def _write(self, text: str) -> None:
-        stream = getattr(sys, self._name)
-        if self._gone or stream is None:
-            return
-        try:
-            try:
-                stream.write(text)
-            except UnicodeEncodeError:
-                stream.write(text.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
-            stream.flush()
-        except (OSError, ValueError):  # ValueError: the stream was closed
-            self._gone = True
 
 
 def _pieces(text: str) -> Iterator[str]:
@@ -88,28 +41,16 @@ class Lines:
     def __init__(self) -> None:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._decoder = io.IncrementalNewlineDecoder(decoder, translate=True)
-        self._begun: list[str] = []
-        self._size = 0
-
-    @property
-    def unfinished(self) -> str:
+        self.unfinished = ""
         """The line whose end has not come yet, so far."""
-        return "".join(self._begun)
 
     def feed(self, data: bytes, *, final: bool = False) -> list[str]:
         """The lines that are whole now, each with its end. ``final``: the last one is, too, whatever it lacks."""
-        text = self._decoder.decode(data, final)
-        whole, newline, rest = text.rpartition("\n")
-        lines = []
-        if newline:
-            lines = [line + "\n" for line in ("".join(self._begun) + whole).split("\n")]
-            self._begun, self._size = [], 0
-        if rest:
-            self._begun.append(rest)
-            self._size += len(rest)
-        if self._size >= LONGEST or (final and self._size):
-            lines.append("".join(self._begun) + "\n")
-            self._begun, self._size = [], 0
+        lines = io.StringIO(self.unfinished + self._decoder.decode(data, final), newline="\n").readlines()
+        self.unfinished = lines.pop() if lines and not lines[-1].endswith("\n") else ""
+        if len(self.unfinished) >= LONGEST or (final and self.unfinished):
+            lines.append(f"{self.unfinished}\n")
+            self.unfinished = ""
         return lines
 
 
@@ -151,37 +92,87 @@ _Line = tuple[str, float, str]
 """The line's text, when it came, and what precedes everything else. A tuple, as there may be many."""
 
 
-class Fold:
-    """One stream of this node's workers. For one thread. Every line is shown, those of one worker in order.
+class View:
+    """Standard output or error, for all workers of a round shown there: each line at once, or folded. For one thread.
 
-    A line is shown together with those of all workers that have the same one next, as soon as all have it, or when it
-    has waited for ``WINDOW_S``. Workers that have other lines before it show those first.
+    A stuck reader may keep it waiting. Every line is shown, those of one worker in order. Folded, a line is shown
+    together with those of all workers that have the same one next, as soon as all have it, or when it has waited for
+    ``WINDOW_S``. Workers that have other lines before it show those first.
     """
 
     def __init__(
         self,
+        name: str,
         prefixes: Mapping[int, str],
-        write: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
         ranks: Mapping[int, int] | None = None,
+        *,
+        fold: bool = False,
+        timestamps: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``prefixes``: what precedes a line that only one worker has, by local rank, for all workers that are shown.
+        """``name``: ``stdout`` or ``stderr``, which is looked up for each use.
 
+        ``prefixes``: what precedes a line that only one worker has, by local rank, for all workers that are shown.
         ``ranks``: the global ranks by local rank, if they differ. Only the text depends on them: plug-ins may set RANK
         to anything, even to the same value for two workers.
         """
-        self._prefixes, self._write, self._clock, self._ranks = prefixes, write, clock, ranks or {}
+        self._name, self._prefixes, self._ranks = name, prefixes, ranks or {}
+        self._folds, self._timestamps, self._clock = fold, timestamps, clock
         self._open = OpenLine()
-        self._waiting: dict[int, deque[_Line]] = {each: deque() for each in sorted(prefixes)}
+        self._folding: dict[int, deque[_Line]] = {each: deque() for each in sorted(prefixes)}
+        self._waiting: deque[str] = deque()
+        self._gone = False
+        self.written = 0
+        """The number of pieces written."""
 
-    def take(self, local_rank: int, lines: Iterable[str], stamp: str = "") -> None:
-        """Take lines of one worker, each including its line end. ``stamp`` precedes everything else."""
-        now = self._clock()
-        self._waiting[local_rank].extend([(text, now, stamp) for text in lines])
+    def has_room(self, otherwise: Callable[[], None]) -> bool:
+        """Whether all is written and more can be without being dropped; if not, ``otherwise`` is called once it is so.
+
+        Writes what waits, as far as there is room.
+        """
+        while self._name == "stdout" or stderr_has_room(otherwise):
+            if not self._waiting:
+                return True
+            self._write(self._waiting.popleft())
+            self.written += 1
+        return False
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing waits to be written."""
+        return not self._waiting
+
+    def write(self, text: str) -> None:
+        """Write in pieces; those for which there is no room wait. Once the reader is gone, nothing is written."""
+        self._waiting.extend(_pieces(text))
+        self.has_room(lambda: None)  # the writer looks again by itself
+
+    def _write(self, text: str) -> None:
+        stream = getattr(sys, self._name)
+        if self._gone or stream is None:
+            return
+        try:
+            try:
+                stream.write(text)
+            except UnicodeEncodeError:
+                stream.write(text.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
+            stream.flush()
+        except (OSError, ValueError):  # ValueError: the stream was closed
+            self._gone = True
+
+    def take(self, local_rank: int, lines: Sequence[str]) -> None:
+        """Take lines of the worker with this local rank, as they are in its file; the last may lack its end so far."""
+        stamp = _now() if self._timestamps else ""
+        if self._folds:
+            now = self._clock()
+            self._folding[local_rank].extend([(text, now, stamp) for text in lines])
+        elif lines:
+            head, then = stamp + self._prefixes[local_rank], self._open.then
+            self.write("".join([then((local_rank,), head, line) for line in lines]))
 
     def show(self, *, final: bool = False) -> float | None:
-        """Write what has waited long enough (``final``: all); seconds until the next is due, None if none waits."""
-        every, shown = list(self._waiting.values()), list[str]()
+        """Show what is due (``final``: all there is); seconds until the next is due, None if nothing waits."""
+        every, shown = list(self._folding.values()), list[str]()
         now, due = self._clock(), None
         at_once = final or sum(map(len, every)) > _MOST
         while heads := [lines[0] for lines in every if lines]:
@@ -198,13 +189,13 @@ class Fold:
                     shown.append(self._next(lines[0][0]))
             shown.append(self._next(text))
         if shown:
-            self._write("".join(shown))
+            self.write("".join(shown))
         return due
 
     def _next(self, text: str) -> str:
         """Take a line from all that have it next."""
-        alike = [each for each, lines in self._waiting.items() if lines and lines[0][0] == text]
-        taken = [self._waiting[each].popleft() for each in alike]
+        alike = [each for each, lines in self._folding.items() if lines and lines[0][0] == text]
+        taken = [self._folding[each].popleft() for each in alike]
         if len(alike) == 1:
             head = f"{taken[0][2]}{self._prefixes[alike[0]]}"
         else:
@@ -217,37 +208,6 @@ def _before(lines: deque[_Line], text: str) -> int:
     if not lines or lines[0][0] == text:
         return 0
     return next((place for place, line in enumerate(islice(lines, _AHEAD)) if line[0] == text), 0)
-
-
-class View:
-    """One of our streams, for all workers of a round shown there: each line at once, or folded. For one thread."""
-
-    def __init__(
-        self,
-        console: Console,
-        prefixes: Mapping[int, str],
-        ranks: Mapping[int, int] | None = None,
-        *,
-        fold: bool = False,
-        timestamps: bool = False,
-    ) -> None:
-        """``prefixes``, and the global ``ranks`` that precede lines of several workers, are by local rank."""
-        self.console, self._prefixes, self._timestamps = console, prefixes, timestamps
-        self._open = OpenLine()
-        self._fold = Fold(prefixes, console.write, ranks=ranks) if fold else None
-
-    def take(self, local_rank: int, lines: Sequence[str]) -> None:
-        """Take lines of the worker with this local rank, as they are in its file; the last may lack its end so far."""
-        stamp = _now() if self._timestamps else ""
-        if self._fold is not None:
-            self._fold.take(local_rank, lines, stamp)
-        elif lines:
-            head, then = stamp + self._prefixes[local_rank], self._open.then
-            self.console.write("".join([then((local_rank,), head, line) for line in lines]))
-
-    def show(self, *, final: bool = False) -> float | None:
-        """Show what is due (``final``: all there is); seconds until the next is due, None if nothing waits."""
-        return None if self._fold is None else self._fold.show(final=final)
 
 
 def _now() -> str:

@@ -22,20 +22,24 @@ from rdzv_launcher.run.workers.spec import Std, WorkersSpec
 logger = logging.getLogger(__name__)
 
 
-class Destinations(Struct, frozen=True):
-    """Where the output of each worker goes: paths by local rank."""
+class Stream(Struct, frozen=True):
+    """Where one stream of each worker goes: paths by local rank."""
 
-    stdouts: Mapping[int, str]
-    stderrs: Mapping[int, str]
-    """The files for stderr; empty: our own."""
-    teed_stdouts: Mapping[int, str] = field(default_factory=dict)
-    teed_stderrs: Mapping[int, str] = field(default_factory=dict)
-    """Those files for stderr that are shown while they are written."""
+    paths: Mapping[int, str]
+    """The files; empty: our own stream."""
+    teed: Mapping[int, str] = field(default_factory=dict)
+    """Those files that are shown while they are written."""
+    filtered: str = ""
+    """Where the lines selected by --duplicate-stdout-filters or --duplicate-stderr-filters go; empty: nowhere."""
+
+
+class Destinations(Struct, frozen=True):
+    """Where the output of each worker goes."""
+
+    stdout: Stream
+    stderr: Stream
     error_files: Mapping[int, str] = field(default_factory=dict)
-    """The error files; empty: there is none."""
-    filtered_stdout: str = ""
-    filtered_stderr: str = ""
-    """Where the lines selected by --duplicate-stdout-filters and --duplicate-stderr-filters go; empty: nowhere."""
+    """The error files, by local rank; empty: there is none."""
     index: str = ""
     """The file that says which file is whose; empty: there is none."""
     round: int = 0
@@ -82,20 +86,40 @@ class LogFiles:
             for each in variables.values():
                 each[ERROR_FILE] = ""
             nothing = dict.fromkeys(variables, "")
-            return Destinations(nothing, nothing, error_files=nothing)
+            return Destinations(Stream(nothing), Stream(nothing), nothing)
         self._starts += 1
         number = first.get("RDZV_ROUND", "")
         self._round = int(number) if number.isdecimal() else self._starts
-        chosen = self._choose(directory, variables)
+        has_index = self._spec.log_dir or any(map(self._to_file, variables))
+        error_files = {rank: os.path.join(directory, str(rank), "error.json") for rank in variables}
         for local_rank, each in variables.items():
-            each[ERROR_FILE] = chosen.error_files[local_rank]
-        return chosen
+            each[ERROR_FILE] = error_files[local_rank]
+        return Destinations(
+            self._stream(Std.OUT, directory, variables),
+            self._stream(Std.ERR, directory, variables),
+            error_files,
+            os.path.join(self._run_directory, INDEX) if has_index else "",
+            self._round,
+            self._moved,
+        )
 
     def _attempt(self, name: str, ranks: Mapping[int, object]) -> str:
         """The directory of a round with everything that belongs in it; empty if it cannot exist, or should not."""
         while self.root != os.devnull:
             try:
-                return self._make(name, ranks)
+                if not self._run_directory:
+                    os.makedirs(self.root, exist_ok=True)
+                    self._run_directory = tempfile.mkdtemp(prefix=f"{component(self._spec.run_id)}_", dir=self.root)
+                    logger.debug("the workers' files are in %s", self._run_directory)
+                directory = os.path.join(self._run_directory, name)
+                self._make_room(directory)
+                for local_rank in ranks:
+                    os.makedirs(os.path.join(directory, str(local_rank)))
+                    for stream in self._to_file(local_rank):
+                        # problems are found now: whoever starts the worker could only fail
+                        open(os.path.join(directory, str(local_rank), _FILES[stream]), "wb").close()
+                write_a_page(directory)
+                return directory
             except OSError as error:
                 broken = self._roots.pop(0)
                 self._run_directory = ""
@@ -103,21 +127,6 @@ class LogFiles:
                 why = error.strerror or error
                 logger.warning("%s: %s: the workers' files %s", error.filename or broken, why, instead)
         return ""
-
-    def _make(self, name: str, ranks: Mapping[int, object]) -> str:
-        if not self._run_directory:
-            os.makedirs(self.root, exist_ok=True)
-            self._run_directory = tempfile.mkdtemp(prefix=f"{component(self._spec.run_id)}_", dir=self.root)
-            logger.debug("the workers' files are in %s", self._run_directory)
-        directory = os.path.join(self._run_directory, name)
-        self._make_room(directory)
-        for local_rank in ranks:
-            os.makedirs(os.path.join(directory, str(local_rank)))
-            for stream in self._to_file(local_rank):
-                # problems are found now: whoever starts the worker could only fail
-                open(os.path.join(directory, str(local_rank), _FILES[stream]), "wb").close()
-        write_a_page(directory)
-        return directory
 
     def _make_room(self, directory: str) -> None:
         """Clear the place of a round that used up no restart. Its error files are stale, but its output is not."""
@@ -134,33 +143,17 @@ class LogFiles:
         while len(self._kept) > _KEPT:
             shutil.rmtree(self._kept.popleft(), ignore_errors=True)
 
-    def _choose(self, directory: str, ranks: Mapping[int, object]) -> Destinations:
-        streams: dict[Std, dict[int, str]] = {Std.OUT: {}, Std.ERR: {}}
-        teed: dict[Std, dict[int, str]] = {Std.OUT: {}, Std.ERR: {}}
+    def _stream(self, stream: Std, directory: str, ranks: Mapping[int, object]) -> Stream:
+        paths, teed = dict[int, str](), dict[int, str]()
         for local_rank in ranks:
             shown = self._spec.shows(local_rank)
-            for stream in (Std.OUT, Std.ERR):
-                path = os.path.join(directory, str(local_rank), _FILES[stream])
-                if stream not in self._to_file(local_rank):
-                    streams[stream][local_rank] = "" if shown else os.devnull
-                    continue
-                streams[stream][local_rank] = path
-                if shown and stream in self._spec.tee.of(local_rank):
-                    teed[stream][local_rank] = path
-        return Destinations(
-            stdouts=streams[Std.OUT],
-            stderrs=streams[Std.ERR],
-            teed_stdouts=teed[Std.OUT],
-            teed_stderrs=teed[Std.ERR],
-            error_files={rank: os.path.join(directory, str(rank), "error.json") for rank in ranks},
-            filtered_stdout=os.path.join(directory, "filtered_stdout.log"),
-            filtered_stderr=os.path.join(directory, "filtered_stderr.log"),
-            index=os.path.join(self._run_directory, INDEX)
-            if self._spec.log_dir or any(map(self._to_file, ranks))
-            else "",
-            round=self._round,
-            moved=self._moved,
-        )
+            if stream not in self._to_file(local_rank):
+                paths[local_rank] = "" if shown else os.devnull
+                continue
+            paths[local_rank] = os.path.join(directory, str(local_rank), _FILES[stream])
+            if shown and stream in self._spec.tee.of(local_rank):
+                teed[local_rank] = paths[local_rank]
+        return Stream(paths, teed, os.path.join(directory, f"filtered_{_FILES[stream]}"))
 
     def _to_file(self, local_rank: int) -> tuple[Std, ...]:
         """The streams that go to a file. --tee is a file that is also shown, so both flags count."""

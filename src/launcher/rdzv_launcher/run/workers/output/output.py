@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from rdzv_launcher.run.workers.output.index import Index, WorkerRecord
-from rdzv_launcher.run.workers.output.log_files import Destinations, Layout
+from rdzv_launcher.run.workers.output.log_files import Destinations, Layout, Stream
 from rdzv_launcher.run.workers.spec import WorkersSpec
 from rdzv_plugins.threads import OwnThread
 
@@ -113,26 +113,26 @@ class Output:
         found = self._found
         if found is None:
             return {}
-        return {
-            name: paths.get(local_rank, "") for name, paths in (("stdout", found.stdouts), ("stderr", found.stderrs))
-        }
+        return {"stdout": found.stdout.paths.get(local_rank, ""), "stderr": found.stderr.paths.get(local_rank, "")}
 
     def begin(self, variables: Mapping[int, dict[str, str]]) -> Destinations:
         self.end()
         self._ready()
         self._found = found = self._only_shown(self._layout.begin(variables), variables)
-        if found.teed_stdouts or found.teed_stderrs or self._spec.stdout_filters or self._spec.stderr_filters:
+        if found.stdout.teed or found.stderr.teed or self._spec.stdout_filters or self._spec.stderr_filters:
             from rdzv_launcher.run.workers.output.shown import show  # what most launches do not need
 
             ranks = {each: _rank(each, own) for each, own in variables.items()}
             self._tee = show(found, self._spec, variables, ranks)
         if self._on_first is not None:
-            self._first = FirstLines(_files(found), self._on_first)
+            every = [*found.stdout.paths.items(), *found.stderr.paths.items()]
+            self._first = FirstLines([each for each in every if each[1] not in ("", os.devnull)], self._on_first)
         records = [self._record(found, each, own) for each, own in variables.items()] if found.index else []
         self._index.begin(found.index, records, found.moved)
         if self._capture is None:
             return found
-        return replace(found, stderrs=self._capture(found.stderrs))  # for files, it is told where they are
+        paths = self._capture(found.stderr.paths)  # for files, it is told where they are
+        return replace(found, stderr=replace(found.stderr, paths=paths))
 
     def started(self, pids: Mapping[int, int]) -> None:
         """The workers of the round are running; ``pids`` are by local rank."""
@@ -158,7 +158,7 @@ class Output:
         base = os.path.dirname(found.index)
         stdout, stderr = (
             os.path.relpath(path, base) if path not in ("", os.devnull) else None
-            for path in (found.stdouts[local_rank], found.stderrs[local_rank])
+            for path in (found.stdout.paths[local_rank], found.stderr.paths[local_rank])
         )
         rank, port = _rank(local_rank, own), own.get("RDZV_ROOT_PORT", own.get("MASTER_PORT", ""))
         port = port if port.isdecimal() else "0"  # a plug-in may have set it
@@ -168,25 +168,12 @@ class Output:
         """Apply --ranks-filter: the output that it leaves out goes to files only."""
         hidden = {each for each, own in variables.items() if not self._spec.shows_global(_rank(each, own))}
 
-        def muted(paths: Mapping[int, str]) -> dict[int, str]:
-            return {each: path or (os.devnull if each in hidden else "") for each, path in paths.items()}
+        def shown(stream: Stream) -> Stream:
+            paths = {each: path or (os.devnull if each in hidden else "") for each, path in stream.paths.items()}
+            teed = {each: path for each, path in stream.teed.items() if each not in hidden}
+            return replace(stream, paths=paths, teed=teed)
 
-        def kept(paths: Mapping[int, str]) -> dict[int, str]:
-            return {each: path for each, path in paths.items() if each not in hidden}
-
-        return replace(
-            found,
-            stdouts=muted(found.stdouts),
-            stderrs=muted(found.stderrs),
-            teed_stdouts=kept(found.teed_stdouts),
-            teed_stderrs=kept(found.teed_stderrs),
-        )
-
-
-def _files(found: Destinations) -> list[tuple[int, str]]:
-    """The workers' files, with their local ranks."""
-    every = [*found.stdouts.items(), *found.stderrs.items()]
-    return [(local_rank, path) for local_rank, path in every if path not in ("", os.devnull)]
+        return replace(found, stdout=shown(found.stdout), stderr=shown(found.stderr))
 
 
 def _rank(local_rank: int, variables: Mapping[str, str]) -> int:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from rdzv_launcher.run.workers.output.console import Console, Lines, View
+from rdzv_launcher.run.workers.output.console import Lines, View
 from rdzv_launcher.run.workers.output.growing_file import GrowingFile
 from rdzv_launcher.run.workers.output.log_files import Destinations
 from rdzv_launcher.run.workers.spec import WorkersSpec
@@ -115,7 +115,7 @@ class Tail:
 
     def pump(self, on_room: Callable[[], None]) -> int:
         """Pass on some of what is new; returns how many bytes: 0 without room (``on_room``: there is again)."""
-        if not self._view.console.has_room(on_room):
+        if not self._view.has_room(on_room):
             return 0
         if self._allowance is not None and not self._keep_up(self._allowance):
             return 0
@@ -206,7 +206,10 @@ class Tee:
         self.complete = True
         """Whether nothing of the files was left out so far."""
         self._thread = OwnThread(target=self._run, name="rdzv-tee")
-        self._thread.start()
+        if tails:
+            self._thread.start()
+        else:
+            self._close_filtered()
 
     def stop(self, stuck: float, most: float) -> bool:
         """The workers have ended: show the rest. False if our streams did not take all of it.
@@ -230,11 +233,14 @@ class Tee:
             self.complete = False
             logger.exception("--tee met an error: no more is shown, the files are complete")
         finally:
-            for each in self._filtered:
-                each.close()
+            self._close_filtered()
 
     def _all_written(self) -> bool:
-        return all(each.console.is_empty for each in self._views)
+        return all(each.is_empty for each in self._views)
+
+    def _close_filtered(self) -> None:
+        for each in self._filtered:
+            each.close()
 
     def _turn(self) -> None:
         """Give each file its turn; wait if none had anything."""
@@ -243,7 +249,7 @@ class Tee:
         if stopping:
             for tail in self._tails:
                 tail.stop_here()
-        written = sum(each.console.written for each in self._views)
+        written = sum(each.written for each in self._views)
         moved = sum([tail.pump(self._woken.set) for tail in self._tails])
         if stopping:
             for tail in [each for each in self._tails if each.is_done]:
@@ -252,8 +258,8 @@ class Tee:
                 tail.close()
         due = [each.show(final=not self._tails) for each in self._views]
         for each in self._views:
-            each.console.has_room(self._woken.set)
-        moved += sum(each.console.written for each in self._views) - written
+            each.has_room(self._woken.set)
+        moved += sum(each.written for each in self._views) - written
         self._shown += moved
         if not moved and (self._tails or not self._all_written()):
             interval = _FLOOD_S if any(tail.floods for tail in self._tails) else _INTERVAL_S
@@ -269,16 +275,17 @@ def show(
     """
     host = socket.gethostname()
     tails, filtered, views = list[Tail](), list[FilteredFile](), list[View]()
-    for stream, paths, needles, path in (
-        ("stdout", found.teed_stdouts, spec.stdout_filters, found.filtered_stdout),
-        ("stderr", found.teed_stderrs, spec.stderr_filters, found.filtered_stderr),
+    for name, stream, needles in (
+        ("stdout", found.stdout, spec.stdout_filters),
+        ("stderr", found.stderr, spec.stderr_filters),
     ):
-        collected = FilteredFile(path, needles) if needles and path else None
+        paths = stream.teed
+        collected = FilteredFile(stream.filtered, needles) if needles and stream.filtered else None
         if collected is not None:
             filtered.append(collected)
         prefixes = {each: _prefix(spec, host, each, variables[each]) if each in variables else "" for each in paths}
         fold = spec.fold and len(paths) > 1
-        views.append(view := View(Console(stream), prefixes, ranks, fold=fold, timestamps=spec.timestamps))
+        views.append(view := View(name, prefixes, ranks, fold=fold, timestamps=spec.timestamps))
         for each, file in paths.items():
             allowance = Allowance() if spec.fold else None
             try:
