@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 from rdzv_plugins.backends.static.rounds import Arrival, Rounds
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointLost, StoreError, StoreLost, StoreTimeout
-from rdzv_plugins.kvstore.sockets.reach import REFUSED, Interruption, dial, try_connect
-from rdzv_plugins.kvstore.tcpstore import wire
-from rdzv_plugins.kvstore.tcpstore.listener import greet_store
+from rdzv_plugins.kvstore.sockets.reach import REFUSED, Interruption, try_connect
+from rdzv_plugins.kvstore.tcpstore.listener import greet_store, greeted
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.kvstore.tcpstore.wire import keep_alive
 from rdzv_plugins.rounds.ends import JobRecord, absent, looked_once, missing
@@ -93,12 +92,9 @@ def serve(listener: socket.socket, runtime: Runtime, *, native: Serve | None, re
 
 def _greeted(host: str, port: int, runtime: Runtime) -> socket.socket:
     """Make another greeted connection. Raises ``OSError``."""
-    with contextlib.ExitStack() as unless_kept:
-        connection = unless_kept.enter_context(dial(host, port, _CONNECT_S, runtime=runtime))
-        wire.greet(connection)
-        keep_alive(connection)
-        unless_kept.pop_all()
-        return connection
+    connection = greeted(host, port, _CONNECT_S, runtime)
+    keep_alive(connection)
+    return connection
 
 
 _WAIT_S = 86400.0
