@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rdzv_plugins import errors
 from rdzv_plugins.backends.static import NAME, control, run_prefix
 from rdzv_plugins.backends.static.control import ControlStore, Peers
-from rdzv_plugins.backends.static.rounds import Arrival, Go, Over, Rounds, parse_go, parse_over, this_agent
+from rdzv_plugins.backends.static.rounds import Arrival, Go, Over, Rounds, parse_over, this_agent
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.interfaces import (
     Failure,
@@ -35,7 +35,7 @@ from rdzv_plugins.kvstore.tcpstore.listener import (
     stranger_at,
     telling_whose,
 )
-from rdzv_plugins.kvstore.tcpstore.plain_client import AwaitedKey, KeyWatch
+from rdzv_plugins.kvstore.tcpstore.plain_client import KeyWatch
 from rdzv_plugins.options import PortRange
 from rdzv_plugins.rounds.ends import ended_error, parse_outcome, stay_while
 from rdzv_plugins.rounds.settings_check import torch_version, warn_of_other_torch
@@ -324,14 +324,9 @@ class StaticHandler(RendezvousHandler):
     def _follow(self, round_: int, deadline: float) -> Go:
         reporting = Reporting(runtime=self._runtime)
         self._waits_for = f"round {round_} at {self._endpoint}: node rank 0 has not said yet that all nodes are there"
-        store = self._control_()
-        awaited = AwaitedKey(store.host, store.port, f"{self._prefix}/go/{round_}", self._runtime)
-        try:
-            while (go := awaited.wait(min(reporting.next_at, deadline) - self._runtime.monotonic())) is None:
-                self._report(round_, deadline, reporting)
-        finally:
-            awaited.stop()
-        return parse_go(go)
+        while (go := self._rounds.wait_go(round_, min(reporting.next_at, deadline))) is None:
+            self._report(round_, deadline, reporting)
+        return go
 
     def _report(self, round_: int, deadline: float, reporting: Reporting) -> None:
         """Report who is missing if it is time to, or raise ``RendezvousTimeout`` with that."""

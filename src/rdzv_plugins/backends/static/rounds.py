@@ -30,7 +30,7 @@ from msgspec.json import decode, encode
 
 from rdzv_plugins.backends.static import NAME, run_prefix
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import EndpointUnreachable, StoreTimeout
+from rdzv_plugins.errors import EndpointUnreachable, StoreLost, StoreTimeout
 from rdzv_plugins.interfaces import NodeStatus, Outcome, Request, RunStatus
 from rdzv_plugins.kvstore.tcpstore.listener import Hello, StoreReader, reading, require_run
 from rdzv_plugins.plain_text import printable, some
@@ -227,6 +227,20 @@ class Rounds:
             return list(arrived.values())
         self._runtime.sleep(max(0.0, deadline - self._runtime.monotonic()))  # somebody has withdrawn
         return None
+
+    def wait_go(self, round_: int, until: float) -> Go | None:
+        """The ``go`` of the round; None if there is none at ``until``, in the monotonic clock's seconds.
+
+        Raises ``OSError`` when the store is lost.
+        """
+        seconds = max(0.0, until - self._runtime.monotonic())
+        try:
+            self.store.wait([f"go/{round_}"], timedelta(seconds=seconds))
+            return parse_go(self.store.get(f"go/{round_}"))
+        except StoreTimeout:
+            return None
+        except StoreLost as error:
+            raise error.__cause__ or error from None
 
     def missing(self, round_: int, nodes: int) -> Missing:
         """Who is not there. Makes requests for each of them: for node rank 0, for all."""

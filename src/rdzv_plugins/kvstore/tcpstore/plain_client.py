@@ -224,27 +224,3 @@ class KeyWatch:
                 return
         if not self._stopped.is_set():
             self._on_value(value)
-
-
-class AwaitedKey:
-    """Waits for one key from the main thread: unlike a wait inside torch, a signal interrupts it."""
-
-    def __init__(self, host: str, port: int, key: str, runtime: Runtime = SYSTEM) -> None:
-        self._done = runtime.Event()
-        self._told: bytes | Exception | None = None
-        self._watch = KeyWatch(host, port, key, self._tell, self._tell, runtime)
-
-    def wait(self, timeout: float) -> bytes | None:
-        """The value, or None after ``timeout`` seconds. Raises ``OSError`` when the server is lost."""
-        self._done.wait(max(0.0, timeout))
-        if isinstance(self._told, Exception):
-            raise self._told
-        return self._told
-
-    def stop(self) -> None:
-        """Stop waiting."""
-        self._watch.stop()
-
-    def _tell(self, told: bytes | Exception) -> None:
-        self._told = told
-        self._done.set()
