@@ -16,7 +16,7 @@ from rdzv_launcher.bench import arguments as bench
 from rdzv_launcher.tools import conformance, logs, new_backend, serve, stacks, status, timeline, top
 from rdzv_plugins import coordination, hookspecs
 from rdzv_plugins.host import PluginRecord
-from rdzv_plugins.host.discovery import HOOK_NAMES, Validator
+from rdzv_plugins.host.discovery import HOOK_NAMES, validate
 from rdzv_plugins.kvstore.native.limits import StoreLimits
 from rdzv_plugins.options import describe_options
 
@@ -62,7 +62,7 @@ def plugin_of(text: str, monkeypatch) -> PluginRecord:
     monkeypatch.setitem(sys.modules, module.__name__, module)  # dataclasses look there
     exec(textwrap.dedent(source), vars(module))
     record = PluginRecord("example", "rdzv_example", "rdzv-example", "1.0", plugin=module)
-    Validator().validate(record)
+    validate(record)
     assert not record.error
     return record
 

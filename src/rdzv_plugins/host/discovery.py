@@ -181,29 +181,19 @@ def new_manager() -> pluggy.PluginManager:
     return manager
 
 
-class Validator:
-    """Checks plug-ins, each by itself: no other is registered meanwhile."""
-
-    def __init__(self) -> None:
-        self._manager = new_manager()
-
-    def validate(self, record: PluginRecord) -> None:
-        """Fill in ``record.backends``, or mark the record as failed and say why."""
-        manager, plugin = self._manager, record.plugin
-        try:
-            manager.register(plugin, name=record.id)
-            _check_hook_names(manager, record)
-            if not record.error:
-                _collect_backends(manager, record)
-        except pluggy.PluginValidationError as error:
-            # pluggy's text is three lines, the last of which says what is wrong
-            record.fail("has a wrong hook signature: " + str(error).strip().splitlines()[-1].strip(), cause=error)
-        except (Exception, SystemExit) as error:  # reported, not propagated: it must not stop other backends
-            record.fail(f"raised {type(error).__name__} in rdzv_register_backends: {error}", cause=error)
-        if record.error:  # it may have been registered half-way
-            self._manager = new_manager()
-        else:
-            manager.unregister(plugin)
+def validate(record: PluginRecord) -> None:
+    """Check a plug-in by itself: fill in ``record.backends``, or mark the record as failed and say why."""
+    manager = new_manager()
+    try:
+        manager.register(record.plugin, name=record.id)
+        _check_hook_names(manager, record)
+        if not record.error:
+            _collect_backends(manager, record)
+    except pluggy.PluginValidationError as error:
+        # pluggy's text is three lines, the last of which says what is wrong
+        record.fail("has a wrong hook signature: " + str(error).strip().splitlines()[-1].strip(), cause=error)
+    except (Exception, SystemExit) as error:  # reported, not propagated: it must not stop other backends
+        record.fail(f"raised {type(error).__name__} in rdzv_register_backends: {error}", cause=error)
 
 
 def _check_hook_names(manager: pluggy.PluginManager, record: PluginRecord) -> None:
