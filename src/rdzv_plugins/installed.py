@@ -50,9 +50,9 @@ class EntryPoint:
 class Distribution:
     """An installed distribution. What it says about itself is read when needed."""
 
-    def __init__(self, folder: str) -> None:
-        """``folder`` ends with .dist-info or .egg-info."""
-        self._folder = folder
+    def __init__(self, folder: str, known: Any = None) -> None:
+        """``folder`` ends with .dist-info or .egg-info. One that is in none is ``known`` to ``importlib.metadata``."""
+        self._folder, self._known = folder, known
 
     @functools.cached_property
     def name(self) -> str:
@@ -67,7 +67,12 @@ class Distribution:
     @property
     def requires(self) -> list[str]:
         """Its requirements, one string each, including those of its extras."""
-        return list(self._by_python().requires or ())
+        known = self._known
+        if known is None:
+            from importlib.metadata import Distribution as PythonDistribution
+
+            known = PythonDistribution.at(self._folder)
+        return list(known.requires or ())
 
     def entry_points(self, group: str) -> Iterator[EntryPoint]:
         """The entry points of a group, in order. A malformed line yields one that leads nowhere."""
@@ -91,29 +96,13 @@ class Distribution:
 
     def _read(self, file: str) -> str:
         """The file's text; empty if there is no such file, or it may not be read."""
+        if self._known is not None:
+            return self._known.read_text(file) or ""
         try:
             with open(os.path.join(self._folder, file), encoding="utf-8", errors="replace") as text:
                 return text.read()
         except OSError:
             return ""
-
-    def _by_python(self) -> Any:
-        from importlib.metadata import Distribution as PythonDistribution
-
-        return PythonDistribution.at(self._folder)
-
-
-class _Elsewhere(Distribution):
-    """A distribution that is in no folder: ``importlib.metadata`` reads it."""
-
-    def __init__(self, known: Any) -> None:
-        self._known = known
-
-    def _read(self, file: str) -> str:
-        return self._known.read_text(file) or ""
-
-    def _by_python(self) -> Any:
-        return self._known
 
 
 def normalise(name: str) -> str:
@@ -170,5 +159,5 @@ def _by_python() -> Iterator[tuple[str, Distribution]]:
     from importlib.metadata import distributions as by_python
 
     for known in by_python():
-        distribution = _Elsewhere(known)
+        distribution = Distribution("", known)
         yield normalise(distribution.name or str(id(known))), distribution  # one without a name is nobody else's

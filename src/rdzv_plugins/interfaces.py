@@ -36,7 +36,7 @@ DEFAULT_RUN_ID = "none"
 """The run id of a job without --rdzv-id, as with torchrun."""
 
 
-def _nobody_knows(endpoint: str) -> str:
+def _nobody_knows(endpoint: str) -> str:  # no lambda: a request goes to other processes
     return ""
 
 

@@ -35,14 +35,6 @@ OPEN = (
 """What is logged if anybody is let in."""
 
 
-class _OpenRuns:
-    """The runs for which it was logged."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self.lock = runtime.Lock()
-        self.told: set[str] = set()
-
-
 MOST_RUN_ID = 1024
 """The most bytes of a run id for which a token can be proved."""
 
@@ -79,19 +71,13 @@ class JobToken:
         return tuple(AcceptedToken("", key, pattern, True) for key in self.keys)
 
 
-def say_open(run_id: str, host: str, runtime: Runtime = SYSTEM) -> None:
-    """Log that anybody can take part in run ``run_id``, whose workers' store this process serves at ``host``.
+def say_open(host: str) -> None:
+    """Log that anybody can take part in the job whose workers' store this process serves at ``host``.
 
-    This is logged once for each run, and not at all if only this machine can reach it, or if the user knows.
+    Nothing is logged if only this machine can reach it, or if the user knows.
     """
-    if is_loopback_address(host) or is_meant_to_be_open():
-        return
-    open_runs = runtime.single(_OpenRuns)
-    with open_runs.lock:
-        if run_id in open_runs.told:
-            return
-        open_runs.told.add(run_id)
-    logger.warning("this job is open: %s", OPEN)
+    if not is_loopback_address(host) and not is_meant_to_be_open():
+        logger.warning("this job is open: %s", OPEN)
 
 
 def is_meant_to_be_open() -> bool:

@@ -99,7 +99,6 @@ class Notice:
     """
 
 
-_pages: dict[str, memoryview | None] = {}
 _known: tuple[tuple[int, ...], Notice] | None = None
 _undecided = 0
 """The newest proposal that was not decided in time: it is not waited for again."""
@@ -151,9 +150,7 @@ def _place() -> tuple[memoryview, int, int] | None:
     if not told:
         return None
     path, size, start, mine = told.rsplit(",", 3)
-    if path not in _pages:
-        _pages[path] = open_numbers(path, int(size), write=True)
-    page = _pages[path]
+    page = open_numbers(path, int(size), write=True)
     return None if page is None else (page, int(start), int(mine))
 
 

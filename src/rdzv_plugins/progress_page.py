@@ -42,24 +42,20 @@ def _open(told: str) -> tuple[memoryview | None, int]:
         return None, 0
 
 
-class ProgressPage:
+class ProgressPage(SharedNumbers):
     """The page as the agent sees it. Thread-safe: each number is written and read as a whole."""
 
     def __init__(self, workers: int) -> None:
         """``workers`` are the workers of this node."""
+        super().__init__("rdzv-progress", workers * _WIDTH)
         self._workers = workers
-        self._numbers = SharedNumbers("rdzv-progress", workers * _WIDTH)
 
     def environment(self, global_rank: int) -> dict[str, str]:
         """Variables for a worker that is about to be started; resets its entry, as it has not reported anything yet."""
         place = global_rank % self._workers
-        self._numbers[place] = 0
-        return {VARIABLE: f"{self._numbers.path},{self._workers * _WIDTH},{place}"}
+        self[place] = 0
+        return {VARIABLE: f"{self.path},{self._workers * _WIDTH},{place}"}
 
     def said_at(self, global_rank: int) -> int:
         """When a worker of this node last reported progress, in nanoseconds of its clock; 0 if never."""
-        return self._numbers[global_rank % self._workers]
-
-    def close(self) -> None:
-        """Release the page: later reports reach nobody."""
-        self._numbers.close()
+        return self[global_rank % self._workers]

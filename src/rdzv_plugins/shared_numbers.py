@@ -6,6 +6,7 @@ agent has gone. Without memfd (not Linux, or forbidden) it is a temporary file.
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
 
@@ -42,8 +43,12 @@ class SharedNumbers:
             os.unlink(self.path)
 
 
+@functools.cache
 def open_numbers(path: str, size: int, *, write: bool = False) -> memoryview | None:
-    """A worker's side: the numbers under ``path``; None if the agent has gone. Raises ``PermissionError``."""
+    """A worker's side: the numbers under ``path``, opened once; None if the agent has gone.
+
+    Raises ``PermissionError``.
+    """
     try:
         fd = os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC)
     except FileNotFoundError:

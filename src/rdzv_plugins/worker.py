@@ -64,18 +64,13 @@ def wait_until_round_holds(timeout: float) -> bool:
         time.sleep(min(_AGAIN_S, max(0.0, deadline - time.monotonic())))
 
 
-_pages: dict[str, memoryview | None] = {}
-
-
 def _look() -> int | None:
     """The time until which the round holds (``now_ns``), 0 when it is over; None if nobody says."""
     told = os.environ.get(VARIABLE, "")
     if not told:
         return None
     path, _, start = told.rpartition(",")
-    if path not in _pages:
-        _pages[path] = open_numbers(path, SIZE)
-    page = _pages[path]
+    page = open_numbers(path, SIZE)
     if page is None:
         return 0
     until = page[UNTIL]

@@ -10,7 +10,6 @@ import ssl
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,7 +27,9 @@ from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import JobToken, accepted_tokens, token_of
 from rdzv_plugins.kvstore.native.framing import ask_statistics
 from rdzv_plugins.kvstore.native.server import Renewing, StoreServer
+from rdzv_plugins.options import WorkerStoreOptions
 from rdzv_plugins.rounds.settings_check import compare
+from rdzv_plugins.rounds.worker_stores import WorkerStores
 from rdzv_plugins.runtime import SYSTEM
 
 ONE, TWO = "0123456789abcdef-one", "0123456789abcdef-two"
@@ -181,12 +182,18 @@ def test_nodes_with_and_without_one_are_no_job(file: Path) -> None:
 def test_that_a_job_is_open_is_said_once_and_only_where_others_can_reach_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = uuid.uuid4().hex  # of this process, which says each but once
-    for host in ("localhost", "127.0.0.1", "::1", "node0", "10.0.0.1", "node0"):
-        job_token.say_open(run, host)
-    job_token.say_open(f"{run}-other", "node0")
+    def serve(host: str, nodes: str = "several", first: bool = True) -> None:
+        stores = WorkerStores(WorkerStoreOptions(store="parallel", store_threads=1), timeout=60, shared_by=nodes)
+        for _ in range(2):
+            stores.open(host, "a test", first=first)
+        stores.shutdown()
+
+    for host in ("localhost", "127.0.0.1", "node0", "10.0.0.1"):
+        serve(host)
+    serve("node0", nodes="")
+    serve("node0", first=False)
     monkeypatch.setenv("RDZV_ALLOW_OPEN", "1")
-    job_token.say_open(f"{run}-meant", "node0")
+    serve("node0")
     assert ["this job is open" in message for message in caplog.messages] == [True, True]
 
 

@@ -13,7 +13,7 @@ from kits import ROOT
 
 from rdzv_plugins import coordination, hookspecs
 from rdzv_plugins.host import PluginRecord
-from rdzv_plugins.host.discovery import HOOK_NAMES, Validator
+from rdzv_plugins.host.discovery import HOOK_NAMES, validate
 
 COMPATIBILITY = (ROOT / "docs/reference/compatibility.md").read_text()
 HOW_TO = ROOT / "docs/plugins/details.md"
@@ -33,7 +33,7 @@ def plugin_of(text: str, monkeypatch) -> PluginRecord:
     monkeypatch.setitem(sys.modules, module.__name__, module)  # dataclasses look there
     exec(textwrap.dedent(source), vars(module))
     record = PluginRecord("example", "rdzv_example", "rdzv-example", "1.0", plugin=module)
-    Validator().validate(record)
+    validate(record)
     assert not record.error
     return record
 

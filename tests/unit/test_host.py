@@ -10,7 +10,7 @@ import pytest
 from rdzv_plugins import Backend, Request, hookimpl
 from rdzv_plugins.errors import PluginError
 from rdzv_plugins.host import PluginHost, PluginRecord, discovery
-from rdzv_plugins.host.discovery import Validator
+from rdzv_plugins.host.discovery import validate
 from rdzv_plugins.host.report import as_data, as_text
 
 REQUEST = Request("static", "run", "", 1, 1, 1)
@@ -47,7 +47,7 @@ def plugin(name="stranger", mark=None, **hooks):
     for hook, function in hooks.items():
         setattr(module, hook, hookimpl(**(mark or {}))(function))
     record = PluginRecord(name, name, "dist", "3", plugin=module)
-    Validator().validate(record)
+    validate(record)
     return record
 
 

@@ -14,8 +14,7 @@ import pytest
 from kits.wire.tls_kit import Issued
 
 from rdzv_plugins import Backend, Request, option
-from rdzv_plugins.assemble.create import can_look, create_rendezvous, look
-from rdzv_plugins.assemble.recognition import recognise
+from rdzv_plugins.assemble.create import can_look, create_rendezvous, look, recognise
 from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, OptionError, UsageError
 from rdzv_plugins.host import Catalog, PluginHost, PluginRecord
 from rdzv_plugins.host.catalog import Entry
@@ -48,7 +47,7 @@ def raises(request: Request, timeout: float) -> str:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is an answer to wait for."""
-    monkeypatch.setattr("rdzv_plugins.assemble.recognition._ANSWER_S", 60.0)
+    monkeypatch.setattr("rdzv_plugins.assemble.create._ANSWER_S", 60.0)
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ from rdzv_plugins.errors import ConnectionLost, Preempted, UsageError
 from rdzv_plugins.preemption import AT, FIRST, notice, saved
 from rdzv_plugins.questions import NOTICE, NodeAnswer, Question, checked
 from rdzv_plugins.schedulers.facts import time_until_end, told_grace
+from rdzv_plugins.shared_numbers import open_numbers
 
 WORD = Word(round=1, node=2, reason="it goes", seconds=60.0)
 
@@ -41,7 +42,7 @@ WORD = Word(round=1, node=2, reason="it goes", seconds=60.0)
 @pytest.fixture
 def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Board]:
     """One whose worker is this process."""
-    monkeypatch.setattr(preemption, "_pages", {})  # a descriptor's number may be used again
+    open_numbers.cache_clear()  # a descriptor's number may be used again
     made = Board(2, str(tmp_path))
     for name, value in made.environment(1, 1, 0).items():
         monkeypatch.setenv(name, value)

@@ -18,7 +18,7 @@ from rdzv_plugins.elastic.options import domain_of
 from rdzv_plugins.endpoints import ALONE, Endpoint
 from rdzv_plugins.errors import MissingDependency, RunIdMissing, UsageError
 from rdzv_plugins.host import PluginHost
-from rdzv_plugins.host.discovery import PluginRecord, Validator
+from rdzv_plugins.host.discovery import PluginRecord, validate
 
 
 @pytest.fixture(autouse=True)
@@ -325,7 +325,7 @@ def asked(request, monkeypatch):
         site.rdzv_register_backends = hookimpl(lambda: both)
         site.rdzv_resolve_request = hookimpl(lambda: filled_in)
         record = PluginRecord("site", "site_plugin", "dist", "1", plugin=site)
-        Validator().validate(record)
+        validate(record)
         assert not record.error
         host = PluginHost([record])
         return build_request(parse_arguments([*argv, "train.py"]), host.resolve_request, host.catalog.meets_at)

@@ -13,9 +13,8 @@ from torch.distributed.elastic.rendezvous import api
 from rdzv_plugins.assemble.create import prepare
 from rdzv_plugins.backends import c10d
 from rdzv_plugins.backends.c10d import C10dOptions
-from rdzv_plugins.dynamic.handler import dynamic_handler
+from rdzv_plugins.dynamic.handler import TorchStateBackend, dynamic_handler, share_store
 from rdzv_plugins.dynamic.options import DynamicSettings
-from rdzv_plugins.dynamic.state_backend import TorchStateBackend, share_store
 from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, RendezvousFailed
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.host.discovery import PluginRecord

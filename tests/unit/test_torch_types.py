@@ -19,8 +19,7 @@ from rdzv_plugins import Backend, Failure, Outcome, RendezvousBackend, Rendezvou
 from rdzv_plugins.assemble.border import checked
 from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.backends.static.handler import StaticHandler
-from rdzv_plugins.dynamic.handler import FreshDynamicHandler
-from rdzv_plugins.dynamic.state_backend import EnvelopeBackend
+from rdzv_plugins.dynamic.handler import EnvelopeBackend, FreshDynamicHandler
 from rdzv_plugins.elastic.handler import ElasticHandler
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.host import PluginRecord

@@ -21,8 +21,8 @@ from torch.distributed import DistNetworkError, PrefixStore, TCPStore
 from wire import test_store_api
 
 from rdzv_plugins.kvstore.native.server import StoreServer
-from rdzv_plugins.kvstore.tcpstore import unix_transport
-from rdzv_plugins.kvstore.tcpstore.unix_transport import NotMoved, move, open_sockets
+from rdzv_plugins.torch_bridge import worker_transport
+from rdzv_plugins.torch_bridge.worker_transport import NotMoved, move, open_sockets
 
 AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="to be another user")
 test_calls = test_store_api.test_calls  # of the Store API, with the client that is moved
@@ -73,7 +73,7 @@ def test_another_user_is_sent_away_by_the_store(server: Reached) -> None:
     if not pid:
         try:
             os.setuid(65534)
-            unix_transport._connect(server.path)
+            worker_transport._connect(server.path)
         except ConnectionError:
             os._exit(0)
         finally:
@@ -136,7 +136,7 @@ def test_who_is_no_store(server: Reached, answer: bytes | None, why: str, monkey
                 connection.sendall(said)
 
         if answer is None:
-            monkeypatch.setattr(unix_transport, "_GREETING_S", 0.1)
+            monkeypatch.setattr(worker_transport, "_GREETING_S", 0.1)
         else:
             pool.submit(serve, answer)
         assert_not_moved(server, path, why)
@@ -145,7 +145,7 @@ def test_who_is_no_store(server: Reached, answer: bytes | None, why: str, monkey
 @pytest.mark.parametrize(("owner", "user"), [(4712, 4711), (4711, 4711), (0, 4711), (4711, 0)])
 def test_who_may_have_taken_the_name(server: Reached, monkeypatch: pytest.MonkeyPatch, owner: int, user: int) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    monkeypatch.setattr(unix_transport, "_owner", lambda _: owner)
+    monkeypatch.setattr(worker_transport, "_owner", lambda _: owner)
     if owner == 4712:
         with listening() as (path, _):
             assert_not_moved(server, path, "user 4712 listens there, not this one \\(4711\\)")

@@ -1,4 +1,7 @@
-"""Turns a name and a request into the handler that the agent is given; tells from outside what a run is doing."""
+"""Turns a name and a request into the handler that the agent is given; tells from outside what a run is doing.
+
+Also what listens at an endpoint: every backend is asked whether it is one of its own (``Backend.recognise``).
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,15 @@ import dataclasses
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from rdzv_plugins.assemble.border import CheckedCoordination, blaming, checked, misfit
-from rdzv_plugins.assemble.recognition import recognise
 from rdzv_plugins.assemble.rendezvous import Rendezvous, meets_locally, refuse_on_several_machines
-from rdzv_plugins.certificates import certificates_of
+from rdzv_plugins.certificates import NodeTlsOptions, certificates_of
 from rdzv_plugins.elastic.options import ElasticOptions, with_token
-from rdzv_plugins.endpoints import is_only_local, require_name
-from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, MissingDependency, UsageError
-from rdzv_plugins.host.catalog import Entry
+from rdzv_plugins.endpoints import is_only_local, parse_endpoint, require_name
+from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, MissingDependency, RdzvError, UsageError, is_signal
+from rdzv_plugins.host.catalog import Catalog, Entry
 from rdzv_plugins.host.manager import PluginHost
 from rdzv_plugins.interfaces import (
     VERDICTS,
@@ -29,15 +31,22 @@ from rdzv_plugins.interfaces import (
     ServiceCheck,
 )
 from rdzv_plugins.job_token import token_of
-from rdzv_plugins.kvstore.sockets.reach import require_loopback
+from rdzv_plugins.kvstore.sockets.reach import dial, require_loopback
 from rdzv_plugins.options import WorkerStoreOptions, parse_options
-from rdzv_plugins.runtime import SYSTEM, Runtime
+from rdzv_plugins.plain_text import printable
+from rdzv_plugins.runtime import SYSTEM, Empty, Runtime
 
 if TYPE_CHECKING:
+    import queue
+
     from rdzv_plugins.coordination import CoordinationBackend
     from rdzv_plugins.elastic.places.places import Places
 
 logger = logging.getLogger(__name__)
+
+_ANSWER_S = 2.0
+_TLS_S = 0.5
+_LONGEST = 300
 
 Settings = TypeVar("Settings", bound=WorkerStoreOptions)
 
@@ -319,3 +328,64 @@ def _observed(entry: Entry, request: Request, timeout: float, runtime: Runtime) 
     # the service may be here while the job's nodes are not
     host = runtime.gethostname()
     return dataclasses.replace(found, store_is_here=any(node.host == host for node in found.nodes[:1]))
+
+
+class Found(NamedTuple):
+    """The backend that recognises it, and what it says."""
+
+    entry: Entry
+    what: str
+
+
+def recognise(catalog: Catalog, request: Request, *, but: Backend | None = None) -> Found | None:
+    """The first answer of a backend, other than ``but``, to what listens at the request's endpoint.
+
+    Takes two seconds at most. A backend that takes longer or fails does no harm.
+    """
+    request = dataclasses.replace(request, options=None, target=None)
+    entries = [entry for entry in catalog.entries() if entry.backend.recognise and entry.backend is not but]
+    deadline = SYSTEM.monotonic() + _ANSWER_S
+    if _speaks_tls(request):  # a store of ours, most likely: what others ask it in plain would make it warn of TLS
+        ours = [entry for entry in entries if issubclass(entry.backend.options or object, NodeTlsOptions)]
+        if found := _first_answer(ours, request, deadline):
+            return found
+        entries = [entry for entry in entries if entry not in ours]
+    return _first_answer(entries, request, deadline)
+
+
+def _first_answer(entries: Sequence[Entry], request: Request, deadline: float) -> Found | None:
+    answers: queue.SimpleQueue[tuple[Entry, str]] = SYSTEM.SimpleQueue()
+    for entry in entries:
+        SYSTEM.Thread(target=_ask, args=(entry, request, answers), name="rdzv-whose").start()
+    for _ in entries:
+        try:
+            entry, what = answers.get(timeout=max(0.0, deadline - SYSTEM.monotonic()))
+        except Empty:
+            return None
+        if what:
+            return Found(entry, what)
+    return None
+
+
+def _speaks_tls(request: Request) -> bool:
+    """Whether what listens speaks TLS by the request's certificates, if it has any."""
+    tls = certificates_of(request)
+    if tls is None:
+        return False
+    try:
+        endpoint = parse_endpoint(request.endpoint, None)
+        dial(endpoint.host, endpoint.port, _TLS_S, tls=tls).close()
+    except (RdzvError, OSError):
+        return False
+    return True
+
+
+def _ask(entry: Entry, request: Request, answers: queue.SimpleQueue[tuple[Entry, str]]) -> None:
+    assert entry.backend.recognise is not None
+    what = ""
+    try:
+        what = printable(entry.backend.recognise(request, _ANSWER_S), _LONGEST)
+    except Exception as error:
+        if not is_signal(error):
+            logger.debug("%s did not say what listens at %s: %r", entry.record.label, request.endpoint, error)
+    answers.put((entry, what))

@@ -8,6 +8,7 @@ internals is in this file, and tests/launcher/test_two_nodes.py fails if it stop
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import random
@@ -16,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.distributed import DistError, PrefixStore, Store, TCPStore
 from torch.distributed.elastic.rendezvous import api
@@ -24,7 +25,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRende
 
 from rdzv_plugins import errors
 from rdzv_plugins.dynamic.options import SETTINGS, DynamicSettings, run_prefix
-from rdzv_plugins.dynamic.state_backend import TorchStateBackend, share_store
+from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.interfaces import (
     Failure,
     Outcome,
@@ -33,9 +34,12 @@ from rdzv_plugins.interfaces import (
     Request,
     RoundEvent,
     TellEvent,
+    Token,
 )
-from rdzv_plugins.kvstore.sockets.reach import default_address
+from rdzv_plugins.kvstore.sockets.reach import default_address, wait_reachable
 from rdzv_plugins.kvstore.tcpstore.plain_client import KeyWatch
+from rdzv_plugins.kvstore.tcpstore.torch_store import connect, serve
+from rdzv_plugins.options import PortRange
 from rdzv_plugins.plain_text import printable
 from rdzv_plugins.rounds.ends import LAST, JobRecord, ended_error, parse_outcome, stay_while
 from rdzv_plugins.rounds.settings_check import compare, refusal, signed, wanted
@@ -44,12 +48,14 @@ from rdzv_plugins.threads import OwnThread
 from rdzv_plugins.timing import Reporting
 from rdzv_plugins.torch_types import OfTorch, as_torch, first_line
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
 
 _RANDOM = random.Random()  # a generator of our own: the user may have seeded the other
 _UNREADABLE = (AttributeError, EOFError, ImportError, IndexError)
 """The errors besides ``PickleError`` that torch lets through when the state is not one of its own."""
-_SAMPLE_S = 0.5
+_SAMPLE_S, _PROBE_S = 0.5, 3.0
 _REFUSED_COUNT = "refused/count"
 _ALL_THERE = (
     "As many nodes are there as this one was told of: one of them was started with another --nnodes, as a plain "
@@ -257,7 +263,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler, RendezvousHandler):  # type:
 
     def _on_lost(self, error: Exception) -> None:
         self._problem = self._problem or as_torch(self._lost(error))
-        self._state_backend.lost = self._problem  # a waiting node asks for the state only, which may be elsewhere
+        self._state_backend.give_up(self._problem)  # a waiting node asks for the state only, which may be elsewhere
 
     def _lost(self, error: BaseException) -> errors.EndpointLost:
         where = self._request.endpoint or "the shared control store"
@@ -410,3 +416,150 @@ class Refusals:
             self._next()
         except OSError as error:
             logger.debug("nodes that are refused are not heard of any more: %s", error)
+
+
+# The state, as torch needs it, and the control store, whose address travels beside it where a backend has none.
+
+
+class TorchStateBackend:
+    """Passes everything on to ``inner``, a plug-in's, and is equally thread-safe.
+
+    Our own errors, and those of files and sockets, become torch's rendezvous errors; others are faults of the plug-in.
+    torch keeps a node's place from a thread of its own, which goes on after torch's errors and ends for good with
+    others: then the other nodes would count this one as lost even though the service has come back.
+    """
+
+    def __init__(self, inner: RendezvousBackend, back_off: Callable[[], object] = lambda: None) -> None:
+        """``back_off`` is called after each write that another node has forestalled."""
+        self._inner, self._back_off = inner, back_off
+        self._lost: Exception | None = None
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    def get_state(self) -> tuple[bytes, Token] | None:
+        return self._asked("get_state", self._inner.get_state)
+
+    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
+        found = self._asked("set_state", lambda: self._inner.set_state(state, token))
+        if found is not None and not found[2]:
+            self._back_off()
+        return found
+
+    def give_up(self, error: Exception) -> None:
+        """Request nothing any more, though the state can be read: ``error`` says why the rendezvous is of no use."""
+        self._lost = error
+
+    def _asked(self, method: str, ask: Callable[[], T]) -> T:
+        if self._lost is not None:
+            raise self._lost
+        try:
+            return ask()
+        except api.RendezvousError:
+            raise
+        except errors.PluginError as error:  # torch's thread ends with it unseen: the next one who asks is told, too
+            self._lost = self._lost or error
+            raise
+        except errors.RendezvousFailed as error:
+            raise as_torch(error) from error.__cause__
+        except OSError as error:  # including a time-out and a broken connection
+            raise api.RendezvousConnectionError(
+                f"{method} of backend {self._inner.name!r} has failed: {type(error).__name__}: {error}"
+            ) from error
+
+
+class EnvelopeBackend:
+    """Passes torch's state through ``inner``, wrapped; has the methods of torch's ``RendezvousBackend``."""
+
+    def __init__(self, inner: RendezvousBackend, store: str) -> None:
+        self._inner = inner
+        self._store = store
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    def get_state(self) -> tuple[bytes, Token] | None:
+        held = self._inner.get_state()
+        if held is None:
+            return None
+        state = _unwrap(held[0])[1]
+        return (state, held[1]) if state else None
+
+    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
+        if token is None:  # torch means: if there is no state. Ours means: if the envelope is still empty
+            held = self._inner.get_state()
+            if held is not None:
+                current = _unwrap(held[0])[1]
+                if current:
+                    return current, held[1], False
+                token = held[1]
+        written = self._inner.set_state(_wrap(self._store, state), token)
+        if written is None:
+            return None
+        current = _unwrap(written[0])[1]
+        return (current, written[1], written[2]) if current else None
+
+
+Shared = tuple[EnvelopeBackend, TCPStore, bool, str]
+"""A backend, the control store, whether this process serves that, and this node's address."""
+
+
+def share_store(inner: RendezvousBackend, request: Request, settings: DynamicSettings) -> Shared:
+    """Find or serve the control store that goes with ``inner``. Raises ``EndpointUnreachable``."""
+    held = inner.get_state()
+    if held is None:
+        return _become_host(inner, request, settings, None)
+    where, state = _unwrap(held[0])
+    try:
+        wait_reachable(parse_endpoint(where, None), _PROBE_S, "the control store")
+    except errors.EndpointUnreachable as error:
+        if state:
+            raise as_torch(
+                errors.EndpointLost(
+                    f"run {request.run_id!r} has a state in {inner.name!r}, but its control store is gone: {error}",
+                    remedy="If no node of that run is alive, start with another --rdzv-id.",
+                )
+            ) from None
+        return _become_host(inner, request, settings, held[1])
+    return _join(inner, where, settings)
+
+
+def _become_host(inner: RendezvousBackend, request: Request, settings: DynamicSettings, token: Token | None) -> Shared:
+    address = request.local_addr or ("127.0.0.1" if request.max_nodes == 1 else default_address())
+    store = serve(address, PortRange(), timeout=settings.read_timeout, what="the control store")
+    mine = str(Endpoint(address, store.port))
+    written = inner.set_state(_wrap(mine, b""), token)
+    where = _unwrap(written[0])[0] if written else mine
+    if where == mine:
+        logger.debug("serving the control store of run %s at %s", request.run_id, mine)
+        return EnvelopeBackend(inner, mine), store, True, address
+    return _join(inner, where, settings)  # another node was first: drop ours
+
+
+def _join(inner: RendezvousBackend, where: str, settings: DynamicSettings) -> Shared:
+    store, address = connect(
+        parse_endpoint(where, None),
+        join_timeout=settings.join_seconds,
+        timeout=settings.read_timeout,
+        who="the control store",
+    )
+    return EnvelopeBackend(inner, where), store, False, address
+
+
+def _wrap(store: str, state: bytes) -> bytes:
+    return json.dumps({"store": store, "state": base64.b64encode(state).decode()}).encode()
+
+
+def _unwrap(envelope: bytes) -> tuple[str, bytes]:
+    try:
+        data: dict[str, Any] = json.loads(envelope)
+        return str(data["store"]), base64.b64decode(data["state"], validate=True)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise as_torch(
+            errors.RendezvousFailed(
+                f"what is held as the state of the run is corrupt, or not of this project: {envelope[:60]!r}",
+                remedy="Use another --rdzv-id, or remove what another program has written there.",
+            )
+        ) from None

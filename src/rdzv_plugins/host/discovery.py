@@ -105,7 +105,7 @@ def _load(entry: EntryPoint, record: PluginRecord) -> None:
         record.fail(f"leads nowhere: {error}", cause=error)
         return
     had_torch = "torch" in sys.modules
-    start = _own_time()
+    held_up, start = _held_up(), time.perf_counter()
     try:
         record.plugin = entry.load()
         adopt_logger(module)
@@ -122,20 +122,12 @@ def _load(entry: EntryPoint, record: PluginRecord) -> None:
             record.fail(f"cannot be imported: {error}", cause=error, remedy=gone)
     except (Exception, SystemExit) as error:  # a plug-in may do anything at import: report it and go on
         record.fail(f"raised {type(error).__name__} at import: {error}", cause=error)
-    record.import_seconds = _own_time() - start
+    # in this order: a wait between two of these readings makes it look shorter, never longer
+    record.import_seconds = max(0.0, time.perf_counter() - start - (_held_up() - held_up))
     if record.import_seconds > SLOW_IMPORT_S:
         record.notes.append(f"took {record.import_seconds:.1f} s to import")
     if not had_torch and "torch" in sys.modules:
         record.notes.append("imports torch when it is loaded")
-
-
-def _own_time() -> float:
-    """The time in seconds on a clock that stands still while this thread waits for a processor used by others."""
-    for _ in range(10):
-        held_up, now = _held_up(), time.perf_counter()
-        if _held_up() == held_up:  # else it waited between these two lines, which only one of the two numbers knows
-            break
-    return now - held_up
 
 
 def _held_up() -> float:
@@ -189,29 +181,19 @@ def new_manager() -> pluggy.PluginManager:
     return manager
 
 
-class Validator:
-    """Checks plug-ins, each by itself: no other is registered meanwhile."""
-
-    def __init__(self) -> None:
-        self._manager = new_manager()
-
-    def validate(self, record: PluginRecord) -> None:
-        """Fill in ``record.backends``, or mark the record as failed and say why."""
-        manager, plugin = self._manager, record.plugin
-        try:
-            manager.register(plugin, name=record.id)
-            _check_hook_names(manager, record)
-            if not record.error:
-                _collect_backends(manager, record)
-        except pluggy.PluginValidationError as error:
-            # pluggy's text is three lines, the last of which says what is wrong
-            record.fail("has a wrong hook signature: " + str(error).strip().splitlines()[-1].strip(), cause=error)
-        except (Exception, SystemExit) as error:  # reported, not propagated: it must not stop other backends
-            record.fail(f"raised {type(error).__name__} in rdzv_register_backends: {error}", cause=error)
-        if record.error:  # it may have been registered half-way
-            self._manager = new_manager()
-        else:
-            manager.unregister(plugin)
+def validate(record: PluginRecord) -> None:
+    """Check a plug-in by itself: fill in ``record.backends``, or mark the record as failed and say why."""
+    manager = new_manager()
+    try:
+        manager.register(record.plugin, name=record.id)
+        _check_hook_names(manager, record)
+        if not record.error:
+            _collect_backends(manager, record)
+    except pluggy.PluginValidationError as error:
+        # pluggy's text is three lines, the last of which says what is wrong
+        record.fail("has a wrong hook signature: " + str(error).strip().splitlines()[-1].strip(), cause=error)
+    except (Exception, SystemExit) as error:  # reported, not propagated: it must not stop other backends
+        record.fail(f"raised {type(error).__name__} in rdzv_register_backends: {error}", cause=error)
 
 
 def _check_hook_names(manager: pluggy.PluginManager, record: PluginRecord) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from rdzv_plugins.errors import BrokenPlugin, PluginError, RdzvError, is_signal
 from rdzv_plugins.host.catalog import Catalog
-from rdzv_plugins.host.discovery import PluginRecord, Validator, disabled_by_environment, discover, new_manager
+from rdzv_plugins.host.discovery import PluginRecord, disabled_by_environment, discover, new_manager, validate
 from rdzv_plugins.installed import normalise
 from rdzv_plugins.interfaces import Backend, Node, NodeCheck, Outcome, RendezvousInfo, Request
 
@@ -42,10 +42,10 @@ class PluginHost:
         ``strict`` raises ``BrokenPlugin`` if any of them has failed; otherwise failures stay in ``records``.
         """
         off = frozenset(disabled) | disabled_by_environment()
-        records, validator = discover(off), Validator()
+        records = discover(off)
         for record in records:
             if record.plugin is not None:
-                validator.validate(record)
+                validate(record)
         _warn_unknown(off, records)
         host = cls(records)
         failed = [f"{record.label} {record.error}" for record in host.failed] + host.catalog.conflicts()

@@ -55,7 +55,7 @@ class WorkerStores:
         self._tokens, self._admit, self._tls = tokens, admit, tls
         self._serve, self._runtime = serve, runtime
         closed = bool(tokens) or (admit == "user" and tls is None) or (tls is not None and tls.asks_clients)
-        self._open_run = "" if closed else shared_by
+        self._is_open = bool(shared_by) and not closed
         self._options = options
         self._ports = ports or PortTurns(options.worker_ports, runtime)
         self._timeout = timeout
@@ -73,8 +73,8 @@ class WorkerStores:
         """
         self.close()
         self._served += 1
-        if self._open_run and first:
-            say_open(self._open_run, host, self._runtime)
+        if self._is_open and first and self._served == 1:
+            say_open(host)
         self._current = self._native(host, what) if self._options.is_native else self._torch(host, what)
         return self._current
 

@@ -7,8 +7,7 @@ ENVIRONMENT*; the shell of ``flux alloc`` has none of these variables. They do n
 
 from __future__ import annotations
 
-from rdzv_plugins.schedulers.facts import Fact, Facts, Variables
-from rdzv_plugins.schedulers.resolve import hook_of
+from rdzv_plugins.schedulers.facts import Fact, Facts, Variables, hook_of
 
 _HOSTS = ("flux", "hostlist", "--expand", "local")
 _TIMEOUT_S = 60

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import socket
 
-from rdzv_plugins.schedulers.facts import Fact, Facts, Variables
-from rdzv_plugins.schedulers.resolve import hook_of
+from rdzv_plugins.schedulers.facts import Fact, Facts, Variables, hook_of
 
 _HOSTS = "/etc/hosts"
 

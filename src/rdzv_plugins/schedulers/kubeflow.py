@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import logging
 
-from rdzv_plugins.schedulers.facts import Fact, Facts, Variables, is_of_the_container
-from rdzv_plugins.schedulers.resolve import hook_of
+from rdzv_plugins.schedulers.facts import Fact, Facts, Variables, hook_of, is_of_the_container
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 import re
 import socket
 
-from rdzv_plugins.schedulers.facts import Fact, Facts, Variables
-from rdzv_plugins.schedulers.resolve import hook_of
+from rdzv_plugins.schedulers.facts import Fact, Facts, Variables, hook_of
 
 _NAMESPACE = r"(?:prterun|prte)-(?P<host>[\w.-]+)-(?P<pid>[0-9]+)@[0-9]+"
 _URI = r"(?P<job>[0-9]+)\.[0-9]+;tcp://(?P<host>[0-9.]+)"

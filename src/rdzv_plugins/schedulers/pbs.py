@@ -8,8 +8,7 @@ its own machine. PBS_NODEFILE can be read on all nodes with some installations, 
 
 from __future__ import annotations
 
-from rdzv_plugins.schedulers.facts import Fact, Facts, Variables, derived_port
-from rdzv_plugins.schedulers.resolve import hook_of
+from rdzv_plugins.schedulers.facts import Fact, Facts, Variables, derived_port, hook_of
 
 _FILE = "PBS_NODEFILE"
 

@@ -7,8 +7,7 @@ have the variables of those.
 
 from __future__ import annotations
 
-from rdzv_plugins.schedulers.facts import Fact, Facts, Variables
-from rdzv_plugins.schedulers.resolve import hook_of
+from rdzv_plugins.schedulers.facts import Fact, Facts, Variables, hook_of
 
 
 def read(variables: Variables, nodes_given: bool) -> Facts | None:

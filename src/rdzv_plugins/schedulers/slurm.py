@@ -16,8 +16,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
-from rdzv_plugins.schedulers.facts import Fact, Facts, Variables, derived_port, has_terminal
-from rdzv_plugins.schedulers.resolve import hook_of
+from rdzv_plugins.schedulers.facts import Fact, Facts, Variables, derived_port, has_terminal, hook_of
 
 logger = logging.getLogger(__name__)
 

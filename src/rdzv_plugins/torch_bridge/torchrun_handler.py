@@ -7,7 +7,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch.distributed import Store
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -17,11 +17,18 @@ from rdzv_plugins import store
 from rdzv_plugins.errors import RdzvError, RendezvousFailed, debug_wanted, is_signal
 from rdzv_plugins.interfaces import Failure, Outcome
 from rdzv_plugins.rounds.ends import ARRIVALS, node_key
-from rdzv_plugins.store import Text
 from rdzv_plugins.torch_types import as_torch, first_line, store_errors_of_torch
 
 if TYPE_CHECKING:
     from rdzv_plugins.assemble.rendezvous import Rendezvous
+
+
+def _passed_on(name: str) -> Callable[..., Any]:
+    def ask(self: AgentStore, *arguments: Any, **named: Any) -> Any:
+        with store_errors_of_torch():
+            return getattr(self._inner, name)(*arguments, **named)
+
+    return ask
 
 
 class AgentStore(Store):  # type: ignore[misc]
@@ -45,6 +52,13 @@ class AgentStore(Store):  # type: ignore[misc]
         with store_errors_of_torch():
             return self._inner.add(key, amount)
 
+    set = _passed_on("set")
+    compare_set = _passed_on("compare_set")
+    check = _passed_on("check")
+    delete_key = _passed_on("delete_key")
+    num_keys = _passed_on("num_keys")
+    multi_set = _passed_on("multi_set")
+
     @property
     def timeout(self) -> timedelta:
         """The most time that a wait may take."""
@@ -53,34 +67,10 @@ class AgentStore(Store):  # type: ignore[misc]
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout = timeout
 
-    def set(self, key: str, value: Text) -> None:
-        with store_errors_of_torch():
-            self._inner.set(key, value)
-
     def get(self, key: str) -> bytes:
         with store_errors_of_torch():
             self._wait_as_told([key])
             return self._inner.get(key)
-
-    def compare_set(self, key: str, expected: Text, desired: Text) -> bytes:
-        with store_errors_of_torch():
-            return self._inner.compare_set(key, expected, desired)
-
-    def check(self, keys: Sequence[str]) -> bool:
-        with store_errors_of_torch():
-            return self._inner.check(keys)
-
-    def delete_key(self, key: str) -> bool:
-        with store_errors_of_torch():
-            return self._inner.delete_key(key)
-
-    def num_keys(self) -> int:
-        with store_errors_of_torch():
-            return self._inner.num_keys()
-
-    def multi_set(self, keys: Sequence[str], values: Sequence[Text]) -> None:
-        with store_errors_of_torch():
-            self._inner.multi_set(keys, values)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         with store_errors_of_torch():

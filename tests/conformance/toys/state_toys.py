@@ -129,7 +129,7 @@ def empty_when_lost(name):
     def create(request):
         from rdzv_plugins.backends import c10d
 
-        return Optimist(c10d.create(request))
+        return Optimist(c10d.rdzv_register_backends().create(request))
 
     return Backend(name=name, summary="a toy", create=create, options=C10dOptions, validate=validate_c10d)
 

@@ -15,7 +15,7 @@ from kits.wire.store_servers import GRACE, Server
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.native.proxy import StoreProxy
 from rdzv_plugins.kvstore.native.server import StoreServer
-from rdzv_plugins.kvstore.tcpstore.unix_transport import move, open_sockets
+from rdzv_plugins.torch_bridge.worker_transport import move, open_sockets
 
 
 class Reached(Server):

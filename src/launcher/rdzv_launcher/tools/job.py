@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any
 
-from rdzv_plugins.assemble.create import coordination_of
-from rdzv_plugins.assemble.recognition import Found, recognise
+from rdzv_plugins.assemble.create import Found, coordination_of, recognise
 from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.endpoints import parse_endpoint

@@ -8,20 +8,16 @@ it is the path of a file that all nodes share; one node alone may leave it out.
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from rdzv_plugins.backends import later
 from rdzv_plugins.dynamic.options import DynamicSettings
 from rdzv_plugins.endpoints import Endpoint, meeting_point
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.hookspecs import hookimpl
 from rdzv_plugins.interfaces import Backend, Capability, Request
 from rdzv_plugins.options import option
-
-if TYPE_CHECKING:
-    from rdzv_plugins.backends.c10d.backend import C10dBackend
-    from rdzv_plugins.interfaces import RunStatus
 
 logger = logging.getLogger(__name__)
 
@@ -63,46 +59,18 @@ def validate(request: Request) -> Endpoint | None:
     return meeting_point(request, DEFAULT_PORT)
 
 
-def create(request: Request) -> C10dBackend:
-    """This node's view of the shared state. Blocks until the store is reached."""
-    from rdzv_plugins.backends.c10d.backend import open_backend
-
-    return open_backend(request)
-
-
-def preflight(request: Request, held: ExitStack) -> str:
-    """What this node finds at the endpoint, or whether it can serve there."""
-    from rdzv_plugins.backends.c10d import backend
-
-    return backend.preflight(request, held)
-
-
-def recognise(request: Request, timeout: float) -> str:
-    """See ``Backend.recognise``. A store of plain torchrun nodes is recognised by the run id alone."""
-    from rdzv_plugins.backends.c10d import look
-
-    return look.recognise(request, timeout)
-
-
-def status(request: Request, timeout: float) -> RunStatus:
-    """See ``Backend.status``."""
-    from rdzv_plugins.backends.c10d import look
-
-    return look.status(request, timeout)
-
-
 @hookimpl
 def rdzv_register_backends() -> Backend:
     """Register the backend: the hook through which it is found."""
     return Backend(
         name=NAME,
         summary="torch's dynamic rendezvous (min:max nodes) on a TCPStore served by the endpoint's node",
-        create=create,
+        create=later(f"{__name__}.backend", "open_backend"),
         capabilities=frozenset({Capability.ELASTIC, Capability.TORCHRUN_PEERS}),
         options=C10dOptions,
         validate=validate,
-        preflight=preflight,
+        preflight=later(f"{__name__}.backend", "preflight"),
         meets_at="node",
-        recognise=recognise,
-        status=status,
+        recognise=later(f"{__name__}.look", "recognise"),
+        status=later(f"{__name__}.look", "status"),
     )

@@ -52,7 +52,7 @@ class C10dBackend(C10dRendezvousBackend):  # type: ignore[misc]
 
 
 def preflight(request: Request, held: contextlib.ExitStack) -> str:
-    """See ``Backend.preflight``."""
+    """What this node finds at the endpoint, or whether it can serve there. See ``Backend.preflight``."""
     if request.options.store_type == "file":
         return _preflight_file(request)
     endpoint: Endpoint = request.target
@@ -64,7 +64,10 @@ def preflight(request: Request, held: contextlib.ExitStack) -> str:
 
 
 def open_backend(request: Request) -> C10dBackend:
-    """Serve or reach the store at the request's endpoint. Raises ``EndpointUnreachable`` or ``AddressInUse``."""
+    """This node's view of the shared state: serve or reach the store at the request's endpoint, which may block.
+
+    Raises ``EndpointUnreachable`` or ``AddressInUse``.
+    """
     try:
         if request.options.store_type == "file":
             return _open_file(request)

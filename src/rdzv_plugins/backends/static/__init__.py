@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from rdzv_plugins.backends import later
 from rdzv_plugins.endpoints import Endpoint, meeting_point, parse_endpoint
 from rdzv_plugins.errors import MissingDependency, UsageError
 from rdzv_plugins.hookspecs import hookimpl
@@ -21,7 +22,6 @@ from rdzv_plugins.runtime import SYSTEM
 
 if TYPE_CHECKING:
     from rdzv_plugins.backends.static.handler import StaticHandler
-    from rdzv_plugins.interfaces import RunStatus
 
 logger = logging.getLogger(__name__)
 
@@ -119,13 +119,6 @@ def recognise(request: Request, timeout: float) -> str:
     return served_by(NAME, parse_endpoint(request.endpoint, None), timeout)
 
 
-def status(request: Request, timeout: float) -> RunStatus:
-    """See ``Backend.status``."""
-    from rdzv_plugins.backends.static import rounds
-
-    return rounds.status(request, timeout)
-
-
 @hookimpl
 def rdzv_register_backends() -> Backend:
     """Register the backend: the hook through which it is found."""
@@ -139,5 +132,5 @@ def rdzv_register_backends() -> Backend:
         preflight=preflight,
         meets_at="node",
         recognise=recognise,
-        status=status,
+        status=later(f"{__name__}.rounds", "status"),
     )

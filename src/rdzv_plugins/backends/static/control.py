@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 from rdzv_plugins.backends.static.rounds import Arrival, Rounds
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointLost, StoreError, StoreLost, StoreTimeout
-from rdzv_plugins.kvstore.sockets.reach import REFUSED, Interruption, dial, try_connect
-from rdzv_plugins.kvstore.tcpstore import wire
-from rdzv_plugins.kvstore.tcpstore.listener import greet_store
+from rdzv_plugins.kvstore.sockets.reach import REFUSED, Interruption, try_connect
+from rdzv_plugins.kvstore.tcpstore.listener import greet_store, greeted
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.kvstore.tcpstore.wire import keep_alive
 from rdzv_plugins.rounds.ends import JobRecord, absent, looked_once, missing
@@ -46,8 +45,13 @@ class ControlStore:
     server that stands still goes on later; that one is gone is noticed by TCP, or reported by ``interrupt``.
     """
 
-    def __init__(self, connection: socket.socket, read_timeout: float, runtime: Runtime, server: Any = None) -> None:
-        """Takes over ``connection``, which was greeted, and ``server``. ``read_timeout`` (seconds) applies to waits."""
+    def __init__(
+        self, connection: socket.socket, prefix: str, read_timeout: float, runtime: Runtime, server: Any = None
+    ) -> None:
+        """Takes over ``connection``, which was greeted, and ``server``. ``read_timeout`` (seconds) applies to waits.
+
+        All keys of the run have the ``prefix``.
+        """
         self._server = server
         self._waits = Interruption(runtime)
         self.host, self.port = connection.getpeername()[:2]
@@ -61,6 +65,8 @@ class ControlStore:
             again=functools.partial(_greeted, self.host, self.port, runtime),
             runtime=runtime,
         )
+        run = Prefixed(prefix, self.client)
+        self.record, self.rounds = JobRecord(run), Rounds(run, runtime)
 
     def interrupt(self, reason: str) -> None:
         """End all requests, now and later, with ``StoreLost`` and ``reason``. Never blocks."""
@@ -75,7 +81,9 @@ class ControlStore:
             server.close()
 
 
-def serve(listener: socket.socket, runtime: Runtime, *, native: Serve | None, read_timeout: float) -> ControlStore:
+def serve(
+    listener: socket.socket, prefix: str, read_timeout: float, runtime: Runtime, *, native: Serve | None
+) -> ControlStore:
     """Serve it, with the native store or, if that is None, torch's, on a listening socket, which is taken over."""
     address, port = listener.getsockname()[:2]
     own = {"::": "127.0.0.1", "0.0.0.0": "127.0.0.1"}.get(address, address)
@@ -88,17 +96,14 @@ def serve(listener: socket.socket, runtime: Runtime, *, native: Serve | None, re
         from rdzv_plugins.kvstore.tcpstore.torch_store import serve_at
 
         server = serve_at(listener, timeout=read_timeout)
-    return ControlStore(_greeted(own, port, runtime), read_timeout, runtime, server)
+    return ControlStore(_greeted(own, port, runtime), prefix, read_timeout, runtime, server)
 
 
 def _greeted(host: str, port: int, runtime: Runtime) -> socket.socket:
     """Make another greeted connection. Raises ``OSError``."""
-    with contextlib.ExitStack() as unless_kept:
-        connection = unless_kept.enter_context(dial(host, port, _CONNECT_S, runtime=runtime))
-        wire.greet(connection)
-        keep_alive(connection)
-        unless_kept.pop_all()
-        return connection
+    connection = greeted(host, port, _CONNECT_S, runtime)
+    keep_alive(connection)
+    return connection
 
 
 _WAIT_S = 86400.0
@@ -240,17 +245,15 @@ class Peers:
         self,
         control: ControlStore,
         prefix: str,
-        record: JobRecord,
-        rounds: Rounds,
         me: str,
         rank: int,
         on_lost: Callable[[Exception], None],
         runtime: Runtime,
     ) -> None:
-        """``me`` is this agent, of node ``rank``. ``on_lost`` is that of ``Presence``."""
+        """``me`` is this agent, of node ``rank``; ``prefix`` that of the run. ``on_lost`` is that of ``Presence``."""
         prefix = f"{prefix}/presence"
         self._store = Prefixed(prefix, control.client)
-        self._record, self._rounds, self._rank, self._runtime = record, rounds, rank, runtime
+        self._record, self._rounds, self._rank, self._runtime = control.record, control.rounds, rank, runtime
         self._seen: tuple[int, int] | None = None
         """A round, and the number of the newest look at who works in it that this node knows."""
         self._presence = Presence(self._store, Endpoint(control.host, control.port), prefix, me, on_lost, runtime)

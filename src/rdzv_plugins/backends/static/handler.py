@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rdzv_plugins import errors
 from rdzv_plugins.backends.static import NAME, control, run_prefix
 from rdzv_plugins.backends.static.control import ControlStore, Peers
-from rdzv_plugins.backends.static.rounds import Arrival, Go, Over, Rounds, parse_go, parse_over, this_agent
+from rdzv_plugins.backends.static.rounds import Arrival, Go, Over, Rounds, parse_over, this_agent
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.interfaces import (
     Failure,
@@ -35,13 +35,13 @@ from rdzv_plugins.kvstore.tcpstore.listener import (
     stranger_at,
     telling_whose,
 )
-from rdzv_plugins.kvstore.tcpstore.plain_client import AwaitedKey, KeyWatch
+from rdzv_plugins.kvstore.tcpstore.plain_client import KeyWatch
 from rdzv_plugins.options import PortRange
-from rdzv_plugins.rounds.ends import JobRecord, ended_error, parse_outcome, stay_while
+from rdzv_plugins.rounds.ends import ended_error, parse_outcome, stay_while
 from rdzv_plugins.rounds.settings_check import torch_version, warn_of_other_torch
 from rdzv_plugins.rounds.worker_stores import Serve, WorkerStores, native_server
 from rdzv_plugins.runtime import Runtime
-from rdzv_plugins.store import Prefixed, Store
+from rdzv_plugins.store import Store
 from rdzv_plugins.timing import Reporting, within
 
 if TYPE_CHECKING:
@@ -81,8 +81,6 @@ class StaticHandler(RendezvousHandler):
             serve=serve,
             runtime=runtime,
         )
-        self._rounds: Rounds | None = None
-        self._record: JobRecord | None = None
         self._peers: Peers | None = None
         self._watch: KeyWatch | None = None
         self._end_watch: KeyWatch | None = None
@@ -104,11 +102,11 @@ class StaticHandler(RendezvousHandler):
         return self._request.run_id
 
     def is_closed(self) -> bool:
-        return self._record is not None and self._record.ended() is not None
+        return self._control is not None and self._control.record.ended() is not None
 
     def set_closed(self) -> None:
-        if self._record is not None:
-            self._record.end(Outcome("done", "it was closed by a node"))
+        if self._control is not None:
+            self._control.record.end(Outcome("done", "it was closed by a node"))
 
     def num_nodes_waiting(self) -> int:
         self.raise_if_ended()
@@ -122,19 +120,19 @@ class StaticHandler(RendezvousHandler):
             raise self._problem
 
     def note_failure(self, failure: Failure) -> None:
-        if self._record is not None:
-            self._record.note_failure(self._round, failure)
+        if self._control is not None:
+            self._control.record.note_failure(self._round, failure)
 
     def first_failure(self) -> Failure | None:
         try:
-            return self._record.first_failure(self._round) if self._record is not None else None
+            return self._control.record.first_failure(self._round) if self._control is not None else None
         except errors.StoreError:
             if isinstance(self._problem, errors.PeerFailed):  # node rank 0 has left since, after it has told the end
                 return self._problem.failure
             raise
 
     def count_restart(self, note: str) -> Sequence[str]:
-        return self._record.count_restart(self._round, note) if self._record is not None else [note]
+        return self._control.record.count_restart(self._round, note) if self._control is not None else [note]
 
     def waits_for(self) -> str:
         return self._waits_for
@@ -150,15 +148,15 @@ class StaticHandler(RendezvousHandler):
 
         The workers here are stopped after that: it waits for a moment alone if node rank 0 stands still.
         """
-        rounds, round_ = self._rounds, self._round
-        if rounds is not None and round_ and not self._done:
-            lost = self._lost_as(reason)
+        round_ = self._round
+        if round_ and not self._done:
+            rounds, lost = self._rounds, self._lost_as(reason)
             with contextlib.suppress(TimeoutError):
                 within(_BEFORE_WORKERS_S, lambda: rounds.end(round_, lost), "rdzv-leaving", self._runtime)
 
     def peer_lost(self) -> bool:
         """Whether a node has said that it leaves. One that is silent is asked for when no restart is left."""
-        if self._lost_one or self._rounds is None or self._nodes == 1:
+        if self._lost_one or self._control is None or self._nodes == 1:
             return bool(self._lost_one)
         try:
             over = self._rounds.over(self._round)
@@ -179,12 +177,12 @@ class StaticHandler(RendezvousHandler):
 
     def stay(self) -> None:
         """Node rank 0 serves both stores."""
-        if self._rank != 0 or self._peers is None or self._record is None:
+        if self._rank != 0 or self._peers is None:
             return
-        record = self._record
+        has_left = self._control_().record.has_left
         try:
             others = [each for rank, each in enumerate(self._members) if rank != self._rank]
-            stay_while(lambda: self._is_needed() and not record.has_left(*others), self.working_peers, self._runtime)
+            stay_while(lambda: self._is_needed() and not has_left(*others), self.working_peers, self._runtime)
         except errors.StoreError as error:
             logger.debug("could not wait for the other nodes: %s", error)
 
@@ -203,30 +201,30 @@ class StaticHandler(RendezvousHandler):
         self._waits_for = ""
         deadline = self._runtime.monotonic() + self._options.timeout
         try:
-            if self._rounds is None:
+            if self._control is None:
                 self._open_control_store()
             go = self._join(deadline)
         except (errors.StoreError, OSError) as error:
             raise self._problem or self._lost(error) from error
-        agents, where = self._rounds_().agents(self._round), StoreInfo(go.master_addr, go.master_port)
+        agents, where = self._rounds.agents(self._round), StoreInfo(go.master_addr, go.master_port)
         return RoundInfo(agents, self._rank, self._nodes, where)
 
     def leave(self, outcome: Outcome) -> None:
         """Tell the others. Node rank 0 stays until they have left, at most ``linger`` seconds."""
         _stop(self._watch, self._end_watch)
-        if self._record is None:
+        if self._control is None:
             return
-        serves = self._rank == 0
+        record, serves = self._control.record, self._rank == 0
         try:
             if outcome.end == "failed" or (outcome.end == "lost" and serves):
-                self._record.end(outcome)
+                record.end(outcome)
                 # nodes that wait in a round are told through the key they wait for
-                self._rounds_().settle(self._rounds_().latest(), Go(ended=outcome))
+                self._rounds.settle(self._rounds.latest(), Go(ended=outcome))
             elif outcome.end == "lost" and self._problem is None:
                 self._say_lost(outcome.reason)
-            self._record.mark_left(self._me.incarnation)
+            record.mark_left(self._me.incarnation)
             if serves:
-                self._record.wait_left(self._present(), self._options.linger)
+                record.wait_left(self._present(), self._options.linger)
         except errors.StoreError as error:
             logger.debug("could not tell the other nodes how this one ended: %s", error)
 
@@ -234,21 +232,21 @@ class StaticHandler(RendezvousHandler):
         """Tell the nodes of this node's round that they wait for another agent in its place."""
         lost = self._lost_as(reason)
         if self._entered > self._round:
-            self._rounds_().withdraw(self._entered, self._rank, lost)
+            self._rounds.withdraw(self._entered, self._rank, lost)
         elif self._round and not self._done:
-            self._rounds_().end(self._round, lost)
+            self._rounds.end(self._round, lost)
 
     def _lost_as(self, reason: str) -> Over:
         return Over(f"node rank {self._rank} on {self._me}", reason or "it does not say why", self._me.incarnation)
 
     def _present(self) -> list[str]:
         """The other agents that use this node's store: of the last complete round, or newer ones in their place."""
-        newer = self._rounds_().present(self._rounds_().latest(), self._nodes)
+        newer = self._rounds.present(self._rounds.latest(), self._nodes)
         agents = dict(enumerate(self._members)) | newer
         return [incarnation for rank, incarnation in agents.items() if rank != self._rank]
 
     def _join(self, deadline: float) -> Go:
-        rounds = self._rounds_()
+        rounds = self._rounds
         _stop(self._watch)
         self._workers.close()  # workers of the old round are cut off
         round_ = self._round + 1
@@ -265,8 +263,7 @@ class StaticHandler(RendezvousHandler):
             rounds.replace(round_, self._rank, self._me)
         self._entered = round_
         # after arriving: a node that fails now either sees this round or has already left its record
-        ended = self._record.ended() if self._record is not None else None
-        if ended is not None:
+        if (ended := self._control_().record.ended()) is not None:
             raise ended_error(ended, self._request)
         go = self._lead(round_, deadline) if self._rank == 0 else self._follow(round_, deadline)
         if go.ended is not None:
@@ -292,21 +289,21 @@ class StaticHandler(RendezvousHandler):
         """Raise ``SettingsDiffer`` if the agent that has this node's rank in the round lives. Waits for its answer."""
         if holder is None or holder.incarnation == self._me.incarnation or holder.has_ended(self._runtime):
             return
-        over, peers = self._rounds_().over(round_), self._peers
+        over, peers = self._rounds.over(round_), self._peers
         if peers is None or (over is not None and over.incarnation == holder.incarnation):  # it is leaving
             return
         logger.info("node rank %d is %s: asking whether that agent lives", self._rank, holder)
         if not peers.lives(holder):
             return
         taken = f"node rank {self._rank} is {holder}, whose agent lives"
-        self._rounds_().refuse(round_, f"{self._me} has come and was refused: {taken}")
+        self._rounds.refuse(round_, f"{self._me} has come and was refused: {taken}")
         raise errors.SettingsDiffer(
             f"this node cannot take part in run {self._request.run_id!r}: {taken}", remedy=_TWO_WITH_ONE_RANK
         )
 
     def _lead(self, round_: int, deadline: float) -> Go:
         """As node rank 0, wait for all, serve the round's worker store, then publish it."""
-        rounds, reporting, seen = self._rounds_(), Reporting(runtime=self._runtime), -1
+        rounds, reporting, seen = self._rounds, Reporting(runtime=self._runtime), -1
         while (arrivals := rounds.wait_arrivals(round_, self._nodes, _HOST_SLICE_S)) is None:
             if rounds.is_settled(round_):  # a failing node has ended the job
                 return rounds.settle(round_, Go())
@@ -327,14 +324,9 @@ class StaticHandler(RendezvousHandler):
     def _follow(self, round_: int, deadline: float) -> Go:
         reporting = Reporting(runtime=self._runtime)
         self._waits_for = f"round {round_} at {self._endpoint}: node rank 0 has not said yet that all nodes are there"
-        store = self._control_()
-        awaited = AwaitedKey(store.host, store.port, f"{self._prefix}/go/{round_}", self._runtime)
-        try:
-            while (go := awaited.wait(min(reporting.next_at, deadline) - self._runtime.monotonic())) is None:
-                self._report(round_, deadline, reporting)
-        finally:
-            awaited.stop()
-        return parse_go(go)
+        while (go := self._rounds.wait_go(round_, min(reporting.next_at, deadline))) is None:
+            self._report(round_, deadline, reporting)
+        return go
 
     def _report(self, round_: int, deadline: float, reporting: Reporting) -> None:
         """Report who is missing if it is time to, or raise ``RendezvousTimeout`` with that."""
@@ -345,10 +337,10 @@ class StaticHandler(RendezvousHandler):
         facts = self._waits_for = self._facts(round_)
         if now >= deadline:
             text = f"run {self._request.run_id!r}: {facts}, after {self._options.timeout:g} s"
-            if self._rank == 0 and self._record is not None:  # the others wait no longer either
+            if self._rank == 0:  # the others wait no longer either
                 gave_up = Outcome("lost", text, exit_code=errors.RendezvousTimeout.exit_code)
-                self._record.end(gave_up)
-                self._rounds_().settle(round_, Go(ended=gave_up))
+                self._control_().record.end(gave_up)
+                self._rounds.settle(round_, Go(ended=gave_up))
             raise errors.RendezvousTimeout(
                 text, remedy="Look at the output of those nodes. --rdzv-conf timeout=SECONDS waits longer."
             )
@@ -357,41 +349,37 @@ class StaticHandler(RendezvousHandler):
 
     def _facts(self, round_: int) -> str:
         """Who is there and who is missing, as node rank 0 has published it."""
-        missing = self._rounds_().published_missing(round_)
+        missing = self._rounds.published_missing(round_)
         where = f"in round {round_} at {self._endpoint}"
         if missing is None:
             facts = f"node rank 0, which says who is missing, is not {where} yet"
         else:
             who = str(missing) or "node rank 0 has not started it"
             facts = f"{self._nodes - len(missing)} of {self._nodes} nodes are {where}; {who}"
-        return "; ".join(each for each in (facts, self._rounds_().refused(round_), self._lost_one) if each)
+        return "; ".join(each for each in (facts, self._rounds.refused(round_), self._lost_one) if each)
 
     def _open_control_store(self) -> None:
         """Serve it on node rank 0, reach it from the others, and make sure that it belongs to this job."""
         options = self._options
         if self._rank == 0:
             native = self._serve if options.is_native else None
-            store = control.serve(self._listen(), self._runtime, native=native, read_timeout=options.read_timeout)
+            listener = self._listen()
+            store = control.serve(listener, self._prefix, options.read_timeout, self._runtime, native=native)
             hello = hello_of(self._request, self._nodes, torch_version(), self._runtime)
             store.client.set(hello_key(NAME), hello.text)
         else:
             stranger = functools.partial(stranger_at, self._request, self._endpoint)
             greet = functools.partial(greet_store, stranger=stranger)
             connection = reach(self._endpoint, options.timeout, _WHO, greet, runtime=self._runtime)
-            store = ControlStore(connection, options.read_timeout, self._runtime)
+            store = ControlStore(connection, self._prefix, options.read_timeout, self._runtime)
             with contextlib.ExitStack() as if_refused:
                 if_refused.callback(store.close)
                 self._compare(store.client)
                 if_refused.pop_all()
         self._control = store
-        prefixed = Prefixed(self._prefix, store.client)
-        self._record = JobRecord(prefixed)
-        self._rounds = Rounds(prefixed, self._runtime)
         if self._nodes > 1:
             me = self._me.incarnation
-            self._peers = Peers(
-                store, self._prefix, self._record, self._rounds, me, self._rank, self._on_lost, self._runtime
-            )
+            self._peers = Peers(store, self._prefix, me, self._rank, self._on_lost, self._runtime)
 
     def preflight(self, held: contextlib.ExitStack) -> str:
         """See ``Backend.preflight``."""
@@ -401,7 +389,7 @@ class StaticHandler(RendezvousHandler):
         if not look(self._endpoint, _WHO, greet_store, self._runtime):
             return ""
         connection = reach(self._endpoint, _PREFLIGHT_S, _WHO, greet_store, runtime=self._runtime)
-        with contextlib.closing(ControlStore(connection, _PREFLIGHT_S, self._runtime)) as store:
+        with contextlib.closing(ControlStore(connection, self._prefix, _PREFLIGHT_S, self._runtime)) as store:
             self._compare(store.client)
         return f"{_WHO} answers at {self._endpoint}, with the same settings"
 
@@ -471,16 +459,16 @@ class StaticHandler(RendezvousHandler):
         assert self._control is not None, "used before the first round"
         return self._control
 
-    def _rounds_(self) -> Rounds:
-        assert self._rounds is not None, "used before the first round"
-        return self._rounds
+    @property
+    def _rounds(self) -> Rounds:
+        return self._control_().rounds
 
     def _is_needed(self) -> bool:
         """Whether node rank 0 has to stay. Raises the reason if the job has failed."""
         self.raise_if_ended()
         if self._restart:  # its agent is about to end, and takes part in no other round
             done = Outcome("lost", "node rank 0 was done, and does not run again")
-            self._rounds_().settle(self._rounds_().latest(), Go(ended=done))
+            self._rounds.settle(self._rounds.latest(), Go(ended=done))
         return not self._restart
 
     def _watch_key(self, key: str, on_value: Callable[[bytes], None]) -> KeyWatch:

@@ -25,11 +25,12 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from msgspec import Struct, convert, to_builtins
+from msgspec import Struct
+from msgspec.json import decode, encode
 
 from rdzv_plugins.backends.static import NAME, run_prefix
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import EndpointUnreachable, StoreTimeout
+from rdzv_plugins.errors import EndpointUnreachable, StoreLost, StoreTimeout
 from rdzv_plugins.interfaces import NodeStatus, Outcome, Request, RunStatus
 from rdzv_plugins.kvstore.tcpstore.listener import Hello, StoreReader, reading, require_run
 from rdzv_plugins.plain_text import printable, some
@@ -152,7 +153,7 @@ class Rounds:
 
     def end(self, round_: int, over: Over) -> None:
         """Tell the nodes of ``round_`` why it is over. The first statement counts."""
-        self.store.compare_set(f"over/{round_}", "", json.dumps(to_builtins(over)))
+        self.store.compare_set(f"over/{round_}", "", encode(over))
 
     def over(self, round_: int) -> Over | None:
         """Why ``round_`` is over; None while it is not."""
@@ -162,12 +163,12 @@ class Rounds:
     def holder(self, round_: int, rank: int) -> Arrival | None:
         """Who has arrived as ``rank``, and has not withdrawn."""
         text = self._held(f"node/{round_}/{rank}")
-        return Arrival(**json.loads(text)) if text else None
+        return decode(text, type=Arrival) if text else None
 
     def arrive(self, round_: int, rank: int, arrival: Arrival) -> Arrival | None:
         """Enter the round; returns who has entered it with the same rank before, in which case nothing is written."""
-        text = self.store.compare_set(f"node/{round_}/{rank}", "", json.dumps(to_builtins(arrival)))
-        held = Arrival(**json.loads(text))
+        text = self.store.compare_set(f"node/{round_}/{rank}", "", encode(arrival))
+        held = decode(text, type=Arrival)
         if held.incarnation != arrival.incarnation:
             return held
         self.store.add(f"changes/{round_}", 1)
@@ -175,7 +176,7 @@ class Rounds:
 
     def replace(self, round_: int, rank: int, arrival: Arrival) -> None:
         """Enter the round in the place of one that is gone."""
-        self.store.set(f"node/{round_}/{rank}", json.dumps(to_builtins(arrival)))
+        self.store.set(f"node/{round_}/{rank}", encode(arrival))
         self.store.add(f"changes/{round_}", 1)
 
     def withdraw(self, round_: int, rank: int, over: Over) -> None:
@@ -206,12 +207,12 @@ class Rounds:
 
     def publish_missing(self, round_: int, missing: Missing) -> None:
         """For node rank 0: tell the others who is not there."""
-        self.store.set(f"missing/{round_}", json.dumps(to_builtins(missing)))
+        self.store.set(f"missing/{round_}", encode(missing))
 
     def published_missing(self, round_: int) -> Missing | None:
         """Who is not there, as node rank 0 sees it; None while it has said nothing."""
         text = self._held(f"missing/{round_}")
-        return None if text is None else convert(json.loads(text), Missing)
+        return None if text is None else decode(text, type=Missing)
 
     def wait_arrivals(self, round_: int, nodes: int, timeout: float) -> list[Arrival] | None:
         """All arrivals in order of rank; None if some are missing after ``timeout`` seconds, and never earlier."""
@@ -227,6 +228,20 @@ class Rounds:
         self._runtime.sleep(max(0.0, deadline - self._runtime.monotonic()))  # somebody has withdrawn
         return None
 
+    def wait_go(self, round_: int, until: float) -> Go | None:
+        """The ``go`` of the round; None if there is none at ``until``, in the monotonic clock's seconds.
+
+        Raises ``OSError`` when the store is lost.
+        """
+        seconds = max(0.0, until - self._runtime.monotonic())
+        try:
+            self.store.wait([f"go/{round_}"], timedelta(seconds=seconds))
+            return parse_go(self.store.get(f"go/{round_}"))
+        except StoreTimeout:
+            return None
+        except StoreLost as error:
+            raise error.__cause__ or error from None
+
     def missing(self, round_: int, nodes: int) -> Missing:
         """Who is not there. Makes requests for each of them: for node rank 0, for all."""
         never = absent(self.store, [f"node/{round_}/{rank}" for rank in range(nodes)])
@@ -238,7 +253,7 @@ class Rounds:
         """Who these ranks are, all of which have arrived, but for those that have withdrawn since."""
         each = list(ranks)
         texts = self.store.multi_get([f"node/{round_}/{rank}" for rank in each]) if each else []
-        return {rank: Arrival(**json.loads(text)) for rank, text in zip(each, texts, strict=True) if text}
+        return {rank: decode(text, type=Arrival) for rank, text in zip(each, texts, strict=True) if text}
 
     def present(self, round_: int, nodes: int) -> dict[int, str]:
         """Incarnations of the ranks that have arrived. Makes requests for every node: for use at the end only."""
@@ -248,7 +263,7 @@ class Rounds:
 
     def settle(self, round_: int, go: Go) -> Go:
         """Write ``go`` unless there is one; returns the one that holds."""
-        return parse_go(self.store.compare_set(f"go/{round_}", "", json.dumps(to_builtins(go))))
+        return parse_go(self.store.compare_set(f"go/{round_}", "", encode(go)))
 
     def _held(self, key: str) -> bytes | None:
         # check first: get() of a missing key would block
@@ -272,7 +287,7 @@ def _read(reader: StoreReader, hello: Hello) -> RunStatus:
     prefix, wanted = run_prefix(hello.run_id), int(hello.nnodes)
     number = int(reader.held(f"{prefix}/round") or b"0")
     arrived = {
-        rank: Arrival(**json.loads(text))
+        rank: decode(text, type=Arrival)
         for rank in range(min(wanted, _MOST_NODES))
         if (text := reader.held(f"{prefix}/node/{number}/{rank}"))
     }

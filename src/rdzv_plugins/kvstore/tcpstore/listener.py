@@ -189,6 +189,18 @@ def parse_hello(text: bytes) -> Hello:
         raise ValueError(f"it does not say who it is: {text[:80]!r}") from None
 
 
+def greeted(host: str, port: int, timeout: float, runtime: Runtime = SYSTEM) -> socket.socket:
+    """A connection to a store that has answered. ``timeout`` (seconds) applies to each step.
+
+    Raises ``OSError``, including ``NotAStore``.
+    """
+    with contextlib.ExitStack() as unless_kept:
+        connection = unless_kept.enter_context(dial(host, port, timeout, runtime=runtime))
+        wire.greet(connection)
+        unless_kept.pop_all()
+        return connection
+
+
 class StoreReader:
     """Reads keys of a TCPStore. A context manager; for use by one thread.
 
@@ -196,12 +208,7 @@ class StoreReader:
     """
 
     def __init__(self, endpoint: Endpoint, timeout: float, runtime: Runtime = SYSTEM) -> None:
-        self._connection = dial(endpoint.host, endpoint.port, timeout, runtime=runtime)
-        try:
-            wire.greet(self._connection)
-        except BaseException:
-            self._connection.close()
-            raise
+        self._connection = greeted(endpoint.host, endpoint.port, timeout, runtime)
 
     @property
     def is_here(self) -> bool:

@@ -14,15 +14,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.errors import StoreLost, StoreTimeout
-from rdzv_plugins.kvstore.sockets.reach import Interruption, dial
+from rdzv_plugins.kvstore.sockets.reach import Interruption
 from rdzv_plugins.kvstore.tcpstore import wire
+from rdzv_plugins.kvstore.tcpstore.listener import greeted
 from rdzv_plugins.runtime import AF_INET, AF_INET6, IPPROTO_TCP, SHUT_RDWR, SYSTEM, TCP_NODELAY, Runtime
 from rdzv_plugins.store import Text
 
 if TYPE_CHECKING:
     import socket
 
-_READY = 0
 _ANSWER_S = 60.0
 """The most seconds for an answer that need not wait for anybody."""
 
@@ -72,21 +72,21 @@ class PlainClient:
         self._timeout = timeout
 
     def set(self, key: str, value: Text) -> None:
-        self._ask(struct.pack("=B", wire.SET) + self._key(key) + _text(value))
+        self._ask(struct.pack("=B", wire.SET) + self._key(key) + wire.text(value))
 
     def get(self, key: str) -> bytes:
         return self.multi_get([key])[0]
 
     def compare_set(self, key: str, expected: Text, desired: Text) -> bytes:
-        request = struct.pack("=B", wire.COMPARE_SET) + self._key(key) + _text(expected) + _text(desired)
-        return bytes(self._ask(request, _read_text))
+        request = struct.pack("=B", wire.COMPARE_SET) + self._key(key) + wire.text(expected) + wire.text(desired)
+        return bytes(self._ask(request, wire.read_text))
 
     def add(self, key: str, amount: int) -> int:
         return int(self._ask(struct.pack("=B", wire.ADD) + self._key(key) + struct.pack("=q", amount), _read_number))
 
     def check(self, keys: Sequence[str]) -> bool:
         request = struct.pack("=B", wire.CHECK) + self._keys(keys)
-        return bool(self._ask(request, lambda c: wire.receive(c, 1)[0] == _READY))
+        return bool(self._ask(request, lambda c: wire.receive(c, 1) == wire.READY))
 
     def delete_key(self, key: str) -> bool:
         return bool(self._ask(struct.pack("=B", wire.DELETE_KEY) + self._key(key), _read_number))
@@ -95,13 +95,13 @@ class PlainClient:
         return int(self._ask(struct.pack("=B", wire.NUM_KEYS), _read_number))
 
     def multi_set(self, keys: Sequence[str], values: Sequence[Text]) -> None:
-        pairs = b"".join(self._key(key) + _text(value) for key, value in zip(keys, values, strict=True))
+        pairs = b"".join(self._key(key) + wire.text(value) for key, value in zip(keys, values, strict=True))
         self._ask(struct.pack("=BQ", wire.MULTI_SET, len(keys)) + pairs)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         self.wait(keys)
         request = struct.pack("=B", wire.MULTI_GET) + self._keys(keys)
-        return list(self._ask(request, lambda c: [_read_text(c) for _ in keys]))
+        return list(self._ask(request, lambda c: [wire.read_text(c) for _ in keys]))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         limit = (self._timeout if timeout is None else timeout).total_seconds()
@@ -114,7 +114,7 @@ class PlainClient:
             except TimeoutError:
                 connection.settimeout(self._answer)
             connection.sendall(struct.pack("=B", wire.CANCEL_WAIT))
-            if wire.receive(connection, 1)[0] == _READY:  # it was released just before
+            if wire.receive(connection, 1) == wire.READY:  # it was released just before
                 wire.receive(connection, 1)
             return False
 
@@ -166,19 +166,10 @@ class PlainClient:
         self._connection.close()
 
     def _key(self, key: str) -> bytes:
-        return _text(self._prefix + key.encode())
+        return wire.text(self._prefix + key.encode())
 
     def _keys(self, keys: Sequence[str]) -> bytes:
         return struct.pack("=Q", len(keys)) + b"".join(map(self._key, keys))
-
-
-def _text(value: Text) -> bytes:
-    data = value.encode() if isinstance(value, str) else bytes(value)
-    return struct.pack("=Q", len(data)) + data
-
-
-def _read_text(connection: socket.socket) -> bytes:
-    return wire.receive(connection, struct.unpack("=Q", wire.receive(connection, 8))[0])
 
 
 def _read_number(connection: socket.socket) -> int:
@@ -207,12 +198,7 @@ class KeyWatch:
     ) -> None:
         self._key, self._on_value, self._on_lost = key, on_value, on_lost
         self._stopped, self._get_ident = runtime.Event(), runtime.get_ident
-        self._connection = dial(host, port, _CONNECT_S, runtime=runtime)
-        try:
-            wire.greet(self._connection)
-        except OSError:
-            self._connection.close()
-            raise
+        self._connection = greeted(host, port, _CONNECT_S, runtime)
         self._connection.settimeout(None)
         wire.keep_alive(self._connection)
         self._thread = runtime.Thread(target=self._run, name=f"rdzv-watch-{key}")
@@ -238,27 +224,3 @@ class KeyWatch:
                 return
         if not self._stopped.is_set():
             self._on_value(value)
-
-
-class AwaitedKey:
-    """Waits for one key from the main thread: unlike a wait inside torch, a signal interrupts it."""
-
-    def __init__(self, host: str, port: int, key: str, runtime: Runtime = SYSTEM) -> None:
-        self._done = runtime.Event()
-        self._told: bytes | Exception | None = None
-        self._watch = KeyWatch(host, port, key, self._tell, self._tell, runtime)
-
-    def wait(self, timeout: float) -> bytes | None:
-        """The value, or None after ``timeout`` seconds. Raises ``OSError`` when the server is lost."""
-        self._done.wait(max(0.0, timeout))
-        if isinstance(self._told, Exception):
-            raise self._told
-        return self._told
-
-    def stop(self) -> None:
-        """Stop waiting."""
-        self._watch.stop()
-
-    def _tell(self, told: bytes | Exception) -> None:
-        self._told = told
-        self._done.set()

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 VALIDATE, SET, COMPARE_SET, GET, ADD, CHECK, WAIT = 0, 1, 2, 3, 4, 5, 6
 NUM_KEYS, DELETE_KEY, MULTI_GET, MULTI_SET, CANCEL_WAIT, PING = 7, 8, 10, 11, 12, 13
 _MAGIC = 0x3C85F7CE
-_READY = b"\0"
+READY = b"\0"
+"""The answer to CHECK if all keys are there, and to WAIT once they are."""
 _NONCE = b"rdzv"
 """Of torch's clients it is the process id; no other program answers with it alone."""
 _MOST_BYTES = 1 << 24
@@ -54,29 +55,35 @@ def greet(connection: socket.socket, on_sent: Callable[[], None] = lambda: None)
 
 def wait_and_get(connection: socket.socket, key: str) -> bytes:
     """Block until ``key`` is set, and return its value. The server answers; nothing is polled."""
-    connection.sendall(struct.pack("=BQ", WAIT, 1) + _name(key))
+    connection.sendall(struct.pack("=BQ", WAIT, 1) + text(f"/{key}"))
     receive(connection, 1)
     return get(connection, key)
 
 
 def check(connection: socket.socket, key: str) -> bool:
     """Whether ``key`` is set."""
-    connection.sendall(struct.pack("=BQ", CHECK, 1) + _name(key))
-    return receive(connection, 1) == _READY
+    connection.sendall(struct.pack("=BQ", CHECK, 1) + text(f"/{key}"))
+    return receive(connection, 1) == READY
 
 
 def get(connection: socket.socket, key: str) -> bytes:
     """The value of a key that is set. Raises ``ConnectionError`` for one longer than any of ours."""
-    connection.sendall(struct.pack("=B", GET) + _name(key))
+    connection.sendall(struct.pack("=B", GET) + text(f"/{key}"))
     (length,) = struct.unpack("=Q", receive(connection, 8))
     if length > _MOST_BYTES:
         raise ConnectionError(f"the value of {key} has {length} bytes")
     return receive(connection, length)
 
 
-def _name(key: str) -> bytes:
-    text = f"/{key}".encode()
-    return struct.pack("=Q", len(text)) + text
+def text(value: str | bytes) -> bytes:
+    """A text as it is sent."""
+    data = value.encode() if isinstance(value, str) else bytes(value)
+    return struct.pack("=Q", len(data)) + data
+
+
+def read_text(connection: socket.socket) -> bytes:
+    """A text, of any length, that is sent to us."""
+    return receive(connection, struct.unpack("=Q", receive(connection, 8))[0])
 
 
 def receive(connection: socket.socket, size: int) -> bytes:

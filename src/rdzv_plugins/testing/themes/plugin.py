@@ -45,13 +45,13 @@ _LOAD_S = 120.0
 _PROGRAM = """
 import json, sys, time
 from importlib.metadata import EntryPoint
-from rdzv_plugins.host.discovery import PluginRecord, Validator
+from rdzv_plugins.host.discovery import PluginRecord, validate
 
 name, value = sys.argv[1:]
 before = set(sys.modules)
 record = PluginRecord(name, value, "", "")
 record.plugin = EntryPoint(name, value, "rdzv_plugins").load()
-Validator().validate(record)
+validate(record)
 new = {module.partition(".")[0] for module in set(sys.modules) - before}
 print(json.dumps({"seconds": time.process_time(), "modules": sorted(new), "error": record.error}))
 """

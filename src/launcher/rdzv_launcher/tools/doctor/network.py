@@ -17,8 +17,7 @@ from pathlib import Path
 
 from rdzv_launcher.tools.doctor.findings import Finding, findings_of, judged
 from rdzv_launcher.tools.job import StoreAt
-from rdzv_plugins.assemble.create import health, preflight, prepare
-from rdzv_plugins.assemble.recognition import recognise
+from rdzv_plugins.assemble.create import health, preflight, prepare, recognise
 from rdzv_plugins.elastic.options import DEFAULT_PORT
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, parse_endpoint
 from rdzv_plugins.errors import EndpointUnreachable
