@@ -383,7 +383,7 @@ DEFECTS = (
     Defect(
         "a node is dialled by no name",
         "drawn 24",
-        "rdzv_plugins/elastic/liveness/watching.py",
+        "rdzv_plugins/elastic/failures.py",
         "self._name = peer.name or peer.node_id",
         "self._name = peer.name and peer.node_id",
         "test_a_killed_node_is_lost_at_once_whatever_the_service_makes_of_its_session",

@@ -16,10 +16,9 @@ from kits.eventually import eventually
 from kits.unit.membership_steps import node
 
 from rdzv_plugins.coordination import KeyValue
+from rdzv_plugins.elastic.failures import LeaderWatch, PeerWatch
 from rdzv_plugins.elastic.keys import Leading, encode
-from rdzv_plugins.elastic.liveness.listener import Listener
-from rdzv_plugins.elastic.liveness.peer import BYE, WAITS, Peer, answer, hello, peer_of
-from rdzv_plugins.elastic.liveness.watching import LeaderWatch, PeerWatch
+from rdzv_plugins.elastic.own_port import BYE, WAITS, Listener, Peer, answer, hello, peer_of
 from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.testing.parts import stop
 from rdzv_plugins.testing.relay import Relay
@@ -29,7 +28,7 @@ PATIENCE_S = 60.0
 
 LISTENS = """
 import os, sys
-from rdzv_plugins.elastic.liveness.listener import Listener
+from rdzv_plugins.elastic.own_port import Listener
 from rdzv_plugins.runtime import SYSTEM
 listener = Listener(sys.argv[1], "127.0.0.1", SYSTEM)
 print(listener.port, flush=True)
@@ -108,6 +107,11 @@ class Seen(PeerWatch):
     def ended(self, watched: Any, outcome: Any) -> None:
         super().ended(watched, outcome)
         self.outcomes.append((watched.peer.node_id, outcome))
+
+    def holds(self, node_id: str) -> bool:
+        """Whether that node has answered and its connection still lasts."""
+        watched = self._watched.get(node_id)
+        return watched is not None and watched.dial is not None and watched.dial.answered
 
     def hold(self, peer: Peer) -> None:
         self.add(peer)

@@ -24,8 +24,8 @@ from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.joining import Joining
 from rdzv_plugins.elastic.keys import BORN, PLACE_ID, ROUND, Assignment, Member, Round, encode
 from rdzv_plugins.elastic.leading.quorum import seat_of
-from rdzv_plugins.elastic.liveness.listener import OwnPort
 from rdzv_plugins.elastic.options import ElasticOptions, EndpointOptions, meeting_places, validate_endpoint
+from rdzv_plugins.elastic.own_port import OwnPort
 from rdzv_plugins.elastic.own_round import NodeContext, OwnRound
 from rdzv_plugins.elastic.places import outlook, places
 from rdzv_plugins.elastic.places.outlook import Outlook, read_born, say_born

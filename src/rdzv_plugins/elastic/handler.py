@@ -17,14 +17,14 @@ from rdzv_plugins.coordination import CoordinationBackend, KeyValue
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.asking import ElasticQuestions
 from rdzv_plugins.elastic.contact import Contact, Myself, new_member
+from rdzv_plugins.elastic.failures import WATCHERS, LeaderWatch
 from rdzv_plugins.elastic.insisting import Background, patience
 from rdzv_plugins.elastic.joining import Joining
 from rdzv_plugins.elastic.leading.placement import Order
 from rdzv_plugins.elastic.leaving import Leaving
 from rdzv_plugins.elastic.link import Link
-from rdzv_plugins.elastic.liveness.listener import OwnPort
-from rdzv_plugins.elastic.liveness.watching import WATCHERS, LeaderWatch
 from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.elastic.own_port import OwnPort
 from rdzv_plugins.elastic.own_round import Losses, NodeContext, OwnRound
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.view import View, raise_if_ended

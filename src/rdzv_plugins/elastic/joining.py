@@ -26,8 +26,7 @@ from rdzv_plugins.elastic.keys import MOST_CHECKS, MOST_SEATS, Assignment, Check
 from rdzv_plugins.elastic.leading.placement import in_words
 from rdzv_plugins.elastic.leading.quorum import seat_of, seats_reached
 from rdzv_plugins.elastic.link import Link
-from rdzv_plugins.elastic.liveness.listener import OwnPort
-from rdzv_plugins.elastic.liveness.peer import name_of
+from rdzv_plugins.elastic.own_port import OwnPort, name_of
 from rdzv_plugins.elastic.own_round import NodeContext
 from rdzv_plugins.elastic.view import is_finishing, raise_if_ended, raise_if_not_needed
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, is_only_local

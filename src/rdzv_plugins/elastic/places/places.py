@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from rdzv_plugins.elastic.contact import Myself
 from rdzv_plugins.elastic.keys import BEGUN, BORN, ROUND, Assignment, Round
 from rdzv_plugins.elastic.leading.quorum import seats_complete
-from rdzv_plugins.elastic.liveness.listener import OwnPort
-from rdzv_plugins.elastic.liveness.peer import name_of
+from rdzv_plugins.elastic.own_port import OwnPort, name_of
 from rdzv_plugins.elastic.places.outlook import Outlook, read_born, say_born
 from rdzv_plugins.elastic.places.sight import Choice, choose, is_better
 from rdzv_plugins.endpoints import Endpoint

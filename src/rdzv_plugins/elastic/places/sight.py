@@ -26,7 +26,7 @@ class Sight:
     others: str = ""
     """A list of places that differs from this node's, remembered here by a node that was given it."""
     begun: bool = False  # whether it is remembered here that there was a round
-    gone: bool = False  # whether the process that served here is proved gone: see ``elastic.liveness``
+    gone: bool = False  # whether the process that served here is proved gone: see ``Outlook``
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ import errno
 import heapq
 import itertools
 import logging
-import os
 import resource
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic.keys import Leading, Member, decode
-from rdzv_plugins.elastic.liveness.peer import MOST_BYTES, WAITS, Peer, answer, hello, peer_of
+from rdzv_plugins.elastic.own_port import MOST_BYTES, WAITS, Peer, answer, hello, peer_of
 from rdzv_plugins.kvstore.coordination.reactor import close_in_children, reactor
 from rdzv_plugins.runtime import (
     AF_INET,
@@ -88,21 +87,6 @@ class PeerWatch:
         self._pid = self._runtime.getpid()
         self.is_closed = False
         """Whether it watches nobody, and will not: it was closed, or there are too few descriptors."""
-        self._waking = self._runtime.Lock()  # not once it is closed: the number may belong to another file by then
-        try:
-            self._wake = self._runtime.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        except OSError as error:
-            self._cannot(error)
-            return
-        try:
-            reactor(self._runtime).add(self, self._runtime.monotonic())
-        except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
-            self._runtime.close(self._wake)
-            self._cannot(error)
-
-    def _cannot(self, error: Exception) -> None:
-        logger.debug("other nodes' processes cannot be watched, their time to live counts: %s", error)
-        self.is_closed = True
 
     def add(self, peer: Peer) -> None:
         """Watch that node from now on, at that address and no other."""
@@ -112,22 +96,19 @@ class PeerWatch:
         """Stop watching it. What was under way may still be reported."""
         self._do(lambda: self._remove(node_id))
 
-    def holds(self, node_id: str) -> bool:
-        """Whether that node has answered and its connection still lasts."""
-        watched = self._watched.get(node_id)
-        return watched is not None and watched.dial is not None and watched.dial.answered
-
     def close(self) -> None:
         """Stop watching. May be repeated."""
         self._do(self._close)
 
     def _do(self, order: Callable[[], None]) -> None:
-        if self._pid != self._runtime.getpid():  # the thread is the parent's
+        if self._pid != self._runtime.getpid() or self.is_closed:  # in a child the thread is the parent's
             return
-        with self._waking:
-            if not self.is_closed:
-                self._orders.put(order)
-                self._runtime.eventfd_write(self._wake, 1)
+        self._orders.put(order)
+        try:
+            reactor(self._runtime).remind(self, self._runtime.monotonic())
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
+            logger.debug("other nodes' processes cannot be watched, their time to live counts: %s", error)
+            self.is_closed = True
 
     def _add(self, peer: Peer) -> None:
         held = self._watched.get(peer.node_id)
@@ -157,16 +138,10 @@ class PeerWatch:
             self._later(watched, 0.0)
 
     def _close(self) -> None:
-        if self.is_closed:
-            return
+        self.is_closed = True
         for node_id in list(self._watched):
             with contextlib.suppress(OSError):
                 self._let_go(node_id)
-        with contextlib.suppress(OSError):
-            reactor(self._runtime).remove(self)
-        with self._waking:
-            self.is_closed = True
-            self._runtime.close(self._wake)
 
     def _later(self, watched: _Watched, pause: float) -> None:
         now = self._runtime.monotonic()
@@ -206,26 +181,14 @@ class PeerWatch:
             longest = _LONGEST_SUSPECT_PAUSE_S if watched.suspect else _LONGEST_PAUSE_S
             watched.pause = min(2 * watched.pause, longest)
 
-    def fileno(self) -> int:
-        return self._wake
-
-    def readable(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self._runtime.eventfd_read(self._wake)
+    def tick(self, now: float) -> None:
         while not self._orders.empty() and not self.is_closed:
             self._orders.get()()
-
-    def writable(self) -> None: ...
-
-    def tick(self, now: float) -> None:
         while self._due and self._due[0][0] <= now and not self.is_closed:
             self._dial(heapq.heappop(self._due)[2])
 
     def failed(self, error: Exception) -> None:
         self._close()
-
-    def forget(self) -> None:
-        self._runtime.close(self._wake)
 
 
 Outcome = Literal["refused", "closed", "unclear"]
