@@ -19,7 +19,11 @@ from rdzv_plugins import Backend
 from rdzv_plugins.assemble.create import create_rendezvous
 from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import Event
+from rdzv_plugins.elastic import failover, failover_watch
 from rdzv_plugins.elastic.contact import Myself
+from rdzv_plugins.elastic.failover import Carrying, Places
+from rdzv_plugins.elastic.failover_rules import Sight, choose, is_better, read_born, say_born
+from rdzv_plugins.elastic.failover_watch import Outlook
 from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.joining import Joining
 from rdzv_plugins.elastic.keys import BORN, PLACE_ID, ROUND, Assignment, Member, Round, encode
@@ -27,10 +31,6 @@ from rdzv_plugins.elastic.leading.quorum import seat_of
 from rdzv_plugins.elastic.options import ElasticOptions, EndpointOptions, meeting_places, validate_endpoint
 from rdzv_plugins.elastic.own_port import OwnPort
 from rdzv_plugins.elastic.own_round import NodeContext, OwnRound
-from rdzv_plugins.elastic.places import outlook, places
-from rdzv_plugins.elastic.places.outlook import Outlook, read_born, say_born
-from rdzv_plugins.elastic.places.places import Carrying, Places
-from rdzv_plugins.elastic.places.sight import Sight, choose, is_better
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import (
     ConnectionLost,
@@ -56,9 +56,9 @@ THERE, REFUSED, SILENT = Sight(answers=True), Sight(refused=True), Sight()
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each place is seen as it is, and the first one is taken, however late the threads that look get to run."""
     for limit in ("_DIAL_S", "_OPEN_S", "_ASK_S"):
-        monkeypatch.setattr(outlook, limit, 60.0)
+        monkeypatch.setattr(failover_watch, limit, 60.0)
     for limit in ("_SETTLE_S", "_JOIN_S"):
-        monkeypatch.setattr(places, limit, 60.0)
+        monkeypatch.setattr(failover, limit, 60.0)
 
 
 def born(place: int) -> Sight:
@@ -279,7 +279,7 @@ class Carried:
         self.said: list[dict[str, Any]] = []
         self.session: Any = SimpleNamespace(ttl=5.0, put=lambda items, **_: self.said.append(items))
         self.outage = Outage("r", 60.0, lambda: True, lambda _: None, lambda _: None, SYSTEM)
-        self.places = SimpleNamespace(at=0, left_gone=False, carried_by=lambda _: None)
+        self.places = SimpleNamespace(at=0, left_gone=False)
         seats = tuple(seat_of(place, complete=False) for place in rounds)
         member = Member("a", "a", "a", 1, "10.0.0.1", "", 1, seats=seats)
         self.myself = Myself(member, self, SYSTEM)  # type: ignore[arg-type]

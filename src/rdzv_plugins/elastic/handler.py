@@ -44,7 +44,7 @@ from rdzv_plugins.rounds.ends import parse_failure, to_json
 from rdzv_plugins.runtime import SYSTEM, Runtime
 
 if TYPE_CHECKING:
-    from rdzv_plugins.elastic.places.places import Places
+    from rdzv_plugins.elastic.failover import Places
 
 logger = logging.getLogger(__name__)
 
@@ -61,14 +61,14 @@ class ElasticHandler(RendezvousHandler):
         *,
         runtime: Runtime = SYSTEM,
         store: type[RoundStore] = RoundStore,
-        places: Places | None = None,
     ) -> None:
-        """``store`` makes what serves and reaches the workers' stores. ``places``: the backend's several endpoints."""
+        """``store`` makes what serves and reaches the workers' stores."""
         self._backend, self._request = backend, request
         me, port = new_member(request, runtime, serves=backend.hosts_service), OwnPort(request.local_addr, runtime)
         self._view = view = View(self._told, lambda event: self.questions.hear(event), runtime)
+        failover: Places | None = getattr(backend, "failover", None)
         # another place serves as soon as the lost one may be left
-        outage_timeout = options.outage_timeout + (places.leaves_within if places is not None else 0.0)
+        outage_timeout = options.outage_timeout + (failover.leaves_within if failover is not None else 0.0)
         self._contact = contact = Contact(request, outage_timeout, view, port.note_outage, runtime)
         self._self = myself = Myself(me, contact, runtime)
         self._round = own = OwnRound(view, contact, myself, options.ttl, runtime)
@@ -87,13 +87,9 @@ class ElasticHandler(RendezvousHandler):
         )
         node = NodeContext(request, options, view, contact, myself, own, self._store, runtime)
         self._leader_watch = LeaderWatch(
-            self._leader_gone, self._share_outage, runtime, until_proved=places is not None
+            self._leader_gone, self._share_outage, runtime, until_proved=failover is not None
         )
-        carrying = None
-        if places is not None:
-            from rdzv_plugins.elastic.places.places import Carrying
-
-            carrying = Carrying(places, myself, port)
+        self._carrying = carrying = failover.carrying(myself, port) if failover is not None else None
         self._link = link = Link(
             backend,
             node,
@@ -105,7 +101,7 @@ class ElasticHandler(RendezvousHandler):
         self._in_background = Background(request.run_id, runtime)
         self._joining = Joining(node, link, port, carrying)
         self._losses = Losses(node, self._in_background)
-        self._leaving = Leaving(node, link)
+        self._leaving = Leaving(node, link, carrying)
         self._restarts: dict[int, str] = {}
         self._first_failure = 0, b""
         """Of the round in which workers of this node have failed last, as it was known when they had."""
@@ -274,7 +270,7 @@ class ElasticHandler(RendezvousHandler):
 
     def _watched_leader(self) -> KeyValue | None:
         place = self._round.place
-        if self._link.places is not None:  # from the start: two nodes need the proof
+        if self._carrying is not None:  # from the start: two nodes need the proof
             place = self._view.assignment or place
         return self._view.leader if place is not None and 0 <= place.rank < WATCHERS else None
 

@@ -38,7 +38,7 @@ from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.timing import EVERY_S
 
 if TYPE_CHECKING:
-    from rdzv_plugins.elastic.places.places import Carrying
+    from rdzv_plugins.elastic.failover import Carrying
 
 logger = logging.getLogger(__name__)
 

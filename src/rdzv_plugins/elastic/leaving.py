@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from rdzv_plugins import errors
 from rdzv_plugins.coordination import Event, KeyValue, Session
@@ -21,6 +22,9 @@ from rdzv_plugins.interfaces import Outcome
 from rdzv_plugins.rounds.ends import stay_while, to_json
 from rdzv_plugins.runtime import Runtime
 
+if TYPE_CHECKING:
+    from rdzv_plugins.elastic.failover import Carrying
+
 logger = logging.getLogger(__name__)
 
 _BEFORE_WORKERS_S = 2.0
@@ -30,10 +34,10 @@ _BEFORE_WORKERS_S = 2.0
 class Leaving:
     """Takes this node out of the job. Called by one thread; ``end`` by any."""
 
-    def __init__(self, node: NodeContext, link: Link) -> None:
+    def __init__(self, node: NodeContext, link: Link, carrying: Carrying | None) -> None:
         self._request, self._linger, self._view, self._link = node.request, node.options.linger, node.view, link
         self._contact, self._self, self._round, self._store = node.contact, node.myself, node.round, node.store
-        self._runtime = node.runtime
+        self._runtime, self._moves = node.runtime, carrying is not None
 
     def end(self, outcome: Outcome) -> None:
         """End the job for all nodes, unless it has ended already."""
@@ -84,7 +88,7 @@ class Leaving:
         if session is None or self._contact.problem is not None:  # it would not be heard
             return
         try:
-            ends_all = self._link.hosts_service and self._link.places is None  # else another place serves from now on
+            ends_all = self._link.hosts_service and not self._moves  # else another place serves from now on
             if outcome.end == "failed" or (outcome.end == "lost" and ends_all):
                 self.end(outcome)
             self._say(session, outcome)

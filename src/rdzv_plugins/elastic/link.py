@@ -25,7 +25,7 @@ from rdzv_plugins.rounds.settings_check import COMMAND, WAY, compare, digest, ou
 from rdzv_plugins.runtime import SYSTEM, Runtime
 
 if TYPE_CHECKING:
-    from rdzv_plugins.elastic.places.places import Carrying
+    from rdzv_plugins.elastic.failover import Carrying
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +56,6 @@ class Link:
         self._backend, self._round, self._order = backend, node.round, order
         self._settings = settings_of(request, backend.name, options, node.myself.me.host, node.runtime)
         self._on_waits, self._on_move, self._carrying = on_waits, on_move, carrying
-        self.places = carrying.places if carrying is not None else None
-        """The backend, if it moves from one of several endpoints to another."""
         self._moves = 0  # how often this node has moved from one of several endpoints to another
         self._proved: set[str] = set()
         """Nodes whose processes were proved gone while they and this one were members at the same place."""
@@ -68,7 +66,7 @@ class Link:
             duplicate=options.ttl + 1,
             back=options.ttl + 1,
             rejoin=options.rejoin_timeout,
-            majority=self.places is not None,
+            majority=carrying is not None,
             node_unit=options.node_unit,
             min_per_domain=options.min_per_domain,
             preflight_factor=options.preflight_factor if request.preflight else None,
@@ -131,7 +129,7 @@ class Link:
         with self._leading:
             if moves != self._moves:
                 return
-            if self.places is not None:
+            if self._carrying is not None:
                 self._proved.add(gone)
                 if self._leader is not None:
                     self._leader.proved(gone)
@@ -165,7 +163,7 @@ class Link:
             self._contact.outage,
             self._runtime,
             proved=proved,
-            first_here=self.places is None or self.places.at == self.places.begins_at,
+            first_here=self._carrying is None or self._carrying.is_at_first,
             on_free=self._view.wake,
             on_waits=self._on_waits,
         )
@@ -248,10 +246,10 @@ class Link:
             return
         since = self._runtime.now() if lost.silent_since is None else lost.silent_since
         # it opens sessions, and keeps none alive: that is one outage, or this would go on for ever
-        again = since <= self._recovered_at and self.places is None
+        again = since <= self._recovered_at and self._carrying is None
         if again:
             since = self._was_out_since
-        elif lost.silent and lost.silent_since is None and self.places is None:  # for all of that time
+        elif lost.silent and lost.silent_since is None and self._carrying is None:  # for all of that time
             since = -math.inf
         self._contact.outage.begin(since)
         left, pause = self._contact.outage.left, _AGAIN_S

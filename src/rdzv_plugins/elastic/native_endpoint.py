@@ -121,7 +121,7 @@ def open_places(request: Request, name: str) -> CoordinationBackend:
     places = places_of(request)
     if not places:
         return open_service(request, name)
-    from rdzv_plugins.elastic.places.places import Places  # one endpoint does without it
+    from rdzv_plugins.elastic.failover import Places  # one endpoint does without it
 
     # a place that falls silent is left when a session there has ended: the others can serve
     patient = dataclasses.replace(request, options=dataclasses.replace(request.options, outage_timeout=1.0))
