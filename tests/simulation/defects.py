@@ -67,7 +67,7 @@ DEFECTS = (
         "an outage is not shared",
         "cc5dd8e",
         _ELASTIC + "handler.py",
-        'self._in_background("share outage", self._self.say)',
+        'self._in_background("share outage", self._contact.say)',
         "pass",
         "test_an_outage_is_one_for_all_nodes_whoever_needs_the_service_first",
     ),
@@ -98,7 +98,7 @@ DEFECTS = (
     Defect(
         "in an outage nobody works",
         "8999a1a",
-        _ELASTIC + "leaving.py",
+        _ELASTIC + "handler.py",
         'return ["nodes that nobody can ask for now"]',
         "return ()",
         "test_who_is_done_waits_for_others_whom_nobody_can_ask",
@@ -169,7 +169,7 @@ DEFECTS = (
     Defect(
         "a leader leaves before it says why",
         "f1148bf",
-        _ELASTIC + "leaving.py",
+        _ELASTIC + "handler.py",
         "                self._wait_declared()",
         "                pass",
         "test_a_leader_that_leaves_says_why_before_it_goes",

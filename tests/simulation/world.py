@@ -286,7 +286,7 @@ class World(Machines):
     def leader(self) -> Node:
         """The node whose key says that it leads."""
         leading = decode(Leading, self.service.store.keys[LEADER][0].value)
-        return next(each for each in self.nodes if each.handler._self.me.node_id == leading.node_id)
+        return next(each for each in self.nodes if each.handler._contact.me.node_id == leading.node_id)
 
     def add(
         self,

@@ -187,8 +187,8 @@ class _Asked:
 class ElasticQuestions:
     """Implements ``Questions``, asked and answered in the session that the node has. Thread-safe."""
 
-    def __init__(self, contact: Contact, node_id: str, runtime: Runtime) -> None:
-        self._contact, self._node_id, self._runtime = contact, node_id, runtime
+    def __init__(self, contact: Contact, runtime: Runtime) -> None:
+        self._contact, self._runtime = contact, runtime
         self._answer: Answer | None = None
         self._lock = self._runtime.Lock()
         self._asked: dict[str, _Asked] = {}
@@ -270,7 +270,7 @@ class ElasticQuestions:
         session = self._contact.wait_session()
         if session is None:
             return
-        prefix = f"{keys.ANSWERS}{asked.question.id}/{self._node_id}/"
+        prefix = f"{keys.ANSWERS}{asked.question.id}/{self._contact.me.node_id}/"
         try:
             for name, part in parts.items():  # one by one: together they may exceed the limit of a request
                 with self._lock:

@@ -1,7 +1,7 @@
-"""A node's contact with the service: the living session, and the outage while the service does not do what it should.
+"""A node's contact with the service: the living session, the outage while the service does not do what it should, and
+what this node tells the others about itself. That is one key, written by this node alone, in order.
 
-``Link`` opens the sessions; whoever has something to ask or to say uses the one that is here. What a node tells the
-others about itself is one key, written by this node alone, in order (``Myself``).
+``Link`` opens the sessions; whoever has something to ask or to say uses the one that is here.
 """
 
 from __future__ import annotations
@@ -30,12 +30,21 @@ _LOOK_S = 0.5
 
 
 class Contact:
-    """Thread-safe."""
+    """Thread-safe. Without a session, or before this node's address is known, nothing is written about it."""
 
     def __init__(
-        self, request: Request, outage_timeout: float, view: View, on_outage: Callable[[bool], object], runtime: Runtime
+        self,
+        me: Member,
+        request: Request,
+        outage_timeout: float,
+        view: View,
+        on_outage: Callable[[bool], object],
+        runtime: Runtime,
     ) -> None:
         """After ``outage_timeout`` seconds of an outage this node gives up. ``on_outage``: see ``Outage``."""
+        self.me = me
+        self._saying = runtime.Lock()
+        self._silent = False
         self._request, self._view, self._runtime = request, view, runtime
         self._lock = runtime.Lock()
         self.outage = Outage(request.run_id, outage_timeout, lambda: view.newest > 0, self.give_up, on_outage, runtime)
@@ -110,32 +119,7 @@ class Contact:
         )
         self._view.wake()
 
-
-def new_member(request: Request, runtime: Runtime, *, serves: bool) -> Member:
-    """Describe this process before anybody has seen its address. ``serves``: it serves the endpoint."""
-    domain = domain_of(request)
-    return Member(
-        node_id=runtime.uuid4().hex,
-        host=runtime.gethostname(),
-        machine=runtime.machine_id(),
-        pid=runtime.getpid(),
-        address="",
-        public="",
-        nproc=request.nproc_per_node,
-        node_rank=request.node_rank,
-        rank_moves=bool(domain) and request.node_rank is not None and request.rank_moves,
-        domain=domain,
-        serves=serves,
-    )
-
-
-class Myself:
-    """This node's ``Member``. Thread-safe. Without a session, or before its address is known, nothing is written."""
-
-    def __init__(self, me: Member, contact: Contact, runtime: Runtime) -> None:
-        self.me, self._contact, self._runtime = me, contact, runtime
-        self._saying = self._runtime.Lock()
-        self._silent = False
+    # what this node says about itself
 
     def silence(self) -> None:
         """Say nothing more, in any session."""
@@ -153,7 +137,7 @@ class Myself:
         ``during``: do nothing if a session other than this has begun.
         """
         with self._saying:
-            if during is not None and self._contact.session is not during:
+            if during is not None and self.session is not during:
                 return
             self.me = replace(self.me, **changes)
             self._write()
@@ -193,10 +177,26 @@ class Myself:
             self._put(until=math.inf)
 
     def _put(self, until: float) -> None:
-        session = self._contact.session
+        session = self.session
         if session is None or not self.me.address or self._silent:
             return
         item = {keys.MEMBERS + self.me.node_id: encode(self.me)}
-        self._contact.outage.insist(
-            session, lambda timeout: session.put(item, ephemeral=True, timeout=timeout), until=until
-        )
+        self.outage.insist(session, lambda timeout: session.put(item, ephemeral=True, timeout=timeout), until=until)
+
+
+def new_member(request: Request, runtime: Runtime, *, serves: bool) -> Member:
+    """Describe this process before anybody has seen its address. ``serves``: it serves the endpoint."""
+    domain = domain_of(request)
+    return Member(
+        node_id=runtime.uuid4().hex,
+        host=runtime.gethostname(),
+        machine=runtime.machine_id(),
+        pid=runtime.getpid(),
+        address="",
+        public="",
+        nproc=request.nproc_per_node,
+        node_rank=request.node_rank,
+        rank_moves=bool(domain) and request.node_rank is not None and request.rank_moves,
+        domain=domain,
+        serves=serves,
+    )

@@ -11,7 +11,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 
-from rdzv_plugins.elastic.contact import Myself
+from rdzv_plugins.elastic.contact import Contact
 from rdzv_plugins.elastic.failover_rules import Choice, choose, is_better, read_born, say_born
 from rdzv_plugins.elastic.failover_watch import Outlook
 from rdzv_plugins.elastic.keys import BEGUN, BORN, ROUND, Assignment, Round
@@ -110,9 +110,9 @@ class Places:
         """This, whatever is around it. A backend that has no such attribute has one endpoint, as far as nodes know."""
         return self
 
-    def carrying(self, myself: Myself, port: OwnPort) -> Carrying:
-        """What this node, whose record and port these are, carries along when it moves."""
-        self._carrying = Carrying(self, myself, port)
+    def carrying(self, contact: Contact, port: OwnPort) -> Carrying:
+        """What this node, whose contact and port these are, carries along when it moves."""
+        self._carrying = Carrying(self, contact, port)
         return self._carrying
 
     def close(self) -> None:
@@ -318,15 +318,15 @@ class Carrying:
     and by the one that opens sessions, never by both at once.
     """
 
-    def __init__(self, places: Places, myself: Myself, port: OwnPort) -> None:
-        self._places, self._self, self._port = places, myself, port
+    def __init__(self, places: Places, contact: Contact, port: OwnPort) -> None:
+        self._places, self._contact, self._port = places, contact, port
         self._server = -1  # the rank of the node that served the place of the last complete round
         self._at: int | None = None
 
     @property
     def has_complete(self) -> bool:
         """Whether one of the rounds that it has reached was complete, as far as it has heard."""
-        return any(seat.complete for seat in self._self.me.seats)
+        return any(seat.complete for seat in self._contact.me.seats)
 
     @property
     def is_at_first(self) -> bool:
@@ -339,8 +339,8 @@ class Carrying:
         It does not if it has since reached another elsewhere, and come back: that one may have been complete, too.
         """
         self._server = declared.server
-        seats = seats_complete(self._self.me.seats, place)
-        self._self.change(seats=seats, gone=-1, server=-1)
+        seats = seats_complete(self._contact.me.seats, place)
+        self._contact.change(seats=seats, gone=-1, server=-1)
         return len(seats) == 1
 
     def arrive(self, on_move: Callable[[], None]) -> None:
@@ -350,11 +350,11 @@ class Carrying:
         """
         if self._has_moved():
             on_move()
-            was_open, me = self._port.part(), self._self.me
-            self._self.change(moves=me.moves + 1)
+            was_open, me = self._port.part(), self._contact.me
+            self._contact.change(moves=me.moves + 1)
             if was_open:
                 name = name_of(me.node_id, me.moves + 1)
-                self._self.change(listens=self._port.listen(name, me.address, me.public))
+                self._contact.change(listens=self._port.listen(name, me.address, me.public))
         self.settled()
 
     def _has_moved(self) -> bool:
@@ -368,7 +368,7 @@ class Carrying:
         """
         if self._has_moved():
             gone = self._server if self._places.left_gone else -1
-            self._self.change(server=self._server, gone=gone, store=None)
-            if self._self.me.leaving:
-                self._self.silence()
+            self._contact.change(server=self._server, gone=gone, store=None)
+            if self._contact.me.leaving:
+                self._contact.silence()
         self._at = self._places.at

@@ -52,7 +52,7 @@ class Joining:
     def __init__(self, node: NodeContext, link: Link, port: OwnPort, carrying: Carrying | None = None) -> None:
         """``carrying``: there are several places, and this takes what binds the node from one to another."""
         self._request, self._options, self._view, self._runtime = node.request, node.options, node.view, node.runtime
-        self._contact, self._self, self._round, self._store = node.contact, node.myself, node.round, node.store
+        self._contact, self._round, self._store = node.contact, node.round, node.store
         self._link, self._port, self._carrying = link, port, carrying
         self._knocking = Knocking(node)
         self._checks: Callable[[], Sequence[NodeCheck]] | None = None
@@ -76,12 +76,12 @@ class Joining:
         fresh: dict[str, Any] = {"after": self._round.number, "store": None, "reached": 0, "unreachable": "", "done": 0}
         fresh |= {"outside": False, "keeps": None, "reason": ""} | self._tested()
         if not self._round.has_new_session:
-            self._self.say(**fresh)
+            self._contact.say(**fresh)
         else:
             # no worker's fault: whoever's workers fail with it uses no restart
             if self._round.number and not self._round.is_over:
                 fresh |= {"cut_off": self._round.number, "reason": "has lost its session with the rendezvous"}
-            self._self.change(**fresh)  # written with the address, which the new session provides
+            self._contact.change(**fresh)  # written with the address, which the new session provides
         # workers of the old round are cut off once the other nodes can know why
         self._store.leave()
         self._store.close(self._round.number)
@@ -156,21 +156,20 @@ class Joining:
             self._round.belong()
             address = self._request.local_addr or session.local_addr
             public = default_address() if is_loopback_address(address) else address
-            me = self._self.me
+            me = self._contact.me
             listens = self._port.listen(name_of(me.node_id, me.moves), address, public)
-            self._self.say(
+            self._contact.say(
                 address=address,
                 public=public,
                 listens=listens,
                 dialled=session.remote_addr,
                 known=self._view.newest,
-                serves=self._link.hosts_service,
             )
         if not self._view.has_leader:
             self._link.campaign()
         over = self._view.round
         if self._checks is not None and self._is_spare and over.state == "over" and over.number > self._checked:
-            self._self.say(**self._tested())
+            self._contact.say(**self._tested())
         place, declared = self._view.assignment, self._view.round
         if place is not None and place.refused:
             raise errors.SettingsDiffer(
@@ -183,11 +182,12 @@ class Joining:
         if place is None or not place.is_place or place.round <= self._round.number:
             return None
         if not place.master_addr:
-            if self._self.me.store is None or self._self.me.store[0] != place.round:
-                address = self._self.me.address if self._request.local_addr else place.publish or self._self.me.address
+            me = self._contact.me
+            if me.store is None or me.store[0] != place.round:
+                address = me.address if self._request.local_addr else place.publish or me.address
                 served = self._store.serve(place, address)
                 self._view.tell(RoundEvent("served", place.round, place.rank, place.world))
-                self._self.say(during=session if self._carrying is not None else None, store=served)
+                self._contact.say(during=session if self._carrying is not None else None, store=served)
         elif not self._has_tried(place):
             unreachable = self._store.reach(place)
             if unreachable is None:
@@ -203,19 +203,19 @@ class Joining:
                 return None  # a different round with that number: this node waits for the next
             self._round.enter(place)
             if carrying is None:
-                self._self.change(seats=(seat_of(place, complete=works),), server=declared.server)
+                self._contact.change(seats=(seat_of(place, complete=works),), server=declared.server)
             if works and (carrying is None or carrying.complete(place, declared)):
                 if place.rank == 0:
                     log_rank_table(session, place)
                 return place
             self._store.close(self._round.number)
             # it was over before this node had heard that it was complete, or this node has been elsewhere meanwhile
-            self._self.say(after=self._round.number, store=None)
+            self._contact.say(after=self._round.number, store=None)
         return None
 
     def _has_tried(self, place: Assignment) -> bool:
         """Whether this node has said if it reaches the store of ``place``."""
-        me = self._self.me
+        me = self._contact.me
         if me.reached != place.round or self._carrying is None or me.unreachable:
             return me.reached == place.round
         return seats_reached(me.seats, place) == me.seats  # not of another round of that number
@@ -223,19 +223,19 @@ class Joining:
     def _say_reached(self, place: Assignment, unreachable: str) -> None:
         said: dict[str, Any] = {"reached": place.round, "outside": False, "unreachable": unreachable}
         if self._carrying is not None and not unreachable:
-            seats = seats_reached(self._self.me.seats, place)
+            seats = seats_reached(self._contact.me.seats, place)
             if len(seats) > MOST_SEATS:
                 said["unreachable"] = "too many rounds that it has reached were never declared"
             else:
                 said["seats"] = seats
-        self._self.say(**said)
+        self._contact.say(**said)
 
 
 class Knocking:
     """Dials the store of a round that this node wants to enter. Used by one thread."""
 
     def __init__(self, node: NodeContext) -> None:
-        self._request, self._self, self._store, self._runtime = node.request, node.myself, node.store, node.runtime
+        self._request, self._contact, self._store, self._runtime = node.request, node.contact, node.store, node.runtime
         self._number = 0
         self._give_up_at = self._pause = self._next = 0.0
 
@@ -245,7 +245,7 @@ class Knocking:
             return False
         if place is not None and place.is_place and place.round >= declared.number:
             return False
-        me = self._self.me
+        me = self._contact.me
         return me.reached < declared.number or bool(me.unreachable)
 
     def knock(self, declared: Round) -> float:
@@ -260,9 +260,9 @@ class Knocking:
         if now < self._next:
             return self._next
         reason = self._dial(declared)
-        me = self._self.me
+        me = self._contact.me
         if not reason:
-            self._self.say(reached=declared.number, outside=True, unreachable="")
+            self._contact.say(reached=declared.number, outside=True, unreachable="")
             return math.inf
         if self._runtime.monotonic() >= self._give_up_at and me.reached < declared.number:
             logger.warning(
@@ -273,7 +273,7 @@ class Knocking:
                 declared.master_port,
                 reason,
             )
-            self._self.say(
+            self._contact.say(
                 reached=declared.number, outside=True, unreachable=f"{reason}, for {self._store.patience:g} s"
             )
         if self._runtime.monotonic() >= self._give_up_at:
@@ -283,7 +283,7 @@ class Knocking:
 
     def _dial(self, declared: Round) -> str:
         """Return why that was not possible, or ""."""
-        address = self._self.me.address
+        address = self._contact.me.address
         if not declared.master_addr or (is_loopback_address(declared.master_addr) and not is_loopback_address(address)):
             return ""  # all its nodes are on one machine: with one from elsewhere, the next has a different address
         try:

@@ -52,9 +52,9 @@ class Link:
         ``on_move`` is called after each move, before anything is said at the other endpoint.
         """
         request, options = self._request, self._options = node.request, node.options
-        self._view, self._contact, self._self, self._runtime = node.view, node.contact, node.myself, node.runtime
+        self._view, self._contact, self._runtime = node.view, node.contact, node.runtime
         self._backend, self._round, self._order = backend, node.round, order
-        self._settings = settings_of(request, backend.name, options, node.myself.me.host, node.runtime)
+        self._settings = settings_of(request, backend.name, options, node.contact.me.host, node.runtime)
         self._on_waits, self._on_move, self._carrying = on_waits, on_move, carrying
         self._moves = 0  # how often this node has moved from one of several endpoints to another
         self._proved: set[str] = set()
@@ -75,11 +75,6 @@ class Link:
         self._leading = self._runtime.Lock()  # one attempt at a time
         self._leader: Leader | None = None
         self._was_out_since = self._recovered_at = -math.inf  # until a lost session was last followed by another
-
-    @property
-    def hosts_service(self) -> bool:
-        """Whether the service is part of this process."""
-        return self._backend.hosts_service
 
     @property
     def leads(self) -> bool:
@@ -148,7 +143,7 @@ class Link:
             self._lead(session, key, [gone, *sorted(self._proved - {gone})])
 
     def _my_key(self) -> bytes:
-        me = self._self.me
+        me = self._contact.me
         return encode(Leading(me.node_id, me.machine, me.address, me.public, me.listens, me.moves))
 
     def _lead(self, session: Session, key: KeyValue, proved: Sequence[str]) -> None:
@@ -159,7 +154,7 @@ class Link:
             self._rules,
             self._order,
             self._neighbours,
-            self._self.me,
+            self._contact.me,
             self._contact.outage,
             self._runtime,
             proved=proved,
@@ -195,14 +190,15 @@ class Link:
         try:
             tell = self._view.begin()
             session.watch(keys.ALL, tell, timeout=left())
-            session.watch(keys.NODES + self._self.me.node_id, tell, timeout=left())
+            session.watch(keys.NODES + self._contact.me.node_id, tell, timeout=left())
             written, job = session.create(keys.JOB, json.dumps(self._settings).encode(), timeout=left())
             if not written:
                 self._compare(session, job.value, left())
             if self._carrying is not None:
                 self._carrying.arrive(self._move)
                 leader = self._leader
-                self._self.change(serves=self.hosts_service, led=leader.led if leader is not None else None)
+                self._contact.change(led=leader.led if leader is not None else None)
+            self._contact.change(serves=self._backend.hosts_service)
             kept = self._round.carry_over(session, left())
         except BaseException:
             session.close()

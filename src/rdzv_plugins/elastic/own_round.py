@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.contact import Contact, Myself
+from rdzv_plugins.elastic.contact import Contact
 from rdzv_plugins.elastic.insisting import LEAST_S, Background, known_until, patience
 from rdzv_plugins.elastic.keys import Assignment
 from rdzv_plugins.elastic.view import View, raise_if_ended
@@ -44,8 +44,8 @@ class OwnRound:
     Changed by the thread that joins; any thread may read, and one waits for news.
     """
 
-    def __init__(self, view: View, contact: Contact, myself: Myself, ttl: float, runtime: Runtime) -> None:
-        self._view, self._contact, self._self = view, contact, myself
+    def __init__(self, view: View, contact: Contact, ttl: float, runtime: Runtime) -> None:
+        self._view, self._contact = view, contact
         self.ttl, self._runtime = ttl, runtime
         self._call: Callable[[], None] | None = None
         self._seen = view.version
@@ -106,7 +106,7 @@ class OwnRound:
 
     def must_rejoin(self) -> bool:
         """Whether this node has to leave its round: that is over, the node is cut off, or the session is newer."""
-        cut_off = self._self.me.cut_off == self.number > 0
+        cut_off = self._contact.me.cut_off == self.number > 0
         return self.is_over or cut_off or self.has_new_session
 
     def until(self) -> float:
@@ -193,11 +193,11 @@ class OwnRound:
             logger.warning(
                 "the rendezvous has lost its memory: round %d goes on if all of its nodes come back to it", place.round
             )
-            self._self.say_kept(place, self._view.newest)
+            self._contact.say_kept(place, self._view.newest)
 
     def _goes_on(self) -> bool:
         """Whether the round goes on, as far as this node has heard."""
-        view, me = self._view, self._self.me
+        view, me = self._view, self._contact.me
         if self.place is None or self.number in (0, me.cut_off, view.finishing.round) or me.leaving or view.ended:
             return False
         if self.is_unconfirmed:
@@ -213,7 +213,6 @@ class NodeContext:
     options: ElasticOptions
     view: View
     contact: Contact
-    myself: Myself
     round: OwnRound
     store: RoundStore
     runtime: Runtime
@@ -227,7 +226,7 @@ class Losses:
 
     def __init__(self, node: NodeContext, in_background: Background) -> None:
         self._request, self._ttl, self._view, self._contact = node.request, node.options.ttl, node.view, node.contact
-        self._self, self._round, self._store, self._runtime = node.myself, node.round, node.store, node.runtime
+        self._round, self._store, self._runtime = node.round, node.store, node.runtime
         self._in_background = in_background
 
     def peer_lost(self) -> bool:
@@ -254,7 +253,7 @@ class Losses:
         asked = self._view.probe.number + 1
         if not self._round.must_rejoin():  # otherwise this is an answer; do not ask another session's nodes
             left = deadline - self._runtime.monotonic()
-            self._self.say_once(min(left, max(LEAST_S, outage.left)) if outage.lasts else left, probe=asked)
+            self._contact.say_once(min(left, max(LEAST_S, outage.left)) if outage.lasts else left, probe=asked)
         while True:
             seen = self._view.version
             self._raise_if_ended()
@@ -300,12 +299,12 @@ class Losses:
         reason = f"is cut off from the workers' store: {why}"
         if not self._needs_store():
             logger.debug("this node, or another one, is done, and %s", reason)
-        elif self._self.say_cut_off(round_, reason):
+        elif self._contact.say_cut_off(round_, reason):
             self._in_background("cut off", lambda: self._report(round_, why))
 
     def _needs_store(self) -> bool:
         """Whether its workers still need the store: no node of the round is done, and the job has not ended."""
-        me, view, round_ = self._self.me, self._view, self._round.number
+        me, view, round_ = self._contact.me, self._view, self._round.number
         return not me.leaving and round_ not in (me.done, view.finishing.round) and view.ended is None
 
     def _report(self, round_: int, why: str) -> None:
