@@ -66,7 +66,7 @@ DEFECTS = (
     Defect(
         "an outage is not shared",
         "cc5dd8e",
-        _ELASTIC + "handler.py",
+        _ELASTIC + "election.py",
         'self._in_background("share outage", self._contact.say)',
         "pass",
         "test_an_outage_is_one_for_all_nodes_whoever_needs_the_service_first",
@@ -289,8 +289,8 @@ DEFECTS = (
         "news do not end waits in the store",
         "drawn 11",
         _ELASTIC + "handler.py",
-        "        self._watch_leader()\n        self._end_vain_waits()",
-        "        self._watch_leader()\n        pass",
+        "        self._election.follow()\n        self._end_vain_waits()",
+        "        self._election.follow()\n        pass",
         "test_who_waits_in_the_store_for_another_agent_goes_on_when_its_own_session_was_lost",
     ),
     Defect(
@@ -304,9 +304,9 @@ DEFECTS = (
     Defect(
         "who has led does not lead again",
         "drawn 14",
-        _ELASTIC + "link.py",
-        "            if self._leader is not None and self._leader.stuck:",
-        "            if self._leader is not None or self._leader.stuck:",
+        _ELASTIC + "election.py",
+        "(self._leader is not None and self._leader.stuck)",
+        "(self._leader is not None or self._leader.stuck)",
         "test_a_job_begins_at_once_when_all_have_come",
     ),
     Defect(

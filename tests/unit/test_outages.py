@@ -142,7 +142,8 @@ class Node(Alone):
         self.contact = contact = Contact(node("a"), request, options.outage_timeout, view, ignore, self)
         parts: Any = request, options, view, contact, OwnRound(view, contact, 10.0, self), None, self
         context, backend = NodeContext(*parts), parts[-1]
-        Link(backend, context, ignore, on_waits=ignore).open(10.0)
+        election: Any = None
+        Link(backend, context, election).open(10.0)
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Any:
         if self.refusal is not None and self.seconds < self.well:

@@ -291,7 +291,7 @@ class Carried:
         self.own = OwnRound(self.told, contact, 5.0, SYSTEM)
         store: Any = SimpleNamespace(patience=5.0, close=lambda _: None, attempt=None)
         node = NodeContext(request, ElasticOptions(), self.told, contact, self.own, store, SYSTEM)
-        self.joining = Joining(node, None, None, self.carrying)  # type: ignore[arg-type]
+        self.joining = Joining(node, None, None, None, self.carrying)  # type: ignore[arg-type]
 
     @property
     def me(self) -> Member:

@@ -1,7 +1,5 @@
 """Watches other nodes' processes, so that one that is gone is known at once, and no other is taken to be gone.
 
-Each node with a low rank watches the leader's: when that is proved gone, it takes the lead at once.
-
 A process is proved gone by three things, in this order and seen by the same node:
 
 1. It has answered at its own port, by its id, and both ends have named the same two addresses: nothing is in between.
@@ -25,9 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from rdzv_plugins.coordination import KeyValue
-from rdzv_plugins.elastic.keys import Leading, Member, decode
-from rdzv_plugins.elastic.own_port import MOST_BYTES, WAITS, Peer, answer, hello, peer_of
+from rdzv_plugins.elastic.own_port import MOST_BYTES, WAITS, Peer, answer, hello
 from rdzv_plugins.kvstore.coordination.reactor import close_in_children, reactor
 from rdzv_plugins.runtime import (
     AF_INET,
@@ -326,90 +322,3 @@ class Dial:
 
 def _outcome(error: int) -> Outcome:
     return "refused" if error == errno.ECONNREFUSED else "unclear"
-
-
-WATCHERS = 16
-"""How many nodes of a round watch the leader, those with the lowest ranks: one that goes on is enough."""
-
-
-class LeaderWatch:
-    """Watches the leader's process. Thread-safe.
-
-    When the process is proved gone, ``on_gone`` is called with the leader's key, its node, and how often this watch had
-    started again when the proof came. It is called on the thread of the process's connections, and must return at once.
-    """
-
-    def __init__(
-        self,
-        on_gone: Callable[[KeyValue, str, int], None],
-        on_waits: Callable[[], None],
-        runtime: Runtime,
-        *,
-        until_proved: bool = False,
-    ) -> None:
-        """``on_waits``: as for ``PeerWatch``. ``until_proved``: watch one that no longer leads: proof may yet come."""
-        self._until_proved, self._runtime = until_proved, runtime
-        self._earlier: dict[str, KeyValue] = {}
-        """Those that led before and are still watched, with the keys by which they led."""
-        self._on_gone, self._on_waits = on_gone, on_waits
-        self._lock = self._runtime.Lock()
-        self._leader: KeyValue | None = None
-        self._node = ""
-        self._watch: PeerWatch | None = None
-        self._closed = False
-        self._moves = 0
-
-    def follow(self, leads: Callable[[], KeyValue | None], me: Member) -> None:
-        """Watch the node whose key ``leads`` returns, and nobody else; None means nobody.
-
-        ``leads`` is called under the lock, so that of two threads neither goes back to a former leader.
-        """
-        with self._lock:
-            leader = leads()
-            if leader == self._leader or self._closed or (leader is None and self._until_proved):
-                return
-            before, self._leader = self._leader, leader
-            if self._node and self._until_proved and before is not None:
-                self._earlier[self._node] = before
-            elif self._node and self._watch is not None:
-                self._watch.remove(self._node)
-            self._node = ""
-            if leader is None:
-                return
-            try:
-                leading = decode(Leading, leader.value)
-            except ValueError:  # reported by whoever leads
-                return
-            peer = peer_of(leading, me.machine)
-            if peer is None or peer.node_id == me.node_id:
-                return
-            if self._watch is None or self._watch.is_closed:
-                self._watch = PeerWatch(self._gone, self._on_waits, self._runtime)
-            self._node = peer.node_id
-            self._watch.add(peer)
-
-    def start_again(self) -> None:
-        """Forget who led: this node is now a member elsewhere, where what is proved about them is of no use."""
-        with self._lock:
-            self._moves += 1
-            self._leader = None
-            for node in (self._node, *self._earlier):
-                if node and self._watch is not None:
-                    self._watch.remove(node)
-            self._node = ""
-            self._earlier.clear()
-
-    def close(self) -> None:
-        """Stop watching. May be repeated."""
-        with self._lock:
-            self._closed = True
-            if self._watch is not None:
-                self._watch.close()
-
-    def _gone(self, node: str) -> None:
-        with self._lock:
-            leader = self._leader if node == self._node else self._earlier.pop(node, None)
-            if leader is None or self._closed:
-                return
-            moves = self._moves
-        self._on_gone(leader, node, moves)

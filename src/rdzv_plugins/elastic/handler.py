@@ -18,7 +18,7 @@ from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, Sess
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.asking import ElasticQuestions
 from rdzv_plugins.elastic.contact import Contact, new_member
-from rdzv_plugins.elastic.failures import WATCHERS, LeaderWatch
+from rdzv_plugins.elastic.election import Election
 from rdzv_plugins.elastic.insisting import Background, patience
 from rdzv_plugins.elastic.joining import Joining
 from rdzv_plugins.elastic.keys import Finishing, Member, encode, readable
@@ -89,20 +89,11 @@ class ElasticHandler(RendezvousHandler):
             tls=certificates_of(request),
         )
         node = NodeContext(request, options, view, contact, own, self._store, runtime)
-        self._leader_watch = LeaderWatch(
-            self._leader_gone, self._share_outage, runtime, until_proved=failover is not None
-        )
-        self._carrying = carrying = failover.carrying(contact, port) if failover is not None else None
-        self._link = link = Link(
-            backend,
-            node,
-            order,
-            on_waits=self._share_outage,
-            carrying=carrying,
-            on_move=self._leader_watch.start_again,
-        )
         self._in_background = Background(request.run_id, runtime)
-        self._joining = Joining(node, link, port, carrying)
+        self._carrying = carrying = failover.carrying(contact, port) if failover is not None else None
+        self._election = election = Election(node, order, self._in_background, carrying)
+        self._link = link = Link(backend, node, election, carrying)
+        self._joining = Joining(node, link, election, port, carrying)
         self._losses = Losses(node, self._in_background)
         self._restarts: dict[int, str] = {}
         self._first_failure = 0, b""
@@ -267,7 +258,7 @@ class ElasticHandler(RendezvousHandler):
     def _wait_declared(self) -> None:
         """If leading, declare the round over before leaving: a successor would not see why this node has gone."""
         deadline = self._runtime.monotonic() + _BEFORE_WORKERS_S
-        while self._link.leads and self._runtime.monotonic() < deadline:
+        while self._election.leads and self._runtime.monotonic() < deadline:
             seen, declared = self._view.version, self._view.round
             if declared.number != self._round.number or declared.state == "over":
                 return
@@ -289,7 +280,6 @@ class ElasticHandler(RendezvousHandler):
         return place is not None and place.world > 1 and (place.rank == 0 or self._store.is_parent)
 
     def shutdown(self) -> bool:
-        self._leader_watch.close()
         self._link.close()
         self._store.shutdown()
         self._port.close()  # last: this node's own port stays open as long as the session may live
@@ -312,7 +302,7 @@ class ElasticHandler(RendezvousHandler):
                     raise self._no_way(error) from error
                 logger.info("round %d was over before this node's proxy was connected (%s)", place.round, error)
                 continue
-            self._watch_leader()
+            self._election.follow()
             return RoundInfo(self._store.agents, place.rank, place.world, StoreInfo(where.host, where.port))
 
     def _no_way(self, error: Exception) -> errors.RendezvousFailed:
@@ -329,7 +319,7 @@ class ElasticHandler(RendezvousHandler):
         """Do at once what cannot wait until the agent asks. Called on the watch's thread."""
         self._round.hear()
         view = self._view
-        self._watch_leader()
+        self._election.follow()
         self._end_vain_waits()
         over = view.over.number
         if over == self._round.number > 0 and not self._round.is_joining:
@@ -345,24 +335,7 @@ class ElasticHandler(RendezvousHandler):
         if asked and place is not None and view.probe.round == place.round:
             self._in_background("alive", lambda: self._contact.say(alive=view.probe.number))
         if not view.has_leader and not self._round.is_joining and self._round.number:
-            self._in_background("lead", self._link.campaign)
-
-    def _watch_leader(self) -> None:
-        """Have some nodes of the round watch the leader's process, and take the lead when it is gone. Any thread."""
-        self._leader_watch.follow(self._watched_leader, self._contact.me)
-
-    def _leader_gone(self, held: KeyValue, gone: str, moves: int) -> None:
-        self._in_background(f"take over {gone}", lambda: self._link.take_over(held, gone, moves))
-
-    def _share_outage(self) -> None:
-        """A node that this one watches waits for the service. Needs something of it at once, too: the outage is one."""
-        self._in_background("share outage", self._contact.say)
-
-    def _watched_leader(self) -> KeyValue | None:
-        place = self._round.place
-        if self._carrying is not None:  # from the start: two nodes need the proof
-            place = self._view.assignment or place
-        return self._view.leader if place is not None and 0 <= place.rank < WATCHERS else None
+            self._in_background("lead", self._election.campaign)
 
     def _end_vain_waits(self) -> None:
         """End this agent's waits in its round's store if what they wait for can no longer come. Any thread."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from rdzv_plugins import errors
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.election import Election
 from rdzv_plugins.elastic.insisting import patience
 from rdzv_plugins.elastic.keys import MOST_CHECKS, MOST_SEATS, Assignment, Checked, Round, readable
 from rdzv_plugins.elastic.leading.placement import in_words
@@ -49,11 +50,13 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
 class Joining:
     """Takes this node into a round. Called by one thread."""
 
-    def __init__(self, node: NodeContext, link: Link, port: OwnPort, carrying: Carrying | None = None) -> None:
+    def __init__(
+        self, node: NodeContext, link: Link, election: Election, port: OwnPort, carrying: Carrying | None = None
+    ) -> None:
         """``carrying``: there are several places, and this takes what binds the node from one to another."""
         self._request, self._options, self._view, self._runtime = node.request, node.options, node.view, node.runtime
         self._contact, self._round, self._store = node.contact, node.round, node.store
-        self._link, self._port, self._carrying = link, port, carrying
+        self._link, self._election, self._port, self._carrying = link, election, port, carrying
         self._knocking = Knocking(node)
         self._checks: Callable[[], Sequence[NodeCheck]] | None = None
         self._checked = 0  # the newest round that was over when this node tested itself
@@ -166,7 +169,7 @@ class Joining:
                 known=self._view.newest,
             )
         if not self._view.has_leader:
-            self._link.campaign()
+            self._election.campaign()
         over = self._view.round
         if self._checks is not None and self._is_spare and over.state == "over" and over.number > self._checked:
             self._contact.say(**self._tested())

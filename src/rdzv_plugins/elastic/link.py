@@ -7,15 +7,13 @@ import json
 import logging
 import math
 import os
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rdzv_plugins.coordination import CoordinationBackend, KeyValue, Session
+from rdzv_plugins.coordination import CoordinationBackend, Session
 from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.election import Election
 from rdzv_plugins.elastic.insisting import LEAST_S
-from rdzv_plugins.elastic.keys import PROTOCOL, Leading, NodeNotice, encode
-from rdzv_plugins.elastic.leading.leader import Leader, Neighbours
-from rdzv_plugins.elastic.leading.placement import Order, Rules
+from rdzv_plugins.elastic.keys import PROTOCOL, NodeNotice, encode
 from rdzv_plugins.elastic.options import ElasticOptions, places_of
 from rdzv_plugins.elastic.own_round import NodeContext
 from rdzv_plugins.errors import ConnectionLost, PluginError, RdzvError, SettingsDiffer
@@ -41,45 +39,15 @@ class Link:
         self,
         backend: CoordinationBackend,
         node: NodeContext,
-        order: Order,
-        *,
-        on_waits: Callable[[], None],
+        election: Election,
         carrying: Carrying | None = None,
-        on_move: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_waits``: see ``PeerWatch``. ``carrying``: with several endpoints, what is taken from one to another.
-
-        ``on_move`` is called after each move, before anything is said at the other endpoint.
-        """
+        """``carrying``: with several endpoints, what is taken from one to another."""
         request, options = self._request, self._options = node.request, node.options
         self._view, self._contact, self._runtime = node.view, node.contact, node.runtime
-        self._backend, self._round, self._order = backend, node.round, order
+        self._backend, self._round, self._election, self._carrying = backend, node.round, election, carrying
         self._settings = settings_of(request, backend.name, options, node.contact.me.host, node.runtime)
-        self._on_waits, self._on_move, self._carrying = on_waits, on_move, carrying
-        self._moves = 0  # how often this node has moved from one of several endpoints to another
-        self._proved: set[str] = set()
-        """Nodes whose processes were proved gone while they and this one were members at the same place."""
-        self._rules = Rules(
-            request.min_nodes,
-            request.max_nodes,
-            last_call=options.last_call_timeout,
-            duplicate=options.ttl + 1,
-            back=options.ttl + 1,
-            rejoin=options.rejoin_timeout,
-            majority=carrying is not None,
-            node_unit=options.node_unit,
-            min_per_domain=options.min_per_domain,
-            preflight_factor=options.preflight_factor if request.preflight else None,
-        )
-        self._neighbours = Neighbours(allowed=options.allow_same_host)
-        self._leading = self._runtime.Lock()  # one attempt at a time
-        self._leader: Leader | None = None
         self._was_out_since = self._recovered_at = -math.inf  # until a lost session was last followed by another
-
-    @property
-    def leads(self) -> bool:
-        """Whether this node leads, as far as it knows."""
-        return (leader := self._leader) is not None and leader.is_active
 
     def open(self, timeout: float) -> None:
         """Reach the service. Raises ``EndpointUnreachable``, ``RunIdMismatch`` or ``SettingsDiffer``."""
@@ -98,83 +66,12 @@ class Link:
                 self._runtime.sleep(_AGAIN_S)
                 left = round(max(0.0, deadline - self._runtime.monotonic()), 1)  # it appears in messages
 
-    def campaign(self) -> None:
-        """Become the leader unless somebody else is. Makes one request at most; does nothing without a session."""
-        with self._leading:
-            session = self._contact.session
-            if session is None or self._view.has_leader or self._contact.is_closed:
-                return
-            if self._leader is not None and self._leader.stuck:
-                return  # others can
-            mine = self._my_key()
-            # the answer says whose key it is, even if it was written by a request that got no answer
-            _, key = self._contact.outage.insist(
-                session, lambda timeout: session.create(keys.LEADER, mine, ephemeral=True, timeout=timeout)
-            )
-            if key.value != mine or (self._leader is not None and self._leader.leads(session, key)):
-                return
-            self._lead(session, key, sorted(self._proved))
-
-    def take_over(self, held: KeyValue, gone: str, moves: int) -> None:
-        """Take the lead from node ``gone``, whose process is proved gone and whose key is ``held``.
-
-        ``moves`` is how often this node had moved when it began to watch. Does nothing if it has moved since, if that
-        key has disappeared in the meantime, or if another node was faster. Raises ``ConnectionLost``.
-        """
-        with self._leading:
-            if moves != self._moves:
-                return
-            if self._carrying is not None:
-                self._proved.add(gone)
-                if self._leader is not None:
-                    self._leader.proved(gone)
-            session, mine = self._contact.session, self._my_key()
-            if session is None or self._contact.is_closed or (self._leader is not None and self._leader.stuck):
-                return
-            self._contact.outage.insist(
-                session,
-                lambda timeout: session.put({keys.LEADER: mine}, ephemeral=True, guard=held, timeout=timeout),
-            )
-            # the answer does not tell whether a request that got no answer has done it
-            found, _ = self._contact.outage.insist(session, lambda timeout: session.list(keys.LEADER, timeout=timeout))
-            key = next((kv for kv in found if kv.key == keys.LEADER), None)
-            if key is None or key.value != mine or (self._leader is not None and self._leader.leads(session, key)):
-                return
-            self._lead(session, key, [gone, *sorted(self._proved - {gone})])
-
-    def _my_key(self) -> bytes:
-        me = self._contact.me
-        return encode(Leading(me.node_id, me.machine, me.address, me.public, me.listens, me.moves))
-
-    def _lead(self, session: Session, key: KeyValue, proved: Sequence[str]) -> None:
-        self._stop_leading()
-        self._leader = Leader(
-            session,
-            key,
-            self._rules,
-            self._order,
-            self._neighbours,
-            self._contact.me,
-            self._contact.outage,
-            self._runtime,
-            proved=proved,
-            first_here=self._carrying is None or self._carrying.is_at_first,
-            on_free=self._view.wake,
-            on_waits=self._on_waits,
-        )
-
     def close(self) -> None:
         """End the session, and the service if it is part of this process."""
         self._contact.close()
-        with self._leading:
-            self._stop_leading()
+        self._election.close()
         self._backend.close()
         self._view.wake()
-
-    def _stop_leading(self) -> None:
-        leader, self._leader = self._leader, None
-        if leader is not None:
-            leader.stop()
 
     def _connect(self, timeout: float) -> None:
         """Open a session and say in it what each has to say. Takes ``timeout`` seconds at most, and a few more."""
@@ -195,9 +92,8 @@ class Link:
             if not written:
                 self._compare(session, job.value, left())
             if self._carrying is not None:
-                self._carrying.arrive(self._move)
-                leader = self._leader
-                self._contact.change(led=leader.led if leader is not None else None)
+                self._carrying.arrive(self._election.moved)
+                self._contact.change(led=self._election.led)
             self._contact.change(serves=self._backend.hosts_service)
             kept = self._round.carry_over(session, left())
         except BaseException:
@@ -207,13 +103,6 @@ class Link:
         if kept:
             self._round.say_kept()
         self._view.wake()
-
-    def _move(self) -> None:
-        """The newest session is at another place: what was proved at the last one no longer counts."""
-        self._on_move()
-        with self._leading:
-            self._moves += 1
-            self._proved.clear()
 
     def _compare(self, session: Session, job: bytes, timeout: float) -> None:
         """Raise ``SettingsDiffer``, and tell those who wait for this node that it has come and is leaving."""
