@@ -82,7 +82,7 @@ DEFECTS = (
     Defect(
         "sessions that are never kept alive go on for ever",
         "29ab165",
-        _ELASTIC + "link.py",
+        _ELASTIC + "contact.py",
         "again = since <= self._recovered_at and self._carrying is None",
         "again = False",
         "test_sessions_that_are_opened_and_not_kept_alive_are_one_outage",
@@ -209,7 +209,7 @@ DEFECTS = (
     Defect(
         "a session that is lost at once ends the first join",
         "559ac3b",
-        _ELASTIC + "link.py",
+        _ELASTIC + "contact.py",
         "            except (ConnectionLost, TimeoutError) as error:\n                fault",
         "            except ZeroDivisionError as error:\n                fault",
         "test_a_session_that_is_over_as_soon_as_it_was_opened_does_not_end_the_first_join",

@@ -17,13 +17,12 @@ from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.asking import ElasticQuestions
-from rdzv_plugins.elastic.contact import Contact, new_member
+from rdzv_plugins.elastic.contact import Contact, Link, new_member
 from rdzv_plugins.elastic.election import Election
 from rdzv_plugins.elastic.insisting import Background, patience
 from rdzv_plugins.elastic.joining import Joining
 from rdzv_plugins.elastic.keys import Finishing, Member, encode, readable
 from rdzv_plugins.elastic.leading.placement import Order
-from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.own_port import OwnPort
 from rdzv_plugins.elastic.own_round import Losses, NodeContext, OwnRound

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 from rdzv_plugins import errors
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.contact import Link
 from rdzv_plugins.elastic.election import Election
 from rdzv_plugins.elastic.insisting import patience
 from rdzv_plugins.elastic.keys import MOST_CHECKS, MOST_SEATS, Assignment, Checked, Round, readable
 from rdzv_plugins.elastic.leading.placement import in_words
 from rdzv_plugins.elastic.leading.quorum import seat_of, seats_reached
-from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.own_port import OwnPort, name_of
 from rdzv_plugins.elastic.own_round import NodeContext
 from rdzv_plugins.elastic.view import is_finishing, raise_if_ended, raise_if_not_needed
