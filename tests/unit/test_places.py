@@ -281,7 +281,7 @@ class Carried:
         seats = tuple(seat_of(place, complete=False) for place in rounds)
         member = Member("a", "a", "a", 1, "10.0.0.1", "", 1, seats=seats)
         self.told: Any = SimpleNamespace(
-            version=0, round=Round(), has_leader=True, newest=0, list=lambda *_, **__: ([], 0)
+            version=0, round=Round(), leader=object(), newest=0, list=lambda *_, **__: ([], 0)
         )
         request = Request("parallel", "r", "a,b", min_nodes=1, max_nodes=5, nproc_per_node=1)
         self.contact = contact = Contact(member, request, 60.0, self.told, lambda _: None, SYSTEM)

@@ -25,6 +25,7 @@ from rdzv_plugins.elastic.view import View
 from rdzv_plugins.errors import ConnectionLost, EndpointLost, PluginError, RdzvError, SettingsDiffer
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import token_of
+from rdzv_plugins.rounds.ends import ended_error
 from rdzv_plugins.rounds.settings_check import COMMAND, WAY, compare, digest, outline, refusal, signed, wanted
 from rdzv_plugins.runtime import SYSTEM, Runtime
 
@@ -105,6 +106,18 @@ class Contact:
             keep(session)
             self.session = None
         return True
+
+    def raise_if_failed(self) -> None:
+        """Raise the reason if the job has failed elsewhere."""
+        ended = self._view.ended
+        if ended is not None and ended.end != "done":
+            raise ended_error(ended, self._request)
+
+    def raise_if_over(self) -> None:
+        """Raise the reason if the job has failed elsewhere, or the service is lost."""
+        self.raise_if_failed()
+        if self.problem is not None:
+            raise self.problem
 
     def close(self) -> None:
         """End the session; no other follows."""

@@ -134,7 +134,7 @@ class Election:
         """Become the leader unless somebody else is. Makes one request at most; does nothing without a session."""
         with self._leading:
             session, mine = self._may_lead(), self._my_key()
-            if session is None or self._view.has_leader:
+            if session is None or self._view.leader is not None:
                 return
             # the answer says whose key it is, even if it was written by a request that got no answer
             _, key = self._contact.outage.insist(

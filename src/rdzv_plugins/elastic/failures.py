@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from rdzv_plugins.elastic.own_port import MOST_BYTES, WAITS, Peer, answer, hello
-from rdzv_plugins.kvstore.coordination.reactor import close_in_children, reactor
+from rdzv_plugins.kvstore.coordination.reactor import Handler, close_in_children, reactor
 from rdzv_plugins.runtime import (
     AF_INET,
     AF_INET6,
@@ -197,7 +197,7 @@ Outcome = Literal["refused", "closed", "unclear"]
 _ANSWER_S = 5.0
 
 
-class Dial:
+class Dial(Handler):
     """A connection to the own port of a node that is ``watched``. For use on the reactor's thread only.
 
     ``watch`` is told once at most that the node has ``answered``, that it ``waits`` for the service, and once that the
@@ -296,8 +296,6 @@ class Dial:
 
     def failed(self, error: Exception) -> None:
         self._end("unclear")
-
-    def forget(self) -> None: ...
 
     def _connected(self) -> None:
         error = self._socket.getsockopt(SOL_SOCKET, SO_ERROR)

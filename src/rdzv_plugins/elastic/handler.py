@@ -27,7 +27,7 @@ from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.own_port import OwnPort
 from rdzv_plugins.elastic.own_round import Losses, NodeContext, OwnRound
 from rdzv_plugins.elastic.round_store import RoundStore
-from rdzv_plugins.elastic.view import View, raise_if_ended
+from rdzv_plugins.elastic.view import View
 from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.interfaces import (
     Failure,
@@ -127,7 +127,7 @@ class ElasticHandler(RendezvousHandler):
         return self._round.must_rejoin()
 
     def raise_if_ended(self) -> None:
-        raise_if_ended(self._view, self._contact.problem, self._request)
+        self._contact.raise_if_over()
 
     def note_failure(self, failure: Failure) -> None:
         session, round_ = self._contact.session, self._round.number
@@ -269,7 +269,7 @@ class ElasticHandler(RendezvousHandler):
 
     def _goes_on(self, session: Session) -> bool:
         """Whether this node stays: it is of use while its session lives. Raises the reason if the job has failed."""
-        raise_if_ended(self._view, None, self._request)
+        self._contact.raise_if_failed()
         over = self._view.round.number > self._round.number  # then only the endpoint is needed
         return session is self._contact.session and (self._backend.hosts_service or not over)
 
@@ -333,7 +333,7 @@ class ElasticHandler(RendezvousHandler):
         asked = view.probe.number > self._contact.me.alive and not view.probe.answered
         if asked and place is not None and view.probe.round == place.round:
             self._in_background("alive", lambda: self._contact.say(alive=view.probe.number))
-        if not view.has_leader and not self._round.is_joining and self._round.number:
+        if view.leader is None and not self._round.is_joining and self._round.number:
             self._in_background("lead", self._election.campaign)
 
     def _end_vain_waits(self) -> None:

@@ -29,7 +29,7 @@ from rdzv_plugins.elastic.leading.placement import in_words
 from rdzv_plugins.elastic.leading.quorum import seat_of, seats_reached
 from rdzv_plugins.elastic.own_port import OwnPort, name_of
 from rdzv_plugins.elastic.own_round import NodeContext
-from rdzv_plugins.elastic.view import is_finishing, raise_if_ended, raise_if_not_needed
+from rdzv_plugins.elastic.view import is_finishing, raise_if_not_needed
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, is_only_local
 from rdzv_plugins.interfaces import NodeCheck, Request, RoundEvent
 from rdzv_plugins.kvstore.sockets.reach import default_address
@@ -91,7 +91,7 @@ class Joining:
         self._is_spare = False
         while True:
             seen = self._view.version
-            raise_if_ended(self._view, self._contact.problem, self._request)
+            self._contact.raise_if_over()
             raise_if_not_needed(
                 self._view, self._request, self._round.behind, spare=self._is_spare or self._round.number > 0
             )
@@ -168,7 +168,7 @@ class Joining:
                 dialled=session.remote_addr,
                 known=self._view.newest,
             )
-        if not self._view.has_leader:
+        if self._view.leader is None:
             self._election.campaign()
         over = self._view.round
         if self._checks is not None and self._is_spare and over.state == "over" and over.number > self._checked:

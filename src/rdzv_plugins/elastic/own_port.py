@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from rdzv_plugins import errors
 from rdzv_plugins.elastic.keys import Leading, Member
 from rdzv_plugins.endpoints import is_loopback_address
-from rdzv_plugins.kvstore.coordination.reactor import close_in_children, reactor
+from rdzv_plugins.kvstore.coordination.reactor import Handler, close_in_children, reactor
 from rdzv_plugins.kvstore.sockets.listening import bind
 from rdzv_plugins.options import PortRange
 from rdzv_plugins.runtime import Runtime
@@ -97,7 +97,7 @@ def _plain(end: Any) -> str:
     return f"{mapped or address} {end[1]}"
 
 
-class Listener:
+class Listener(Handler):
     """Listens until ``close``, on the thread of the process's connections, and never blocks that. Thread-safe.
 
     A caller that names ``node_id`` is answered, and its connection is held until either end goes; anybody else is
@@ -178,8 +178,6 @@ class Listener:
         self._strangers.pop(caller, None)
         self._known.pop(caller, None)
 
-    def writable(self) -> None: ...
-
     def tick(self, now: float) -> None:
         if self._closing:
             self._end()
@@ -190,8 +188,6 @@ class Listener:
 
     def failed(self, error: Exception) -> None:
         self._end()
-
-    def forget(self) -> None: ...
 
     def _tick_soon(self) -> None:
         if self._pid == self._runtime.getpid():  # otherwise the thread is the parent's
@@ -256,7 +252,7 @@ class OwnPort:
             self._listener.close()
 
 
-class _Caller:
+class _Caller(Handler):
     """A connection that was accepted."""
 
     def __init__(self, listener: Listener, connection: socket.socket, wanted: bytes, runtime: Runtime) -> None:
@@ -287,16 +283,12 @@ class _Caller:
             except OSError:  # it has ended in the meantime
                 self.hang_up()
 
-    def writable(self) -> None: ...
-
     def tick(self, now: float) -> None:
         if not self._answered:
             self.hang_up()
 
     def failed(self, error: Exception) -> None:
         self.hang_up()
-
-    def forget(self) -> None: ...
 
     def say(self, word: bytes) -> None:
         """Tell it something. On the reactor's thread."""

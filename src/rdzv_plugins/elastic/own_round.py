@@ -23,7 +23,7 @@ from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.contact import Contact
 from rdzv_plugins.elastic.insisting import LEAST_S, Background, known_until, patience
 from rdzv_plugins.elastic.keys import Assignment
-from rdzv_plugins.elastic.view import View, raise_if_ended
+from rdzv_plugins.elastic.view import View
 from rdzv_plugins.errors import ConnectionLost, RdzvError
 from rdzv_plugins.runtime import Runtime
 
@@ -110,22 +110,23 @@ class OwnRound:
         return self.is_over or cut_off or self.has_new_session
 
     def until(self) -> float:
+        return 0.0 if self.is_over else self._lives_until(math.inf)
+
+    def _lives_until(self, unknown: float) -> float:
+        """When the service may end the session at the earliest; ``unknown`` if that cannot tell."""
         session = self._contact.session
-        if self.is_over or self.ended():
+        if self.ended():
             return 0.0
         # its connection is broken: the service has ended it, is gone itself, or has come back without memory
         if session is None or self.is_unconfirmed:
             return _LONG_AGO
-        return known_until(session, math.inf)
+        return known_until(session, unknown)
 
     def ended(self) -> bool:
         return self.has_new_session or self._contact.problem is not None
 
     def sure(self) -> bool:
-        session = self._contact.session
-        if session is None or self.ended() or self.is_unconfirmed:
-            return False
-        return self._runtime.now() < known_until(session, math.inf)
+        return self._runtime.now() < self._lives_until(math.inf)
 
     def confirm(self, timeout: float) -> bool:
         session = self._contact.session
@@ -142,10 +143,7 @@ class OwnRound:
     def session_lives(self) -> bool:
         """Wait, after a standstill, until this is certain: True if the session lives, False once it has ended."""
         while not self.ended():
-            session, seen = self._contact.session, self._view.version
-            until = math.nan if session is None else known_until(session, math.nan)
-            if self.is_unconfirmed:
-                until = _LONG_AGO
+            seen, until = self._view.version, self._lives_until(math.nan)
             if self.confirm(_ASK_S) if math.isnan(until) else self._runtime.now() < until:
                 return True
             self._view.wait(seen, _AGAIN_S)
@@ -225,7 +223,7 @@ class Losses:
     """``peer_lost`` is called by one thread, ``cut_off`` by any."""
 
     def __init__(self, node: NodeContext, in_background: Background) -> None:
-        self._request, self._ttl, self._view, self._contact = node.request, node.options.ttl, node.view, node.contact
+        self._ttl, self._view, self._contact = node.options.ttl, node.view, node.contact
         self._round, self._store, self._runtime = node.round, node.store, node.runtime
         self._in_background = in_background
 
@@ -283,7 +281,7 @@ class Losses:
             self._view.wait(seen, _NEWS_S)
 
     def _raise_if_ended(self) -> None:
-        raise_if_ended(self._view, self._contact.problem, self._request)
+        self._contact.raise_if_over()
         if self._contact.is_closed:
             raise ConnectionLost("this node has left the rendezvous")
 

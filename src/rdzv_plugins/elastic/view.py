@@ -52,10 +52,6 @@ class View:
         self.finishing = Finishing()
         self.ended: Outcome | None = None
 
-    @property
-    def has_leader(self) -> bool:
-        return self.leader is not None
-
     def begin(self) -> Callable[[Sequence[Event]], None]:
         """Forget everything, and return what takes in the news. A new session's service sends all that it still knows.
 
@@ -81,10 +77,7 @@ class View:
                     logger.warning(
                         "cannot read key '%s' of the rendezvous: %s", printable(event.key, _SHOWN_NAME), error
                     )
-            self.version += 1
-            self._changed.notify_all()
-        self._tell_news()
-        self._on_change()
+        self.wake()
 
     def wake(self) -> None:
         """Note that something other than a key has changed, so that whoever waits looks again."""
@@ -153,15 +146,6 @@ class View:
             self.ended = parse_outcome(value)
         elif key.startswith(keys.NODES):
             self.assignment = decode(Assignment, value)
-
-
-def raise_if_ended(view: View, problem: errors.RdzvError | None, request: Request) -> None:
-    """Raise the reason if the job has failed elsewhere, or ``problem`` if the service is lost."""
-    ended = view.ended
-    if ended is not None and ended.end != "done":
-        raise ended_error(ended, request)
-    if problem is not None:
-        raise problem
 
 
 def raise_if_not_needed(view: View, request: Request, round_: int, *, spare: bool) -> None:

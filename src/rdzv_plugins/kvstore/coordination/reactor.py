@@ -50,9 +50,11 @@ class Handler(Timed, Protocol):
 
     def writable(self) -> None:
         """There is room to send more. Called after ``watch_room``; ``readable`` may just have ended the handler."""
+        return
 
     def forget(self) -> None:
         """This is a forked child: the socket is closed, and threads that held locks no longer exist."""
+        return
 
 
 class Reactor:
