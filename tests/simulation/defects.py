@@ -145,7 +145,7 @@ DEFECTS = (
     Defect(
         "news of an earlier session counts",
         "2ed26aa",
-        _ELASTIC + "view.py",
+        _ELASTIC + "contact.py",
         "if session != self._session:",
         "if False:",
         "test_what_an_earlier_session_tells_late_is_no_news",

@@ -10,12 +10,11 @@ import pytest
 from kits.unit.membership_steps import node
 
 from rdzv_plugins.coordination import Event, KeyValue
-from rdzv_plugins.elastic.contact import Contact, Link
+from rdzv_plugins.elastic.contact import Contact, Link, View
 from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.keys import ALL, JOB, ROUND, Round, encode
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.own_round import NodeContext, OwnRound
-from rdzv_plugins.elastic.view import View
 from rdzv_plugins.errors import AccessRefused, Compacted, ConnectionLost, EndpointLost, RdzvError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.runtime import Runtime

@@ -1,12 +1,14 @@
-"""A node's contact with the service: the living session, the outage while the service does not do what it should, and
-what this node tells the others about itself. That is one key, written by this node alone, in order.
+"""A node's contact with the service: what it has been told, what it tells the others about itself, and its sessions.
 
-``Link`` opens the sessions; whoever has something to ask or to say uses the one that is here.
+``View`` is what it has been told: the newest value of every key that it watches. ``Contact`` is the living session, the
+outage while the service does not do what it should, and the one key that is written by this node alone, in order.
+``Link`` opens the sessions; whoever has something to ask or to say uses the one that is in ``Contact``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import math
@@ -16,16 +18,26 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from rdzv_plugins.coordination import CoordinationBackend, Session
+from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.insisting import LEAST_S, Outage, known_until
-from rdzv_plugins.elastic.keys import PROTOCOL, Assignment, Member, NodeNotice, encode
+from rdzv_plugins.elastic.keys import (
+    PROTOCOL,
+    Assignment,
+    Finishing,
+    Member,
+    NodeNotice,
+    Probe,
+    Round,
+    decode,
+    encode,
+)
 from rdzv_plugins.elastic.options import ElasticOptions, domain_of, places_of
-from rdzv_plugins.elastic.view import View
 from rdzv_plugins.errors import ConnectionLost, EndpointLost, PluginError, RdzvError, SettingsDiffer
-from rdzv_plugins.interfaces import Request
+from rdzv_plugins.interfaces import Outcome, Request, RoundEvent, TellEvent
 from rdzv_plugins.job_token import token_of
-from rdzv_plugins.rounds.ends import ended_error
+from rdzv_plugins.plain_text import printable
+from rdzv_plugins.rounds.ends import ended_error, parse_outcome
 from rdzv_plugins.rounds.settings_check import COMMAND, WAY, compare, digest, outline, refusal, signed, wanted
 from rdzv_plugins.runtime import SYSTEM, Runtime
 
@@ -40,6 +52,132 @@ _LOOK_S = 0.5
 _AGAIN_S, _LONGEST_PAUSE_S = 0.5, 2.0
 _ONE_REQUEST_S = 30.0
 """A session that is being opened waits no longer for one answer, which may be lost: it is opened anew then."""
+_SHOWN_NAME = 80
+
+
+class View:
+    """What this node has been told. Fed by the watches' threads, read by the agent's. Thread-safe.
+
+    ``on_change`` is called after each batch and each ``wake``, on the thread that brings the news; it returns at once.
+    What happens to this node's rounds is told before that, and costs nothing until ``tell_to`` is called.
+    """
+
+    def __init__(self, on_change: Callable[[], None], on_asked: Callable[[Event], None], runtime: Runtime) -> None:
+        """``on_asked`` is called with each event of a question (``asking``), on that thread, and returns at once."""
+        self._on_change, self._on_asked = on_change, on_asked
+        self._tell: TellEvent | None = None
+        self._telling = runtime.Lock()
+        self._placed = self._complete = self._over = 0  # the newest rounds of which that was told
+        self._changed = runtime.Condition()
+        self.version = 0  # a number that grows with every change
+        self._session = 0
+        self.newest = 0  # the newest round that was ever declared, even by a service that no longer knows it
+        self._clear()
+
+    def _clear(self) -> None:
+        self.leader: KeyValue | None = None  # the key of the leading node
+        self.round = self.over = Round()  # the last one declared over: the next may be announced at once with it
+        self.assignment: Assignment | None = None
+        self.progress = ""
+        self.probe = Probe()
+        self.notice = NodeNotice()
+        self.finishing = Finishing()
+        self.ended: Outcome | None = None
+
+    def begin(self) -> Callable[[Sequence[Event]], None]:
+        """Forget everything, and return what takes in the news. A new session's service sends all that it still knows.
+
+        A job that has ended has ended, although a service may forget it with the last session of its nodes. Watches of
+        an earlier session may still deliver something, later than those of the new one: that is ignored.
+        """
+        with self._changed:
+            ended = self.ended
+            self._clear()
+            self.ended = ended
+            self._session += 1
+            self.version += 1
+            return functools.partial(self._feed, self._session)
+
+    def _feed(self, session: int, events: Sequence[Event]) -> None:
+        with self._changed:
+            if session != self._session:
+                return
+            for event in events:
+                try:
+                    self._take(event)
+                except ValueError as error:  # a value of another version, or not one of ours
+                    logger.warning(
+                        "cannot read key '%s' of the rendezvous: %s", printable(event.key, _SHOWN_NAME), error
+                    )
+        self.wake()
+
+    def wake(self) -> None:
+        """Note that something other than a key has changed, so that whoever waits looks again."""
+        with self._changed:
+            self.version += 1
+            self._changed.notify_all()
+        self._tell_news()
+        self._on_change()
+
+    def wait(self, seen: int, timeout: float) -> int:
+        """Wait until ``version`` is not ``seen``, or for ``timeout`` seconds; returns the version."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.version != seen, max(0.0, timeout))
+            return self.version
+
+    def tell_to(self, tell: TellEvent) -> None:
+        """Call ``tell`` from now on; see ``TellEvent``."""
+        self._tell = tell
+
+    def tell(self, event: RoundEvent) -> None:
+        """Report what this node has done itself. Called before it tells the others."""
+        if self._tell is not None:
+            self._tell(event)
+
+    def _tell_news(self) -> None:
+        """Report what is new; it concerns this node's rounds only. Returns at once."""
+        if self._tell is None:
+            return
+        with self._telling:
+            place, declared, over = self.assignment, self.round, self.over
+            if self._over < over.number <= self._placed:
+                self._over = over.number
+                self.tell(RoundEvent("over", over.number, reason=over.reason, cause=over.cause))
+            if place is None or not place.is_place:
+                return
+            if place.round > self._placed:
+                self._placed = place.round
+                self.tell(RoundEvent("placed", place.round, place.rank, place.world))
+            if declared.state == "complete" and self._complete < declared.number == place.round:
+                self._complete = place.round
+                self.tell(RoundEvent("complete", place.round, place.rank, place.world))
+
+    def _take(self, event: Event) -> None:
+        key, value = event.key, event.value
+        if key.startswith(keys.ASKED):
+            self._on_asked(event)
+        elif key == keys.LEADER:
+            self.leader = None if value is None else KeyValue(key, value, event.revision)
+        elif value is None:  # nothing else is ever deleted
+            if key.startswith(keys.NODES):
+                self.assignment = None
+        elif key == keys.ROUND:
+            self.round = decode(Round, value)
+            self.newest = max(self.newest, self.round.number)
+            if self.round.state == "over":
+                self.over = self.round
+        elif key == keys.PROGRESS:
+            self.progress = printable(value.decode())
+        elif key == keys.PROBE:
+            self.probe = decode(Probe, value)
+        elif key == keys.NOTICE:
+            self.notice = decode(NodeNotice, value)
+        elif key == keys.FINISHING:
+            self.finishing = decode(Finishing, value)
+        elif key == keys.END:
+            self.ended = parse_outcome(value)
+        elif key.startswith(keys.NODES):
+            self.assignment = decode(Assignment, value)
 
 
 class Contact:

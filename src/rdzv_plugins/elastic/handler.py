@@ -17,7 +17,7 @@ from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.asking import ElasticQuestions
-from rdzv_plugins.elastic.contact import Contact, Link, new_member
+from rdzv_plugins.elastic.contact import Contact, Link, View, new_member
 from rdzv_plugins.elastic.election import Election
 from rdzv_plugins.elastic.insisting import Background, patience
 from rdzv_plugins.elastic.joining import Joining
@@ -27,7 +27,6 @@ from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.own_port import OwnPort
 from rdzv_plugins.elastic.own_round import Losses, NodeContext, OwnRound
 from rdzv_plugins.elastic.round_store import RoundStore
-from rdzv_plugins.elastic.view import View
 from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.interfaces import (
     Failure,

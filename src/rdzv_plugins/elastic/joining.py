@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from rdzv_plugins import errors
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.contact import Link
+from rdzv_plugins.elastic.contact import Link, View
 from rdzv_plugins.elastic.election import Election
 from rdzv_plugins.elastic.insisting import patience
 from rdzv_plugins.elastic.keys import MOST_CHECKS, MOST_SEATS, Assignment, Checked, Round, readable
@@ -29,11 +29,11 @@ from rdzv_plugins.elastic.leading.placement import in_words
 from rdzv_plugins.elastic.leading.quorum import seat_of, seats_reached
 from rdzv_plugins.elastic.own_port import OwnPort, name_of
 from rdzv_plugins.elastic.own_round import NodeContext
-from rdzv_plugins.elastic.view import is_finishing, raise_if_not_needed
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, is_only_local
 from rdzv_plugins.interfaces import NodeCheck, Request, RoundEvent
 from rdzv_plugins.kvstore.sockets.reach import default_address
 from rdzv_plugins.plain_text import printable, some
+from rdzv_plugins.rounds.ends import ended_error
 from rdzv_plugins.rounds.settings_check import wanted
 from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.timing import EVERY_S
@@ -232,6 +232,44 @@ class Joining:
             else:
                 said["seats"] = seats
         self._contact.say(**said)
+
+
+def raise_if_not_needed(view: View, request: Request, round_: int, *, spare: bool) -> None:
+    """Raise what ends the waiting of a node whose last round was ``round_``: the job has ended or goes on without it.
+
+    ``spare``: the node was in an earlier round, or has waited while others worked, ready to replace one of them.
+    """
+    if view.ended is not None:
+        raise ended_error(view.ended, request)
+    if view.round.state == "failed" and view.round.unfit and view.round.number > round_:
+        raise errors.PreflightFailed(f"run {request.run_id!r} cannot go on: {view.round.reason}")
+    if view.round.state == "failed" and view.round.number > round_:
+        raise errors.RendezvousFailed(
+            f"run {request.run_id!r}: round {view.round.number} failed: {view.round.reason}",
+            remedy="Check the route and the firewall between these nodes (--rdzv-conf worker_ports=FIRST-LAST confines "
+            "the ports), or name the right address with --local-addr.",
+        )
+    if is_finishing(view) and not _is_inside(view, round_):
+        if spare:
+            was = "was left out" if round_ else "was a spare"
+            raise errors.SpareReleased(f"run {request.run_id!r} is done without this node, which {was}")
+        raise errors.NotNeeded(
+            f"run {request.run_id!r} at {request.endpoint} is about to end ({view.finishing.by} is done): this node "
+            "has come too late to take part, and has not run its script",
+            remedy="If it was meant for another job, start that one with another --rdzv-id, or when this one has "
+            "ended.",
+        )
+
+
+def _is_inside(view: View, round_: int) -> bool:
+    """Whether the node has a place in the round that is complete, or had one when it was complete."""
+    place = view.assignment
+    return round_ == view.round.number or (place is not None and place.is_place and place.round == view.round.number)
+
+
+def is_finishing(view: View) -> bool:
+    """Whether a node of the round was done and has left, so that the job is about to end."""
+    return view.round.state == "complete" and view.finishing.round == view.round.number
 
 
 class Knocking:

@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING
 
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.contact import Contact
+from rdzv_plugins.elastic.contact import Contact, View
 from rdzv_plugins.elastic.insisting import LEAST_S, Background, known_until, patience
 from rdzv_plugins.elastic.keys import Assignment
-from rdzv_plugins.elastic.view import View
 from rdzv_plugins.errors import ConnectionLost, RdzvError
 from rdzv_plugins.runtime import Runtime
 
