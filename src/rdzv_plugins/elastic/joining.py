@@ -156,18 +156,7 @@ class Joining:
     def _step(self, session: Session) -> Assignment | None:
         """Do what this node has been told. Returns its place once the round is complete."""
         if self._round.has_new_session:
-            self._round.belong()
-            address = self._request.local_addr or session.local_addr
-            public = default_address() if is_loopback_address(address) else address
-            me = self._contact.me
-            listens = self._port.listen(name_of(me.node_id, me.moves), address, public)
-            self._contact.say(
-                address=address,
-                public=public,
-                listens=listens,
-                dialled=session.remote_addr,
-                known=self._view.newest,
-            )
+            self._register(session)
         if self._view.leader is None:
             self._election.campaign()
         over = self._view.round
@@ -181,40 +170,34 @@ class Joining:
             )
         if self._knocking.is_outside(declared, place, self._round.behind):
             self._retry_at = self._knocking.knock(declared)
-            return None
-        if place is None or not place.is_place or place.round <= self._round.number:
-            return None
-        if not place.master_addr:
-            me = self._contact.me
-            if me.store is None or me.store[0] != place.round:
-                address = me.address if self._request.local_addr else place.publish or me.address
-                served = self._store.serve(place, address)
-                self._view.tell(RoundEvent("served", place.round, place.rank, place.world))
-                self._contact.say(during=session if self._carrying is not None else None, store=served)
+        elif place is None or not place.is_place or place.round <= self._round.number:
+            pass  # it has not been told its place yet
+        elif not place.master_addr:
+            self._serve(place, session)
         elif not self._has_tried(place):
-            unreachable = self._store.reach(place)
-            if unreachable is None:
-                self._retry_at = self._store.retry_at
-            else:
-                if not unreachable:
-                    self._view.tell(RoundEvent("reached", place.round, place.rank, place.world))
-                self._say_reached(place, unreachable)
+            self._reach(place)
         elif declared.number == place.round and declared.state in ("complete", "over"):
-            works, carrying = declared.state == "complete", self._carrying
-            # nodes may have kept one of that number from elsewhere; if it is over, the seat in either stays undecided
-            if works and carrying is not None and not declared.is_of(place):
-                return None  # a different round with that number: this node waits for the next
-            self._round.enter(place)
-            if carrying is None:
-                self._contact.change(seats=(seat_of(place, complete=works),), server=declared.server)
-            if works and (carrying is None or carrying.complete(place, declared)):
-                if place.rank == 0:
-                    log_rank_table(session, place)
-                return place
-            self._store.close(self._round.number)
-            # it was over before this node had heard that it was complete, or this node has been elsewhere meanwhile
-            self._contact.say(after=self._round.number, store=None)
+            return self._enter(place, declared, session)
         return None
+
+    def _register(self, session: Session) -> None:
+        """Say in a new session that this node is there, and where others find it."""
+        self._round.belong()
+        address = self._request.local_addr or session.local_addr
+        public = default_address() if is_loopback_address(address) else address
+        me = self._contact.me
+        listens = self._port.listen(name_of(me.node_id, me.moves), address, public)
+        self._contact.say(
+            address=address, public=public, listens=listens, dialled=session.remote_addr, known=self._view.newest
+        )
+
+    def _serve(self, place: Assignment, session: Session) -> None:
+        me = self._contact.me
+        if me.store is None or me.store[0] != place.round:
+            address = me.address if self._request.local_addr else place.publish or me.address
+            served = self._store.serve(place, address)
+            self._view.tell(RoundEvent("served", place.round, place.rank, place.world))
+            self._contact.say(during=session if self._carrying is not None else None, store=served)
 
     def _has_tried(self, place: Assignment) -> bool:
         """Whether this node has said if it reaches the store of ``place``."""
@@ -223,15 +206,39 @@ class Joining:
             return me.reached == place.round
         return seats_reached(me.seats, place) == me.seats  # not of another round of that number
 
-    def _say_reached(self, place: Assignment, unreachable: str) -> None:
+    def _reach(self, place: Assignment) -> None:
+        unreachable = self._store.reach(place)
+        if isinstance(unreachable, float):
+            self._retry_at = unreachable
+            return
         said: dict[str, Any] = {"reached": place.round, "outside": False, "unreachable": unreachable}
-        if self._carrying is not None and not unreachable:
-            seats = seats_reached(self._contact.me.seats, place)
-            if len(seats) > MOST_SEATS:
-                said["unreachable"] = "too many rounds that it has reached were never declared"
-            else:
-                said["seats"] = seats
+        if not unreachable:
+            self._view.tell(RoundEvent("reached", place.round, place.rank, place.world))
+            if self._carrying is not None:
+                seats = seats_reached(self._contact.me.seats, place)
+                if len(seats) > MOST_SEATS:
+                    said["unreachable"] = "too many rounds that it has reached were never declared"
+                else:
+                    said["seats"] = seats
         self._contact.say(**said)
+
+    def _enter(self, place: Assignment, declared: Round, session: Session) -> Assignment | None:
+        """The round has been complete; returns this node's place if it goes on in it."""
+        works, carrying = declared.state == "complete", self._carrying
+        # nodes may have kept one of that number from elsewhere; if it is over, the seat in either stays undecided
+        if works and carrying is not None and not declared.is_of(place):
+            return None  # a different round with that number: this node waits for the next
+        self._round.enter(place)
+        if carrying is None:
+            self._contact.change(seats=(seat_of(place, complete=works),), server=declared.server)
+        if works and (carrying is None or carrying.complete(place, declared)):
+            if place.rank == 0:
+                log_rank_table(session, place)
+            return place
+        self._store.close(self._round.number)
+        # it was over before this node had heard that it was complete, or this node has been elsewhere meanwhile
+        self._contact.say(after=self._round.number, store=None)
+        return None
 
 
 def raise_if_not_needed(view: View, request: Request, round_: int, *, spare: bool) -> None:
