@@ -21,17 +21,7 @@ from msgspec.structs import replace
 from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.insisting import LEAST_S, Outage, known_until
-from rdzv_plugins.elastic.keys import (
-    PROTOCOL,
-    Assignment,
-    Finishing,
-    Member,
-    NodeNotice,
-    Probe,
-    Round,
-    decode,
-    encode,
-)
+from rdzv_plugins.elastic.keys import PROTOCOL, Assignment, Finishing, Member, NodeNotice, Probe, Round, decode, encode
 from rdzv_plugins.elastic.options import ElasticOptions, domain_of, places_of
 from rdzv_plugins.errors import ConnectionLost, EndpointLost, PluginError, RdzvError, SettingsDiffer
 from rdzv_plugins.interfaces import Outcome, Request, RoundEvent, TellEvent
@@ -351,11 +341,7 @@ class Link:
     """Opens a session, and another when that is lost, in the background. Thread-safe."""
 
     def __init__(
-        self,
-        backend: CoordinationBackend,
-        node: NodeContext,
-        election: Election,
-        carrying: Carrying | None = None,
+        self, backend: CoordinationBackend, node: NodeContext, election: Election, carrying: Carrying | None = None
     ) -> None:
         """``carrying``: with several endpoints, what is taken from one to another."""
         request, options = self._request, self._options = node.request, node.options

@@ -160,8 +160,7 @@ class Election:
             if session is None:
                 return
             self._contact.outage.insist(
-                session,
-                lambda timeout: session.put({keys.LEADER: mine}, ephemeral=True, guard=held, timeout=timeout),
+                session, lambda timeout: session.put({keys.LEADER: mine}, ephemeral=True, guard=held, timeout=timeout)
             )
             # the answer does not tell whether a request that got no answer has done it
             found, _ = self._contact.outage.insist(session, lambda timeout: session.list(keys.LEADER, timeout=timeout))

@@ -248,9 +248,9 @@ def raise_if_not_needed(view: View, request: Request, round_: int, *, spare: boo
     """
     if view.ended is not None:
         raise ended_error(view.ended, request)
-    if view.round.state == "failed" and view.round.unfit and view.round.number > round_:
-        raise errors.PreflightFailed(f"run {request.run_id!r} cannot go on: {view.round.reason}")
     if view.round.state == "failed" and view.round.number > round_:
+        if view.round.unfit:
+            raise errors.PreflightFailed(f"run {request.run_id!r} cannot go on: {view.round.reason}")
         raise errors.RendezvousFailed(
             f"run {request.run_id!r}: round {view.round.number} failed: {view.round.reason}",
             remedy="Check the route and the firewall between these nodes (--rdzv-conf worker_ports=FIRST-LAST confines "
@@ -270,7 +270,7 @@ def raise_if_not_needed(view: View, request: Request, round_: int, *, spare: boo
 
 def _is_inside(view: View, round_: int) -> bool:
     """Whether the node has a place in the round that is complete, or had one when it was complete."""
-    place = view.assignment
+    place = view.assignment  # read after ``is_finishing``: what is heard in between may be this place, and then that
     return round_ == view.round.number or (place is not None and place.is_place and place.round == view.round.number)
 
 

@@ -115,7 +115,7 @@ class Listener(Handler):
         self.port: int = self._socket.getsockname()[1]
         """The port; 0 once it could not be kept open. Existing connections stay until ``close``."""
         self._pid = self._runtime.getpid()
-        self._closing = self._over = self._waits = self._told = False
+        self._closing = self._waits = self._told = False
         self._ended = self._runtime.Event()
         self._strangers: dict[_Caller, None] = {}  # in order of arrival
         self._known: dict[_Caller, None] = {}
@@ -200,9 +200,8 @@ class Listener(Handler):
         self._ended.set()
 
     def _close_port(self) -> None:
-        self.port = 0
-        if not self._over:
-            self._over = True
+        if self.port:
+            self.port = 0
             reactor(self._runtime).remove(self)
             self._socket.close()
 
