@@ -57,7 +57,8 @@ class Joining:
         self._request, self._options, self._view, self._runtime = node.request, node.options, node.view, node.runtime
         self._contact, self._round, self._store = node.contact, node.round, node.store
         self._link, self._election, self._port, self._carrying = link, election, port, carrying
-        self._knocking = Knocking(node)
+        self._knocking_at = 0  # the round that is at work without this node, whose store it dials
+        self._give_up_at = self._pause = self._next_knock = 0.0
         self._checks: Callable[[], Sequence[NodeCheck]] | None = None
         self._checked = 0  # the newest round that was over when this node tested itself
         self._is_spare = False  # true once this node has waited as a spare while a round worked
@@ -168,8 +169,8 @@ class Joining:
                 f"this node cannot take part in run {self._request.run_id!r}: {place.refused}",
                 remedy="Give every node a --node-rank of its own.",
             )
-        if self._knocking.is_outside(declared, place, self._round.behind):
-            self._retry_at = self._knocking.knock(declared)
+        if self._is_outside(declared, place):
+            self._retry_at = self._knock(declared)
         elif place is None or not place.is_place or place.round <= self._round.number:
             pass  # it has not been told its place yet
         elif not place.master_addr:
@@ -240,6 +241,68 @@ class Joining:
         self._contact.say(after=self._round.number, store=None)
         return None
 
+    def _is_outside(self, declared: Round, place: Assignment | None) -> bool:
+        """Whether round ``declared`` works without this node, and has room for it."""
+        if declared.state != "complete" or declared.number <= self._round.behind:
+            return False
+        if declared.world >= self._request.max_nodes:
+            return False
+        if place is not None and place.is_place and place.round >= declared.number:
+            return False
+        me = self._contact.me
+        return me.reached < declared.number or bool(me.unreachable)
+
+    def _knock(self, declared: Round) -> float:
+        """Dial the store of a round that this node wants to enter, and tell the others the result.
+
+        Blocks for about a second at most. Returns when to do so again, in the monotonic clock's seconds; infinite if
+        there is no need.
+        """
+        now = self._runtime.monotonic()
+        if declared.number != self._knocking_at:
+            self._knocking_at, self._give_up_at, self._pause = (
+                declared.number,
+                now + self._store.patience,
+                _FIRST_PAUSE_S,
+            )
+            self._next_knock = now
+        if now < self._next_knock:
+            return self._next_knock
+        reason = self._dial(declared)
+        me = self._contact.me
+        if not reason:
+            self._contact.say(reached=declared.number, outside=True, unreachable="")
+            return math.inf
+        if self._runtime.monotonic() >= self._give_up_at and me.reached < declared.number:
+            logger.warning(
+                "this node cannot enter round %d: the workers' store at %s port %d cannot be reached: %s; it goes on "
+                "trying",
+                declared.number,
+                declared.master_addr,
+                declared.master_port,
+                reason,
+            )
+            self._contact.say(
+                reached=declared.number, outside=True, unreachable=f"{reason}, for {self._store.patience:g} s"
+            )
+        if self._runtime.monotonic() >= self._give_up_at:
+            self._pause = min(2 * max(1.0, self._pause), _LONGEST_PAUSE_S)
+        self._next_knock = self._runtime.monotonic() + self._pause
+        return self._next_knock
+
+    def _dial(self, declared: Round) -> str:
+        """Dial that store; returns why that was not possible, or ""."""
+        address = self._contact.me.address
+        if not declared.master_addr or (is_loopback_address(declared.master_addr) and not is_loopback_address(address)):
+            return ""  # all its nodes are on one machine: with one from elsewhere, the next has a different address
+        try:
+            connection, reason = self._store.attempt(Endpoint(declared.master_addr, declared.master_port), _ATTEMPT_S)
+        except errors.EndpointUnreachable as error:  # something other than a store answers
+            return str(error)
+        if connection is not None:
+            connection.close()
+        return reason
+
 
 def raise_if_not_needed(view: View, request: Request, round_: int, *, spare: bool) -> None:
     """Raise what ends the waiting of a node whose last round was ``round_``: the job has ended or goes on without it.
@@ -277,70 +340,6 @@ def _is_inside(view: View, round_: int) -> bool:
 def is_finishing(view: View) -> bool:
     """Whether a node of the round was done and has left, so that the job is about to end."""
     return view.round.state == "complete" and view.finishing.round == view.round.number
-
-
-class Knocking:
-    """Dials the store of a round that this node wants to enter. Used by one thread."""
-
-    def __init__(self, node: NodeContext) -> None:
-        self._request, self._contact, self._store, self._runtime = node.request, node.contact, node.store, node.runtime
-        self._number = 0
-        self._give_up_at = self._pause = self._next = 0.0
-
-    def is_outside(self, declared: Round, place: Assignment | None, last: int) -> bool:
-        """Whether round ``declared`` works without this node, whose last one was ``last``, and has room for it."""
-        if declared.state != "complete" or declared.number <= last or declared.world >= self._request.max_nodes:
-            return False
-        if place is not None and place.is_place and place.round >= declared.number:
-            return False
-        me = self._contact.me
-        return me.reached < declared.number or bool(me.unreachable)
-
-    def knock(self, declared: Round) -> float:
-        """Dial the store once, and tell the others the result. Blocks for about a second at most.
-
-        Returns when to do so again, in the monotonic clock's seconds; infinite if there is no need.
-        """
-        now = self._runtime.monotonic()
-        if declared.number != self._number:
-            self._number, self._give_up_at, self._pause = declared.number, now + self._store.patience, _FIRST_PAUSE_S
-            self._next = now
-        if now < self._next:
-            return self._next
-        reason = self._dial(declared)
-        me = self._contact.me
-        if not reason:
-            self._contact.say(reached=declared.number, outside=True, unreachable="")
-            return math.inf
-        if self._runtime.monotonic() >= self._give_up_at and me.reached < declared.number:
-            logger.warning(
-                "this node cannot enter round %d: the workers' store at %s port %d cannot be reached: %s; it goes on "
-                "trying",
-                declared.number,
-                declared.master_addr,
-                declared.master_port,
-                reason,
-            )
-            self._contact.say(
-                reached=declared.number, outside=True, unreachable=f"{reason}, for {self._store.patience:g} s"
-            )
-        if self._runtime.monotonic() >= self._give_up_at:
-            self._pause = min(2 * max(1.0, self._pause), _LONGEST_PAUSE_S)
-        self._next = self._runtime.monotonic() + self._pause
-        return self._next
-
-    def _dial(self, declared: Round) -> str:
-        """Return why that was not possible, or ""."""
-        address = self._contact.me.address
-        if not declared.master_addr or (is_loopback_address(declared.master_addr) and not is_loopback_address(address)):
-            return ""  # all its nodes are on one machine: with one from elsewhere, the next has a different address
-        try:
-            connection, reason = self._store.attempt(Endpoint(declared.master_addr, declared.master_port), _ATTEMPT_S)
-        except errors.EndpointUnreachable as error:  # something other than a store answers
-            return str(error)
-        if connection is not None:
-            connection.close()
-        return reason
 
 
 _NEW_KIND_S = 1.0
