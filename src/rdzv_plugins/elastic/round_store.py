@@ -98,7 +98,7 @@ class RoundStore:
         self.environment: dict[str, str] = {}
         """Variables for the workers of the round: the true store's address, and the Unix socket."""
         self._waits = (0, Interruption())  # of the round that was reached last
-        self._reaching, self._give_up_at = 0, 0.0
+        self._give_up_at = 0.0
         self._served = 0  # the round whose store is served here
         self._local_addr = ""  # on the way to the store
         self.agents: PlainClient | None = None
@@ -137,9 +137,9 @@ class RoundStore:
         Blocks for about a second at most: the round may be given up in the meantime because rank 0 was lost.
         """
         now = self._runtime.monotonic()
-        if place.round != self._reaching:
+        if place.round != self._waits[0]:
             # a node that is unreachable because it is lost should be known as lost first
-            self._reaching, self._give_up_at = place.round, now + self.patience
+            self._give_up_at = now + self.patience
             self._waits = (place.round, Interruption())
         endpoint = Endpoint(place.master_addr, place.master_port)
         try:
