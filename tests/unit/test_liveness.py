@@ -301,9 +301,10 @@ def test_proof_counts_where_the_leader_was_watched() -> None:
     contact.outage = SimpleNamespace(insist=lambda _, ask: ask(1.0))
     view = SimpleNamespace(assignment=Assignment(1, 0, 3))
     request = Request("parallel", "r", "a,b", min_nodes=1, max_nodes=5, nproc_per_node=1)
-    context: Any = (request, ElasticOptions(), view, contact, SimpleNamespace(place=None), None, SYSTEM)
-    carrying: Any = object()
-    election = Election(NodeContext(*context), lambda _: None, lambda _, task: due.append(task), carrying)  # type: ignore[arg-type]
+    later = lambda _, task: due.append(task)  # noqa: E731
+    round_, carrying = SimpleNamespace(place=None), object()
+    context: Any = (request, ElasticOptions(), view, contact, round_, None, None, later, SYSTEM, carrying)
+    election = Election(NodeContext(*context), lambda _: None)
 
     def leads(name: str, revision: int) -> None:
         view.leader = KeyValue("all/leader", encode(Leading(name, "me", HERE, "", 1)), revision)

@@ -138,7 +138,7 @@ class Node(Alone):
         options, ignore = ElasticOptions(outage_timeout=60.0), lambda *_: None
         view = View(lambda: None, ignore, self)
         self.contact = contact = Contact(node("a"), request, options.outage_timeout, view, ignore, self)
-        parts: Any = request, options, view, contact, OwnRound(view, contact, 10.0, self), None, self
+        parts: Any = request, options, view, contact, OwnRound(view, contact, 10.0, self), None, None, None, self
         context, backend = NodeContext(*parts), parts[-1]
         election: Any = None
         Link(backend, context, election).open(10.0)

@@ -290,8 +290,9 @@ class Carried:
         self.carrying.settled()
         self.own = OwnRound(self.told, contact, 5.0, SYSTEM)
         store: Any = SimpleNamespace(patience=5.0, close=lambda _: None, attempt=None)
-        node = NodeContext(request, ElasticOptions(), self.told, contact, self.own, store, SYSTEM)
-        self.joining = Joining(node, None, None, None, self.carrying)  # type: ignore[arg-type]
+        ours: Any = self.own, store, OwnPort(None, SYSTEM), None, SYSTEM, self.carrying
+        node = NodeContext(request, ElasticOptions(), self.told, contact, *ours)
+        self.joining = Joining(node, None, None)  # type: ignore[arg-type]
 
     @property
     def me(self) -> Member:

@@ -33,7 +33,6 @@ from rdzv_plugins.runtime import SYSTEM, Runtime
 
 if TYPE_CHECKING:
     from rdzv_plugins.elastic.election import Election
-    from rdzv_plugins.elastic.failover import Carrying
     from rdzv_plugins.elastic.own_round import NodeContext
 
 logger = logging.getLogger(__name__)
@@ -340,13 +339,10 @@ class Contact:
 class Link:
     """Opens a session, and another when that is lost, in the background. Thread-safe."""
 
-    def __init__(
-        self, backend: CoordinationBackend, node: NodeContext, election: Election, carrying: Carrying | None = None
-    ) -> None:
-        """``carrying``: with several endpoints, what is taken from one to another."""
+    def __init__(self, backend: CoordinationBackend, node: NodeContext, election: Election) -> None:
         request, options = self._request, self._options = node.request, node.options
         self._view, self._contact, self._runtime = node.view, node.contact, node.runtime
-        self._backend, self._round, self._election, self._carrying = backend, node.round, election, carrying
+        self._backend, self._round, self._election, self._carrying = backend, node.round, election, node.carrying
         self._settings = settings_of(request, backend.name, options, node.contact.me.host, node.runtime)
         self._was_out_since = self._recovered_at = -math.inf  # until a lost session was last followed by another
 

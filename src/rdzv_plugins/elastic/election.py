@@ -7,20 +7,15 @@ once, without waiting for the end of its session.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rdzv_plugins.coordination import KeyValue, Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.failures import PeerWatch
-from rdzv_plugins.elastic.insisting import Background
 from rdzv_plugins.elastic.keys import Leading, decode, encode
 from rdzv_plugins.elastic.leading.leader import Leader, Neighbours
 from rdzv_plugins.elastic.leading.placement import Order, Rules
 from rdzv_plugins.elastic.own_port import peer_of
 from rdzv_plugins.elastic.own_round import NodeContext
-
-if TYPE_CHECKING:
-    from rdzv_plugins.elastic.failover import Carrying
 
 WATCHERS = 16
 """How many nodes of a round watch the leader, those with the lowest ranks: one that goes on is enough."""
@@ -29,13 +24,11 @@ WATCHERS = 16
 class Election:
     """Thread-safe. What is proved of a leader counts where it was seen: not after a move to another endpoint."""
 
-    def __init__(
-        self, node: NodeContext, order: Order, in_background: Background, carrying: Carrying | None = None
-    ) -> None:
-        """``carrying``: with several endpoints. Then one that no longer leads is watched: proof may yet come."""
+    def __init__(self, node: NodeContext, order: Order) -> None:
+        """With several endpoints one that no longer leads is watched, too: proof may yet come."""
         request, options = node.request, node.options
         self._view, self._contact, self._round, self._runtime = node.view, node.contact, node.round, node.runtime
-        self._order, self._in_background, self._carrying = order, in_background, carrying
+        self._order, self._in_background, self._carrying = order, node.in_background, node.carrying
         self._rules = Rules(
             request.min_nodes,
             request.max_nodes,
@@ -43,7 +36,7 @@ class Election:
             duplicate=options.ttl + 1,
             back=options.ttl + 1,
             rejoin=options.rejoin_timeout,
-            majority=carrying is not None,
+            majority=node.carrying is not None,
             node_unit=options.node_unit,
             min_per_domain=options.min_per_domain,
             preflight_factor=options.preflight_factor if request.preflight else None,

@@ -86,13 +86,13 @@ class ElasticHandler(RendezvousHandler):
             several=request.max_nodes > 1,
             tls=certificates_of(request),
         )
-        node = NodeContext(request, options, view, contact, own, self._store, runtime)
-        self._in_background = Background(request.run_id, runtime)
+        self._in_background = doing = Background(request.run_id, runtime)
         self._carrying = carrying = failover.carrying(contact, port) if failover is not None else None
-        self._election = election = Election(node, order, self._in_background, carrying)
-        self._link = link = Link(backend, node, election, carrying)
-        self._joining = Joining(node, link, election, port, carrying)
-        self._losses = Losses(node, self._in_background)
+        node = NodeContext(request, options, view, contact, own, self._store, port, doing, runtime, carrying)
+        self._election = election = Election(node, order)
+        self._link = link = Link(backend, node, election)
+        self._joining = Joining(node, link, election)
+        self._losses = Losses(node)
         self._restarts: dict[int, str] = {}
         self._first_failure = 0, b""
         """Of the round in which workers of this node have failed last, as it was known when they had."""

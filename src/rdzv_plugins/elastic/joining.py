@@ -16,7 +16,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rdzv_plugins import errors
 from rdzv_plugins.coordination import Session
@@ -27,7 +27,7 @@ from rdzv_plugins.elastic.insisting import patience
 from rdzv_plugins.elastic.keys import MOST_CHECKS, MOST_SEATS, Assignment, Checked, Round, readable
 from rdzv_plugins.elastic.leading.placement import in_words
 from rdzv_plugins.elastic.leading.quorum import seat_of, seats_reached
-from rdzv_plugins.elastic.own_port import OwnPort, name_of
+from rdzv_plugins.elastic.own_port import name_of
 from rdzv_plugins.elastic.own_round import NodeContext
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, is_only_local
 from rdzv_plugins.interfaces import NodeCheck, Request, RoundEvent
@@ -38,9 +38,6 @@ from rdzv_plugins.rounds.settings_check import wanted
 from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.timing import EVERY_S
 
-if TYPE_CHECKING:
-    from rdzv_plugins.elastic.failover import Carrying
-
 logger = logging.getLogger(__name__)
 
 _ATTEMPT_S = 1.0
@@ -50,13 +47,10 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
 class Joining:
     """Takes this node into a round. Called by one thread."""
 
-    def __init__(
-        self, node: NodeContext, link: Link, election: Election, port: OwnPort, carrying: Carrying | None = None
-    ) -> None:
-        """``carrying``: there are several places, and this takes what binds the node from one to another."""
+    def __init__(self, node: NodeContext, link: Link, election: Election) -> None:
         self._request, self._options, self._view, self._runtime = node.request, node.options, node.view, node.runtime
         self._contact, self._round, self._store = node.contact, node.round, node.store
-        self._link, self._election, self._port, self._carrying = link, election, port, carrying
+        self._link, self._election, self._port, self._carrying = link, election, node.port, node.carrying
         self._knocking_at = 0  # the round that is at work without this node, whose store it dials
         self._give_up_at = self._pause = self._next_knock = 0.0
         self._checks: Callable[[], Sequence[NodeCheck]] | None = None

@@ -27,7 +27,9 @@ from rdzv_plugins.errors import ConnectionLost, RdzvError
 from rdzv_plugins.runtime import Runtime
 
 if TYPE_CHECKING:
+    from rdzv_plugins.elastic.failover import Carrying
     from rdzv_plugins.elastic.options import ElasticOptions
+    from rdzv_plugins.elastic.own_port import OwnPort
     from rdzv_plugins.elastic.round_store import RoundStore
     from rdzv_plugins.interfaces import Request
 
@@ -212,7 +214,11 @@ class NodeContext:
     contact: Contact
     round: OwnRound
     store: RoundStore
+    port: OwnPort
+    in_background: Background
     runtime: Runtime
+    carrying: Carrying | None = None
+    """With several endpoints: what is taken from one to another."""
 
 
 _NEWS_S = 2.0  # how long to wait for news that the round is over, in seconds, while the service answers
@@ -221,10 +227,10 @@ _NEWS_S = 2.0  # how long to wait for news that the round is over, in seconds, w
 class Losses:
     """``peer_lost`` is called by one thread, ``cut_off`` by any."""
 
-    def __init__(self, node: NodeContext, in_background: Background) -> None:
+    def __init__(self, node: NodeContext) -> None:
         self._ttl, self._view, self._contact = node.options.ttl, node.view, node.contact
         self._round, self._store, self._runtime = node.round, node.store, node.runtime
-        self._in_background = in_background
+        self._in_background = node.in_background
 
     def peer_lost(self) -> bool:
         """Wait for the answer, at most twice the time to live.
