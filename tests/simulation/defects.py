@@ -66,8 +66,8 @@ DEFECTS = (
     Defect(
         "an outage is not shared",
         "cc5dd8e",
-        _ELASTIC + "handler.py",
-        'self._in_background("share outage", self._self.say)',
+        _ELASTIC + "election.py",
+        'self._in_background("share outage", self._contact.say)',
         "pass",
         "test_an_outage_is_one_for_all_nodes_whoever_needs_the_service_first",
     ),
@@ -82,8 +82,8 @@ DEFECTS = (
     Defect(
         "sessions that are never kept alive go on for ever",
         "29ab165",
-        _ELASTIC + "link.py",
-        "again = since <= self._recovered_at and self.places is None",
+        _ELASTIC + "contact.py",
+        "again = since <= self._recovered_at and self._carrying is None",
         "again = False",
         "test_sessions_that_are_opened_and_not_kept_alive_are_one_outage",
     ),
@@ -98,7 +98,7 @@ DEFECTS = (
     Defect(
         "in an outage nobody works",
         "8999a1a",
-        _ELASTIC + "leaving.py",
+        _ELASTIC + "handler.py",
         'return ["nodes that nobody can ask for now"]',
         "return ()",
         "test_who_is_done_waits_for_others_whom_nobody_can_ask",
@@ -145,7 +145,7 @@ DEFECTS = (
     Defect(
         "news of an earlier session counts",
         "2ed26aa",
-        _ELASTIC + "view.py",
+        _ELASTIC + "contact.py",
         "if session != self._session:",
         "if False:",
         "test_what_an_earlier_session_tells_late_is_no_news",
@@ -169,7 +169,7 @@ DEFECTS = (
     Defect(
         "a leader leaves before it says why",
         "f1148bf",
-        _ELASTIC + "leaving.py",
+        _ELASTIC + "handler.py",
         "                self._wait_declared()",
         "                pass",
         "test_a_leader_that_leaves_says_why_before_it_goes",
@@ -209,7 +209,7 @@ DEFECTS = (
     Defect(
         "a session that is lost at once ends the first join",
         "559ac3b",
-        _ELASTIC + "link.py",
+        _ELASTIC + "contact.py",
         "            except (ConnectionLost, TimeoutError) as error:\n                fault",
         "            except ZeroDivisionError as error:\n                fault",
         "test_a_session_that_is_over_as_soon_as_it_was_opened_does_not_end_the_first_join",
@@ -289,8 +289,8 @@ DEFECTS = (
         "news do not end waits in the store",
         "drawn 11",
         _ELASTIC + "handler.py",
-        "        self._watch_leader()\n        self._end_vain_waits()",
-        "        self._watch_leader()\n        pass",
+        "        self._election.follow()\n        self._end_vain_waits()",
+        "        self._election.follow()\n        pass",
         "test_who_waits_in_the_store_for_another_agent_goes_on_when_its_own_session_was_lost",
     ),
     Defect(
@@ -304,9 +304,9 @@ DEFECTS = (
     Defect(
         "who has led does not lead again",
         "drawn 14",
-        _ELASTIC + "link.py",
-        "            if self._leader is not None and self._leader.stuck:",
-        "            if self._leader is not None or self._leader.stuck:",
+        _ELASTIC + "election.py",
+        "(self._leader is not None and self._leader.stuck)",
+        "(self._leader is not None or self._leader.stuck)",
         "test_a_job_begins_at_once_when_all_have_come",
     ),
     Defect(
@@ -383,7 +383,7 @@ DEFECTS = (
     Defect(
         "a node is dialled by no name",
         "drawn 24",
-        "rdzv_plugins/elastic/liveness/watching.py",
+        "rdzv_plugins/elastic/failures.py",
         "self._name = peer.name or peer.node_id",
         "self._name = peer.name and peer.node_id",
         "test_a_killed_node_is_lost_at_once_whatever_the_service_makes_of_its_session",

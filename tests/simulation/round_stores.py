@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +25,7 @@ class DialledStore:
     def __init__(self, options: ElasticOptions, on_lost: Callable[..., None], runtime: Runtime, **_: Any) -> None:
         self._runtime = runtime
         self.patience = max(options.reach_timeout, options.ttl + 1)
-        self.retry_at, self.agents = math.inf, None
+        self.agents = None
         self.environment: dict[str, str] = {}
         self._reaching, self._give_up_at, self._served = 0, 0.0, 0
         self._listener: Any = None
@@ -39,19 +38,17 @@ class DialledStore:
         self._listener, self._served = bind(address, PortRange(), "the workers' store", self._runtime), place.round
         return place.round, address, self._listener.getsockname()[1]
 
-    def reach(self, place: Assignment) -> str | None:
+    def reach(self, place: Assignment) -> str | float:
         now = self._runtime.monotonic()
         if place.round != self._reaching:
             self._reaching, self._give_up_at = place.round, now + self.patience
-        self.retry_at = math.inf
         connection, reason = self.attempt(Endpoint(place.master_addr, place.master_port), _ATTEMPT_S)
         if connection is not None:
             connection.close()
             return ""
         if self._runtime.monotonic() >= self._give_up_at:
             return f"{reason}, for {self.patience:g} s"
-        self.retry_at = self._runtime.monotonic() + _PAUSE_S
-        return None
+        return self._runtime.monotonic() + _PAUSE_S
 
     def attempt(self, endpoint: Endpoint, timeout: float) -> tuple[Any, str]:
         try:

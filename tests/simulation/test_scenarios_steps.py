@@ -103,7 +103,7 @@ def test_the_service_does_not_answer_once(
 def test_the_keys_of_a_node_that_is_lost_for_good_are_deleted_though_that_is_not_answered(lost: Lost) -> None:
     world = World(1, 2, work=LONG)
     at_work(world)
-    gone = world[0].handler._self.me.node_id
+    gone = world[0].handler._contact.me.node_id
     asked: list[object] = []
     world.service.once("delete", f"node/{gone}", asked.append, lost=lost)
     troubles.replace(world, world[0])
@@ -152,6 +152,7 @@ def test_a_killed_node_is_lost_at_once_whatever_the_service_makes_of_its_session
     """It is asked to end that session, and may take its time; the session's own end is no news."""
     world = World(1, 3, 2, 3, Work(seconds=300.0), ttl=60.0, by_connection=False)
     at_work(world)
+    world.after(1.0)  # the leader sees all others live
     victim = next(each for each in world.nodes if each is not world.leader)
     asked: list[object] = []
     world.service.once("end_session", "", asked.append, lost=lost)
@@ -185,6 +186,7 @@ def test_the_last_words_of_a_node_that_is_killed_are_heard_late(done: bool, ends
     world = World(1, 3, 2, 3, LONG, ttl=60.0, by_connection=False)
     world.service.ends_sessions = ends_sessions
     at_work(world)
+    world.after(1.0)  # the leader sees all others live
     victim = next(each for each in world.nodes if each is not world.leader)
     rest = [each for each in world.nodes if each is not victim]
     says = victim.handler.note_done if done else victim.handler.peer_lost

@@ -14,10 +14,10 @@ from typing import Any
 from msgspec import Struct
 
 from rdzv_plugins.coordination import CoordinationBackend
+from rdzv_plugins.elastic.failover import Places
 from rdzv_plugins.elastic.handler import ElasticHandler
 from rdzv_plugins.elastic.keys import LEADER, Leading, decode
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.places.places import Places
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import RdzvError, SpareReleased
 from rdzv_plugins.interfaces import Failure, Outcome, Request, RoundEvent
@@ -118,7 +118,6 @@ class Node:
             self._world.options,
             runtime=self.runtime,
             store=ProxiedStore if self._world.options.store == "tiered" else DialledStore,  # type: ignore[arg-type]
-            places=way if isinstance(way, Places) else None,
         )
         handler.holding.on_news(self._news.set)
         handler.tell_events(self._hear)
@@ -287,7 +286,7 @@ class World(Machines):
     def leader(self) -> Node:
         """The node whose key says that it leads."""
         leading = decode(Leading, self.service.store.keys[LEADER][0].value)
-        return next(each for each in self.nodes if each.handler._self.me.node_id == leading.node_id)
+        return next(each for each in self.nodes if each.handler._contact.me.node_id == leading.node_id)
 
     def add(
         self,

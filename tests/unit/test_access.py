@@ -19,7 +19,7 @@ from kits.wire.tls_kit import Issued
 from rdzv_plugins import job_token
 from rdzv_plugins.assemble.create import prepare, with_options
 from rdzv_plugins.certificates import certificates_of
-from rdzv_plugins.elastic.link import settings_of
+from rdzv_plugins.elastic.contact import settings_of
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import SettingsDiffer, UsageError
 from rdzv_plugins.host import PluginHost

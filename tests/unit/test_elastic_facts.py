@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from kits.unit.membership_steps import Leader, node, working
 
+from rdzv_plugins.elastic.contact import settings_of
 from rdzv_plugins.elastic.joining import Reports
 from rdzv_plugins.elastic.keys import Assignment
 from rdzv_plugins.elastic.leading.leader import Neighbours
 from rdzv_plugins.elastic.leading.roster import ranks
-from rdzv_plugins.elastic.link import settings_of
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.errors import SettingsDiffer
 from rdzv_plugins.interfaces import Request

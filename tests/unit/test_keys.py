@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from rdzv_plugins.coordination import Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.contact import View
 from rdzv_plugins.elastic.joining import log_rank_table
 from rdzv_plugins.elastic.keys import NODES, Assignment, Finishing, Member, Probe, Round, decode, encode, readable
-from rdzv_plugins.elastic.view import View
 from rdzv_plugins.runtime import SYSTEM
 
 MEMBER = Member("id", "host-a", "boot host-a", 7, "10.0.0.1", "10.0.0.1", 2, node_rank=0, store=(3, "::1", 9))

@@ -10,13 +10,11 @@ import pytest
 from kits.unit.membership_steps import node
 
 from rdzv_plugins.coordination import Event, KeyValue
-from rdzv_plugins.elastic.contact import Contact, Myself
+from rdzv_plugins.elastic.contact import Contact, Link, View
 from rdzv_plugins.elastic.insisting import Outage
 from rdzv_plugins.elastic.keys import ALL, JOB, ROUND, Round, encode
-from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.own_round import NodeContext, OwnRound
-from rdzv_plugins.elastic.view import View
 from rdzv_plugins.errors import AccessRefused, Compacted, ConnectionLost, EndpointLost, RdzvError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.runtime import Runtime
@@ -139,11 +137,11 @@ class Node(Alone):
         request = Request("any", "run", "here:1", min_nodes=1, max_nodes=1, nproc_per_node=1)
         options, ignore = ElasticOptions(outage_timeout=60.0), lambda *_: None
         view = View(lambda: None, ignore, self)
-        self.contact = contact = Contact(request, options.outage_timeout, view, ignore, self)
-        myself = Myself(node("a"), contact, self)
-        parts: Any = request, options, view, contact, myself, OwnRound(view, contact, myself, 10.0, self), None, self
+        self.contact = contact = Contact(node("a"), request, options.outage_timeout, view, ignore, self)
+        parts: Any = request, options, view, contact, OwnRound(view, contact, 10.0, self), None, None, None, self
         context, backend = NodeContext(*parts), parts[-1]
-        Link(backend, context, ignore, on_waits=ignore).open(10.0)
+        election: Any = None
+        Link(backend, context, election).open(10.0)
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Any:
         if self.refusal is not None and self.seconds < self.well:

@@ -19,18 +19,17 @@ from rdzv_plugins import Backend
 from rdzv_plugins.assemble.create import create_rendezvous
 from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import Event
-from rdzv_plugins.elastic.contact import Myself
-from rdzv_plugins.elastic.insisting import Outage
+from rdzv_plugins.elastic import failover, failover_watch
+from rdzv_plugins.elastic.contact import Contact
+from rdzv_plugins.elastic.failover import Carrying, Places
+from rdzv_plugins.elastic.failover_rules import Sight, choose, is_better, read_born, say_born
+from rdzv_plugins.elastic.failover_watch import Outlook
 from rdzv_plugins.elastic.joining import Joining
 from rdzv_plugins.elastic.keys import BORN, PLACE_ID, ROUND, Assignment, Member, Round, encode
 from rdzv_plugins.elastic.leading.quorum import seat_of
-from rdzv_plugins.elastic.liveness.listener import OwnPort
 from rdzv_plugins.elastic.options import ElasticOptions, EndpointOptions, meeting_places, validate_endpoint
+from rdzv_plugins.elastic.own_port import OwnPort
 from rdzv_plugins.elastic.own_round import NodeContext, OwnRound
-from rdzv_plugins.elastic.places import outlook, places
-from rdzv_plugins.elastic.places.outlook import Outlook, read_born, say_born
-from rdzv_plugins.elastic.places.places import Carrying, Places
-from rdzv_plugins.elastic.places.sight import Sight, choose, is_better
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import (
     ConnectionLost,
@@ -56,9 +55,9 @@ THERE, REFUSED, SILENT = Sight(answers=True), Sight(refused=True), Sight()
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each place is seen as it is, and the first one is taken, however late the threads that look get to run."""
     for limit in ("_DIAL_S", "_OPEN_S", "_ASK_S"):
-        monkeypatch.setattr(outlook, limit, 60.0)
+        monkeypatch.setattr(failover_watch, limit, 60.0)
     for limit in ("_SETTLE_S", "_JOIN_S"):
-        monkeypatch.setattr(places, limit, 60.0)
+        monkeypatch.setattr(failover, limit, 60.0)
 
 
 def born(place: int) -> Sight:
@@ -278,31 +277,31 @@ class Carried:
     def __init__(self, *rounds: Assignment) -> None:
         self.said: list[dict[str, Any]] = []
         self.session: Any = SimpleNamespace(ttl=5.0, put=lambda items, **_: self.said.append(items))
-        self.outage = Outage("r", 60.0, lambda: True, lambda _: None, lambda _: None, SYSTEM)
-        self.places = SimpleNamespace(at=0, left_gone=False, carried_by=lambda _: None)
+        self.places = SimpleNamespace(at=0, left_gone=False)
         seats = tuple(seat_of(place, complete=False) for place in rounds)
         member = Member("a", "a", "a", 1, "10.0.0.1", "", 1, seats=seats)
-        self.myself = Myself(member, self, SYSTEM)  # type: ignore[arg-type]
-        self.carrying = Carrying(self.places, self.myself, OwnPort(None, SYSTEM))  # type: ignore[arg-type]
-        self.carrying.settled()
         self.told: Any = SimpleNamespace(
-            version=0, round=Round(), has_leader=True, newest=0, list=lambda *_, **__: ([], 0)
+            version=0, round=Round(), leader=object(), newest=0, list=lambda *_, **__: ([], 0)
         )
-        contact: Any = SimpleNamespace(session=self.told, opened=0)
-        self.own = OwnRound(self.told, contact, self.myself, 5.0, SYSTEM)
         request = Request("parallel", "r", "a,b", min_nodes=1, max_nodes=5, nproc_per_node=1)
+        self.contact = contact = Contact(member, request, 60.0, self.told, lambda _: None, SYSTEM)
+        contact.session = self.session
+        self.carrying = Carrying(self.places, contact, OwnPort(None, SYSTEM))  # type: ignore[arg-type]
+        self.carrying.settled()
+        self.own = OwnRound(self.told, contact, 5.0, SYSTEM)
         store: Any = SimpleNamespace(patience=5.0, close=lambda _: None, attempt=None)
-        node = NodeContext(request, ElasticOptions(), self.told, contact, self.myself, self.own, store, SYSTEM)
-        self.joining = Joining(node, None, None, self.carrying)  # type: ignore[arg-type]
+        ours: Any = self.own, store, OwnPort(None, SYSTEM), None, SYSTEM, self.carrying
+        node = NodeContext(request, ElasticOptions(), self.told, contact, *ours)
+        self.joining = Joining(node, None, None)  # type: ignore[arg-type]
 
     @property
     def me(self) -> Member:
-        return self.myself.me
+        return self.contact.me
 
     def hears(self, declared: Round) -> Assignment | None:
         """Of its place in round 6, which it has reached, and of the round that was declared. Returns where it is."""
         self.told.assignment, self.told.round = PLACE, declared
-        self.myself.change(reached=6)
+        self.contact.change(reached=6)
         return self.joining._step(self.told)
 
     def seats(self) -> list[tuple[int, bool]]:
@@ -345,12 +344,12 @@ def test_node_that_has_reached_another_round_since_does_not_go_on_in_the_one_bef
 def test_who_was_leaving_says_nothing_at_another_place(leaving: str):
     """Where it has said so its voice counts: it is not to count at two."""
     job = Carried(PLACE)
-    job.myself.say_once(5.0, leaving=leaving, store=(6, "10.0.0.2", 4000))
+    job.contact.say_once(5.0, leaving=leaving, store=(6, "10.0.0.2", 4000))
     assert len(job.said) == 1
     job.places.at = 1
     job.carrying.settled()
-    job.myself.say(address="10.0.0.9", known=6)
-    job.myself.say_once(5.0, leaving="lost")
+    job.contact.say(address="10.0.0.9", known=6)
+    job.contact.say_once(5.0, leaving="lost")
     assert len(job.said) == (1 if leaving else 3)
     assert job.me.store is None, "a round of that number is another one here"
 
@@ -370,10 +369,10 @@ def test_who_moves_says_which_node_served_what_it_has_left(proved: bool):
 
 def test_nothing_of_a_round_is_said_in_another_session():
     job = Carried()
-    before, job.session = job.session, SimpleNamespace(ttl=5.0, put=job.session.put)
-    job.myself.say(during=before, store=(6, "10.0.0.2", 4000))
+    before, job.contact.session = job.session, SimpleNamespace(ttl=5.0, put=job.session.put)
+    job.contact.say(during=before, store=(6, "10.0.0.2", 4000))
     assert (job.said, job.me.store) == ([], None)
-    job.myself.say(during=job.session, store=(6, "10.0.0.2", 4000))
+    job.contact.say(during=job.contact.session, store=(6, "10.0.0.2", 4000))
     assert len(job.said) == 1
 
 

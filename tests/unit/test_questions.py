@@ -72,11 +72,11 @@ class Node:
 
     def __init__(self, run: Run, rank: int, answer: Callable[[Question], Any] | None) -> None:
         self.session, self.id = run.open(), f"node-{rank}"
-        member = Member(self.id, HOSTS[rank], "m", 100 + rank, "127.0.0.1", "127.0.0.1", 1)
+        self.me = member = Member(self.id, HOSTS[rank], "m", 100 + rank, "127.0.0.1", "127.0.0.1", 1)
         place = Assignment(3, rank, 2, self.id, member.host, "m", member.pid, "127.0.0.1", 1, None, "127.0.0.1", 1)
         self.session.put({keys.NODES + self.id: encode(place)}, timeout=PATIENCE_S)
         self.session.put({keys.MEMBERS + self.id: encode(member)}, ephemeral=True, timeout=PATIENCE_S)
-        self.answering = ElasticQuestions(self, self.id, SYSTEM)  # type: ignore[arg-type]
+        self.answering = ElasticQuestions(self, SYSTEM)  # type: ignore[arg-type]
         if answer is not None:
             self.answering.answer_with(answer)
         self.session.watch(keys.ALL, self._hear, timeout=PATIENCE_S)

@@ -19,10 +19,10 @@ from rdzv_launcher.run.agent.fence import Fence
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
 from rdzv_launcher.run.keeper.descendants import Marked, look
 from rdzv_plugins import errors
+from rdzv_plugins.elastic.failover_watch import Outlook
 from rdzv_plugins.elastic.insisting import Background
 from rdzv_plugins.elastic.leading.leader import LeaderWatchdog
-from rdzv_plugins.elastic.liveness.listener import Listener
-from rdzv_plugins.elastic.places.outlook import Outlook
+from rdzv_plugins.elastic.own_port import Listener
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.coordination.reactor import Reactor, reactor
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination

@@ -170,8 +170,18 @@ def test_a_round_of_which_somebody_is_done_needs_no_store(done: str) -> None:
     me, finishing = SimpleNamespace(leaving="", done=0), SimpleNamespace(round=0)
     view = SimpleNamespace(finishing=finishing, ended=None)
     store: Any = SimpleNamespace(is_cut_off=lambda: True)
-    node: Any = (None, ElasticOptions(), view, None, SimpleNamespace(me=me), SimpleNamespace(number=1), store, SYSTEM)
-    lost = Losses(NodeContext(*node), print)  # type: ignore[arg-type]
+    node: Any = (
+        None,
+        ElasticOptions(),
+        view,
+        SimpleNamespace(me=me),
+        SimpleNamespace(number=1),
+        store,
+        None,
+        print,
+        SYSTEM,
+    )
+    lost = Losses(NodeContext(*node))
     assert lost.is_cut_off
     if done == "finishing":
         finishing.round = 1

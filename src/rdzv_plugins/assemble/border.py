@@ -109,11 +109,6 @@ class CheckedCoordination(_Checked):
     _inner: CoordinationBackend
 
     @property
-    def within(self) -> CoordinationBackend:
-        """The plug-in's own."""
-        return self._inner
-
-    @property
     def hosts_service(self) -> bool:
         return bool(self._inner.hosts_service)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from rdzv_plugins.assemble.border import CheckedCoordination, blaming, checked, misfit
+from rdzv_plugins.assemble.border import blaming, checked, misfit
 from rdzv_plugins.assemble.rendezvous import Rendezvous, meets_locally, refuse_on_several_machines
 from rdzv_plugins.certificates import NodeTlsOptions, certificates_of
 from rdzv_plugins.elastic.options import ElasticOptions, with_token
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     import queue
 
     from rdzv_plugins.coordination import CoordinationBackend
-    from rdzv_plugins.elastic.places.places import Places
 
 logger = logging.getLogger(__name__)
 
@@ -237,23 +236,7 @@ def _elastic(backend: CoordinationBackend, request: Request, host: PluginHost) -
 
     given = request.options
     options = given if isinstance(given, ElasticOptions) else with_token(request, _shared(ElasticOptions(), given))
-    return ElasticHandler(
-        backend,
-        request,
-        options,
-        lambda nodes: host.assign_ranks(request, nodes),
-        places=_several(backend, request),
-    )
-
-
-def _several(backend: CoordinationBackend, request: Request) -> Places | None:
-    """The backend, if it is one that moves from one of several endpoints to another."""
-    if not isinstance(request.target, tuple):  # then nothing of that is imported
-        return None
-    from rdzv_plugins.elastic.places.places import Places
-
-    within = backend.within if isinstance(backend, CheckedCoordination) else backend
-    return within if isinstance(within, Places) else None
+    return ElasticHandler(backend, request, options, lambda nodes: host.assign_ranks(request, nodes))
 
 
 def _shared(settings: Settings, given: Any) -> Settings:

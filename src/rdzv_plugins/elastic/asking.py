@@ -16,6 +16,7 @@ import json
 import logging
 import re
 import zlib
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -28,11 +29,10 @@ from rdzv_plugins.elastic.keys import Assignment, Member, readable
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.plain_text import printable
 from rdzv_plugins.questions import Answer, NodeAnswer, Question, UnknownKind
-from rdzv_plugins.runtime import SYSTEM, Empty, Runtime
+from rdzv_plugins.runtime import SYSTEM, Runtime
 
 if TYPE_CHECKING:
     import threading
-    from queue import Queue
 
 logger = logging.getLogger(__name__)
 
@@ -80,11 +80,9 @@ def ask(
             nodes = {node_id: node for node_id, node in nodes.items() if [node.host, node.pid] == of}
         answers.nodes = nodes
 
-    def request(what: Callable[[float], Any]) -> Any:
-        return what(seconds)
-
     with contextlib.ExitStack() as then:
-        members = keys.list_and_watch(session, keys.MEMBERS, begin, answers.hear_of_members, request)
+        hear = answers.hear_of_members
+        members = keys.list_and_watch(session, keys.MEMBERS, begin, hear, lambda request: request(seconds))
         then.callback(members.cancel)
         if answers.is_awaited:
             id_ = runtime.uuid4().hex
@@ -187,12 +185,12 @@ class _Asked:
 class ElasticQuestions:
     """Implements ``Questions``, asked and answered in the session that the node has. Thread-safe."""
 
-    def __init__(self, contact: Contact, node_id: str, runtime: Runtime) -> None:
-        self._contact, self._node_id, self._runtime = contact, node_id, runtime
+    def __init__(self, contact: Contact, runtime: Runtime) -> None:
+        self._contact, self._runtime = contact, runtime
         self._answer: Answer | None = None
-        self._lock = self._runtime.Lock()
+        self._changed = self._runtime.Condition()
         self._asked: dict[str, _Asked] = {}
-        self._waiting: Queue[Callable[[], None]] = self._runtime.Queue(_WAITING)
+        self._waiting: deque[Callable[[], None]] = deque(maxlen=_WAITING)
         self._threads = 0
         self._left: list[str] = []  # keys of answers to questions that have gone; they are to be deleted
 
@@ -209,7 +207,7 @@ class ElasticQuestions:
         """Take note that a question's key was written or has gone. Called on the watch's thread; returns at once."""
         id_ = event.key.removeprefix(keys.ASKED)
         if event.value is None:
-            with self._lock:
+            with self._changed:
                 asked = self._asked.pop(id_, None)
                 if asked is not None:
                     self._forget(asked)
@@ -222,7 +220,7 @@ class ElasticQuestions:
             logger.debug("key %s: %s", printable(event.key), error)
             return
         asked = _Asked(question, KeyValue(event.key, event.value, event.revision), self._runtime.Event())
-        with self._lock:
+        with self._changed:
             # questions that went while there was no session are not reported: the oldest make room
             old = [self._asked.pop(each) for each in list(self._asked)[: max(0, len(self._asked) + 1 - _WAITING)]]
             self._asked[id_] = asked
@@ -231,12 +229,11 @@ class ElasticQuestions:
         self._soon(lambda: self._reply(asked))
 
     def _soon(self, task: Callable[[], None]) -> None:
-        with self._lock:
-            while self._waiting.full():  # as above, the oldest makes room: whoever asks now is to be answered
-                with contextlib.suppress(Empty):
-                    self._waiting.get_nowait()
+        with self._changed:
+            if len(self._waiting) == _WAITING:  # as above, the oldest makes room: whoever asks now is to be answered
                 logger.debug("too many questions at once")
-            self._waiting.put_nowait(task)
+            self._waiting.append(task)
+            self._changed.notify()
             if self._threads == _THREADS:
                 return
             self._threads += 1
@@ -245,14 +242,11 @@ class ElasticQuestions:
 
     def _run(self) -> None:
         while True:
-            try:
-                task = self._waiting.get(timeout=1.0)
-            except Empty:  # questions are rare: no thread waits for them
-                with self._lock:
-                    if self._waiting.empty():
-                        self._threads -= 1
-                        return
-                continue
+            with self._changed:
+                if not self._changed.wait_for(lambda: bool(self._waiting), 1.0):  # they are rare: no thread waits long
+                    self._threads -= 1
+                    return
+                task = self._waiting.popleft()
             try:
                 try:
                     task()
@@ -270,10 +264,10 @@ class ElasticQuestions:
         session = self._contact.wait_session()
         if session is None:
             return
-        prefix = f"{keys.ANSWERS}{asked.question.id}/{self._node_id}/"
+        prefix = f"{keys.ANSWERS}{asked.question.id}/{self._contact.me.node_id}/"
         try:
             for name, part in parts.items():  # one by one: together they may exceed the limit of a request
-                with self._lock:
+                with self._changed:
                     if asked.gone.is_set():
                         break
                     asked.written.append(prefix + name)
@@ -281,7 +275,7 @@ class ElasticQuestions:
                 if written is None:
                     break
         finally:
-            with self._lock:
+            with self._changed:
                 if asked.gone.is_set():  # a key deleted in the meantime may have been written again after that
                     self._forget(asked)
 
@@ -306,7 +300,7 @@ class ElasticQuestions:
         self._left += asked.written
 
     def _clean(self) -> None:
-        with self._lock:
+        with self._changed:
             left, self._left = self._left, []
         session = self._contact.wait_session() if left else None
         if session is not None:

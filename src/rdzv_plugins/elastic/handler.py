@@ -1,33 +1,32 @@
-"""The elastic rendezvous of one node, over any ``CoordinationBackend``.
+"""The elastic rendezvous of one node, over any ``CoordinationBackend``: what an agent asks for, and how a node leaves.
 
 A node writes its own key and waits to be told its place; the leader, which is one of the nodes, decides
 (``membership``). That takes two writes per node and round, however many nodes there are, and nothing while a round
-lasts.
+lasts. A node that serves something others use leaves last: it waits until they no longer need it.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rdzv_plugins import errors
 from rdzv_plugins.certificates import certificates_of
-from rdzv_plugins.coordination import CoordinationBackend, KeyValue
+from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.asking import ElasticQuestions
-from rdzv_plugins.elastic.contact import Contact, Myself, new_member
+from rdzv_plugins.elastic.contact import Contact, Link, View, new_member
+from rdzv_plugins.elastic.election import Election
 from rdzv_plugins.elastic.insisting import Background, patience
 from rdzv_plugins.elastic.joining import Joining
+from rdzv_plugins.elastic.keys import Finishing, Member, encode, readable
 from rdzv_plugins.elastic.leading.placement import Order
-from rdzv_plugins.elastic.leaving import Leaving
-from rdzv_plugins.elastic.link import Link
-from rdzv_plugins.elastic.liveness.listener import OwnPort
-from rdzv_plugins.elastic.liveness.watching import WATCHERS, LeaderWatch
 from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.elastic.own_port import OwnPort
 from rdzv_plugins.elastic.own_round import Losses, NodeContext, OwnRound
 from rdzv_plugins.elastic.round_store import RoundStore
-from rdzv_plugins.elastic.view import View, raise_if_ended
 from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.interfaces import (
     Failure,
@@ -40,13 +39,16 @@ from rdzv_plugins.interfaces import (
     TellEvent,
 )
 from rdzv_plugins.job_token import token_of
-from rdzv_plugins.rounds.ends import parse_failure, to_json
+from rdzv_plugins.rounds.ends import parse_failure, stay_while, to_json
 from rdzv_plugins.runtime import SYSTEM, Runtime
 
 if TYPE_CHECKING:
-    from rdzv_plugins.elastic.places.places import Places
+    from rdzv_plugins.elastic.failover import Places
 
 logger = logging.getLogger(__name__)
+
+_BEFORE_WORKERS_S = 2.0
+"""How much of the time in which workers have to end may be spent on telling the others, in seconds."""
 
 
 class ElasticHandler(RendezvousHandler):
@@ -61,19 +63,18 @@ class ElasticHandler(RendezvousHandler):
         *,
         runtime: Runtime = SYSTEM,
         store: type[RoundStore] = RoundStore,
-        places: Places | None = None,
     ) -> None:
-        """``store`` makes what serves and reaches the workers' stores. ``places``: the backend's several endpoints."""
-        self._backend, self._request = backend, request
+        """``store`` makes what serves and reaches the workers' stores."""
+        self._backend, self._request, self._options, self._runtime = backend, request, options, runtime
         me, port = new_member(request, runtime, serves=backend.hosts_service), OwnPort(request.local_addr, runtime)
         self._view = view = View(self._told, lambda event: self.questions.hear(event), runtime)
+        failover: Places | None = getattr(backend, "failover", None)
         # another place serves as soon as the lost one may be left
-        outage_timeout = options.outage_timeout + (places.leaves_within if places is not None else 0.0)
-        self._contact = contact = Contact(request, outage_timeout, view, port.note_outage, runtime)
-        self._self = myself = Myself(me, contact, runtime)
-        self._round = own = OwnRound(view, contact, myself, options.ttl, runtime)
+        outage_timeout = options.outage_timeout + (failover.leaves_within if failover is not None else 0.0)
+        self._contact = contact = Contact(me, request, outage_timeout, view, port.note_outage, runtime)
+        self._round = own = OwnRound(view, contact, options.ttl, runtime)
         self._port = port
-        self.questions: ElasticQuestions = ElasticQuestions(contact, me.node_id, runtime)
+        self.questions: ElasticQuestions = ElasticQuestions(contact, runtime)
         self.holding = own
         self._store = store(
             options,
@@ -85,27 +86,13 @@ class ElasticHandler(RendezvousHandler):
             several=request.max_nodes > 1,
             tls=certificates_of(request),
         )
-        node = NodeContext(request, options, view, contact, myself, own, self._store, runtime)
-        self._leader_watch = LeaderWatch(
-            self._leader_gone, self._share_outage, runtime, until_proved=places is not None
-        )
-        carrying = None
-        if places is not None:
-            from rdzv_plugins.elastic.places.places import Carrying
-
-            carrying = Carrying(places, myself, port)
-        self._link = link = Link(
-            backend,
-            node,
-            order,
-            on_waits=self._share_outage,
-            carrying=carrying,
-            on_move=self._leader_watch.start_again,
-        )
-        self._in_background = Background(request.run_id, runtime)
-        self._joining = Joining(node, link, port, carrying)
-        self._losses = Losses(node, self._in_background)
-        self._leaving = Leaving(node, link)
+        self._in_background = doing = Background(request.run_id, runtime)
+        self._carrying = carrying = failover.carrying(contact, port) if failover is not None else None
+        node = NodeContext(request, options, view, contact, own, self._store, port, doing, runtime, carrying)
+        self._election = election = Election(node, order)
+        self._link = link = Link(backend, node, election)
+        self._joining = Joining(node, link, election)
+        self._losses = Losses(node)
         self._restarts: dict[int, str] = {}
         self._first_failure = 0, b""
         """Of the round in which workers of this node have failed last, as it was known when they had."""
@@ -128,7 +115,7 @@ class ElasticHandler(RendezvousHandler):
         return self._view.ended is not None
 
     def set_closed(self) -> None:
-        self._leaving.end(Outcome("done", "it was closed by a node"))
+        self._end_job(Outcome("done", "it was closed by a node"))
 
     def num_nodes_waiting(self) -> int:
         self._working = True
@@ -139,7 +126,7 @@ class ElasticHandler(RendezvousHandler):
         return self._round.must_rejoin()
 
     def raise_if_ended(self) -> None:
-        raise_if_ended(self._view, self._contact.problem, self._request)
+        self._contact.raise_if_over()
 
     def note_failure(self, failure: Failure) -> None:
         session, round_ = self._contact.session, self._round.number
@@ -183,27 +170,114 @@ class ElasticHandler(RendezvousHandler):
         return self._joining.facts()
 
     def note_done(self) -> None:
-        self._self.say(done=self._round.number)
+        self._contact.say(done=self._round.number)
 
     def note_leaving(self, reason: str) -> None:
-        self._leaving.note(reason)
+        self._contact.say_once(_BEFORE_WORKERS_S, leaving="lost", reason=reason)
 
     def peer_lost(self) -> bool:
         return self._losses.peer_lost()
 
     def working_peers(self) -> Sequence[str]:
-        return self._leaving.working_peers()
+        session = self._contact.session
+        if not self._round.number:
+            return ()
+        try:
+            if session is not None:
+                held, _ = session.list(keys.MEMBERS, timeout=patience(session))
+                others = (each for each in readable(Member, held) if each.node_id != self._contact.me.node_id)
+                return [each.name for each in others if each.reached == self._round.number and _works(each)]
+        except (TimeoutError, errors.RdzvError) as error:
+            logger.debug("could not ask who works: %s", error)
+        # an outage says nothing of the others, and ends by itself
+        return ["nodes that nobody can ask for now"]
 
     # a round that has lost a node is over: peer_lost tells it, and lost_peers has nothing to add
 
     def stay(self) -> None:
-        self._leaving.stay()
+        """See the base class. Returns at once if this node serves nothing."""
+        if not (self._backend.hosts_service or self._serves_others()):
+            return
+        try:
+            while (session := self._contact.wait_session()) is not None:
+                self._say_end(session, Outcome("done"))
+                with Others(session, self._contact.me.node_id, self._needed_by, self._runtime) as left:
+                    go_on = functools.partial(self._goes_on, session)
+                    stay_while(go_on, left.names, self._runtime, every=0.0, gone=left.wait_gone)
+                if session is self._contact.session:
+                    return
+        except (errors.ConnectionLost, TimeoutError) as error:
+            logger.debug("could not wait for the other nodes: %s", error)
 
     def leave(self, outcome: Outcome) -> None:
-        self._leaving.leave(outcome)
+        """Tell the others. A node that serves something stays until they have left, at most ``linger`` seconds.
+
+        If it serves the endpoint that is until all have gone. Otherwise it is until all have said that they are
+        leaving, which they do before they wait themselves: they no longer need a store.
+        """
+        session = self._contact.session
+        if session is None or self._contact.problem is not None:  # it would not be heard
+            return
+        try:
+            ends_all = self._backend.hosts_service and self._carrying is None  # else another place serves from now on
+            if outcome.end == "failed" or (outcome.end == "lost" and ends_all):
+                self._end_job(outcome)
+            self._say_end(session, outcome)
+            if outcome.end == "lost":
+                self._wait_declared()
+            done = outcome.end == "done"
+            if (self._backend.hosts_service and (done or ends_all)) or (done and self._serves_others()):
+                me = self._contact.me
+                with Others(session, me.node_id, lambda other: me.serves or not other.leaving, self._runtime) as left:
+                    left.wait_gone(self._options.linger)
+        except (errors.ConnectionLost, TimeoutError) as error:
+            logger.debug("could not tell the other nodes how this one ended: %s", error)
+
+    def _end_job(self, outcome: Outcome) -> None:
+        """End the job for all nodes, unless it has ended already."""
+        session = self._contact.session
+        if session is not None:
+            session.create(keys.END, to_json(outcome).encode(), timeout=patience(session))
+
+    def _say_end(self, session: Session, outcome: Outcome) -> None:
+        if self._contact.me.leaving == outcome.end:
+            return  # already said
+        if outcome.end == "done" and self._round.number:
+            finishing = Finishing(self._round.number, self._contact.me.name)
+            try:
+                session.put({keys.FINISHING: encode(finishing)}, timeout=patience(session))
+            except (TimeoutError, errors.RdzvError) as error:  # it is done all the same
+                logger.debug("could not tell the other nodes that this one is done: %s", error)
+        quick = outcome.end == "lost"  # nobody waits to hear that
+        self._contact.say_once(
+            _BEFORE_WORKERS_S if quick else patience(session), leaving=outcome.end, reason=outcome.reason
+        )
+
+    def _wait_declared(self) -> None:
+        """If leading, declare the round over before leaving: a successor would not see why this node has gone."""
+        deadline = self._runtime.monotonic() + _BEFORE_WORKERS_S
+        while self._election.leads and self._runtime.monotonic() < deadline:
+            seen, declared = self._view.version, self._view.round
+            if declared.number != self._round.number or declared.state == "over":
+                return
+            self._view.wait(seen, deadline - self._runtime.monotonic())
+
+    def _needed_by(self, other: Member) -> bool:
+        """Whether ``other`` needs this node: the endpoint is needed by all, a round's store by that round's nodes."""
+        return _works(other) and (self._backend.hosts_service or other.reached == self._round.number)
+
+    def _goes_on(self, session: Session) -> bool:
+        """Whether this node stays: it is of use while its session lives. Raises the reason if the job has failed."""
+        self._contact.raise_if_failed()
+        over = self._view.round.number > self._round.number  # then only the endpoint is needed
+        return session is self._contact.session and (self._backend.hosts_service or not over)
+
+    def _serves_others(self) -> bool:
+        """Whether this node serves others: the workers' store, or the proxies of other nodes."""
+        place = self._round.place
+        return place is not None and place.world > 1 and (place.rank == 0 or self._store.is_parent)
 
     def shutdown(self) -> bool:
-        self._leader_watch.close()
         self._link.close()
         self._store.shutdown()
         self._port.close()  # last: this node's own port stays open as long as the session may live
@@ -226,7 +300,7 @@ class ElasticHandler(RendezvousHandler):
                     raise self._no_way(error) from error
                 logger.info("round %d was over before this node's proxy was connected (%s)", place.round, error)
                 continue
-            self._watch_leader()
+            self._election.follow()
             return RoundInfo(self._store.agents, place.rank, place.world, StoreInfo(where.host, where.port))
 
     def _no_way(self, error: Exception) -> errors.RendezvousFailed:
@@ -243,7 +317,7 @@ class ElasticHandler(RendezvousHandler):
         """Do at once what cannot wait until the agent asks. Called on the watch's thread."""
         self._round.hear()
         view = self._view
-        self._watch_leader()
+        self._election.follow()
         self._end_vain_waits()
         over = view.over.number
         if over == self._round.number > 0 and not self._round.is_joining:
@@ -255,28 +329,11 @@ class ElasticHandler(RendezvousHandler):
             self._said_notice = view.notice.text
             logger.warning("%s", view.notice.text)
         place = view.assignment
-        asked = view.probe.number > self._self.me.alive and not view.probe.answered
+        asked = view.probe.number > self._contact.me.alive and not view.probe.answered
         if asked and place is not None and view.probe.round == place.round:
-            self._in_background("alive", lambda: self._self.say(alive=view.probe.number))
-        if not view.has_leader and not self._round.is_joining and self._round.number:
-            self._in_background("lead", self._link.campaign)
-
-    def _watch_leader(self) -> None:
-        """Have some nodes of the round watch the leader's process, and take the lead when it is gone. Any thread."""
-        self._leader_watch.follow(self._watched_leader, self._self.me)
-
-    def _leader_gone(self, held: KeyValue, gone: str, moves: int) -> None:
-        self._in_background(f"take over {gone}", lambda: self._link.take_over(held, gone, moves))
-
-    def _share_outage(self) -> None:
-        """A node that this one watches waits for the service. Needs something of it at once, too: the outage is one."""
-        self._in_background("share outage", self._self.say)
-
-    def _watched_leader(self) -> KeyValue | None:
-        place = self._round.place
-        if self._link.places is not None:  # from the start: two nodes need the proof
-            place = self._view.assignment or place
-        return self._view.leader if place is not None and 0 <= place.rank < WATCHERS else None
+            self._in_background("alive", lambda: self._contact.say(alive=view.probe.number))
+        if view.leader is None and not self._round.is_joining and self._round.number:
+            self._in_background("lead", self._election.campaign)
 
     def _end_vain_waits(self) -> None:
         """End this agent's waits in its round's store if what they wait for can no longer come. Any thread."""
@@ -305,3 +362,50 @@ class ElasticHandler(RendezvousHandler):
                 return
             self._said_over = over.number
         logger.info("round %d is over: %s", over.number, over.reason)
+
+
+def _works(member: Member) -> bool:
+    """Whether a member is not known to be done: it has workers, or is about to have some."""
+    return not member.leaving and not member.outside and (member.done == 0 or member.done != member.reached)
+
+
+class Others:
+    """A context manager: which other members ``holds`` is true of, according to the watch. Thread-safe."""
+
+    def __init__(self, session: Session, node_id: str, holds: Callable[[Member], bool], runtime: Runtime) -> None:
+        self._session, self._node_id, self._holds = session, node_id, holds
+        self._held: dict[str, str] = {}
+        self._none = runtime.Event()
+
+    def __enter__(self) -> Others:
+        timeout = patience(self._session)
+        self._watch = keys.list_and_watch(
+            self._session, keys.MEMBERS, self._begin, self._seen, lambda request: request(timeout)
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watch.cancel()
+
+    def names(self) -> list[str]:
+        """The names of these members, for messages."""
+        return sorted(self._held.copy().values())
+
+    def wait_gone(self, timeout: float) -> bool:
+        """Wait until there are none left, at most ``timeout`` seconds; True if so."""
+        return self._none.wait(timeout)
+
+    def _begin(self, held: Sequence[KeyValue]) -> None:
+        self._held.clear()
+        self._seen([Event(kv.key, kv.value, kv.revision) for kv in held])
+
+    def _seen(self, events: Sequence[Event]) -> None:
+        for event in events:
+            node = event.key.removeprefix(keys.MEMBERS)
+            held = [] if event.value is None else [KeyValue(event.key, event.value, event.revision)]
+            other = next(readable(Member, held), None)
+            if node != self._node_id and other is not None and self._holds(other):
+                self._held[node] = other.name
+            else:
+                self._held.pop(node, None)
+        (self._none.clear if self._held else self._none.set)()

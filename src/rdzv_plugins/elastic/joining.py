@@ -16,30 +16,27 @@ import math
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rdzv_plugins import errors
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.contact import Link, View
+from rdzv_plugins.elastic.election import Election
 from rdzv_plugins.elastic.insisting import patience
 from rdzv_plugins.elastic.keys import MOST_CHECKS, MOST_SEATS, Assignment, Checked, Round, readable
 from rdzv_plugins.elastic.leading.placement import in_words
 from rdzv_plugins.elastic.leading.quorum import seat_of, seats_reached
-from rdzv_plugins.elastic.link import Link
-from rdzv_plugins.elastic.liveness.listener import OwnPort
-from rdzv_plugins.elastic.liveness.peer import name_of
+from rdzv_plugins.elastic.own_port import name_of
 from rdzv_plugins.elastic.own_round import NodeContext
-from rdzv_plugins.elastic.view import is_finishing, raise_if_ended, raise_if_not_needed
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, is_only_local
 from rdzv_plugins.interfaces import NodeCheck, Request, RoundEvent
 from rdzv_plugins.kvstore.sockets.reach import default_address
 from rdzv_plugins.plain_text import printable, some
+from rdzv_plugins.rounds.ends import ended_error
 from rdzv_plugins.rounds.settings_check import wanted
 from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.timing import EVERY_S
-
-if TYPE_CHECKING:
-    from rdzv_plugins.elastic.places.places import Carrying
 
 logger = logging.getLogger(__name__)
 
@@ -50,12 +47,12 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
 class Joining:
     """Takes this node into a round. Called by one thread."""
 
-    def __init__(self, node: NodeContext, link: Link, port: OwnPort, carrying: Carrying | None = None) -> None:
-        """``carrying``: there are several places, and this takes what binds the node from one to another."""
+    def __init__(self, node: NodeContext, link: Link, election: Election) -> None:
         self._request, self._options, self._view, self._runtime = node.request, node.options, node.view, node.runtime
-        self._contact, self._self, self._round, self._store = node.contact, node.myself, node.round, node.store
-        self._link, self._port, self._carrying = link, port, carrying
-        self._knocking = Knocking(node)
+        self._contact, self._round, self._store = node.contact, node.round, node.store
+        self._link, self._election, self._port, self._carrying = link, election, node.port, node.carrying
+        self._knocking_at = 0  # the round that is at work without this node, whose store it dials
+        self._give_up_at = self._pause = self._next_knock = 0.0
         self._checks: Callable[[], Sequence[NodeCheck]] | None = None
         self._checked = 0  # the newest round that was over when this node tested itself
         self._is_spare = False  # true once this node has waited as a spare while a round worked
@@ -77,19 +74,19 @@ class Joining:
         fresh: dict[str, Any] = {"after": self._round.number, "store": None, "reached": 0, "unreachable": "", "done": 0}
         fresh |= {"outside": False, "keeps": None, "reason": ""} | self._tested()
         if not self._round.has_new_session:
-            self._self.say(**fresh)
+            self._contact.say(**fresh)
         else:
             # no worker's fault: whoever's workers fail with it uses no restart
             if self._round.number and not self._round.is_over:
                 fresh |= {"cut_off": self._round.number, "reason": "has lost its session with the rendezvous"}
-            self._self.change(**fresh)  # written with the address, which the new session provides
+            self._contact.change(**fresh)  # written with the address, which the new session provides
         # workers of the old round are cut off once the other nodes can know why
         self._store.leave()
         self._store.close(self._round.number)
         self._is_spare = False
         while True:
             seen = self._view.version
-            raise_if_ended(self._view, self._contact.problem, self._request)
+            self._contact.raise_if_over()
             raise_if_not_needed(
                 self._view, self._request, self._round.behind, spare=self._is_spare or self._round.number > 0
             )
@@ -154,116 +151,121 @@ class Joining:
     def _step(self, session: Session) -> Assignment | None:
         """Do what this node has been told. Returns its place once the round is complete."""
         if self._round.has_new_session:
-            self._round.belong()
-            address = self._request.local_addr or session.local_addr
-            public = default_address() if is_loopback_address(address) else address
-            me = self._self.me
-            listens = self._port.listen(name_of(me.node_id, me.moves), address, public)
-            self._self.say(
-                address=address,
-                public=public,
-                listens=listens,
-                dialled=session.remote_addr,
-                known=self._view.newest,
-                serves=self._link.hosts_service,
-            )
-        if not self._view.has_leader:
-            self._link.campaign()
+            self._register(session)
+        if self._view.leader is None:
+            self._election.campaign()
         over = self._view.round
         if self._checks is not None and self._is_spare and over.state == "over" and over.number > self._checked:
-            self._self.say(**self._tested())
+            self._contact.say(**self._tested())
         place, declared = self._view.assignment, self._view.round
         if place is not None and place.refused:
             raise errors.SettingsDiffer(
                 f"this node cannot take part in run {self._request.run_id!r}: {place.refused}",
                 remedy="Give every node a --node-rank of its own.",
             )
-        if self._knocking.is_outside(declared, place, self._round.behind):
-            self._retry_at = self._knocking.knock(declared)
-            return None
-        if place is None or not place.is_place or place.round <= self._round.number:
-            return None
-        if not place.master_addr:
-            if self._self.me.store is None or self._self.me.store[0] != place.round:
-                address = self._self.me.address if self._request.local_addr else place.publish or self._self.me.address
-                served = self._store.serve(place, address)
-                self._view.tell(RoundEvent("served", place.round, place.rank, place.world))
-                self._self.say(during=session if self._carrying is not None else None, store=served)
+        if self._is_outside(declared, place):
+            self._retry_at = self._knock(declared)
+        elif place is None or not place.is_place or place.round <= self._round.number:
+            pass  # it has not been told its place yet
+        elif not place.master_addr:
+            self._serve(place, session)
         elif not self._has_tried(place):
-            unreachable = self._store.reach(place)
-            if unreachable is None:
-                self._retry_at = self._store.retry_at
-            else:
-                if not unreachable:
-                    self._view.tell(RoundEvent("reached", place.round, place.rank, place.world))
-                self._say_reached(place, unreachable)
+            self._reach(place)
         elif declared.number == place.round and declared.state in ("complete", "over"):
-            works, carrying = declared.state == "complete", self._carrying
-            # nodes may have kept one of that number from elsewhere; if it is over, the seat in either stays undecided
-            if works and carrying is not None and not declared.is_of(place):
-                return None  # a different round with that number: this node waits for the next
-            self._round.enter(place)
-            if carrying is None:
-                self._self.change(seats=(seat_of(place, complete=works),), server=declared.server)
-            if works and (carrying is None or carrying.complete(place, declared)):
-                if place.rank == 0:
-                    log_rank_table(session, place)
-                return place
-            self._store.close(self._round.number)
-            # it was over before this node had heard that it was complete, or this node has been elsewhere meanwhile
-            self._self.say(after=self._round.number, store=None)
+            return self._enter(place, declared, session)
         return None
+
+    def _register(self, session: Session) -> None:
+        """Say in a new session that this node is there, and where others find it."""
+        self._round.belong()
+        address = self._request.local_addr or session.local_addr
+        public = default_address() if is_loopback_address(address) else address
+        me = self._contact.me
+        listens = self._port.listen(name_of(me.node_id, me.moves), address, public)
+        self._contact.say(
+            address=address, public=public, listens=listens, dialled=session.remote_addr, known=self._view.newest
+        )
+
+    def _serve(self, place: Assignment, session: Session) -> None:
+        me = self._contact.me
+        if me.store is None or me.store[0] != place.round:
+            address = me.address if self._request.local_addr else place.publish or me.address
+            served = self._store.serve(place, address)
+            self._view.tell(RoundEvent("served", place.round, place.rank, place.world))
+            self._contact.say(during=session if self._carrying is not None else None, store=served)
 
     def _has_tried(self, place: Assignment) -> bool:
         """Whether this node has said if it reaches the store of ``place``."""
-        me = self._self.me
+        me = self._contact.me
         if me.reached != place.round or self._carrying is None or me.unreachable:
             return me.reached == place.round
         return seats_reached(me.seats, place) == me.seats  # not of another round of that number
 
-    def _say_reached(self, place: Assignment, unreachable: str) -> None:
+    def _reach(self, place: Assignment) -> None:
+        unreachable = self._store.reach(place)
+        if isinstance(unreachable, float):
+            self._retry_at = unreachable
+            return
         said: dict[str, Any] = {"reached": place.round, "outside": False, "unreachable": unreachable}
-        if self._carrying is not None and not unreachable:
-            seats = seats_reached(self._self.me.seats, place)
-            if len(seats) > MOST_SEATS:
-                said["unreachable"] = "too many rounds that it has reached were never declared"
-            else:
-                said["seats"] = seats
-        self._self.say(**said)
+        if not unreachable:
+            self._view.tell(RoundEvent("reached", place.round, place.rank, place.world))
+            if self._carrying is not None:
+                seats = seats_reached(self._contact.me.seats, place)
+                if len(seats) > MOST_SEATS:
+                    said["unreachable"] = "too many rounds that it has reached were never declared"
+                else:
+                    said["seats"] = seats
+        self._contact.say(**said)
 
+    def _enter(self, place: Assignment, declared: Round, session: Session) -> Assignment | None:
+        """The round has been complete; returns this node's place if it goes on in it."""
+        works, carrying = declared.state == "complete", self._carrying
+        # nodes may have kept one of that number from elsewhere; if it is over, the seat in either stays undecided
+        if works and carrying is not None and not declared.is_of(place):
+            return None  # a different round with that number: this node waits for the next
+        self._round.enter(place)
+        if carrying is None:
+            self._contact.change(seats=(seat_of(place, complete=works),), server=declared.server)
+        if works and (carrying is None or carrying.complete(place, declared)):
+            if place.rank == 0:
+                log_rank_table(session, place)
+            return place
+        self._store.close(self._round.number)
+        # it was over before this node had heard that it was complete, or this node has been elsewhere meanwhile
+        self._contact.say(after=self._round.number, store=None)
+        return None
 
-class Knocking:
-    """Dials the store of a round that this node wants to enter. Used by one thread."""
-
-    def __init__(self, node: NodeContext) -> None:
-        self._request, self._self, self._store, self._runtime = node.request, node.myself, node.store, node.runtime
-        self._number = 0
-        self._give_up_at = self._pause = self._next = 0.0
-
-    def is_outside(self, declared: Round, place: Assignment | None, last: int) -> bool:
-        """Whether round ``declared`` works without this node, whose last one was ``last``, and has room for it."""
-        if declared.state != "complete" or declared.number <= last or declared.world >= self._request.max_nodes:
+    def _is_outside(self, declared: Round, place: Assignment | None) -> bool:
+        """Whether round ``declared`` works without this node, and has room for it."""
+        if declared.state != "complete" or declared.number <= self._round.behind:
+            return False
+        if declared.world >= self._request.max_nodes:
             return False
         if place is not None and place.is_place and place.round >= declared.number:
             return False
-        me = self._self.me
+        me = self._contact.me
         return me.reached < declared.number or bool(me.unreachable)
 
-    def knock(self, declared: Round) -> float:
-        """Dial the store once, and tell the others the result. Blocks for about a second at most.
+    def _knock(self, declared: Round) -> float:
+        """Dial the store of a round that this node wants to enter, and tell the others the result.
 
-        Returns when to do so again, in the monotonic clock's seconds; infinite if there is no need.
+        Blocks for about a second at most. Returns when to do so again, in the monotonic clock's seconds; infinite if
+        there is no need.
         """
         now = self._runtime.monotonic()
-        if declared.number != self._number:
-            self._number, self._give_up_at, self._pause = declared.number, now + self._store.patience, _FIRST_PAUSE_S
-            self._next = now
-        if now < self._next:
-            return self._next
+        if declared.number != self._knocking_at:
+            self._knocking_at, self._give_up_at, self._pause = (
+                declared.number,
+                now + self._store.patience,
+                _FIRST_PAUSE_S,
+            )
+            self._next_knock = now
+        if now < self._next_knock:
+            return self._next_knock
         reason = self._dial(declared)
-        me = self._self.me
+        me = self._contact.me
         if not reason:
-            self._self.say(reached=declared.number, outside=True, unreachable="")
+            self._contact.say(reached=declared.number, outside=True, unreachable="")
             return math.inf
         if self._runtime.monotonic() >= self._give_up_at and me.reached < declared.number:
             logger.warning(
@@ -274,17 +276,17 @@ class Knocking:
                 declared.master_port,
                 reason,
             )
-            self._self.say(
+            self._contact.say(
                 reached=declared.number, outside=True, unreachable=f"{reason}, for {self._store.patience:g} s"
             )
         if self._runtime.monotonic() >= self._give_up_at:
             self._pause = min(2 * max(1.0, self._pause), _LONGEST_PAUSE_S)
-        self._next = self._runtime.monotonic() + self._pause
-        return self._next
+        self._next_knock = self._runtime.monotonic() + self._pause
+        return self._next_knock
 
     def _dial(self, declared: Round) -> str:
-        """Return why that was not possible, or ""."""
-        address = self._self.me.address
+        """Dial that store; returns why that was not possible, or ""."""
+        address = self._contact.me.address
         if not declared.master_addr or (is_loopback_address(declared.master_addr) and not is_loopback_address(address)):
             return ""  # all its nodes are on one machine: with one from elsewhere, the next has a different address
         try:
@@ -294,6 +296,44 @@ class Knocking:
         if connection is not None:
             connection.close()
         return reason
+
+
+def raise_if_not_needed(view: View, request: Request, round_: int, *, spare: bool) -> None:
+    """Raise what ends the waiting of a node whose last round was ``round_``: the job has ended or goes on without it.
+
+    ``spare``: the node was in an earlier round, or has waited while others worked, ready to replace one of them.
+    """
+    if view.ended is not None:
+        raise ended_error(view.ended, request)
+    if view.round.state == "failed" and view.round.number > round_:
+        if view.round.unfit:
+            raise errors.PreflightFailed(f"run {request.run_id!r} cannot go on: {view.round.reason}")
+        raise errors.RendezvousFailed(
+            f"run {request.run_id!r}: round {view.round.number} failed: {view.round.reason}",
+            remedy="Check the route and the firewall between these nodes (--rdzv-conf worker_ports=FIRST-LAST confines "
+            "the ports), or name the right address with --local-addr.",
+        )
+    if is_finishing(view) and not _is_inside(view, round_):
+        if spare:
+            was = "was left out" if round_ else "was a spare"
+            raise errors.SpareReleased(f"run {request.run_id!r} is done without this node, which {was}")
+        raise errors.NotNeeded(
+            f"run {request.run_id!r} at {request.endpoint} is about to end ({view.finishing.by} is done): this node "
+            "has come too late to take part, and has not run its script",
+            remedy="If it was meant for another job, start that one with another --rdzv-id, or when this one has "
+            "ended.",
+        )
+
+
+def _is_inside(view: View, round_: int) -> bool:
+    """Whether the node has a place in the round that is complete, or had one when it was complete."""
+    place = view.assignment  # read after ``is_finishing``: what is heard in between may be this place, and then that
+    return round_ == view.round.number or (place is not None and place.is_place and place.round == view.round.number)
+
+
+def is_finishing(view: View) -> bool:
+    """Whether a node of the round was done and has left, so that the job is about to end."""
+    return view.round.state == "complete" and view.finishing.round == view.round.number
 
 
 _NEW_KIND_S = 1.0

@@ -16,14 +16,25 @@ def native_backend(name: str, alias: str, summary: str, options: type[EndpointOp
     """The backend of this name, served by the node that the endpoint belongs to, or elsewhere by ``rdzv serve``."""
 
     def create(request: Request) -> CoordinationBackend:
-        from rdzv_plugins.elastic.native_endpoint import open_places
+        from rdzv_plugins.elastic.observing import open_places
 
         return open_places(request, name)
 
     def preflight(request: Request, held: ExitStack) -> str:
-        from rdzv_plugins.elastic.native_endpoint import at_native_store
+        from rdzv_plugins.elastic.observing import at_native_store
 
         return at_native_store(request, name, held)
+
+    def recognise(request: Request, timeout: float) -> str:
+        from rdzv_plugins.elastic import observing
+
+        return observing.recognise(request, timeout)
+
+    def check() -> None:
+        """Raise ``MissingDependency`` if the native store was not built."""
+        from rdzv_plugins.kvstore.native.server import native_part
+
+        native_part()
 
     return Backend(
         name=name,
@@ -41,21 +52,8 @@ def native_backend(name: str, alias: str, summary: str, options: type[EndpointOp
         ),
         options=options,
         validate=validate_endpoint,
-        check=_check,
+        check=check,
         preflight=preflight,
         meets_at="node",
-        recognise=_recognise,
+        recognise=recognise,
     )
-
-
-def _recognise(request: Request, timeout: float) -> str:
-    from rdzv_plugins.elastic import native_endpoint
-
-    return native_endpoint.recognise(request, timeout)
-
-
-def _check() -> None:
-    """Raise ``MissingDependency`` if the native store was not built."""
-    from rdzv_plugins.kvstore.native.server import native_part
-
-    native_part()

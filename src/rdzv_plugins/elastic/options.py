@@ -92,8 +92,7 @@ class ElasticOptions(WorkerStoreOptions):
         help="What the commands of all nodes must share: script and arguments, the script alone, or nothing.",
     )
     token_file: str | None = option(
-        None,
-        help="File with the job's token, or with two during a change; unset: RDZV_TOKEN_FILE, or RDZV_TOKEN.",
+        None, help="File with the job's token, or with two during a change; unset: RDZV_TOKEN_FILE, or RDZV_TOKEN."
     )
     node_unit: int = option(
         1,

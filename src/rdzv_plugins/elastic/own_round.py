@@ -20,15 +20,16 @@ from typing import TYPE_CHECKING
 
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.contact import Contact, Myself
+from rdzv_plugins.elastic.contact import Contact, View
 from rdzv_plugins.elastic.insisting import LEAST_S, Background, known_until, patience
 from rdzv_plugins.elastic.keys import Assignment
-from rdzv_plugins.elastic.view import View, raise_if_ended
 from rdzv_plugins.errors import ConnectionLost, RdzvError
 from rdzv_plugins.runtime import Runtime
 
 if TYPE_CHECKING:
+    from rdzv_plugins.elastic.failover import Carrying
     from rdzv_plugins.elastic.options import ElasticOptions
+    from rdzv_plugins.elastic.own_port import OwnPort
     from rdzv_plugins.elastic.round_store import RoundStore
     from rdzv_plugins.interfaces import Request
 
@@ -44,8 +45,8 @@ class OwnRound:
     Changed by the thread that joins; any thread may read, and one waits for news.
     """
 
-    def __init__(self, view: View, contact: Contact, myself: Myself, ttl: float, runtime: Runtime) -> None:
-        self._view, self._contact, self._self = view, contact, myself
+    def __init__(self, view: View, contact: Contact, ttl: float, runtime: Runtime) -> None:
+        self._view, self._contact = view, contact
         self.ttl, self._runtime = ttl, runtime
         self._call: Callable[[], None] | None = None
         self._seen = view.version
@@ -106,26 +107,27 @@ class OwnRound:
 
     def must_rejoin(self) -> bool:
         """Whether this node has to leave its round: that is over, the node is cut off, or the session is newer."""
-        cut_off = self._self.me.cut_off == self.number > 0
+        cut_off = self._contact.me.cut_off == self.number > 0
         return self.is_over or cut_off or self.has_new_session
 
     def until(self) -> float:
+        return 0.0 if self.is_over else self._lives_until(math.inf)
+
+    def _lives_until(self, unknown: float) -> float:
+        """When the service may end the session at the earliest; ``unknown`` if that cannot tell."""
         session = self._contact.session
-        if self.is_over or self.ended():
+        if self.ended():
             return 0.0
         # its connection is broken: the service has ended it, is gone itself, or has come back without memory
         if session is None or self.is_unconfirmed:
             return _LONG_AGO
-        return known_until(session, math.inf)
+        return known_until(session, unknown)
 
     def ended(self) -> bool:
         return self.has_new_session or self._contact.problem is not None
 
     def sure(self) -> bool:
-        session = self._contact.session
-        if session is None or self.ended() or self.is_unconfirmed:
-            return False
-        return self._runtime.now() < known_until(session, math.inf)
+        return self._runtime.now() < self._lives_until(math.inf)
 
     def confirm(self, timeout: float) -> bool:
         session = self._contact.session
@@ -142,10 +144,7 @@ class OwnRound:
     def session_lives(self) -> bool:
         """Wait, after a standstill, until this is certain: True if the session lives, False once it has ended."""
         while not self.ended():
-            session, seen = self._contact.session, self._view.version
-            until = math.nan if session is None else known_until(session, math.nan)
-            if self.is_unconfirmed:
-                until = _LONG_AGO
+            seen, until = self._view.version, self._lives_until(math.nan)
             if self.confirm(_ASK_S) if math.isnan(until) else self._runtime.now() < until:
                 return True
             self._view.wait(seen, _AGAIN_S)
@@ -193,11 +192,11 @@ class OwnRound:
             logger.warning(
                 "the rendezvous has lost its memory: round %d goes on if all of its nodes come back to it", place.round
             )
-            self._self.say_kept(place, self._view.newest)
+            self._contact.say_kept(place, self._view.newest)
 
     def _goes_on(self) -> bool:
         """Whether the round goes on, as far as this node has heard."""
-        view, me = self._view, self._self.me
+        view, me = self._view, self._contact.me
         if self.place is None or self.number in (0, me.cut_off, view.finishing.round) or me.leaving or view.ended:
             return False
         if self.is_unconfirmed:
@@ -213,10 +212,13 @@ class NodeContext:
     options: ElasticOptions
     view: View
     contact: Contact
-    myself: Myself
     round: OwnRound
     store: RoundStore
+    port: OwnPort
+    in_background: Background
     runtime: Runtime
+    carrying: Carrying | None = None
+    """With several endpoints: what is taken from one to another."""
 
 
 _NEWS_S = 2.0  # how long to wait for news that the round is over, in seconds, while the service answers
@@ -225,10 +227,10 @@ _NEWS_S = 2.0  # how long to wait for news that the round is over, in seconds, w
 class Losses:
     """``peer_lost`` is called by one thread, ``cut_off`` by any."""
 
-    def __init__(self, node: NodeContext, in_background: Background) -> None:
-        self._request, self._ttl, self._view, self._contact = node.request, node.options.ttl, node.view, node.contact
-        self._self, self._round, self._store, self._runtime = node.myself, node.round, node.store, node.runtime
-        self._in_background = in_background
+    def __init__(self, node: NodeContext) -> None:
+        self._ttl, self._view, self._contact = node.options.ttl, node.view, node.contact
+        self._round, self._store, self._runtime = node.round, node.store, node.runtime
+        self._in_background = node.in_background
 
     def peer_lost(self) -> bool:
         """Wait for the answer, at most twice the time to live.
@@ -254,7 +256,7 @@ class Losses:
         asked = self._view.probe.number + 1
         if not self._round.must_rejoin():  # otherwise this is an answer; do not ask another session's nodes
             left = deadline - self._runtime.monotonic()
-            self._self.say_once(min(left, max(LEAST_S, outage.left)) if outage.lasts else left, probe=asked)
+            self._contact.say_once(min(left, max(LEAST_S, outage.left)) if outage.lasts else left, probe=asked)
         while True:
             seen = self._view.version
             self._raise_if_ended()
@@ -284,7 +286,7 @@ class Losses:
             self._view.wait(seen, _NEWS_S)
 
     def _raise_if_ended(self) -> None:
-        raise_if_ended(self._view, self._contact.problem, self._request)
+        self._contact.raise_if_over()
         if self._contact.is_closed:
             raise ConnectionLost("this node has left the rendezvous")
 
@@ -300,12 +302,12 @@ class Losses:
         reason = f"is cut off from the workers' store: {why}"
         if not self._needs_store():
             logger.debug("this node, or another one, is done, and %s", reason)
-        elif self._self.say_cut_off(round_, reason):
+        elif self._contact.say_cut_off(round_, reason):
             self._in_background("cut off", lambda: self._report(round_, why))
 
     def _needs_store(self) -> bool:
         """Whether its workers still need the store: no node of the round is done, and the job has not ended."""
-        me, view, round_ = self._self.me, self._view, self._round.number
+        me, view, round_ = self._contact.me, self._view, self._round.number
         return not me.leaving and round_ not in (me.done, view.finishing.round) and view.ended is None
 
     def _report(self, round_: int, why: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -99,9 +98,7 @@ class RoundStore:
         self.environment: dict[str, str] = {}
         """Variables for the workers of the round: the true store's address, and the Unix socket."""
         self._waits = (0, Interruption())  # of the round that was reached last
-        self._reaching, self._give_up_at = 0, 0.0
-        self.retry_at = math.inf
-        """When to call ``reach`` again, in the monotonic clock's seconds; infinite if there is no need."""
+        self._give_up_at = 0.0
         self._served = 0  # the round whose store is served here
         self._local_addr = ""  # on the way to the store
         self.agents: PlainClient | None = None
@@ -134,17 +131,16 @@ class RoundStore:
         if self._session_lives():
             store.resume(pause)
 
-    def reach(self, place: Assignment) -> str | None:
-        """Dial the store. Returns "", or why it cannot be reached, or None if it is to be tried again.
+    def reach(self, place: Assignment) -> str | float:
+        """Dial the store. Returns "", or why it cannot be reached, or when to try again (monotonic clock, seconds).
 
         Blocks for about a second at most: the round may be given up in the meantime because rank 0 was lost.
         """
         now = self._runtime.monotonic()
-        if place.round != self._reaching:
+        if place.round != self._waits[0]:
             # a node that is unreachable because it is lost should be known as lost first
-            self._reaching, self._give_up_at = place.round, now + self.patience
+            self._give_up_at = now + self.patience
             self._waits = (place.round, Interruption())
-        self.retry_at = math.inf
         endpoint = Endpoint(place.master_addr, place.master_port)
         try:
             connection, reason = self.attempt(endpoint, _ATTEMPT_S, self._interruption)
@@ -153,8 +149,7 @@ class RoundStore:
         if connection is None:
             if self._runtime.monotonic() >= self._give_up_at:
                 return f"{reason}, for {self.patience:g} s"
-            self.retry_at = self._runtime.monotonic() + _PAUSE_S
-            return None
+            return self._runtime.monotonic() + _PAUSE_S
         self._local_addr = str(connection.getsockname()[0])
         self._use(connection)
         return ""

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from rdzv_plugins.coordination import CoordinationBackend, KeyValue, Session
+from rdzv_plugins.coordination import CoordinationBackend, EndsSessions, KeyValue, Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import RendezvousBackend, Request, TorchHandler
@@ -76,11 +76,7 @@ class _Counted:
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._inner, name, value)
 
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:  # a backend of several endpoints is known by its class
-        return type(self._inner)
-
-    # since Python 3.12 a protocol's attributes have to be found without ``__getattr__``
+    # since Python 3.12 a protocol's attributes, as those of ``EndsSessions``, have to be found without ``__getattr__``
 
     @property
     def name(self) -> str:
@@ -129,4 +125,5 @@ def _counted_session(session: Session, asked: Asked) -> Any:
         asked.leads |= key == keys.LEADER and answer[0]
         return answer
 
-    return _Counted(session, {**calls, "create": create})
+    ends = {"end_session": session.end_session} if isinstance(session, EndsSessions) else {}
+    return _Counted(session, {**calls, **ends, "create": create})

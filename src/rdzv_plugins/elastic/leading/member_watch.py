@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from rdzv_plugins.coordination import EndsSessions, KeyValue, Session
 from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.failures import PeerWatch
 from rdzv_plugins.elastic.insisting import patience
 from rdzv_plugins.elastic.keys import Member, Probe
-from rdzv_plugins.elastic.liveness.peer import Peer, peer_of
-from rdzv_plugins.elastic.liveness.watching import PeerWatch
+from rdzv_plugins.elastic.own_port import Peer, peer_of
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
 from rdzv_plugins.runtime import Runtime

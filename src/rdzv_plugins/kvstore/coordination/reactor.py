@@ -30,8 +30,18 @@ logger = logging.getLogger(__name__)
 _EVENTS = 256  # per look at the descriptors: latecomers wait for this many at most
 
 
-class Handler(Protocol):
-    """Something with a socket. An exception from a method that the reactor's thread calls ends the handler."""
+class Timed(Protocol):
+    """What is called at its time. An exception from a method that the reactor's thread calls ends it."""
+
+    def tick(self, now: float) -> float | None:
+        """The time that it asked for has come. Returns the next one (``time.monotonic``), or None for no more."""
+
+    def failed(self, error: Exception) -> None:
+        """One of its methods has raised ``error``."""
+
+
+class Handler(Timed, Protocol):
+    """Something with a socket."""
 
     def fileno(self) -> int: ...
 
@@ -40,15 +50,11 @@ class Handler(Protocol):
 
     def writable(self) -> None:
         """There is room to send more. Called after ``watch_room``; ``readable`` may just have ended the handler."""
-
-    def tick(self, now: float) -> float | None:
-        """The time that it asked for has come. Returns the next one (``time.monotonic``), or None for no more."""
-
-    def failed(self, error: Exception) -> None:
-        """One of its methods has raised ``error``."""
+        return
 
     def forget(self) -> None:
         """This is a forked child: the socket is closed, and threads that held locks no longer exist."""
+        return
 
 
 class Reactor:
@@ -61,7 +67,7 @@ class Reactor:
         self._epoll.register(self._wake, EPOLLIN)
         self._handlers: dict[int, Handler] = {}
         self._lock = runtime.Lock()  # protects the timers
-        self._timers: list[tuple[float, int, Handler]] = []
+        self._timers: list[tuple[float, int, Timed]] = []
         self._order = itertools.count()  # a tie-breaker: handlers cannot be compared
         self._wakes_at = math.inf
         self._thread = runtime.Thread(target=self._run, name="rdzv-sessions", on_error=self._broken)
@@ -85,7 +91,7 @@ class Reactor:
             raise
         self.remind(handler, due)
 
-    def remind(self, handler: Handler, due: float) -> None:
+    def remind(self, handler: Timed, due: float) -> None:
         """Call its ``tick`` at ``due`` as well, even if it is no longer served by then."""
         with self._lock:
             heapq.heappush(self._timers, (due, next(self._order), handler))
@@ -165,7 +171,7 @@ class Reactor:
             handler.forget()
 
 
-def _fail(handler: Handler, error: Exception) -> None:
+def _fail(handler: Timed, error: Exception) -> None:
     logger.error("a connection ends, because serving it failed", exc_info=error)
     try:
         handler.failed(error)

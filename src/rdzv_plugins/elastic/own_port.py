@@ -1,17 +1,31 @@
-"""A node's own port, where its host answers or refuses whoever wants to know if the node's process lives."""
+"""A node's own port, where its host answers or refuses whoever wants to know if the node's process lives.
+
+What is said on a connection to it::
+
+    the dialling end     rdzv-alive 1 <node id>
+    the listening end    rdzv-here 1 <node id> <its own address and port> <those of the other end>
+    the listening end    rdzv-waits          the service does not do what its node needs; may be repeated
+    the listening end    rdzv-bye            it closes this connection of its own will
+
+Each is one line of UTF-8 that ends in a line feed. The addresses are those that the listening process sees; the
+dialling process (``failures``) compares them with what it sees itself. If they differ, something is in between (address
+translation, a relay), and then a refusal would not be the host's own.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import itertools
 import logging
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins import errors
-from rdzv_plugins.elastic.liveness.peer import BYE, MOST_BYTES, WAITS, answer, hello
+from rdzv_plugins.elastic.keys import Leading, Member
 from rdzv_plugins.endpoints import is_loopback_address
-from rdzv_plugins.kvstore.coordination.reactor import close_in_children, reactor
+from rdzv_plugins.kvstore.coordination.reactor import Handler, close_in_children, reactor
 from rdzv_plugins.kvstore.sockets.listening import bind
 from rdzv_plugins.options import PortRange
 from rdzv_plugins.runtime import Runtime
@@ -29,7 +43,61 @@ _AT_ONCE = 16
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-class Listener:
+@dataclass(frozen=True)
+class Peer:
+    """A node by its id, and where to dial it: an IP address and a port."""
+
+    node_id: str
+    host: str
+    port: int
+    name: str = ""  # the name it answers to there, if that is not its id
+
+
+def peer_of(other: Member | Leading, machine: str) -> Peer | None:
+    """How to dial another node from ``machine``; None if it does not say, or gives only a name."""
+    if not other.listens:
+        return None
+    near = other.machine == machine or not is_loopback_address(other.address)
+    host = other.address if near else other.public
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    return Peer(other.node_id, host, other.listens, name_of(other.node_id, other.moves) if other.moves else "")
+
+
+def name_of(node_id: str, moves: int) -> str:
+    """The name a node answers to at its own port.
+
+    What is proved there about it holds for one of several endpoints only. So the name is not its id alone: the next
+    port that it opens may have the same number as the one before.
+    """
+    return f"{node_id}.{moves}" if moves else node_id
+
+
+WAITS = b"rdzv-waits\n"
+BYE = b"rdzv-bye\n"
+MOST_BYTES = 1024  # the most bytes of a line
+
+
+def hello(node_id: str) -> bytes:
+    """What the dialling end says: whom it wants."""
+    return f"rdzv-alive 1 {node_id}\n".encode()
+
+
+def answer(node_id: str, listener: Any, caller: Any) -> bytes:
+    """What the listening end says. ``listener`` and ``caller`` are the connection's ends as the socket names them."""
+    return f"rdzv-here 1 {node_id} {_plain(listener)} {_plain(caller)}\n".encode()
+
+
+def _plain(end: Any) -> str:
+    """An address and port in one form, whatever kind of socket has named it."""
+    address = ipaddress.ip_address(str(end[0]).partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    return f"{mapped or address} {end[1]}"
+
+
+class Listener(Handler):
     """Listens until ``close``, on the thread of the process's connections, and never blocks that. Thread-safe.
 
     A caller that names ``node_id`` is answered, and its connection is held until either end goes; anybody else is
@@ -47,7 +115,7 @@ class Listener:
         self.port: int = self._socket.getsockname()[1]
         """The port; 0 once it could not be kept open. Existing connections stay until ``close``."""
         self._pid = self._runtime.getpid()
-        self._closing = self._over = self._waits = self._told = False
+        self._closing = self._waits = self._told = False
         self._ended = self._runtime.Event()
         self._strangers: dict[_Caller, None] = {}  # in order of arrival
         self._known: dict[_Caller, None] = {}
@@ -110,8 +178,6 @@ class Listener:
         self._strangers.pop(caller, None)
         self._known.pop(caller, None)
 
-    def writable(self) -> None: ...
-
     def tick(self, now: float) -> None:
         if self._closing:
             self._end()
@@ -122,8 +188,6 @@ class Listener:
 
     def failed(self, error: Exception) -> None:
         self._end()
-
-    def forget(self) -> None: ...
 
     def _tick_soon(self) -> None:
         if self._pid == self._runtime.getpid():  # otherwise the thread is the parent's
@@ -136,9 +200,8 @@ class Listener:
         self._ended.set()
 
     def _close_port(self) -> None:
-        self.port = 0
-        if not self._over:
-            self._over = True
+        if self.port:
+            self.port = 0
             reactor(self._runtime).remove(self)
             self._socket.close()
 
@@ -188,7 +251,7 @@ class OwnPort:
             self._listener.close()
 
 
-class _Caller:
+class _Caller(Handler):
     """A connection that was accepted."""
 
     def __init__(self, listener: Listener, connection: socket.socket, wanted: bytes, runtime: Runtime) -> None:
@@ -219,16 +282,12 @@ class _Caller:
             except OSError:  # it has ended in the meantime
                 self.hang_up()
 
-    def writable(self) -> None: ...
-
     def tick(self, now: float) -> None:
         if not self._answered:
             self.hang_up()
 
     def failed(self, error: Exception) -> None:
         self.hang_up()
-
-    def forget(self) -> None: ...
 
     def say(self, word: bytes) -> None:
         """Tell it something. On the reactor's thread."""

@@ -6,10 +6,15 @@ round has none before it: where it is begun is claimed at more than half of the 
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from rdzv_plugins.plain_text import printable
+
+_LONGEST_LIST = 512
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class Sight:
     others: str = ""
     """A list of places that differs from this node's, remembered here by a node that was given it."""
     begun: bool = False  # whether it is remembered here that there was a round
-    gone: bool = False  # whether the process that served here is proved gone: see ``elastic.liveness``
+    gone: bool = False  # whether the process that served here is proved gone: see ``Outlook``
 
 
 @dataclass(frozen=True)
@@ -92,3 +97,19 @@ def _first(sights: Sequence[Sight], answering: Sequence[int]) -> Choice:
     if silent and not claims:
         return Choice("wait", silent[0], "it may serve the job already, and neither answers nor refuses")
     return Choice("claim", first, "more than half of the places have to remember that the first round is begun there")
+
+
+def say_born(place: int, places: Sequence[str]) -> str:
+    """The value remembered as ``BORN``: nodes with other lists, or another order, see that theirs differs."""
+    return json.dumps({"at": places[place], "of": ",".join(places)})
+
+
+def read_born(text: bytes, places: Sequence[str]) -> tuple[int, str]:
+    """Where the first round is begun, as an index of ``places``, and ""; or -1, and whose list it is instead."""
+    try:
+        said = json.loads(text)
+        if said["of"] == ",".join(places):
+            return places.index(said["at"]), ""
+        return -1, printable(str(said["of"]), _LONGEST_LIST)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return -1, printable(text.decode(errors="replace"), _LONGEST_LIST)

@@ -11,13 +11,12 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 
-from rdzv_plugins.elastic.contact import Myself
+from rdzv_plugins.elastic.contact import Contact
+from rdzv_plugins.elastic.failover_rules import Choice, choose, is_better, read_born, say_born
+from rdzv_plugins.elastic.failover_watch import Outlook
 from rdzv_plugins.elastic.keys import BEGUN, BORN, ROUND, Assignment, Round
 from rdzv_plugins.elastic.leading.quorum import seats_complete
-from rdzv_plugins.elastic.liveness.listener import OwnPort
-from rdzv_plugins.elastic.liveness.peer import name_of
-from rdzv_plugins.elastic.places.outlook import Outlook, read_born, say_born
-from rdzv_plugins.elastic.places.sight import Choice, choose, is_better
+from rdzv_plugins.elastic.own_port import OwnPort, name_of
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError, SettingsDiffer
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
@@ -66,8 +65,7 @@ class Places:
         """When the place that was left has ended this node's session there, unless it stood still; by ``now``."""
         self._in_time = False  # the session has ended while it was alive, and nothing was in between
         self._closed = False
-        self.knows: Callable[[], bool] = lambda: False
-        """Whether this node was in a complete round, as far as it has heard."""
+        self._carrying: Carrying | None = None
         self.begins_at: int | None = None
         """The place where the first round is begun, once this node has joined there for that."""
         self.at: int | None = None  # the place of the newest session
@@ -107,12 +105,15 @@ class Places:
                 logger.info("waiting for a place at %s: %s (%.0f s of %g s)", self, self._why(choice), waited, timeout)
             self._wait(seen, min(left, _LOOK_S / 5))
 
-    def carried_by(self, knows: Callable[[], bool]) -> None:
-        """What this node has been in is carried along by the caller; ``knows`` says whether it was in a complete round.
+    @property
+    def failover(self) -> Places:
+        """This, whatever is around it. A backend that has no such attribute has one endpoint, as far as nodes know."""
+        return self
 
-        No attribute is set from outside: the object there may be the border around this one.
-        """
-        self.knows = knows
+    def carrying(self, contact: Contact, port: OwnPort) -> Carrying:
+        """What this node, whose contact and port these are, carries along when it moves."""
+        self._carrying = Carrying(self, contact, port)
+        return self._carrying
 
     def close(self) -> None:
         self._closed = True
@@ -125,12 +126,16 @@ class Places:
     def __str__(self) -> str:
         return ",".join(self._names)
 
+    def _knows(self) -> bool:
+        """Whether this node was in a complete round, as far as it has heard."""
+        return self._carrying is not None and self._carrying.has_complete
+
     def _choose(self, waited: float) -> Choice:
         sights = [outlook.sight for outlook in self._outlooks]
         first = self.at is None
         if first and waited < _SETTLE_S and not all(sight.tried for sight in sights):
             return Choice("wait", why="none of the places answers")
-        choice = choose(sights, knows=self.knows())
+        choice = choose(sights, knows=self._knows())
         early = any(sight.refused for sight in sights[: choice.place]) and waited < _SETTLE_S
         if choice.step == "claim" and early:
             return Choice("wait", choice.place, "the places before it are not served yet")
@@ -237,7 +242,7 @@ class Places:
         better = is_better(sights, at)
         if better is not None and (counts or sights[better].works):
             self._leave(session, at, better)
-        if sights[at].works or not (self.knows() or sights[at].round or sights[at].begun):
+        if sights[at].works or not (self._knows() or sights[at].round or sights[at].begun):
             return None
         if counts or counted is None or counted[0] is not session:
             most = max(sight.members for sight in sights)
@@ -256,7 +261,7 @@ class Places:
 
     def _remember_begun(self) -> None:
         """Have all places remember that there was a round: from then on no first one is begun."""
-        if not (self.knows() or any(outlook.sight.round for outlook in self._outlooks)):
+        if not (self._knows() or any(outlook.sight.round for outlook in self._outlooks)):
             return
         for outlook in self._outlooks:
             if outlook.sight.answers and not outlook.sight.begun:
@@ -313,11 +318,20 @@ class Carrying:
     and by the one that opens sessions, never by both at once.
     """
 
-    def __init__(self, places: Places, myself: Myself, port: OwnPort) -> None:
-        self.places, self._self, self._port = places, myself, port
+    def __init__(self, places: Places, contact: Contact, port: OwnPort) -> None:
+        self._places, self._contact, self._port = places, contact, port
         self._server = -1  # the rank of the node that served the place of the last complete round
         self._at: int | None = None
-        places.carried_by(lambda: any(seat.complete for seat in self._self.me.seats))
+
+    @property
+    def has_complete(self) -> bool:
+        """Whether one of the rounds that it has reached was complete, as far as it has heard."""
+        return any(seat.complete for seat in self._contact.me.seats)
+
+    @property
+    def is_at_first(self) -> bool:
+        """Whether the newest session is at the place where the first round is begun."""
+        return self._places.at == self._places.begins_at
 
     def complete(self, place: Assignment, declared: Round) -> bool:
         """Note that the round of ``place`` was complete. Returns whether this node goes on in it.
@@ -325,8 +339,8 @@ class Carrying:
         It does not if it has since reached another elsewhere, and come back: that one may have been complete, too.
         """
         self._server = declared.server
-        seats = seats_complete(self._self.me.seats, place)
-        self._self.change(seats=seats, gone=-1, server=-1)
+        seats = seats_complete(self._contact.me.seats, place)
+        self._contact.change(seats=seats, gone=-1, server=-1)
         return len(seats) == 1
 
     def arrive(self, on_move: Callable[[], None]) -> None:
@@ -336,16 +350,16 @@ class Carrying:
         """
         if self._has_moved():
             on_move()
-            was_open, me = self._port.part(), self._self.me
-            self._self.change(moves=me.moves + 1)
+            was_open, me = self._port.part(), self._contact.me
+            self._contact.change(moves=me.moves + 1)
             if was_open:
                 name = name_of(me.node_id, me.moves + 1)
-                self._self.change(listens=self._port.listen(name, me.address, me.public))
+                self._contact.change(listens=self._port.listen(name, me.address, me.public))
         self.settled()
 
     def _has_moved(self) -> bool:
         """Whether the newest session is at a different place from the one that was ``settled`` before."""
-        return self._at not in (None, self.places.at)
+        return self._at not in (None, self._places.at)
 
     def settled(self) -> None:
         """Nothing of this node is left at the previous place, and nothing of what it did there is said elsewhere.
@@ -353,8 +367,8 @@ class Carrying:
         A node that was leaving says nothing more: its voice stays where it said so, and must not count twice.
         """
         if self._has_moved():
-            gone = self._server if self.places.left_gone else -1
-            self._self.change(server=self._server, gone=gone, store=None)
-            if self._self.me.leaving:
-                self._self.silence()
-        self._at = self.places.at
+            gone = self._server if self._places.left_gone else -1
+            self._contact.change(server=self._server, gone=gone, store=None)
+            if self._contact.me.leaving:
+                self._contact.silence()
+        self._at = self._places.at

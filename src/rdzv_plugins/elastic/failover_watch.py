@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,15 +10,14 @@ from typing import TYPE_CHECKING
 
 from rdzv_plugins.coordination import Event
 from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.failover_rules import Sight, read_born
 from rdzv_plugins.elastic.keys import BEGUN, BORN, Round, decode
-from rdzv_plugins.elastic.places.sight import Sight
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, ConnectionLost, EndpointUnreachable, RdzvError
 from rdzv_plugins.kvstore.coordination.reactor import close_in_children
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion
 from rdzv_plugins.kvstore.sockets.reach import REFUSED
-from rdzv_plugins.plain_text import printable
 from rdzv_plugins.runtime import (
     IPPROTO_TCP,
     POLLERR,
@@ -43,7 +41,6 @@ _PLACE = "place/"
 _DIAL_S, _OPEN_S, _ASK_S = 2.0, 3.0, 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _LASTS_S = 1.0  # a session that has lasted this long did not end through a fault of the place
-_LONGEST_LIST = 512
 _BEATS = 60
 """Seconds between two packets of TCP's own on an idle connection, which carry nothing, and how many may be lost."""
 _PATIENCE_S = 15.0  # seconds after which it is reported, once, that a place cannot be reached
@@ -273,22 +270,6 @@ def _events(connection: socket.socket, runtime: Runtime) -> int:
     poll = runtime.poll()
     poll.register(connection, POLLRDHUP)
     return sum(events for _, events in poll.poll(0))
-
-
-def say_born(place: int, places: Sequence[str]) -> str:
-    """The value remembered as ``BORN``: nodes with other lists, or another order, see that theirs differs."""
-    return json.dumps({"at": places[place], "of": ",".join(places)})
-
-
-def read_born(text: bytes, places: Sequence[str]) -> tuple[int, str]:
-    """Where the first round is begun, as an index of ``places``, and ""; or -1, and whose list it is instead."""
-    try:
-        said = json.loads(text)
-        if said["of"] == ",".join(places):
-            return places.index(said["at"]), ""
-        return -1, printable(str(said["of"]), _LONGEST_LIST)
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return -1, printable(text.decode(errors="replace"), _LONGEST_LIST)
 
 
 class _Refused(EndpointUnreachable):

@@ -1,7 +1,5 @@
 """Watches other nodes' processes, so that one that is gone is known at once, and no other is taken to be gone.
 
-Each node with a low rank watches the leader's: when that is proved gone, it takes the lead at once.
-
 A process is proved gone by three things, in this order and seen by the same node:
 
 1. It has answered at its own port, by its id, and both ends have named the same two addresses: nothing is in between.
@@ -20,16 +18,13 @@ import errno
 import heapq
 import itertools
 import logging
-import os
 import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from rdzv_plugins.coordination import KeyValue
-from rdzv_plugins.elastic.keys import Leading, Member, decode
-from rdzv_plugins.elastic.liveness.peer import MOST_BYTES, WAITS, Peer, answer, hello, peer_of
-from rdzv_plugins.kvstore.coordination.reactor import close_in_children, reactor
+from rdzv_plugins.elastic.own_port import MOST_BYTES, WAITS, Peer, answer, hello
+from rdzv_plugins.kvstore.coordination.reactor import Handler, close_in_children, reactor
 from rdzv_plugins.runtime import (
     AF_INET,
     AF_INET6,
@@ -88,21 +83,6 @@ class PeerWatch:
         self._pid = self._runtime.getpid()
         self.is_closed = False
         """Whether it watches nobody, and will not: it was closed, or there are too few descriptors."""
-        self._waking = self._runtime.Lock()  # not once it is closed: the number may belong to another file by then
-        try:
-            self._wake = self._runtime.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        except OSError as error:
-            self._cannot(error)
-            return
-        try:
-            reactor(self._runtime).add(self, self._runtime.monotonic())
-        except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
-            self._runtime.close(self._wake)
-            self._cannot(error)
-
-    def _cannot(self, error: Exception) -> None:
-        logger.debug("other nodes' processes cannot be watched, their time to live counts: %s", error)
-        self.is_closed = True
 
     def add(self, peer: Peer) -> None:
         """Watch that node from now on, at that address and no other."""
@@ -112,22 +92,19 @@ class PeerWatch:
         """Stop watching it. What was under way may still be reported."""
         self._do(lambda: self._remove(node_id))
 
-    def holds(self, node_id: str) -> bool:
-        """Whether that node has answered and its connection still lasts."""
-        watched = self._watched.get(node_id)
-        return watched is not None and watched.dial is not None and watched.dial.answered
-
     def close(self) -> None:
         """Stop watching. May be repeated."""
         self._do(self._close)
 
     def _do(self, order: Callable[[], None]) -> None:
-        if self._pid != self._runtime.getpid():  # the thread is the parent's
+        if self._pid != self._runtime.getpid() or self.is_closed:  # in a child the thread is the parent's
             return
-        with self._waking:
-            if not self.is_closed:
-                self._orders.put(order)
-                self._runtime.eventfd_write(self._wake, 1)
+        self._orders.put(order)
+        try:
+            reactor(self._runtime).remind(self, self._runtime.monotonic())
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
+            logger.debug("other nodes' processes cannot be watched, their time to live counts: %s", error)
+            self.is_closed = True
 
     def _add(self, peer: Peer) -> None:
         held = self._watched.get(peer.node_id)
@@ -157,16 +134,10 @@ class PeerWatch:
             self._later(watched, 0.0)
 
     def _close(self) -> None:
-        if self.is_closed:
-            return
+        self.is_closed = True
         for node_id in list(self._watched):
             with contextlib.suppress(OSError):
                 self._let_go(node_id)
-        with contextlib.suppress(OSError):
-            reactor(self._runtime).remove(self)
-        with self._waking:
-            self.is_closed = True
-            self._runtime.close(self._wake)
 
     def _later(self, watched: _Watched, pause: float) -> None:
         now = self._runtime.monotonic()
@@ -206,26 +177,14 @@ class PeerWatch:
             longest = _LONGEST_SUSPECT_PAUSE_S if watched.suspect else _LONGEST_PAUSE_S
             watched.pause = min(2 * watched.pause, longest)
 
-    def fileno(self) -> int:
-        return self._wake
-
-    def readable(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self._runtime.eventfd_read(self._wake)
+    def tick(self, now: float) -> None:
         while not self._orders.empty() and not self.is_closed:
             self._orders.get()()
-
-    def writable(self) -> None: ...
-
-    def tick(self, now: float) -> None:
         while self._due and self._due[0][0] <= now and not self.is_closed:
             self._dial(heapq.heappop(self._due)[2])
 
     def failed(self, error: Exception) -> None:
         self._close()
-
-    def forget(self) -> None:
-        self._runtime.close(self._wake)
 
 
 Outcome = Literal["refused", "closed", "unclear"]
@@ -238,7 +197,7 @@ Outcome = Literal["refused", "closed", "unclear"]
 _ANSWER_S = 5.0
 
 
-class Dial:
+class Dial(Handler):
     """A connection to the own port of a node that is ``watched``. For use on the reactor's thread only.
 
     ``watch`` is told once at most that the node has ``answered``, that it ``waits`` for the service, and once that the
@@ -338,8 +297,6 @@ class Dial:
     def failed(self, error: Exception) -> None:
         self._end("unclear")
 
-    def forget(self) -> None: ...
-
     def _connected(self) -> None:
         error = self._socket.getsockopt(SOL_SOCKET, SO_ERROR)
         if error:
@@ -363,90 +320,3 @@ class Dial:
 
 def _outcome(error: int) -> Outcome:
     return "refused" if error == errno.ECONNREFUSED else "unclear"
-
-
-WATCHERS = 16
-"""How many nodes of a round watch the leader, those with the lowest ranks: one that goes on is enough."""
-
-
-class LeaderWatch:
-    """Watches the leader's process. Thread-safe.
-
-    When the process is proved gone, ``on_gone`` is called with the leader's key, its node, and how often this watch had
-    started again when the proof came. It is called on the thread of the process's connections, and must return at once.
-    """
-
-    def __init__(
-        self,
-        on_gone: Callable[[KeyValue, str, int], None],
-        on_waits: Callable[[], None],
-        runtime: Runtime,
-        *,
-        until_proved: bool = False,
-    ) -> None:
-        """``on_waits``: as for ``PeerWatch``. ``until_proved``: watch one that no longer leads: proof may yet come."""
-        self._until_proved, self._runtime = until_proved, runtime
-        self._earlier: dict[str, KeyValue] = {}
-        """Those that led before and are still watched, with the keys by which they led."""
-        self._on_gone, self._on_waits = on_gone, on_waits
-        self._lock = self._runtime.Lock()
-        self._leader: KeyValue | None = None
-        self._node = ""
-        self._watch: PeerWatch | None = None
-        self._closed = False
-        self._moves = 0
-
-    def follow(self, leads: Callable[[], KeyValue | None], me: Member) -> None:
-        """Watch the node whose key ``leads`` returns, and nobody else; None means nobody.
-
-        ``leads`` is called under the lock, so that of two threads neither goes back to a former leader.
-        """
-        with self._lock:
-            leader = leads()
-            if leader == self._leader or self._closed or (leader is None and self._until_proved):
-                return
-            before, self._leader = self._leader, leader
-            if self._node and self._until_proved and before is not None:
-                self._earlier[self._node] = before
-            elif self._node and self._watch is not None:
-                self._watch.remove(self._node)
-            self._node = ""
-            if leader is None:
-                return
-            try:
-                leading = decode(Leading, leader.value)
-            except ValueError:  # reported by whoever leads
-                return
-            peer = peer_of(leading, me.machine)
-            if peer is None or peer.node_id == me.node_id:
-                return
-            if self._watch is None or self._watch.is_closed:
-                self._watch = PeerWatch(self._gone, self._on_waits, self._runtime)
-            self._node = peer.node_id
-            self._watch.add(peer)
-
-    def start_again(self) -> None:
-        """Forget who led: this node is now a member elsewhere, where what is proved about them is of no use."""
-        with self._lock:
-            self._moves += 1
-            self._leader = None
-            for node in (self._node, *self._earlier):
-                if node and self._watch is not None:
-                    self._watch.remove(node)
-            self._node = ""
-            self._earlier.clear()
-
-    def close(self) -> None:
-        """Stop watching. May be repeated."""
-        with self._lock:
-            self._closed = True
-            if self._watch is not None:
-                self._watch.close()
-
-    def _gone(self, node: str) -> None:
-        with self._lock:
-            leader = self._leader if node == self._node else self._earlier.pop(node, None)
-            if leader is None or self._closed:
-                return
-            moves = self._moves
-        self._on_gone(leader, node, moves)

@@ -1,0 +1,206 @@
+"""Who leads: this node, if nobody else does, or if the process of the one that led is proved gone.
+
+The nodes with the lowest ranks watch the leader's process (``failures``). Of those that see it go one takes the lead at
+once, without waiting for the end of its session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rdzv_plugins.coordination import KeyValue, Session
+from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.failures import PeerWatch
+from rdzv_plugins.elastic.keys import Leading, decode, encode
+from rdzv_plugins.elastic.leading.leader import Leader, Neighbours
+from rdzv_plugins.elastic.leading.placement import Order, Rules
+from rdzv_plugins.elastic.own_port import peer_of
+from rdzv_plugins.elastic.own_round import NodeContext
+
+WATCHERS = 16
+"""How many nodes of a round watch the leader, those with the lowest ranks: one that goes on is enough."""
+
+
+class Election:
+    """Thread-safe. What is proved of a leader counts where it was seen: not after a move to another endpoint."""
+
+    def __init__(self, node: NodeContext, order: Order) -> None:
+        """With several endpoints one that no longer leads is watched, too: proof may yet come."""
+        request, options = node.request, node.options
+        self._view, self._contact, self._round, self._runtime = node.view, node.contact, node.round, node.runtime
+        self._order, self._in_background, self._carrying = order, node.in_background, node.carrying
+        self._rules = Rules(
+            request.min_nodes,
+            request.max_nodes,
+            last_call=options.last_call_timeout,
+            duplicate=options.ttl + 1,
+            back=options.ttl + 1,
+            rejoin=options.rejoin_timeout,
+            majority=node.carrying is not None,
+            node_unit=options.node_unit,
+            min_per_domain=options.min_per_domain,
+            preflight_factor=options.preflight_factor if request.preflight else None,
+        )
+        self._neighbours = Neighbours(allowed=options.allow_same_host)
+        self._moves = 0  # how often this node has moved from one of several endpoints to another
+        self._lock = self._runtime.Lock()  # protects what is watched
+        self._followed: KeyValue | None = None  # the leader's key
+        self._node = ""
+        """The node that is watched as the leader."""
+        self._earlier: dict[str, KeyValue] = {}
+        """Those that led before and are still watched, with the keys by which they led."""
+        self._watch: PeerWatch | None = None
+        self._closed = False
+        self._leading = self._runtime.Lock()  # one attempt at a time
+        self._leader: Leader | None = None
+        self._proved: set[str] = set()
+        """Nodes whose processes were proved gone while they and this one were members at the same place."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads, as far as it knows."""
+        return (leader := self._leader) is not None and leader.is_active
+
+    @property
+    def led(self) -> tuple[str, int] | None:
+        """See ``Member.led``."""
+        return leader.led if (leader := self._leader) is not None else None
+
+    def follow(self) -> None:
+        """Have this node, if its rank is low, watch the process of the one that leads now, and nobody else's."""
+        with self._lock:
+            leader = self._watched()  # under the lock, so that of two threads neither goes back to a former leader
+            if leader == self._followed or self._closed or (leader is None and self._carrying is not None):
+                return
+            before, self._followed = self._followed, leader
+            if self._node and self._carrying is not None and before is not None:
+                self._earlier[self._node] = before
+            elif self._node and self._watch is not None:
+                self._watch.remove(self._node)
+            self._node = ""
+            if leader is None:
+                return
+            try:
+                leading = decode(Leading, leader.value)
+            except ValueError:  # reported by whoever leads
+                return
+            peer = peer_of(leading, self._contact.me.machine)
+            if peer is None or peer.node_id == self._contact.me.node_id:
+                return
+            if self._watch is None or self._watch.is_closed:
+                self._watch = PeerWatch(self._gone, self._share_outage, self._runtime)
+            self._node = peer.node_id
+            self._watch.add(peer)
+
+    def _watched(self) -> KeyValue | None:
+        place = self._round.place
+        if self._carrying is not None:  # from the start: two nodes need the proof
+            place = self._view.assignment or place
+        return self._view.leader if place is not None and 0 <= place.rank < WATCHERS else None
+
+    def _gone(self, node: str) -> None:
+        with self._lock:
+            leader = self._followed if node == self._node else self._earlier.pop(node, None)
+            if leader is None or self._closed:
+                return
+            moves = self._moves
+        self._in_background(f"take over {node}", lambda: self._take_over(leader, node, moves))
+
+    def _share_outage(self) -> None:
+        """A node that this one watches waits for the service. Needs something of it at once, too: the outage is one."""
+        self._in_background("share outage", self._contact.say)
+
+    def moved(self) -> None:
+        """The newest session is at another place: what was proved at the last one no longer counts."""
+        with self._lock:
+            self._moves += 1
+            self._followed = None
+            for node in (self._node, *self._earlier):
+                if node and self._watch is not None:
+                    self._watch.remove(node)
+            self._node = ""
+            self._earlier.clear()
+        with self._leading:
+            self._proved.clear()
+
+    def campaign(self) -> None:
+        """Become the leader unless somebody else is. Makes one request at most; does nothing without a session."""
+        with self._leading:
+            session, mine = self._may_lead(), self._my_key()
+            if session is None or self._view.leader is not None:
+                return
+            # the answer says whose key it is, even if it was written by a request that got no answer
+            _, key = self._contact.outage.insist(
+                session, lambda timeout: session.create(keys.LEADER, mine, ephemeral=True, timeout=timeout)
+            )
+            if key.value == mine:
+                self._lead(session, key, [])
+
+    def _take_over(self, held: KeyValue, gone: str, moves: int) -> None:
+        """Take the lead from node ``gone``, whose process is proved gone and whose key is ``held``.
+
+        ``moves`` is how often this node had moved then. Does nothing if it has moved since, if that key has disappeared
+        in the meantime, or if another node was faster. Raises ``ConnectionLost``.
+        """
+        with self._leading:
+            if moves != self._moves:
+                return
+            if self._carrying is not None:
+                self._proved.add(gone)
+                if self._leader is not None:
+                    self._leader.proved(gone)
+            session, mine = self._may_lead(), self._my_key()
+            if session is None:
+                return
+            self._contact.outage.insist(
+                session, lambda timeout: session.put({keys.LEADER: mine}, ephemeral=True, guard=held, timeout=timeout)
+            )
+            # the answer does not tell whether a request that got no answer has done it
+            found, _ = self._contact.outage.insist(session, lambda timeout: session.list(keys.LEADER, timeout=timeout))
+            for key in found:
+                if key.key == keys.LEADER and key.value == mine:
+                    self._lead(session, key, [gone])
+
+    def _may_lead(self) -> Session | None:
+        """The session in which this node may try to lead; None if it has none, has left, or was found stuck."""
+        if self._contact.is_closed or (self._leader is not None and self._leader.stuck):  # others can
+            return None
+        return self._contact.session
+
+    def _my_key(self) -> bytes:
+        me = self._contact.me
+        return encode(Leading(me.node_id, me.machine, me.address, me.public, me.listens, me.moves))
+
+    def _lead(self, session: Session, key: KeyValue, gone: Sequence[str]) -> None:
+        """Lead by ``key``, unless this node does. ``gone``: who led before, if that is why."""
+        if self._leader is not None and self._leader.leads(session, key):
+            return
+        self._stop_leading()
+        self._leader = Leader(
+            session,
+            key,
+            self._rules,
+            self._order,
+            self._neighbours,
+            self._contact.me,
+            self._contact.outage,
+            self._runtime,
+            proved=[*gone, *sorted(self._proved.difference(gone))],
+            first_here=self._carrying is None or self._carrying.is_at_first,
+            on_free=self._view.wake,
+            on_waits=self._share_outage,
+        )
+
+    def close(self) -> None:
+        """Watch nobody, and lead no longer. May be repeated."""
+        with self._lock:
+            self._closed = True
+            if self._watch is not None:
+                self._watch.close()
+        with self._leading:
+            self._stop_leading()
+
+    def _stop_leading(self) -> None:
+        leader, self._leader = self._leader, None
+        if leader is not None:
+            leader.stop()
