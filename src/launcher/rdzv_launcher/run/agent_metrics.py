@@ -98,8 +98,7 @@ class AgentFigures(Observer):
             decisions, group = at()
             return readiness(decisions.stage, group, waits_for())
 
-        health.measure_by(MetricsPage((*AGENT, *STORE), read))
-        health.tell_by(ready)
+        health.tell_by(ready, MetricsPage((*AGENT, *STORE), read))
 
     def saw(self, event: RoundEvent) -> None:
         """Take an event from the rendezvous; see ``TellEvent``."""

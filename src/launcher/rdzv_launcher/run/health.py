@@ -98,12 +98,9 @@ class Health:
         self._readiness: Callable[[], tuple[bool, str]] = lambda: (False, "this node is about to join the others")
         self._metrics: MetricsPage | None = None
 
-    def measure_by(self, metrics: MetricsPage) -> None:
-        self._metrics = metrics
-
-    def tell_by(self, readiness: Callable[[], tuple[bool, str]]) -> None:
+    def tell_by(self, readiness: Callable[[], tuple[bool, str]], metrics: MetricsPage | None = None) -> None:
         """From now on ``readiness`` says whether the workers work, and, in a sentence, what is going on. Any thread."""
-        self._readiness = readiness
+        self._readiness, self._metrics = readiness, metrics
 
     def answer(self, path: str) -> Answer:
         path = path.partition("?")[0]
