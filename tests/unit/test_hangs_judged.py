@@ -9,10 +9,8 @@ import pytest
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from rdzv_launcher.run.hangs.standstill import Native, Sample, Signs, Standing, Standstill
-from rdzv_launcher.run.hangs.verdict import Judge, NodeStanding, find
-from rdzv_launcher.run.stacks.reading import Frame, Thread
-from rdzv_launcher.run.stacks.reports import ProcessReport, Silent, WorkerReport, is_meeting
+from rdzv_launcher.run.hangs.verdict import Judge, Native, NodeStanding, Sample, Signs, Standing, Standstill, find
+from rdzv_launcher.run.stacks.reports import Frame, ProcessReport, Silent, Thread, WorkerReport, is_meeting
 from rdzv_plugins.errors import JobHung
 from rdzv_plugins.questions import NodeAnswer, checked
 

@@ -12,9 +12,18 @@ from typing import Any
 
 import pytest
 
-from rdzv_launcher.run import health_server as server_module
-from rdzv_launcher.run.health import Answer, Health, Pulse, readiness
-from rdzv_launcher.run.health_server import MOST_BYTES, HealthServer, Wanted, read_request, response
+from rdzv_launcher.run import health as server_module
+from rdzv_launcher.run.health import (
+    MOST_BYTES,
+    Answer,
+    Health,
+    HealthServer,
+    Wanted,
+    read_request,
+    readiness,
+    response,
+)
+from rdzv_launcher.run.pulse import Pulse
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.testing.harness import free_port

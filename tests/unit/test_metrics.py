@@ -19,8 +19,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.agent.decisions import Decisions, Limits
 from rdzv_launcher.run.agent_metrics import AGENT, AgentFigures
-from rdzv_launcher.run.health import Health, Pulse, metrics_alone
+from rdzv_launcher.run.health import Health, metrics_alone
 from rdzv_launcher.run.metrics import STORE, MetricsPage
+from rdzv_launcher.run.pulse import Pulse
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.interfaces import Failure, RoundEvent
 from rdzv_plugins.kvstore.native.limits import StoreLimits
@@ -52,7 +53,7 @@ def test_an_agent_tells_of_the_stores_that_it_serves_and_two_for_one_purpose_are
     moment = count(0.0, 2.0)  # what is younger than a second is told again
     monkeypatch.setattr("time.monotonic", lambda: next(moment))
     figures, health = AgentFigures(2, 0, run="a", backend="parallel"), Health(Pulse(), 1.0)
-    figures.publish(health, lambda: (Decisions(Limits(workers=1), host="a", pid=1), None))
+    figures.publish(health, lambda: (Decisions(Limits(workers=1), host="a", pid=1), None), str)
 
     def told(purpose: str) -> dict[str, float]:
         answer = health.answer("/metrics")

@@ -24,8 +24,7 @@ from rdzv_launcher.call.launching import RelayedSignals
 from rdzv_launcher.call.results import LaunchStopped
 from rdzv_launcher.run.keeper import keeper_process
 from rdzv_launcher.run.notice import node as node_module
-from rdzv_launcher.run.notice.agreement import Agreement, Report, Word, word_of
-from rdzv_launcher.run.notice.node import Board, NodeNotices
+from rdzv_launcher.run.notice.node import Agreement, Board, NodeNotices, Report, Word, word_of
 from rdzv_launcher.run.notice.settings import read_notice
 from rdzv_launcher.run.options import RunOptions
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
@@ -331,7 +330,7 @@ def test_a_notice_of_another_round_changes_nothing(tmp_path: Path) -> None:
 def test_a_node_tells_of_its_notice_until_node_rank_0_has_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rdzv_launcher.run.notice.node._PAUSE_S", 0.01)
+    monkeypatch.setattr("rdzv_launcher.run.notice.node._RETRY_S", 0.01)
     asked: list[Word] = []
     zero = Report(7, -1, 0, 0, 0, False, False)
     of_others = [NodeAnswer(0, "h", 1, problem="is silent"), NodeAnswer(2, "h", 3, answer=asdict(zero))]

@@ -16,10 +16,19 @@ import pytest
 from rdzv_launcher.run.keeper.in_worker import ROOTS, hooked
 from rdzv_launcher.run.keeper.in_worker import VARIABLE as IN_WORKER
 from rdzv_launcher.run.stacks import processes, reading
-from rdzv_launcher.run.stacks.gathering import gather
 from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
-from rdzv_launcher.run.stacks.reading import Frame, limited
-from rdzv_launcher.run.stacks.reports import Silent, WorkerReport, answer_of, grouped, read, report_text, workers_of
+from rdzv_launcher.run.stacks.reading import gather
+from rdzv_launcher.run.stacks.reports import (
+    Frame,
+    Silent,
+    WorkerReport,
+    answer_of,
+    grouped,
+    limited,
+    read,
+    report_text,
+    workers_of,
+)
 from rdzv_plugins.questions import NodeAnswer, Question, UnknownKind
 from rdzv_plugins.stacks_on_request import SIGNAL, VARIABLE
 

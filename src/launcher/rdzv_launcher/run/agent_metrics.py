@@ -10,7 +10,7 @@ from rdzv_launcher.run.agent import events
 from rdzv_launcher.run.agent.decisions import Decisions, Stage
 from rdzv_launcher.run.agent.events import Event
 from rdzv_launcher.run.agent.loop import Observer
-from rdzv_launcher.run.health import Health
+from rdzv_launcher.run.health import Health, readiness
 from rdzv_launcher.run.metrics import STORE, Metric, MetricsPage, Reading, read_stores, reading
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.clock import now
@@ -79,17 +79,26 @@ class AgentFigures(Observer):
         self._cause = "first"
         self._rounds = dict.fromkeys(CAUSES, 0)
 
-    def publish(self, health: Health, at: Callable[[], tuple[Decisions, WorkerGroup | None]]) -> None:
-        """Have ``health`` serve these metrics, and those of the stores that this process serves.
+    def publish(
+        self,
+        health: Health,
+        at: Callable[[], tuple[Decisions, WorkerGroup | None]],
+        waits_for: Callable[[], str],
+    ) -> None:
+        """Have ``health`` say how the agent is, and serve these metrics and those of the stores of this process.
 
-        ``at`` returns the agent's current decisions and group.
+        ``at`` returns the agent's current decisions and group, ``waits_for`` what the rendezvous says of its wait.
         """
 
         def read() -> Iterator[Reading]:
             yield from self.read(*at())
             yield from read_stores((each.purpose, each.stats()) for each in servers_here())
 
-        health.measure_by(MetricsPage((*AGENT, *STORE), read))
+        def ready() -> tuple[bool, str]:
+            decisions, group = at()
+            return readiness(decisions.stage, group, waits_for())
+
+        health.tell_by(ready, MetricsPage((*AGENT, *STORE), read))
 
     def saw(self, event: RoundEvent) -> None:
         """Take an event from the rendezvous; see ``TellEvent``."""

@@ -24,7 +24,6 @@ from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
 from rdzv_launcher.run.agent.steps import AgentEnds
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
-from rdzv_launcher.run.health import Health, Pulse, readiness
 from rdzv_launcher.run.importing import importing_torch
 from rdzv_launcher.run.keeper.descendants import Marked, mark_children
 from rdzv_launcher.run.keeper.in_worker import asked
@@ -33,6 +32,7 @@ from rdzv_launcher.run.keeper.messages import Belongings, Inherited, Start
 from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.notice.node import NodeNotices
 from rdzv_launcher.run.preparation import Preparation
+from rdzv_launcher.run.pulse import Pulse
 from rdzv_launcher.run.run_directory import RunDirectory
 from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
 from rdzv_launcher.run.workers.environment import (
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from rdzv_launcher.run.agent_events import AgentEvents
     from rdzv_launcher.run.agent_metrics import AgentFigures
     from rdzv_launcher.run.hangs.watch import HangWatch
+    from rdzv_launcher.run.health import Health
     from rdzv_launcher.run.timeline import Recorder
     from rdzv_launcher.run.workers.torch_classes import FileTimer
 
@@ -157,12 +158,7 @@ class Grounds:
         rest_stderr()  # something may have been logged
         self.keeper = self.new_keeper()  # before anything has made a thread: then it is a fork, no new interpreter
         self.pulse = Pulse(SYSTEM)
-        self.health = Health(self.pulse, start.args.health_timeout)
-        if start.args.health_port:
-            from rdzv_launcher.run.health_server import HealthServer
-
-            if (server := HealthServer.open(self.health, start.args.health_port)) is not None:
-                at_end.callback(server.close)
+        self.health = _health(start, self.pulse, at_end)
 
     def new_keeper(self) -> Keeper:
         """A keeper for this launch: the first one, or one in place of another that is lost."""
@@ -188,9 +184,9 @@ class Launch:
         self._spec = spec = start.spec
         handler = rendezvous.handler
         self._farewell = ""
-        self._own_logs = grounds.directory.logs
+        self._directory = grounds.directory
         self._timeline = _timeline(start)
-        figures = _figures(start) if start.args.health_port else None
+        figures = None if grounds.health is None else _figures(start)
         if told := [each for each in (self._timeline, figures) if each is not None]:
             handler.tell_events(lambda event: _tell_all(told, event))
         self._monitor = WorkerMonitor(Path(grounds.directory.path, "pipes"), self._wrote)
@@ -242,11 +238,9 @@ class Launch:
             give_notice=self._notices.give,
             observers=[each for each in (self._timeline, figures, events) if each is not None],
         )
-        if figures is not None:
-            figures.publish(grounds.health, lambda: (self._loop.decisions, self._loop.group))
-        grounds.health.tell_by(lambda: readiness(self._loop.decisions.stage, self._loop.group, handler.waits_for()))
+        if figures is not None and grounds.health is not None:
+            figures.publish(grounds.health, lambda: (self._loop.decisions, self._loop.group), handler.waits_for)
         self._hangs = _watch_for_hangs(start, self._stacks, handler.questions, grounds.inbox)
-        self._additions = self._variables(grounds.directory)
         if handler.questions is not None:
             handler.questions.answer_with(self._answer)
 
@@ -277,7 +271,7 @@ class Launch:
     def _part_with_logs(self, well: bool) -> None:
         """Name the workers' logs that are kept where nobody would look; remove them if they are of no use any more."""
         logs = self._output.root
-        if logs != self._own_logs:
+        if logs != self._directory.logs:
             return
         if well and self._output.was_shown:
             for each in filter(Path.is_dir, Path(logs).glob("*")):
@@ -290,14 +284,17 @@ class Launch:
         if self._timeline is not None:
             self._timeline.wrote(local_rank, self._loop.group)
 
-    def _variables(self, directory: RunDirectory) -> Sequence[Addition]:
-        """Who adds to a worker's variables, each over those before it."""
+    def _starts(self, group: WorkerGroup, timer: Mapping[str, str]) -> Sequence[Start]:
+        """What is started for a round. Workers get the variables of the ``timer`` and of all here, each over those
+        before it.
+        """
         barrier = {}
         if self._spec.program.kind is Kind.PATH:
             from rdzv_launcher.run.workers.run_path import BARRIER
 
-            barrier = {BARRIER: f"{directory.path}/barrier"}
-        return (
+            barrier = {BARRIER: f"{self._directory.path}/barrier"}
+        additions: Sequence[Addition] = (
+            lambda group, worker, own: timer,
             lambda group, worker, own: self._rendezvous.worker_env(own),
             lambda group, worker, own: self._fence.environment,
             lambda group, worker, own: self._stacks.environment,
@@ -306,10 +303,6 @@ class Launch:
             lambda group, worker, own: self._notices.environment(group, worker.local_rank, own),
             lambda group, worker, own: asked(own),  # the last: it goes by what the others have asked for
         )
-
-    def _starts(self, group: WorkerGroup, timer: Mapping[str, str]) -> Sequence[Start]:
-        """What is started for a round; workers get the variables of the ``timer``, and those of all others here."""
-        additions: Sequence[Addition] = (lambda group, worker, own: timer, *self._additions)
         use_agent_store = self._rendezvous.handler.use_agent_store
         return prepare_starts(self._spec, group, self._output, use_agent_store, additions)
 
@@ -437,6 +430,18 @@ def _file_timer(start: Preparation, directory: RunDirectory, events: AgentEvents
     from rdzv_launcher.run.workers.torch_classes import FileTimer  # most launches do not need it
 
     return FileTimer(start.spec.run_id, os.environ, directory.path, None if events is None else events.watchdog)
+
+
+def _health(start: Preparation, pulse: Pulse, at_end: contextlib.ExitStack) -> Health | None:
+    """Who answers on --health-port from now on, if it can be opened."""
+    if not start.args.health_port:
+        return None
+    from rdzv_launcher.run.health import Health, HealthServer  # most launches do not need it
+
+    health = Health(pulse, start.args.health_timeout)
+    if (server := HealthServer.open(health, start.args.health_port)) is not None:
+        at_end.callback(server.close)
+    return health
 
 
 def _timeline(start: Preparation) -> Recorder | None:

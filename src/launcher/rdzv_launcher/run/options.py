@@ -32,6 +32,7 @@ def flag(
     key: bool = False,
     alone: str = "",
     repeated: bool = False,
+    decides: tuple[str, ...] = (),
     minimum: float | None = None,
     maximum: float | None = None,
 ) -> Any:
@@ -40,11 +41,12 @@ def flag(
     ``section``: the section of the help that begins with it. ``variable``: whether ``PET_`` and its name set it, as
     they do in torchrun; ``also``: another variable that does. ``key``: whether a key of --rdzv-conf does, in which
     commas of ``metavar`` are colons. ``alone``: the value of a flag without one. ``repeated``: each flag adds a value.
+    ``decides``: the fields of the ``Request`` that the option sets.
     """
     own = {"metavar": metavar, "section": section, "short": short, "variable": variable, "also": also, "key": key}
     unit = "s" if metavar == "SECONDS" else ""
     declared: dataclasses.Field[Any] = option(default, help=help, unit=unit, minimum=minimum, maximum=maximum)
-    metadata = {**declared.metadata, **own, "flag": True, "alone": alone, "repeated": repeated}
+    metadata = {**declared.metadata, **own, "flag": True, "alone": alone, "repeated": repeated, "decides": decides}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -63,9 +65,13 @@ class RunOptions(argparse.Namespace):
         "the number of nodes, or the minimum and the maximum (default 1)",
         "N|MIN:MAX",
         section="nodes and workers",
+        decides=("min_nodes", "max_nodes"),
     )
     nproc_per_node: str = flag(
-        "1", "workers on this node: a number, or one for each of its devices (default 1)", "N|auto|cpu|gpu|xpu|npu"
+        "1",
+        "workers on this node: a number, or one for each of its devices (default 1)",
+        "N|auto|cpu|gpu|xpu|npu",
+        decides=("nproc_per_node",),
     )
     standalone: bool = flag(False, "a single node, which needs no endpoint and no id")
 
@@ -74,11 +80,17 @@ class RunOptions(argparse.Namespace):
         "what brings the nodes together; rdzv backends lists them (default static)",
         "NAME",
         section="rendezvous: how nodes meet",
+        decides=("backend",),
     )
-    rdzv_endpoint: str = flag("", "where they meet", "HOST:PORT")
-    rdzv_id: str | None = flag(None, "the name of the job, the same on all nodes", "NAME")
-    rdzv_conf: str = flag("", "options of the backend", "KEY=VALUE,...")
-    local_addr: str | None = flag(None, "this node's address for the others, instead of the detected one", "ADDRESS")
+    rdzv_endpoint: str = flag("", "where they meet", "HOST:PORT", decides=("endpoint",))
+    rdzv_id: str | None = flag(None, "the name of the job, the same on all nodes", "NAME", decides=("run_id",))
+    rdzv_conf: str = flag("", "options of the backend", "KEY=VALUE,...", decides=("conf",))
+    local_addr: str | None = flag(
+        None,
+        "this node's address for the others, instead of the detected one",
+        "ADDRESS",
+        decides=("local_addr",),
+    )
 
     node_rank: int | None = flag(
         None,
@@ -86,6 +98,7 @@ class RunOptions(argparse.Namespace):
         "N",
         minimum=0,
         section="rendezvous: given ranks and node rank 0's address",
+        decides=("node_rank",),
     )
     master_addr: str | None = flag(
         None, "node rank 0's host; with --master-port an alternative to --rdzv-endpoint", "HOST"
@@ -100,7 +113,7 @@ class RunOptions(argparse.Namespace):
     start_method: Literal["spawn", "fork", "forkserver"] = flag(
         "spawn", "how the processes of --run-path are started (default spawn)"
     )
-    role: str = flag("default", "a name for the workers, in logs and in their variables", "NAME")
+    role: str = flag("default", "a name for the workers, in logs and in their variables", "NAME", decides=("role",))
 
     max_restarts: int = flag(
         0,
@@ -108,6 +121,7 @@ class RunOptions(argparse.Namespace):
         "N",
         minimum=0,
         section="failures, and the end",
+        decides=("max_restarts",),
     )
     monitor_interval: float = flag(0.1, "time between checks of the workers (default 0.1)", "SECONDS")
     signals_to_handle: str = flag(
@@ -282,6 +296,7 @@ class RunOptions(argparse.Namespace):
         "false",
         "torch_npu_run's switch for one store proxy per node: true is --rdzv-backend=tiered (default false)",
         "true|false",
+        decides=("backend",),
     )
     check: bool = flag(
         False, "report what can be known before the start, line by line, and exit: nothing is started or left behind"

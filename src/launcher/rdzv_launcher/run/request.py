@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import MappingProxyType
 
 from rdzv_launcher.run.devices import local_world_size
-from rdzv_launcher.run.options import KEYS, RunOptions
+from rdzv_launcher.run.options import KEYS, OPTIONS, RunOptions
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint, require_meeting_point
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.installed import normalise
@@ -28,20 +28,6 @@ _LONGEST_ID = 200
 """The most bytes in a run id, which becomes part of the name of a directory for the workers' logs."""
 _LEAST_HANG_S = 1.0
 """The least time-out for hangs: with a shorter one, a hang cannot be told from a busy machine."""
-_GIVEN = {
-    "nnodes": ("min_nodes", "max_nodes"),
-    "nproc_per_node": ("nproc_per_node",),
-    "rdzv_backend": ("backend",),
-    "enable_tiered_parallel_tcpstore": ("backend",),
-    "rdzv_id": ("run_id",),
-    "rdzv_endpoint": ("endpoint",),
-    "rdzv_conf": ("conf",),
-    "node_rank": ("node_rank",),
-    "local_addr": ("local_addr",),
-    "role": ("role",),
-    "max_restarts": ("max_restarts",),
-}
-"""For each argument, the ``Request`` fields that it decides."""
 _OURS_ALONE = ("nnodes", "nproc_per_node", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "max_restarts")
 """Flags that hardly any script has, too."""
 
@@ -56,7 +42,7 @@ def build_request(
     ``meets_at`` returns, for a backend's name, where its nodes meet (``Backend.meets_at``). Raises ``UsageError`` that
     says what contradicts what.
     """
-    given = frozenset(field for arg, fields in _GIVEN.items() if arg in args.given for field in fields) | {"entrypoint"}
+    given = frozenset({"entrypoint"}).union(*(OPTIONS[name].metadata.get("decides", ()) for name in args.given))
     min_nodes, max_nodes = _node_range(args.nnodes)
     conf = {key: value for key, value in parse_conf(args.rdzv_conf).items() if key not in KEYS}
     _check_times(args)

@@ -176,8 +176,7 @@ def _listen_for_scrapes(host: str, port: int) -> Callable[[StoreServer], context
     """Prepare to serve the metrics of a server. Raises ``AddressInUse``, ``UsageError`` or ``MissingDependency``."""
     if not port:
         return lambda server: contextlib.nullcontext()
-    from rdzv_launcher.run.health import metrics_alone
-    from rdzv_launcher.run.health_server import HealthServer
+    from rdzv_launcher.run.health import HealthServer, metrics_alone
     from rdzv_launcher.run.metrics import STORE, MetricsPage, check_installed, read_stores
 
     check_installed()

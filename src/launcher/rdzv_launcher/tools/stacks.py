@@ -22,9 +22,9 @@ from msgspec import to_builtins
 
 from rdzv_launcher.run.keeper.messages import NAME as KEEPER
 from rdzv_launcher.run.stacks import processes
-from rdzv_launcher.run.stacks.gathering import NATIVE_S, gather
 from rdzv_launcher.run.stacks.node import Node, Worker
 from rdzv_launcher.run.stacks.processes import Process
+from rdzv_launcher.run.stacks.reading import NATIVE_S, gather
 from rdzv_launcher.run.stacks.reports import Silent, WorkerReport, grouped, headline, read, report_text
 from rdzv_launcher.tools.job import add_job_flags, ask_job, request_of
 from rdzv_plugins.errors import UsageError

@@ -31,9 +31,9 @@ from rdzv_launcher.run.agent.round_store import (
 )
 from rdzv_launcher.run.agent.steps import Step
 from rdzv_launcher.run.agent.stopping_signals import StoppingSignals
-from rdzv_launcher.run.health import Pulse
 from rdzv_launcher.run.keeper import descendants
 from rdzv_launcher.run.keeper.descendants import Processes
+from rdzv_launcher.run.pulse import Pulse
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.errors import RendezvousFailed, is_signal

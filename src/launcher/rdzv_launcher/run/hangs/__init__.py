@@ -1,1 +1,1 @@
-"""Whether a job hangs, and because of which worker. From below: ``standstill``, ``verdict``, ``watch``."""
+"""Whether a job hangs, and because of which worker. From below: ``verdict``, ``watch``."""

@@ -24,8 +24,18 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from rdzv_launcher.run.hangs.standstill import Native, Sample, Signs, Standing, Standstill
-from rdzv_launcher.run.hangs.verdict import SUSPECTED, Judge, NodeStanding, Verdict, find
+from rdzv_launcher.run.hangs.verdict import (
+    SUSPECTED,
+    Judge,
+    Native,
+    NodeStanding,
+    Sample,
+    Signs,
+    Standing,
+    Standstill,
+    Verdict,
+    find,
+)
 from rdzv_launcher.run.stacks import processes, reading
 from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
 from rdzv_launcher.run.stacks.reports import Silent, is_meeting, read

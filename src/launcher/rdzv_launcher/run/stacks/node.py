@@ -128,8 +128,8 @@ class NodeStacks:
     def gather(
         self, node: Node, within: float, children: bool = False, native: float | None = None
     ) -> list[WorkerReport]:
-        """See ``gathering.gather``; None for ``native``: its default. Any thread."""
-        from rdzv_launcher.run.stacks.gathering import NATIVE_S, gather
+        """See ``reading.gather``; None for ``native``: its default. Any thread."""
+        from rdzv_launcher.run.stacks.reading import NATIVE_S, gather
 
         native = NATIVE_S if native is None else native
         with self.debugging:

@@ -1,11 +1,13 @@
-"""Reads a process's stacks from outside: through py-spy, or from what the process writes itself.
+"""What one node says about its workers: their states and stacks, read from outside.
 
-Both ways raise ``NoStacks`` with the reason, and leave the process as it was. A place in the code is made of frames,
-the innermost first.
+A process's stacks are read through py-spy, or from what the process writes itself. Both ways raise ``NoStacks`` with
+the reason, and leave the process as it was. Native frames are read from one worker at each place where workers are, as
+that takes a few times as long.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -14,53 +16,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rdzv_launcher.run.stacks import processes
+from rdzv_launcher.run.stacks.node import Node
+from rdzv_launcher.run.stacks.processes import Process
+from rdzv_launcher.run.stacks.reports import Frame, ProcessReport, Thread, WorkerReport, limited
+from rdzv_plugins.linux.processes import children_now
 from rdzv_plugins.stacks_on_request import SIGNAL
-
-_MOST_FRAMES = 160
-_OUTERMOST = 40
-
-
-@dataclass(frozen=True)
-class Frame:
-    """One call on a thread's stack."""
-
-    function: str
-    file: str
-    line: int
-    """The line number; 0 if it is not known, as for native code."""
-
-    @property
-    def short(self) -> str:
-        """The file's name and the line, for messages."""
-        name = os.path.basename(self.file) or "?"
-        return f"{name}:{self.line}" if self.line else name
-
-
-@dataclass(frozen=True)
-class Thread:
-    """One thread of a process."""
-
-    name: str
-    is_main: bool
-    frames: tuple[Frame, ...]
-    is_active: bool | None = None
-    """Whether it was on a processor when it was read; None if that is not known."""
-
-
-def limited(frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """No more frames than fit into a message: of an endless recursion, the innermost and the outermost."""
-    if len(frames) <= _MOST_FRAMES:
-        return tuple(frames)
-    left = len(frames) - _MOST_FRAMES
-    gap = Frame(f"... {left} more calls ...", "", 0)
-    return (*frames[: _MOST_FRAMES - _OUTERMOST], gap, *frames[-_OUTERMOST:])
-
 
 INSTALL = "pip install 'rdzv-plugins[diagnose]'"
 
@@ -95,7 +62,7 @@ def py_spy() -> str | None:
     return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
 
-def by_py_spy(process: processes.Process, *, native: bool = False, timeout: float) -> list[Thread]:
+def by_py_spy(process: Process, *, native: bool = False, timeout: float) -> list[Thread]:
     """The threads of a Python process; ``native``: with native frames among those of Python, which is slower."""
     data = py_spy_threads(process, ("--native",) if native and not process.stands_still else (), timeout=timeout)
     try:
@@ -104,7 +71,7 @@ def by_py_spy(process: processes.Process, *, native: bool = False, timeout: floa
         raise _something_else(error) from None
 
 
-def py_spy_threads(process: processes.Process, flags: Sequence[str] = (), *, timeout: float) -> list[dict[str, Any]]:
+def py_spy_threads(process: Process, flags: Sequence[str] = (), *, timeout: float) -> list[dict[str, Any]]:
     """What ``py-spy dump`` says about the threads of a Python process, with these flags."""
     program = py_spy()
     if program is None:
@@ -139,7 +106,7 @@ def _something_else(error: Exception) -> NoStacks:
     return NoStacks(f"py-spy has written something else than stacks: {error!r}")
 
 
-def by_request(process: processes.Process, directory: Path | None, *, timeout: float) -> list[Thread]:
+def by_request(process: Process, directory: Path | None, *, timeout: float) -> list[Thread]:
     """What a process that has registered for it writes to a file in ``directory``: see ``stacks_on_request``."""
     if directory is None:
         raise NoStacks("it does not write its stacks itself: its job has neither --worker-stacks nor --hang-timeout")
@@ -173,7 +140,7 @@ def by_request(process: processes.Process, directory: Path | None, *, timeout: f
     return _written(text)
 
 
-def _let_go_on(process: processes.Process) -> None:
+def _let_go_on(process: Process) -> None:
     """Let the process go on: a debugger that was killed just after it had begun may leave it stopped."""
     if process.state in "Tt":
         return
@@ -232,3 +199,98 @@ def _written(text: str) -> list[Thread]:
     main = current if len(found) >= _MOST_WRITTEN else len(found) - 1
     threads = [Thread(name, number == main, limited(frames)) for number, (name, frames) in enumerate(found)]
     return sorted(threads, key=lambda thread: not thread.is_main)
+
+
+_AT_A_TIME = max(4, 2 * (os.cpu_count() or 1))
+NATIVE_S = 3.0
+"""The time for native frames: looking up symbols of torch's libraries takes seconds, and must not hold up the rest."""
+_ONE_S = 8.0
+"""The most seconds for one process, out of those for all."""
+_NATIVE_PLACES = 8
+_CHILDREN_NAMED = 16
+_CHILDREN_READ = 32
+
+
+def gather(node: Node, *, within: float, children: bool = False, native: float = NATIVE_S) -> list[WorkerReport]:
+    """Where the node's workers are, after about ``within`` seconds at the latest. Raises nothing.
+
+    ``children``: include the stacks of what the workers have started. ``native``: how many of those seconds native
+    frames may take to read; after that they are left out. Workers that have ended are included without a stack.
+    """
+    deadline = time.monotonic() + within
+    reader = _Reader(node.own_stacks, children_now(), deadline, children)
+    places: dict[tuple[Frame, ...], ProcessReport] = {}
+    with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="rdzv-stacks") as pool:
+        found = list(pool.map(reader.read, (worker.pid for worker in node.workers)))
+        for each in found:
+            if each.how == "py-spy":
+                places.setdefault(each.frames, each)
+        reader.deadline = min(deadline, time.monotonic() + native)
+        list(pool.map(reader.add_native, [*places.values()][:_NATIVE_PLACES]))
+    return [
+        WorkerReport(worker.rank, worker.local_rank, node.node_rank, node.host, each)
+        for worker, each in zip(node.workers, found, strict=True)
+    ]
+
+
+class _Reader:
+    """Reads processes until a given moment (monotonic). Thread-safe."""
+
+    def __init__(self, own: Path | None, pids_of: Callable[[int], list[int]], deadline: float, children: bool) -> None:
+        written = functools.partial(by_request, directory=own)
+        self._ways: dict[str, Callable[..., list[Thread]]] = {"py-spy": by_py_spy, "faulthandler": written}
+        self._pids_of, self.deadline, self._children = pids_of, deadline, children
+
+    def read(self, pid: int) -> ProcessReport:
+        """Read a worker and, if wanted, the processes below it."""
+        process = processes.look(pid)
+        if process is None or not processes.is_there(process):
+            return ProcessReport(pid, "ended")
+        found = self._read_one(process)
+        below = [each for each in map(processes.look, processes.below(pid, self._pids_of)) if processes.is_there(each)]
+        found.children = tuple(map(_without_stacks, below[:_CHILDREN_NAMED]))
+        if self._children or found.is_python is False:
+            found.below = tuple(map(self._read_one, below[:_CHILDREN_READ]))
+        return found
+
+    def _read_one(self, process: Process) -> ProcessReport:
+        found = replace(_without_stacks(process), is_python=processes.is_python(process.pid))
+        if found.is_python is False:
+            found.tried = ("it is no Python program",)
+        else:
+            found.how, found.threads, found.tried = self._threads(process)
+        if process.state == "D" or not found.how:
+            found.kernel = tuple(processes.kernel_stack(process.pid))
+        return found
+
+    def _threads(self, process: Process) -> tuple[str, tuple[Thread, ...], tuple[str, ...]]:
+        """How its stacks were read, its threads, and why other ways were not possible."""
+        tried = list[str]()
+        for how, read in self._ways.items():
+            try:
+                seconds = max(0.5, min(_ONE_S, self.deadline - time.monotonic()))
+                return how, tuple(read(process, timeout=seconds)), tuple(tried)
+            except NoStacks as error:
+                tried.append(str(error))
+        return "", (), tuple(tried)
+
+    def add_native(self, found: ProcessReport) -> None:
+        """Add the native frames of its main thread, if it is still at the same place, unless there is no time left.
+
+        Those around ``main`` are left out.
+        """
+        process = processes.look(found.pid)
+        if process is None or process.stands_still or time.monotonic() >= self.deadline:
+            return
+        try:
+            threads = by_py_spy(process, native=True, timeout=self.deadline - time.monotonic())
+        except NoStacks:
+            return
+        frames = threads[0].frames if threads else ()
+        python = [at for at, frame in enumerate(frames) if frame.line]
+        if python and [frames[at] for at in python] == list(found.frames):
+            found.native = frames[: python[-1] + 1]
+
+
+def _without_stacks(process: Process) -> ProcessReport:
+    return ProcessReport(process.pid, process.state, process.wait_channel, process.command)

@@ -17,7 +17,6 @@ from msgspec import Meta, Struct
 
 from rdzv_launcher.run.names import compressed, named
 from rdzv_launcher.run.stacks.node import Node
-from rdzv_launcher.run.stacks.reading import Frame, Thread
 from rdzv_plugins.plain_text import many, printable, some
 from rdzv_plugins.questions import NodeAnswer, checked
 
@@ -26,6 +25,44 @@ _MOST_TEXTS = 32
 _TEXT, _FRAME_TEXT = 1000, 300
 """The most characters of a text that others have sent, and of one in a frame that is sent."""
 _Index = Annotated[int, Meta(ge=0)]
+_MOST_FRAMES = 160
+_OUTERMOST = 40
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One call on a thread's stack."""
+
+    function: str
+    file: str
+    line: int
+    """The line number; 0 if it is not known, as for native code."""
+
+    @property
+    def short(self) -> str:
+        """The file's name and the line, for messages."""
+        name = os.path.basename(self.file) or "?"
+        return f"{name}:{self.line}" if self.line else name
+
+
+@dataclass(frozen=True)
+class Thread:
+    """One thread of a process."""
+
+    name: str
+    is_main: bool
+    frames: tuple[Frame, ...]
+    is_active: bool | None = None
+    """Whether it was on a processor when it was read; None if that is not known."""
+
+
+def limited(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """No more frames than fit into a message: of an endless recursion, the innermost and the outermost."""
+    if len(frames) <= _MOST_FRAMES:
+        return tuple(frames)
+    left = len(frames) - _MOST_FRAMES
+    gap = Frame(f"... {left} more calls ...", "", 0)
+    return (*frames[: _MOST_FRAMES - _OUTERMOST], gap, *frames[-_OUTERMOST:])
 
 
 @dataclass
