@@ -116,7 +116,7 @@ class EtcdHarness(Harness):
         if shutil.which("etcd") is None:
             remedy = "Install it: on Debian and Ubuntu, apt-get install etcd-server."
             raise MissingDependency("the program etcd is not installed", remedy=remedy)
-        missing = [name for name in ("etcd3", "grpc") if importlib.util.find_spec(name) is None]
+        missing = [name for name in ("grpc",) if importlib.util.find_spec(name) is None]
         if missing:
             raise MissingDependency(
                 f"backend 'etcd' needs module {missing[0]!r}, which is not installed",

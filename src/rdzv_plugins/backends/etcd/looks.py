@@ -1,8 +1,7 @@
 """Whether a cluster is well: a look at its members, and what is found by it. Changes nothing.
 
-Requests and fields are those of etcd 3.4 and later: api/etcdserverpb/rpc.proto of https://github.com/etcd-io/etcd. For
-fields that are newer than our messages, their numbers are given here. What no request tells is on the page for
-Prometheus.
+Requests and fields are those of etcd 3.4 and later; the quota is told since 3.6. What no request tells is on the page
+for Prometheus.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from typing import Any
 
-from rdzv_plugins.backends.etcd.api import grpc, rpc, unknown_fields
+from rdzv_plugins.backends.etcd.api import grpc, rpc
 from rdzv_plugins.backends.etcd.connection import TROUBLE, Connection, open_connection, trouble
 from rdzv_plugins.backends.etcd.diagnosis import page_of
 from rdzv_plugins.backends.etcd.refusals import MAKE_ROOM, NO_LEADER, is_about_users
@@ -47,10 +46,6 @@ _TIMES = 5
 """How many questions are timed; the median counts."""
 _STEPS = 6
 """The steps of a look, each of which has its own time: a name, two connections, a login, questions, a page."""
-_ERRORS, _SIZE_IN_USE, _IS_LEARNER, _QUOTA = 8, 9, 10, 12
-"""Field numbers of ``StatusResponse``; the last one exists since 3.6."""
-_MEMBER_IS_LEARNER = 5
-"""A field number of ``Member``."""
 _QUOTA_METRIC = re.compile(rb"^etcd_server_quota_backend_bytes (\S+)$", re.MULTILINE)
 _WRITES_METRIC = re.compile(rb'^etcd_disk_wal_fsync_duration_seconds_bucket\{le="([^"]+)"\} (\S+)$', re.MULTILINE)
 _ALMOST_ALL = 0.99
@@ -144,12 +139,11 @@ async def _ask(connection: Connection, look: Look, key: bytes, timeout: float) -
     except TROUBLE as error:
         look.refusal = trouble(error)
         return None
-    newer = unknown_fields(status)
     look.refusal, look.version = "", status.version
     look.cluster_id, look.member_id = status.header.cluster_id, status.header.member_id
-    look.leader_id, look.is_learner = status.leader, bool(newer.get(_IS_LEARNER))
-    look.size, look.size_in_use, look.quota = status.dbSize, _last(newer, _SIZE_IN_USE), _last(newer, _QUOTA)
-    look.errors = tuple(text.decode(errors="replace") for text in newer.get(_ERRORS, ()))
+    look.leader_id, look.is_learner = status.leader, status.isLearner
+    look.size, look.size_in_use, look.quota = status.dbSize, status.dbSizeInUse, status.dbSizeQuota
+    look.errors = tuple(status.errors)
     try:
         request = rpc.RangeRequest(key=key, count_only=True)
         look.read_s, _ = await _timed(connection, "KV/Range", request, timeout)
@@ -160,7 +154,10 @@ async def _ask(connection: Connection, look: Look, key: bytes, timeout: float) -
         answer = await connection.unary("Cluster/MemberList", rpc.MemberListRequest(), timeout)
     except TROUBLE:
         return None
-    return [_listed(member) for member in answer.members]
+    return [
+        Listed(member.ID, member.name, tuple(member.peerURLs), tuple(member.clientURLs), member.isLearner)
+        for member in answer.members
+    ]
 
 
 async def _timed(connection: Connection, method: str, request: Any, timeout: float) -> tuple[float, Any]:
@@ -202,15 +199,6 @@ def _lead_of_clock(date: str, began: float, ended: float) -> tuple[float, float]
     except ValueError:
         return None
     return told - ended, told + 1 - began
-
-
-def _listed(member: Any) -> Listed:
-    learner = bool(unknown_fields(member).get(_MEMBER_IS_LEARNER))
-    return Listed(member.ID, member.name, tuple(member.peerURLs), tuple(member.clientURLs), learner)
-
-
-def _last(fields: dict[int, list[Any]], number: int) -> int:
-    return int(fields[number][-1]) if number in fields else 0
 
 
 def checks_of(looks: Sequence[Look], listed: Sequence[Listed] | None) -> list[ServiceCheck]:
