@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 from rdzv_plugins.backends.etcd.api import grpc, rpc
 from rdzv_plugins.backends.etcd.diagnosis import SILENT, diagnose
@@ -19,17 +19,11 @@ from rdzv_plugins.kit.reasons import Reason, Unusable
 from rdzv_plugins.kvstore.sockets.reach import resolve, try_connect
 from rdzv_plugins.kvstore.tcpstore.listener import SAME_BACKEND
 
-T = TypeVar("T")
 Whose = Callable[[str], str]
 """Tells what listens at an endpoint: see ``Request.whose``."""
 
 DIAL_S = 3.0
 """How many seconds one member is given to accept a connection and to answer the first question."""
-LATE_S = 0.3
-"""If a time-out is noticed this many seconds late, the answer may have come in time.
-
-It is then this process that is busy, not the member.
-"""
 _LOGIN_S = 60.0
 _LOGIN = "Auth/Authenticate"
 _STREAMS = ("Watch/Watch", "Lease/LeaseKeepAlive")
@@ -43,12 +37,8 @@ def nobody_knows(endpoint: str) -> str:
     return ""
 
 
-class Dropped(Exception):
-    """The connection or the stream is no longer used; the text says why."""
-
-
-TROUBLE = (grpc.aio.AioRpcError, Dropped, TimeoutError)
-"""What a stream ends with when its member, or the way to it, is gone."""
+TROUBLE = (grpc.aio.AioRpcError, EOFError, TimeoutError)
+"""What a request ends with when the member, or the way to it, is gone."""
 
 
 def trouble(error: Exception) -> str:
@@ -56,31 +46,6 @@ def trouble(error: Exception) -> str:
     if isinstance(error, grpc.aio.AioRpcError):
         return reason_of(error)
     return "it does not answer" if isinstance(error, TimeoutError) else str(error) or _HUNG_UP
-
-
-class Stream:
-    """Requests and answers on a connection, with one task that writes and one that reads.
-
-    Each of them raises ``TROUBLE``; the stream is then over, as it is when a task is cancelled in one of them.
-    """
-
-    def __init__(self, connection: Connection, call: Any) -> None:
-        self._connection, self._call = connection, call
-
-    async def write(self, message: Any, timeout: float | None = None) -> None:
-        try:
-            await self._connection.answer(self._call.write(message), timeout)
-        except asyncio.InvalidStateError:
-            raise Dropped(_HUNG_UP) from None
-
-    async def read(self, timeout: float | None = None) -> Any:
-        message = await self._connection.answer(self._call.read(), timeout)
-        if message is grpc.aio.EOF:
-            raise Dropped(_HUNG_UP)
-        return message
-
-    def close(self) -> None:
-        self._call.cancel()
 
 
 class Connection:
@@ -91,34 +56,33 @@ class Connection:
     ) -> None:
         self.endpoint, self.local_addr, self.remote_addr = endpoint, local_addr, remote_addr
         self._security = security
-        self.opened = here().monotonic()
-        self.dropped = ""
-        """Why it is no longer used."""
         self.cluster_id = 0
         """The id of the member's cluster; 0 if not known."""
         self._metadata: tuple[tuple[str, str], ...] = (_REQUIRE_LEADER,)
         self._channel = channel
         self._methods: dict[str, Any] = {}
-        self._waiting: dict[asyncio.Task[Any], None] = {}
         self._login: asyncio.Task[None] | None = None
         self._refused: tuple[tuple[str, str], Exception] | None = None
 
-    async def unary(self, method: str, request: Any, timeout: float) -> Any:
-        """The answer of a method such as "KV/Txn".
+    async def unary(self, method: str, request: Any, timeout: float | None = None) -> Any:
+        """The answer of a method such as "KV/Txn". Raises ``AioRpcError``, and ``EOFError`` after ``drop``.
 
-        Raises ``AioRpcError``, and ``Dropped`` if the connection is dropped.
+        Whoever waits when the connection is dropped is cancelled.
         """
         metadata = (_REQUIRE_LEADER,) if method == _LOGIN else self._metadata  # an old token must not get in its way
-        return await self.answer(self._method(method)(request, timeout=timeout, metadata=metadata))
+        try:
+            return await self._method(method)(request, timeout=timeout, metadata=metadata)
+        except grpc.aio.UsageError:  # its channel is closed
+            raise EOFError(_HUNG_UP) from None
 
-    def stream(self, method: str) -> Stream:
-        """A stream of a streaming method: "Watch/Watch" or "Lease/LeaseKeepAlive". Raises ``Dropped``."""
-        return Stream(self, self._method(method)(metadata=self._metadata))
+    def stream(self, method: str) -> Any:
+        """gRPC's call of a streaming method: "Watch/Watch" or "Lease/LeaseKeepAlive". Raises ``EOFError``."""
+        return self._method(method)(metadata=self._metadata)
 
     def _method(self, name: str) -> Any:
         """The method, made when it is needed: a connection that only asks who is there needs just one."""
-        if self.dropped:
-            raise Dropped(self.dropped)
+        if self._channel is None:
+            raise EOFError(_HUNG_UP)
         if name not in self._methods:
             messages = name.partition("/")[2]  # they are called after it
             request, answer = getattr(rpc, f"{messages}Request"), getattr(rpc, f"{messages}Response")
@@ -139,7 +103,7 @@ class Connection:
                 raise
 
     async def logged_in(self, timeout: float) -> None:
-        """Return once there is a token, if there is a user. Raises ``AioRpcError``, ``TimeoutError`` and ``Dropped``.
+        """Return once there is a token, if there is a user. Raises ``AioRpcError``, ``TimeoutError`` and ``EOFError``.
 
         All tasks that want one wait for the same login, even if one of them has given up waiting: each password costs
         etcd a tenth of a second of a processor, and thousands of nodes may start at once.
@@ -180,35 +144,11 @@ class Connection:
             raise
         self._metadata = (_REQUIRE_LEADER, ("token", answer.token))
 
-    async def drop(self, reason: str) -> None:
-        """Stop using it: whoever waits for an answer on it gets ``Dropped``."""
-        if not self.dropped:
-            self.dropped = reason
-            # closing a channel wakes readers, but not those that write to a stream that is not open
-            for task in self._waiting:
-                task.cancel()
+    async def drop(self) -> None:
+        """Stop using it. May be repeated."""
+        if self._channel is not None:
             channel, self._channel, self._methods = self._channel, None, {}
             await channel.close()  # its socket goes once nothing holds it any more
-
-    async def answer(self, waiting: Awaitable[T], timeout: float | None = None) -> T:
-        """The result of ``waiting``.
-
-        Raises ``Dropped`` if this connection is dropped meanwhile, and ``TimeoutError``.
-        """
-        task = asyncio.current_task()
-        assert task is not None, "on the loop"
-        self._waiting[task] = None
-        try:
-            return await (waiting if timeout is None else asyncio.wait_for(waiting, timeout))
-        except asyncio.TimeoutError:  # a different class from TimeoutError before Python 3.11
-            raise TimeoutError from None
-        except (asyncio.CancelledError, grpc.aio.UsageError):
-            if self.dropped:  # a closed channel cancels its calls and refuses new ones
-                raise Dropped(self.dropped) from None
-            raise
-        finally:
-            self._waiting.pop(task, None)
-            del task  # the task keeps an error that this frame is part of: avoid a cycle, which would keep sockets
 
 
 async def open_connection(endpoint: Endpoint, security: EtcdSecurity, whose: Whose = nobody_knows) -> Connection:
@@ -227,10 +167,10 @@ async def open_connection(endpoint: Endpoint, security: EtcdSecurity, whose: Who
     try:
         await connection.check()
     except grpc.aio.AioRpcError as error:
-        await connection.drop("not used")
+        await connection.drop()
         raise Unusable(await _reason(error, endpoint, security, whose)) from None
     except BaseException:
-        await connection.drop("not used")
+        await connection.drop()
         raise
     return connection
 

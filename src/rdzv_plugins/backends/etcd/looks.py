@@ -123,7 +123,7 @@ async def _whole_look(
     try:
         listed = await _ask(connection, look, key, timeout)
     finally:
-        await connection.drop("not needed")
+        await connection.drop()
     await _read_page(look, security, timeout)
     return look, listed
 

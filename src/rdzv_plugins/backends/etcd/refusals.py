@@ -34,10 +34,6 @@ _ELSEWHERE = (
 )
 
 
-class LeaseGone(EndpointUnreachable):
-    """A key was to be attached to a lease that has ended: so has the session."""
-
-
 _OF_THE_REQUEST = (
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.OUT_OF_RANGE,
@@ -101,8 +97,6 @@ def refusal(error: Any, what: str, path: str, security: EtcdSecurity) -> Rendezv
     ``EndpointUnreachable`` (``AccessRefused`` is one) if nothing else will succeed either.
     """
     text = reason_of(error)
-    if "lease not found" in text:
-        return LeaseGone(f"etcd refuses {what}: {text}")
     if "user name is empty" in text:
         return AccessRefused(
             "etcd wants a user and a password, and this node has none",
