@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from rdzv_plugins.backends.etcd import EtcdOptions, parse_members, validate
 from rdzv_plugins.backends.etcd.api import rpc
-from rdzv_plugins.backends.etcd.looks import Listed, Look, checks_of
+from rdzv_plugins.backends.etcd.looks import Look, checks_of
 from rdzv_plugins.backends.etcd.security import ACCOUNT, EtcdSecurity
 from rdzv_plugins.backends.etcd.space import MOST_BYTES, MOST_OPERATIONS, Space
 from rdzv_plugins.coordination import Event, KeyValue
@@ -198,10 +198,9 @@ WELL = Look(
 )
 
 
-def listed(number: int, **changes: Any) -> Listed:
-    return dataclasses.replace(
-        Listed(number, f"m{number}", (f"http://h:9{number}",), (f"http://h:{number}",), False), **changes
-    )
+def listed(number: int) -> Any:
+    urls = {"peerURLs": [f"http://h:9{number}"], "clientURLs": [f"http://h:{number}"]}
+    return rpc.Member(ID=number, name=f"m{number}", **urls)
 
 
 def check(name: str, *looks: Look, members: int = 3) -> ServiceCheck:

@@ -20,16 +20,15 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rdzv_plugins.backends.etcd.api import grpc, rpc
-from rdzv_plugins.backends.etcd.cluster import Cluster
-from rdzv_plugins.backends.etcd.connection import Connection
-from rdzv_plugins.backends.etcd.refusals import Verdict, denied, reason_of, refusal, verdict
+from rdzv_plugins.backends.etcd.cluster import HUNG_UP, SILENT_NOW, Cluster, Connection
+from rdzv_plugins.backends.etcd.refusals import denied, is_old_token, translated
 from rdzv_plugins.backends.etcd.space import NEW, RUN_LEASE_S, Space, watch_request
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.errors import Compacted, RendezvousFailed
 from rdzv_plugins.kit.client import ServiceClient, SessionEnded
 from rdzv_plugins.kit.keeping import PER_TTL
 from rdzv_plugins.kit.loop import here
-from rdzv_plugins.kit.reasons import Reason, Unusable
+from rdzv_plugins.kit.reasons import Reason
 from rdzv_plugins.plain_text import some
 
 logger = logging.getLogger(__name__)
@@ -84,8 +83,7 @@ class EtcdClient(ServiceClient):
             return None
         if self._connection is not None:
             silent = isinstance(error, (TimeoutError, asyncio.TimeoutError))
-            text = "it does not answer" if silent else str(error) or "it has hung up"
-            self._cluster.note(self._connection.endpoint, Reason(text))
+            self._cluster.note(self._connection.endpoint, Reason(SILENT_NOW if silent else str(error) or HUNG_UP))
         return self._cluster.reason()
 
     async def open(self, ttl: float) -> float:
@@ -169,7 +167,7 @@ class EtcdClient(ServiceClient):
     async def create(self, number: int, key: str, value: bytes, *, ephemeral: bool) -> tuple[bool, KeyValue]:
         self._begin(number)
         [(_, change)] = self._space.puts({key: value}, self._lease_of(ephemeral))
-        compare, read = [self._space.absent(key)], [self._space.get(key)]
+        compare, read = [self._space.unchanged(KeyValue(key, b"", 0))], [self._space.get(key)]
         while True:
             done, revision, found = await self._write(f"creating {key!r}", change, compare=compare, read=read)
             if done:
@@ -287,6 +285,8 @@ class EtcdClient(ServiceClient):
                 try:
                     await stream.write(watch_request(self._space.full(prefix), after + 1))
                     while not (answer := await _read(stream)).canceled:
+                        if answer.created:
+                            yield (), after
                         if answer.events:
                             yield list(self._space.events(answer)), answer.events[-1].kv.mod_revision
                 finally:
@@ -337,7 +337,7 @@ class EtcdClient(ServiceClient):
                 try:
                     return await ask(connection)
                 except grpc.aio.AioRpcError as error:
-                    if verdict(error, has_user=bool(self._cluster.security.user)) is not Verdict.LOG_IN:
+                    if not (self._cluster.security.user and is_old_token(error)):
                         raise
                 await self._log_in(connection, token)
             return await ask(connection)
@@ -352,15 +352,7 @@ class EtcdClient(ServiceClient):
         try:
             yield
         except grpc.aio.AioRpcError as error:
-            refused = refusal(error, what, self._cluster.path, self._cluster.security)
-            found = verdict(error, has_user=False)
-            if "lease not found" in reason_of(error):
-                raise SessionEnded from None
-            if found is None:
-                raise refused from None
-            if found is Verdict.LATER:
-                raise Unusable(Reason(str(refused), refused.remedy)) from None
-            raise EOFError(reason_of(error)) from None
+            raise translated(error, what, self._cluster.path, self._cluster.security) from None
         except (grpc.aio.UsageError, asyncio.InvalidStateError):  # its channel or its stream is closed
             raise EOFError from None
 

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from rdzv_plugins.backends.etcd.client import EtcdClient
-from rdzv_plugins.backends.etcd.cluster import Cluster
-from rdzv_plugins.backends.etcd.connection import Whose, nobody_knows
+from rdzv_plugins.backends.etcd.cluster import Cluster, Whose, nobody_knows
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.backends.etcd.space import Space
 from rdzv_plugins.endpoints import Endpoint
