@@ -113,18 +113,24 @@ class ServiceClient(ABC):
         raise NotImplementedError(f"{type(self).__name__} has neither changes() nor watch()")
 
     async def watch(self, prefix: str, after: int) -> AsyncIterator[tuple[Sequence[Event], int]]:
-        """Yield what ``changes`` returns, as soon as there is something: for a service that pushes.
+        """Yield what ``changes`` returns: at once, maybe nothing, and whenever there is something new.
 
-        Without it, ``changes`` is asked again and again. With it, a connection that is dead without a sign is found out
-        by ``keep_alive`` alone, and ``names_at`` is needed, too.
+        For a service that pushes; without it, ``changes`` is asked again and again. With it, a connection that is dead
+        without a sign is found out by ``keep_alive`` alone.
         """
+        wait = 0.0
         while True:
-            events, after = await self.changes(prefix, after, WAIT_S)
+            events, after = await self.changes(prefix, after, wait)
             yield events, after
+            wait = WAIT_S
 
-    async def names_at(self, prefix: str, revision: int) -> Set[str]:
-        """Return the names of the keys that began with ``prefix`` at ``revision``. Raises ``Compacted``."""
-        raise NotImplementedError
+    async def names_at(self, prefix: str, revision: int) -> Set[str] | None:
+        """Return the names of the keys that began with ``prefix`` at ``revision``; None if the service cannot tell.
+
+        Optional: where they are known, a session survives that the service forgets changes during an outage. Raises
+        ``Compacted``.
+        """
+        return None
 
     def reason_of(self, error: Exception) -> Reason | None:
         """What ``error`` means, a time-out among them, where this knows more than the error; None: no more."""
@@ -209,7 +215,7 @@ _ANSWERS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         "(a sequence of KeyValue, a revision)",
     ),
     "changes": (lambda answer: _pair(answer, are_events, _is_number), "(a sequence of Event, a revision)"),
-    "names_at": (lambda answer: isinstance(answer, Set), "a set of names"),
+    "names_at": (lambda answer: answer is None or isinstance(answer, Set), "a set of names or None"),
     "watch": (lambda answer: callable(getattr(answer, "cancel", None)), "a Watch, which has cancel()"),
     "end_session": (_is_bool, "True or False"),
 }

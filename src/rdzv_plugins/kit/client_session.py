@@ -66,6 +66,14 @@ class _Left(Exception):
     """Somebody else has found out that the connection is of no use."""
 
 
+class _CallBackFailed(RdzvError):
+    """A watch's call-back has raised ``cause``."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(repr(cause))
+        self.cause = cause
+
+
 class _Watched:
     """A watch. ``revision``: up to which it was told. ``names``: of the keys then; None if that is not known."""
 
@@ -78,8 +86,11 @@ class _Watched:
         if self.names is not None:
             for event in events:
                 (self.names.discard if event.value is None else self.names.add)(event.key)
-        if events:
-            self.call(events)
+        try:
+            if events:
+                self.call(events)
+        except Exception as error:
+            raise _CallBackFailed(error) from error
 
 
 class ClientSession(AsyncSession):
@@ -174,14 +185,10 @@ class ClientSession(AsyncSession):
             held, revision = await self.list(prefix, deadline)
             watched = _Watched(prefix, call, revision, set())
             events = [Event(each.key, each.value, each.revision) for each in held]
-        elif self._polls:
-            events, revision = await self._ask(
-                lambda: self._call("changes", self._client.changes, prefix, after, 0), deadline
-            )
-            watched = _Watched(prefix, call, revision, None)
         else:
             names = await self._ask(lambda: self._call("names_at", self._client.names_at, prefix, after), deadline)
-            watched = _Watched(prefix, call, after, set(names))
+            watched = _Watched(prefix, call, after, None if names is None else set(names))
+            events, watched.revision = await self._ask(lambda: self._next(watched), deadline)
         watched.task = asyncio.get_running_loop().create_task(self._follow(watched, events))
         self._watches[watched] = None
         return watched
@@ -216,26 +223,37 @@ class ClientSession(AsyncSession):
         """Tell ``events``, which is all up to its revision, and then what comes."""
         limit = WAIT_S + _LONGEST_ATTEMPT_S if self._polls else math.inf
         try:
+            watched.tell(events)
             while True:
-                watched.tell(events)
                 try:
-                    news = await self._ask(lambda: self._next(watched), math.inf, limit=limit)
+                    await self._ask(lambda: self._serve(watched), math.inf, limit=limit)
                 except Compacted:
                     if watched.names is None:
                         raise
-                    news = await self._compared(watched, watched.names)
-                events, watched.revision = news
+                    events, watched.revision = await self._compared(watched, watched.names)
+                    watched.tell(events)
         except Closed:
             pass
         except ConnectionLost as error:
             self.lose(error)
-        except RdzvError as error:
-            self._broken(error)
         except NotImplementedError as error:
             self._broken(BrokenPlugin(f"changes() of the client for {self.name} is not written yet: {error}"))
-        except Exception as error:
-            logger.exception("a watch's call-back has failed")
-            self.lose(ConnectionLost(f"the session with {self.name} ends: it may have missed an event: {error!r}"))
+        except _CallBackFailed as error:
+            logger.error("a watch's call-back has failed", exc_info=error.cause)
+            self.lose(
+                ConnectionLost(f"the session with {self.name} ends: it may have missed an event: {error.cause!r}")
+            )
+        except RdzvError as error:
+            self._broken(error)
+
+    async def _serve(self, watched: _Watched) -> None:
+        """Tell what comes: all that is pushed, or what one poll has found."""
+        while True:
+            events, watched.revision = await self._next(watched)
+            watched.tell(events)
+            if self._polls:
+                return
+            self._noted = False
 
     async def _next(self, watched: _Watched) -> tuple[Sequence[Event], int]:
         """What comes next by its stream, which begins anew when it has failed."""

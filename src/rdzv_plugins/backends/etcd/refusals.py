@@ -80,7 +80,7 @@ def denied(path: str, security: EtcdSecurity) -> AccessRefused:
 def translated(error: Any, what: str, path: str, security: EtcdSecurity) -> Exception:
     """An ``AioRpcError`` as what a client may raise; ``path`` is where the run's keys are.
 
-    ``EOFError`` if this member cannot answer now, ``Unusable`` if the cluster cannot, ``SessionEnded``; and for the user
+    ``EOFError`` if this member cannot answer now, ``Unusable`` if the cluster cannot, ``SessionEnded``; and for users
     ``EndpointUnreachable`` (``AccessRefused`` is one) if nothing else will succeed either, or ``RendezvousFailed``.
     """
     text = reason_of(error)
