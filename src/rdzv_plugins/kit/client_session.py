@@ -312,13 +312,10 @@ class ClientSession(AsyncSession):
                 asked = []
             except Exception as error:
                 timed_out, took = isinstance(error, _TIMEOUTS), here().monotonic() - began
-                cut_short = left <= limit and timed_out  # it was we who had no time left
                 if timed_out and not excused and took > min(left, limit) + _LATE_S:
-                    excused = cut_short = True
-                if not (cut_short and (self._noted or excused)):
-                    self._note(error)
-                if asked and not cut_short:
-                    await self._leave(asked[0])
+                    excused = True
+                else:
+                    await self._failed(error, asked, cut_short=timed_out and left <= limit)
             if asked and not again:
                 raise self._late()
             left = deadline - here().monotonic()
@@ -327,6 +324,13 @@ class ClientSession(AsyncSession):
         if self._closed:
             raise Closed
         raise self._late()
+
+    async def _failed(self, error: Exception, asked: _Asked, *, cut_short: bool) -> None:
+        """There is no answer to what was asked. ``cut_short``: it was we who had no time left."""
+        if not (cut_short and self._noted):
+            self._note(error)
+        if asked and not cut_short:
+            await self._leave(asked[0])
 
     async def _call(
         self, name: str, method: Callable[..., Awaitable[T]], *arguments: Any, checked_as: str = "", **named: Any

@@ -240,15 +240,12 @@ class Cluster:
         self.proven = False
         """Whether it has been of use once: what was right then is expected to become right again."""
 
-    def why(self) -> str:
-        """What is wrong with each member."""
-        tried = ((endpoint, self._reasons.get(endpoint)) for endpoint in self._endpoints)
-        return "; ".join(f"{endpoint}: {reason.text if reason else 'no answer yet'}" for endpoint, reason in tried)
-
     def reason(self) -> Reason:
         """What is wrong with each member, and what the user can do."""
+        tried = ((endpoint, self._reasons.get(endpoint)) for endpoint in self._endpoints)
+        text = "; ".join(f"{endpoint}: {reason.text if reason else 'no answer yet'}" for endpoint, reason in tried)
         remedies = dict.fromkeys(reason.remedy for reason in self._reasons.values() if reason.remedy)
-        return Reason(self.why(), " ".join(remedies))
+        return Reason(text, " ".join(remedies))
 
     def note(self, endpoint: Endpoint, reason: Reason) -> None:
         """Say what is wrong with that member now."""
@@ -263,18 +260,21 @@ class Cluster:
         if self._connecting is None:
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
             self._connecting.add_done_callback(looked_at)
-        await asyncio.wait({self._connecting})
-        connecting, self._connecting = self._connecting, None
+        connecting = self._connecting
+        await asyncio.wait({connecting})
+        self._connecting = None
+        if connecting.cancelled():
+            raise EOFError("the session has been closed")
         return connecting.result()
 
     async def close(self) -> None:
         """Try no longer."""
-        if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.wait({self._connecting})
-            if not self._connecting.cancelled() and self._connecting.exception() is None:
-                await self._connecting.result().drop()
-            self._connecting = None
+        connecting, self._connecting = self._connecting, None
+        if connecting is not None:
+            connecting.cancel()
+            await asyncio.wait({connecting})
+            if not connecting.cancelled() and connecting.exception() is None:
+                await connecting.result().drop()
 
     def is_ours(self, connection: Connection, answer: Any) -> bool:
         """Whether the answer comes from a member of the cluster that was used before."""
@@ -296,12 +296,8 @@ class Cluster:
             raise EOFError(SILENT_NOW) from None
         except grpc.aio.AioRpcError as error:
             refused = translated(error, "the login", self.path, self.security)
-            if (
-                self.proven
-                and self.security.credentials
-                and isinstance(refused, RdzvError)
-                and is_wrong_password(error)
-            ):
+            may_change = self.proven and self.security.credentials and is_wrong_password(error)
+            if may_change and isinstance(refused, RdzvError):
                 refused = Unusable(Reason(str(refused), refused.remedy))
             raise refused from None
 
