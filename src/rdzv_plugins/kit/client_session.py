@@ -318,17 +318,19 @@ class ClientSession(AsyncSession):
                     await self._failed(error, asked, cut_short=timed_out and left <= limit)
             if asked and not again:
                 raise self._late()
+            if here().monotonic() - began > _LONGEST_ATTEMPT_S:  # a watch was told for so long: this is another outage
+                pauses, excused = growing(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, random=here().random), False
             left = deadline - here().monotonic()
             await asyncio.sleep(max(0.0, min(left, next(pauses))))
             limit = max(limit, min(limit * 2, _LONGEST_ATTEMPT_S))
-        if self._closed:
-            raise Closed
-        raise self._late()
+        raise Closed if self._closed else self._late()
 
     async def _failed(self, error: Exception, asked: _Asked, *, cut_short: bool) -> None:
         """There is no answer to what was asked. ``cut_short``: it was we who had no time left."""
         if not (cut_short and self._noted):
             self._note(error)
+        elif not asked:  # it was still connecting, and may know more by now
+            self.reason = self._client.reason_of(error) or self.reason
         if asked and not cut_short:
             await self._leave(asked[0])
 
