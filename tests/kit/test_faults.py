@@ -21,6 +21,7 @@ from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import EndsSessions, Event, KeyValue, Session
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, BrokenPlugin, ConnectionLost, EndpointUnreachable
+from rdzv_plugins.kit import client as client_module
 from rdzv_plugins.kit import client_session, coordination, loop
 from rdzv_plugins.testing import ServerProcess
 from rdzv_plugins.testing.parts import Losses, Recorder, frozen, keys_of, opened
@@ -212,10 +213,10 @@ def test_a_connection_that_is_dead_without_a_sign(
     server: ServerProcess, monkeypatch: pytest.MonkeyPatch, hears: str
 ) -> None:
     if hears == "in time by itself":
-        monkeypatch.setattr(client_session, "WAIT_S", 0.1)
+        monkeypatch.setattr(client_module, "WAIT_S", 0.1)
         monkeypatch.setattr(client_session, "_LONGEST_ATTEMPT_S", 0.2)
     else:
-        monkeypatch.setattr(client_session, "WAIT_S", 10 * T)
+        monkeypatch.setattr(client_module, "WAIT_S", 10 * T)
     told = Recorder()
     with session_at(server.port, client=Deaf) as (session, _):
         session.watch("", told, timeout=T)
@@ -274,18 +275,28 @@ def test_a_call_back_that_fails_ends_the_session(server: ServerProcess, caplog: 
     assert "a watch's call-back has failed" in caplog.text
 
 
-def test_a_watch_whose_changes_are_forgotten_ends_the_session(server: ServerProcess) -> None:
+def test_a_watch_whose_changes_are_forgotten_compares_what_is_there(server: ServerProcess) -> None:
+    """Where it does not know what was there before, it may have missed an event: the session ends."""
+    told = Recorder()
     with (
         HookedRelay("127.0.0.1", server.port) as relay,
         session_at(relay.port) as (session, losses),
+        session_at(relay.port) as (late, late_losses),
         session_at(server.port) as (other, _),
     ):
-        session.watch("", lambda _: None, timeout=T)
+        other.put({"stays": b"", "goes": b""}, timeout=T)
+        session.watch("", told, timeout=T)
+        told.take(2)
+        late.watch("", lambda _: None, after=session.list("", timeout=T)[1], timeout=T)
         relay.refuse()
+        other.delete(["goes"], timeout=T)
         for _ in range(26):  # more than are remembered
             other.put({f"{number}": b"" for number in range(400)}, timeout=T)
         relay.accept()
-        assert "forgotten" in str(losses.next())
+        told.until(lambda events: len(events) == 2 + 1 + 400)
+        assert [(each.key, each.value) for each in told.events[2:4]] == [("goes", None), ("0", b"")]
+        assert losses.none
+        assert "forgotten" in str(late_losses.next())
 
 
 def test_a_child_of_fork_has_no_session(server: ServerProcess) -> None:

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from rdzv_plugins.backends.etcd import EtcdOptions, parse_members, validate
 from rdzv_plugins.backends.etcd.api import rpc
-from rdzv_plugins.backends.etcd.looks import Listed, Look, checks_of
+from rdzv_plugins.backends.etcd.looks import Look, checks_of
 from rdzv_plugins.backends.etcd.security import ACCOUNT, EtcdSecurity
 from rdzv_plugins.backends.etcd.space import MOST_BYTES, MOST_OPERATIONS, Space
 from rdzv_plugins.coordination import Event, KeyValue
@@ -198,10 +198,9 @@ WELL = Look(
 )
 
 
-def listed(number: int, **changes: Any) -> Listed:
-    return dataclasses.replace(
-        Listed(number, f"m{number}", (f"http://h:9{number}",), (f"http://h:{number}",), False), **changes
-    )
+def listed(number: int) -> Any:
+    urls = {"peerURLs": [f"http://h:9{number}"], "clientURLs": [f"http://h:{number}"]}
+    return rpc.Member(ID=number, name=f"m{number}", **urls)
 
 
 def check(name: str, *looks: Look, members: int = 3) -> ServiceCheck:
@@ -280,24 +279,8 @@ def test_what_is_set_for_the_import_is_put_back(mode):
     assert python(f"{LOAD}\n{SHOW}", **set_before) == f"b'k'\n{set_before}\n"
 
 
-@pytest.mark.parametrize("mode", ["", "python"])
-def test_protobuf_loaded_before_in_another_mode_is_told_apart_with_what_to_do(mode):
-    said = python(
-        f"""
-import google.protobuf.descriptor
-from rdzv_plugins.errors import BrokenPlugin
-try:
-    {LOAD}
-except BrokenPlugin as error:
-    print(error, error.remedy)""",
-        **{MODE: mode} if mode else {},
-    )
-    assert (f"Set {MODE}=python" in said) == (not mode)
-    assert ("b'k'" in said) == bool(mode)
-
-
 def test_without_the_extra_the_message_says_how_to_install_it(tmp_path):
-    (tmp_path / "etcd3.py").write_text("raise ModuleNotFoundError(\"No module named 'etcd3'\", name='etcd3')")
+    (tmp_path / "grpc.py").write_text("raise ModuleNotFoundError(\"No module named 'grpc'\", name='grpc')")
     done = subprocess.run(
         [sys.executable, "-m", "rdzv_launcher", "--rdzv-backend=etcd", "--rdzv-endpoint=h", "--rdzv-id=job", __file__],
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
@@ -306,5 +289,5 @@ def test_without_the_extra_the_message_says_how_to_install_it(tmp_path):
         timeout=120,
     )
     assert done.returncode == 69, done.stderr
-    assert "backend 'etcd' needs module 'etcd3', which is not installed" in done.stderr
+    assert "backend 'etcd' needs module 'grpc', which is not installed" in done.stderr
     assert "pip install 'rdzv-plugins[etcd]'" in done.stderr

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
+from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.kit.security import Security
+
+if TYPE_CHECKING:
+    from rdzv_plugins.kit.reasons import Reason
+
+WAIT_S = 20.0
+"""How long the service lets a watch wait for a change: a dead connection is noticed within little more than this."""
 
 
 class SessionEnded(Exception):
@@ -23,7 +29,7 @@ class ServiceClient(ABC):
 
     - ``Unusable``, with a ``Reason``: the service says that it cannot now, or never will;
     - ``SessionEnded``: it does not know this session;
-    - ``Compacted``, from ``changes`` alone;
+    - ``Compacted``, from ``changes``, ``watch`` and ``names_at`` alone;
     - an ``OSError``, an error of TLS among them, or ``EOFError``: the connection is of no use (there is no need to tell
       of a time-out, for the kit measures the time);
     - an ``RdzvError`` reaches the user as it is;
@@ -98,13 +104,41 @@ class ServiceClient(ABC):
         Keys whose names are not text, which only a stranger writes, are left out here and of ``changes``: ``name_of``.
         """
 
-    @abstractmethod
     async def changes(self, prefix: str, after: int, wait: float) -> tuple[Sequence[Event], int]:
         """Return all changes since revision ``after`` of keys that begin with ``prefix``, and up to which revision.
 
         If there is none yet it waits for one, but after ``wait`` seconds it returns none. Raises ``Compacted`` if the
-        service no longer knows.
+        service no longer knows. Needed unless there is ``watch``.
         """
+        raise NotImplementedError(f"{type(self).__name__} has neither changes() nor watch()")
+
+    async def watch(self, prefix: str, after: int) -> AsyncIterator[tuple[Sequence[Event], int]]:
+        """Yield what ``changes`` returns: at once, maybe nothing, and whenever there is something new.
+
+        For a service that pushes; without it, ``changes`` is asked again and again. With it, a connection that is dead
+        without a sign is found out by ``keep_alive`` alone.
+        """
+        wait = 0.0
+        while True:
+            events, after = await self.changes(prefix, after, wait)
+            yield events, after
+            wait = WAIT_S
+
+    async def names_at(self, prefix: str, revision: int) -> Set[str] | None:
+        """Return the names of the keys that began with ``prefix`` at ``revision``; None if the service cannot tell.
+
+        Optional: where they are known, a session survives that the service forgets changes during an outage. Raises
+        ``Compacted``.
+        """
+        return None
+
+    def reason_of(self, error: Exception) -> Reason | None:
+        """What ``error`` means, a time-out among them, where this knows more than the error; None: no more."""
+        return None
+
+    async def close(self) -> None:
+        """Let go of what ``disconnect`` leaves. The last call; may be cancelled after a second."""
+        return
 
     async def end_session(self, key: str) -> bool:
         """End the session that owns the ephemeral ``key``; returns whether that was done. May be repeated.
@@ -181,6 +215,7 @@ _ANSWERS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         "(a sequence of KeyValue, a revision)",
     ),
     "changes": (lambda answer: _pair(answer, are_events, _is_number), "(a sequence of Event, a revision)"),
+    "names_at": (lambda answer: answer is None or isinstance(answer, Set), "a set of names or None"),
     "watch": (lambda answer: callable(getattr(answer, "cancel", None)), "a Watch, which has cancel()"),
     "end_session": (_is_bool, "True or False"),
 }

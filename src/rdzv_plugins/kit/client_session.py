@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rdzv_plugins.coordination import Event, KeyValue
-from rdzv_plugins.errors import BrokenPlugin, ConnectionLost, EndpointUnreachable, RdzvError
-from rdzv_plugins.kit.client import ServiceClient, SessionEnded, wrong_answer
+from rdzv_plugins.errors import BrokenPlugin, Compacted, ConnectionLost, EndpointUnreachable, RdzvError
+from rdzv_plugins.kit.client import WAIT_S, ServiceClient, SessionEnded, wrong_answer
 from rdzv_plugins.kit.coordination import Coordination
 from rdzv_plugins.kit.keeping import PER_TTL, Keeper
 from rdzv_plugins.kit.loop import here, looked_at, within
@@ -26,12 +26,15 @@ T = TypeVar("T")
 _Asked = list[asyncio.Future[None]]
 _TIMEOUTS = (TimeoutError, asyncio.TimeoutError)  # one class from Python 3.11 on
 
-WAIT_S = 20.0
-"""How long the service lets a watch wait for a change: a dead connection is noticed within little more than this."""
 _LEAST_ATTEMPT_S = 0.5
 _MOST_ATTEMPT_S = 3.0
 """An answer that has not come by then counts as lost, the first time; then after twice as long, and so on."""
 _LONGEST_ATTEMPT_S = 10.0
+_LATE_S = 0.3
+"""If a time-out is noticed this many seconds late, the answer may have come in time.
+
+It is then this process that is busy, not the service.
+"""
 _HANG_UP_S = 1.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
@@ -43,6 +46,12 @@ def coordination_backend(name: str, new_client: Callable[[], ServiceClient], *, 
     A session goes on for ``outage_timeout`` seconds while the service does not answer (``ttl``, if that is more).
     """
     return Coordination(name, lambda: ClientSession(new_client(), outage_timeout))
+
+
+async def _first(news: AsyncIterator[T]) -> T:
+    async for each in news:
+        return each
+    raise EOFError
 
 
 class _Faulty(Exception):
@@ -57,6 +66,33 @@ class _Left(Exception):
     """Somebody else has found out that the connection is of no use."""
 
 
+class _CallBackFailed(RdzvError):
+    """A watch's call-back has raised ``cause``."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(repr(cause))
+        self.cause = cause
+
+
+class _Watched:
+    """A watch. ``revision``: up to which it was told. ``names``: of the keys then; None if that is not known."""
+
+    def __init__(self, prefix: str, call: StoppableCall, revision: int, names: set[str] | None) -> None:
+        self.prefix, self.call, self.revision, self.names = prefix, call, revision, names
+        self.stream: AsyncIterator[tuple[Sequence[Event], int]] | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    def tell(self, events: Sequence[Event]) -> None:
+        if self.names is not None:
+            for event in events:
+                (self.names.discard if event.value is None else self.names.add)(event.key)
+        try:
+            if events:
+                self.call(events)
+        except Exception as error:
+            raise _CallBackFailed(error) from error
+
+
 class ClientSession(AsyncSession):
     """A session by one client. ``outage``: seconds without an answer to put up with."""
 
@@ -68,7 +104,8 @@ class ClientSession(AsyncSession):
         self._attempt = _MOST_ATTEMPT_S
         self._keeper: Keeper | None = None
         self._keeping: asyncio.Task[None] | None = None
-        self._watches: dict[asyncio.Task[None], None] = {}  # the tasks that follow
+        self._watches: dict[_Watched, None] = {}
+        self._polls = type(client).watch is ServiceClient.watch
         self._connecting, self._writing = asyncio.Lock(), asyncio.Lock()
         self._number = 0
         self._connection: asyncio.Future[None] | None = None  # done when it is left
@@ -120,6 +157,10 @@ class ClientSession(AsyncSession):
             await asyncio.sleep(max(0.0, deadline - here().monotonic()))
             raise self._late() from error
 
+    async def ask(self, name: str, method: Callable[..., Awaitable[T]], *arguments: Any, deadline: float) -> T:
+        """What a method of the client returns that only its author knows. No session is needed for it."""
+        return await self._ask(lambda: self._call(name, method, *arguments), deadline)
+
     async def create(self, key: str, value: bytes, deadline: float, *, ephemeral: bool) -> tuple[bool, KeyValue]:
         return await self._write(
             lambda n: self._call("create", self._client.create, n, key, value, ephemeral=ephemeral), deadline
@@ -138,24 +179,27 @@ class ClientSession(AsyncSession):
     async def list(self, prefix: str, deadline: float) -> tuple[Sequence[KeyValue], int]:
         return await self._ask(lambda: self._call("list", self._client.list, prefix), deadline)
 
-    async def watch(self, prefix: str, call: StoppableCall, after: int, deadline: float) -> asyncio.Task[None]:
-        if after:
-            events, revision = await self._ask(
-                lambda: self._call("changes", self._client.changes, prefix, after, 0), deadline
-            )
-        else:
+    async def watch(self, prefix: str, call: StoppableCall, after: int, deadline: float) -> _Watched:
+        events: Sequence[Event] = ()
+        if not after:
             held, revision = await self.list(prefix, deadline)
+            watched = _Watched(prefix, call, revision, set())
             events = [Event(each.key, each.value, each.revision) for each in held]
-        watched = asyncio.get_running_loop().create_task(self._follow(prefix, call, events, revision))
+        else:
+            names = await self._ask(lambda: self._call("names_at", self._client.names_at, prefix, after), deadline)
+            watched = _Watched(prefix, call, after, None if names is None else set(names))
+            events, watched.revision = await self._ask(lambda: self._next(watched), deadline)
+        watched.task = asyncio.get_running_loop().create_task(self._follow(watched, events))
         self._watches[watched] = None
         return watched
 
     async def end_session(self, key: str, deadline: float) -> bool:
         return await self._ask(lambda: self._call("end_session", self._client.end_session, key), deadline)
 
-    def unwatch(self, watched: asyncio.Task[None]) -> None:
-        watched.cancel()
+    def unwatch(self, watched: _Watched) -> None:
         self._watches.pop(watched, None)
+        if watched.task is not None:
+            watched.task.cancel()
 
     async def end(self, deadline: float) -> None:
         self._stop()
@@ -164,39 +208,71 @@ class ClientSession(AsyncSession):
     async def drop(self) -> None:
         self._closed = True
         self._stop()
+        with contextlib.suppress(Exception):  # nothing depends on it any more
+            await within(_HANG_UP_S, self._client.close())
         if self._connection is not None:
             await self._leave(self._connection)
 
     def _stop(self) -> None:
         if self._keeping is not None:
             self._keeping.cancel()
-        for watched in self._watches:
-            watched.cancel()
-        self._watches.clear()
+        for watched in list(self._watches):
+            self.unwatch(watched)
 
-    async def _follow(self, prefix: str, call: StoppableCall, events: Sequence[Event], revision: int) -> None:
-        """Tell ``events``, which is all up to ``revision``, and then what comes."""
+    async def _follow(self, watched: _Watched, events: Sequence[Event]) -> None:
+        """Tell ``events``, which is all up to its revision, and then what comes."""
+        limit = WAIT_S + _LONGEST_ATTEMPT_S if self._polls else math.inf
         try:
+            watched.tell(events)
             while True:
-                if events:
-                    call(events)
-                since, limit = revision, WAIT_S + _LONGEST_ATTEMPT_S
-                events, revision = await self._ask(
-                    lambda since=since: self._call("changes", self._client.changes, prefix, since, WAIT_S),  # type: ignore[misc]
-                    math.inf,
-                    limit=limit,
-                )
+                try:
+                    await self._ask(lambda: self._serve(watched), math.inf, limit=limit)
+                except Compacted:
+                    if watched.names is None:
+                        raise
+                    events, watched.revision = await self._compared(watched, watched.names)
+                    watched.tell(events)
         except Closed:
             pass
         except ConnectionLost as error:
             self.lose(error)
-        except RdzvError as error:
-            self._broken(error)
         except NotImplementedError as error:
             self._broken(BrokenPlugin(f"changes() of the client for {self.name} is not written yet: {error}"))
-        except Exception as error:
-            logger.exception("a watch's call-back has failed")
-            self.lose(ConnectionLost(f"the session with {self.name} ends: it may have missed an event: {error!r}"))
+        except _CallBackFailed as error:
+            logger.error("a watch's call-back has failed", exc_info=error.cause)
+            self.lose(
+                ConnectionLost(f"the session with {self.name} ends: it may have missed an event: {error.cause!r}")
+            )
+        except RdzvError as error:
+            self._broken(error)
+
+    async def _serve(self, watched: _Watched) -> None:
+        """Tell what comes: all that is pushed, or what one poll has found."""
+        while True:
+            events, watched.revision = await self._next(watched)
+            watched.tell(events)
+            if self._polls:
+                return
+            self._noted = False
+
+    async def _next(self, watched: _Watched) -> tuple[Sequence[Event], int]:
+        """What comes next by its stream, which begins anew when it has failed."""
+        if watched.stream is None:
+            watched.stream = self._client.watch(watched.prefix, watched.revision)
+        name = "changes" if self._polls else "watch"
+        try:
+            return await self._call(name, _first, watched.stream, checked_as="changes")
+        except BaseException:
+            watched.stream = None
+            raise
+
+    async def _compared(self, watched: _Watched, known: set[str]) -> tuple[Sequence[Event], int]:
+        """What has changed since, where the service has forgotten it: as far as what exists now shows it."""
+        held, revision = await self.list(watched.prefix, math.inf)
+        gone = sorted(known - {each.key for each in held})
+        events = [Event(key, None, watched.revision + 1) for key in gone]  # then, or later
+        events += [Event(each.key, each.value, each.revision) for each in held if each.revision > watched.revision]
+        return events, revision
 
     async def _write(self, ask: Callable[[int], Awaitable[T]], deadline: float) -> T:
         """One after the other: of numbers, the service knows the last one."""
@@ -215,9 +291,9 @@ class ClientSession(AsyncSession):
         self, ask: Callable[[], Awaitable[T]], deadline: float, *, limit: float = 0.0, again: bool = True
     ) -> T:
         """The answer. ``limit``: seconds of the first attempt. ``again``: also when it may have been done."""
-        limit = limit or self._attempt
+        limit, excused = limit or self._attempt, False
         pauses = growing(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, random=here().random)
-        while (left := deadline - here().monotonic()) > 0:
+        while (left := deadline - (began := here().monotonic())) > 0:
             if self._closed:
                 raise Closed
             asked: _Asked = []
@@ -235,21 +311,32 @@ class ClientSession(AsyncSession):
                 self._note(error)
                 asked = []
             except Exception as error:
-                cut_short = left <= limit and isinstance(error, _TIMEOUTS)  # it was we who had no time left
-                if not (cut_short and self._noted):
-                    self._note(error)
-                if asked and not cut_short:
-                    await self._leave(asked[0])
+                timed_out, took = isinstance(error, _TIMEOUTS), here().monotonic() - began
+                if timed_out and not excused and took > min(left, limit) + _LATE_S:
+                    excused = True
+                else:
+                    await self._failed(error, asked, cut_short=timed_out and left <= limit)
             if asked and not again:
                 raise self._late()
+            if here().monotonic() - began > _LONGEST_ATTEMPT_S:  # a watch was told for so long: this is another outage
+                pauses, excused = growing(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, random=here().random), False
             left = deadline - here().monotonic()
             await asyncio.sleep(max(0.0, min(left, next(pauses))))
             limit = max(limit, min(limit * 2, _LONGEST_ATTEMPT_S))
-        if self._closed:
-            raise Closed
-        raise self._late()
+        raise Closed if self._closed else self._late()
 
-    async def _call(self, name: str, method: Callable[..., Awaitable[T]], *arguments: Any, **named: Any) -> T:
+    async def _failed(self, error: Exception, asked: _Asked, *, cut_short: bool) -> None:
+        """There is no answer to what was asked. ``cut_short``: it was we who had no time left."""
+        if not (cut_short and self._noted):
+            self._note(error)
+        elif not asked:  # it was still connecting, and may know more by now
+            self.reason = self._client.reason_of(error) or self.reason
+        if asked and not cut_short:
+            await self._leave(asked[0])
+
+    async def _call(
+        self, name: str, method: Callable[..., Awaitable[T]], *arguments: Any, checked_as: str = "", **named: Any
+    ) -> T:
         """What a method of the author's client returns: the only place where one is called."""
         where = f"{type(self._client).__name__}.{name}()"
         try:
@@ -258,7 +345,7 @@ class ClientSession(AsyncSession):
             raise
         except Exception as error:
             raise _Faulty(name, f"{where} raised {type(error).__name__}: {error}") from error
-        if wrong := wrong_answer(name, answer, guarded=named.get("guard") is not None):
+        if wrong := wrong_answer(checked_as or name, answer, guarded=named.get("guard") is not None):
             raise self._broken(BrokenPlugin(f"{where} of the client for {self.name} {wrong}"))
         self._worked.add(name)
         self._faulty.pop(name, None)
@@ -292,9 +379,11 @@ class ClientSession(AsyncSession):
         either: set[asyncio.Future[Any]] = {answer, connection}
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
+            if answer.done() and not answer.cancelled():
                 return answer.result()
-            raise _Left
+            if connection.done():  # which may have cancelled what was asked there
+                raise _Left
+            raise EOFError
         finally:
             if not answer.done():
                 answer.cancel()
@@ -307,6 +396,8 @@ class ClientSession(AsyncSession):
         client, self._noted = self._client, True
         if isinstance(error, Unusable):
             self.reason = error.reason
+        elif known := client.reason_of(error):
+            self.reason = known
         elif isinstance(error, _TIMEOUTS):
             self.reason = SILENT if client.remote_addr else NO_ANSWER
         else:

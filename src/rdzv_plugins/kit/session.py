@@ -189,6 +189,7 @@ class KitSession:
             self._loop.start(self._leave_and_let_go(tell))
         elif first:
             try:
+                self._stop_calls()  # first: what has come by now is not told before the watches have ended
                 with contextlib.suppress(TimeoutError):
                     self._loop.run(self._leave(tell), _GOOD_BYE_S)
             finally:

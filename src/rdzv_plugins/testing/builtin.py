@@ -116,10 +116,9 @@ class EtcdHarness(Harness):
         if shutil.which("etcd") is None:
             remedy = "Install it: on Debian and Ubuntu, apt-get install etcd-server."
             raise MissingDependency("the program etcd is not installed", remedy=remedy)
-        missing = [name for name in ("etcd3", "grpc") if importlib.util.find_spec(name) is None]
-        if missing:
+        if importlib.util.find_spec("grpc") is None:
             raise MissingDependency(
-                f"backend 'etcd' needs module {missing[0]!r}, which is not installed",
+                "backend 'etcd' needs module 'grpc', which is not installed",
                 remedy="Install it: pip install 'rdzv-plugins[etcd]'",
             )
 

@@ -181,5 +181,5 @@ def rdzv_register_backends() -> Backend:
         recognise=recognise,
         health=health,
         install="pip install 'rdzv-plugins[etcd]'",
-        imports=("etcd3", "grpc", "google.protobuf"),
+        imports=("grpc", "google.protobuf"),
     )

@@ -1,68 +1,224 @@
-"""The members of an etcd cluster, and the connection to one of them that a session uses. On the loop's thread only."""
+"""The members of an etcd cluster, and a gRPC channel to one of them. On the loop's thread only."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Sequence
+import socket
+import ssl
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from rdzv_plugins.backends.etcd.api import grpc
-from rdzv_plugins.backends.etcd.connection import (
-    LATE_S,
-    Connection,
-    Dropped,
-    Stream,
-    Whose,
-    nobody_knows,
-    open_connection,
-)
-from rdzv_plugins.backends.etcd.diagnosis import SILENT
-from rdzv_plugins.backends.etcd.refusals import (
-    NO_LEADER,
-    Verdict,
-    denied,
-    is_wrong_password,
-    reason_of,
-    refusal,
-    verdict,
-)
+from rdzv_plugins.backends.etcd.api import grpc, rpc
+from rdzv_plugins.backends.etcd.diagnosis import SILENT, diagnose
+from rdzv_plugins.backends.etcd.refusals import NO_LEADER, is_about_users, is_wrong_password, reason_of, translated
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
+from rdzv_plugins.certificates import read_file
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import EndpointUnreachable, RendezvousFailed
-from rdzv_plugins.kit.loop import here, looked_at
+from rdzv_plugins.errors import EndpointUnreachable, RdzvError
+from rdzv_plugins.kit.loop import here, in_thread, looked_at
 from rdzv_plugins.kit.reasons import Reason, Unusable
+from rdzv_plugins.kvstore.sockets.reach import resolve, try_connect
+from rdzv_plugins.kvstore.tcpstore.listener import SAME_BACKEND
 from rdzv_plugins.timing import growing
 
-logger = logging.getLogger(__name__)
+Whose = Callable[[str], str]
+"""Tells what listens at an endpoint: see ``Request.whose``."""
+
+DIAL_S = 3.0
+"""How many seconds one member is given to accept a connection and to answer the first question."""
+_LOGIN = "Auth/Authenticate"
+_STREAMS = ("Watch/Watch", "Lease/LeaseKeepAlive")
+HUNG_UP, SILENT_NOW = "it has hung up", "it does not answer"
+_REQUIRE_LEADER = ("hasleader", "true")
+"""A member that has lost the majority says so at once, even on streams, instead of leaving them silent."""
 
 _STAGGER_S = 0.3
 """After this many seconds a member that has not answered is no longer waited for: the next is asked as well."""
-_ATTEMPT_S = 3.0
-"""A request that is not answered within this many seconds is repeated once.
-
-etcd loses requests while it has no leader. If the second attempt, which may take twice as long, is not answered either,
-the member is left.
-"""
 _COMPARE_S = 0.5
 """How many seconds a start may be delayed by checking that all members belong to one cluster."""
 _LOGIN_S = 60.0
-_LOGINS = 3
-"""The most logins during one request: users may be changed while it is made."""
-_BUSY_S = 0.5
 _LOOK_S = 0.5
 """Seconds between two looks at a file that is about to be written."""
-_CLOSED = "the session has been closed"
-_SHORT_S = 1.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
-
 _SILENT_SINCE = Reason(f"{NO_LEADER}; it has not answered since it said so")
 _FOREIGN = Reason(
     "it belongs to another etcd cluster than the member that was used before",
     "--rdzv-endpoint has to name members of one cluster.",
     final=True,
 )
+
+
+def nobody_knows(endpoint: str) -> str:
+    """A ``Whose`` for when nobody can be asked."""
+    return ""
+
+
+class Connection:
+    """A connection to the member at ``endpoint``, made by ``open_connection``; the addresses are of both its ends."""
+
+    def __init__(
+        self, endpoint: Endpoint, security: EtcdSecurity, channel: Any, local_addr: str, remote_addr: str
+    ) -> None:
+        self.endpoint, self.local_addr, self.remote_addr = endpoint, local_addr, remote_addr
+        self._security = security
+        self.cluster_id = 0
+        """The id of the member's cluster; 0 if not known."""
+        self._metadata: tuple[tuple[str, str], ...] = (_REQUIRE_LEADER,)
+        self._channel = channel
+        self._methods: dict[str, Any] = {}
+        self._login: asyncio.Task[None] | None = None
+        self._refused: tuple[tuple[str, str], Exception] | None = None
+
+    async def unary(self, method: str, request: Any, timeout: float | None = None) -> Any:
+        """The answer of a method such as "KV/Txn". Raises ``AioRpcError``, and ``EOFError`` after ``drop``.
+
+        Whoever waits when the connection is dropped is cancelled.
+        """
+        metadata = (_REQUIRE_LEADER,) if method == _LOGIN else self._metadata  # an old token must not get in its way
+        try:
+            return await self._method(method)(request, timeout=timeout, metadata=metadata)
+        except grpc.aio.UsageError:  # its channel is closed
+            raise EOFError(HUNG_UP) from None
+
+    def stream(self, method: str) -> Any:
+        """gRPC's call of a streaming method: "Watch/Watch" or "Lease/LeaseKeepAlive". Raises ``EOFError``."""
+        return self._method(method)(metadata=self._metadata)
+
+    def _method(self, name: str) -> Any:
+        """The method, made when it is needed: a connection that only asks who is there needs just one."""
+        if self._channel is None:
+            raise EOFError(HUNG_UP)
+        if name not in self._methods:
+            messages = name.partition("/")[2]  # they are called after it
+            request, answer = getattr(rpc, f"{messages}Request"), getattr(rpc, f"{messages}Response")
+            make = self._channel.stream_stream if name in _STREAMS else self._channel.unary_unary
+            self._methods[name] = make(f"/etcdserverpb.{name}", request.SerializeToString, answer.FromString)
+        return self._methods[name]
+
+    async def logged_in(self, timeout: float) -> None:
+        """Return once there is a token, if there is a user. Raises ``AioRpcError``, ``TimeoutError`` and ``EOFError``.
+
+        All tasks that want one wait for the same login, even if one of them has given up waiting: each password costs
+        etcd a tenth of a second of a processor, and thousands of nodes may start at once.
+        """
+        if not self._security.user:
+            return
+        if self._login is None or (self._login.done() and (self._login.cancelled() or self._login.exception())):
+            self._login = asyncio.get_running_loop().create_task(self._log_in())
+            self._login.add_done_callback(looked_at)
+        login = self._login
+        done, _ = await asyncio.wait({login}, timeout=max(0.0, timeout))
+        if not done:
+            raise TimeoutError
+        if login.cancelled():  # by ``drop``
+            raise EOFError(HUNG_UP)
+        login.result()
+
+    @property
+    def token(self) -> str:
+        """The token of the user who has logged in; empty if none has, or needs to."""
+        return dict(self._metadata).get("token", "")
+
+    def forget_login(self, used: str) -> None:
+        """The token ``used`` is of no use any more. A new one that somebody else has obtained meanwhile is kept."""
+        if self._login is not None and self._login.done() and self.token == used:
+            self._login = None
+
+    async def _log_in(self) -> None:
+        login = await in_thread(self._security.login)
+        if self._refused is not None and self._refused[0] == login:
+            raise self._refused[1]  # asking again would cost etcd the same once more
+        request = rpc.AuthenticateRequest(name=login[0], password=login[1])
+        try:
+            answer = await self.unary(_LOGIN, request, _LOGIN_S)
+        except grpc.aio.AioRpcError as error:
+            if "authentication is not enabled" in (error.details() or ""):
+                return  # those who may come without a password may come with one
+            if is_wrong_password(error):
+                self._refused = login, error
+            raise
+        self._metadata = (_REQUIRE_LEADER, ("token", answer.token))
+
+    async def drop(self) -> None:
+        """Stop using it. May be repeated."""
+        if self._channel is not None:
+            channel, self._channel, self._methods = self._channel, None, {}
+            await channel.close()  # its socket goes once nothing holds it any more
+
+
+async def open_connection(endpoint: Endpoint, security: EtcdSecurity, whose: Whose = nobody_knows) -> Connection:
+    """A connection to a member that answers and belongs to a cluster with a leader. Nobody has logged in yet.
+
+    ``whose`` is asked what listens there if no member answers. Raises ``Unusable``. The socket also tells this
+    machine's address on the way there.
+    """
+    try:
+        local_addr, remote_addr, problem = await asyncio.wait_for(in_thread(_dial, endpoint), 2 * DIAL_S)
+    except asyncio.TimeoutError:
+        raise Unusable(Reason("its name was not resolved in time")) from None
+    if problem:
+        raise Unusable(Reason(problem))
+    connection = Connection(endpoint, security, _channel(endpoint, security, remote_addr), local_addr, remote_addr)
+    try:
+        status = await connection.unary("Maintenance/Status", rpc.StatusRequest(), DIAL_S)
+        connection.cluster_id = status.header.cluster_id
+    except grpc.aio.AioRpcError as error:
+        # it tells anybody that there is no leader; from 3.5.28 on it tells only some users which cluster it belongs to
+        if not is_about_users(error):
+            await connection.drop()
+            raise Unusable(await _reason(error, endpoint, security, whose)) from None
+    except BaseException:
+        await connection.drop()
+        raise
+    return connection
+
+
+def _dial(endpoint: Endpoint) -> tuple[str, str, str]:
+    """Return (address here, address there, what went wrong), for any address of the name: each may be a member."""
+    try:
+        addresses = list(dict.fromkeys(str(each[4][0]) for each in resolve(endpoint.host, endpoint.port)))
+    except socket.gaierror:
+        addresses = [endpoint.host]
+    problem = ""
+    for address in here().random.sample(addresses, len(addresses)):
+        plain, problem = try_connect(Endpoint(address, endpoint.port), DIAL_S, None)
+        if plain is not None:
+            with plain:
+                return plain.getsockname()[0], plain.getpeername()[0], ""
+    return "", "", problem
+
+
+async def _reason(error: Any, endpoint: Endpoint, security: EtcdSecurity, whose: Whose) -> Reason:
+    silent = error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    if not silent and (error.details() or "").startswith("etcdserver: "):  # it is etcd, and says itself what is wrong
+        return Reason(reason_of(error))
+    found = SILENT if silent else await in_thread(diagnose, endpoint, security, DIAL_S)
+    if (found is None or found is SILENT) and (what := await in_thread(whose, str(endpoint))):
+        return Reason(f"it is {what}; this node was given --rdzv-backend=etcd", SAME_BACKEND, True)
+    return found or Reason(reason_of(error))
+
+
+def _channel(endpoint: Endpoint, security: EtcdSecurity, address: str) -> Any:
+    """A channel to the member's ``address``; its certificate has to match the host of ``endpoint``."""
+    target = f"ipv6:[{address}]:{endpoint.port}" if ":" in address else f"ipv4:{address}:{endpoint.port}"
+    options = [
+        ("grpc.enable_http_proxy", 0),  # the cluster is not on the Internet
+        ("grpc.use_local_subchannel_pool", 1),  # a connection of its own: one that hangs must not be shared
+        # how long a member may hold an abandoned channel, instead of 20 s; more than DIAL_S, when it is known to be
+        # silent
+        ("grpc.min_reconnect_backoff_ms", int(2 * DIAL_S * 1000)),
+        ("grpc.max_receive_message_length", -1),  # a list of thousands of nodes
+        ("grpc.default_authority", str(endpoint)),
+    ]
+    if not security.tls:
+        return grpc.aio.insecure_channel(target, options=options)
+    options.append(("grpc.ssl_target_name_override", endpoint.host))
+    trusted = security.cacert or ssl.get_default_verify_paths().cafile  # the system may have none there
+    authorities = read_file(trusted, "cacert") if trusted else None
+    key = read_file(security.key, "key") if security.key else None
+    chain = read_file(security.cert, "cert") if security.cert else None
+    return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(authorities, key, chain), options=options)
 
 
 class Cluster:
@@ -75,191 +231,109 @@ class Cluster:
     def __init__(
         self, endpoints: Sequence[Endpoint], security: EtcdSecurity, path: str, whose: Whose = nobody_knows
     ) -> None:
-        self._endpoints, self._security, self.path, self._whose = tuple(endpoints), security, path, whose
+        self._endpoints, self.security, self.path, self._whose = tuple(endpoints), security, path, whose
         self.name = ",".join(map(str, endpoints))
         """The name used for the cluster in messages."""
-        self.has_user = bool(security.user)
-        """Whether it logs in, so that its tokens may expire."""
-        self._connection: Connection | None = None
         self._connecting: asyncio.Task[Connection] | None = None
         self._reasons: dict[Endpoint, Reason] = {}
         self._id = 0
-        self._pause = 0.0
-        self.closed = False
-        """Whether ``close`` has been called."""
         self.proven = False
         """Whether it has been of use once: what was right then is expected to become right again."""
 
-    def denied(self, reason: str) -> RendezvousFailed:
-        """The error for a watch that was cancelled for ``reason`` as soon as it was created."""
-        if "permission" in reason:
-            return denied(self.path, self._security)
-        return RendezvousFailed(f"etcd refuses to watch {self.path}: {reason or 'it does not say why'}")
-
-    def why(self) -> str:
-        """What is wrong with each member."""
-        tried = ((endpoint, self._reasons.get(endpoint)) for endpoint in self._endpoints)
-        return "; ".join(f"{endpoint}: {reason.text if reason else 'no answer yet'}" for endpoint, reason in tried)
-
     def reason(self) -> Reason:
         """What is wrong with each member, and what the user can do."""
+        tried = ((endpoint, self._reasons.get(endpoint)) for endpoint in self._endpoints)
+        text = "; ".join(f"{endpoint}: {reason.text if reason else 'no answer yet'}" for endpoint, reason in tried)
         remedies = dict.fromkeys(reason.remedy for reason in self._reasons.values() if reason.remedy)
-        return Reason(self.why(), " ".join(remedies))
+        return Reason(text, " ".join(remedies))
 
-    def problem(self, lead: str) -> EndpointUnreachable:
-        """An error with ``lead`` and what is wrong with each member."""
-        return self.reason().error(lead, "etcd")
+    def note(self, endpoint: Endpoint, reason: Reason) -> None:
+        """Say what is wrong with that member now."""
+        self._reasons[endpoint] = reason
 
-    async def connection(self, timeout: float) -> Connection:
-        """The connection in use, or a new one.
+    async def connect(self) -> Connection:
+        """A connection to a member that can be used, with a user who has logged in, if there is one.
 
-        Raises ``TimeoutError``; ``EndpointUnreachable`` if waiting is pointless; ``Dropped`` after ``close``.
+        The members are tried until one can be used, also when whoever waits for it gives up: it is for the next one.
+        Raises ``EndpointUnreachable`` if waiting is pointless.
         """
-        if self._connection is not None and not self._connection.dropped:
-            return self._connection
-        if self.closed:
-            raise Dropped(_CLOSED)
-        if self._connecting is None or self._connecting.done():
+        if self._connecting is None:
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
             self._connecting.add_done_callback(looked_at)
         connecting = self._connecting
-        done, _ = await asyncio.wait({connecting}, timeout=max(0.0, timeout))
-        if not done:
-            raise TimeoutError(self.why())
+        await asyncio.wait({connecting})
+        self._connecting = None
         if connecting.cancelled():
-            raise Dropped(_CLOSED)
+            raise EOFError("the session has been closed")
         return connecting.result()
 
-    async def leave(self, connection: Connection, reason: str) -> None:
-        if not connection.dropped:
-            self._reasons[connection.endpoint] = Reason(reason)
-            short = here().monotonic() - connection.opened < _SHORT_S  # it could be reached, and was of no use
-            self._pause = min(max(self._pause * 1.5, _FIRST_PAUSE_S), _LONGEST_PAUSE_S) if short else 0.0
-            logger.debug("etcd at %s is left: %s", connection.endpoint, reason)
-        await connection.drop(reason)
+    async def close(self) -> None:
+        """Try no longer."""
+        connecting, self._connecting = self._connecting, None
+        if connecting is not None:
+            connecting.cancel()
+            await asyncio.wait({connecting})
+            if not connecting.cancelled() and connecting.exception() is None:
+                await connecting.result().drop()
 
-    async def call(
-        self, what: str, method: str, request: Any, deadline: float, *, writes: bool = False
-    ) -> tuple[Any, int]:
-        """The answer to a repeatable request, from another member if necessary, and how often it was asked.
-
-        ``method`` is one such as "KV/Txn", ``what`` is for messages. ``writes``: it needs space.
-
-        ``deadline`` is in the monotonic clock's seconds. Raises ``TimeoutError`` with the reasons, which may be that
-        etcd does not do it now; the errors of ``refusal``; and ``Dropped`` after ``close``.
-        """
-        asked, logins, limit, refused = 0, 0, _ATTEMPT_S, None
-        while deadline - here().monotonic() > 0:
-            try:
-                connection = await self.connection(deadline - here().monotonic())
-                await self._log_in(connection, deadline)
-            except TimeoutError:
-                break
-            except Dropped:
-                if self.closed:
-                    raise
-                continue
-            token, start = connection.token, here().monotonic()
-            given = min(limit, max(0.001, deadline - start))
-            try:
-                asked += 1
-                answer = await connection.unary(method, request, given)
-                if await self._is_ours(connection, answer):
-                    if writes:
-                        self._reasons.pop(connection.endpoint, None)
-                    return answer, asked
-            except Dropped:
-                if self.closed:
-                    raise
-            except grpc.aio.AioRpcError as error:
-                decided = verdict(error, has_user=self.has_user)
-                if decided is None or (decided is Verdict.LOG_IN and logins == _LOGINS):
-                    raise refusal(error, what, self.path, self._security) from None
-                if decided is Verdict.LATER:
-                    refused = refusal(error, what, self.path, self._security)
-                    self._reasons[connection.endpoint] = Reason(str(refused), refused.remedy)
-                    await self._pause_before(deadline, _BUSY_S)
-                elif decided is Verdict.LOG_IN:
-                    logins += 1
-                    connection.forget_login(token)
-                elif error.code() == grpc.StatusCode.DEADLINE_EXCEEDED and (
-                    limit == _ATTEMPT_S or here().monotonic() - start > given + LATE_S
-                ):
-                    limit *= 2
-                elif deadline - here().monotonic() > 0:  # otherwise it was we who ran out of time
-                    await self.leave(connection, reason_of(error))
-        if refused is not None:
-            raise TimeoutError(f"{what}: {refused} ({refused.remedy.rstrip('.')})")
-        raise TimeoutError(f"{what}: etcd has not answered in time ({self.why()})")
-
-    async def _pause_before(self, deadline: float, seconds: float) -> None:
-        """Pause, so that thousands of nodes do not come back at once."""
-        await asyncio.sleep(min(seconds * here().random.uniform(0.5, 1.5), max(0.0, deadline - here().monotonic())))
-
-    async def _log_in(self, connection: Connection, deadline: float) -> None:
-        """Log in. Raises ``TimeoutError``, ``Dropped`` and the errors of ``refusal``.
-
-        If a password that was once right no longer is, it was changed: the file that has it is about to change, too.
-        """
-        while True:
-            try:
-                await connection.logged_in(deadline - here().monotonic())
-                return
-            except TimeoutError:
-                self._reasons[connection.endpoint] = Reason("it has not answered the login yet")
-                raise
-            except grpc.aio.AioRpcError as error:
-                if verdict(error, has_user=False) is not None:
-                    await self.leave(connection, reason_of(error))
-                    raise Dropped(connection.dropped) from None
-                refused = refusal(error, "the login", self.path, self._security)
-                if not (self.proven and self._security.credentials and is_wrong_password(error)):
-                    raise refused from None
-                self._reasons[connection.endpoint] = Reason(str(refused), refused.remedy)
-                if here().monotonic() >= deadline:
-                    raise TimeoutError(str(refused)) from None
-                await self._pause_before(deadline, _LOOK_S)
-
-    async def _is_ours(self, connection: Connection, answer: Any) -> bool:
+    def is_ours(self, connection: Connection, answer: Any) -> bool:
         """Whether the answer comes from a member of the cluster that was used before."""
         connection.cluster_id = answer.header.cluster_id or connection.cluster_id
-        if self._is_of_another(connection):
-            await self.leave(connection, _FOREIGN.text)
-            return False
         self._id = self._id or connection.cluster_id
-        return True
+        if self._is_of_another(connection):
+            self.note(connection.endpoint, Reason(_FOREIGN.text))
+        return not self._is_of_another(connection)
 
-    async def stream(self, connection: Connection, method: str) -> Stream:
-        """A stream for which a user has logged in. Raises ``TROUBLE``, and the errors of ``refusal``."""
-        await self._log_in(connection, here().monotonic() + _LOGIN_S)
-        return connection.stream(method)
+    async def log_in(self, connection: Connection) -> None:
+        """Log in. Raises ``EOFError`` if the member cannot do that now, and the errors of ``translated``.
 
-    async def close(self) -> None:
-        self.closed = True
-        if self._connecting is not None:
-            self._connecting.cancel()
-        self._connecting = None
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.drop(_CLOSED)
+        If a password that was once right no longer is, it was changed: the file that has it is about to change, too.
+        Then it raises ``Unusable``.
+        """
+        try:
+            await connection.logged_in(_LOGIN_S)
+        except TimeoutError:
+            raise EOFError(SILENT_NOW) from None
+        except grpc.aio.AioRpcError as error:
+            refused = translated(error, "the login", self.path, self.security)
+            may_change = self.proven and self.security.credentials and is_wrong_password(error)
+            if may_change and isinstance(refused, RdzvError):
+                refused = Unusable(Reason(str(refused), refused.remedy))
+            raise refused from None
 
     async def _connect(self) -> Connection:
         """Try all members until one can be used."""
         pauses = growing(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, random=here().random)
-        await asyncio.sleep(self._pause)
         while True:
             found = await self._any_member()
             if found is not None:
-                if not self._id and found.cluster_id:
-                    self._id = found.cluster_id
-                    await self._compare(found)
-                self._connection = found
-                self._reasons.clear()
-                return found
+                try:
+                    if not self._id and found.cluster_id:
+                        self._id = found.cluster_id
+                        await self._compare(found)
+                    await self._wait_for_login(found)
+                    self._reasons.clear()
+                    return found
+                except EOFError as error:
+                    self.note(found.endpoint, Reason(str(error)))
+                    await found.drop()
+                except BaseException:
+                    await found.drop()
+                    raise
             reasons = [self._reasons.get(endpoint) for endpoint in self._endpoints]
             if all(reason and reason.final for reason in reasons) and not self.proven:
-                raise self.problem(f"etcd at {self.name} cannot be used")
+                raise self.reason().error(f"etcd at {self.name} cannot be used", "etcd")
             await asyncio.sleep(next(pauses))
+
+    async def _wait_for_login(self, connection: Connection) -> None:
+        self.note(connection.endpoint, Reason("it has not answered the login yet"))
+        while True:
+            try:
+                await self.log_in(connection)
+                return
+            except Unusable as error:
+                self.note(connection.endpoint, error.reason)
+            await asyncio.sleep(_LOOK_S * here().random.uniform(0.5, 1.5))  # thousands must not come back at once
 
     async def _any_member(self) -> Connection | None:
         """The first usable member, in random order so that the nodes spread over the members."""
@@ -287,7 +361,7 @@ class Cluster:
 
     async def _try(self, endpoint: Endpoint, found: list[Connection]) -> None:
         try:
-            connection = await open_connection(endpoint, self._security, nobody_knows if self.proven else self._whose)
+            connection = await open_connection(endpoint, self.security, nobody_knows if self.proven else self._whose)
         except Unusable as error:
             lost = error.reason == SILENT and self._reasons.get(endpoint) in (Reason(NO_LEADER), _SILENT_SINCE)
             self._reasons[endpoint] = _SILENT_SINCE if lost else error.reason
@@ -297,7 +371,7 @@ class Cluster:
             return
         if self._is_of_another(connection):
             self._reasons[endpoint] = _FOREIGN
-            await connection.drop(_FOREIGN.text)
+            await connection.drop()
             return
         found.append(connection)
 
@@ -318,7 +392,6 @@ class Cluster:
             task.cancel()
         foreign = [endpoint for endpoint, task in zip(others, checks, strict=True) if task in done and task.result()]
         if foreign:
-            await used.drop("of another cluster")
             raise EndpointUnreachable(
                 f"{', '.join(map(str, foreign))} and {used.endpoint} are members of different etcd clusters",
                 remedy="--rdzv-endpoint has to name members of one cluster, the same on every node.",
@@ -326,13 +399,13 @@ class Cluster:
 
     async def _is_foreign(self, endpoint: Endpoint) -> bool:
         try:
-            connection = await open_connection(endpoint, self._security)
+            connection = await open_connection(endpoint, self.security)
         except Unusable:  # its turn comes when it is needed
             return False
-        await connection.drop("not needed")
+        await connection.drop()
         return self._is_of_another(connection)
 
 
 async def _drop(connections: Sequence[Connection]) -> None:
     for connection in connections:
-        await connection.drop("not needed")
+        await connection.drop()

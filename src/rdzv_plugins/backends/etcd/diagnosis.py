@@ -32,19 +32,15 @@ _NO_TLS = Reason(
 def diagnose(endpoint: Endpoint, security: EtcdSecurity, timeout: float) -> Reason | None:
     """What is wrong; None if this cannot tell. Takes up to a few times ``timeout`` seconds; never raises."""
     try:
-        connection: socket.socket = dial(endpoint.host, endpoint.port, timeout)
-        with connection:
-            if security.tls:
-                try:
-                    connection = security.context().wrap_socket(connection, server_hostname=endpoint.host)
-                except ssl.SSLEOFError:  # it has hung up, as etcd without TLS does
-                    return _of_plain(endpoint, timeout)
-                except ssl.SSLError as error:
-                    return _of_handshake(error, security)
-            with connection:
-                answer = _ask_version(connection, endpoint)
+        answer = _ask_version(endpoint, timeout, security.context() if security.tls else None)
+    except ssl.SSLEOFError:  # it has hung up, as etcd without TLS does
+        answers = b""
+        with contextlib.suppress(OSError):
+            answers = _ask_version(endpoint, timeout, None)
+        return _NO_TLS if answers else Reason("it hangs up during the TLS handshake")
     except ssl.SSLError as error:  # with TLS 1.3 the server's verdict on our certificate comes late
-        return _of_handshake(error, security)
+        reason = network_reason(error, "etcd", security) or HANGS_UP
+        return _NO_TLS if reason == no_tls("etcd") else reason
     except TimeoutError:
         return SILENT
     except OSError:
@@ -60,13 +56,9 @@ def diagnose(endpoint: Endpoint, security: EtcdSecurity, timeout: float) -> Reas
 
 def version_at(endpoint: Endpoint, timeout: float) -> str:
     """The version of the etcd that listens there, or "". Its certificate is not checked, as it is told nothing."""
-    for tls in (False, True):
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            connection: socket.socket = stack.enter_context(dial(endpoint.host, endpoint.port, timeout))
-            if tls:
-                connection.getpeername()  # of a connection that has ended, wrap_socket may leave the socket open
-                connection = stack.enter_context(_anyone().wrap_socket(connection))
-            if version := _version(_ask_version(connection, endpoint)):
+    for context in (None, _anyone()):
+        with contextlib.suppress(OSError):
+            if version := _version(_ask_version(endpoint, timeout, context)):
                 return version
     return ""
 
@@ -103,23 +95,19 @@ def _version(answer: bytes) -> str:
         return ""
 
 
-def _ask_version(connection: socket.socket, endpoint: Endpoint) -> bytes:
-    connection.sendall(f"GET /version HTTP/1.1\r\nHost: {endpoint}\r\nConnection: close\r\n\r\n".encode())
-    answer = b""
-    with contextlib.suppress(TimeoutError, ConnectionError):  # what it has said by then is enough to recognise it
-        while len(answer) < _ENOUGH and (part := connection.recv(_ENOUGH)):
-            answer += part
-    return answer
-
-
-def _of_plain(endpoint: Endpoint, timeout: float) -> Reason:
-    """Find out whether it speaks without TLS, and return the reason."""
-    try:
-        with dial(endpoint.host, endpoint.port, timeout) as connection:
-            answer = _ask_version(connection, endpoint)
-    except OSError:
+def _ask_version(endpoint: Endpoint, timeout: float, context: ssl.SSLContext | None) -> bytes:
+    """Its answer to a request in HTTP, by TLS if there is a ``context``."""
+    with contextlib.ExitStack() as stack:
+        connection: socket.socket = stack.enter_context(dial(endpoint.host, endpoint.port, timeout))
+        if context is not None:
+            connection.getpeername()  # of a connection that has ended, wrap_socket may leave the socket open
+            connection = stack.enter_context(context.wrap_socket(connection, server_hostname=endpoint.host))
+        connection.sendall(f"GET /version HTTP/1.1\r\nHost: {endpoint}\r\nConnection: close\r\n\r\n".encode())
         answer = b""
-    return _NO_TLS if answer else Reason("it hangs up during the TLS handshake")
+        with contextlib.suppress(TimeoutError, ConnectionError):  # what it has said by then is enough to recognise it
+            while len(answer) < _ENOUGH and (part := connection.recv(_ENOUGH)):
+                answer += part
+        return answer
 
 
 def _speaks_tls(endpoint: Endpoint, timeout: float) -> bool:
@@ -130,11 +118,6 @@ def _speaks_tls(endpoint: Endpoint, timeout: float) -> bool:
         return "ALERT" in (error.reason or "")  # it has answered in TLS, for example to ask for our certificate
     except OSError:
         return False
-
-
-def _of_handshake(error: ssl.SSLError, security: EtcdSecurity) -> Reason:
-    reason = network_reason(error, "etcd", security) or HANGS_UP
-    return _NO_TLS if reason == no_tls("etcd") else reason
 
 
 def _of_answer(answer: bytes) -> Reason | None:

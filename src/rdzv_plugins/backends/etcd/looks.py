@@ -1,8 +1,7 @@
 """Whether a cluster is well: a look at its members, and what is found by it. Changes nothing.
 
-Requests and fields are those of etcd 3.4 and later: api/etcdserverpb/rpc.proto of https://github.com/etcd-io/etcd. For
-fields that are newer than our messages, their numbers are given here. What no request tells is on the page for
-Prometheus.
+Requests and fields are those of etcd 3.4 and later; the quota is told since 3.6. What no request tells is on the page
+for Prometheus.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from typing import Any
 
-from rdzv_plugins.backends.etcd.api import grpc, rpc, unknown_fields
-from rdzv_plugins.backends.etcd.connection import TROUBLE, Connection, open_connection, trouble
+from rdzv_plugins.backends.etcd.api import grpc, rpc
+from rdzv_plugins.backends.etcd.cluster import HUNG_UP, SILENT_NOW, Connection, open_connection
 from rdzv_plugins.backends.etcd.diagnosis import page_of
-from rdzv_plugins.backends.etcd.refusals import MAKE_ROOM, NO_LEADER, is_about_users
+from rdzv_plugins.backends.etcd.refusals import MAKE_ROOM, NO_LEADER, is_about_users, reason_of
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.interfaces import ServiceCheck
@@ -47,12 +46,9 @@ _TIMES = 5
 """How many questions are timed; the median counts."""
 _STEPS = 6
 """The steps of a look, each of which has its own time: a name, two connections, a login, questions, a page."""
-_ERRORS, _SIZE_IN_USE, _IS_LEARNER, _QUOTA = 8, 9, 10, 12
-"""Field numbers of ``StatusResponse``; the last one exists since 3.6."""
-_MEMBER_IS_LEARNER = 5
-"""A field number of ``Member``."""
 _QUOTA_METRIC = re.compile(rb"^etcd_server_quota_backend_bytes (\S+)$", re.MULTILINE)
 _WRITES_METRIC = re.compile(rb'^etcd_disk_wal_fsync_duration_seconds_bucket\{le="([^"]+)"\} (\S+)$', re.MULTILINE)
+_TROUBLE = (grpc.aio.AioRpcError, EOFError, TimeoutError)
 _ALMOST_ALL = 0.99
 _FEWEST_WRITES = 100
 
@@ -88,27 +84,15 @@ class Look:
     """How far its clock is ahead of this machine's, at least and at most. It tells whole seconds."""
 
 
-@dataclass(frozen=True)
-class Listed:
-    """One member, as the others know it."""
-
-    member_id: int
-    name: str
-    """The member's name; empty until it has been started."""
-    peer_urls: tuple[str, ...]
-    client_urls: tuple[str, ...]
-    is_learner: bool
-
-
 def look_at(
     members: Sequence[Endpoint], security: EtcdSecurity, key: bytes, timeout: float
-) -> tuple[list[Look], list[Listed] | None]:
+) -> tuple[list[Look], list[Any] | None]:
     """Look at each of ``members``, in that order; also returns all members of the cluster, or None if nobody tells.
 
     ``key`` is one that a job's user may read. ``timeout``: seconds for each step.
     """
 
-    async def look() -> tuple[list[Look], list[Listed] | None]:
+    async def look() -> tuple[list[Look], list[Any] | None]:
         found = await asyncio.gather(*(_whole_look(endpoint, security, key, timeout) for endpoint in members))
         lists = [listed for _, listed in found if listed]
         return [look for look, _ in found], max(lists, key=len, default=None)
@@ -118,7 +102,7 @@ def look_at(
 
 async def _whole_look(
     endpoint: Endpoint, security: EtcdSecurity, key: bytes, timeout: float
-) -> tuple[Look, list[Listed] | None]:
+) -> tuple[Look, list[Any] | None]:
     look = Look(endpoint)
     try:
         connection = await open_connection(endpoint, security)
@@ -128,39 +112,45 @@ async def _whole_look(
     try:
         listed = await _ask(connection, look, key, timeout)
     finally:
-        await connection.drop("not needed")
+        await connection.drop()
     await _read_page(look, security, timeout)
     return look, listed
 
 
-async def _ask(connection: Connection, look: Look, key: bytes, timeout: float) -> list[Listed] | None:
+async def _ask(connection: Connection, look: Look, key: bytes, timeout: float) -> list[Any] | None:
     """Add what requests tell. Whether this user may log in is reported elsewhere; much is told without a login."""
     try:
         await connection.logged_in(timeout)
-    except TROUBLE as error:
-        look.refusal = trouble(error)
+    except _TROUBLE as error:
+        look.refusal = _trouble(error)
     try:
         look.answer_s, status = await _timed(connection, "Maintenance/Status", rpc.StatusRequest(), timeout)
-    except TROUBLE as error:
-        look.refusal = trouble(error)
+    except _TROUBLE as error:
+        look.refusal = _trouble(error)
         return None
-    newer = unknown_fields(status)
     look.refusal, look.version = "", status.version
     look.cluster_id, look.member_id = status.header.cluster_id, status.header.member_id
-    look.leader_id, look.is_learner = status.leader, bool(newer.get(_IS_LEARNER))
-    look.size, look.size_in_use, look.quota = status.dbSize, _last(newer, _SIZE_IN_USE), _last(newer, _QUOTA)
-    look.errors = tuple(text.decode(errors="replace") for text in newer.get(_ERRORS, ()))
+    look.leader_id, look.is_learner = status.leader, status.isLearner
+    look.size, look.size_in_use, look.quota = status.dbSize, status.dbSizeInUse, status.dbSizeQuota
+    look.errors = tuple(status.errors)
     try:
         request = rpc.RangeRequest(key=key, count_only=True)
         look.read_s, _ = await _timed(connection, "KV/Range", request, timeout)
-    except TROUBLE as error:
+    except _TROUBLE as error:
         if not (isinstance(error, grpc.aio.AioRpcError) and is_about_users(error)):
-            look.read_problem = trouble(error)
+            look.read_problem = _trouble(error)
     try:
         answer = await connection.unary("Cluster/MemberList", rpc.MemberListRequest(), timeout)
-    except TROUBLE:
+    except _TROUBLE:
         return None
-    return [_listed(member) for member in answer.members]
+    return list(answer.members)
+
+
+def _trouble(error: Exception) -> str:
+    """Why there is no answer, in words."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        return reason_of(error)
+    return SILENT_NOW if isinstance(error, TimeoutError) else str(error) or HUNG_UP
 
 
 async def _timed(connection: Connection, method: str, request: Any, timeout: float) -> tuple[float, Any]:
@@ -204,16 +194,7 @@ def _lead_of_clock(date: str, began: float, ended: float) -> tuple[float, float]
     return told - ended, told + 1 - began
 
 
-def _listed(member: Any) -> Listed:
-    learner = bool(unknown_fields(member).get(_MEMBER_IS_LEARNER))
-    return Listed(member.ID, member.name, tuple(member.peerURLs), tuple(member.clientURLs), learner)
-
-
-def _last(fields: dict[int, list[Any]], number: int) -> int:
-    return int(fields[number][-1]) if number in fields else 0
-
-
-def checks_of(looks: Sequence[Look], listed: Sequence[Listed] | None) -> list[ServiceCheck]:
+def checks_of(looks: Sequence[Look], listed: Sequence[Any] | None) -> list[ServiceCheck]:
     """The findings: about the cluster, then about each member. ``listed``: all members, as they know each other."""
     return [
         *_alarms(looks, listed or ()),
@@ -222,9 +203,9 @@ def checks_of(looks: Sequence[Look], listed: Sequence[Listed] | None) -> list[Se
     ]
 
 
-def _alarms(looks: Sequence[Look], listed: Sequence[Listed]) -> Iterator[ServiceCheck]:
+def _alarms(looks: Sequence[Look], listed: Sequence[Any]) -> Iterator[ServiceCheck]:
     """Checks of the alarms: each is raised for one member and holds for the cluster."""
-    names = {member.member_id: member.name for member in listed}
+    names = {member.ID: member.name for member in listed}
     names |= {look.member_id: str(look.endpoint) for look in looks}
     raised: dict[str, list[str]] = {}
     for text in sorted({text for look in looks for text in look.errors}):
@@ -247,7 +228,7 @@ def _tells_alarms(version: str) -> bool:
     return found is not None and (int(found[1]), int(found[2])) >= _FIRST_WITH_ERRORS
 
 
-def _members(looks: Sequence[Look], listed: Sequence[Listed] | None) -> Iterator[ServiceCheck]:
+def _members(looks: Sequence[Look], listed: Sequence[Any] | None) -> Iterator[ServiceCheck]:
     """How many members there are, and which of them a job can use."""
     clusters = {look.cluster_id: look.endpoint for look in looks if look.cluster_id}
     if len(clusters) > 1:
@@ -262,7 +243,7 @@ def _members(looks: Sequence[Look], listed: Sequence[Listed] | None) -> Iterator
         if any(look.trouble is None for look in looks):
             yield ServiceCheck("members", "this user is not told who they are: etcdctl member list", "skipped")
         return
-    voters = [member for member in listed if not member.is_learner]
+    voters = [member for member in listed if not member.isLearner]
     spare = (len(voters) - 1) // 2
     several = f"{len(voters)} members" + (f" and {len(listed) - len(voters)} learners" * (len(voters) < len(listed)))
     if len(voters) == 1:
@@ -274,26 +255,26 @@ def _members(looks: Sequence[Look], listed: Sequence[Listed] | None) -> Iterator
         yield ServiceCheck("members", f"{several}, of which {spare} may be lost")
     for member in listed:
         if not member.name:
-            where = ", ".join(member.peer_urls)
-            counts = "" if member.is_learner else ": it counts for the majority all the same"
+            where = ", ".join(member.peerURLs)
+            counts = "" if member.isLearner else ": it counts for the majority all the same"
             yield ServiceCheck(
                 f"member at {where}",
                 f"it was added and has not started{counts}",
                 "warning",
-                f"Start it, or take it out: etcdctl member remove {member.member_id:x}",
+                f"Start it, or take it out: etcdctl member remove {member.ID:x}",
             )
     yield from _unnamed(looks, voters)
 
 
-def _unnamed(looks: Sequence[Look], voters: Sequence[Listed]) -> Iterator[ServiceCheck]:
+def _unnamed(looks: Sequence[Look], voters: Sequence[Any]) -> Iterator[ServiceCheck]:
     """Members that a job does not know of, if those it knows have the names that they call themselves."""
     named = {look.endpoint for look in looks}
-    own = [{_endpoint(url) for url in member.client_urls} for member in voters]
+    own = [{_endpoint(url) for url in member.clientURLs} for member in voters]
     if not named.issubset(endpoint for each in own for endpoint in each):  # known by other names, or through a proxy
         return
     others = [member for member, each in zip(voters, own, strict=True) if each and not each & named]
     if others:
-        urls = ", ".join(member.client_urls[0] for member in others)
+        urls = ", ".join(member.clientURLs[0] for member in others)
         yield ServiceCheck(
             "endpoint",
             f"it does not name {urls}: a job does not find these members when the others are away",

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Any
 
 from rdzv_plugins.backends.etcd.api import grpc
 from rdzv_plugins.backends.etcd.security import PASSWORD, USER, EtcdSecurity
 from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, RendezvousFailed
+from rdzv_plugins.kit.client import SessionEnded
+from rdzv_plugins.kit.reasons import Reason, Unusable
 
 MAKE_ROOM = (
     "Make room there: etcdctl compact REVISION, etcdctl defrag, then etcdctl alarm disarm. "
     "--auto-compaction-retention=1h avoids this."
 )
 NO_LEADER = "no leader: too few members of the cluster live, or reach each other, for a majority"
-
-
-class Verdict(enum.Enum):
-    """What to do about a request that etcd has refused."""
-
-    ELSEWHERE = "this member cannot answer now"
-    LATER = "the cluster is too busy, or has no space left"
-    LOG_IN = "the token is no longer known"
 
 
 _ELSEWHERE = (
@@ -32,12 +25,7 @@ _ELSEWHERE = (
     grpc.StatusCode.INTERNAL,
     grpc.StatusCode.UNKNOWN,
 )
-
-
-class LeaseGone(EndpointUnreachable):
-    """A key was to be attached to a lease that has ended: so has the session."""
-
-
+"""This member cannot answer now."""
 _OF_THE_REQUEST = (
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.OUT_OF_RANGE,
@@ -49,26 +37,20 @@ _OF_THE_REQUEST = (
 _OLD_TOKEN = ("invalid auth token", "revision of auth store is old", "user name is empty")
 """The token has expired, or users were changed or authentication was switched on since."""
 _FULL = "space exceeded"
-_FOR_NOW = ("too many requests", _FULL)
-"""Temporary refusals: reads, and requests that keep leases alive, are still answered."""
+"""A temporary refusal: reads, and requests that keep leases alive, are still answered."""
 _WRONG_PASSWORD = "authentication failed"
 
 
-def verdict(error: Any, *, has_user: bool) -> Verdict | None:
-    """What to do about an ``AioRpcError``; None if asking again is pointless."""
-    code, text = error.code(), error.details() or ""
-    if has_user and (code == grpc.StatusCode.UNAUTHENTICATED or any(each in text for each in _OLD_TOKEN)):
-        return Verdict.LOG_IN
-    if any(each in text for each in _FOR_NOW):
-        return Verdict.LATER
-    return Verdict.ELSEWHERE if code in _ELSEWHERE else None
+def is_old_token(error: Any) -> bool:
+    """Whether the token is no longer known, if there is a user."""
+    return error.code() == grpc.StatusCode.UNAUTHENTICATED or any(
+        each in (error.details() or "") for each in _OLD_TOKEN
+    )
 
 
 def is_about_users(error: Any) -> bool:
     """Whether it answers, but not everybody."""
-    code, text = error.code(), error.details() or ""
-    denied = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
-    return code in denied or any(each in text for each in _OLD_TOKEN)
+    return error.code() == grpc.StatusCode.PERMISSION_DENIED or is_old_token(error)
 
 
 def is_wrong_password(error: Any) -> bool:
@@ -95,29 +77,32 @@ def denied(path: str, security: EtcdSecurity) -> AccessRefused:
     )
 
 
-def refusal(error: Any, what: str, path: str, security: EtcdSecurity) -> RendezvousFailed:
-    """The error for the user; ``path`` is where the run's keys are.
+def translated(error: Any, what: str, path: str, security: EtcdSecurity) -> Exception:
+    """An ``AioRpcError`` as what a client may raise; ``path`` is where the run's keys are.
 
-    ``EndpointUnreachable`` (``AccessRefused`` is one) if nothing else will succeed either.
+    ``EOFError`` if this member cannot answer now, ``Unusable`` if the cluster cannot, ``SessionEnded``; and for users
+    ``EndpointUnreachable`` (``AccessRefused`` is one) if nothing else will succeed either, or ``RendezvousFailed``.
     """
     text = reason_of(error)
     if "lease not found" in text:
-        return LeaseGone(f"etcd refuses {what}: {text}")
+        return SessionEnded(text)
+    if _FULL in text:
+        return Unusable(Reason(f"etcd takes no more writes: {text}", MAKE_ROOM))
+    if "too many requests" in text:
+        return Unusable(Reason(f"etcd is too busy for {what}: {text}", "It wants faster disks."))
+    if error.code() in _ELSEWHERE:
+        return EOFError(text)
     if "user name is empty" in text:
         return AccessRefused(
             "etcd wants a user and a password, and this node has none",
             remedy=f"Give --rdzv-conf credentials=FILE (one line, user:password), or set {USER} and {PASSWORD}.",
         )
-    if _WRONG_PASSWORD in text:
+    if is_wrong_password(error):
         return AccessRefused(
             f"etcd does not accept the password of {security.who}, or does not know that user",
             remedy=f"Check the file of --rdzv-conf credentials, or {USER} and {PASSWORD}.",
         )
     if error.code() == grpc.StatusCode.PERMISSION_DENIED:
         return denied(path, security)
-    if _FULL in text:
-        return EndpointUnreachable(f"etcd takes no more writes: {text}", remedy=MAKE_ROOM)
-    if "too many requests" in text:
-        return EndpointUnreachable(f"etcd is too busy for {what}: {text}", remedy="It wants faster disks.")
     kind = RendezvousFailed if error.code() in _OF_THE_REQUEST else EndpointUnreachable
     return kind(f"etcd refuses {what}: {text}")

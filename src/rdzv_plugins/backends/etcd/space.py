@@ -71,12 +71,8 @@ class Space:
         """The operation that reads one key, if it exists."""
         return _get(self.full(key))
 
-    def absent(self, key: str) -> Any:
-        """The condition that a key does not exist."""
-        return _unchanged(self.full(key), 0)
-
     def unchanged(self, guard: KeyValue) -> Any:
-        """The condition that a key was not written since."""
+        """The condition that a key was not written since: revision 0 means that it is absent."""
         return _unchanged(self.full(guard.key), guard.revision)
 
     def puts(self, items: Mapping[str, bytes], lease: int) -> Iterator[tuple[list[str], list[Any]]]:

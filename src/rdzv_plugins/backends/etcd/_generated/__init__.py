@@ -1,0 +1,1 @@
+"""Code that ``protoc`` has made: README.md says how."""
