@@ -1,4 +1,4 @@
-"""The tutorials under docs/tutorial, worked through: what they write are the examples, what they show is shown."""
+"""The tutorial, worked through: what it writes is the example, what it shows is shown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from kits.examples.tutorial_kit import NOT_OF_A_PAGE, Shell, do, environment, fi
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 PAGES = {
     "rdzv-file": read_page(ROOT / "docs/plugins/tutorial.md"),
-    "rdzv-http": read_page(ROOT / "docs/plugins/coordination-backend.md"),
 }
 """By the example that they write."""
 PARTS = [(example, part) for example, page in PAGES.items() for part in dict.fromkeys(block.heading for block in page)]

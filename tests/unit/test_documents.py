@@ -11,12 +11,11 @@ from pathlib import Path
 
 from kits import ROOT
 
-from rdzv_plugins import coordination, hookspecs
+from rdzv_plugins import hookspecs
 from rdzv_plugins.host import PluginRecord
 from rdzv_plugins.host.discovery import HOOK_NAMES, validate
 
 COMPATIBILITY = (ROOT / "docs/reference/compatibility.md").read_text()
-HOW_TO = ROOT / "docs/plugins/details.md"
 
 
 def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
@@ -42,16 +41,6 @@ def test_examples_are_plugins_with_what_they_show(monkeypatch) -> None:
     for name in HOOK_NAMES:
         record = plugin_of(inspect.getdoc(getattr(hookspecs, name)), monkeypatch)
         assert callable(getattr(record.plugin, name))
-
-    def call(function) -> list[tuple[str, object, object]]:
-        return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
-
-    record = plugin_of(HOW_TO.read_text(), monkeypatch)
-    service = type(record.backends[0].create(types.SimpleNamespace(endpoint="h:1", run_id="run")))
-    for cls, contract in ((service, coordination.CoordinationBackend), (record.plugin.MySession, coordination.Session)):
-        for name, member in vars(contract).items():
-            if not name.startswith("_") and inspect.isfunction(member):
-                assert call(getattr(cls, name)) == call(member), name
 
 
 def listed(heading: str) -> dict[str, list[str]]:
