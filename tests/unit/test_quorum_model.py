@@ -157,7 +157,7 @@ class QuorumWorld:
     def begin(self, at: int) -> None:
         place = self.places[at]
         chosen = sorted(place.believed)
-        if not place.quorum.knows or not place.quorum.has(chosen, chosen):
+        if not place.quorum.knows or place.quorum.lacks(chosen, chosen):
             return  # a first round: that there is but one, ``Places`` sees to
         place.number = max(place.number, place.quorum.newest(chosen)) + 1
         place.reached = frozenset()

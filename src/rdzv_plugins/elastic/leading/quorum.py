@@ -204,10 +204,6 @@ class Quorum(Gate):
         """Whether a complete round is known of: there was one before."""
         return self._begun or self._declared is not None
 
-    def has(self, chosen: Collection[str], members: Collection[str]) -> bool:
-        """Whether the nodes ``chosen``, out of the ``members`` that live here, may form a round."""
-        return not any(True for _ in self._lacking(chosen, members))
-
     def all_come(self, chosen: Collection[str], members: Collection[str]) -> bool:
         """Whether nobody is missing from the rounds that bind, except those that served the endpoint the others left.
 
