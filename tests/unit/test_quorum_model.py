@@ -57,7 +57,7 @@ class QuorumWorld:
 
     def __init__(self, nodes: int, newcomers: int, places: int) -> None:
         self.nodes = {f"n{number}": Node() for number in range(nodes + newcomers)}
-        self.places = [Place(Quorum(here=str(at)), begun=f"{at}.1") for at in range(places)]
+        self.places = [Place(Quorum(here=str(at), window=0), begun=f"{at}.1") for at in range(places)]
         first = [f"n{number}" for number in range(nodes)]
         plan = tuple(Assignment(1, rank, nodes, name, master_addr="0") for rank, name in enumerate(first))
         for name, seat in zip(first, plan, strict=True):
@@ -126,16 +126,16 @@ class QuorumWorld:
             if node.place == at:
                 node.place, node.works = NOWHERE, None
         here = f"{begun_at(self.places[at].begun)}'"
-        self.places[at] = Place(Quorum(here=here), begun=f"{here}.1")
+        self.places[at] = Place(Quorum(here=here, window=0), begun=f"{here}.1")
 
     def succeed(self, at: int) -> None:
         """Another node leads at the place. It knows what is written there, and what the members say."""
         place = self.places[at]
         told, place.begun, place.plan = place.quorum._heard, f"{place.begun}1", ()
         places = {name: one for name, one in place.held.items() if one.round == place.declared.number}
-        place.quorum = Quorum(place.declared, places, begun_at(place.begun))
+        place.quorum = Quorum(place.declared, places, begun_at(place.begun), window=0)
         for name in place.believed:
-            place.quorum.heard(Member(name, name, name, 1, "", "", 1, seats=told[name]))
+            place.quorum.heard(Member(name, name, name, 1, "", "", 1, seats=told[name]), 0)
 
     def ask(self, at: int) -> None:
         """A node asks for another round: this one is over, and who has not heard that it was complete never does."""
@@ -157,7 +157,7 @@ class QuorumWorld:
     def begin(self, at: int) -> None:
         place = self.places[at]
         chosen = sorted(place.believed)
-        if not place.quorum.knows or not place.quorum.has(chosen, chosen):
+        if not place.quorum.knows or place.quorum.lacks(chosen, chosen):
             return  # a first round: that there is but one, ``Places`` sees to
         place.number = max(place.number, place.quorum.newest(chosen)) + 1
         place.reached = frozenset()
@@ -179,7 +179,7 @@ class QuorumWorld:
         place.complete, place.plan = place.plan, ()
         first = place.complete[0]
         place.declared = Round(first.round, "complete", first.world, master_addr=first.master_addr, begun=first.begun)
-        place.quorum.declare(place.declared, {one.node_id: one for one in place.complete})
+        place.quorum.declared(place.declared, {one.node_id: one for one in place.complete})
 
     def learn(self, at: int, one: Assignment) -> None:
         """It hears that the round is complete. If it does not go on in it, it says so, and the round is over."""
@@ -202,7 +202,7 @@ class QuorumWorld:
     def key(self) -> object:
         parts: list[object] = [tuple((n.place, n.seats, n.alive, n.works, n.said) for n in self.nodes.values())]
         for p in self.places:
-            ours, _, begun, declared, told, stay, _, gone, here, brought = vars(p.quorum).values()
+            ours, _, begun, declared, told, stay, _, gone, here, brought, *_ = vars(p.quorum).values()
             parts.append((ours, begun, declared, frozenset(told.items()), frozenset(stay), len(gone)))
             parts.append((frozenset(here.items()), frozenset(brought.items()) if p.plan else None))
             parts.append((p.believed, p.number, p.plan, p.reached, p.complete, p.begun))
@@ -232,8 +232,8 @@ class QuorumWorld:
         if self.nodes[name].said:
             return  # a node that was leaving comes to another place: it says nothing there
         place.believed |= {name}
-        place.quorum.heard(Member(name, name, name, 1, "", "", 1, seats=self.nodes[name].seats))
-        if any(one.node_id == name and place.quorum.went_elsewhere(one) for one in place.plan):
+        place.quorum.heard(Member(name, name, name, 1, "", "", 1, seats=self.nodes[name].seats), 0)
+        if any(one.node_id == name and place.quorum.spoils(one) for one in place.plan):
             place.plan = ()
 
 

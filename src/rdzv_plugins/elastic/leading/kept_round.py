@@ -10,10 +10,11 @@ no sockets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
-from rdzv_plugins.elastic.keys import Assignment, Member
+from rdzv_plugins.elastic.keys import Assignment, Member, Round
+from rdzv_plugins.elastic.leading.placement import Found, Gate
 from rdzv_plugins.elastic.leading.quorum import Which, round_of, which
 
 Verdict = Literal["none", "wait", "whole", "over"]
@@ -23,7 +24,7 @@ Verdict = Literal["none", "wait", "whole", "over"]
 """
 
 
-class KeptRound:
+class KeptRound(Gate):
     """What a leader has heard while no round is declared. Not thread-safe. Times are the leader's own."""
 
     def __init__(self, window: float, begun: Mapping[str, Assignment], *, one_place: bool) -> None:
@@ -42,23 +43,25 @@ class KeptRound:
         self._waits = self._late = False
         self._left = 0
         self._anew = self._server = self._gone = ""
-        self.number = 0  # the newest round that any member has heard of
-        self.reason = ""
+        self._number = 0  # the newest round that any member has heard of
+        self._reason = ""
+        self._verdict: Verdict = "none"
 
     @property
-    def places(self) -> dict[str, Assignment]:
+    def _places(self) -> dict[str, Assignment]:
         """The places of the newest round of the nodes that are back, by node; empty if others were given its number."""
-        if any(place.round == self.number for place in self._of_others()):
+        if any(place.round == self._number for place in self._of_others()):
             return {}
-        return {node: place for node, place in self._kept.items() if place.round == self.number}
+        return {node: place for node, place in self._kept.items() if place.round == self._number}
 
-    @property
-    def until(self) -> float | None:
-        """The latest time to ask for ``verdict``."""
+    def newest(self, members: Iterable[str]) -> int:
+        """A service that has lost its memory numbers on from what its members were in, even if they have not left."""
+        return self._number
+
+    def deadline(self, *, forming: bool) -> float | None:
         return self._until if self._waits else None
 
-    def take(self, member: Member, now: float) -> None:
-        """A member has come, or says something new about itself."""
+    def accepted(self, member: Member, now: float) -> None:
         node, kept = member.node_id, member.kept
         if kept is not None and kept.node_id == node and kept.is_place:
             if not self._kept:
@@ -72,59 +75,77 @@ class KeptRound:
         if kept is not None and 0 <= member.gone != kept.rank:
             self._gone = "the node that served the rendezvous"
         newest = max(member.known, member.after, kept.round if kept is not None else 0)
-        if newest > self.number:
-            self.number, self._accounted, self._missing = newest, set(), {}
+        if newest > self._number:
+            self._number, self._accounted, self._missing = newest, set(), {}
         self._account(member)
         self._left = max(self._left, member.after)
-        if self.number and self._until is None:
+        if self._number and self._until is None:
             self._until = now + self._window
 
     def gone(self, member: Member, *, done: bool) -> None:
-        """Note that a member is lost or leaves; ``done``: it leaves because its workers have succeeded."""
         place = self._kept.get(member.node_id)
         if place is not None and not (done and member.done == place.round):
             self._gone = member.name
 
-    def begin(self, places: Mapping[str, Assignment]) -> None:
+    def begin(self, plan: Mapping[str, Assignment]) -> None:
         """A round was begun: as far as is known, nobody here has kept one."""
-        self._begun.update(places)
+        self._begun.update(plan)
 
-    def verdict(self, now: float) -> Verdict:
+    def served(self, plan: Mapping[str, Assignment]) -> None:
+        self._begun.update(plan)
+
+    def declared(self, round_: Round, places: Mapping[str, Assignment]) -> bool:
+        return False  # from now on the service knows
+
+    def found(self, now: float) -> Found | None:
+        self._verdict = self._decide(now)
+        if self._verdict in ("none", "wait"):
+            return None
+        return Found(self._number, self._places, self._reason if self._verdict == "over" else "")
+
+    def stops(self) -> bool:
+        return self._verdict != "none"
+
+    def waits(self, waiting: Collection[str], members: Collection[str], now: float) -> bool:
+        return self._verdict == "wait"
+
+    def _decide(self, now: float) -> Verdict:
         """Decide what becomes of the newest round."""
         self._late = self._late or (self._until is not None and now >= self._until)
         in_time = self._until is not None and not self._late
         self._waits = False
         if not self._kept:  # called with each batch of news: nothing that takes longer with more nodes
-            self._waits = in_time and (self.number > self._left or not self._all_accounted())
+            self._waits = in_time and (self._number > self._left or not self._all_accounted())
             return "wait" if self._waits else "none"
-        places = list(self.places.values())
-        self.reason = self._why_over(places)
-        if self.reason:
+        places = list(self._places.values())
+        self._reason = self._why_over(places)
+        if self._reason:
             self._waits = in_time and not self._all_accounted()
             return "wait" if self._waits else "over"
         if places and len(places) == places[0].world:
             return "whole"
         self._waits = in_time
-        self.reason = f"{self._how_many()} nodes came back within {self._window:g} s"
+        self._reason = f"{self._how_many()} nodes came back within {self._window:g} s"
         return "wait" if in_time else "over"
 
     def facts(self) -> str:
-        """What people are told while nodes are waited for."""
-        if self._kept and (why := self._why_over(list(self.places.values()))):
+        if not self._waits:
+            return ""
+        if self._kept and (why := self._why_over(list(self._places.values()))):
             return (
                 f"the rendezvous has lost its memory, and {why}: the next round begins when all nodes of round "
-                f"{self.number} are back, or can no longer be at work, within {self._window:g} s"
+                f"{self._number} are back, or can no longer be at work, within {self._window:g} s"
             )
-        back = ", ".join(sorted(each.name for each in self.places.values()))
+        back = ", ".join(sorted(each.name for each in self._places.values()))
         return (
-            f"the rendezvous has lost its memory: {self._how_many()} nodes of round {self.number} are back"
+            f"the rendezvous has lost its memory: {self._how_many()} nodes of round {self._number} are back"
             f"{f' ({back})' if back else ''}"
         )
 
     def _account(self, member: Member) -> None:
         """A member's place in the newest round is accounted for: the member is here."""
         for seat in member.seats:
-            if seat.round != self.number:
+            if seat.round != self._number:
                 continue
             for rank in (seat.rank, member.server):
                 if 0 <= rank < seat.world and (which(seat), rank) not in self._accounted:
@@ -139,7 +160,7 @@ class KeptRound:
 
     def _of_others(self) -> list[Assignment]:
         """Places that were given by a leader that did not know of this round."""
-        kept = [place for place in self._kept.values() if place.round == self.number]
+        kept = [place for place in self._kept.values() if place.round == self._number]
         ranks = {place.rank for place in kept}
 
         def belongs(node: str, place: Assignment) -> bool:  # an earlier leader has told it again
@@ -150,19 +171,19 @@ class KeptRound:
         return [place for node, place in self._begun.items() if not belongs(node, place)]
 
     def _how_many(self) -> str:
-        places = list(self.places.values())
+        places = list(self._places.values())
         return f"{len(places)} of {places[0].world}" if places else "none of the"
 
     def _why_over(self, places: list[Assignment]) -> str:
         if self._anew:
             return f"{self._anew} has left it"
-        if self._left >= self.number:
+        if self._left >= self._number:
             return "one of its nodes has left it"
         if self._gone:
             return f"{self._gone} was lost"
         if self._server:
             return f"the node that served it was lost, and {self._server} has come"
-        if any(place.round >= self.number for place in self._of_others()):
+        if any(place.round >= self._number for place in self._of_others()):
             return "another one was begun"
         if not all(round_of(each) == round_of(places[0]) for each in places):
             return "its nodes do not agree on it"

@@ -2,13 +2,14 @@
 
 Events go in through ``changed`` (a member's key was written) and ``gone`` (it has gone), and after each batch ``tick``
 (time has passed), each with the leader's own monotonic time in seconds; decisions come out of ``decide``. A round goes
-through three steps:
+through four states, each a value that holds what is meant in it:
 
-1. *serve*: the members are chosen; the one with rank 0 is asked to serve the workers' store;
-2. *reach*: every member learns its place and the store's address, and dials it;
-3. *complete*: all have reached it. The workers start.
+1. ``Forming``: nodes join, until there are enough;
+2. ``Serving``: the members are chosen; the one with rank 0 is asked to serve the workers' store;
+3. ``Connecting``: every member learns its place and the store's address, and dials it;
+4. ``Working``: all have reached it, and the round is complete. The workers start.
 
-If a member or the leader is lost during 1 or 2, the round is given up and a new one with a higher number takes its
+If a member or the leader is lost during 2 or 3, the round is given up and a new one with a higher number takes its
 place. A round is *over* when a member is lost or asks for a new round, or when there is room for a newcomer that has
 dialled the store; then all living nodes join again.
 
@@ -20,11 +21,13 @@ If rounds have a unit, or domains a minimum number of nodes (``choosing``), *eno
 can be formed from those that wait. Newcomers end a round only if the next can be larger; until then they are told why
 not.
 
-While no round is declared, members may still keep places in one that the service has forgotten (``kept_round``): if
-that round is whole it goes on, before anything else is begun.
+What not every job has is a ``Gate``, which is told what is heard, and asked before a round is begun:
 
-With --preflight a node that is broken or slow (``preflight_gate``) is left out of a round if the others are enough, and
-is not let in before that round is over.
+- While no round is declared, members may still keep places in one that the service has forgotten (``kept_round``): if
+  that round is whole it goes on, before anything else is begun.
+- With several endpoints a round needs more than half of the nodes of the last one (``quorum``).
+- With --preflight a node that is broken or slow (``preflight_gate``) is left out of a round if the others are enough,
+  and is not let in before that round is over.
 
 The invariants that it keeps, I1 to I7, are in docs/internals/rendezvous.md.
 """
@@ -33,15 +36,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, Round
 from rdzv_plugins.elastic.leading.kept_round import KeptRound
 from rdzv_plugins.elastic.leading.placement import (
     Former,
+    Found,
+    Gate,
     Order,
     Rules,
     choose,
@@ -50,7 +55,6 @@ from rdzv_plugins.elastic.leading.placement import (
     size_of,
     why_spare,
 )
-from rdzv_plugins.elastic.leading.preflight_gate import Judgement, is_broken, judge
 from rdzv_plugins.elastic.leading.quorum import Quorum, begun_at
 from rdzv_plugins.elastic.leading.roster import Roster, in_the_way, to_reach, unreachable
 
@@ -67,7 +71,47 @@ class Decisions:
     """A node that was done has gone, and could not say so itself: whoever waits for a place has to know."""
 
 
-Step = Literal["join", "serve", "reach", "complete"]
+Places = Mapping[str, Assignment]
+"""Of a round, by node, in the order of ranks."""
+
+
+@dataclass(frozen=True)
+class Forming:
+    """Nobody works: nodes join, and no round has been begun."""
+
+    act_by: float | None = None
+    """After a round: how long a node may take to join again."""
+    last_call_at: float | None = None  # of a first round: when it begins without waiting for more nodes
+    came: str = ""  # the node for whose sake the last round is over
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The node of rank 0 has been asked to serve the workers' store."""
+
+    plan: Places
+    act_by: float  # how long it may take
+    came: str  # as in ``Forming``, in case that this comes to nothing
+
+
+@dataclass(frozen=True)
+class Connecting:
+    """Every node of the round dials the workers' store."""
+
+    plan: Places
+    act_by: float
+    came: str
+    to_reach: dict[str, None]  # those that have not yet: the one thing that changes, as there may be thousands
+
+
+@dataclass(frozen=True)
+class Working:
+    """The round is complete."""
+
+    finishing: bool = False  # a node of it was done and has left
+
+
+RoundState = Forming | Serving | Connecting | Working
 
 
 class Membership:
@@ -101,116 +145,118 @@ class Membership:
         self.members: Mapping[str, Member] = self._roster.members  # the living members, in order of arrival
         self.round = declared or Round()  # the newest declared round
         self._number = max([self.round.number, *(each.round for each in held.values())])
-        self._step: Step = "complete" if self.round.state == "complete" else "join"
-        self._places = {n: a for n, a in held.items() if a.round == self.round.number and a.is_place}
+        self._state: RoundState = Working() if self.round.state == "complete" else Forming()
+        self._places: Places = {n: a for n, a in held.items() if a.round == self.round.number and a.is_place}
         """The places of the newest complete round, including those of lost nodes."""
         given = {n: a for n, a in held.items() if a.is_place}
         self._former = Former.before(self._places, given)
         self._stale = {n for n in held if n not in self._places}
-        self._plan: dict[str, Assignment] = {}
-        self._to_reach: dict[str, None] = {}
-        self._came = ""  # the node for whose sake the last round is over
-        self._act_by: float | None = None  # how long a node may take to join again, or to act on its place
-        self._last_call_at: float | None = None
-        self._finishing = False  # a node of the round was done and has left
-        self._all_known = self._step != "complete"  # nobody is welcome before all nodes that have a place are known
-        self._kept = KeptRound(rules.back, given, one_place=not rules.majority) if declared is None else None
+        self._all_known = isinstance(self._state, Forming)
+        """Nobody is welcome before all nodes that have a place are known."""
         self._mark = mark
-        self._quorum: Quorum | None = None
+        self._gates: list[Gate] = []
+        if declared is None:
+            self._gates.append(KeptRound(rules.back, given, one_place=not rules.majority))
         if rules.majority:
-            self._quorum = Quorum(self.round, self._places, begun_at(mark), has_begun=has_begun, first_here=first_here)
-        self._gather_by: float | None = None
-        """Several endpoints: how long the nodes of a round that was declared elsewhere wait for each other."""
-        self._gathered = self.round.number  # the round for whose nodes there is no more waiting
-        self._judged = Judgement()  # With --preflight: whom the round is formed without, until it is over
-        self._to_retest: set[str] = set()
-        """With --preflight: who was left out of the round that is over, and has not tested itself again."""
+            here, window = begun_at(mark), rules.back
+            self._gates.append(
+                Quorum(self.round, self._places, here, window=window, has_begun=has_begun, first_here=first_here)
+            )
+        if rules.preflight_factor is not None:
+            from rdzv_plugins.elastic.leading.preflight_gate import Preflight  # needed only with --preflight
+
+            self._gates.append(Preflight(rules.preflight_factor, self.members))
         self._out = Decisions()
 
     @property
     def settled(self) -> bool:
         """True when nothing is waited for: the nodes of a round work, or the job has failed."""
-        return self._step == "complete" or self.round.state == "failed"
+        return isinstance(self._state, Working) or self.round.state == "failed"
 
     def working(self) -> list[Member]:
         """The living members of the round that is complete; empty while there is none."""
-        here = self._places if self._step == "complete" else ()
+        here = self._places if isinstance(self._state, Working) else ()
         return [self.members[node] for node in here if node in self.members]
 
     def changed(self, member: Member, now: float) -> None:
         """A member has come, or says something new about itself."""
-        if self._quorum is not None:
-            self._hear(self._quorum, member, now)
+        for gate in self._gates:
+            gate.heard(member, now)
         if member.leaving:
             self.gone(member.node_id, now, member.leaving, member.reason)
             return
         node = member.node_id
-        if member.checked >= self.round.number:
-            self._to_retest.discard(node)
         if not self._roster.take(member, now, self._number):
             return
-        if self._kept is not None:
-            self._kept.take(member, now)
-        if self._quorum is not None and node in self._plan and self._quorum.went_elsewhere(self._plan[node]):
+        for gate in self._gates:
+            gate.accepted(member, now)
+        begun = self._state
+        planned = begun.plan if isinstance(begun, (Serving, Connecting)) else {}
+        if node in planned and any(gate.spoils(planned[node]) for gate in self._gates):
             self._give_up()
         if member.kept is not None:
             return  # it works, or has not heard yet that it should not
         if node not in self._places or member.after >= self.round.number:
             self._join(member, now)
-        if self._step == "serve" and node in self._plan and member.store and member.store[0] == self._number:
-            self._place(member.store, now)
-        elif self._step == "reach" and node in self._to_reach and self._tells_of_plan(member):
-            self._has_reached(member, now)
+        match self._state:
+            case Serving() as state if node in state.plan and member.store and member.store[0] == self._number:
+                self._place(state, member.store, now)
+            case Connecting() as state if node in state.to_reach and self._tells_of(state.plan[node], member):
+                self._has_reached(member, state, now)
 
-    def _tells_of_plan(self, member: Member) -> bool:
+    def _tells_of(self, place: Assignment, member: Member) -> bool:
         """Whether it has dialled the store of the round being formed, with or without success."""
-        if member.reached != self._number or self._quorum is None or member.unreachable:
-            return member.reached == self._number
-        return self._quorum.has_reached(self._plan[member.node_id])
+        says_so = member.reached == self._number
+        return says_so and (bool(member.unreachable) or all(gate.has_reached(place) for gate in self._gates))
 
     def gone(self, node: str, now: float, how: str = "lost", reason: str = "") -> None:
         """A member's key has gone, or the member leaves. Once it has left, the end of its key is no news."""
         member = self._roster.remove(node)
         if member is None:
             return
-        self._to_retest.discard(node)
-        if self._kept is not None:
-            self._kept.gone(member, done=how == "done" or (how == "lost" and not reason))
-        if self._step in ("serve", "reach") and node in self._plan:
-            self._roster.left_out.failed(member, now)
-            self._give_up()
-        elif self._step == "join" and node == self._came:
-            self._roster.left_out.failed(member, now)
-        elif self._step == "complete" and node in self._places:
-            done = how == "done" or (how == "lost" and not reason and member.done == self.round.number)
-            if done:
-                self._finishing = True
-                if how == "lost":
-                    self._out.finishing = Finishing(self.round.number, member.name)
-            else:
-                what = "has failed" if how == "failed" else "was lost"
+        for gate in self._gates:
+            gate.gone(member, done=how == "done" or (how == "lost" and not reason))
+        match self._state:
+            case Serving(plan) | Connecting(plan) if node in plan:
                 self._roster.left_out.failed(member, now)
-                self._over("lost", f"{member.name} {what}{f': {reason}' if reason else ''}", now)
+                self._give_up()
+            case Forming(came=came) if node == came:
+                self._roster.left_out.failed(member, now)
+            case Working() if node in self._places:
+                self._worker_gone(member, now, how, reason)
         if node not in self._places:
             self._stale.add(node)
 
+    def _worker_gone(self, member: Member, now: float, how: str, reason: str) -> None:
+        """A node of the round that works has gone: the round is over, unless it was done."""
+        if how == "done" or (how == "lost" and not reason and member.done == self.round.number):
+            self._state = Working(finishing=True)
+            if how == "lost":
+                self._out.finishing = Finishing(self.round.number, member.name)
+        else:
+            what = "has failed" if how == "failed" else "was lost"
+            self._roster.left_out.failed(member, now)
+            self._over("lost", f"{member.name} {what}{f': {reason}' if reason else ''}", now)
+
     def proved(self, node: str) -> None:
         """The process of a node that is a member here, or was until its end, is proved gone; its end may come later."""
-        if self._quorum is not None:
-            self._quorum.stays(node)
+        for gate in self._gates:
+            gate.stays(node)
 
     def all_known(self, now: float, *, finishing: bool) -> None:
         """All living members have been named by ``changed``: to a leader taking over, those missing are lost.
 
         ``finishing``: a node has left because it was done; then those that are missing are taken to have done the same.
         """
-        self._finishing = self._finishing or finishing  # the last leader may have been done: its end was just heard
         self._all_known = True
-        lost = [each for node, each in self._places.items() if node not in self.members]
-        if self._step == "complete" and lost and not self._finishing:
-            self._over("lost", f"{lost[0].name} was lost, and with it the leader of the rendezvous", now)
-        if self.round.state == "over":
-            self._act_by = now + self._rules.rejoin
+        if isinstance(self._state, Working):
+            # the last leader may have been done: its end was just heard
+            self._state = Working(self._state.finishing or finishing)
+            lost = [each for node, each in self._places.items() if node not in self.members]
+            if lost and not self._state.finishing:
+                self._over("lost", f"{lost[0].name} was lost, and with it the leader of the rendezvous", now)
+        if isinstance(self._state, Forming) and self.round.state == "over":
+            self._state = replace(self._state, act_by=now + self._rules.rejoin)
         self._welcome_spares(now)
         self.tick(now)
 
@@ -219,24 +265,23 @@ class Membership:
         self._roster.refuse_duplicates(now, self._places, self._number)
         for member in self._roster.let_in(now):
             self._join(member, now)
-        waits = self._look_for_kept(now) or self._gathers(now)
+        self._look_for_forgotten(now)
+        waits = any(gate.waits(self._roster.waiting, self.members, now) for gate in self._gates)
         self._press_on(now)
-        can_begin = self._step == "join" and self.round.state != "failed" and not waits
+        can_begin = isinstance(self._state, Forming) and self.round.state != "failed" and not waits
         if can_begin and self._all_here(now) and self._passes():
-            self._last_call_at = None
+            self._set_last_call(None)
             self._begin(now)
         self._tell_spares()
 
     def deadline(self) -> float | None:
         """When to call ``tick`` at the latest."""
-        pressing = self._act_by if self._is_late() else None
-        roster = self._roster
-        back = self._kept.until if self._kept is not None else None
-        joining = self._step == "join"
-        gather = self._gather_by if joining else None
+        roster, state = self._roster, self._state
+        forming = isinstance(state, Forming)
+        gates = [at for gate in self._gates if (at := gate.deadline(forming=forming)) is not None]
         # it may have passed when something else came first, and then it decides nothing
-        last_call = self._last_call_at if joining and self._is_first and back is None and gather is None else None
-        deadlines = (gather, last_call, roster.claims.deadline(), roster.left_out.deadline(), pressing, back)
+        last_call = state.last_call_at if isinstance(state, Forming) and self._is_first and not gates else None
+        deadlines = (*gates, last_call, roster.claims.deadline(), roster.left_out.deadline(), self._press_at())
         return min((at for at in deadlines if at is not None), default=None)
 
     def decide(self) -> Decisions:
@@ -249,86 +294,76 @@ class Membership:
 
     def facts(self) -> str:
         """Who has joined and who is missing, as far as anybody can know."""
-        if self._kept is not None and self._kept.until is not None:
-            return self._kept.facts()
-        if self._step == "reach":
-            return to_reach([self.members[node] for node in self._to_reach], len(self._plan))
+        if said := next(filter(None, (gate.facts() for gate in self._gates)), ""):
+            return said
+        if isinstance(self._state, Connecting):
+            return to_reach([self.members[node] for node in self._state.to_reach], len(self._state.plan))
         roster = self._roster
         chosen = roster.waiting if self._shape.is_free else [member.node_id for member in self._choose()]
-        few = self._quorum.facts(chosen, roster.members) if self._quorum is not None else ""
-        return roster.facts(self._rules, self._places, few)
+        return roster.facts(self._rules, self._places, self._lacks(chosen))
 
-    def _over(self, cause: Literal["lost", "asked", "came"], why: str, now: float) -> None:
+    def _lacks(self, chosen: Collection[str]) -> str:
+        """Why these nodes may not form a round; empty if they may."""
+        return next(filter(None, (gate.lacks(chosen, self.members) for gate in self._gates)), "")
+
+    def _over(self, cause: Literal["lost", "asked", "came"], why: str, now: float, came: str = "") -> None:
         """The round is over: its members have to join again."""
         which = Round(self.round.number, world=self.round.world)
-        if self._quorum is not None:  # it binds whoever leads here next, when all its places have been overwritten
+        if self._rules.majority:  # it binds whoever leads here next, when all its places have been overwritten
             which = self.round
-        self._declare(replace(which, state="over", reason=why, cause=cause))
-        self._step, self._act_by = "join", now + self._rules.rejoin
-        self._to_retest = {node for node in self._judged.left_out if node in self.members}
-        self._judged = Judgement()
+        self._declare(structs.replace(which, state="over", reason=why, cause=cause))
+        self._state = Forming(now + self._rules.rejoin, came=came)
 
-    def _look_for_kept(self, now: float) -> bool:
-        """The service has forgotten the round in which members work: does that go on? True: it is too early to say."""
-        kept = self._kept
-        verdict = kept.verdict(now) if kept is not None else "none"
-        if kept is None or verdict == "none":
-            return False
-        if self._step != "join":
-            self._give_up()
-        if verdict == "wait":
-            return True
-        self._number = max(self._number, kept.number)
-        self._plan = kept.places
-        self._out.assignments = dict(self._plan)
-        first = next(iter(self._plan.values()), Assignment(kept.number))
-        if verdict == "whole":
-            self._complete(first, now)
+    def _look_for_forgotten(self, now: float) -> None:
+        """The service may have forgotten the round in which members work: does that go on?"""
+        for gate in tuple(self._gates):
+            found = gate.found(now)
+            if gate.stops():
+                self._give_up()
+            if found is not None:
+                self._restore(found, now)
+
+    def _restore(self, found: Found, now: float) -> None:
+        """The round that the service has forgotten goes on, or is over."""
+        self._number = max(self._number, found.number)
+        self._out.assignments = dict(found.places)
+        first = next(iter(found.places.values()), Assignment(found.number))
+        if not found.why_over:
+            self._complete(found.places, now)
             gone = [place for node, place in self._places.items() if node not in self.members]
-            self._finishing = bool(gone)
+            if gone and isinstance(self._state, Working):  # it may be over already, as a node has come
+                self._state = Working(finishing=True)
             self._out.finishing = Finishing(first.round, gone[0].name) if gone else None
         else:
-            self._places, self._former, self._plan = self._plan, Former(self._plan), {}
+            self._places, self._former = found.places, Former(found.places)
             store = first.master_addr, first.master_port
             self.round = Round(first.round, "none", first.world, "", "", *store, first.begun)
-            self._over("lost", f"the rendezvous has lost its memory, and {kept.reason}", now)
-        return False
-
-    def _hear(self, quorum: Quorum, member: Member, now: float) -> None:
-        quorum.heard(member)
-        if member.leaving:
-            quorum.stays(member.node_id)
-        known = max(self._gathered, self.round.number)
-        if self._gather_by is None and any(seat.complete and seat.round > known for seat in member.seats):
-            self._gather_by = now + self._rules.back
-
-    def _gathers(self, now: float) -> bool:
-        """Whether nodes of a round that was declared elsewhere are still to come, and there is time."""
-        if self._gather_by is None or self._quorum is None:
-            return False
-        if now >= self._gather_by or self._quorum.all_come(self._roster.waiting, self.members):
-            self._gather_by, self._gathered = None, self._quorum.last(self.members)
-            return False
-        return True
+            self._over("lost", f"the rendezvous has lost its memory, and {found.why_over}", now)
 
     @property
     def _is_first(self) -> bool:
         """Whether there was no round before, here or elsewhere."""
-        return self.round.number == 0 and (self._quorum is None or not self._quorum.knows)
+        return self.round.number == 0 and not any(gate.knows for gate in self._gates)
 
-    def _give_up(self) -> None:
+    def _give_up(self, last_call_at: float | None = None) -> None:
         """The round being formed has lost a member: those that live still wait for one."""
-        self._step, self._plan, self._to_reach, self._out.assignments = "join", {}, {}, {}
+        if isinstance(self._state, (Serving, Connecting)):
+            self._state = Forming(self._state.act_by, last_call_at, self._state.came)
+            self._out.assignments = {}
+
+    def _set_last_call(self, at: float | None) -> None:
+        if isinstance(self._state, Forming) and self._state.last_call_at != at:
+            self._state = replace(self._state, last_call_at=at)
 
     def _join(self, member: Member, now: float) -> None:
         """Take in a node that waits for a round: one in the complete round wants another, or a newcomer wants in."""
         node = member.node_id
         self._roster.wait(member)
-        if self._step != "complete":
+        if not isinstance(self._state, Working):
             return
         if node not in self._places:
             if self._all_known:
-                self._welcome(member, now)
+                self._welcome(member, self._state, now)
             return
         cut_off = member.cut_off == self.round.number
         self._over("lost" if cut_off else "asked", f"{member.name} {member.reason or 'asked for a new round'}", now)
@@ -337,16 +372,16 @@ class Membership:
             if self._roster.left_out.is_due_later(member, now):
                 self._roster.leave_out(node, f"it {member.reason}, again and again", self._number)
 
-    def _welcome(self, member: Member, now: float) -> None:
+    def _welcome(self, member: Member, state: Working, now: float) -> None:
         """A newcomer ends the round if there is room, but not if a node was already done: the others are about to be.
 
         It first has to show that it can dial the workers' store, so that one that cannot, or that stands still, costs
         the working nodes nothing.
         """
         here = [node for node in self._places if node in self.members]
-        finishing = self._finishing or any(self.members[node].done == self.round.number for node in here)
+        finishing = state.finishing or any(self.members[node].done == self.round.number for node in here)
         taken = self._roster.claims.doubled(member.node_rank)
-        unfit = is_broken(member) or member.node_id in self._judged.left_out
+        unfit = any(gate.bars(member) for gate in self._gates)
         if not here or len(here) >= self._rules.max_nodes or finishing or taken or unfit:
             return
         has_dialled = member.reached == self.round.number
@@ -357,8 +392,7 @@ class Membership:
                 f"{member.name} is left out: it cannot reach the workers' store at {store}: {member.unreachable}"
             )
         elif (has_dialled or ahead) and self._grows(here):  # it does not knock at a round before its own
-            self._came = member.node_id
-            self._over("came", f"{member.name} has come", now)
+            self._over("came", f"{member.name} has come", now, came=member.node_id)
 
     def _grows(self, here: list[str]) -> bool:
         """Whether the next round would be larger than ``here``, counting those that have shown that they can get in."""
@@ -376,7 +410,7 @@ class Membership:
 
     def _tell_spares(self) -> None:
         """Tell the nodes that wait beside a round why, unless it is only that all places are taken."""
-        if self._shape.is_free or self._step != "complete" or not self._roster.waiting:
+        if self._shape.is_free or not isinstance(self._state, Working) or not self._roster.waiting:
             return
         waiting, most = self._roster.waiting, self._rules.max_nodes
         here = [node for node in self._places if node in self.members]
@@ -389,21 +423,27 @@ class Membership:
 
     def _welcome_spares(self, now: float) -> None:
         for node in list(self._roster.waiting):
-            if self._step == "complete" and node in self.members:
-                self._welcome(self.members[node], now)
+            if isinstance(self._state, Working) and node in self.members:
+                self._welcome(self.members[node], self._state, now)
 
     def _all_here(self, now: float) -> bool:
         """Whether everybody who is to be waited for has joined."""
         if not self._enough():
-            self._last_call_at = None
+            self._set_last_call(None)
             return False
         if not self._is_first:  # a later round: the living nodes, and no waiting for strangers
-            return self._roster.all_wait and not self._to_retest
+            return not self._some_await()
         if self._could_be() >= self._rules.max_nodes:
             return True
-        if self._last_call_at is None:
-            self._last_call_at = now + self._rules.last_call
-        return now >= self._last_call_at
+        at = self._state.last_call_at if isinstance(self._state, Forming) else None
+        if at is None:
+            at = now + self._rules.last_call
+            self._set_last_call(at)
+        return now >= at
+
+    def _some_await(self) -> bool:
+        """Whether living nodes of the last round have not joined again, or not done what they have to before."""
+        return not self._roster.all_wait or any(gate.awaits for gate in self._gates)
 
     def _could_be(self, without: Collection[str] = ()) -> int:
         """How many nodes a round could have, from those that wait."""
@@ -418,43 +458,43 @@ class Membership:
 
     def _passes(self) -> bool:
         """Whether a round can be formed as far as --preflight goes. Says whom it is formed without, and why."""
-        factor = self._rules.preflight_factor
-        if factor is None:
-            return True
-        found = judge(self._waiting(), factor, self._roster.count() - self._rules.min_nodes)
-        for word in (*found.left_out.values(), *found.words):
-            if word not in (*self._judged.left_out.values(), *self._judged.words):
-                self._roster.notices.append(word)
-        self._judged = found
-        if found.fatal:
-            self._number += 1
-            self._declare(Round(self._number, "failed", len(self._roster.waiting), found.fatal, unfit=True))
-        return not found.fatal
+        waiting = self._waiting() if self._gates else ()
+        for gate in self._gates:
+            fatal, words = gate.judge(waiting, self._roster.count() - self._rules.min_nodes)
+            self._roster.notices += words
+            if fatal:
+                self._number += 1
+                self._declare(Round(self._number, "failed", len(self._roster.waiting), fatal, unfit=True))
+                return False
+        return True
 
-    def _is_late(self) -> bool:
-        """Whether a living node does not do its part while the others can do without it: then ``_act_by`` counts."""
-        if self._step == "join":
-            waits = not self._roster.all_wait or bool(self._to_retest)
-            return self.round.number > 0 and waits and self._enough()
-        return self._step != "complete"
+    def _press_at(self) -> float | None:
+        """When the others go on without the living nodes that do not do their part; None if they cannot, or all do."""
+        state = self._state
+        if isinstance(state, Working):
+            return None
+        if isinstance(state, Forming) and not (self.round.number > 0 and self._some_await() and self._enough()):
+            return None
+        return state.act_by
 
     def _press_on(self, now: float) -> None:
         """Go on without the living nodes that do not do their part."""
-        if not self._is_late() or self._act_by is None or now < self._act_by:
+        act_by = self._press_at()
+        if act_by is None or now < act_by:
             return
-        joining = self._step == "join"
-        self._to_retest.clear()
-        after = self.round.number if joining else 0
-        why = f"it has not joined again after round {after}" if joining else "it does not answer"
-        if joining:
-            late = [node for node in self.members if self._roster.is_awaited(node)]
-        else:
-            late = [next(iter(self._plan))] if self._step == "serve" else list(self._to_reach)
+        for gate in self._gates:
+            gate.goes_on()
+        match self._state:
+            case Serving(places):
+                late, why, after = [next(iter(places))], "it does not answer", 0
+            case Connecting(to_reach=to_reach):
+                late, why, after = list(to_reach), "it does not answer", 0
+            case _:
+                late, after = [node for node in self.members if self._roster.is_awaited(node)], self.round.number
+                why = f"it has not joined again after round {after}"
         for node in late:
             self._leave_out(node, f"{why} for {self._rules.rejoin:g} s", now, silent_after=after)
-        if not joining:
-            self._give_up()
-            self._last_call_at = now  # of a first round: it was over when this one began
+        self._give_up(last_call_at=now)  # of a first round: it was over when this one began
 
     def _leave_out(self, node: str, why: str, now: float, *, silent_after: int | None = None) -> None:
         """Leave out a living node that is in the way."""
@@ -462,36 +502,31 @@ class Membership:
         self._roster.leave_out(node, why, self._number, silent_after=silent_after)
 
     def _begin(self, now: float) -> None:
-        quorum, newest = self._quorum, 0
-        if quorum is not None and (last := quorum.last(self.members)) >= self.round.number:
-            # not all nodes of a kept round may have been here when it was over: they say their places themselves
-            known = self._former if last == self.round.number else None
-            self._former = Former(quorum.former(self.members), known)
+        for gate in self._gates:
+            self._former = gate.former(self._former, self.round.number, self.members)
         # a node that could not dial the last store will hardly reach the next: not if there are enough others
-        cannot, unfit = self._roster.cannot, set(self._judged.left_out)
+        cannot = self._roster.cannot
+        unfit = {each.node_id for gate in self._gates for each in self._waiting() if gate.bars(each)}
         chosen = self._choose(unfit | (cannot if self._enough(cannot | unfit) else set()))
         if len(chosen) < self._rules.min_nodes:
             return
-        if quorum is not None:
-            if not quorum.has([member.node_id for member in chosen], self.members):
-                chosen = self._choose(unfit)
-            if not quorum.has([member.node_id for member in chosen], self.members):
+        if self._lacks([member.node_id for member in chosen]):
+            chosen = self._choose(unfit)
+            if self._lacks([member.node_id for member in chosen]):
                 return
-            newest = quorum.newest(self.members)
-            quorum.begin(member.node_id for member in chosen)
-        # after losing its memory, a service numbers on from what its members were in, even if they have not left it yet
-        heard = self._kept.number if self._kept is not None else 0
-        self._number = max(self._number, heard, newest, *(member.newest for member in chosen)) + 1
-        self._plan = plan(self._number, chosen, self._former, self._order)
+        known = (gate.newest(self.members) for gate in self._gates)
+        self._number = max(self._number, *known, *(member.newest for member in chosen)) + 1
+        places = plan(self._number, chosen, self._former, self._order)
         if self._mark:
-            self._plan = {n: replace(a, begun=self._mark) for n, a in self._plan.items()}
-        self._roster.place(self._plan)
-        self._step, self._act_by = "serve", now + self._rules.rejoin
-        if self._kept is not None:
-            self._kept.begin(self._plan)
-        first = next(iter(self._plan.values()))
+            places = {n: structs.replace(a, begun=self._mark) for n, a in places.items()}
+        self._roster.place(places)
+        came = self._state.came if isinstance(self._state, Forming) else ""
+        self._state = Serving(places, now + self._rules.rejoin, came)
+        for gate in self._gates:
+            gate.begin(places)
+        first = next(iter(places.values()))
         publish = other_address(self.members[first.node_id], chosen, self.members.values())
-        self._out.assignments[first.node_id] = replace(first, publish=publish)
+        self._out.assignments[first.node_id] = structs.replace(first, publish=publish)
 
     def _choose(self, without: Collection[str] = ()) -> list[Member]:
         return choose(self._waiting(without), self._former, self._shape)
@@ -500,64 +535,60 @@ class Membership:
         willing = self._roster.waiting.difference(without)
         return [member for node, member in self.members.items() if node in willing]
 
-    def _place(self, store: tuple[int, str, int], now: float) -> None:
+    def _place(self, asked: Serving, store: tuple[int, str, int], now: float) -> None:
         """Rank 0 serves the store: give everybody its place."""
         _, address, port = store
-        self._plan = {n: replace(a, master_addr=address, master_port=port) for n, a in self._plan.items()}
-        if self._kept is not None:
-            self._kept.begin(self._plan)
-        self._step, self._to_reach, self._act_by = "reach", dict.fromkeys(self._plan), now + self._rules.rejoin
-        self._out.assignments.update(self._plan)
+        places = {n: structs.replace(a, master_addr=address, master_port=port) for n, a in asked.plan.items()}
+        for gate in self._gates:
+            gate.served(places)
+        self._state = Connecting(places, now + self._rules.rejoin, asked.came, dict.fromkeys(places))
+        self._out.assignments.update(places)
 
-    def _has_reached(self, member: Member, now: float) -> None:
+    def _has_reached(self, member: Member, state: Connecting, now: float) -> None:
         """Note that a node tried to dial the store. Once all have, the round is complete or a node is in the way."""
-        self._to_reach.pop(member.node_id, None)
-        if self._to_reach:
+        state.to_reach.pop(member.node_id, None)
+        if state.to_reach:
             return
-        cannot = [node for node in self._plan if self.members[node].unreachable]
+        cannot = [node for node in state.plan if self.members[node].unreachable]
         if cannot:
-            self._do_without(cannot, now)
+            self._do_without(cannot, state.plan, now)
             return
-        self._complete(next(iter(self._plan.values())), now)
+        self._complete(state.plan, now)
 
-    def _complete(self, first: Assignment, now: float) -> None:
-        """Declare the round complete: the nodes of the plan work."""
-        self._stale |= self._places.keys() - self._plan.keys()
-        self._places, self._former = self._plan, Former(self._plan)
-        self._plan = {}
-        self._roster.waiting -= self._places.keys()
+    def _complete(self, places: Places, now: float) -> None:
+        """Declare the round complete: the nodes that have these places work."""
+        self._stale |= self._places.keys() - places.keys()
+        self._places, self._former = places, Former(places)
+        self._roster.waiting -= places.keys()
         self._roster.cannot &= self._roster.waiting
-        self._step, self._act_by, self._came = "complete", None, ""
-        self._stale -= self._places.keys()
-        self._finishing = False
-        self._roster.left_out.entered(self._places, now)
+        self._state = Working()
+        self._stale -= places.keys()
+        self._roster.left_out.entered(places, now)
         # one that has since come back may have belonged to the previous round, and not know that it is over
-        self._roster.waiting |= {node for node in self.members if self._roster.is_awaited(node)} - self._places.keys()
-        here = (self.members[node] for node in self._places if node in self.members)
-        server = next((self._places[member.node_id].rank for member in here if member.serves), -1)
+        self._roster.waiting |= {node for node in self.members if self._roster.is_awaited(node)} - places.keys()
+        here = (self.members[node] for node in places if node in self.members)
+        server = next((places[member.node_id].rank for member in here if member.serves), -1)
+        first = next(iter(places.values()))
         store = first.master_addr, first.master_port
-        self._declare(Round(first.round, "complete", len(self._places), "", "", *store, first.begun, server))
-        if self._quorum is not None:
-            self._quorum.declare(self.round, self._places)
+        self._declare(Round(first.round, "complete", len(places), "", "", *store, first.begun, server))
         self._welcome_spares(now)  # nodes that came while the round was formed, and for which there is room
 
-    def _do_without(self, cannot: list[str], now: float) -> None:
+    def _do_without(self, cannot: list[str], places: Places, now: float) -> None:
         """Some could not dial the store: either they or the node that serves it are in the others' way."""
         cut_off = [self.members[node] for node in cannot]
-        reasons = in_the_way(cut_off, list(self._plan.values()))
+        reasons = in_the_way(cut_off, list(places.values()))
         if self._is_first and not self._enough(reasons.keys()):
-            why = f"{cut_off[0].name} {unreachable(cut_off[0], next(iter(self._plan.values())))}"
-            self._declare(Round(self._number, "failed", len(self._plan), why))
+            why = f"{cut_off[0].name} {unreachable(cut_off[0], next(iter(places.values())))}"
+            self._declare(Round(self._number, "failed", len(places), why))
             self._give_up()
             return
         for node, why in reasons.items():
             self._leave_out(node, why, now)
-        self._give_up()
-        self._last_call_at = now  # of a first round: it was over when this one began
+        self._give_up(last_call_at=now)  # of a first round: it was over when this one began
 
     def _declare(self, round_: Round) -> None:
         self.round = self._out.round = round_
-        self._kept = None  # from now on the service knows
+        self._gates = [gate for gate in self._gates if gate.declared(round_, self._places)]
 
     def _forgotten(self) -> tuple[str, ...]:
         if self._number > self.round.number:

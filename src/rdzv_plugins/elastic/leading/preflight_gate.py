@@ -2,7 +2,7 @@
 
 A node is *broken* if it says so. It is *slow* if a value that it reports is below the median of at least three nodes by
 more than a factor. Slow or broken nodes are left out while the others are enough, broken ones first; a broken one that
-cannot be done without fails the round. Pure functions.
+cannot be done without fails the round. No clock, no sockets.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rdzv_plugins.elastic.keys import Checked, Member
+from rdzv_plugins.elastic.keys import Assignment, Checked, Member, Round
+from rdzv_plugins.elastic.leading.placement import Gate
 from rdzv_plugins.plain_text import some
 
 _COMPARED = 3  # how many nodes there have to be before one can be told from the others
@@ -36,9 +37,46 @@ class _Fault(NamedTuple):
         return f"{self.member.name} {self.why}"
 
 
-def is_broken(member: Member) -> bool:
-    """Whether it says so."""
-    return bool(_broken([member]))
+class Preflight(Gate):
+    """What the checks of its nodes mean for a round, until it is over."""
+
+    def __init__(self, factor: float, members: Mapping[str, Member]) -> None:
+        """``factor``: as for ``judge``. ``members``: those that live; it changes."""
+        self._factor, self._members = factor, members
+        self._judged = Judgement()
+        self._declared = 0
+        self._to_retest: set[str] = set()
+        """Who was left out of the round that is over, and has not tested itself again."""
+
+    def heard(self, member: Member, now: float) -> None:
+        if member.checked >= self._declared:
+            self._to_retest.discard(member.node_id)
+
+    def gone(self, member: Member, *, done: bool) -> None:
+        self._to_retest.discard(member.node_id)
+
+    def declared(self, round_: Round, places: Mapping[str, Assignment]) -> bool:
+        self._declared = round_.number
+        if round_.state == "over":
+            self._to_retest = {node for node in self._judged.left_out if node in self._members}
+            self._judged = Judgement()
+        return True
+
+    def goes_on(self) -> None:
+        self._to_retest.clear()
+
+    @property
+    def awaits(self) -> bool:
+        return bool(self._to_retest)
+
+    def judge(self, waiting: Sequence[Member], spares: int) -> tuple[str, Sequence[str]]:
+        found, said = judge(waiting, self._factor, spares), self._judged
+        known = (*said.left_out.values(), *said.words)
+        self._judged = found
+        return found.fatal, [word for word in (*found.left_out.values(), *found.words) if word not in known]
+
+    def bars(self, member: Member) -> bool:
+        return bool(_broken([member])) or member.node_id in self._judged.left_out
 
 
 def judge(members: Sequence[Member], factor: float, spares: int) -> Judgement:

@@ -51,6 +51,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from rdzv_plugins.elastic.keys import Assignment, Member, Round, Seat
+from rdzv_plugins.elastic.leading.placement import Former, Gate
 
 Which = tuple[int, int, str]
 """A round, identified by its number, its size and its store."""
@@ -83,8 +84,8 @@ def seats_complete(seats: tuple[Seat, ...], place: Assignment) -> tuple[Seat, ..
     return (seat_of(place, complete=True), *seats[at + 1 :])
 
 
-class Quorum:
-    """What one leader knows of the rounds that bind it. Not thread-safe."""
+class Quorum(Gate):
+    """What one leader knows of the rounds that bind it."""
 
     def __init__(
         self,
@@ -92,6 +93,7 @@ class Quorum:
         places: Mapping[str, Assignment] | None = None,
         here: str = "",
         *,
+        window: float,
         has_begun: bool = False,
         first_here: bool = True,
     ) -> None:
@@ -100,6 +102,8 @@ class Quorum:
         ``places``: those of its places that are still known, by node; the next round overwrites them, even if it was
         never complete. ``here``: this place (``begun_at``). A round that was begun here is declared here or nowhere:
         one that is not was never complete, and does not bind.
+
+        ``window``: how long the nodes of a round that was declared elsewhere wait for each other.
 
         ``has_begun``: it is remembered here that there was a round. ``first_here``: it is here that the first one is
         begun. Nodes that know of no complete round form none where that is not so. They may have reached one, but do
@@ -119,20 +123,28 @@ class Quorum:
         self._here: dict[str, Seat] = {}
         self._brought: dict[str, frozenset[Which]] = {}
         """The rounds that the nodes of the one being formed had reached before it was begun."""
-        self.declare(declared, places or {})
+        self._window = window
+        self._newest = self._gathered = declared.number  # declared here; and for whose nodes there is no more waiting
+        self._gather_by: float | None = None
+        self._bind(declared, places or {})
 
-    def declare(self, declared: Round, places: Mapping[str, Assignment]) -> None:
+    def declared(self, round_: Round, places: Mapping[str, Assignment]) -> bool:
+        self._newest = round_.number
+        if round_.state == "complete":
+            self._bind(round_, places)
+        return True
+
+    def _bind(self, declared: Round, places: Mapping[str, Assignment]) -> None:
         """A round was complete here, with these places."""
         if declared.number:
             self._declared = Seat(declared.number, -1, declared.world, _where(declared), True)
             self._here = {node: seat_of(place, complete=True) for node, place in places.items()}
             self._stay = {node: None for node in self._stay if node in places}
 
-    def begin(self, chosen: Iterable[str]) -> None:
-        """A round of these nodes is being formed from now on."""
-        self._brought = {node: frozenset(which(seat) for seat in self._heard.get(node, ())) for node in chosen}
+    def begin(self, plan: Iterable[str]) -> None:
+        self._brought = {node: frozenset(which(seat) for seat in self._heard.get(node, ())) for node in plan}
 
-    def went_elsewhere(self, planned: Assignment) -> bool:
+    def spoils(self, planned: Assignment) -> bool:
         """Whether the node has reached another round since the one in which it has this place was begun.
 
         Then it was a member at another place in between, and has come back before the end of its session was heard. The
@@ -148,8 +160,7 @@ class Quorum:
         """Whether the node carries this place: a number alone may be that of another round."""
         return any(which(seat) == round_of(planned) for seat in self._heard.get(planned.node_id, ()))
 
-    def heard(self, member: Member) -> None:
-        """A member has come, or says something new about itself."""
+    def heard(self, member: Member, now: float) -> None:
         self._heard[member.node_id] = member.seats
         known = [seat for seat in member.seats if seat.complete]
         if member.led is not None:
@@ -158,9 +169,25 @@ class Quorum:
         self._begun = self._begun or bool(known)
         if member.server >= 0 and known:
             self._served.setdefault(which(known[0]), set()).add(member.server)
+        if member.leaving:
+            self.stays(member.node_id)
+        counted = max(self._gathered, self._newest)
+        if self._gather_by is None and any(seat.round > counted for seat in known):
+            self._gather_by = now + self._window
+
+    def waits(self, waiting: Collection[str], members: Collection[str], now: float) -> bool:
+        """Whether nodes of a round that was declared elsewhere are still to come, and there is time."""
+        if self._gather_by is None:
+            return False
+        if now >= self._gather_by or self.all_come(waiting, members):
+            self._gather_by, self._gathered = None, self.last(members)
+            return False
+        return True
+
+    def deadline(self, *, forming: bool) -> float | None:
+        return self._gather_by if forming else None
 
     def stays(self, node: str) -> None:
-        """A node that is a member here, or was until its end, has said that it is leaving, or is proved gone."""
         if node in self._heard or node in self._here:
             self._stay[node] = None
 
@@ -177,10 +204,6 @@ class Quorum:
         """Whether a complete round is known of: there was one before."""
         return self._begun or self._declared is not None
 
-    def has(self, chosen: Collection[str], members: Collection[str]) -> bool:
-        """Whether the nodes ``chosen``, out of the ``members`` that live here, may form a round."""
-        return not any(True for _ in self._lacking(chosen, members))
-
     def all_come(self, chosen: Collection[str], members: Collection[str]) -> bool:
         """Whether nobody is missing from the rounds that bind, except those that served the endpoint the others left.
 
@@ -190,8 +213,7 @@ class Quorum:
             len(votes | self._served.get(which, set())) >= which[1] for which, votes in self._votes(chosen, members)
         )
 
-    def facts(self, chosen: Collection[str], members: Collection[str]) -> str:
-        """Why ``chosen`` may not form a round; empty if they may."""
+    def lacks(self, chosen: Collection[str], members: Collection[str]) -> str:
         for (number, world, _), votes in self._lacking(chosen, members):
             if not world:
                 return "the job has begun, and nobody is here who was in a round of it: the others may go on elsewhere"
@@ -201,15 +223,19 @@ class Quorum:
             )
         return ""
 
-    def former(self, members: Mapping[str, Member]) -> dict[str, Assignment]:
-        """The places that ``members`` had in the newest complete round, according to themselves."""
+    def former(self, known: Former, number: int, members: Mapping[str, Member]) -> Former:
+        """According to the ``members`` themselves, if none was declared here that is newer than what they know."""
         last = self.last(members)
-        return {
+        if last < number:
+            return known
+        places = {
             node: member.place_in(seat.round, seat.rank, seat.world)
             for node, member in members.items()
             for seat in member.seats
             if seat.complete and seat.round == last
         }
+        # not all nodes of a kept round may have been here when it was over: they say their places themselves
+        return Former(places, known if last == number else None)
 
     def _lacking(self, chosen: Collection[str], members: Collection[str]) -> Iterator[tuple[Which, set[int]]]:
         binding = self._votes(chosen, members)
