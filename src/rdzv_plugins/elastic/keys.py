@@ -42,15 +42,13 @@ from rdzv_plugins.plain_text import printable
 logger = logging.getLogger(__name__)
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
-Rank = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
-"""A rank; -1 for none."""
+Rank = Annotated[int, Meta(ge=-1, le=2**31 - 1)]  # -1 for none
 Number = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Workers = Annotated[int, Meta(ge=0, le=2**20)]
 Name = Annotated[str, Meta(max_length=512)]
 LONGEST = 16384
-Sentence = Annotated[str, Meta(max_length=LONGEST)]
-"""Text that may quote an error."""
+Sentence = Annotated[str, Meta(max_length=LONGEST)]  # text that may quote an error
 
 
 class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -76,17 +74,11 @@ BORN = "place/born"
 PLACE_ID = "place/id"
 BEGUN = "place/begun"
 
-PROTOCOL = 7
-"""The version of these keys. Nodes of different versions refuse each other."""
-
-MOST_CHECKS = 64
-"""With --preflight: how many of its own checks a node reports."""
-MOST_SEATS = 16
-"""A node that has reached this many rounds without hearing that one was complete reaches no more."""
-
+PROTOCOL = 7  # the version of these keys. Nodes of different versions refuse each other
+MOST_CHECKS = 64  # with --preflight: how many of its own checks a node reports
+MOST_SEATS = 16  # a node that has reached this many rounds without hearing that one was complete reaches no more
 _SHOWN = 80  # the most characters of a name that an error quotes
-_MOST_LISTS = 20
-"""A service that has always forgotten what came after the list that it has just given does not work."""
+_MOST_LISTS = 20  # a service that has always forgotten what came after the list that it has just given is broken
 _MOST_DIGITS = 18
 
 R = TypeVar("R", bound=Record)
@@ -105,23 +97,15 @@ class Assignment(Record, frozen=True):
     address: Name = ""
     nproc: Workers = 0
     node_rank: Number | None = None
-    master_addr: Name = ""
-    """The address of the workers' store. If empty, this node has rank 0 and is asked to serve the store first."""
+    master_addr: Name = ""  # of the workers' store. If empty, this node has rank 0 and is asked to serve it first
     master_port: Port = 0
-    publish: Name = ""
-    """The address to publish for the store if others cannot dial the node's own (a loopback address)."""
-    refused: Sentence = ""
-    """Why the node cannot take part; empty if it can."""
-    left_out: Sentence = ""
-    """Why the others go on without the node for now while it goes on waiting; empty if they do not."""
-    late_for: Count = 0
-    """The round that the node has failed to leave behind, for which it is left out."""
-    begun: Name = ""
-    """Several endpoints: who began the round. This and its number identify it (the store's port may be used again)."""
-    spare: Sentence = ""
-    """Why the round works without the node if lack of room is not the only reason: it waits as a spare."""
-    domain: Name = ""
-    """The node's domain, as in its ``Member``."""
+    publish: Name = ""  # the address to publish for the store if others cannot dial the node's own (a loopback address)
+    refused: Sentence = ""  # why the node cannot take part; empty if it can
+    left_out: Sentence = ""  # why the others go on without the node for now while it waits; empty if they do not
+    late_for: Count = 0  # the round that the node has failed to leave behind, for which it is left out
+    begun: Name = ""  # several endpoints: who began the round. With its number it identifies it (ports are used again)
+    spare: Sentence = ""  # why the round works without the node if lack of room is not the only reason: it is a spare
+    domain: Name = ""  # the node's domain, as in its ``Member``
 
     @property
     def is_place(self) -> bool:
@@ -154,10 +138,8 @@ class Seat(Record, frozen=True):
     round: Count
     rank: Rank
     world: Number
-    where: Name = ""
-    """The round's store and who began the round: this tells two rounds begun with the same number apart."""
-    complete: bool = False
-    """Whether the node has heard that the round was complete. If not, it may have been: the node has reached it."""
+    where: Name = ""  # the round's store and who began the round: tells two rounds begun with the same number apart
+    complete: bool = False  # whether it has heard that the round was. If not, it may have been: it has reached it
 
 
 class Checked(Record, frozen=True):
@@ -173,74 +155,48 @@ class Checked(Record, frozen=True):
 class Member(Record, frozen=True):
     """What a node says about itself."""
 
-    node_id: Name
-    """Unique to one agent process."""
+    node_id: Name  # unique to one agent process
     host: Name
-    machine: Name
-    """An id shared by all agents of one machine, and by no others."""
+    machine: Name  # an id shared by all agents of one machine, and by no others
     pid: Number
-    address: Name
-    """The address that this node was seen to come from: peers that took the same route can dial it."""
-    public: Name
-    """The address of the interface with the default route, for when ``address`` is loopback and peers are elsewhere."""
+    address: Name  # the address that this node was seen to come from: peers that took the same route can dial it
+    public: Name  # of the interface with the default route, for when ``address`` is loopback and peers are elsewhere
     nproc: Workers
-    listens: Port = 0
-    """The node's own port, where others see whether its process lives (``liveness``); 0 if it has none."""
-    moves: Count = 0
-    """Several endpoints: how often it has moved to another. Its own port has a new identity after each move."""
-    dialled: Name = ""
-    """The address at which it has reached the endpoint."""
-    node_rank: Number | None = None
-    """The node rank given by the user, if any."""
-    rank_moves: bool = False
-    """``node_rank`` is only a scheduler's number, and the node has a domain, which takes precedence."""
-    domain: Name = ""
-    """What the node shares with nodes near it, such as a switch or a rack; empty if unknown."""
-    serves: bool = False
-    """Whether it serves the endpoint."""
-    after: Count = 0
-    """The node waits for a round with a higher number than this."""
-    reason: Sentence = ""
-    """Why it has left round ``after`` behind, or why it is leaving the job."""
+    listens: Port = 0  # its own port, where others see whether its process lives (``liveness``); 0 if it has none
+    moves: Count = 0  # several endpoints: how often it has moved. Its own port has a new identity after each move
+    dialled: Name = ""  # the address at which it has reached the endpoint
+    node_rank: Number | None = None  # the node rank given by the user, if any
+    rank_moves: bool = False  # ``node_rank`` is only a scheduler's, and the node has a domain, which takes precedence
+    domain: Name = ""  # what the node shares with nodes near it, such as a switch or a rack; empty if unknown
+    serves: bool = False  # whether it serves the endpoint
+    after: Count = 0  # the node waits for a round with a higher number than this
+    reason: Sentence = ""  # why it has left round ``after`` behind, or why it is leaving the job
     store: tuple[Count, Name, Annotated[int, Meta(ge=1, le=65535)]] | None = None
     """(round, address, port) of the workers' store that it serves."""
-    reached: Count = 0
-    """The round whose workers' store it has dialled."""
-    outside: bool = False
-    """Round ``reached`` is at work without this node, which wants to get in."""
-    unreachable: Sentence = ""
-    """Why it could not dial the workers' store of round ``reached``."""
-    cut_off: Count = 0
-    """The round that it has to leave: its workers can no longer reach their store, or its session was lost."""
-    done: Count = 0
-    """The round in which its workers have succeeded."""
-    probe: Count = 0
-    """The probe that it requests: a worker has failed, and it wants to know whether a node was lost."""
-    alive: Count = 0
-    """The newest probe that it has answered."""
+    reached: Count = 0  # the round whose workers' store it has dialled
+    outside: bool = False  # round ``reached`` is at work without this node, which wants to get in
+    unreachable: Sentence = ""  # why it could not dial the workers' store of round ``reached``
+    cut_off: Count = 0  # the round to leave: its workers can no longer reach their store, or its session was lost
+    done: Count = 0  # the round in which its workers have succeeded
+    probe: Count = 0  # the probe that it requests: a worker has failed, and it wants to know whether a node was lost
+    alive: Count = 0  # the newest probe that it has answered
     leaving: Literal["", "done", "failed", "lost"] = ""
-    known: Count = 0
-    """The newest round that it had heard of when its session began: the service may know less."""
-    keeps: Assignment | None = None
-    """Its place in a round in which its workers are still running, but which the service has forgotten."""
+    known: Count = 0  # the newest round that it had heard of when its session began: the service may know less
+    keeps: Assignment | None = None  # its place in a round that the service has forgotten, where its workers still run
     seats: Annotated[tuple[Seat, ...], Meta(max_length=MOST_SEATS)] = ()
     """One endpoint: its place in the newest round that it was in, which a service without memory does not know.
 
     Several endpoints: its place in its last complete round, and in all rounds that it has reached since.
     """
-    server: Rank = -1
-    """The rank of the node of that round that served the endpoint (of several: the one left since); -1 if none did."""
+    server: Rank = -1  # of the node of that round that served the endpoint (of several: the one left since); -1 if none
     led: tuple[Name, Count] | None = None
     """Several endpoints: the mark of the rounds that it began when it led last, in an earlier session.
 
     With it the newest of them that it may have declared complete. None that is newer ever was, or will be.
     """
-    gone: Rank = -1
-    """Several endpoints: the same rank, if that node's process is gone."""
-    checks: Annotated[tuple[Checked, ...], Meta(max_length=MOST_CHECKS)] = ()
-    """With --preflight: what it has found out about itself."""
-    checked: Count = 0
-    """With --preflight: the newest round that was over when it did."""
+    gone: Rank = -1  # several endpoints: the same rank, if that node's process is gone
+    checks: Annotated[tuple[Checked, ...], Meta(max_length=MOST_CHECKS)] = ()  # with --preflight: what it has found
+    checked: Count = 0  # with --preflight: the newest round that was over when it did
 
     @property
     def firm_rank(self) -> int | None:
@@ -286,17 +242,12 @@ class Round(Record, frozen=True):
     state: Literal["none", "complete", "over", "failed"] = "none"
     world: Number = 0
     reason: Sentence = ""
-    cause: Literal["", "lost", "asked", "came"] = ""
-    """Why it is over: a member was lost, a member asked for it, or a node has come."""
-    master_addr: Name = ""
-    """The address of the workers' store, which a node that wants to get in dials first."""
+    cause: Literal["", "lost", "asked", "came"] = ""  # why it is over: a member was lost, asked for it, or has come
+    master_addr: Name = ""  # the address of the workers' store, which a node that wants to get in dials first
     master_port: Port = 0
-    begun: Name = ""
-    """Several endpoints: who began the round, as in its places (``Assignment``)."""
-    server: Rank = -1
-    """The rank of the node that serves the endpoint where this round was declared; -1 if none of its nodes does."""
-    unfit: bool = False
-    """Whether the round failed because its nodes have not passed their preflight."""
+    begun: Name = ""  # several endpoints: who began the round, as in its places (``Assignment``)
+    server: Rank = -1  # the rank of the node that serves the endpoint where this was declared; -1 if none does
+    unfit: bool = False  # whether the round failed because its nodes have not passed their preflight
 
     def is_of(self, place: Assignment) -> bool:
         """Whether ``place``, in a round of that number, is in this one: another may have been given its number."""
