@@ -62,14 +62,14 @@ def say(process: subprocess.Popen[str], line: str) -> None:
     print(line, file=process.stdin, flush=True)
 
 
-def outputs(processes: Sequence[subprocess.Popen[str]], timeout: float = 180) -> list[str]:
+def outputs(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
     """What each printed; all have to end well."""
     texts = []
     for number, process in enumerate(processes):
         try:
-            text, _ = process.communicate(timeout=timeout)
+            text, _ = process.communicate(timeout=180)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"process {number} still runs after {timeout} s") from None
+            raise AssertionError(f"process {number} still runs after 180 s") from None
         assert process.returncode == 0, f"process {number} exited with {process.returncode}:\n{text}"
         texts.append(text)
     return texts
