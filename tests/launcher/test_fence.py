@@ -16,7 +16,6 @@ from rdzv_plugins.worker import round_holds, wait_until_round_holds
 
 
 def keeper_of(agent: Agent) -> int:
-    """The pid of its keeper."""
 
     def found() -> int | None:
         pids = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]

@@ -55,7 +55,6 @@ class Block:
 
 
 def read_page(page: Path) -> list[Block]:
-    """All its blocks."""
     blocks, heading, above, lines = [], "", "", iter(page.read_text().splitlines())
     for line in lines:
         if line.startswith("#"):

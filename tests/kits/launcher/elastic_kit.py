@@ -95,7 +95,6 @@ class Job:
         return self.meeting.run(self.script, *self._args, **options, **env)
 
     def stop(self) -> None:
-        """The workers end."""
         self._stop.touch()
 
     def finish(self, *agents: Agent) -> None:

@@ -62,7 +62,6 @@ class Cluster(Agents):
 
     @staticmethod
     def script(name: str) -> Path:
-        """The path of one of our worker scripts."""
         return WORKERS / name
 
     def wait_listening(self) -> None:

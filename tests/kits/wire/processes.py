@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from kits import TESTS
+from rdzv_plugins.testing.processes import clean_environment
 
 SCRIPTS = TESTS / "wire" / "workers"
 
@@ -19,7 +20,6 @@ def spawned(
     commands: Sequence[Sequence[object]], environments: Sequence[dict[str, str]] = (), **shared: str
 ) -> Iterator[list[subprocess.Popen[str]]]:
     """One process for each command; stdin and stdout are pipes, stderr goes where stdout does."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("TORCHELASTIC_", "RDZV_", "PET_"))}
     processes: list[subprocess.Popen[str]] = []
     try:
         for command, own in itertools.zip_longest(commands, environments, fillvalue={}):
@@ -30,7 +30,7 @@ def spawned(
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     text=True,
-                    env=clean | {"OMP_NUM_THREADS": "1"} | shared | own,
+                    env=clean_environment() | shared | own,
                 )
             )
         yield processes
