@@ -33,7 +33,6 @@ SIMULATED = ("--simulate=2",)
 
 
 def measured(*arguments: str) -> Result:
-    """The result of a benchmark."""
     return bench(*arguments).result()
 
 

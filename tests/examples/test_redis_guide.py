@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import trustme
 from kits import ROOT
+from kits.distribution import leave
 from kits.eventually import eventually
 from kits.examples.guides import block, here, run, start
 from kits.launcher.harness import Agent, Cluster, free_port
@@ -35,11 +36,7 @@ pytestmark = [
 def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Variables with which processes find the package as if it were installed."""
     pytest.importorskip("redis")
-    site = tmp_path_factory.mktemp("site")
-    info = site / "rdzv_redis-0.1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rdzv-redis\nVersion: 0.1.0\n")
-    (info / "entry_points.txt").write_text("[rdzv_plugins]\nredis = rdzv_redis\n")
+    site = leave(tmp_path_factory.mktemp("site"), "rdzv-redis", "[rdzv_plugins]\nredis = rdzv_redis\n", "0.1.0")
     return {"PYTHONPATH": f"{SOURCE}{os.pathsep}{site}"}
 
 

@@ -14,7 +14,6 @@ from rdzv_launcher.tools import cli
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Starts agents."""
     yield from new_cluster(tmp_path)
 
 

@@ -12,19 +12,11 @@ from pathlib import Path
 
 import pytest
 from kits.eventually import eventually
-from kits.launcher.elastic_kit import (
-    Job,
-    Meeting,
-    in_one_round,
-    last_rank,
-    named,
-    outputs,
-    restarts,
-    worlds,
-)
+from kits.launcher.elastic_kit import Job, Meeting, in_one_round, last_rank, named, restarts, worlds
 from kits.launcher.harness import plug_in
 
 from rdzv_plugins.errors import Preempted
+from rdzv_plugins.testing.launched import outputs
 
 
 def test_node_that_comes_late_joins_and_node_that_is_stopped_leaves(meeting: Meeting) -> None:

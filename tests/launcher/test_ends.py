@@ -8,10 +8,10 @@ import signal
 
 import pytest
 from kits.eventually import eventually
-from kits.launcher.elastic_kit import outputs
 from kits.launcher.harness import Agent, Cluster, error_of, plug_in, server
 
 from rdzv_plugins import errors
+from rdzv_plugins.testing.launched import outputs
 
 HOOKS = """
 import os

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from kits.etcd import etcd_kit
 from kits.etcd.etcd_kit import Tls, Users
-from kits.launcher.elastic_kit import EtcdMeeting, Job, in_one_round, outputs, restarts, worlds
+from kits.launcher.elastic_kit import EtcdMeeting, Job, in_one_round, restarts, worlds
 from kits.launcher.harness import Agent, error_of
 
 from rdzv_plugins.errors import AccessRefused, EndpointUnreachable
+from rdzv_plugins.testing.launched import outputs
 
 pytestmark = pytest.mark.thorough
 

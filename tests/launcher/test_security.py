@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from kits.eventually import eventually
-from kits.launcher.elastic_kit import Job, Meeting, outputs, root_of
+from kits.launcher.elastic_kit import Job, Meeting, root_of
 from kits.launcher.harness import Agent, free_port
 from kits.wire import wire_client as wire
 from kits.wire.other_user import NOBODY, asked
@@ -27,6 +27,7 @@ from rdzv_plugins.interfaces import Failure, Outcome, Request
 from rdzv_plugins.job_token import token_of
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.rounds.ends import to_json
+from rdzv_plugins.testing.launched import outputs
 
 TOKEN, OTHER, THIRD = ("0123456789abcdef" + each * 16 for each in "mox")
 REFUSED = AccessRefused.exit_code
@@ -95,17 +96,6 @@ def test_a_job_under_tls_is_for_who_knows_its_token(meeting: Meeting, tmp_path: 
     stop.touch()
     assert [node.wait() for node in nodes] == [0, 0], outputs(nodes)
     assert all(TOKEN not in agent.text for agent in meeting.agents)
-
-
-def serve(meeting: Meeting, conf: str) -> Agent:
-    return meeting.start(["rdzv", "serve", f"--rdzv-endpoint={meeting.endpoint}", f"--rdzv-conf={conf}"])
-
-
-def ran(meeting: Meeting, run: str, conf: str = "", **env: str) -> Agent:
-    """A job of one node that has ended."""
-    agent = Job(meeting, 1, script="environ.py", run_id=run, args=("no arguments",), conf=conf).node(**env)
-    agent.wait()
-    return agent
 
 
 @pytest.mark.thorough

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from kits.eventually import eventually
-from kits.launcher.elastic_kit import Job, Meeting, in_one_round, outputs
+from kits.launcher.elastic_kit import Job, Meeting, in_one_round
 from kits.launcher.harness import Agent, Said
 from kits.unit.timelines import lines
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -26,6 +26,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from rdzv_launcher.run.timeline import INTERRUPTING, Record, parse
 from rdzv_plugins.clock import now
 from rdzv_plugins.testing.harness import free_port
+from rdzv_plugins.testing.launched import outputs
 
 Figures = Mapping[str, float]
 """By name, with the value of a label: ``rdzv_agent_rounds_total{lost}``."""

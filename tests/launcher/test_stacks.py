@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from kits.eventually import eventually
-from kits.launcher.elastic_kit import outputs
 from kits.launcher.harness import Agent, Cluster, Said
 
 from rdzv_plugins.errors import JobHung, Preempted
+from rdzv_plugins.testing.launched import outputs
 
 Groups = dict[tuple[int, ...], str]
 """By the ranks of each group: its kind, and where it is."""

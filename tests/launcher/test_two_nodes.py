@@ -11,13 +11,13 @@ import re
 
 import pytest
 from kits.eventually import eventually
-from kits.launcher.elastic_kit import outputs
 from kits.launcher.harness import Agent, Cluster, error_of
 
 from rdzv_plugins.assemble.create import with_options
 from rdzv_plugins.errors import RdzvError, RendezvousFailed, SettingsDiffer
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request, RunStatus
+from rdzv_plugins.testing.launched import outputs
 
 LONG = "timeout=500"
 """Longer than a test may take."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from kits.eventually import eventually
-from kits.launcher.elastic_kit import Job, Meeting, outputs, root_of
+from kits.launcher.elastic_kit import Job, Meeting, root_of
 from kits.launcher.harness import BIN, FEW_FILES, WORKERS, Agent, Cluster, few_files, file_limit, free_port
 from kits.wire import processes
 from kits.wire.unix_kit import Reached, reached, unused
@@ -19,6 +19,7 @@ from rdzv_launcher.run.keeper.in_worker import asked, hooked
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.kvstore.native.framing import ask_statistics
+from rdzv_plugins.testing.launched import outputs
 
 by_tiered = pytest.mark.parametrize("backend", ["tiered"], indirect=True)
 

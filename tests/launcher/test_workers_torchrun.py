@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kits.distribution import leave
 from kits.eventually import eventually
 from kits.launcher.harness import BIN, WORKERS
 from kits.launcher.specs import spec_of
@@ -188,14 +189,10 @@ class Broken(Apart):
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A directory with a package of three such classes, as pip would leave it."""
-    info = tmp_path / "site" / "log_classes-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: log-classes\nVersion: 1.0\n")
     points = "".join(f"{name.lower()} = log_classes:{name}\n" for name in ("Apart", "Nothing", "Broken"))
-    (info / "entry_points.txt").write_text(f"[torchrun.logs_specs]\n{points}")
-    (info.parent / "log_classes.py").write_text(LOGS)
-    monkeypatch.syspath_prepend(str(info.parent))
-    return str(info.parent)
+    path = str(leave(tmp_path / "site", "log-classes", f"[torchrun.logs_specs]\n{points}", log_classes=LOGS))
+    monkeypatch.syspath_prepend(path)
+    return path
 
 
 @pytest.mark.thorough

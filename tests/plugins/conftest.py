@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from kits import ROOT
+from kits.distribution import leave
 
 from rdzv_plugins.testing.processes import clean_environment
 
@@ -28,12 +29,8 @@ class Site:
 
     def add(self, module, source, plugin, version="1.0", more=""):
         """A distribution of one module, as pip would leave it. ``more`` comes into its metadata."""
-        info = self.path / f"{module}-{version}.dist-info"
-        info.mkdir()
-        (self.path / f"{module}.py").write_text(source)
-        name = module.replace("_", "-")
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{more}")
-        (info / "entry_points.txt").write_text(f"[rdzv_plugins]\n{plugin} = {module}\n")
+        points = f"[rdzv_plugins]\n{plugin} = {module}\n"
+        leave(self.path, module.replace("_", "-"), points, version, more=more, **{module: source})
 
     def run(self, *arguments, **variables):
         """``python ARGUMENTS`` to its end."""

@@ -184,8 +184,6 @@ def test_what_the_contract_allows_passes_unchanged() -> None:
 
 
 class State:
-    """A state backend."""
-
     name = "toy"
 
     def __init__(self, wrong: Any) -> None:

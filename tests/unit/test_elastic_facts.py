@@ -9,6 +9,7 @@ import os
 from typing import Any
 
 import pytest
+from kits.clock import Clock
 from kits.unit.membership_steps import Leader, node, working
 
 from rdzv_plugins.elastic.contact import settings_of
@@ -20,7 +21,6 @@ from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.errors import SettingsDiffer
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.rounds.settings_check import compare
-from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.timing import Reporting
 
 REQUEST = Request("memory", "job", "here:1", 1, 2, 1)
@@ -153,15 +153,6 @@ def test_two_agents_on_one_machine_are_told_of_once_unless_they_are_meant(caplog
     (said,) = caplog.messages
     assert "0 (pid 0) and 2 (pid 2)" in said
     assert "host-m" in said
-
-
-class Clock(Runtime):
-    """The time that reports read."""
-
-    seconds = 100.0
-
-    def monotonic(self) -> float:  # type: ignore[override]
-        return self.seconds
 
 
 def test_what_is_waited_for_is_said_every_ten_seconds_and_a_new_kind_once_it_has_lasted_a_second(caplog):

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kits.clock import Clock
 
 from rdzv_launcher.run import health as server_module
 from rdzv_launcher.run.health import (
@@ -25,7 +26,6 @@ from rdzv_launcher.run.health import (
 )
 from rdzv_launcher.run.pulse import Pulse
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
-from rdzv_plugins.runtime import Runtime
 from rdzv_plugins.testing.harness import free_port
 
 GROUP = WorkerGroup(1, 4, (Worker(0, 2, 2, 8, 8), Worker(1, 3, 3, 8, 8)))
@@ -79,13 +79,6 @@ def test_who_asks_is_told(server: HealthServer, health: Health) -> None:
     assert get(server.port, "/metric") == (404, "there are /healthz, /readyz and /metrics\n")
     assert get(server.port, "/metrics")[0] == 503, "there is nothing to measure yet"
     assert get(server.port, "/readyz", "POST")[0] == 405
-
-
-class Clock(Runtime):
-    seconds = 1000.0
-
-    def monotonic(self) -> float:
-        return self.seconds
 
 
 def test_a_main_thread_that_is_late_stands_still() -> None:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from rdzv_plugins import Backend, Request, hookimpl
-from rdzv_plugins.errors import PluginError
+from rdzv_plugins import Backend, NodeCheck, Request, hookimpl
+from rdzv_plugins.errors import BrokenPlugin, PluginError
 from rdzv_plugins.host import PluginHost, PluginRecord, discovery
 from rdzv_plugins.host.discovery import validate
 from rdzv_plugins.host.report import as_data, as_text
 
-REQUEST = Request("static", "run", "", 1, 1, 1)
+REQUEST = Request("static", "run", "", 1, 1, 1, preflight=("plugins",))
 WORKING = """
 from rdzv_plugins import Backend, hookimpl
 
@@ -109,6 +109,53 @@ def test_resolve_hooks_are_asked_in_order_each_with_what_is_known():
     asked = backend()
     assert host.resolve_request(REQUEST, asked).run_id == "first"
     assert seen == [("first", "run", False, asked), ("middle", "first", True, asked), ("last", "first", True, asked)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (lambda request: None, []),
+        (lambda request: NodeCheck("fan", value=3.0), [NodeCheck("fan", value=3.0)]),
+        (lambda request: (NodeCheck(f"fan {n}", "warning", "loud") for n in range(2)), ["fan 0", "fan 1"]),
+        (lambda request: [NodeCheck(request.preflight[0])], ["plugins"]),
+    ],
+)
+def test_what_a_plugin_finds_before_the_job_is_taken(answer, expected):
+    found = PluginHost([plugin(rdzv_preflight=answer)]).preflight(REQUEST)
+    assert found == expected or [each.name for each in found] == expected
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "all well",
+        {"fan": "ok"},
+        7,
+        ["all well"],
+        [None],
+        NodeCheck(""),
+        NodeCheck("fan", "fine"),
+        NodeCheck("fan", value=-1.0),
+        NodeCheck("fan", value=float("nan")),
+        NodeCheck("fan", value="much"),
+    ],
+)
+def test_what_is_no_finding_is_an_error_of_the_plugin(answer):
+    with pytest.raises(BrokenPlugin, match=r"stranger.*rdzv_preflight"):
+        PluginHost([plugin(rdzv_preflight=lambda: answer)]).preflight(REQUEST)
+
+
+def test_an_exception_from_preflight_is_put_down_to_the_plugin_also_from_a_generator():
+    def broken():
+        yield NodeCheck("fan")
+        raise OSError("no device")
+
+    def at_once():
+        raise OSError("no device")
+
+    for each in (broken, at_once):
+        with pytest.raises(PluginError, match=r"stranger.* raised OSError in rdzv_preflight: no device"):
+            PluginHost([plugin(rdzv_preflight=each)]).preflight(REQUEST)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,20 @@
-"""What sources may name and use: a stranger's backend is the equal of ours; nothing from a network is unpickled."""
+"""What sources may name and use.
+
+A stranger's backend is the equal of ours; nothing from a network is unpickled; clocks, identity and chance come from a
+runtime.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from kits import ROOT
 
+import rdzv_launcher
+import rdzv_plugins
 from rdzv_plugins.host.manager import PluginHost
 
 SRC = ROOT / "src"
@@ -72,3 +79,42 @@ def test_nothing_else_reads_what_may_run_a_program() -> None:
         if these := used(node) & bad:
             found.setdefault(where, set()).update(these)
     assert found == OF_THIS_MACHINE
+
+
+HOMES = {each.__name__: Path(each.__file__ or "").parent for each in (rdzv_plugins, rdzv_launcher)}
+CONTRACT = re.compile(r'(?ms)^name = "Whole agents run in simulated time.*?^source_modules = \[(.*?)\n\]')
+FURTHER = ["rdzv_plugins." + room for room in ("backends.etcd", "certificates", "kit", "kvstore.sockets")]
+OF_THE_SEAM = {("os", "getpid"), ("os", "urandom"), ("clock", "now"), ("clock", "now_ns")}
+"""Module and name of what only the seam may call. The rest import-linter sees, and what goes through a set in its
+order ``simulation/test_random_jobs.py`` finds in other processes.
+"""
+
+
+def path_of(module: str) -> Path:
+    package, _, rest = module.partition(".")
+    path = HOMES[package].joinpath(*rest.split("."))
+    return path if path.is_dir() else path.with_suffix(".py")
+
+
+def files() -> list[Path]:
+    """Of the rooms that import-linter keeps from the clock and the network of this machine, and of a few more."""
+    contract = CONTRACT.search((ROOT / "pyproject.toml").read_text())
+    assert contract is not None
+    paths = [path_of(room) for room in re.findall(r'"([\w.]+)"', contract[1]) + FURTHER]
+    return sorted({file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path])})
+
+
+def wrong(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and (ast.unparse(node.value), node.attr) in OF_THE_SEAM:
+            yield f"line {node.lineno}: {ast.unparse(node)}"
+        if isinstance(node, ast.ImportFrom) and node.module in ("rdzv_plugins.clock", "os"):
+            names = {(str(node.module).rpartition(".")[2], each.name) for each in node.names}
+            if names & OF_THE_SEAM:
+                yield f"line {node.lineno}: {ast.unparse(node)}"
+
+
+def test_nothing_but_the_seam_is_asked() -> None:
+    found = {str(file): list(wrong(ast.parse(file.read_text()))) for file in files()}
+    assert len(found) > 80
+    assert {file: what for file, what in found.items() if what} == {}

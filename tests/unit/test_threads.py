@@ -157,9 +157,6 @@ def test_a_leader_that_does_not_get_on_is_told_with_where_it_stands() -> None:
     assert watchdog.stuck
 
 
-PIDS = {0: 10, 1: 11}
-
-
 def test_state_of_a_process() -> None:
     here = look(os.getpid())
     assert here is not None

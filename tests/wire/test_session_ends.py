@@ -17,6 +17,7 @@ import weakref
 from typing import Any
 
 import pytest
+from kits.clock import Clock
 from kits.eventually import eventually
 from kits.wire.attack_kit import ServerProcess, stopped
 from kits.wire.session_peers import (
@@ -41,7 +42,6 @@ from rdzv_plugins.errors import Compacted, ConnectionLost
 from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.server import StoreServer
-from rdzv_plugins.runtime import Runtime
 
 T = PATIENCE
 
@@ -82,13 +82,6 @@ def test_a_server_that_does_not_read_blocks_nobody_and_an_answer_that_comes_late
         session.put({f"{number}": bytes(2**20) for number in range(17)}, timeout=T)
 
 
-class Clock(Runtime):
-    time = 100.0
-
-    def monotonic(self) -> float:
-        return self.time
-
-
 def test_a_sign_of_life_is_due_only_when_nothing_else_was_sent() -> None:
     clock = Clock()
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as ours:
@@ -96,19 +89,19 @@ def test_a_sign_of_life_is_due_only_when_nothing_else_was_sent() -> None:
         # it is never started
         connection = FramedConnection(ours, "them", 30.0, 9, lambda *_: None, lambda _: None, runtime=clock)
         with theirs:
-            clock.time += 5
+            clock.seconds += 5
             connection.tell(5, b"request")
-            assert connection.tick(clock.time + 9) == clock.time + 10
-            clock.time += 10
-            assert connection.tick(clock.time) == clock.time + 10
+            assert connection.tick(clock.seconds + 9) == clock.seconds + 10
+            clock.seconds += 10
+            assert connection.tick(clock.seconds) == clock.seconds + 10
             sent = theirs.recv(9 + 7 + 9, socket.MSG_WAITALL)
             assert [sent[8], sent[-1], len(sent)] == [5, 9, 9 + 7 + 9]
             with pytest.raises(BlockingIOError):
                 theirs.recv(1, socket.MSG_DONTWAIT)
             theirs.sendall(reply(0, b""))
             assert select.select([ours], [], [], T)[0]
-            clock.time += 31  # as if this process had not come to read for so long
-            assert connection.tick(clock.time) is not None, "what was said in time counts"
+            clock.seconds += 31  # as if this process had not come to read for so long
+            assert connection.tick(clock.seconds) is not None, "what was said in time counts"
 
 
 def test_a_watch_of_what_is_forgotten_says_so() -> None:

@@ -34,7 +34,6 @@ def session(port: int, ttl: float) -> Raw:
 
 
 def keep_alive(client: Raw) -> None:
-    """It is answered."""
     client.send(frame(7, KEEP_ALIVE))
     assert answer(client)[:2] == (7, OK)
 

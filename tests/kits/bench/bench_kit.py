@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kits import ROOT
+from kits.distribution import leave
 from rdzv_launcher.bench.points import Point
 from rdzv_launcher.bench.results import Result, read_result
 from rdzv_plugins.testing.processes import before_exec, clean_environment, kill, marked
@@ -100,14 +101,10 @@ def install(directory: Path, name: str, harnesses: Mapping[str, str], code: Path
 
     ``harnesses``: backend -> MODULE:CLASS.
     """
-    info = directory / "site" / f"rdzv_{name}-7.5.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: rdzv-{name}\nVersion: 7.5\n")
     module = next(iter(harnesses.values())).partition(":")[0].partition(".")[0]
     groups = [f"[rdzv_plugins]\n{name} = {module}\n\n[rdzv_plugins.harnesses]"]
     groups += [f"{backend} = {harness}" for backend, harness in harnesses.items()]
-    (info / "entry_points.txt").write_text("\n".join(groups) + "\n")
-    return info.parent, code
+    return leave(directory / "site", f"rdzv-{name}", "\n".join(groups) + "\n", "7.5"), code
 
 
 def odd_backends(directory: Path) -> tuple[Path, ...]:

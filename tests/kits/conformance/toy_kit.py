@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kits import TESTS
+from kits.distribution import leave
 from kits.examples.distributions import PORTS
 
 TOYS = TESTS / "conformance" / "toys"
@@ -114,25 +115,16 @@ def install(directory: Path, toy: str, harness: str | None = "") -> Path:
     module = next(name for name, text in texts.items() if f'"{like}"' in text)
     plugin = toy.replace("-", "_") + "_as_plugin"
     text = _PLUGIN.format(begins=BEGINS.get(toy, ""), module=module, like=like, name=toy)
-    (site / f"{plugin}.py").write_text(text)
     points = f"[rdzv_plugins]\n{toy} = {plugin}\n"
     if harness is not None:
         found = harness or HARNESSES[module]
         found = found if ":" in found else f"toy_harness:{found}"
         points += f"[rdzv_plugins.harnesses]\n{CALLED.get(toy, toy)} = {found}\n"
-    _distribution(site, f"rdzv-{toy}", "1.0", {"entry_points.txt": points})
+    leave(site, f"rdzv-{toy}", points, **{plugin: text})
     if toy == "plugin-imports-client":
-        (site / "redis_like_client.py").touch()
-        _distribution(site, "redis-like-client", "2.0", {"RECORD": "redis_like_client.py,,\n"})
+        leave(site, "redis-like-client", "", redis_like_client="")
+        (site / "redis_like_client-1.0.dist-info" / "RECORD").write_text("redis_like_client.py,,\n")
     return site
-
-
-def _distribution(site: Path, name: str, version: str, files: Mapping[str, str]) -> None:
-    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
-    info.mkdir()
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-    for file, text in {**files, "METADATA": metadata}.items():
-        (info / file).write_text(text)
 
 
 def environment(*sites: Path, **variables: str) -> dict[str, str]:

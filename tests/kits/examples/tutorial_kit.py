@@ -55,7 +55,6 @@ class Block:
 
 
 def read_page(page: Path) -> list[Block]:
-    """All its blocks."""
     blocks, heading, above, lines = [], "", "", iter(page.read_text().splitlines())
     for line in lines:
         if line.startswith("#"):
@@ -89,8 +88,7 @@ def environment(directory: Path) -> Path:
 class Shell:
     """A shell of a reader: what is set or started by one command is there for the next. A context manager."""
 
-    def __init__(self, env: Path, directory: Path, *, grace_s: float = 20) -> None:
-        self._grace_s = grace_s
+    def __init__(self, env: Path, directory: Path) -> None:
         others = ("PET_", "RDZV_", "TORCHELASTIC_", "PYTEST_")
         own = {k: v for k, v in os.environ.items() if not k.startswith(others) or k.startswith("PYTEST_XDIST_WORKER")}
         own |= _PIP | {"PATH": f"{env / 'bin'}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
@@ -111,7 +109,7 @@ class Shell:
 
     def __exit__(self, *_: object) -> None:
         """Whatever still runs gets SIGTERM, so that agents stop their workers; then SIGKILL."""
-        for number, seconds in ((signal.SIGTERM, self._grace_s), (signal.SIGKILL, LIMIT_S)):
+        for number, seconds in ((signal.SIGTERM, 20), (signal.SIGKILL, LIMIT_S)):
             try:
                 os.killpg(self._bash.pid, number)
                 self._bash.communicate(timeout=seconds)  # the pipe ends with the last one who could write to it

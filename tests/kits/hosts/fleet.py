@@ -67,7 +67,6 @@ class Fleet:
         return member
 
     def stop(self) -> None:
-        """The workers end."""
         self._stop.touch()
 
     def finish(self, *agents: Agent) -> None:
@@ -78,7 +77,6 @@ class Fleet:
         self.check_gone()
 
     def check_gone(self) -> None:
-        """Nothing of the job is left."""
         self.cluster.check_gone(but="rdzv serve")
 
 

@@ -57,7 +57,6 @@ class _Held:
         return self._process.pid
 
     def ip(self, *commands: str) -> None:
-        """Run ``ip`` commands inside."""
         enter = ["nsenter", f"--target={self.pid}", "--net", "ip", "-batch", "-"]
         text = "".join(f"{command}\n" for command in commands)
         done = subprocess.run(enter, input=text, capture_output=True, text=True, timeout=_PATIENCE)
@@ -99,7 +98,6 @@ class Host(_Held):
         return [*inside, "sh", "-c", 'cd "$0" && exec "$@"', str(directory)]
 
     def listens(self, port: int) -> bool:
-        """Whether somebody here listens on a TCP port."""
         rows = [
             line.split()
             for table in ("tcp", "tcp6")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import socket
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,6 +18,7 @@ from kits.etcd import etcd_kit
 from kits.eventually import eventually
 from kits.launcher.harness import Agent, Cluster
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
+from rdzv_plugins.testing.launched import outputs
 
 
 class Meeting(Cluster):
@@ -94,7 +95,6 @@ class Job:
         return self.meeting.run(self.script, *self._args, **options, **env)
 
     def stop(self) -> None:
-        """The workers end."""
         self._stop.touch()
 
     def finish(self, *agents: Agent) -> None:
@@ -112,10 +112,6 @@ class Job:
         for pid in (agent.pid, *workers):
             self.meeting.kill(pid)
         agent.process.wait(30)
-
-
-def outputs(agents: Iterable[Agent]) -> str:
-    return "\n".join(f"--- pid {agent.pid}:\n{agent.text}" for agent in agents)
 
 
 def in_one_round(*agents: Agent, after: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from kits import TESTS
+from kits.distribution import leave
 from kits.eventually import eventually
 from kits.warm.agents import can_be_warm, warm_agent
 from rdzv_plugins.kvstore.sockets.listening import port_holder
@@ -62,7 +63,6 @@ class Cluster(Agents):
 
     @staticmethod
     def script(name: str) -> Path:
-        """The path of one of our worker scripts."""
         return WORKERS / name
 
     def wait_listening(self) -> None:
@@ -169,12 +169,8 @@ class Said(NamedTuple):
 def plug_in(directory: Path, module: str, source: str) -> str:
     """A directory for PYTHONPATH with a plug-in, installed as pip would leave it."""
     name = module.removeprefix("rdzv_").replace("_", "-")
-    info = directory / "site" / f"{module}-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: rdzv-{name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[rdzv_plugins]\n{name} = {module}\n")
-    (info.parent / f"{module}.py").write_text(source)
-    return str(info.parent)
+    points = f"[rdzv_plugins]\n{name} = {module}\n"
+    return str(leave(directory / "site", f"rdzv-{name}", points, **{module: source}))
 
 
 def parent_of(pid: int) -> int:

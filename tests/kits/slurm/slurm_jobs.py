@@ -64,7 +64,6 @@ class User:
         """The file at which workers end that run until then."""
 
     def script(self, name: str) -> Path:
-        """One of our worker scripts."""
         return self.cluster.script(name)
 
     def srun(self, *command: object, **env: str) -> Agent:

@@ -32,7 +32,6 @@ class Node:
         self.clock = self.clock or f"clock of {self.name}"
 
     def note(self, at: float, event: str, cause: str = "", **facts: Any) -> None:
-        """Write down an event."""
         mono = at * (1 + self.drift) + self.mono
         phase = self._phase = PHASES.get(event, self._phase)
         self._round = facts.pop("round", self._round)
@@ -45,7 +44,6 @@ class Node:
             self.note(at, event)
 
     def open(self, at: float) -> None:
-        """Its first event."""
         self.note(at, "opened", clock=self.clock, pid=1)
 
     def round(self, number: int, joined: float, nodes: int, *, took: float = 0.004, numbered: bool = True) -> None:
@@ -60,7 +58,6 @@ class Node:
         self.note(joined + took + 0.01, "started")
 
     def write(self, directory: Path) -> Path:
-        """As a file."""
         path = directory / f"{self.run}-{self.name}.jsonl"
         path.write_bytes(b"".join(each.line() for each in self.records))
         return path
@@ -73,6 +70,5 @@ def together(nodes: Sequence[Node], number: int, at: float, *, rtt: float = 0.00
 
 
 def lines(directory: Path) -> Iterator[str]:
-    """All lines of all files."""
     for path in sorted(directory.iterdir()):
         yield from path.read_text().splitlines()

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from kits import TESTS
+from rdzv_plugins.testing.processes import clean_environment
 
 SCRIPTS = TESTS / "wire" / "workers"
 
@@ -19,7 +20,6 @@ def spawned(
     commands: Sequence[Sequence[object]], environments: Sequence[dict[str, str]] = (), **shared: str
 ) -> Iterator[list[subprocess.Popen[str]]]:
     """One process for each command; stdin and stdout are pipes, stderr goes where stdout does."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("TORCHELASTIC_", "RDZV_", "PET_"))}
     processes: list[subprocess.Popen[str]] = []
     try:
         for command, own in itertools.zip_longest(commands, environments, fillvalue={}):
@@ -30,7 +30,7 @@ def spawned(
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     text=True,
-                    env=clean | {"OMP_NUM_THREADS": "1"} | shared | own,
+                    env=clean_environment() | shared | own,
                 )
             )
         yield processes
@@ -62,14 +62,14 @@ def say(process: subprocess.Popen[str], line: str) -> None:
     print(line, file=process.stdin, flush=True)
 
 
-def outputs(processes: Sequence[subprocess.Popen[str]], timeout: float = 180) -> list[str]:
+def outputs(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
     """What each printed; all have to end well."""
     texts = []
     for number, process in enumerate(processes):
         try:
-            text, _ = process.communicate(timeout=timeout)
+            text, _ = process.communicate(timeout=180)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"process {number} still runs after {timeout} s") from None
+            raise AssertionError(f"process {number} still runs after 180 s") from None
         assert process.returncode == 0, f"process {number} exited with {process.returncode}:\n{text}"
         texts.append(text)
     return texts

@@ -5,16 +5,13 @@ from __future__ import annotations
 import hmac
 import os
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kits.wire.wire_client import Raw
 from rdzv_plugins.job_token import JobToken
 
-SESSION, TRUNK, STORE, STATUS = 1, 2, 3, 4
-GO_ON, NEEDED, NONE_HERE, REFUSED, OTHER_VERSION, NOT_OPENED = (
-    b"RDZA" + struct.pack("<I", number) for number in range(6)
-)
+STORE = 3
+GO_ON, NEEDED = (b"RDZA" + struct.pack("<I", number) for number in range(2))
 CLIENT, SERVER = 1, 2
 RUN = "run"
 KEY = b"k" * 32
@@ -36,19 +33,16 @@ class Client:
         head = b"\xf8RDZV" + struct.pack("<IB", 1, self.purpose)
         return head + self.nonce + struct.pack("<H", len(run)) + run
 
-    def proof(self, theirs: bytes, side: int = CLIENT, key: bytes = KEY) -> bytes:
+    def proof(self, theirs: bytes, side: int = CLIENT) -> bytes:
         run = self.run.encode()
         said = b"rdzv-plugins proof of a token" + struct.pack("<IBB", 1, side, self.purpose)
-        return hmac.digest(key, said + self.nonce + theirs + struct.pack("<I", len(run)) + run, "sha256")
+        return hmac.digest(KEY, said + self.nonce + theirs + struct.pack("<I", len(run)) + run, "sha256")
 
-    def admitted(self, port: int, answer: Callable[[Client, bytes], bytes] | None = None) -> Raw:
-        """A connection on which all was proved; or ``answer`` was said to the challenge, whatever comes of it."""
+    def admitted(self, port: int) -> Raw:
+        """A connection on which all was proved."""
         raw = Raw(port, validated=False)
         theirs = raw.ask(self.introduction, 40)
         assert theirs[:8] == GO_ON
-        if answer is not None:
-            raw.send(answer(self, theirs[8:]))
-            return raw
         told = raw.ask(b"\1" + self.proof(theirs[8:]), 41)
         assert told == GO_ON + b"\0" + self.proof(theirs[8:], SERVER)
         return raw

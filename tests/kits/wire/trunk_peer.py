@@ -10,7 +10,7 @@ from kits.wire.wire_client import Raw
 
 HELLO = b"RDZV" + struct.pack("<I", 1)
 (ATTACH, FORWARD, FOLLOW, UNFOLLOW, ARRIVE, GIVE_BACK, RECALLED, RECEIVED, REPORT) = range(10, 19)
-OK, ERROR, PUSH = 0, 1, 2
+OK, ERROR = 0, 1
 VALUE, PRESENT, WOKEN, RECALL, TAKEN = 5, 6, 7, 8, 9
 LEAF, AGAIN = 1, 2
 
@@ -23,10 +23,8 @@ def text(data: bytes) -> bytes:
     return struct.pack("<I", len(data)) + data
 
 
-def attach(
-    token: int, *, received: int = 0, grace_ms: int = 2000, flags: int = LEAF, name: bytes = b"by hand"
-) -> bytes:
-    return frame(1, ATTACH, struct.pack("<QQIB", token, received, grace_ms, flags) + text(name))
+def attach(token: int, *, received: int = 0, grace_ms: int = 2000, flags: int = LEAF) -> bytes:
+    return frame(1, ATTACH, struct.pack("<QQIB", token, received, grace_ms, flags) + text(b"by hand"))
 
 
 def framed(port: int) -> Raw:
