@@ -34,7 +34,7 @@ from rdzv_plugins.shared_numbers import (
 )
 
 if TYPE_CHECKING:
-    from rdzv_plugins.threads import OwnThread
+    from rdzv_plugins.runtime import OwnThread
 
 logger = logging.getLogger(__name__)
 
