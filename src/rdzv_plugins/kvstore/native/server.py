@@ -14,7 +14,7 @@ import importlib
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rdzv_plugins.certificates import CertificateTexts, NodeCertificates
@@ -186,9 +186,13 @@ class _NativeObject:
         paths: Sequence[str] = (),
         **settings: Any,
     ) -> None:
-        """Make the object, of class ``kind``. ``log`` gets each line that it says; ``paths`` are removed at the end."""
+        """Make the object, of class ``kind``. ``log`` gets each line that it says; ``paths`` are removed at the end.
+
+        Raises ``UsageError`` for what the native part says about certificates.
+        """
         runtime, fitting = self._runtime, self._fitting
-        with _log_pipe() as (reading, writing):
+        reading, writing = os.pipe()  # the native part owns the writing end
+        try:
             self._native = getattr(self._part, kind)(
                 version=version(),
                 log_fd=writing,
@@ -196,6 +200,12 @@ class _NativeObject:
                 tls=fitting.texts if fitting is not None else None,
                 **settings,
             )
+        except BaseException as error:
+            os.close(reading)
+            if isinstance(error, ValueError):
+                remedy = "The files have to be PEM, and key that of cert."
+                raise UsageError(f"--rdzv-conf: {error}", remedy=remedy) from None
+            raise
         if self._tls is not None and fitting is not None:
             self._renewing = Renewing(self._tls, fitting.stamp, self._native.renew, runtime)
         self._stop = weakref.finalize(self, _stop, self._native, self._renewing, paths, runtime, runtime.getpid())
@@ -504,23 +514,6 @@ def _warn_or_tell(told: weakref.ref[StoreProxy], on_lost: Callable[[str], None] 
     logger.debug("the store's root is lost: %s", reason)
     if on_lost is not None:
         on_lost(reason)
-
-
-@contextlib.contextmanager
-def _log_pipe() -> Iterator[tuple[int, int]]:
-    """A pipe for the log of a native object that is made within: only then its reading end stays open.
-
-    Raises ``UsageError`` for what the native part says about certificates.
-    """
-    reading, writing = os.pipe()  # the native part owns the writing end
-    try:
-        yield reading, writing
-    except BaseException as error:
-        os.close(reading)
-        if isinstance(error, ValueError):
-            remedy = "The files have to be PEM, and key that of cert."
-            raise UsageError(f"--rdzv-conf: {error}", remedy=remedy) from None
-        raise
 
 
 def native_part(*, proves: bool = False, secures: bool = False) -> Any:
