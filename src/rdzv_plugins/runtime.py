@@ -14,6 +14,7 @@ and types are imported for the type checker alone.
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import random
@@ -23,7 +24,7 @@ import socket as sockets
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from queue import Empty as Empty
 from select import POLLERR as POLLERR
@@ -39,7 +40,8 @@ from typing import Any, TypeVar, cast
 
 from rdzv_plugins import clock
 from rdzv_plugins.linux.processes import read_stat
-from rdzv_plugins.threads import OwnThread
+
+logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -90,6 +92,32 @@ def _has_ended(pid: int) -> bool:
         return False
     stat = read_stat(pid)
     return stat is not None and not stat.lives
+
+
+class OwnThread(threading.Thread):
+    """A daemon thread. An error that ends it is logged, and ``on_error`` is told, on the thread, if others rely on it.
+
+    Without ``on_error`` nobody waits for what it does, or ``target`` tells them by itself.
+    """
+
+    def __init__(
+        self,
+        target: Callable[..., object],
+        name: str,
+        args: Iterable[Any] = (),
+        on_error: Callable[[Exception], object] | None = None,
+    ) -> None:
+        super().__init__(target=target, name=name, args=args, daemon=True)
+        self._on_error = on_error
+
+    def run(self) -> None:
+        """Call the target. Called by the thread itself."""
+        try:
+            super().run()
+        except Exception as error:
+            logger.exception("the thread %s of this process has ended by an error; please report it", self.name)
+            if self._on_error is not None:
+                self._on_error(error)
 
 
 class Runtime:

@@ -24,9 +24,7 @@ import time
 
 from rdzv_plugins.clock import now_ns
 from rdzv_plugins.preemption import Notice, notice, saved
-from rdzv_plugins.progress_page import progress
-from rdzv_plugins.round_page import SIZE, START, UNTIL, VARIABLE
-from rdzv_plugins.shared_numbers import open_numbers
+from rdzv_plugins.shared_numbers import ROUND_SIZE, ROUND_VARIABLE, START, UNTIL, open_numbers, progress
 from rdzv_plugins.stacks_on_request import register
 
 __all__ = ["Notice", "notice", "progress", "round_holds", "saved", "wait_until_round_holds"]
@@ -66,11 +64,11 @@ def wait_until_round_holds(timeout: float) -> bool:
 
 def _look() -> int | None:
     """The time until which the round holds (``now_ns``), 0 when it is over; None if nobody says."""
-    told = os.environ.get(VARIABLE, "")
+    told = os.environ.get(ROUND_VARIABLE, "")
     if not told:
         return None
     path, _, start = told.rpartition(",")
-    page = open_numbers(path, SIZE)
+    page = open_numbers(path, ROUND_SIZE)
     if page is None:
         return 0
     until = page[UNTIL]

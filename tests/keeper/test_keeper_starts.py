@@ -193,7 +193,6 @@ def test_an_interpreter_without_site_finds_the_keeper() -> None:
     assert {name.split(".")[1] for name in others} == {
         "clock",
         "linux",
-        "round_page",
         "shared_numbers",
         "stacks_on_request",
     }

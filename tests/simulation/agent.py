@@ -30,8 +30,8 @@ from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Failure, Request
-from rdzv_plugins.round_page import NEVER, PAUSE_AT
 from rdzv_plugins.runtime import Signals
+from rdzv_plugins.shared_numbers import NEVER, PAUSE_AT
 from simulation.machines import Machines
 from simulation.runtime import SimulatedRuntime
 from simulation.workers import Does, Machine, Worker

@@ -245,7 +245,7 @@ class Thread:
 
 
 class OwnThread(Thread):
-    """``rdzv_plugins.threads.OwnThread``. An error that ends it is one of ``Scheduler.failed`` as well."""
+    """``rdzv_plugins.runtime.OwnThread``. An error that ends it is one of ``Scheduler.failed`` as well."""
 
     def __init__(
         self,

@@ -16,8 +16,8 @@ from rdzv_launcher.run.keeper.descendants import Process as Seen
 from rdzv_launcher.run.keeper.keeper import BEAT_S
 from rdzv_launcher.run.keeper.keeper_process import FrozenAgent
 from rdzv_launcher.run.keeper.messages import Belongings, Channel, Gone, Inherited
-from rdzv_plugins.round_page import BEAT, PAUSE_AT, STILL
 from rdzv_plugins.runtime import Signals
+from rdzv_plugins.shared_numbers import BEAT, PAUSE_AT, STILL
 from simulation.kernel import Kernel
 from simulation.processes import Entry, Processes
 from simulation.scheduler import Process

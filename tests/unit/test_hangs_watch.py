@@ -17,11 +17,10 @@ from rdzv_launcher.run.hangs import watch
 from rdzv_launcher.run.hangs.watch import HangWatch
 from rdzv_launcher.run.stacks import reading
 from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
-from rdzv_plugins import progress_page
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.interfaces import Failure
-from rdzv_plugins.progress_page import VARIABLE, ProgressPage
 from rdzv_plugins.questions import HANG, STACKS, STANDSTILL, NodeAnswer, Question
+from rdzv_plugins.shared_numbers import PROGRESS_VARIABLE, ProgressPage, progress
 
 TIMEOUT = 1.0
 STILL = {"node_rank": 1, "works": True, "watches": True, "workers": [[1, "waits", 99.0]]}
@@ -158,11 +157,11 @@ def test_where_nobody_waits_a_loop_is_found_too(job: Callable[..., Job], monkeyp
 def test_progress_is_a_number_that_the_agent_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     page = ProgressPage(2)
     told = page.environment(5)
-    monkeypatch.setenv(VARIABLE, told[VARIABLE])
+    monkeypatch.setenv(PROGRESS_VARIABLE, told[PROGRESS_VARIABLE])
     assert page.said_at(5) == 0
-    progress_page.progress()
+    progress()
     first = page.said_at(5)
-    progress_page.progress()
+    progress()
     assert 0 < first < page.said_at(5)
     assert page.said_at(4) == 0
     program = "from rdzv_plugins.worker import progress; progress()"
@@ -172,5 +171,5 @@ def test_progress_is_a_number_that_the_agent_reads(monkeypatch: pytest.MonkeyPat
     assert page.said_at(5) == 0, "those of the next start have said nothing"
     page.close()
     for wrong in ("", "/nowhere,0", "/dev/null,0", "nonsense"):  # nothing comes of it
-        monkeypatch.setenv(VARIABLE, wrong)
-        progress_page.progress()
+        monkeypatch.setenv(PROGRESS_VARIABLE, wrong)
+        progress()

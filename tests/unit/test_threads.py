@@ -27,9 +27,8 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.coordination.reactor import Reactor, reactor
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.server import StoreServer
-from rdzv_plugins.round_page import BEAT, ENDED, PAUSE_AT, RUNNING, START, STATE, STILL, UNTIL
-from rdzv_plugins.runtime import SYSTEM
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import SYSTEM, OwnThread
+from rdzv_plugins.shared_numbers import BEAT, ENDED, PAUSE_AT, RUNNING, START, STATE, STILL, UNTIL
 
 PATIENCE_S = 60.0
 

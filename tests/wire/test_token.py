@@ -24,8 +24,7 @@ from rdzv_plugins.errors import AccessRefused, RunIdMismatch
 from rdzv_plugins.job_token import AcceptedToken, JobToken
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.framing import ask_statistics, frame, greet_guarded
-from rdzv_plugins.kvstore.native.proxy import StoreProxy
-from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreProxy, StoreServer
 from rdzv_plugins.kvstore.sockets.reach import try_connect
 
 FRAMED = b"\xf7RDZV" + struct.pack("<I", 1)

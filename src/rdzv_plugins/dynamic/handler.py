@@ -44,7 +44,7 @@ from rdzv_plugins.plain_text import printable
 from rdzv_plugins.rounds.ends import LAST, JobRecord, ended_error, parse_outcome, stay_while
 from rdzv_plugins.rounds.settings_check import compare, refusal, signed, wanted
 from rdzv_plugins.rounds.worker_stores import WorkerStores
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import OwnThread
 from rdzv_plugins.timing import Reporting
 from rdzv_plugins.torch_types import OfTorch, as_torch, first_line
 

@@ -21,8 +21,7 @@ from rdzv_plugins.errors import AccessRefused, EndpointUnreachable
 from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.native.framing import greet_guarded
 from rdzv_plugins.kvstore.native.limits import StoreLimits, raise_file_limit
-from rdzv_plugins.kvstore.native.proxy import StoreProxy
-from rdzv_plugins.kvstore.native.server import Admit
+from rdzv_plugins.kvstore.native.server import Admit, StoreProxy
 from rdzv_plugins.kvstore.sockets.listening import PortTurns
 from rdzv_plugins.kvstore.sockets.reach import Greeting, Interruption, try_connect
 from rdzv_plugins.kvstore.tcpstore.listener import greet_store

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import inspect
 import logging
 import os
 import selectors
@@ -15,7 +16,6 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from rdzv_plugins import threads
 from rdzv_plugins.runtime import SYSTEM, Runtime
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ _PASSED_OVER = (
     os.path.dirname(asyncio.__file__),
     os.path.dirname(__file__),
     threading.__file__,
-    threads.__file__,
+    inspect.getfile(Runtime),
     selectors.__file__,
 )
 """Whose frames on the loop's thread are not those of an author."""

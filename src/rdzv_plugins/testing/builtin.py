@@ -80,14 +80,13 @@ class ParallelHarness(Harness):
     wrong_endpoints = _WRONG
     native = True
     probe = "rdzv_plugins.testing.builtin:of_native_store"
-    imports: tuple[str, ...] = ("rdzv_plugins.kvstore.coordination.sessions",)
+    imports = ("rdzv_plugins.kvstore.coordination.sessions",)
 
 
 class TieredHarness(ParallelHarness):
     """``tiered``: like ``parallel``, with a proxy on each node."""
 
     backend = "tiered"
-    imports = (*ParallelHarness.imports, "rdzv_plugins.kvstore.native.proxy")
 
 
 class EtcdHarness(Harness):

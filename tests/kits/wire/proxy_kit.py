@@ -11,8 +11,7 @@ from kits.eventually import eventually
 from kits.wire.attack_kit import Crowd, Workers, standing
 from kits.wire.wire_client import PATIENCE, Raw
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kvstore.native.proxy import StoreProxy
-from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreProxy, StoreServer
 
 FOREVER = 2 * PATIENCE  # a grace that no test lives to see the end of
 CLIENTS = 8

@@ -12,8 +12,7 @@ import sys
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.native.limits import StoreLimits
-from rdzv_plugins.kvstore.native.proxy import StoreProxy
-from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreProxy, StoreServer
 
 
 def main() -> None:

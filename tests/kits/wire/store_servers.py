@@ -13,8 +13,7 @@ from torch.distributed import TCPStore
 
 from kits.wire import wire_client as wire
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kvstore.native.proxy import StoreProxy
-from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreProxy, StoreServer
 
 GRACE = 2 * wire.PATIENCE
 """Seconds: no proxy is given up because a busy machine has stopped this process for a while."""

@@ -13,8 +13,7 @@ from torch.distributed import TCPStore
 
 from kits.wire.store_servers import GRACE, Server
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kvstore.native.proxy import StoreProxy
-from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreProxy, StoreServer
 from rdzv_plugins.torch_bridge.worker_transport import move, open_sockets
 
 

@@ -553,7 +553,7 @@ def native_server(connection: Connection, function: str, *arguments: object) -> 
 
 def proxies(connection: Connection, root: int, nodes: int) -> None:
     """The proxies of this many nodes, each with its own threads; says at which port and path each serves."""
-    from rdzv_plugins.kvstore.native.proxy import StoreProxy
+    from rdzv_plugins.kvstore.native.server import StoreProxy
 
     raise_file_limit()
     at = Endpoint(LOOPBACK, root)

@@ -27,7 +27,7 @@ from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.errors import AddressInUse, MissingDependency
 from rdzv_plugins.kvstore.sockets.listening import bind
 from rdzv_plugins.options import PortRange
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import OwnThread
 
 if TYPE_CHECKING:
     from rdzv_launcher.run.metrics import MetricsPage

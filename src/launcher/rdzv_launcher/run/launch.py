@@ -60,8 +60,8 @@ from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.errors import PeerFailed
 from rdzv_plugins.interfaces import Failure, RoundEvent
 from rdzv_plugins.questions import HANG, LOG, NOTICE, STANDSTILL, VITALS, Question, Questions
-from rdzv_plugins.round_page import RoundPage
 from rdzv_plugins.runtime import SYSTEM, Signals
+from rdzv_plugins.shared_numbers import RoundPage
 
 if TYPE_CHECKING:
     from rdzv_launcher.run.agent_events import AgentEvents

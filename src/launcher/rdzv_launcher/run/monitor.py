@@ -22,7 +22,7 @@ from pathlib import Path
 from rdzv_launcher.console import NO_SPACE, forward_to_stderr, stderr_has_room
 from rdzv_launcher.run.machine import write_a_page
 from rdzv_launcher.run.workers.output.growing_file import all_of
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import OwnThread
 
 logger = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from rdzv_plugins.background_queue import BackgroundQueue
 from rdzv_plugins.errors import MissingDependency, RdzvError, UsageError
 from rdzv_plugins.interfaces import RoundEvent
 from rdzv_plugins.plain_text import printable
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import OwnThread
 
 logger = logging.getLogger(__name__)
 

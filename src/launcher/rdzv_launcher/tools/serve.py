@@ -19,7 +19,7 @@ from rdzv_plugins.job_token import FILE_VARIABLE, OPEN, OPTION, AcceptedToken, a
 from rdzv_plugins.kvstore.native.limits import StoreLimits, raise_file_limit
 from rdzv_plugins.kvstore.sockets.listening import bind_exactly
 from rdzv_plugins.options import PortRange, parse_conf, parse_options
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import OwnThread
 
 if TYPE_CHECKING:
     from rdzv_plugins.kvstore.native.server import StoreServer

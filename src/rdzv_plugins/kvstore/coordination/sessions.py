@@ -36,14 +36,7 @@ from rdzv_plugins.kvstore.native.limits import StoreLimits, raise_file_limit
 from rdzv_plugins.kvstore.native.server import StoreServer, version
 from rdzv_plugins.kvstore.sockets.listening import bind_if_here
 from rdzv_plugins.kvstore.sockets.reach import reach, try_connect
-from rdzv_plugins.kvstore.tcpstore.listener import (
-    Stranger,
-    look_if_silent,
-    or_torchs_store,
-    stranger_at,
-    telling_whose,
-    unknown,
-)
+from rdzv_plugins.kvstore.tcpstore.listener import Stranger, look_if_silent, stranger_at, telling_whose, unknown
 from rdzv_plugins.plain_text import printable, some
 from rdzv_plugins.runtime import SYSTEM, Runtime
 
@@ -123,7 +116,7 @@ class Opening:
         # under TLS, whoever could be named is asked in plain, and what is silent here has spoken TLS
         if stranger is not None and self._service.tls is None:
             torchs = self._not_native("it answers as torch's TCPStore does")
-            look_if_silent(connection, or_torchs_store(stranger, connection, torchs, runtime))
+            look_if_silent(connection, stranger, torchs, runtime)
 
     def _unexpected(self, why: str) -> EndpointUnreachable:
         """What is known about who answers there; else only that it is no native store."""

@@ -18,7 +18,7 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, RdzvError, RunIdMismatch
 from rdzv_plugins.job_token import MOST_RUN_ID, JobToken
 from rdzv_plugins.kvstore.sockets.reach import dial, reason_of
-from rdzv_plugins.kvstore.tcpstore.listener import Stranger, greet_store, look_if_silent, or_torchs_store, unknown
+from rdzv_plugins.kvstore.tcpstore.listener import Stranger, greet_store, look_if_silent, unknown
 from rdzv_plugins.kvstore.tcpstore.wire import receive
 from rdzv_plugins.runtime import SYSTEM, Runtime, gaierror
 
@@ -300,11 +300,11 @@ def ask_statistics(
         ) from None
     with connection:
         try:
-            silent = or_torchs_store(stranger, connection, _torchs_store(endpoint), runtime)
+            torchs = _torchs_store(endpoint)
             hello(
                 connection,
                 # under TLS it has spoken TLS, as nobody does who could be named
-                on_sent=lambda: look_if_silent(connection, silent) if tls is None else None,
+                on_sent=lambda: look_if_silent(connection, stranger, torchs, runtime) if tls is None else None,
                 token=token,
                 purpose=Purpose.STATUS,
                 runtime=runtime,

@@ -1,7 +1,9 @@
-"""The native store server, which torch's own TCPStore clients use unchanged; it runs several threads.
+"""The native store server, which torch's own TCPStore clients use unchanged, and the store proxy of a node.
 
-The protocol is in native/PROTOCOL.md; who owns what is in native/THREADS.md. Linux only; if the native part was not
-built, ``StoreServer`` raises ``MissingDependency`` with the remedy.
+The server runs several threads. Through the proxy, the requests of a node's workers go to the root over one connection,
+and fewer of them: what that saves, and why no worker can see anything that the root's own clients could not, is in
+docs/internals/proxy.md. The protocol is in native/PROTOCOL.md; who owns what is in native/THREADS.md. Linux only; if
+the native part was not built, both raise ``MissingDependency`` with the remedy.
 """
 
 from __future__ import annotations
@@ -12,26 +14,32 @@ import importlib
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rdzv_plugins.certificates import CertificateTexts, NodeCertificates
+from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AddressInUse, MissingDependency, UsageError
 from rdzv_plugins.installed import version_of
-from rdzv_plugins.job_token import AcceptedToken
-from rdzv_plugins.kvstore.native.framing import parse_statistics
+from rdzv_plugins.job_token import AcceptedToken, JobToken
+from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion, Purpose, hello, parse_statistics
 from rdzv_plugins.kvstore.native.limits import StoreLimits
-from rdzv_plugins.kvstore.sockets.listening import bind_exactly
+from rdzv_plugins.kvstore.sockets.listening import Ports, bind_exactly
+from rdzv_plugins.kvstore.sockets.reach import Interruption, reach
 from rdzv_plugins.options import PortRange
-from rdzv_plugins.runtime import SYSTEM, Runtime
+from rdzv_plugins.runtime import AF_UNIX, SOCK_STREAM, SYSTEM, Runtime
 
 if TYPE_CHECKING:
     import socket
 
 logger = logging.getLogger(__name__)
 
+_Made = TypeVar("_Made", bound="_NativeObject")
+
 _LOOK_S = 1.0
 """Seconds between two looks at the files."""
+_LOST = "lost: "
+"""Begins a line of the native part that is meant for ``on_lost``, not for the log."""
 
 
 class Renewing:
@@ -161,7 +169,70 @@ class Keyspace:
             pass
 
 
-class StoreServer:
+class _NativeObject:
+    """A server or a proxy of the native part, its log and its certificates, until ``close()``. A context manager."""
+
+    def __init__(self, *, proves: bool, tls: NodeCertificates | None, runtime: Runtime) -> None:
+        self._runtime, self._tls = runtime, tls
+        self._part = native_part(proves=proves, secures=tls is not None)
+        self._fitting = tls.fitting() if tls is not None else None
+        self._renewing: Renewing | None = None
+
+    def _begin(
+        self,
+        kind: str,
+        limits: StoreLimits | None,
+        log: Callable[[str], object],
+        paths: Sequence[str] = (),
+        **settings: Any,
+    ) -> None:
+        """Make the object, of class ``kind``. ``log`` gets each line that it says; ``paths`` are removed at the end.
+
+        Raises ``UsageError`` for what the native part says about certificates.
+        """
+        runtime, fitting = self._runtime, self._fitting
+        reading, writing = os.pipe()  # the native part owns the writing end
+        try:
+            self._native = getattr(self._part, kind)(
+                version=version(),
+                log_fd=writing,
+                limits=limits or StoreLimits(),
+                tls=fitting.texts if fitting is not None else None,
+                **settings,
+            )
+        except BaseException as error:
+            os.close(reading)
+            if isinstance(error, ValueError):
+                remedy = "The files have to be PEM, and key that of cert."
+                raise UsageError(f"--rdzv-conf: {error}", remedy=remedy) from None
+            raise
+        if self._tls is not None and fitting is not None:
+            self._renewing = Renewing(self._tls, fitting.stamp, self._native.renew, runtime)
+        self._stop = weakref.finalize(self, _stop, self._native, self._renewing, paths, runtime, runtime.getpid())
+        # a thread of Python's own, so that those of the object need not run Python; it ends when the object does
+        name = "rdzv-store-log" if kind == "Server" else "rdzv-proxy-log"
+        runtime.Thread(target=_log, args=(reading, log), name=name).start()
+
+    def stats(self) -> dict[str, Any]:
+        """What it does and has done; docs/reference/store-statistics.md explains every figure.
+
+        Times are in seconds, sizes in bytes, counts since the start. It takes one lock after the other, each for a
+        short time, so the figures are not of a single instant.
+        """
+        return parse_statistics(self._native.statistics())
+
+    def close(self) -> None:
+        """Close all connections and end the threads. May be called more than once."""
+        self._stop()
+
+    def __enter__(self: _Made) -> _Made:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class StoreServer(_NativeObject):
     """A store server in this process, from construction until ``close()`` or the end of a ``with`` block.
 
     ``host`` is a name or an address of this machine to listen on; ``""`` means all interfaces, IPv4 and IPv6,
@@ -197,32 +268,15 @@ class StoreServer:
         tls: NodeCertificates | None = None,
         runtime: Runtime = SYSTEM,
     ) -> None:
-        self._runtime = runtime
-        self._admit: Admit = "token" if tokens else admit
-        self._under_tls = tls is not None
         if not 0 <= threads <= MOST_THREADS:
             raise ValueError(f"StoreServer: threads={threads} is not from 0 to {MOST_THREADS}")
-        native = native_part(proves=bool(tokens), secures=tls is not None)
-        fitting = tls.fitting() if tls is not None else None
+        super().__init__(proves=bool(tokens), tls=tls, runtime=runtime)
+        self._admit: Admit = "token" if tokens else admit
         listener = self._listen(host, port, listen_fd, name)
-        with log_pipe() as (reading, writing), contextlib.ExitStack() as unless_made:
+        with contextlib.ExitStack() as unless_made:
             unless_made.callback(listener.close)
-            self._native = native.Server(
-                threads=threads,
-                version=version(),
-                log_fd=writing,
-                limits=limits or StoreLimits(),
-                run=run,
-                tokens=tokens,
-                tls=fitting.texts if fitting is not None else None,
-            )
+            self._begin("Server", limits, _warn, threads=threads, run=run, tokens=tokens)
             unless_made.pop_all()
-        # a thread of Python's own, so that loop threads need not run Python; it ends when the server does
-        runtime.Thread(target=_log, args=(reading,), name="rdzv-store-log").start()
-        self._renewing = None
-        if tls is not None and fitting is not None:
-            self._renewing = Renewing(tls, fitting.stamp, self._native.renew, runtime)
-        self._stop = weakref.finalize(self, _stop, self._native, self._renewing)
         self._host = host
         self.first = self._open(name, listener)
         """The keyspace that the server was created with, and its port."""
@@ -253,24 +307,10 @@ class StoreServer:
         if self._renewing is not None:
             self._renewing.look(anyway=True)
 
-    def stats(self) -> dict[str, Any]:
-        """What the server does and has done; docs/reference/store-statistics.md explains every figure.
-
-        Times are in seconds, sizes in bytes, counts since the start. It takes one lock after the other, each for a
-        short time, so the figures are not of a single instant.
-        """
-        return parse_statistics(self._native.statistics())
-
     def close(self) -> None:
         """Close all keyspaces and connections and end the threads. May be called more than once."""
-        self._stop()
+        super().close()
         self._runtime.single(Servers).remove(self)
-
-    def __enter__(self) -> StoreServer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _listen(self, host: str, port: int, listen_fd: int | None, name: str) -> socket.socket:
         if listen_fd is None:
@@ -282,7 +322,7 @@ class StoreServer:
             raise AddressInUse(f"listen_fd={listen_fd} cannot be used as a socket: {error.strerror}") from None
 
     def _open(self, name: str, listener: socket.socket) -> Keyspace:
-        id_, port = self._native.open_keyspace(name, listener.detach(), self._admit, self._under_tls)
+        id_, port = self._native.open_keyspace(name, listener.detach(), self._admit, self._tls is not None)
         return Keyspace(self._native, name, id_, port, self._runtime)
 
 
@@ -323,39 +363,157 @@ def _watch_pauses(keyspace: Keyspace, event: int, on_pause: Callable[[int], None
                 return
             if number > told:
                 told = number
-                _tell(keyspace, number, on_pause)
+                try:
+                    on_pause(number)
+                except Exception:
+                    logger.exception("keyspace %r stays paused: what was to be done about it has failed", keyspace.name)
     finally:
         os.close(event)
 
 
-def _tell(keyspace: Keyspace, number: int, on_pause: Callable[[int], None]) -> None:
+class StoreProxy(_NativeObject):
+    """A proxy in this process, from construction until ``close()`` or the end of a ``with`` block.
+
+    ``root`` is a native ``StoreServer``, or another proxy that is not a ``leaf``; ``name`` is what this one calls
+    itself there. If the connection to the root breaks, it is made again within ``grace`` seconds, and no request is
+    lost or done twice. After that, or at once if the root refuses, the root is lost: all connections of workers are
+    closed, and ``on_lost`` is called once, with a sentence saying why, by a thread of this object's own. ``timeout``
+    (seconds) is for the first connection, which ends at once when ``interruption`` comes. With ``leaf=False``, other
+    proxies may connect to it as to a root. ``token`` is what root and proxy prove to each other that they know, for run
+    ``run_id``; ``listen(admit="token")`` then demands the same of proxies, and workers are let in by ``"user"``. With
+    ``tls`` the connection to the root is under TLS, and so is what ``listen(under_tls=True)`` accepts; problems with a
+    certificate are reported when the root is lost.
+
+    Thread-safe; blocking calls release the GIL, and the proxy's thread never runs Python. Raises
+    ``EndpointUnreachable`` if the root cannot be reached, ``AccessRefused`` if it does not accept the token,
+    ``MissingDependency`` if the native part is not built.
+    """
+
+    def __init__(
+        self,
+        root: Endpoint,
+        *,
+        name: str = "",
+        leaf: bool = True,
+        grace: float = 5.0,
+        limits: StoreLimits | None = None,
+        timeout: float = 15.0,
+        on_lost: Callable[[str], None] | None = None,
+        interruption: Interruption | None = None,
+        token: JobToken | None = None,
+        run_id: str = "",
+        tls: NodeCertificates | None = None,
+        runtime: Runtime = SYSTEM,
+    ) -> None:
+        super().__init__(proves=token is not None, tls=tls, runtime=runtime)
+        # under TLS the native part also speaks first: what was begun in Python could not be handed over
+        greet = functools.partial(_greet, token, run_id, runtime) if tls is None else None
+        connection = reach(root, timeout, "the store's root", greet, interruption=interruption, runtime=runtime)
+        connection.settimeout(None)
+        self.lost = ""
+        """Why the root is lost; empty while it is not."""
+        self._paths: list[str] = []
+        self._begin(
+            "Proxy",
+            limits,
+            functools.partial(_warn_or_tell, weakref.ref(self), on_lost),
+            self._paths,
+            trunk=connection.detach(),
+            name=name or runtime.gethostname(),
+            leaf=leaf,
+            grace_ms=int(grace * 1000),
+            tokens=token.accepted(run_id) if token is not None else (),
+            keys=token.keys if token is not None else (),
+            run=run_id,
+            host=root.host,
+        )
+
+    def listen(
+        self,
+        host: str = "127.0.0.1",
+        ports: Ports = PortRange(0, 0),
+        *,
+        admit: Admit = "anyone",
+        under_tls: bool = False,
+    ) -> int:
+        """Listen on ``host``, on the first free of ``ports``; returns that port. ``admit`` says who may connect.
+
+        ``under_tls``: for proxies of other machines, if this one was given certificates. Raises ``AddressInUse``.
+        """
+        return int(
+            self._native.listen(bind_exactly(host, ports, "the store proxy", self._runtime).detach(), admit, under_tls)
+        )
+
+    def listen_unix(self, path: str, *, admit: Admit = "anyone") -> None:
+        """Listen on a Unix socket, only for processes of this user (and of root, except with ``admit="user"``).
+
+        ``@name`` is an abstract one; otherwise a file is made, with mode 0600, and removed by ``close()``. Raises
+        ``AddressInUse``.
+        """
+        listener = self._runtime.socket(AF_UNIX, SOCK_STREAM)
+        try:
+            if path.startswith("@"):
+                listener.bind("\0" + path[1:])
+            else:
+                os.fchmod(listener.fileno(), 0o600)  # as the file will have: at no moment may others connect
+                listener.bind(path)
+                self._paths.append(path)
+        except OSError as error:
+            listener.close()
+            raise AddressInUse(
+                f"the store proxy cannot listen on {path}: {(error.strerror or str(error)).lower()}",
+                remedy="Choose another path (at most 107 bytes), in a directory that this user may write to.",
+            ) from None
+        self._native.listen(listener.detach(), admit)
+
+    def stats(self) -> dict[str, Any]:
+        """What the proxy does and has done; docs/reference/store-statistics.md explains every figure."""
+        data = super().stats()
+        data["proxy"]["lost"] = self.lost
+        return data
+
+
+def _greet(token: JobToken | None, run_id: str, runtime: Runtime, connection: socket.socket) -> str:
     try:
-        on_pause(number)
-    except Exception:
-        logger.exception("keyspace %r stays paused: what was to be done about it has failed", keyspace.name)
+        hello(connection, token=token, purpose=Purpose.TRUNK, run_id=run_id, runtime=runtime)
+    except NotNative:
+        return "what accepts connections there is not a native store (torch's own cannot serve proxies)"
+    except TimeoutError:
+        return "it accepts connections, but does not answer as a native store (torch's own cannot serve proxies)"
+    except OtherVersion as error:
+        return f"it accepts, but speaks version {error.args[0]} of the framing"
+    return ""
 
 
-def _stop(native: Any, renewing: Renewing | None) -> None:
+def _stop(native: Any, renewing: Renewing | None, paths: Sequence[str], runtime: Runtime, process: int) -> None:
     if renewing is not None:
         renewing.close()
     native.stop()
+    for path in paths if runtime.getpid() == process else ():  # a forked child has no proxy
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
-@contextlib.contextmanager
-def log_pipe() -> Iterator[tuple[int, int]]:
-    """A pipe for the log of a native object that is made within: only then its reading end stays open.
+def _log(reading: int, log: Callable[[str], object]) -> None:
+    with open(reading, encoding="utf-8", errors="backslashreplace") as lines:
+        for line in lines:
+            log(line.rstrip("\n"))
 
-    Raises ``UsageError`` for what the native part says about certificates.
-    """
-    reading, writing = os.pipe()  # the native part owns the writing end
-    try:
-        yield reading, writing
-    except BaseException as error:
-        os.close(reading)
-        if isinstance(error, ValueError):
-            remedy = "The files have to be PEM, and key that of cert."
-            raise UsageError(f"--rdzv-conf: {error}", remedy=remedy) from None
-        raise
+
+def _warn(line: str) -> None:
+    logger.warning("%s", line)
+
+
+def _warn_or_tell(told: weakref.ref[StoreProxy], on_lost: Callable[[str], None] | None, line: str) -> None:
+    if not line.startswith(_LOST):
+        _warn(line)
+        return
+    reason = line.removeprefix(_LOST)
+    if (proxy := told()) is not None:
+        proxy.lost = reason
+    logger.debug("the store's root is lost: %s", reason)
+    if on_lost is not None:
+        on_lost(reason)
 
 
 def native_part(*, proves: bool = False, secures: bool = False) -> Any:
@@ -397,9 +555,3 @@ def _linked_with_openssl(module: str) -> str:
 def version() -> str:
     """The version of this installation."""
     return version_of("rdzv-plugins") or "unknown"  # a checkout that is not installed
-
-
-def _log(reading: int) -> None:
-    with open(reading, encoding="utf-8", errors="backslashreplace") as lines:
-        for line in lines:
-            logger.warning("%s", line.rstrip("\n"))

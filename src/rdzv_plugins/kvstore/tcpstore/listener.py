@@ -80,10 +80,20 @@ def _told(request: Request, endpoint: Endpoint, what: str) -> str:
     return f"at {endpoint} is {what}; this node was given --rdzv-backend={request.backend}"
 
 
-def look_if_silent(connection: socket.socket, stranger: Stranger) -> None:
-    """Raise what ``stranger`` knows if a greeting is not answered at once. Consumes nothing of the answer."""
+def look_if_silent(
+    connection: socket.socket,
+    stranger: Stranger,
+    torchs: EndpointUnreachable | None = None,
+    runtime: Runtime = SYSTEM,
+) -> None:
+    """Raise what ``stranger`` knows if a greeting is not answered at once. Consumes nothing of the answer.
+
+    ``torchs``, for who has greeted a native store, is raised if nothing is known and torch's listens there.
+    """
     if not _answers(connection, _AT_ONCE_S):
         error = stranger()
+        if error is None and torchs is not None and _is_torch_store(connection, runtime):
+            error = torchs
         if error is not None and not _answers(connection, _WOKEN_S):
             raise error
 
@@ -99,13 +109,6 @@ def _answers(connection: socket.socket, patience: float) -> bool:
     finally:
         connection.settimeout(limit)
     return True
-
-
-def or_torchs_store(
-    stranger: Stranger, connection: socket.socket, error: EndpointUnreachable, runtime: Runtime = SYSTEM
-) -> Stranger:
-    """A ``Stranger`` for who has greeted a native store: ``error`` if nothing is known and torch's listens there."""
-    return lambda: stranger() or (error if _is_torch_store(connection, runtime) else None)
 
 
 def _is_torch_store(connection: socket.socket, runtime: Runtime = SYSTEM) -> bool:

@@ -25,7 +25,7 @@ from rdzv_plugins.runtime import Runtime
 
 if TYPE_CHECKING:
     from rdzv_launcher.run.agent.node_workers import NodeWorkers
-    from rdzv_plugins.threads import OwnThread
+    from rdzv_plugins.runtime import OwnThread
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from rdzv_launcher.run.keeper import descendants
 from rdzv_launcher.run.keeper.descendants import Marked, Processes
 from rdzv_plugins.interfaces import Holding
-from rdzv_plugins.round_page import (
+from rdzv_plugins.runtime import Runtime, Signals
+from rdzv_plugins.shared_numbers import (
     BEAT,
     ENDED,
     IDLE,
@@ -31,10 +32,9 @@ from rdzv_plugins.round_page import (
     UNTIL,
     RoundPage,
 )
-from rdzv_plugins.runtime import Runtime, Signals
 
 if TYPE_CHECKING:
-    from rdzv_plugins.threads import OwnThread
+    from rdzv_plugins.runtime import OwnThread
 
 logger = logging.getLogger(__name__)
 

@@ -43,9 +43,9 @@ from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.linux.processes import children_now, read_stat
 from rdzv_plugins.plain_text import printable
-from rdzv_plugins.progress_page import ProgressPage
 from rdzv_plugins.questions import HANG, STACKS, STANDSTILL, NodeAnswer, Question, Questions
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import OwnThread
+from rdzv_plugins.shared_numbers import ProgressPage
 
 logger = logging.getLogger(__name__)
 

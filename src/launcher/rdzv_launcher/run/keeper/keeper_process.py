@@ -33,7 +33,7 @@ from rdzv_launcher.run.keeper.worker_process import (
 from rdzv_launcher.run.run_directory import remove
 from rdzv_plugins.clock import now_ns
 from rdzv_plugins.linux import prctl
-from rdzv_plugins.round_page import BEAT, NEVER, PAUSE_AT, PAUSED, RUNNING, STATE, STILL, read
+from rdzv_plugins.shared_numbers import BEAT, NEVER, PAUSE_AT, PAUSED, RUNNING, STATE, STILL, read_round
 
 _PAGE_S = 0.25
 """How often the page is read: the clock of a wait stands still while a machine sleeps, the page's does not."""
@@ -163,7 +163,7 @@ class KeeperProcess:
         self._channel, self._agent = channel, agent
         self._inherited, self._belongings = inherited, belongings
         self._frozen = FrozenAgent(
-            (lambda: read(belongings.page)) if belongings.page >= 0 else None,
+            (lambda: read_round(belongings.page)) if belongings.page >= 0 else None,
             lambda: self._on_signal_below(signal.SIGSTOP),
         )
         self._name = prctl.get_name()

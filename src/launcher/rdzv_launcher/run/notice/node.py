@@ -48,8 +48,8 @@ from rdzv_plugins.preemption import (
     size_of,
 )
 from rdzv_plugins.questions import NOTICE, Question, Questions, checked
+from rdzv_plugins.runtime import OwnThread
 from rdzv_plugins.shared_numbers import SharedNumbers
-from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 

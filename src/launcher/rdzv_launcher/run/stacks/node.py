@@ -17,8 +17,8 @@ from msgspec import Struct
 from rdzv_launcher.run import names
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.questions import STACKS, Question, Questions, UnknownKind
+from rdzv_plugins.runtime import OwnThread
 from rdzv_plugins.stacks_on_request import VARIABLE
-from rdzv_plugins.threads import OwnThread
 
 if TYPE_CHECKING:
     from rdzv_launcher.run.stacks.reports import Silent, WorkerReport

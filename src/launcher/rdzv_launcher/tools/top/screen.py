@@ -27,7 +27,7 @@ from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.plain_text import printable, printable_data, printable_lines
 from rdzv_plugins.questions import LOG, STACKS, NodeAnswer, checked
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import OwnThread
 
 _WITHIN_S = 15.0
 _LONGEST = 4000

@@ -32,7 +32,7 @@ from rdzv_plugins.interfaces import Request, RunStatus
 from rdzv_plugins.plain_text import many, printable
 from rdzv_plugins.questions import VITALS, NodeAnswer, checked
 from rdzv_plugins.rounds.ends import parse_failure, parse_outcome
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import OwnThread
 
 
 def parse_vitals(answer: Any) -> Vitals:

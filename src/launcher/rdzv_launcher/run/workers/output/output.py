@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from rdzv_launcher.run.workers.output.index import Index, WorkerRecord
 from rdzv_launcher.run.workers.output.log_files import Destinations, Layout, Stream
 from rdzv_launcher.run.workers.spec import WorkersSpec
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import OwnThread
 
 if TYPE_CHECKING:
     from rdzv_launcher.run.workers.output.shown import Tee

@@ -14,7 +14,7 @@ from rdzv_launcher.run.workers.output.console import Lines, View
 from rdzv_launcher.run.workers.output.growing_file import GrowingFile
 from rdzv_launcher.run.workers.output.log_files import Destinations
 from rdzv_launcher.run.workers.spec import WorkersSpec
-from rdzv_plugins.threads import OwnThread
+from rdzv_plugins.runtime import OwnThread
 
 logger = logging.getLogger(__name__)
 
