@@ -32,6 +32,7 @@ from rdzv_plugins.linux import prctl
 
 if TYPE_CHECKING:
     from rdzv_launcher.run.launch import Ending
+    from rdzv_launcher.run.preparation import Preparation
 
 _AGAIN_S = 0.02
 _GRACE_S = 10.0
@@ -243,63 +244,59 @@ def _answer(order: Order, function: Function | None) -> int:
     open_standard_streams()
     setup_logging("elastic_launch", verbose=debug_wanted(), quiet=True)
     os.environ.pop(ERROR_FILE, None)  # it is the caller's, who writes to it if decorated with torch's record
-    called = _Called(order, function)
+    notices: tuple[int, ...] = ()
     try:
-        _launch(order, called)
+        from rdzv_launcher.run.launch import launch
+
+        start, logs_specs = _prepare(order, function)
+        notices = tuple(map(int, start.notice.signals))
+        inherited = Inherited(order.descriptors, function)
+        answer = Answer() if start.request.idle else _told(launch(start, inherited, logs_specs))
     except Exception as error:
-        called.answer = Answer(error=_sendable(error))
-    write_whole(order.answer, replace(called.answer, notices=called.notices))
+        answer = Answer(error=_sendable(error))
+    write_whole(order.answer, replace(answer, notices=notices))
     return 0
 
 
-def _launch(order: Order, called: _Called) -> None:
-    from rdzv_launcher.run.launch import launch
+def _prepare(order: Order, function: Function | None) -> tuple[Preparation, Any]:
+    """The launch, with what the caller has said in other ways than by flags; and the caller's ``LogsSpecs``, if any."""
     from rdzv_launcher.run.parser import build_parser
     from rdzv_launcher.run.preparation import Preparation
 
     args = build_parser().parse(order.arguments)
     with importing_torch():
-        if order.logs_specs:
-            called.logs_specs = pickle.loads(order.logs_specs)
+        logs_specs = pickle.loads(order.logs_specs) if order.logs_specs else None
         start = Preparation(args).take_all_steps()
-    called.notices = tuple(map(int, start.notice.signals))
     if start.request.idle:
-        return
+        return start, logs_specs
     spec = replace(start.spec, prefix_template=order.prefix_template)
     if order.command:
         spec = replace(spec, program=Program(Kind.COMMAND, order.command[0], order.command[1:]))
     if order.forkserver:
         spec = replace(spec, preload=tuple(dict.fromkeys((*order.forkserver, *spec.preload))))
-    if called.inherited.function is not None:
+    if function is not None:
         spec = replace(spec, preload=())
     start.spec = spec
-    launch(start, called)
+    return start, logs_specs
 
 
-class _Called:
-    """Turns the end of a launch into an ``Answer``: its ``Caller``."""
-
-    def __init__(self, order: Order, function: Function | None) -> None:
-        self.inherited = Inherited(order.descriptors, function)
-        self.logs_specs: Any = None
-        self.answer = Answer()
-        self.notices: tuple[int, ...] = ()
-
-    def ended(self, ending: Ending) -> None:
-        first = ending.first
-        if first is not None:
-            failures: dict[int, WorkerFailure] = {each.global_rank: each for each in ending.failures}
-            here = first.global_rank in failures
-            if not here:
-                failures = {first.global_rank: worker_failure(first, time.time()), **failures}
-            self.answer = Answer(failures=failures, first=first.global_rank, first_here=here, text=ending.text)
-        elif ending.error is not None:
-            self.answer = Answer(error=_sendable(ending.error))
-        elif ending.signal is not None:
-            self.answer = Answer(signal=int(ending.signal))
-        elif ending.group is not None:
-            pids = ending.group.pids
-            self.answer = Answer(pids={each.global_rank: pids[each.local_rank] for each in ending.group.workers})
+def _told(ending: Ending) -> Answer:
+    """The end of the launch as an answer."""
+    first = ending.first
+    if first is not None:
+        failures: dict[int, WorkerFailure] = {each.global_rank: each for each in ending.failures}
+        here = first.global_rank in failures
+        if not here:
+            failures = {first.global_rank: worker_failure(first, time.time()), **failures}
+        return Answer(failures=failures, first=first.global_rank, first_here=here, text=ending.text)
+    if ending.error is not None:
+        return Answer(error=_sendable(ending.error))
+    if ending.signal is not None:
+        return Answer(signal=int(ending.signal))
+    if ending.group is None:
+        return Answer()
+    pids = ending.group.pids
+    return Answer(pids={each.global_rank: pids[each.local_rank] for each in ending.group.workers})
 
 
 def _sendable(error: Exception) -> RdzvError:

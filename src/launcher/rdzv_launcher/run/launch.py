@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -89,30 +89,20 @@ class Ending(Struct, frozen=True):
     """The first failure, in a sentence."""
     error: Exception | None
     signal: Signals | None
+    exit_code: int
 
 
-class Caller(Protocol):
-    """A caller in Python: what the workers get from it besides their program, and what it hears at the end."""
+def launch(start: Preparation, inherited: Inherited | None = None, logs_specs: Any = None) -> Ending:
+    """Run the job; returns how it ended. Raises ``RdzvError`` if it cannot.
 
-    inherited: Inherited
-    logs_specs: Any
-    """An object of torch's ``LogsSpecs``, in place of --logs-specs; None: there is none."""
-
-    def ended(self, ending: Ending) -> None:
-        """The launch has ended. The workers' error files are still there."""
-        ...
-
-
-def launch(start: Preparation, caller: Caller | None = None) -> int:
-    """Run the job; returns the exit code. Raises ``RdzvError`` if it cannot.
-
-    ``caller`` is told how it ended, instead of the person at the screen.
+    ``inherited`` is what workers get from a caller in Python; None: a person is at the screen, who is told how it
+    ended, by an error, too. ``logs_specs``: an object of torch's ``LogsSpecs``, in place of --logs-specs.
     """
     if start.spec.nproc > 1 and "OMP_NUM_THREADS" not in os.environ:
         logger.info("OMP_NUM_THREADS=1 for each worker (torchrun's default); set it to use more threads")
     events = _events(start)
     with RunDirectory() as directory, contextlib.ExitStack() as at_end:
-        grounds = Grounds(start, caller, directory, at_end)
+        grounds = Grounds(start, inherited, logs_specs, directory, at_end)
         try:
             start.host.report_problems()
             with grounds.signals.raising(), importing_torch():
@@ -122,39 +112,41 @@ def launch(start: Preparation, caller: Caller | None = None) -> int:
             error = None
             if stop.sigval in start.notice.signals:
                 error = AgentEnds(socket.gethostname(), os.getpid()).preempted(None, None).error
-            if caller is not None:
-                caller.ended(Ending(None, (), None, "", error, stop.sigval))
-            elif error is not None:
+            if inherited is None and error is not None:
                 raise error from None
             logger.warning("%s: stopped", stop)
-            return 128 + int(stop.sigval)
+            return Ending(None, (), None, "", error, stop.sigval, 128 + int(stop.sigval))
         except BaseException:
             grounds.keeper.close()
             raise
-        return Launch(start, caller, grounds, rendezvous, events).run()
+        return Launch(start, grounds, rendezvous, events).run()
 
 
 class Grounds:
     """What an agent has before it has a rendezvous: inbox, signals, files, and first of all its keeper."""
 
     def __init__(
-        self, start: Preparation, caller: Caller | None, directory: RunDirectory, at_end: contextlib.ExitStack
+        self,
+        start: Preparation,
+        inherited: Inherited | None,
+        logs_specs: Any,
+        directory: RunDirectory,
+        at_end: contextlib.ExitStack,
     ) -> None:
         """What has to be closed when the launch has ended, except the keeper, is left to ``at_end``."""
-        own_logs = caller.logs_specs if caller is not None else None
-        self.directory = directory
+        self.directory, self.inherited = directory, inherited
         self.layout: Layout = LogFiles(start.spec, directory.logs)
-        if start.spec.logs_specs or own_logs:
+        if start.spec.logs_specs or logs_specs:
             from rdzv_launcher.run.workers.torch_classes import ThirdPartyLogs  # what most launches do not need
 
-            self.layout = ThirdPartyLogs(start.spec, own_logs)
+            self.layout = ThirdPartyLogs(start.spec, logs_specs)
         self.inbox: Inbox = SYSTEM.SimpleQueue()
         handled = ",".join((start.args.signals_to_handle, *(number.name for number in start.notice.signals)))
         self.signals = StoppingSignals(handled, self.inbox.put, SYSTEM)
         self.page = RoundPage()
         at_end.callback(self.page.close)
         self.mark = os.urandom(16).hex()
-        self._start, self._inherited = start, caller.inherited if caller is not None else None
+        self._start = start
         rest_stderr()  # something may have been logged
         self.keeper = self.new_keeper()  # before anything has made a thread: then it is a fork, no new interpreter
         self.pulse = Pulse(SYSTEM)
@@ -164,7 +156,7 @@ class Grounds:
         """A keeper for this launch: the first one, or one in place of another that is lost."""
         preload, ignored = preload_of(self._start.spec, os.environ), self._start.notice.ignored
         return Keeper(
-            preload, self._inherited, ignored, Belongings(self.page.fd, self.mark, self.directory.path), SYSTEM
+            preload, self.inherited, ignored, Belongings(self.page.fd, self.mark, self.directory.path), SYSTEM
         )
 
 
@@ -172,15 +164,10 @@ class Launch:
     """One agent's life, from its handler to its exit code."""
 
     def __init__(
-        self,
-        start: Preparation,
-        caller: Caller | None,
-        grounds: Grounds,
-        rendezvous: Rendezvous,
-        events: AgentEvents | None,
+        self, start: Preparation, grounds: Grounds, rendezvous: Rendezvous, events: AgentEvents | None
     ) -> None:
         """``events`` None: no handler of torch's events wants to hear of this launch."""
-        self._caller, self._rendezvous, self._events = caller, rendezvous, events
+        self._by_hand, self._rendezvous, self._events = grounds.inherited is None, rendezvous, events
         self._spec = spec = start.spec
         handler = rendezvous.handler
         self._farewell = ""
@@ -244,7 +231,7 @@ class Launch:
         if handler.questions is not None:
             handler.questions.answer_with(self._answer)
 
-    def run(self) -> int:
+    def run(self) -> Ending:
         """Run the agent to its end, and say how it ended. Raises what ended it, if that says more than a code."""
         well = False
         try:
@@ -252,12 +239,11 @@ class Launch:
             well = end.exit_code == 0 and end.error is None
             first = end.error.failure if isinstance(end.error, PeerFailed) else end.outcome.failure
             self._record(end, first)
-            if self._caller is not None:
-                told = "" if first is None else describe(first)
-                failures = tuple(self._failed(first))
-                self._caller.ended(Ending(self._loop.group, failures, first, told, end.error, end.signal))
-                return end.exit_code
-            return self._tell(end)
+            if self._by_hand:
+                self._tell(end)
+            told = "" if first is None else describe(first)
+            failures = tuple(self._failed(first))
+            return Ending(self._loop.group, failures, first, told, end.error, end.signal, end.exit_code)
         finally:
             if self._hangs is not None:
                 self._hangs.close()
@@ -276,7 +262,7 @@ class Launch:
         if well and self._output.was_shown:
             for each in filter(Path.is_dir, Path(logs).glob("*")):
                 shutil.rmtree(each, ignore_errors=True)
-        elif self._caller is None and not self._farewell and _has_logs(logs):
+        elif self._by_hand and not self._farewell and _has_logs(logs):
             say("rdzv-run", f"the workers' logs are in {logs} (--log-dir=DIR chooses another directory)")
 
     def _wrote(self, local_rank: int) -> None:
@@ -355,7 +341,7 @@ class Launch:
             )
             yield worker_failure(told, time.time(), self._output.error_file(here.local_rank))
 
-    def _tell(self, end: steps.End) -> int:
+    def _tell(self, end: steps.End) -> None:
         if isinstance(end.error, PeerFailed):
             self._summarise(end.error.failure, (), end.error.why)
         elif end.error is not None:
@@ -365,7 +351,6 @@ class Launch:
         elif end.outcome.failure is not None:
             self._summarise(end.outcome.failure, self._loop.failures, end.outcome.why)
             self._hand_to_scheduler(end.outcome.failure)
-        return end.exit_code
 
     def _hand_to_scheduler(self, first: Failure) -> None:
         group, target = self._loop.group, os.environ.get(ERROR_FILE, "")
