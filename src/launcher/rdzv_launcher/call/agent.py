@@ -25,7 +25,7 @@ from rdzv_launcher.run.importing import importing_torch
 from rdzv_launcher.run.keeper.messages import Inherited
 from rdzv_launcher.run.keeper.worker_process import let_go_of_handlers
 from rdzv_launcher.run.workers.environment import ERROR_FILE
-from rdzv_launcher.run.workers.failures import WorkerFailure, worker_failure
+from rdzv_launcher.run.workers.failures import WorkerFailure, describe, worker_failure
 from rdzv_launcher.run.workers.spec import Kind, Program
 from rdzv_plugins.errors import LimitTooLow, RdzvError, debug_wanted
 from rdzv_plugins.linux import prctl
@@ -71,11 +71,6 @@ class Order(Struct, frozen=True):
     def answer(self) -> str:
         """The file of the ``Answer``."""
         return f"{self.directory}/answer"
-
-    @property
-    def results(self) -> str:
-        """The directory of the workers' ``Results``."""
-        return f"{self.directory}/results"
 
 
 class Answer(Struct, frozen=True):
@@ -123,7 +118,9 @@ class Agent:
             try:
                 _, self._status = os.waitpid(self.pid, 0)
             except ChildProcessError:  # somebody in this process waits for every child, or ignores SIGCHLD
-                self._wait_for_anothers()
+                while os.path.exists(f"/proc/{self.pid}"):
+                    time.sleep(_AGAIN_S)
+                self._status = 0
 
     def end(self, patience: float) -> None:
         """End it and its workers. They may take ``patience`` seconds; then they are killed."""
@@ -157,11 +154,6 @@ class Agent:
                 return os.path.exists(f"/proc/{self.pid}")
             self._status = status if pid else None
         return self._status is None
-
-    def _wait_for_anothers(self) -> None:
-        while os.path.exists(f"/proc/{self.pid}"):
-            time.sleep(_AGAIN_S)
-        self._status = 0
 
 
 def interpreter() -> list[str]:
@@ -282,17 +274,17 @@ def _prepare(order: Order, function: Function | None) -> tuple[Preparation, Any]
 
 def _told(ending: Ending) -> Answer:
     """The end of the launch as an answer."""
-    first = ending.first
+    first, end = ending.first, ending.end
     if first is not None:
         failures: dict[int, WorkerFailure] = {each.global_rank: each for each in ending.failures}
         here = first.global_rank in failures
         if not here:
             failures = {first.global_rank: worker_failure(first, time.time()), **failures}
-        return Answer(failures=failures, first=first.global_rank, first_here=here, text=ending.text)
-    if ending.error is not None:
-        return Answer(error=_sendable(ending.error))
-    if ending.signal is not None:
-        return Answer(signal=int(ending.signal))
+        return Answer(failures=failures, first=first.global_rank, first_here=here, text=describe(first))
+    if end.error is not None:
+        return Answer(error=_sendable(end.error))
+    if end.signal is not None:
+        return Answer(signal=int(end.signal))
     if ending.group is None:
         return Answer()
     pids = ending.group.pids

@@ -45,7 +45,6 @@ from rdzv_launcher.run.workers.environment import (
 )
 from rdzv_launcher.run.workers.failures import (
     WorkerFailure,
-    describe,
     failure_summary,
     hand_to_scheduler,
     record_own_error,
@@ -58,10 +57,10 @@ from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.assemble.create import create_rendezvous
 from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.errors import PeerFailed
-from rdzv_plugins.interfaces import Failure, RoundEvent
+from rdzv_plugins.interfaces import Failure, Outcome, RoundEvent
 from rdzv_plugins.questions import HANG, LOG, NOTICE, STANDSTILL, VITALS, Question, Questions
 from rdzv_plugins.round_page import RoundPage
-from rdzv_plugins.runtime import SYSTEM, Signals
+from rdzv_plugins.runtime import SYSTEM
 
 if TYPE_CHECKING:
     from rdzv_launcher.run.agent_events import AgentEvents
@@ -79,17 +78,13 @@ _IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"
 class Ending(Struct, frozen=True):
     """How a launch ended: by a failure, an error or a signal, or with success."""
 
-    group: WorkerGroup | None
+    end: steps.End
+    group: WorkerGroup | None = None
     """The last workers of this node; None if it has had none."""
-    failures: tuple[WorkerFailure, ...]
+    failures: tuple[WorkerFailure, ...] = ()
     """The failures of this node's workers that were not told to stop, in the order in which they ended."""
-    first: Failure | None
+    first: Failure | None = None
     """The first failure over all nodes."""
-    text: str
-    """The first failure, in a sentence."""
-    error: Exception | None
-    signal: Signals | None
-    exit_code: int
 
 
 def launch(start: Preparation, inherited: Inherited | None = None, logs_specs: Any = None) -> Ending:
@@ -109,13 +104,13 @@ def launch(start: Preparation, inherited: Inherited | None = None, logs_specs: A
                 rendezvous = create_rendezvous(start.host, start.entry, start.request, start.directories)
         except Interrupted as stop:  # before there were workers
             grounds.keeper.close()
-            error = None
+            end = steps.End(128 + int(stop.sigval), Outcome("failed"), signal=stop.sigval)
             if stop.sigval in start.notice.signals:
-                error = AgentEnds(socket.gethostname(), os.getpid()).preempted(None, None).error
-            if inherited is None and error is not None:
-                raise error from None
+                end = AgentEnds(socket.gethostname(), os.getpid()).preempted(None, None)
+            if inherited is None and end.error is not None:
+                raise end.error from None
             logger.warning("%s: stopped", stop)
-            return Ending(None, (), None, "", error, stop.sigval, 128 + int(stop.sigval))
+            return Ending(end)
         except BaseException:
             grounds.keeper.close()
             raise
@@ -241,9 +236,7 @@ class Launch:
             self._record(end, first)
             if self._by_hand:
                 self._tell(end)
-            told = "" if first is None else describe(first)
-            failures = tuple(self._failed(first))
-            return Ending(self._loop.group, failures, first, told, end.error, end.signal, end.exit_code)
+            return Ending(end, self._loop.group, tuple(self._failed(first)), first)
         finally:
             if self._hangs is not None:
                 self._hangs.close()
@@ -457,10 +450,7 @@ def _watch_for_hangs(
         return None
     from rdzv_launcher.run.hangs.watch import HangWatch  # most launches do not need it
 
-    def on_hang(generation: int, failure: Failure) -> None:
-        inbox.put(Hung(generation, failure))
-
-    return HangWatch(start.args.hang_timeout, start.spec.nproc, stacks, questions, on_hang)
+    return HangWatch(start.args.hang_timeout, start.spec.nproc, stacks, questions, lambda *hung: inbox.put(Hung(*hung)))
 
 
 def _has_logs(directory: str) -> bool:
