@@ -123,10 +123,10 @@ class Agent:
                 self._status = 0
 
     def end(self, patience: float) -> None:
-        """End it and its workers. They may take ``patience`` seconds; then they are killed."""
+        """End it and its workers, if it has not ended. They may take ``patience`` seconds; then they are killed."""
         for number, seconds in ((signal.SIGTERM, patience + _GRACE_S), (signal.SIGKILL, _GRACE_S)):
             deadline = time.monotonic() + seconds
-            if self._status is None and self._lives():
+            if self._lives():
                 os.kill(self.pid, number)
             while self._lives() and time.monotonic() < deadline:
                 time.sleep(_AGAIN_S)
@@ -226,13 +226,14 @@ def _be_agent(order: Order, function: Function | None) -> None:
         prctl.die_with_parent()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # otherwise ends of children could not be waited for
         if os.getppid() == order.caller:
-            code = _answer(order, function)
+            _answer(order, function)
+            code = 0
     finally:
         drain_stderr()
         os._exit(code)
 
 
-def _answer(order: Order, function: Function | None) -> int:
+def _answer(order: Order, function: Function | None) -> None:
     open_standard_streams()
     setup_logging("elastic_launch", verbose=debug_wanted(), quiet=True)
     os.environ.pop(ERROR_FILE, None)  # it is the caller's, who writes to it if decorated with torch's record
@@ -247,7 +248,6 @@ def _answer(order: Order, function: Function | None) -> int:
     except Exception as error:
         answer = Answer(error=_sendable(error))
     write_whole(order.answer, replace(answer, notices=notices))
-    return 0
 
 
 def _prepare(order: Order, function: Function | None) -> tuple[Preparation, Any]:

@@ -100,16 +100,13 @@ class _Launch:
         signals = RelayedSignals(self._config.signals_to_handle, notices)
         with signals.handled():
             agent = Agent(order, function)
-            ended = False
             try:
                 signals.pass_on_to(agent.pid)
                 agent.wait()
-                ended = True
             finally:
                 signals.pass_on_to(0)
-                if not ended:
-                    patience = self._config.shutdown_timeout
-                    agent.end(_PATIENCE_S if patience is None else patience)
+                patience = self._config.shutdown_timeout
+                agent.end(_PATIENCE_S if patience is None else patience)
         return self._read(agent, signals.arrived)
 
     def _prepare(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Order, Function | None]:

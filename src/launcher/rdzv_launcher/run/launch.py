@@ -76,7 +76,7 @@ _IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"
 
 
 class Ending(Struct, frozen=True):
-    """How a launch ended: by a failure, an error or a signal, or with success."""
+    """How a launch ended: by a failure, an error or a signal, or with success. The rest is for a caller in Python."""
 
     end: steps.End
     group: WorkerGroup | None = None
@@ -236,6 +236,7 @@ class Launch:
             self._record(end, first)
             if self._by_hand:
                 self._tell(end)
+                return Ending(end)
             return Ending(end, self._loop.group, tuple(self._failed(first)), first)
         finally:
             if self._hangs is not None:
