@@ -25,13 +25,14 @@ from rdzv_launcher.run.importing import importing_torch
 from rdzv_launcher.run.keeper.messages import Inherited
 from rdzv_launcher.run.keeper.worker_process import let_go_of_handlers
 from rdzv_launcher.run.workers.environment import ERROR_FILE
-from rdzv_launcher.run.workers.failures import WorkerFailure, worker_failure
+from rdzv_launcher.run.workers.failures import WorkerFailure, describe, worker_failure
 from rdzv_launcher.run.workers.spec import Kind, Program
 from rdzv_plugins.errors import LimitTooLow, RdzvError, debug_wanted
 from rdzv_plugins.linux import prctl
 
 if TYPE_CHECKING:
     from rdzv_launcher.run.launch import Ending
+    from rdzv_launcher.run.preparation import Preparation
 
 _AGAIN_S = 0.02
 _GRACE_S = 10.0
@@ -70,11 +71,6 @@ class Order(Struct, frozen=True):
     def answer(self) -> str:
         """The file of the ``Answer``."""
         return f"{self.directory}/answer"
-
-    @property
-    def results(self) -> str:
-        """The directory of the workers' ``Results``."""
-        return f"{self.directory}/results"
 
 
 class Answer(Struct, frozen=True):
@@ -122,13 +118,15 @@ class Agent:
             try:
                 _, self._status = os.waitpid(self.pid, 0)
             except ChildProcessError:  # somebody in this process waits for every child, or ignores SIGCHLD
-                self._wait_for_anothers()
+                while os.path.exists(f"/proc/{self.pid}"):
+                    time.sleep(_AGAIN_S)
+                self._status = 0
 
     def end(self, patience: float) -> None:
-        """End it and its workers. They may take ``patience`` seconds; then they are killed."""
+        """End it and its workers, if it has not ended. They may take ``patience`` seconds; then they are killed."""
         for number, seconds in ((signal.SIGTERM, patience + _GRACE_S), (signal.SIGKILL, _GRACE_S)):
             deadline = time.monotonic() + seconds
-            if self._status is None and self._lives():
+            if self._lives():
                 os.kill(self.pid, number)
             while self._lives() and time.monotonic() < deadline:
                 time.sleep(_AGAIN_S)
@@ -156,11 +154,6 @@ class Agent:
                 return os.path.exists(f"/proc/{self.pid}")
             self._status = status if pid else None
         return self._status is None
-
-    def _wait_for_anothers(self) -> None:
-        while os.path.exists(f"/proc/{self.pid}"):
-            time.sleep(_AGAIN_S)
-        self._status = 0
 
 
 def interpreter() -> list[str]:
@@ -233,73 +226,69 @@ def _be_agent(order: Order, function: Function | None) -> None:
         prctl.die_with_parent()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # otherwise ends of children could not be waited for
         if os.getppid() == order.caller:
-            code = _answer(order, function)
+            _answer(order, function)
+            code = 0
     finally:
         drain_stderr()
         os._exit(code)
 
 
-def _answer(order: Order, function: Function | None) -> int:
+def _answer(order: Order, function: Function | None) -> None:
     open_standard_streams()
     setup_logging("elastic_launch", verbose=debug_wanted(), quiet=True)
     os.environ.pop(ERROR_FILE, None)  # it is the caller's, who writes to it if decorated with torch's record
-    called = _Called(order, function)
+    notices: tuple[int, ...] = ()
     try:
-        _launch(order, called)
+        from rdzv_launcher.run.launch import launch
+
+        start, logs_specs = _prepare(order, function)
+        notices = tuple(map(int, start.notice.signals))
+        inherited = Inherited(order.descriptors, function)
+        answer = Answer() if start.request.idle else _told(launch(start, inherited, logs_specs))
     except Exception as error:
-        called.answer = Answer(error=_sendable(error))
-    write_whole(order.answer, replace(called.answer, notices=called.notices))
-    return 0
+        answer = Answer(error=_sendable(error))
+    write_whole(order.answer, replace(answer, notices=notices))
 
 
-def _launch(order: Order, called: _Called) -> None:
-    from rdzv_launcher.run.launch import launch
+def _prepare(order: Order, function: Function | None) -> tuple[Preparation, Any]:
+    """The launch, with what the caller has said in other ways than by flags; and the caller's ``LogsSpecs``, if any."""
     from rdzv_launcher.run.parser import build_parser
     from rdzv_launcher.run.preparation import Preparation
 
     args = build_parser().parse(order.arguments)
     with importing_torch():
-        if order.logs_specs:
-            called.logs_specs = pickle.loads(order.logs_specs)
+        logs_specs = pickle.loads(order.logs_specs) if order.logs_specs else None
         start = Preparation(args).take_all_steps()
-    called.notices = tuple(map(int, start.notice.signals))
     if start.request.idle:
-        return
+        return start, logs_specs
     spec = replace(start.spec, prefix_template=order.prefix_template)
     if order.command:
         spec = replace(spec, program=Program(Kind.COMMAND, order.command[0], order.command[1:]))
     if order.forkserver:
         spec = replace(spec, preload=tuple(dict.fromkeys((*order.forkserver, *spec.preload))))
-    if called.inherited.function is not None:
+    if function is not None:
         spec = replace(spec, preload=())
     start.spec = spec
-    launch(start, called)
+    return start, logs_specs
 
 
-class _Called:
-    """Turns the end of a launch into an ``Answer``: its ``Caller``."""
-
-    def __init__(self, order: Order, function: Function | None) -> None:
-        self.inherited = Inherited(order.descriptors, function)
-        self.logs_specs: Any = None
-        self.answer = Answer()
-        self.notices: tuple[int, ...] = ()
-
-    def ended(self, ending: Ending) -> None:
-        first = ending.first
-        if first is not None:
-            failures: dict[int, WorkerFailure] = {each.global_rank: each for each in ending.failures}
-            here = first.global_rank in failures
-            if not here:
-                failures = {first.global_rank: worker_failure(first, time.time()), **failures}
-            self.answer = Answer(failures=failures, first=first.global_rank, first_here=here, text=ending.text)
-        elif ending.error is not None:
-            self.answer = Answer(error=_sendable(ending.error))
-        elif ending.signal is not None:
-            self.answer = Answer(signal=int(ending.signal))
-        elif ending.group is not None:
-            pids = ending.group.pids
-            self.answer = Answer(pids={each.global_rank: pids[each.local_rank] for each in ending.group.workers})
+def _told(ending: Ending) -> Answer:
+    """The end of the launch as an answer."""
+    first, end = ending.first, ending.end
+    if first is not None:
+        failures: dict[int, WorkerFailure] = {each.global_rank: each for each in ending.failures}
+        here = first.global_rank in failures
+        if not here:
+            failures = {first.global_rank: worker_failure(first, time.time()), **failures}
+        return Answer(failures=failures, first=first.global_rank, first_here=here, text=describe(first))
+    if end.error is not None:
+        return Answer(error=_sendable(end.error))
+    if end.signal is not None:
+        return Answer(signal=int(end.signal))
+    if ending.group is None:
+        return Answer()
+    pids = ending.group.pids
+    return Answer(pids={each.global_rank: pids[each.local_rank] for each in ending.group.workers})
 
 
 def _sendable(error: Exception) -> RdzvError:

@@ -109,8 +109,7 @@ def _require_importable(function: Callable[..., Any]) -> None:
         return
     main: Any = sys.modules["__main__"]
     path: Any = getattr(main, "__file__", None)
-    importable = getattr(main, "__spec__", None) is not None or os.path.isfile(path or "")
-    if importable:
+    if getattr(main, "__spec__", None) is not None or os.path.isfile(path or ""):
         return
     raise UsageError(
         f"{name_of(function)} is defined in a notebook or at a prompt, and workers that are spawned cannot import it",

@@ -14,8 +14,6 @@ from multiprocessing import forkserver
 from types import FrameType
 from typing import Any
 
-from msgspec.structs import replace
-
 from rdzv_launcher.call.agent import Agent, Answer, Function, Order, interpreter
 from rdzv_launcher.call.config import LaunchConfig, as_ours, blaming_fields, flags_of, has_own_logs
 from rdzv_launcher.call.function import Call, name_of, write_function
@@ -93,9 +91,8 @@ class _Launch:
 
     def __init__(self, config: LaunchConfig, entrypoint: Callable[..., Any] | str, directory: str) -> None:
         self._config, self._entrypoint, self._directory = config, entrypoint, directory
-        self._order = Order((), directory, os.getpid(), path=tuple(sys.path))
-        self._results = Results(self._order.results)
-        os.mkdir(self._order.results, 0o700)
+        self._results = Results(f"{directory}/results")
+        os.mkdir(self._results.directory, 0o700)
 
     def run(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> dict[int, Any]:
         order, function = self._prepare(arguments, keywords)
@@ -103,16 +100,13 @@ class _Launch:
         signals = RelayedSignals(self._config.signals_to_handle, notices)
         with signals.handled():
             agent = Agent(order, function)
-            ended = False
             try:
                 signals.pass_on_to(agent.pid)
                 agent.wait()
-                ended = True
             finally:
                 signals.pass_on_to(0)
-                if not ended:
-                    patience = self._config.shutdown_timeout
-                    agent.end(_PATIENCE_S if patience is None else patience)
+                patience = self._config.shutdown_timeout
+                agent.end(_PATIENCE_S if patience is None else patience)
         return self._read(agent, signals.arrived)
 
     def _prepare(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Order, Function | None]:
@@ -139,7 +133,7 @@ class _Launch:
             parts["command"] = (*interpreter(), "-u", _literally(_SPAWNED), _literally(file), "${local_rank}")
             if config.start_method == "forkserver":
                 parts["forkserver"] = _preloaded()
-        return replace(self._order, arguments=tuple(flags), **parts), function
+        return Order(tuple(flags), self._directory, os.getpid(), path=tuple(sys.path), **parts), function
 
     def _read(self, agent: Agent, arrived: signal.Signals | None) -> dict[int, Any]:
         """The results of the launch. Raises its error if it has one."""

@@ -121,7 +121,7 @@ class Results:
     def keep(self, value: Any) -> None:
         """Keep what this process returns. Raises ``TypeError`` if it cannot be pickled, ``OSError`` without room."""
         try:
-            self._write("", value)
+            write_whole(self._path(os.getpid(), ""), value)
         except OSError:
             raise
         except Exception as error:
@@ -137,7 +137,7 @@ class Results:
         except Exception:  # the reader notices that
             data = b""
         try:
-            self._write(_RAISED, (data, text))
+            write_whole(self._path(os.getpid(), _RAISED), (data, text))
         except OSError:  # there are still the error file and the worker's standard error
             pass
 
@@ -169,9 +169,6 @@ class Results:
 
     def _path(self, pid: int, kind: str) -> str:
         return os.path.join(self.directory, f"{pid}{kind}")
-
-    def _write(self, kind: str, value: Any) -> None:
-        write_whole(self._path(os.getpid(), kind), value)
 
 
 def write_whole(path: str, value: Any) -> None:

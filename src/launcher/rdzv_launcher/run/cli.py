@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     logger.info("nothing to do here: %s", start.request.idle)
                     return 0
                 from rdzv_launcher.run.launch import launch
-            return launch(start)
+            return launch(start).end.exit_code
     except KeyboardInterrupt:
         say("rdzv-run", "interrupted")
         return 130

@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -45,7 +45,6 @@ from rdzv_launcher.run.workers.environment import (
 )
 from rdzv_launcher.run.workers.failures import (
     WorkerFailure,
-    describe,
     failure_summary,
     hand_to_scheduler,
     record_own_error,
@@ -58,9 +57,9 @@ from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.assemble.create import create_rendezvous
 from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.errors import PeerFailed
-from rdzv_plugins.interfaces import Failure, RoundEvent
+from rdzv_plugins.interfaces import Failure, Outcome, RoundEvent
 from rdzv_plugins.questions import HANG, LOG, NOTICE, STANDSTILL, VITALS, Question, Questions
-from rdzv_plugins.runtime import SYSTEM, Signals
+from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.shared_numbers import RoundPage
 
 if TYPE_CHECKING:
@@ -77,84 +76,72 @@ _IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"
 
 
 class Ending(Struct, frozen=True):
-    """How a launch ended: by a failure, an error or a signal, or with success."""
+    """How a launch ended: by a failure, an error or a signal, or with success. The rest is for a caller in Python."""
 
-    group: WorkerGroup | None
+    end: steps.End
+    group: WorkerGroup | None = None
     """The last workers of this node; None if it has had none."""
-    failures: tuple[WorkerFailure, ...]
+    failures: tuple[WorkerFailure, ...] = ()
     """The failures of this node's workers that were not told to stop, in the order in which they ended."""
-    first: Failure | None
+    first: Failure | None = None
     """The first failure over all nodes."""
-    text: str
-    """The first failure, in a sentence."""
-    error: Exception | None
-    signal: Signals | None
 
 
-class Caller(Protocol):
-    """A caller in Python: what the workers get from it besides their program, and what it hears at the end."""
+def launch(start: Preparation, inherited: Inherited | None = None, logs_specs: Any = None) -> Ending:
+    """Run the job; returns how it ended. Raises ``RdzvError`` if it cannot.
 
-    inherited: Inherited
-    logs_specs: Any
-    """An object of torch's ``LogsSpecs``, in place of --logs-specs; None: there is none."""
-
-    def ended(self, ending: Ending) -> None:
-        """The launch has ended. The workers' error files are still there."""
-        ...
-
-
-def launch(start: Preparation, caller: Caller | None = None) -> int:
-    """Run the job; returns the exit code. Raises ``RdzvError`` if it cannot.
-
-    ``caller`` is told how it ended, instead of the person at the screen.
+    ``inherited`` is what workers get from a caller in Python; None: a person is at the screen, who is told how it
+    ended, by an error, too. ``logs_specs``: an object of torch's ``LogsSpecs``, in place of --logs-specs.
     """
     if start.spec.nproc > 1 and "OMP_NUM_THREADS" not in os.environ:
         logger.info("OMP_NUM_THREADS=1 for each worker (torchrun's default); set it to use more threads")
     events = _events(start)
     with RunDirectory() as directory, contextlib.ExitStack() as at_end:
-        grounds = Grounds(start, caller, directory, at_end)
+        grounds = Grounds(start, inherited, logs_specs, directory, at_end)
         try:
             start.host.report_problems()
             with grounds.signals.raising(), importing_torch():
                 rendezvous = create_rendezvous(start.host, start.entry, start.request, start.directories)
         except Interrupted as stop:  # before there were workers
             grounds.keeper.close()
-            error = None
+            end = steps.End(128 + int(stop.sigval), Outcome("failed"), signal=stop.sigval)
             if stop.sigval in start.notice.signals:
-                error = AgentEnds(socket.gethostname(), os.getpid()).preempted(None, None).error
-            if caller is not None:
-                caller.ended(Ending(None, (), None, "", error, stop.sigval))
-            elif error is not None:
-                raise error from None
+                end = AgentEnds(socket.gethostname(), os.getpid()).preempted(None, None)
+            if inherited is None and end.error is not None:
+                raise end.error from None
             logger.warning("%s: stopped", stop)
-            return 128 + int(stop.sigval)
+            return Ending(end)
         except BaseException:
             grounds.keeper.close()
             raise
-        return Launch(start, caller, grounds, rendezvous, events).run()
+        return Launch(start, grounds, rendezvous, events).run()
 
 
 class Grounds:
     """What an agent has before it has a rendezvous: inbox, signals, files, and first of all its keeper."""
 
     def __init__(
-        self, start: Preparation, caller: Caller | None, directory: RunDirectory, at_end: contextlib.ExitStack
+        self,
+        start: Preparation,
+        inherited: Inherited | None,
+        logs_specs: Any,
+        directory: RunDirectory,
+        at_end: contextlib.ExitStack,
     ) -> None:
         """What has to be closed when the launch has ended, except the keeper, is left to ``at_end``."""
-        own_logs = caller.logs_specs if caller is not None else None
-        self.directory = directory
+        self.directory, self.inherited = directory, inherited
         self.layout: Layout = LogFiles(start.spec, directory.logs)
-        if start.spec.logs_specs or own_logs:
+        if start.spec.logs_specs or logs_specs:
             from rdzv_launcher.run.workers.torch_classes import ThirdPartyLogs  # what most launches do not need
 
-            self.layout = ThirdPartyLogs(start.spec, own_logs)
+            self.layout = ThirdPartyLogs(start.spec, logs_specs)
         self.inbox: Inbox = SYSTEM.SimpleQueue()
         handled = ",".join((start.args.signals_to_handle, *(number.name for number in start.notice.signals)))
         self.signals = StoppingSignals(handled, self.inbox.put, SYSTEM)
         self.page = RoundPage()
         at_end.callback(self.page.close)
         self.mark = os.urandom(16).hex()
-        self._start, self._inherited = start, caller.inherited if caller is not None else None
+        self._start = start
         rest_stderr()  # something may have been logged
         self.keeper = self.new_keeper()  # before anything has made a thread: then it is a fork, no new interpreter
         self.pulse = Pulse(SYSTEM)
@@ -164,7 +151,7 @@ class Grounds:
         """A keeper for this launch: the first one, or one in place of another that is lost."""
         preload, ignored = preload_of(self._start.spec, os.environ), self._start.notice.ignored
         return Keeper(
-            preload, self._inherited, ignored, Belongings(self.page.fd, self.mark, self.directory.path), SYSTEM
+            preload, self.inherited, ignored, Belongings(self.page.fd, self.mark, self.directory.path), SYSTEM
         )
 
 
@@ -172,15 +159,10 @@ class Launch:
     """One agent's life, from its handler to its exit code."""
 
     def __init__(
-        self,
-        start: Preparation,
-        caller: Caller | None,
-        grounds: Grounds,
-        rendezvous: Rendezvous,
-        events: AgentEvents | None,
+        self, start: Preparation, grounds: Grounds, rendezvous: Rendezvous, events: AgentEvents | None
     ) -> None:
         """``events`` None: no handler of torch's events wants to hear of this launch."""
-        self._caller, self._rendezvous, self._events = caller, rendezvous, events
+        self._by_hand, self._rendezvous, self._events = grounds.inherited is None, rendezvous, events
         self._spec = spec = start.spec
         handler = rendezvous.handler
         self._farewell = ""
@@ -244,7 +226,7 @@ class Launch:
         if handler.questions is not None:
             handler.questions.answer_with(self._answer)
 
-    def run(self) -> int:
+    def run(self) -> Ending:
         """Run the agent to its end, and say how it ended. Raises what ended it, if that says more than a code."""
         well = False
         try:
@@ -252,12 +234,10 @@ class Launch:
             well = end.exit_code == 0 and end.error is None
             first = end.error.failure if isinstance(end.error, PeerFailed) else end.outcome.failure
             self._record(end, first)
-            if self._caller is not None:
-                told = "" if first is None else describe(first)
-                failures = tuple(self._failed(first))
-                self._caller.ended(Ending(self._loop.group, failures, first, told, end.error, end.signal))
-                return end.exit_code
-            return self._tell(end)
+            if self._by_hand:
+                self._tell(end)
+                return Ending(end)
+            return Ending(end, self._loop.group, tuple(self._failed(first)), first)
         finally:
             if self._hangs is not None:
                 self._hangs.close()
@@ -276,7 +256,7 @@ class Launch:
         if well and self._output.was_shown:
             for each in filter(Path.is_dir, Path(logs).glob("*")):
                 shutil.rmtree(each, ignore_errors=True)
-        elif self._caller is None and not self._farewell and _has_logs(logs):
+        elif self._by_hand and not self._farewell and _has_logs(logs):
             say("rdzv-run", f"the workers' logs are in {logs} (--log-dir=DIR chooses another directory)")
 
     def _wrote(self, local_rank: int) -> None:
@@ -355,7 +335,7 @@ class Launch:
             )
             yield worker_failure(told, time.time(), self._output.error_file(here.local_rank))
 
-    def _tell(self, end: steps.End) -> int:
+    def _tell(self, end: steps.End) -> None:
         if isinstance(end.error, PeerFailed):
             self._summarise(end.error.failure, (), end.error.why)
         elif end.error is not None:
@@ -365,7 +345,6 @@ class Launch:
         elif end.outcome.failure is not None:
             self._summarise(end.outcome.failure, self._loop.failures, end.outcome.why)
             self._hand_to_scheduler(end.outcome.failure)
-        return end.exit_code
 
     def _hand_to_scheduler(self, first: Failure) -> None:
         group, target = self._loop.group, os.environ.get(ERROR_FILE, "")
@@ -472,10 +451,7 @@ def _watch_for_hangs(
         return None
     from rdzv_launcher.run.hangs.watch import HangWatch  # most launches do not need it
 
-    def on_hang(generation: int, failure: Failure) -> None:
-        inbox.put(Hung(generation, failure))
-
-    return HangWatch(start.args.hang_timeout, start.spec.nproc, stacks, questions, on_hang)
+    return HangWatch(start.args.hang_timeout, start.spec.nproc, stacks, questions, lambda *hung: inbox.put(Hung(*hung)))
 
 
 def _has_logs(directory: str) -> bool:

@@ -9,7 +9,7 @@ from typing import TypeGuard
 
 from msgspec import Struct
 
-from rdzv_plugins.linux.processes import read_stat
+from rdzv_plugins.linux.processes import read_file, read_stat
 
 _COMMAND = 200
 
@@ -101,9 +101,5 @@ def _status(pid: int, name: str) -> str:
 
 
 def read(pid: int, name: str) -> str:
-    """Read a file of a process in /proc; empty if there is none, or it may not be read."""
-    try:
-        with open(f"/proc/{pid}/{name}", "rb") as file:
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
+    """A file of a process in /proc as text; empty if there is none, or it may not be read."""
+    return read_file(pid, name).decode(errors="replace")

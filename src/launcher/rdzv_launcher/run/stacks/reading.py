@@ -116,7 +116,7 @@ def by_request(process: Process, directory: Path | None, *, timeout: float) -> l
             "it does not write its stacks itself, despite --worker-stacks or --hang-timeout: it is no Python that "
             "reads PYTHONPATH, or its program has taken the signal"
         )
-    if process.state in "TtD":
+    if process.stands_still:
         raise NoStacks("it cannot write its stacks itself as long as it stands still")
     before = path.stat().st_size
     try:

@@ -137,7 +137,7 @@ def _data(process: ProcessReport, numbers: dict[tuple[Frame, ...], int]) -> dict
     def number(frames: tuple[Frame, ...]) -> int:
         return numbers.setdefault(frames, len(numbers))
 
-    return _data_without_stacks(process) | {
+    return _known(process) | {
         "python": process.is_python,
         "how": process.how,
         "tried": process.tried,
@@ -147,18 +147,14 @@ def _data(process: ProcessReport, numbers: dict[tuple[Frame, ...], int]) -> dict
         ],
         "native": number(process.native) if process.native else None,
         "kernel": process.kernel,
-        "children": [_data_without_stacks(each) for each in process.children],
+        "children": [_known(each) for each in process.children],
         "below": [_data(each, numbers) for each in process.below],
     }
 
 
-def _data_without_stacks(process: ProcessReport) -> dict[str, Any]:
-    return {
-        "pid": process.pid,
-        "state": process.state,
-        "wait_channel": process.wait_channel,
-        "command": process.command,
-    }
+def _known(process: ProcessReport) -> dict[str, Any]:
+    """What is known without stacks."""
+    return {name: getattr(process, name) for name in ("pid", "state", "wait_channel", "command")}
 
 
 class _Thread(Struct):
