@@ -318,7 +318,7 @@ class Membership:
         """The service may have forgotten the round in which members work: does that go on?"""
         for gate in tuple(self._gates):
             found = gate.found(now)
-            if gate.stops():
+            if found is not None or gate.stops():
                 self._give_up()
             if found is not None:
                 self._restore(found, now)
