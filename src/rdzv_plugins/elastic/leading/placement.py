@@ -196,24 +196,17 @@ def place_of(node: Member | Assignment) -> Place:
 class Former:
     """The ranks of the previous round, to be given back to the nodes that return.
 
-    ``domains``: how many nodes each domain had in it. ``starts``: the first rank of each.
+    ``places``: those of its nodes, by id. ``domains``: how many each domain had. ``starts``: the first rank of each.
     """
 
-    def __init__(self, assignments: Mapping[str, Assignment], known: Former | None = None) -> None:
-        """``known``: what is already known of that round; it takes precedence."""
-        self._by_id: dict[str, int] = dict(known._by_id) if known is not None else {}
-        by_place = known._by_place if known is not None else {}
-        self._by_place: dict[Place, list[int]] = {place: list(ranks) for place, ranks in by_place.items()}
-        self.domains: dict[str, int] = dict(known.domains) if known is not None else {}
-        self.starts: dict[str, int] = dict(known.starts) if known is not None else {}
-        for node_id, each in assignments.items():
-            if node_id not in self._by_id:
-                self._by_id[node_id] = each.rank
-                self.domains[each.domain] = self.domains.get(each.domain, 0) + 1
-                self.starts[each.domain] = min(each.rank, self.starts.get(each.domain, each.rank))
-                self._by_place.setdefault(place_of(each), []).append(each.rank)
-        for ranks in self._by_place.values():
-            ranks.sort()
+    def __init__(self, places: Mapping[str, Assignment]) -> None:
+        self.places = places
+        self.domains = Counter(each.domain for each in places.values())
+        self.starts: dict[str, int] = {}
+        self._by_place: dict[Place, list[int]] = {}
+        for each in sorted(places.values(), key=lambda place: place.rank):
+            self.starts.setdefault(each.domain, each.rank)
+            self._by_place.setdefault(place_of(each), []).append(each.rank)
 
     @classmethod
     def before(cls, places: Mapping[str, Assignment], given: Mapping[str, Assignment]) -> Former:
@@ -226,7 +219,8 @@ class Former:
 
     def own(self, member: Member) -> int | None:
         """The rank that this very process had."""
-        return self._by_id.get(member.node_id)
+        place = self.places.get(member.node_id)
+        return None if place is None else place.rank
 
     def of_place(self, member: Member, free: set[int]) -> int | None:
         """A free rank that another process in the same place had."""
@@ -426,7 +420,7 @@ class Gate:
         return None
 
     def stops(self) -> bool:
-        """Whether that is so, or is to be waited for: the round being formed has to be given up."""
+        """Whether that is still to be waited for: the round being formed has to be given up."""
         return False
 
     def waits(self, waiting: Collection[str], members: Collection[str], now: float) -> bool:

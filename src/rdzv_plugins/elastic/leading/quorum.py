@@ -235,7 +235,7 @@ class Quorum(Gate):
             if seat.complete and seat.round == last
         }
         # not all nodes of a kept round may have been here when it was over: they say their places themselves
-        return Former(places, known if last == number else None)
+        return Former(places | dict(known.places) if last == number else places)
 
     def _lacking(self, chosen: Collection[str], members: Collection[str]) -> Iterator[tuple[Which, set[int]]]:
         binding = self._votes(chosen, members)
