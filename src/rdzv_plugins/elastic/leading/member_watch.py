@@ -55,8 +55,6 @@ class MemberWatch:
         self._to_end: SimpleQueue[str | None] = runtime.SimpleQueue()
         self._ends_sessions = False  # a thread does so
         self._watched: dict[str, Peer] = {}
-        self._said: dict[str, tuple[object, ...]] = {}
-        """What each member last said about where it is: most of what it says is about something else."""
         self._gone: set[str] = set()  # the nodes that are proved gone and whose keys still exist
 
     def close(self) -> None:
@@ -69,10 +67,6 @@ class MemberWatch:
         node = member.node_id
         if node in self._gone:
             return False
-        where = (member.machine, member.address, member.public, member.listens, member.moves, member.leaving)
-        if self._said.get(node) == where:
-            return True
-        self._said[node] = where
         # one that leaves is about to be gone
         peer = None if member.leaving or node == self._me.node_id else peer_of(member, self._me.machine)
         if peer is None:
@@ -84,7 +78,6 @@ class MemberWatch:
 
     def went(self, node: str) -> None:
         """The node's key has gone."""
-        self._said.pop(node, None)
         if not self._until_proved:
             self._forget(node)
         self._gone.discard(node)
