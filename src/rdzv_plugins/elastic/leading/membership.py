@@ -139,7 +139,6 @@ class Membership:
         """
         held = assignments or {}
         self._rules = rules
-        self._shape = rules.shape
         self._order = order
         self._roster = Roster(rules.max_nodes, rules.duplicate, held)
         self.members: Mapping[str, Member] = self._roster.members  # the living members, in order of arrival
@@ -299,7 +298,7 @@ class Membership:
         if isinstance(self._state, Connecting):
             return to_reach([self.members[node] for node in self._state.to_reach], len(self._state.plan))
         roster = self._roster
-        chosen = roster.waiting if self._shape.is_free else [member.node_id for member in self._choose()]
+        chosen = roster.waiting if self._rules.any_will_do else [member.node_id for member in self._choose()]
         return roster.facts(self._rules, self._places, self._lacks(chosen))
 
     def _lacks(self, chosen: Collection[str]) -> str:
@@ -396,7 +395,7 @@ class Membership:
 
     def _grows(self, here: list[str]) -> bool:
         """Whether the next round would be larger than ``here``, counting those that have shown that they can get in."""
-        if self._shape.is_free:
+        if self._rules.any_will_do:
             return True
         number = self.round.number
         able = [
@@ -406,20 +405,20 @@ class Membership:
             or (node in self._roster.waiting and member.reached == number and not member.unreachable)
             or (node in self._roster.waiting and min(member.after, member.known) >= number)
         ]
-        return size_of(able, self._former, self._shape) > len(here)
+        return size_of(able, self._former, self._rules) > len(here)
 
     def _tell_spares(self) -> None:
         """Tell the nodes that wait beside a round why, unless it is only that all places are taken."""
-        if self._shape.is_free or not isinstance(self._state, Working) or not self._roster.waiting:
+        if self._rules.any_will_do or not isinstance(self._state, Working) or not self._roster.waiting:
             return
         waiting, most = self._roster.waiting, self._rules.max_nodes
         here = [node for node in self._places if node in self.members]
         able = [m for node, m in self.members.items() if node in self._places or node in waiting]
-        if len(here) < most and size_of(able, self._former, self._shape) > len(here):
+        if len(here) < most and size_of(able, self._former, self._rules) > len(here):
             return  # they only have to dial its store
         domains = Counter(member.domain for member in able)
         for node in waiting:
-            self._roster.tell_spare(node, why_spare(self.members[node], domains, len(here), self._shape), self._number)
+            self._roster.tell_spare(node, why_spare(self.members[node], domains, len(here), self._rules), self._number)
 
     def _welcome_spares(self, now: float) -> None:
         for node in list(self._roster.waiting):
@@ -447,11 +446,11 @@ class Membership:
 
     def _could_be(self, without: Collection[str] = ()) -> int:
         """How many nodes a round could have, from those that wait."""
-        shape, count = self._shape, self._roster.count(len(without))
-        most = min(count - count % shape.unit, shape.most)
-        if shape.per_domain == 1 or most < self._rules.min_nodes:
+        rules, count = self._rules, self._roster.count(len(without))
+        most = min(count - count % rules.node_unit, rules.max_nodes)
+        if rules.min_per_domain == 1 or most < rules.min_nodes:
             return most
-        return min(most, size_of(self._waiting(without), self._former, shape))
+        return min(most, size_of(self._waiting(without), self._former, rules))
 
     def _enough(self, without: Collection[str] = ()) -> bool:
         return self._could_be(without) >= self._rules.min_nodes
@@ -529,7 +528,7 @@ class Membership:
         self._out.assignments[first.node_id] = structs.replace(first, publish=publish)
 
     def _choose(self, without: Collection[str] = ()) -> list[Member]:
-        return choose(self._waiting(without), self._former, self._shape)
+        return choose(self._waiting(without), self._former, self._rules)
 
     def _waiting(self, without: Collection[str] = ()) -> list[Member]:
         willing = self._roster.waiting.difference(without)

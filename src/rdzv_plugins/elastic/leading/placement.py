@@ -27,20 +27,6 @@ from rdzv_plugins.endpoints import is_loopback_address
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What a round may look like."""
-
-    most: int  # the most nodes in a round
-    unit: int = 1  # the number of nodes is a multiple of this
-    per_domain: int = 1  # the fewest nodes of a domain, if it has any in the round
-
-    @property
-    def is_free(self) -> bool:
-        """Whether any number of nodes will do, from any domains."""
-        return self.unit == self.per_domain == 1
-
-
-@dataclass(frozen=True)
 class Rules:
     """What the job asks for. Times are in seconds."""
 
@@ -62,50 +48,50 @@ class Rules:
     """With --preflight: a node is slow if it is worse than usual by more than this factor."""
 
     @property
-    def shape(self) -> Shape:
-        """What a round may look like."""
-        return Shape(self.max_nodes, self.node_unit, self.min_per_domain)
+    def any_will_do(self) -> bool:
+        """Whether a round may have any number of nodes, from any domains."""
+        return self.node_unit == self.min_per_domain == 1
 
 
-def largest(domains: Iterable[int], shape: Shape) -> int:
+def largest(domains: Iterable[int], rules: Rules) -> int:
     """The size of the largest round that domains with these numbers of nodes can form; 0 if there is none."""
-    sizes = sorted((size for size in domains if size >= shape.per_domain), reverse=True)
+    sizes = sorted((size for size in domains if size >= rules.min_per_domain), reverse=True)
     reach = list(itertools.accumulate(sizes))  # how many nodes the 1, 2, ... largest have
-    size = min(reach[-1] if reach else 0, shape.most)
-    size -= size % shape.unit
-    while size and (bisect.bisect_left(reach, size) + 1) * shape.per_domain > size:
-        size -= shape.unit
+    size = min(reach[-1] if reach else 0, rules.max_nodes)
+    size -= size % rules.node_unit
+    while size and (bisect.bisect_left(reach, size) + 1) * rules.min_per_domain > size:
+        size -= rules.node_unit
     return size
 
 
-def size_of(waiting: Iterable[Member], former: Former, shape: Shape) -> int:
+def size_of(waiting: Iterable[Member], former: Former, rules: Rules) -> int:
     """How many nodes ``choose`` would return."""
-    return largest(Counter(member.domain for member in _by_preference(waiting, former)).values(), shape)
+    return largest(Counter(member.domain for member in _by_preference(waiting, former)).values(), rules)
 
 
-def choose(waiting: Iterable[Member], former: Former, shape: Shape) -> list[Member]:
+def choose(waiting: Iterable[Member], former: Former, rules: Rules) -> list[Member]:
     """Choose the nodes of a round from those that wait, given in order of arrival; one for each given rank.
 
     Those of the previous round come first: a spare does not push out a node that was there.
     """
     preferred = _by_preference(waiting, former)
     domains = Counter(member.domain for member in preferred)
-    size = largest(domains.values(), shape)
+    size = largest(domains.values(), rules)
     chosen = preferred[:size]
     there = Counter(member.domain for member in chosen)
-    if all(count >= shape.per_domain for count in there.values()):
+    if all(count >= rules.min_per_domain for count in there.values()):
         return chosen
-    return _of_domains(preferred, _domains(domains, there, size, shape.per_domain), size, shape.per_domain)
+    return _of_domains(preferred, _domains(domains, there, size, rules.min_per_domain), size, rules.min_per_domain)
 
 
-def why_spare(member: Member, domains: Mapping[str, int], working: int, shape: Shape) -> str:
+def why_spare(member: Member, domains: Mapping[str, int], working: int, rules: Rules) -> str:
     """Why a round of ``working`` nodes goes on without ``member``. ``domains``: how many nodes live in each."""
-    if domains[member.domain] < shape.per_domain:
-        return f"{in_words(member.domain)} has fewer than {shape.per_domain} nodes here (min_per_domain)"
-    if working >= shape.most:
-        return f"all {shape.most} places are taken"
-    unit = f"a multiple of {shape.unit} nodes (node_unit)" if shape.unit > 1 else ""
-    least = f"at least {shape.per_domain} nodes of a domain (min_per_domain)" if shape.per_domain > 1 else ""
+    if domains[member.domain] < rules.min_per_domain:
+        return f"{in_words(member.domain)} has fewer than {rules.min_per_domain} nodes here (min_per_domain)"
+    if working >= rules.max_nodes:
+        return f"all {rules.max_nodes} places are taken"
+    unit = f"a multiple of {rules.node_unit} nodes (node_unit)" if rules.node_unit > 1 else ""
+    least = f"at least {rules.min_per_domain} nodes of a domain (min_per_domain)" if rules.min_per_domain > 1 else ""
     return f"a round has {' and '.join(filter(None, (unit, least)))}, and those that are here are too few for a larger"
 
 

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rdzv_plugins.elastic.keys import Assignment, Member
-from rdzv_plugins.elastic.leading.placement import Place, Rules, Shape, in_words, place_of
+from rdzv_plugins.elastic.leading.placement import Place, Rules, in_words, place_of
 from rdzv_plugins.plain_text import some
 from rdzv_plugins.rounds.settings_check import wanted
 
@@ -174,7 +174,7 @@ class Roster:
             elif lost:
                 was = (f"{each.host} (was node {each.rank}){_of(each) if several else ''}" for each in lost)
                 text += f"; missing: {some(was)}"
-        text += "".join(f"; {each}" for each in _of_domains(there, several, rules.shape))
+        text += "".join(f"; {each}" for each in _of_domains(there, several, rules))
         if few:
             text += f"; {few}"
         if left_out:
@@ -344,17 +344,16 @@ def _store_of(first: Assignment) -> str:
     return f"the workers' store of {first.host} (node 0) at {first.master_addr} port {first.master_port}"
 
 
-def _of_domains(there: Sequence[Member], several: bool, shape: Shape) -> Iterator[str]:
+def _of_domains(there: Sequence[Member], several: bool, rules: Rules) -> Iterator[str]:
     """How many nodes of which domains are there, and what keeps them out of a round."""
     domains = Counter(member.domain for member in there)
     if several and domains:
         yield f"here: {some(f'{count} of {in_words(name)}' for name, count in domains.items())}"
-    if small := [name for name, count in domains.items() if count < shape.per_domain]:
-        yield (
-            f"left out until {shape.per_domain} of its nodes are here (min_per_domain): {some(map(in_words, small))}"
-        )
-    if len(there) % shape.unit:
-        yield f"a round has a multiple of {shape.unit} nodes (node_unit)"
+    least = rules.min_per_domain
+    if small := [name for name, count in domains.items() if count < least]:
+        yield f"left out until {least} of its nodes are here (min_per_domain): {some(map(in_words, small))}"
+    if len(there) % rules.node_unit:
+        yield f"a round has a multiple of {rules.node_unit} nodes (node_unit)"
 
 
 def _of(node: Member | Assignment) -> str:
