@@ -14,7 +14,7 @@ place. A round is *over* when a member is lost or asks for a new round, or when 
 dialled the store; then all living nodes join again.
 
 A node that cannot take part does not stop the others while they are enough: if it cannot dial the store, does not join
-again or answer in time, or spoils one round after another, it is left out for a while (``left_out``). Only a first
+again or answer in time, or spoils one round after another, it is left out for a while (``roster``). Only a first
 round that is too small without those that cannot dial its store fails, and says who cannot reach whom.
 
 If rounds have a unit, or domains a minimum number of nodes (``choosing``), *enough* means that a round of ``min_nodes``
@@ -217,10 +217,10 @@ class Membership:
             gate.gone(member, done=how == "done" or (how == "lost" and not reason))
         match self._state:
             case Serving(plan) | Connecting(plan) if node in plan:
-                self._roster.left_out.failed(member, now)
+                self._roster.pauses.failed(member, now)
                 self._give_up()
             case Forming(came=came) if node == came:
-                self._roster.left_out.failed(member, now)
+                self._roster.pauses.failed(member, now)
             case Working() if node in self._places:
                 self._worker_gone(member, now, how, reason)
         if node not in self._places:
@@ -234,7 +234,7 @@ class Membership:
                 self._out.finishing = Finishing(self.round.number, member.name)
         else:
             what = "has failed" if how == "failed" else "was lost"
-            self._roster.left_out.failed(member, now)
+            self._roster.pauses.failed(member, now)
             self._over("lost", f"{member.name} {what}{f': {reason}' if reason else ''}", now)
 
     def proved(self, node: str) -> None:
@@ -275,12 +275,12 @@ class Membership:
 
     def deadline(self) -> float | None:
         """When to call ``tick`` at the latest."""
-        roster, state = self._roster, self._state
+        state = self._state
         forming = isinstance(state, Forming)
         gates = [at for gate in self._gates if (at := gate.deadline(forming=forming)) is not None]
         # it may have passed when something else came first, and then it decides nothing
         last_call = state.last_call_at if isinstance(state, Forming) and self._is_first and not gates else None
-        deadlines = (*gates, last_call, roster.claims.deadline(), roster.left_out.deadline(), self._press_at())
+        deadlines = (*gates, last_call, self._roster.deadline(), self._press_at())
         return min((at for at in deadlines if at is not None), default=None)
 
     def decide(self) -> Decisions:
@@ -357,7 +357,7 @@ class Membership:
     def _join(self, member: Member, now: float) -> None:
         """Take in a node that waits for a round: one in the complete round wants another, or a newcomer wants in."""
         node = member.node_id
-        self._roster.wait(member)
+        self._roster.waiting.add(node)
         if not isinstance(self._state, Working):
             return
         if node not in self._places:
@@ -367,8 +367,8 @@ class Membership:
         cut_off = member.cut_off == self.round.number
         self._over("lost" if cut_off else "asked", f"{member.name} {member.reason or 'asked for a new round'}", now)
         if cut_off:
-            self._roster.left_out.failed(member, now)
-            if self._roster.left_out.is_due_later(member, now):
+            self._roster.pauses.failed(member, now)
+            if self._roster.pauses.until(member) > now:
                 self._roster.leave_out(node, f"it {member.reason}, again and again", self._number)
 
     def _welcome(self, member: Member, state: Working, now: float) -> None:
@@ -379,7 +379,7 @@ class Membership:
         """
         here = [node for node in self._places if node in self.members]
         finishing = state.finishing or any(self.members[node].done == self.round.number for node in here)
-        taken = self._roster.claims.doubled(member.node_rank)
+        taken = member.node_rank in self._roster.claims.until
         unfit = any(gate.bars(member) for gate in self._gates)
         if not here or len(here) >= self._rules.max_nodes or finishing or taken or unfit:
             return
@@ -497,15 +497,16 @@ class Membership:
 
     def _leave_out(self, node: str, why: str, now: float, *, silent_after: int | None = None) -> None:
         """Leave out a living node that is in the way."""
-        self._roster.left_out.failed(self.members[node], now, lives=True)
+        self._roster.pauses.failed(self.members[node], now, lives=True)
         self._roster.leave_out(node, why, self._number, silent_after=silent_after)
 
     def _begin(self, now: float) -> None:
         for gate in self._gates:
             self._former = gate.former(self._former, self.round.number, self.members)
+        waiting = self._waiting()
         # a node that could not dial the last store will hardly reach the next: not if there are enough others
-        cannot = self._roster.cannot
-        unfit = {each.node_id for gate in self._gates for each in self._waiting() if gate.bars(each)}
+        cannot = {member.node_id for member in waiting if member.unreachable}
+        unfit = {member.node_id for gate in self._gates for member in waiting if gate.bars(member)}
         chosen = self._choose(unfit | (cannot if self._enough(cannot | unfit) else set()))
         if len(chosen) < self._rules.min_nodes:
             return
@@ -559,10 +560,9 @@ class Membership:
         self._stale |= self._places.keys() - places.keys()
         self._places, self._former = places, Former(places)
         self._roster.waiting -= places.keys()
-        self._roster.cannot &= self._roster.waiting
         self._state = Working()
         self._stale -= places.keys()
-        self._roster.left_out.entered(places, now)
+        self._roster.pauses.entered(places, now)
         # one that has since come back may have belonged to the previous round, and not know that it is over
         self._roster.waiting |= {node for node in self.members if self._roster.is_awaited(node)} - places.keys()
         here = (self.members[node] for node in places if node in self.members)
