@@ -28,9 +28,8 @@ class KeptRound(Gate):
         """
         self._window, self._one_place = window, one_place
         self._begun = dict(begun)
-        self._accounted: set[tuple[Which, int]] = set()
-        """The ranks of the newest round whose nodes are here or known to be gone."""
-        self._missing: dict[Which, int] = {}  # how many other nodes a round has, if anything is known about it
+        self._accounted: dict[Which, set[int]] = {}
+        """The ranks of the newest round (or rounds of that number) whose nodes are here or known to be gone."""
         self._kept: dict[str, Assignment] = {}
         self._until: float | None = None
         self._waits = False
@@ -69,7 +68,7 @@ class KeptRound(Gate):
             self._gone = "the node that served the rendezvous"
         newest = max(member.known, member.after, kept.round if kept is not None else 0)
         if newest > self._number:
-            self._number, self._accounted, self._missing = newest, set(), {}
+            self._number, self._accounted = newest, {}
         self._account(member)
         self._left = max(self._left, member.after)
         if self._number and self._until is None:
@@ -132,15 +131,15 @@ class KeptRound(Gate):
             if seat.round != self._number:
                 continue
             for rank in (seat.rank, member.server):
-                if 0 <= rank < seat.world and (which(seat), rank) not in self._accounted:
-                    self._accounted.add((which(seat), rank))
-                    self._missing[which(seat)] = self._missing.get(which(seat), seat.world) - 1
+                if 0 <= rank < seat.world:
+                    self._accounted.setdefault(which(seat), set()).add(rank)
 
     def _all_accounted(self) -> bool:
         """Whether no node of the newest round may still be working somewhere else."""
         if not self._one_place:
             return True
-        return bool(self._missing) and not any(self._missing.values())
+        known = self._accounted.items()
+        return bool(known) and all(len(ranks) == world for (_, world, _), ranks in known)
 
     def _of_others(self) -> list[Assignment]:
         """Places that were given by a leader that did not know of this round."""

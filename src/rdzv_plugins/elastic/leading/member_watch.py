@@ -107,21 +107,18 @@ class MemberWatch:
             self._runtime.Thread(target=self._end_sessions, args=(self._session,), name="rdzv-session-ends").start()
 
     def _end_sessions(self, session: EndsSessions) -> None:
-        try:
-            while (key := self._to_end.get()) is not None:
-                self._end_session(session, key)
-        except ConnectionLost as error:
-            logger.debug("sessions of nodes whose agents have ended, end by themselves: %s", error)
-
-    def _end_session(self, session: EndsSessions, key: str) -> None:
-        try:
-            session.end_session(key, timeout=patience(self._session))
-        except ConnectionLost:
-            raise
-        except Exception as error:  # a plug-in's, or the service does not answer
-            logger.warning(
-                "the session of %s, whose agent has ended, ends by itself: the service has not ended it: %r", key, error
-            )
+        while (key := self._to_end.get()) is not None:
+            try:
+                session.end_session(key, timeout=patience(self._session))
+            except ConnectionLost as error:
+                logger.debug("sessions of nodes whose agents have ended, end by themselves: %s", error)
+                return
+            except Exception as error:  # a plug-in's, or the service does not answer
+                logger.warning(
+                    "the session of %s, whose agent has ended, ends by itself: the service has not ended it: %r",
+                    key,
+                    error,
+                )
 
     def _forget(self, node: str) -> None:
         if self._watched.pop(node, None) is not None:

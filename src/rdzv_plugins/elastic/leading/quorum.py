@@ -214,13 +214,14 @@ class Quorum(Gate):
         )
 
     def lacks(self, chosen: Collection[str], members: Collection[str]) -> str:
-        for (number, world, _), votes in self._lacking(chosen, members):
-            if not world:
-                return "the job has begun, and nobody is here who was in a round of it: the others may go on elsewhere"
-            return (
-                f"more than half of the nodes of round {number} have to be here, as the others may go on elsewhere: "
-                f"{len(votes)} of {world} are"
-            )
+        if not self.last(members) and (self.knows or not self._first_here):
+            return "the job has begun, and nobody is here who was in a round of it: the others may go on elsewhere"
+        for (number, world, _), votes in self._votes(chosen, members):
+            if 2 * len(votes) < world or (2 * len(votes) == world and world - 1 not in votes):
+                return (
+                    f"more than half of the nodes of round {number} have to be here, as the others may go on "
+                    f"elsewhere: {len(votes)} of {world} are"
+                )
         return ""
 
     def former(self, known: Former, number: int, members: Mapping[str, Member]) -> Former:
@@ -236,15 +237,6 @@ class Quorum(Gate):
         }
         # not all nodes of a kept round may have been here when it was over: they say their places themselves
         return Former(places | dict(known.places) if last == number else places)
-
-    def _lacking(self, chosen: Collection[str], members: Collection[str]) -> Iterator[tuple[Which, set[int]]]:
-        binding = self._votes(chosen, members)
-        if not self.last(members) and (self.knows or not self._first_here):
-            yield (0, 0, ""), set()
-        for which, votes in binding:
-            world = which[1]
-            if 2 * len(votes) < world or (2 * len(votes) == world and world - 1 not in votes):
-                yield which, votes
 
     def _votes(self, chosen: Collection[str], members: Collection[str]) -> list[tuple[Which, set[int]]]:
         """The rounds that bind (the last complete one, and what may have been complete since), with the ranks here."""

@@ -249,6 +249,7 @@ class Pauses:
         self._records[place] = times + 1, now + _pause(times + int(lives))
 
     def until(self, member: Member) -> float:
+        """When its place may take part again."""
         return self._records.get(place_of(member), (0, -math.inf))[1]
 
 
