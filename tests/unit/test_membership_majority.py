@@ -124,8 +124,7 @@ def take_over(leader: Leader, *members: Member) -> None:
     for member in members:
         leader.members[member.node_id] = member
         leader.machine.changed(member, leader.now)
-    leader.machine.all_known(leader.now, finishing=False)
-    leader.wait(0)
+    leader.publish(leader.machine.all_known(leader.now, finishing=False))
 
 
 def test_place_that_served_an_earlier_round_forms_the_next_of_the_nodes_of_the_last():

@@ -251,11 +251,8 @@ class Leader:
             members.append(member)
         for member in members:  # now that all who answer are known
             probe = probing.changed(member, membership.working, membership.round.number) or probe
-        if finishing is None:
-            membership.tick(now)
-        else:
-            membership.all_known(now, finishing=finishing)
-        self._publish(membership.decide(), probe, self._new_progress(membership, now))
+        decisions = membership.tick(now) if finishing is None else membership.all_known(now, finishing=finishing)
+        self._publish(decisions, probe, self._new_progress(membership, now))
         for node in proved:
             if node in last_words:
                 self._seen.end_session(node)

@@ -1,8 +1,8 @@
 """Who is in which round: the state machine of the leader. No sockets, no threads, no clock of its own.
 
 Events go in through ``changed`` (a member's key was written) and ``gone`` (it has gone), and after each batch ``tick``
-(time has passed), each with the leader's own monotonic time in seconds; decisions come out of ``decide``. A round goes
-through four states, each a value that holds what is meant in it:
+(time has passed), each with the leader's own monotonic time in seconds; ``tick`` returns what has been decided. A round
+goes through four states, each a value that holds what is meant in it:
 
 1. ``Forming``: nodes join, until there are enough;
 2. ``Serving``: the members are chosen; the one with rank 0 is asked to serve the workers' store;
@@ -242,7 +242,7 @@ class Membership:
         for gate in self._gates:
             gate.stays(node)
 
-    def all_known(self, now: float, *, finishing: bool) -> None:
+    def all_known(self, now: float, *, finishing: bool) -> Decisions:
         """All living members have been named by ``changed``: to a leader taking over, those missing are lost.
 
         ``finishing``: a node has left because it was done; then those that are missing are taken to have done the same.
@@ -257,10 +257,13 @@ class Membership:
         if isinstance(self._state, Forming) and self.round.state == "over":
             self._state = replace(self._state, act_by=now + self._rules.rejoin)
         self._welcome_spares(now)
-        self.tick(now)
+        return self.tick(now)
 
-    def tick(self, now: float) -> None:
-        """Time has passed, and all news of the members has been fed in. Begins a round if possible."""
+    def tick(self, now: float) -> Decisions:
+        """Time has passed, and all news of the members has been fed in. Begins a round if possible.
+
+        Returns what has been decided since the last call.
+        """
         self._roster.refuse_duplicates(now, self._places, self._number)
         for member in self._roster.let_in(now):
             self._join(member, now)
@@ -272,6 +275,11 @@ class Membership:
             self._set_last_call(None)
             self._begin(now)
         self._tell_spares()
+        out, self._out = self._out, Decisions()
+        words, out.notices = self._roster.words()
+        out.assignments |= words
+        out.forget = self._forgotten()
+        return out
 
     def deadline(self) -> float | None:
         """When to call ``tick`` at the latest."""
@@ -282,14 +290,6 @@ class Membership:
         last_call = state.last_call_at if isinstance(state, Forming) and self._is_first and not gates else None
         deadlines = (*gates, last_call, self._roster.deadline(), self._press_at())
         return min((at for at in deadlines if at is not None), default=None)
-
-    def decide(self) -> Decisions:
-        """What has been decided since the last call."""
-        out, self._out = self._out, Decisions()
-        words, out.notices = self._roster.words()
-        out.assignments |= words
-        out.forget = self._forgotten()
-        return out
 
     def facts(self) -> str:
         """Who has joined and who is missing, as far as anybody can know."""
