@@ -194,7 +194,7 @@ DEFECTS = (
         "a newcomer need not reach the store",
         "9a6258b",
         _LEADING + "membership.py",
-        "elif (has_dialled or ahead) and self._grows(here):",
+        "elif self._can_get_in(member) and self._grows(here):",
         "elif self._grows(here):",
         "test_a_spare_that_cannot_reach_the_round_costs_it_nothing",
     ),

@@ -174,8 +174,11 @@ class Membership:
 
     def working(self) -> list[Member]:
         """The living members of the round that is complete; empty while there is none."""
-        here = self._places if isinstance(self._state, Working) else ()
-        return [self.members[node] for node in here if node in self.members]
+        return [self.members[node] for node in self._here()] if isinstance(self._state, Working) else []
+
+    def _here(self) -> list[str]:
+        """The living nodes of the newest complete round."""
+        return [node for node in self._places if node in self.members]
 
     def changed(self, member: Member, now: float) -> None:
         """A member has come, or says something new about itself."""
@@ -270,10 +273,8 @@ class Membership:
         self._look_for_forgotten(now)
         waits = any(gate.waits(self._roster.waiting, self.members, now) for gate in self._gates)
         self._press_on(now)
-        can_begin = isinstance(self._state, Forming) and self.round.state != "failed" and not waits
-        if can_begin and self._all_here(now) and self._passes():
-            self._set_last_call(None)
-            self._begin(now)
+        if isinstance(self._state, Forming) and self.round.state != "failed" and not waits:
+            self._form(self._state, now)
         self._tell_spares()
         out, self._out = self._out, Decisions()
         words, out.notices = self._roster.words()
@@ -350,10 +351,6 @@ class Membership:
             self._state = Forming(self._state.act_by, last_call_at, self._state.came)
             self._out.assignments = {}
 
-    def _set_last_call(self, at: float | None) -> None:
-        if isinstance(self._state, Forming) and self._state.last_call_at != at:
-            self._state = replace(self._state, last_call_at=at)
-
     def _join(self, member: Member, now: float) -> None:
         """Take in a node that waits for a round: one in the complete round wants another, or a newcomer wants in."""
         node = member.node_id
@@ -377,33 +374,34 @@ class Membership:
         It first has to show that it can dial the workers' store, so that one that cannot, or that stands still, costs
         the working nodes nothing.
         """
-        here = [node for node in self._places if node in self.members]
+        here = self._here()
         finishing = state.finishing or any(self.members[node].done == self.round.number for node in here)
         taken = member.node_rank in self._roster.claims.until
         unfit = any(gate.bars(member) for gate in self._gates)
         if not here or len(here) >= self._rules.max_nodes or finishing or taken or unfit:
             return
-        has_dialled = member.reached == self.round.number
-        ahead = min(member.after, member.known) >= self.round.number  # which the service has forgotten
-        if has_dialled and member.unreachable:
+        if member.reached == self.round.number and member.unreachable:
             store = f"{self.round.master_addr} port {self.round.master_port}"
             self._roster.notices.append(
                 f"{member.name} is left out: it cannot reach the workers' store at {store}: {member.unreachable}"
             )
-        elif (has_dialled or ahead) and self._grows(here):  # it does not knock at a round before its own
+        elif self._can_get_in(member) and self._grows(here):
             self._over("came", f"{member.name} has come", now, came=member.node_id)
+
+    def _can_get_in(self, member: Member) -> bool:
+        """Whether it has shown that it can dial the store of the round that works."""
+        number = self.round.number
+        ahead = min(member.after, member.known) >= number  # of the service: it does not knock at a round before its own
+        return ahead or (member.reached == number and not member.unreachable)
 
     def _grows(self, here: list[str]) -> bool:
         """Whether the next round would be larger than ``here``, counting those that have shown that they can get in."""
         if self._rules.any_will_do:
             return True
-        number = self.round.number
         able = [
             member
             for node, member in self.members.items()
-            if node in self._places
-            or (node in self._roster.waiting and member.reached == number and not member.unreachable)
-            or (node in self._roster.waiting and min(member.after, member.known) >= number)
+            if node in self._places or (node in self._roster.waiting and self._can_get_in(member))
         ]
         return size_of(able, self._former, self._rules) > len(here)
 
@@ -412,7 +410,7 @@ class Membership:
         if self._rules.any_will_do or not isinstance(self._state, Working) or not self._roster.waiting:
             return
         waiting, most = self._roster.waiting, self._rules.max_nodes
-        here = [node for node in self._places if node in self.members]
+        here = self._here()
         able = [m for node, m in self.members.items() if node in self._places or node in waiting]
         if len(here) < most and size_of(able, self._former, self._rules) > len(here):
             return  # they only have to dial its store
@@ -425,20 +423,23 @@ class Membership:
             if isinstance(self._state, Working) and node in self.members:
                 self._welcome(self.members[node], self._state, now)
 
-    def _all_here(self, now: float) -> bool:
-        """Whether everybody who is to be waited for has joined."""
+    def _form(self, state: Forming, now: float) -> None:
+        """Begin a round if everybody who is to be waited for has joined."""
+        before_last_call = replace(state, last_call_at=None)
         if not self._enough():
-            self._set_last_call(None)
-            return False
+            self._state = before_last_call
+            return
         if not self._is_first:  # a later round: the living nodes, and no waiting for strangers
-            return not self._some_await()
-        if self._could_be() >= self._rules.max_nodes:
-            return True
-        at = self._state.last_call_at if isinstance(self._state, Forming) else None
-        if at is None:
-            at = now + self._rules.last_call
-            self._set_last_call(at)
-        return now >= at
+            all_here = not self._some_await()
+        elif self._could_be() >= self._rules.max_nodes:
+            all_here = True
+        else:
+            at = now + self._rules.last_call if state.last_call_at is None else state.last_call_at
+            self._state = replace(state, last_call_at=at)
+            all_here = now >= at
+        if all_here and self._passes():
+            self._state = before_last_call
+            self._begin(state.came, now)
 
     def _some_await(self) -> bool:
         """Whether living nodes of the last round have not joined again, or not done what they have to before."""
@@ -500,7 +501,8 @@ class Membership:
         self._roster.pauses.failed(self.members[node], now, lives=True)
         self._roster.leave_out(node, why, self._number, silent_after=silent_after)
 
-    def _begin(self, now: float) -> None:
+    def _begin(self, came: str, now: float) -> None:
+        """Ask the node of rank 0 to serve the store, if these nodes may form a round. ``came``: see ``Forming``."""
         for gate in self._gates:
             self._former = gate.former(self._former, self.round.number, self.members)
         waiting = self._waiting()
@@ -520,7 +522,6 @@ class Membership:
         if self._mark:
             places = {n: structs.replace(a, begun=self._mark) for n, a in places.items()}
         self._roster.place(places)
-        came = self._state.came if isinstance(self._state, Forming) else ""
         self._state = Serving(places, now + self._rules.rejoin, came)
         for gate in self._gates:
             gate.begin(places)
