@@ -292,19 +292,25 @@ def _blocks(
     free: Sequence[int],
     wishes: Mapping[str, Wish],
 ) -> Iterator[tuple[list[Member], Sequence[int]]]:
-    """The nodes of each domain, with their ranks; ``given``: nodes that have a rank already."""
+    """The nodes of each domain, with their ranks.
+
+    ``given``: nodes that have a rank already. ``free``: the other ranks in ascending order, as many as are needed.
+    """
     domains: dict[str, list[Member]] = {}
     for member in members:
         domains.setdefault(member.domain, []).append(member)
-    if len(domains) == 1:
-        yield domains.popitem()[1], free
-        return
     starts = former.starts | {given[rank].domain: rank for rank in sorted(given, reverse=True)}
-    coming = [name for name in domains if name not in starts]
-    coming.sort(key=lambda name: min(wishes[member.node_id] for member in domains[name]))
-    ranks = lay_out({name: len(nodes) for name, nodes in domains.items()}, starts, coming, free)
-    for name, nodes in domains.items():
-        yield nodes, ranks[name]
+    held = sorted((name for name in domains if name in starts), key=lambda name: -starts[name])  # the next one last
+    new = [name for name in domains if name not in starts]
+    new.sort(key=lambda name: min(wishes[member.node_id] for member in domains[name]))
+    at = 0
+    while held or new:
+        begins = starts[held[-1]] if held else math.inf
+        gap = bisect.bisect_left(free, begins, at) - at
+        fits = next((each for each, name in enumerate(new) if len(domains[name]) <= gap), None) if gap else None
+        nodes = domains[held.pop() if fits is None else new.pop(fits)]
+        yield nodes, free[at : at + len(nodes)]
+        at += len(nodes)
 
 
 def plan(round_: int, chosen: list[Member], former: Former, order: Order) -> dict[str, Assignment]:
@@ -327,28 +333,6 @@ def other_address(first: Member, chosen: list[Member], members: Collection[Membe
     served_there = any(each.serves and each.machine == first.machine for each in members)
     dialled = (each.dialled for each in chosen if served_there and not is_loopback_address(each.dialled))
     return next(dialled, first.public)
-
-
-def lay_out(
-    sizes: Mapping[str, int], starts: Mapping[str, int], coming: Sequence[str], free: Sequence[int]
-) -> dict[str, list[int]]:
-    """The ranks of each domain.
-
-    ``sizes``: how many ranks each needs. ``starts``: where the ranks begin of those that have a place already.
-    ``coming``: the others, in order. ``free``: the available ranks in ascending order, as many as are needed.
-    """
-    held = sorted((name for name in sizes if name in starts), key=lambda name: -starts[name])  # the next one last
-    new = list(coming)
-    ranks: dict[str, list[int]] = {}
-    at = 0
-    while held or new:
-        begins = starts[held[-1]] if held else math.inf
-        gap = bisect.bisect_left(free, begins, at) - at
-        fits = next((each for each, name in enumerate(new) if sizes[name] <= gap), None) if gap else None
-        name = held.pop() if fits is None else new.pop(fits)
-        ranks[name] = list(free[at : at + sizes[name]])
-        at += sizes[name]
-    return ranks
 
 
 @dataclass(frozen=True)
