@@ -148,7 +148,9 @@ class Membership:
         self._places: Places = {n: a for n, a in held.items() if a.round == self.round.number and a.is_place}
         """The places of the newest complete round, including those of lost nodes."""
         given = {n: a for n, a in held.items() if a.is_place}
-        self._former = Former.before(self._places, given)
+        # a node that had no place there has one from a round begun after it, if that rank was nobody else's
+        taken = {place.rank for place in self._places.values()}
+        self._former = Former({n: a for n, a in given.items() if n in self._places or a.rank not in taken})
         self._stale = {n for n in held if n not in self._places}
         self._all_known = isinstance(self._state, Forming)
         """Nobody is welcome before all nodes that have a place are known."""
@@ -518,9 +520,7 @@ class Membership:
                 return
         known = (gate.newest(self.members) for gate in self._gates)
         self._number = max(self._number, *known, *(member.newest for member in chosen)) + 1
-        places = plan(self._number, chosen, self._former, self._order)
-        if self._mark:
-            places = {n: structs.replace(a, begun=self._mark) for n, a in places.items()}
+        places = plan(self._number, self._mark, chosen, self._former, self._order)
         self._roster.place(places)
         self._state = Serving(places, now + self._rules.rejoin, came)
         for gate in self._gates:

@@ -22,6 +22,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from operator import itemgetter
 
+from msgspec import structs
+
 from rdzv_plugins.elastic.keys import Assignment, Member, Round
 from rdzv_plugins.endpoints import is_loopback_address
 
@@ -194,15 +196,6 @@ class Former:
             self.starts.setdefault(each.domain, each.rank)
             self._by_place.setdefault(place_of(each), []).append(each.rank)
 
-    @classmethod
-    def before(cls, places: Mapping[str, Assignment], given: Mapping[str, Assignment]) -> Former:
-        """Those of the ``places`` in the newest complete round, and of all that were ``given``.
-
-        A node that had no place there has one from a round begun after it, if that rank was nobody else's.
-        """
-        taken = {place.rank for place in places.values()}
-        return cls({n: a for n, a in given.items() if a.rank not in taken} | dict(places))
-
     def own(self, member: Member) -> int | None:
         """The rank that this very process had."""
         place = self.places.get(member.node_id)
@@ -313,10 +306,10 @@ def _blocks(
         at += len(nodes)
 
 
-def plan(round_: int, chosen: list[Member], former: Former, order: Order) -> dict[str, Assignment]:
+def plan(round_: int, begun: str, chosen: list[Member], former: Former, order: Order) -> dict[str, Assignment]:
     """The places of the chosen nodes in round ``round_``, in the order of ranks; nobody serves the store yet."""
     return {
-        member.node_id: member.place_in(round_, rank, len(chosen))
+        member.node_id: structs.replace(member.place_in(round_, rank, len(chosen)), begun=begun)
         for rank, member in enumerate(assign_ranks(chosen, former, order))
     }
 
