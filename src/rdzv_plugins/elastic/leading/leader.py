@@ -245,18 +245,16 @@ class Leader:
                 membership.gone(node, now)
                 probe = probing.gone(node) or probe
                 continue
-            member = next(readable(Member, [KeyValue(event.key, event.value, event.revision)]), None)
-            if member is None or member.node_id != node or not self._seen.heard(member):
-                continue
-            membership.changed(member, now)
-            members.append(member)
+            for member in readable(Member, [KeyValue(event.key, event.value, event.revision)]):
+                if member.node_id == node and self._seen.heard(member):
+                    membership.changed(member, now)
+                    members.append(member)
         for member in members:  # now that all who answer are known
             probe = probing.changed(member, membership.working, membership.round.number) or probe
         decisions = membership.tick(now) if finishing is None else membership.all_known(now, finishing=finishing)
         self._publish(decisions, probe, self._new_progress(membership, now))
-        for node in proved:
-            if node in last_words:
-                self._seen.end_session(node)
+        for node in last_words:
+            self._seen.end_session(node)
 
     def _take_leave(self, node: str, last: KeyValue, membership: Membership, now: float) -> None:
         """A node's process is gone: its last word is heard first, then its end."""
