@@ -10,7 +10,7 @@ import pytest
 from kits.unit.membership_steps import node
 
 from rdzv_plugins.elastic.keys import Assignment, Member
-from rdzv_plugins.elastic.leading.placement import Former, Shape, assign_ranks, choose, size_of
+from rdzv_plugins.elastic.leading.placement import Former, Rules, assign_ranks, choose, size_of
 
 NEW = Former({})
 
@@ -27,48 +27,53 @@ def after(names: str) -> Former:
 
 
 @pytest.mark.parametrize(
-    ("waiting", "shape", "before", "names"),
+    ("waiting", "rules", "before", "names"),
     [
         # who comes first, as far as that fits
-        ("a1 a2 a3", Shape(4, unit=2), "", "a1 a2"),
-        ("a1 a2 b1", Shape(4, per_domain=2), "", "a1 a2"),
-        ("a1 b1 a2 b2 b3", Shape(4, per_domain=2), "", "a1 a2 b1 b2"),
-        ("a1 b1 b2 b3 a2", Shape(3, per_domain=2), "", "b1 b2 b3"),  # of two domains there would be four
-        ("a1 a2 b1 b2 c1 c2", Shape(5, per_domain=2), "", "a1 a2 b1 b2"),
-        ("a1 a2 b1 b2 b3", Shape(8, unit=2, per_domain=2), "", "a1 a2 b1 b2"),
-        ("a1 b1", Shape(4, per_domain=2), "", ""),
+        ("a1 a2 a3", Rules(1, 4, node_unit=2), "", "a1 a2"),
+        ("a1 a2 b1", Rules(1, 4, min_per_domain=2), "", "a1 a2"),
+        ("a1 b1 a2 b2 b3", Rules(1, 4, min_per_domain=2), "", "a1 a2 b1 b2"),
+        ("a1 b1 b2 b3 a2", Rules(1, 3, min_per_domain=2), "", "b1 b2 b3"),  # of two domains there would be four
+        ("a1 a2 b1 b2 c1 c2", Rules(1, 5, min_per_domain=2), "", "a1 a2 b1 b2"),
+        ("a1 a2 b1 b2 b3", Rules(1, 8, node_unit=2, min_per_domain=2), "", "a1 a2 b1 b2"),
+        ("a1 b1", Rules(1, 4, min_per_domain=2), "", ""),
         # a spare of the same domain comes before one that was there earlier, and of another where there is none
-        ("a1 b1 b2 b3 b4 a3", Shape(4), "a1 a2 b1 b2", "a1 a3 b1 b2"),
-        ("a1 b1 b2 b3", Shape(4), "a1 a2 b1 b2", "a1 b1 b2 b3"),
+        ("a1 b1 b2 b3 b4 a3", Rules(1, 4), "a1 a2 b1 b2", "a1 a3 b1 b2"),
+        ("a1 b1 b2 b3", Rules(1, 4), "a1 a2 b1 b2", "a1 b1 b2 b3"),
         # who was there stays; a domain that has become too small is left out as a whole
-        ("c1 c2 c3 c4 a1 a2", Shape(4, per_domain=2), "a1 a2", "a1 a2 c1 c2"),
-        ("a1 a2 b1", Shape(4, per_domain=2), "a1 a2 b1 b2", "a1 a2"),
+        ("c1 c2 c3 c4 a1 a2", Rules(1, 4, min_per_domain=2), "a1 a2", "a1 a2 c1 c2"),
+        ("a1 a2 b1", Rules(1, 4, min_per_domain=2), "a1 a2 b1 b2", "a1 a2"),
     ],
 )
-def test_who_is_in_a_round(waiting: str, shape: Shape, before: str, names: str) -> None:
-    chosen = choose(nodes(waiting), after(before), shape)
+def test_who_is_in_a_round(waiting: str, rules: Rules, before: str, names: str) -> None:
+    chosen = choose(nodes(waiting), after(before), rules)
     assert " ".join(sorted(each.node_id for each in chosen)) == names
 
 
-def by_trying(counts: tuple[int, ...], shape: Shape) -> int:
+def by_trying(counts: tuple[int, ...], rules: Rules) -> int:
     """The size of the largest round of domains with so many nodes."""
     sizes = {0}
     for count in counts:
-        some = (0, *range(shape.per_domain, count + 1))
-        sizes = {size + more for size in sizes for more in some if size + more <= shape.most}
-    return max(size for size in sizes if size % shape.unit == 0)
+        some = (0, *range(rules.min_per_domain, count + 1))
+        sizes = {size + more for size in sizes for more in some if size + more <= rules.max_nodes}
+    return max(size for size in sizes if size % rules.node_unit == 0)
 
 
 def test_every_small_world():
     """As many as can be; of each domain enough; found by trying all sizes."""
-    shapes = [Shape(most, unit, least) for most in (4, 6) for unit in (1, 2, 3) for least in (1, 2, 3)]
+    of_jobs = [
+        Rules(1, most, node_unit=unit, min_per_domain=least)
+        for most in (4, 6)
+        for unit in (1, 2, 3)
+        for least in (1, 2, 3)
+    ]
     for counts in itertools.product(range(5), repeat=3):
         waiting = nodes(" ".join(f"{d}{n}" for d, count in zip("abc", counts, strict=True) for n in range(count)))
-        for shape, former in itertools.product(shapes, (NEW, after("a0 a1 b0 b1 c0 c1"))):
-            found = choose(waiting, former, shape)
-            case = f"{counts} {shape}: {[each.node_id for each in found]}"
-            assert len(found) == size_of(waiting, former, shape) == by_trying(counts, shape), case
-            assert all(n >= shape.per_domain for n in Counter(each.domain for each in found).values()), case
+        for rules, former in itertools.product(of_jobs, (NEW, after("a0 a1 b0 b1 c0 c1"))):
+            found = choose(waiting, former, rules)
+            case = f"{counts} {rules}: {[each.node_id for each in found]}"
+            assert len(found) == size_of(waiting, former, rules) == by_trying(counts, rules), case
+            assert all(n >= rules.min_per_domain for n in Counter(each.domain for each in found).values()), case
 
 
 def ranked(*members: Member, former: Former = NEW, order=lambda _: None) -> list[str]:

@@ -124,8 +124,7 @@ def take_over(leader: Leader, *members: Member) -> None:
     for member in members:
         leader.members[member.node_id] = member
         leader.machine.changed(member, leader.now)
-    leader.machine.all_known(leader.now, finishing=False)
-    leader.wait(0)
+    leader.publish(leader.machine.all_known(leader.now, finishing=False))
 
 
 def test_place_that_served_an_earlier_round_forms_the_next_of_the_nodes_of_the_last():
@@ -157,7 +156,7 @@ def test_leader_reads_that_there_was_a_round(held: tuple[KeyValue, ...]):
     real._rules, real._order, real._runtime = Rules(1, 5, majority=True), lambda _: None, SYSTEM
     real._first_here = True
     leader = of_majority()
-    leader.machine, _ = real._take_over([KeyValue(PLACE_ID, b"here", 1), *held])
+    leader.machine, _ = real._take_over({kv.key: kv for kv in (KeyValue(PLACE_ID, b"here", 1), *held)})
     leader.hear(node("new"))
     leader.wait(1000)
     assert bool(leader.assigned) is not bool(held)

@@ -57,7 +57,7 @@ class QuorumWorld:
 
     def __init__(self, nodes: int, newcomers: int, places: int) -> None:
         self.nodes = {f"n{number}": Node() for number in range(nodes + newcomers)}
-        self.places = [Place(Quorum(here=str(at), window=0), begun=f"{at}.1") for at in range(places)]
+        self.places = [Place(Quorum(Round(), {}, str(at), window=0), begun=f"{at}.1") for at in range(places)]
         first = [f"n{number}" for number in range(nodes)]
         plan = tuple(Assignment(1, rank, nodes, name, master_addr="0") for rank, name in enumerate(first))
         for name, seat in zip(first, plan, strict=True):
@@ -126,7 +126,7 @@ class QuorumWorld:
             if node.place == at:
                 node.place, node.works = NOWHERE, None
         here = f"{begun_at(self.places[at].begun)}'"
-        self.places[at] = Place(Quorum(here=here, window=0), begun=f"{here}.1")
+        self.places[at] = Place(Quorum(Round(), {}, here, window=0), begun=f"{here}.1")
 
     def succeed(self, at: int) -> None:
         """Another node leads at the place. It knows what is written there, and what the members say."""

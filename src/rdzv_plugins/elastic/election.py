@@ -45,10 +45,8 @@ class Election:
         self._moves = 0  # how often this node has moved from one of several endpoints to another
         self._lock = self._runtime.Lock()  # protects what is watched
         self._followed: KeyValue | None = None  # the leader's key
-        self._node = ""
-        """The node that is watched as the leader."""
-        self._earlier: dict[str, KeyValue] = {}
-        """Those that led before and are still watched, with the keys by which they led."""
+        self._watched: dict[str, KeyValue] = {}
+        """The nodes that are watched, the leader and those that led before, with the keys by which they lead or led."""
         self._watch: PeerWatch | None = None
         self._closed = False
         self._leading = self._runtime.Lock()  # one attempt at a time
@@ -69,15 +67,12 @@ class Election:
     def follow(self) -> None:
         """Have this node, if its rank is low, watch the process of the one that leads now, and nobody else's."""
         with self._lock:
-            leader = self._watched()  # under the lock, so that of two threads neither goes back to a former leader
+            leader = self._to_follow()  # under the lock, so that of two threads neither goes back to a former leader
             if leader == self._followed or self._closed or (leader is None and self._carrying is not None):
                 return
-            before, self._followed = self._followed, leader
-            if self._node and self._carrying is not None and before is not None:
-                self._earlier[self._node] = before
-            elif self._node and self._watch is not None:
-                self._watch.remove(self._node)
-            self._node = ""
+            self._followed = leader
+            if self._carrying is None:
+                self._watch_nobody()
             if leader is None:
                 return
             try:
@@ -89,10 +84,16 @@ class Election:
                 return
             if self._watch is None or self._watch.is_closed:
                 self._watch = PeerWatch(self._gone, self._share_outage, self._runtime)
-            self._node = peer.node_id
+            self._watched[peer.node_id] = leader
             self._watch.add(peer)
 
-    def _watched(self) -> KeyValue | None:
+    def _watch_nobody(self) -> None:
+        for node in self._watched:
+            if self._watch is not None:
+                self._watch.remove(node)
+        self._watched.clear()
+
+    def _to_follow(self) -> KeyValue | None:
         place = self._round.place
         if self._carrying is not None:  # from the start: two nodes need the proof
             place = self._view.assignment or place
@@ -100,7 +101,7 @@ class Election:
 
     def _gone(self, node: str) -> None:
         with self._lock:
-            leader = self._followed if node == self._node else self._earlier.pop(node, None)
+            leader = self._watched.get(node)
             if leader is None or self._closed:
                 return
             moves = self._moves
@@ -115,11 +116,7 @@ class Election:
         with self._lock:
             self._moves += 1
             self._followed = None
-            for node in (self._node, *self._earlier):
-                if node and self._watch is not None:
-                    self._watch.remove(node)
-            self._node = ""
-            self._earlier.clear()
+            self._watch_nobody()
         with self._leading:
             self._proved.clear()
 

@@ -111,9 +111,10 @@ class Leader:
 
     def wait(self, seconds: float) -> Decisions:
         self.now += seconds
-        self.machine.tick(self.now)
+        return self.publish(self.machine.tick(self.now))
+
+    def publish(self, out: Decisions) -> Decisions:
         assert (self.machine.deadline() or self.now + 1) > self.now, "it is asked again at once, and for ever"
-        out = self.machine.decide()
         self.assigned |= out.assignments
         for name in out.forget:
             self.assigned.pop(name, None)
@@ -174,8 +175,7 @@ class Leader:
         if gone:
             other.members.pop(gone)
             other.machine.gone(gone, other.now)
-        other.machine.all_known(other.now, finishing=finishing)
-        other.wait(0)
+        other.publish(other.machine.all_known(other.now, finishing=finishing))
         return other
 
 

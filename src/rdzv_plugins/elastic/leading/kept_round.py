@@ -11,17 +11,10 @@ no sockets.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Literal
 
 from rdzv_plugins.elastic.keys import Assignment, Member, Round
 from rdzv_plugins.elastic.leading.placement import Found, Gate
 from rdzv_plugins.elastic.leading.quorum import Which, round_of, which
-
-Verdict = Literal["none", "wait", "whole", "over"]
-"""``none``: nobody keeps a round. ``wait``: its nodes may still come, or work. ``whole``: they are all there.
-
-``over``: it does not go on (see ``reason``).
-"""
 
 
 class KeptRound(Gate):
@@ -35,17 +28,16 @@ class KeptRound(Gate):
         """
         self._window, self._one_place = window, one_place
         self._begun = dict(begun)
-        self._accounted: set[tuple[Which, int]] = set()
-        """The ranks of the newest round whose nodes are here or known to be gone."""
-        self._missing: dict[Which, int] = {}  # how many other nodes a round has, if anything is known about it
+        self._accounted: dict[Which, set[int]] = {}
+        """The ranks of the newest round (or rounds of that number) whose nodes are here or known to be gone."""
         self._kept: dict[str, Assignment] = {}
         self._until: float | None = None
-        self._waits = self._late = False
+        self._waits = False
+        """The nodes of a round may still come, or work."""
+        self._late = False
         self._left = 0
         self._anew = self._server = self._gone = ""
         self._number = 0  # the newest round that any member has heard of
-        self._reason = ""
-        self._verdict: Verdict = "none"
 
     @property
     def _places(self) -> dict[str, Assignment]:
@@ -76,7 +68,7 @@ class KeptRound(Gate):
             self._gone = "the node that served the rendezvous"
         newest = max(member.known, member.after, kept.round if kept is not None else 0)
         if newest > self._number:
-            self._number, self._accounted, self._missing = newest, set(), {}
+            self._number, self._accounted = newest, {}
         self._account(member)
         self._left = max(self._left, member.after)
         if self._number and self._until is None:
@@ -98,35 +90,26 @@ class KeptRound(Gate):
         return False  # from now on the service knows
 
     def found(self, now: float) -> Found | None:
-        self._verdict = self._decide(now)
-        if self._verdict in ("none", "wait"):
-            return None
-        return Found(self._number, self._places, self._reason if self._verdict == "over" else "")
-
-    def stops(self) -> bool:
-        return self._verdict != "none"
-
-    def waits(self, waiting: Collection[str], members: Collection[str], now: float) -> bool:
-        return self._verdict == "wait"
-
-    def _decide(self, now: float) -> Verdict:
-        """Decide what becomes of the newest round."""
         self._late = self._late or (self._until is not None and now >= self._until)
         in_time = self._until is not None and not self._late
-        self._waits = False
         if not self._kept:  # called with each batch of news: nothing that takes longer with more nodes
             self._waits = in_time and (self._number > self._left or not self._all_accounted())
-            return "wait" if self._waits else "none"
-        places = list(self._places.values())
-        self._reason = self._why_over(places)
-        if self._reason:
+            return None
+        places = self._places
+        why_over = self._why_over(list(places.values()))
+        if why_over:
             self._waits = in_time and not self._all_accounted()
-            return "wait" if self._waits else "over"
-        if places and len(places) == places[0].world:
-            return "whole"
-        self._waits = in_time
-        self._reason = f"{self._how_many()} nodes came back within {self._window:g} s"
-        return "wait" if in_time else "over"
+        else:
+            is_whole = bool(places) and len(places) == next(iter(places.values())).world
+            self._waits = in_time and not is_whole
+            why_over = "" if is_whole else f"{self._how_many()} nodes came back within {self._window:g} s"
+        return None if self._waits else Found(self._number, places, why_over)
+
+    def stops(self) -> bool:
+        return self._waits
+
+    def waits(self, waiting: Collection[str], members: Collection[str], now: float) -> bool:
+        return self._waits
 
     def facts(self) -> str:
         if not self._waits:
@@ -148,15 +131,15 @@ class KeptRound(Gate):
             if seat.round != self._number:
                 continue
             for rank in (seat.rank, member.server):
-                if 0 <= rank < seat.world and (which(seat), rank) not in self._accounted:
-                    self._accounted.add((which(seat), rank))
-                    self._missing[which(seat)] = self._missing.get(which(seat), seat.world) - 1
+                if 0 <= rank < seat.world:
+                    self._accounted.setdefault(which(seat), set()).add(rank)
 
     def _all_accounted(self) -> bool:
         """Whether no node of the newest round may still be working somewhere else."""
         if not self._one_place:
             return True
-        return bool(self._missing) and not any(self._missing.values())
+        known = self._accounted.items()
+        return bool(known) and all(len(ranks) == world for (_, world, _), ranks in known)
 
     def _of_others(self) -> list[Assignment]:
         """Places that were given by a leader that did not know of this round."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rdzv_plugins.coordination import Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.insisting import Outage
-from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, NodeNotice, Probe, Round, encode, readable
+from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, NodeNotice, Probe, R, Round, encode, readable
 from rdzv_plugins.elastic.leading.member_watch import MemberWatch, Probing
 from rdzv_plugins.elastic.leading.membership import Decisions, Membership
 from rdzv_plugins.elastic.leading.placement import Order, Rules
@@ -151,54 +151,55 @@ class Leader:
             logger.debug("could not tell the other nodes: %s", error)
 
     def _lead(self) -> None:
-        held = list[KeyValue]()
+        held: dict[str, KeyValue] = {}
 
         def begin(found: Sequence[KeyValue]) -> None:
-            held[:] = found
+            held.clear()
+            held.update((kv.key, kv) for kv in found)
 
         watch = keys.list_and_watch(self._session, "", begin, self._inbox.put, self._ask, watched=keys.MEMBERS)
         try:
             with self._watchdog.turn():
                 membership, probing = self._take_over(held)
-                told = readable(Finishing, (kv for kv in held if kv.key == keys.FINISHING))
-                finishing = any(each.round == membership.round.number for each in told)
+                told = _read(Finishing, held, keys.FINISHING)
+                finishing = told is not None and told.round == membership.round.number
                 if membership.round.number:  # otherwise nobody has led before
-                    over = finishing or any(kv.key == keys.END for kv in held)
+                    over = finishing or keys.END in held
                     # nodes whose job ends leave: each remaining one leads for a moment, which is of no use to know
                     level = logging.DEBUG if over else logging.INFO
                     logger.log(level, "this node leads the rendezvous from round %d on", membership.round.number)
-                known: list[Event | _ProvedGone] = [Event(kv.key, kv.value, kv.revision) for kv in held]
-                known += map(_ProvedGone, self._proved)
-                self._feed(membership, probing, known, finishing=finishing)
+                known = [Event(kv.key, kv.value, kv.revision) for kv in held.values()]
+                self._feed(membership, probing, [*known, *map(_ProvedGone, self._proved)], finishing=finishing)
             while (events := self._wait(membership)) is not None:
                 with self._watchdog.turn():
                     self._feed(membership, probing, events)
         finally:
             watch.cancel()
 
-    def _take_over(self, held: Sequence[KeyValue]) -> tuple[Membership, Probing]:
-        declared = next(readable(Round, (kv for kv in held if kv.key == keys.ROUND)), None)
-        probe = next(readable(Probe, (kv for kv in held if kv.key == keys.PROBE)), None)
+    def _take_over(self, held: Mapping[str, KeyValue]) -> tuple[Membership, Probing]:
         assignments = {
-            kv.key.removeprefix(keys.NODES): each
-            for kv in held
-            if kv.key.startswith(keys.NODES)
-            for each in readable(Assignment, [kv])
+            key.removeprefix(keys.NODES): each
+            for key in held
+            if key.startswith(keys.NODES) and (each := _read(Assignment, held, key)) is not None
         }
         here = self._place(held) if self._rules.majority else ""
-        has_begun = any(kv.key == keys.BEGUN for kv in held)
         mark = f"{here}.{self._runtime.uuid4().hex}" if here else ""
         self.led = (mark, 0) if mark else None
         membership = Membership(
-            self._rules, self._order, declared, assignments, has_begun=has_begun, first_here=self._first_here, mark=mark
+            self._rules,
+            self._order,
+            _read(Round, held, keys.ROUND),
+            assignments,
+            has_begun=keys.BEGUN in held,
+            first_here=self._first_here,
+            mark=mark,
         )
-        return membership, Probing(probe)
+        return membership, Probing(_read(Probe, held, keys.PROBE))
 
-    def _place(self, held: Sequence[KeyValue]) -> str:
+    def _place(self, held: Mapping[str, KeyValue]) -> str:
         """What this place calls itself for as long as its service remembers anything."""
-        for kv in held:
-            if kv.key == keys.PLACE_ID:
-                return kv.value.decode(errors="replace")
+        if keys.PLACE_ID in held:
+            return held[keys.PLACE_ID].value.decode(errors="replace")
         mine = self._runtime.uuid4().hex
         self._write({keys.PLACE_ID: mine.encode()})
         return mine
@@ -244,21 +245,16 @@ class Leader:
                 membership.gone(node, now)
                 probe = probing.gone(node) or probe
                 continue
-            member = next(readable(Member, [KeyValue(event.key, event.value, event.revision)]), None)
-            if member is None or member.node_id != node or not self._seen.heard(member):
-                continue
-            membership.changed(member, now)
-            members.append(member)
+            for member in readable(Member, [KeyValue(event.key, event.value, event.revision)]):
+                if member.node_id == node and self._seen.heard(member):
+                    membership.changed(member, now)
+                    members.append(member)
         for member in members:  # now that all who answer are known
             probe = probing.changed(member, membership.working, membership.round.number) or probe
-        if finishing is None:
-            membership.tick(now)
-        else:
-            membership.all_known(now, finishing=finishing)
-        self._publish(membership.decide(), probe, self._new_progress(membership, now))
-        for node in proved:
-            if node in last_words:
-                self._seen.end_session(node)
+        decisions = membership.tick(now) if finishing is None else membership.all_known(now, finishing=finishing)
+        self._publish(decisions, probe, self._new_progress(membership, now))
+        for node in last_words:
+            self._seen.end_session(node)
 
     def _take_leave(self, node: str, last: KeyValue, membership: Membership, now: float) -> None:
         """A node's process is gone: its last word is heard first, then its end."""
@@ -316,6 +312,10 @@ class Leader:
     def _write(self, items: Mapping[str, bytes]) -> None:
         if self._insist(lambda timeout: self._session.put(items, guard=self._key, timeout=timeout)) is None:
             raise _Replaced
+
+
+def _read(cls: type[R], held: Mapping[str, KeyValue], key: str) -> R | None:
+    return next(readable(cls, [held[key]] if key in held else []), None)
 
 
 class _Replaced(Exception):

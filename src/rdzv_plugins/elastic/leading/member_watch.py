@@ -55,8 +55,6 @@ class MemberWatch:
         self._to_end: SimpleQueue[str | None] = runtime.SimpleQueue()
         self._ends_sessions = False  # a thread does so
         self._watched: dict[str, Peer] = {}
-        self._said: dict[str, tuple[object, ...]] = {}
-        """What each member last said about where it is: most of what it says is about something else."""
         self._gone: set[str] = set()  # the nodes that are proved gone and whose keys still exist
 
     def close(self) -> None:
@@ -69,10 +67,6 @@ class MemberWatch:
         node = member.node_id
         if node in self._gone:
             return False
-        where = (member.machine, member.address, member.public, member.listens, member.moves, member.leaving)
-        if self._said.get(node) == where:
-            return True
-        self._said[node] = where
         # one that leaves is about to be gone
         peer = None if member.leaving or node == self._me.node_id else peer_of(member, self._me.machine)
         if peer is None:
@@ -84,7 +78,6 @@ class MemberWatch:
 
     def went(self, node: str) -> None:
         """The node's key has gone."""
-        self._said.pop(node, None)
         if not self._until_proved:
             self._forget(node)
         self._gone.discard(node)
@@ -114,21 +107,18 @@ class MemberWatch:
             self._runtime.Thread(target=self._end_sessions, args=(self._session,), name="rdzv-session-ends").start()
 
     def _end_sessions(self, session: EndsSessions) -> None:
-        try:
-            while (key := self._to_end.get()) is not None:
-                self._end_session(session, key)
-        except ConnectionLost as error:
-            logger.debug("sessions of nodes whose agents have ended, end by themselves: %s", error)
-
-    def _end_session(self, session: EndsSessions, key: str) -> None:
-        try:
-            session.end_session(key, timeout=patience(self._session))
-        except ConnectionLost:
-            raise
-        except Exception as error:  # a plug-in's, or the service does not answer
-            logger.warning(
-                "the session of %s, whose agent has ended, ends by itself: the service has not ended it: %r", key, error
-            )
+        while (key := self._to_end.get()) is not None:
+            try:
+                session.end_session(key, timeout=patience(self._session))
+            except ConnectionLost as error:
+                logger.debug("sessions of nodes whose agents have ended, end by themselves: %s", error)
+                return
+            except Exception as error:  # a plug-in's, or the service does not answer
+                logger.warning(
+                    "the session of %s, whose agent has ended, ends by itself: the service has not ended it: %r",
+                    key,
+                    error,
+                )
 
     def _forget(self, node: str) -> None:
         if self._watched.pop(node, None) is not None:

@@ -1,8 +1,8 @@
 """Who is in which round: the state machine of the leader. No sockets, no threads, no clock of its own.
 
 Events go in through ``changed`` (a member's key was written) and ``gone`` (it has gone), and after each batch ``tick``
-(time has passed), each with the leader's own monotonic time in seconds; decisions come out of ``decide``. A round goes
-through four states, each a value that holds what is meant in it:
+(time has passed), each with the leader's own monotonic time in seconds; ``tick`` returns what has been decided. A round
+goes through four states, each a value that holds what is meant in it:
 
 1. ``Forming``: nodes join, until there are enough;
 2. ``Serving``: the members are chosen; the one with rank 0 is asked to serve the workers' store;
@@ -14,7 +14,7 @@ place. A round is *over* when a member is lost or asks for a new round, or when 
 dialled the store; then all living nodes join again.
 
 A node that cannot take part does not stop the others while they are enough: if it cannot dial the store, does not join
-again or answer in time, or spoils one round after another, it is left out for a while (``left_out``). Only a first
+again or answer in time, or spoils one round after another, it is left out for a while (``roster``). Only a first
 round that is too small without those that cannot dial its store fails, and says who cannot reach whom.
 
 If rounds have a unit, or domains a minimum number of nodes (``choosing``), *enough* means that a round of ``min_nodes``
@@ -139,7 +139,6 @@ class Membership:
         """
         held = assignments or {}
         self._rules = rules
-        self._shape = rules.shape
         self._order = order
         self._roster = Roster(rules.max_nodes, rules.duplicate, held)
         self.members: Mapping[str, Member] = self._roster.members  # the living members, in order of arrival
@@ -149,7 +148,9 @@ class Membership:
         self._places: Places = {n: a for n, a in held.items() if a.round == self.round.number and a.is_place}
         """The places of the newest complete round, including those of lost nodes."""
         given = {n: a for n, a in held.items() if a.is_place}
-        self._former = Former.before(self._places, given)
+        # a node that had no place there has one from a round begun after it, if that rank was nobody else's
+        taken = {place.rank for place in self._places.values()}
+        self._former = Former({n: a for n, a in given.items() if n in self._places or a.rank not in taken})
         self._stale = {n for n in held if n not in self._places}
         self._all_known = isinstance(self._state, Forming)
         """Nobody is welcome before all nodes that have a place are known."""
@@ -175,8 +176,11 @@ class Membership:
 
     def working(self) -> list[Member]:
         """The living members of the round that is complete; empty while there is none."""
-        here = self._places if isinstance(self._state, Working) else ()
-        return [self.members[node] for node in here if node in self.members]
+        return [self.members[node] for node in self._here()] if isinstance(self._state, Working) else []
+
+    def _here(self) -> list[str]:
+        """The living nodes of the newest complete round."""
+        return [node for node in self._places if node in self.members]
 
     def changed(self, member: Member, now: float) -> None:
         """A member has come, or says something new about itself."""
@@ -218,10 +222,10 @@ class Membership:
             gate.gone(member, done=how == "done" or (how == "lost" and not reason))
         match self._state:
             case Serving(plan) | Connecting(plan) if node in plan:
-                self._roster.left_out.failed(member, now)
+                self._roster.pauses.failed(member, now)
                 self._give_up()
             case Forming(came=came) if node == came:
-                self._roster.left_out.failed(member, now)
+                self._roster.pauses.failed(member, now)
             case Working() if node in self._places:
                 self._worker_gone(member, now, how, reason)
         if node not in self._places:
@@ -235,7 +239,7 @@ class Membership:
                 self._out.finishing = Finishing(self.round.number, member.name)
         else:
             what = "has failed" if how == "failed" else "was lost"
-            self._roster.left_out.failed(member, now)
+            self._roster.pauses.failed(member, now)
             self._over("lost", f"{member.name} {what}{f': {reason}' if reason else ''}", now)
 
     def proved(self, node: str) -> None:
@@ -243,7 +247,7 @@ class Membership:
         for gate in self._gates:
             gate.stays(node)
 
-    def all_known(self, now: float, *, finishing: bool) -> None:
+    def all_known(self, now: float, *, finishing: bool) -> Decisions:
         """All living members have been named by ``changed``: to a leader taking over, those missing are lost.
 
         ``finishing``: a node has left because it was done; then those that are missing are taken to have done the same.
@@ -258,39 +262,37 @@ class Membership:
         if isinstance(self._state, Forming) and self.round.state == "over":
             self._state = replace(self._state, act_by=now + self._rules.rejoin)
         self._welcome_spares(now)
-        self.tick(now)
+        return self.tick(now)
 
-    def tick(self, now: float) -> None:
-        """Time has passed, and all news of the members has been fed in. Begins a round if possible."""
+    def tick(self, now: float) -> Decisions:
+        """Time has passed, and all news of the members has been fed in. Begins a round if possible.
+
+        Returns what has been decided since the last call.
+        """
         self._roster.refuse_duplicates(now, self._places, self._number)
         for member in self._roster.let_in(now):
             self._join(member, now)
         self._look_for_forgotten(now)
         waits = any(gate.waits(self._roster.waiting, self.members, now) for gate in self._gates)
         self._press_on(now)
-        can_begin = isinstance(self._state, Forming) and self.round.state != "failed" and not waits
-        if can_begin and self._all_here(now) and self._passes():
-            self._set_last_call(None)
-            self._begin(now)
+        if isinstance(self._state, Forming) and self.round.state != "failed" and not waits:
+            self._form(self._state, now)
         self._tell_spares()
-
-    def deadline(self) -> float | None:
-        """When to call ``tick`` at the latest."""
-        roster, state = self._roster, self._state
-        forming = isinstance(state, Forming)
-        gates = [at for gate in self._gates if (at := gate.deadline(forming=forming)) is not None]
-        # it may have passed when something else came first, and then it decides nothing
-        last_call = state.last_call_at if isinstance(state, Forming) and self._is_first and not gates else None
-        deadlines = (*gates, last_call, roster.claims.deadline(), roster.left_out.deadline(), self._press_at())
-        return min((at for at in deadlines if at is not None), default=None)
-
-    def decide(self) -> Decisions:
-        """What has been decided since the last call."""
         out, self._out = self._out, Decisions()
         words, out.notices = self._roster.words()
         out.assignments |= words
         out.forget = self._forgotten()
         return out
+
+    def deadline(self) -> float | None:
+        """When to call ``tick`` at the latest."""
+        state = self._state
+        forming = isinstance(state, Forming)
+        gates = [at for gate in self._gates if (at := gate.deadline(forming=forming)) is not None]
+        # it may have passed when something else came first, and then it decides nothing
+        last_call = state.last_call_at if isinstance(state, Forming) and self._is_first and not gates else None
+        deadlines = (*gates, last_call, self._roster.deadline(), self._press_at())
+        return min((at for at in deadlines if at is not None), default=None)
 
     def facts(self) -> str:
         """Who has joined and who is missing, as far as anybody can know."""
@@ -299,7 +301,7 @@ class Membership:
         if isinstance(self._state, Connecting):
             return to_reach([self.members[node] for node in self._state.to_reach], len(self._state.plan))
         roster = self._roster
-        chosen = roster.waiting if self._shape.is_free else [member.node_id for member in self._choose()]
+        chosen = roster.waiting if self._rules.any_will_do else [member.node_id for member in self._choose()]
         return roster.facts(self._rules, self._places, self._lacks(chosen))
 
     def _lacks(self, chosen: Collection[str]) -> str:
@@ -318,7 +320,7 @@ class Membership:
         """The service may have forgotten the round in which members work: does that go on?"""
         for gate in tuple(self._gates):
             found = gate.found(now)
-            if gate.stops():
+            if found is not None or gate.stops():
                 self._give_up()
             if found is not None:
                 self._restore(found, now)
@@ -351,14 +353,10 @@ class Membership:
             self._state = Forming(self._state.act_by, last_call_at, self._state.came)
             self._out.assignments = {}
 
-    def _set_last_call(self, at: float | None) -> None:
-        if isinstance(self._state, Forming) and self._state.last_call_at != at:
-            self._state = replace(self._state, last_call_at=at)
-
     def _join(self, member: Member, now: float) -> None:
         """Take in a node that waits for a round: one in the complete round wants another, or a newcomer wants in."""
         node = member.node_id
-        self._roster.wait(member)
+        self._roster.waiting.add(node)
         if not isinstance(self._state, Working):
             return
         if node not in self._places:
@@ -368,8 +366,8 @@ class Membership:
         cut_off = member.cut_off == self.round.number
         self._over("lost" if cut_off else "asked", f"{member.name} {member.reason or 'asked for a new round'}", now)
         if cut_off:
-            self._roster.left_out.failed(member, now)
-            if self._roster.left_out.is_due_later(member, now):
+            self._roster.pauses.failed(member, now)
+            if self._roster.pauses.until(member) > now:
                 self._roster.leave_out(node, f"it {member.reason}, again and again", self._number)
 
     def _welcome(self, member: Member, state: Working, now: float) -> None:
@@ -378,68 +376,72 @@ class Membership:
         It first has to show that it can dial the workers' store, so that one that cannot, or that stands still, costs
         the working nodes nothing.
         """
-        here = [node for node in self._places if node in self.members]
+        here = self._here()
         finishing = state.finishing or any(self.members[node].done == self.round.number for node in here)
-        taken = self._roster.claims.doubled(member.node_rank)
+        taken = member.node_rank in self._roster.claims.until
         unfit = any(gate.bars(member) for gate in self._gates)
         if not here or len(here) >= self._rules.max_nodes or finishing or taken or unfit:
             return
-        has_dialled = member.reached == self.round.number
-        ahead = min(member.after, member.known) >= self.round.number  # which the service has forgotten
-        if has_dialled and member.unreachable:
+        if member.reached == self.round.number and member.unreachable:
             store = f"{self.round.master_addr} port {self.round.master_port}"
             self._roster.notices.append(
                 f"{member.name} is left out: it cannot reach the workers' store at {store}: {member.unreachable}"
             )
-        elif (has_dialled or ahead) and self._grows(here):  # it does not knock at a round before its own
+        elif self._can_get_in(member) and self._grows(here):
             self._over("came", f"{member.name} has come", now, came=member.node_id)
+
+    def _can_get_in(self, member: Member) -> bool:
+        """Whether it has shown that it can dial the store of the round that works."""
+        number = self.round.number
+        ahead = min(member.after, member.known) >= number  # of the service: it does not knock at a round before its own
+        return ahead or (member.reached == number and not member.unreachable)
 
     def _grows(self, here: list[str]) -> bool:
         """Whether the next round would be larger than ``here``, counting those that have shown that they can get in."""
-        if self._shape.is_free:
+        if self._rules.any_will_do:
             return True
-        number = self.round.number
         able = [
             member
             for node, member in self.members.items()
-            if node in self._places
-            or (node in self._roster.waiting and member.reached == number and not member.unreachable)
-            or (node in self._roster.waiting and min(member.after, member.known) >= number)
+            if node in self._places or (node in self._roster.waiting and self._can_get_in(member))
         ]
-        return size_of(able, self._former, self._shape) > len(here)
+        return size_of(able, self._former, self._rules) > len(here)
 
     def _tell_spares(self) -> None:
         """Tell the nodes that wait beside a round why, unless it is only that all places are taken."""
-        if self._shape.is_free or not isinstance(self._state, Working) or not self._roster.waiting:
+        if self._rules.any_will_do or not isinstance(self._state, Working) or not self._roster.waiting:
             return
         waiting, most = self._roster.waiting, self._rules.max_nodes
-        here = [node for node in self._places if node in self.members]
+        here = self._here()
         able = [m for node, m in self.members.items() if node in self._places or node in waiting]
-        if len(here) < most and size_of(able, self._former, self._shape) > len(here):
+        if len(here) < most and size_of(able, self._former, self._rules) > len(here):
             return  # they only have to dial its store
         domains = Counter(member.domain for member in able)
         for node in waiting:
-            self._roster.tell_spare(node, why_spare(self.members[node], domains, len(here), self._shape), self._number)
+            self._roster.tell_spare(node, why_spare(self.members[node], domains, len(here), self._rules), self._number)
 
     def _welcome_spares(self, now: float) -> None:
         for node in list(self._roster.waiting):
             if isinstance(self._state, Working) and node in self.members:
                 self._welcome(self.members[node], self._state, now)
 
-    def _all_here(self, now: float) -> bool:
-        """Whether everybody who is to be waited for has joined."""
+    def _form(self, state: Forming, now: float) -> None:
+        """Begin a round if everybody who is to be waited for has joined."""
+        before_last_call = replace(state, last_call_at=None)
         if not self._enough():
-            self._set_last_call(None)
-            return False
+            self._state = before_last_call
+            return
         if not self._is_first:  # a later round: the living nodes, and no waiting for strangers
-            return not self._some_await()
-        if self._could_be() >= self._rules.max_nodes:
-            return True
-        at = self._state.last_call_at if isinstance(self._state, Forming) else None
-        if at is None:
-            at = now + self._rules.last_call
-            self._set_last_call(at)
-        return now >= at
+            all_here = not self._some_await()
+        elif self._could_be() >= self._rules.max_nodes:
+            all_here = True
+        else:
+            at = now + self._rules.last_call if state.last_call_at is None else state.last_call_at
+            self._state = replace(state, last_call_at=at)
+            all_here = now >= at
+        if all_here and self._passes():
+            self._state = before_last_call
+            self._begin(state.came, now)
 
     def _some_await(self) -> bool:
         """Whether living nodes of the last round have not joined again, or not done what they have to before."""
@@ -447,11 +449,11 @@ class Membership:
 
     def _could_be(self, without: Collection[str] = ()) -> int:
         """How many nodes a round could have, from those that wait."""
-        shape, count = self._shape, self._roster.count(len(without))
-        most = min(count - count % shape.unit, shape.most)
-        if shape.per_domain == 1 or most < self._rules.min_nodes:
+        rules, count = self._rules, self._roster.count(len(without))
+        most = min(count - count % rules.node_unit, rules.max_nodes)
+        if rules.min_per_domain == 1 or most < rules.min_nodes:
             return most
-        return min(most, size_of(self._waiting(without), self._former, shape))
+        return min(most, size_of(self._waiting(without), self._former, rules))
 
     def _enough(self, without: Collection[str] = ()) -> bool:
         return self._could_be(without) >= self._rules.min_nodes
@@ -498,15 +500,17 @@ class Membership:
 
     def _leave_out(self, node: str, why: str, now: float, *, silent_after: int | None = None) -> None:
         """Leave out a living node that is in the way."""
-        self._roster.left_out.failed(self.members[node], now, lives=True)
+        self._roster.pauses.failed(self.members[node], now, lives=True)
         self._roster.leave_out(node, why, self._number, silent_after=silent_after)
 
-    def _begin(self, now: float) -> None:
+    def _begin(self, came: str, now: float) -> None:
+        """Ask the node of rank 0 to serve the store, if these nodes may form a round. ``came``: see ``Forming``."""
         for gate in self._gates:
             self._former = gate.former(self._former, self.round.number, self.members)
+        waiting = self._waiting()
         # a node that could not dial the last store will hardly reach the next: not if there are enough others
-        cannot = self._roster.cannot
-        unfit = {each.node_id for gate in self._gates for each in self._waiting() if gate.bars(each)}
+        cannot = {member.node_id for member in waiting if member.unreachable}
+        unfit = {member.node_id for gate in self._gates for member in waiting if gate.bars(member)}
         chosen = self._choose(unfit | (cannot if self._enough(cannot | unfit) else set()))
         if len(chosen) < self._rules.min_nodes:
             return
@@ -516,11 +520,8 @@ class Membership:
                 return
         known = (gate.newest(self.members) for gate in self._gates)
         self._number = max(self._number, *known, *(member.newest for member in chosen)) + 1
-        places = plan(self._number, chosen, self._former, self._order)
-        if self._mark:
-            places = {n: structs.replace(a, begun=self._mark) for n, a in places.items()}
+        places = plan(self._number, self._mark, chosen, self._former, self._order)
         self._roster.place(places)
-        came = self._state.came if isinstance(self._state, Forming) else ""
         self._state = Serving(places, now + self._rules.rejoin, came)
         for gate in self._gates:
             gate.begin(places)
@@ -529,7 +530,7 @@ class Membership:
         self._out.assignments[first.node_id] = structs.replace(first, publish=publish)
 
     def _choose(self, without: Collection[str] = ()) -> list[Member]:
-        return choose(self._waiting(without), self._former, self._shape)
+        return choose(self._waiting(without), self._former, self._rules)
 
     def _waiting(self, without: Collection[str] = ()) -> list[Member]:
         willing = self._roster.waiting.difference(without)
@@ -560,10 +561,9 @@ class Membership:
         self._stale |= self._places.keys() - places.keys()
         self._places, self._former = places, Former(places)
         self._roster.waiting -= places.keys()
-        self._roster.cannot &= self._roster.waiting
         self._state = Working()
         self._stale -= places.keys()
-        self._roster.left_out.entered(places, now)
+        self._roster.pauses.entered(places, now)
         # one that has since come back may have belonged to the previous round, and not know that it is over
         self._roster.waiting |= {node for node in self.members if self._roster.is_awaited(node)} - places.keys()
         here = (self.members[node] for node in places if node in self.members)

@@ -22,22 +22,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from operator import itemgetter
 
+from msgspec import structs
+
 from rdzv_plugins.elastic.keys import Assignment, Member, Round
 from rdzv_plugins.endpoints import is_loopback_address
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What a round may look like."""
-
-    most: int  # the most nodes in a round
-    unit: int = 1  # the number of nodes is a multiple of this
-    per_domain: int = 1  # the fewest nodes of a domain, if it has any in the round
-
-    @property
-    def is_free(self) -> bool:
-        """Whether any number of nodes will do, from any domains."""
-        return self.unit == self.per_domain == 1
 
 
 @dataclass(frozen=True)
@@ -62,50 +50,50 @@ class Rules:
     """With --preflight: a node is slow if it is worse than usual by more than this factor."""
 
     @property
-    def shape(self) -> Shape:
-        """What a round may look like."""
-        return Shape(self.max_nodes, self.node_unit, self.min_per_domain)
+    def any_will_do(self) -> bool:
+        """Whether a round may have any number of nodes, from any domains."""
+        return self.node_unit == self.min_per_domain == 1
 
 
-def largest(domains: Iterable[int], shape: Shape) -> int:
+def largest(domains: Iterable[int], rules: Rules) -> int:
     """The size of the largest round that domains with these numbers of nodes can form; 0 if there is none."""
-    sizes = sorted((size for size in domains if size >= shape.per_domain), reverse=True)
+    sizes = sorted((size for size in domains if size >= rules.min_per_domain), reverse=True)
     reach = list(itertools.accumulate(sizes))  # how many nodes the 1, 2, ... largest have
-    size = min(reach[-1] if reach else 0, shape.most)
-    size -= size % shape.unit
-    while size and (bisect.bisect_left(reach, size) + 1) * shape.per_domain > size:
-        size -= shape.unit
+    size = min(reach[-1] if reach else 0, rules.max_nodes)
+    size -= size % rules.node_unit
+    while size and (bisect.bisect_left(reach, size) + 1) * rules.min_per_domain > size:
+        size -= rules.node_unit
     return size
 
 
-def size_of(waiting: Iterable[Member], former: Former, shape: Shape) -> int:
+def size_of(waiting: Iterable[Member], former: Former, rules: Rules) -> int:
     """How many nodes ``choose`` would return."""
-    return largest(Counter(member.domain for member in _by_preference(waiting, former)).values(), shape)
+    return largest(Counter(member.domain for member in _by_preference(waiting, former)).values(), rules)
 
 
-def choose(waiting: Iterable[Member], former: Former, shape: Shape) -> list[Member]:
+def choose(waiting: Iterable[Member], former: Former, rules: Rules) -> list[Member]:
     """Choose the nodes of a round from those that wait, given in order of arrival; one for each given rank.
 
     Those of the previous round come first: a spare does not push out a node that was there.
     """
     preferred = _by_preference(waiting, former)
     domains = Counter(member.domain for member in preferred)
-    size = largest(domains.values(), shape)
+    size = largest(domains.values(), rules)
     chosen = preferred[:size]
     there = Counter(member.domain for member in chosen)
-    if all(count >= shape.per_domain for count in there.values()):
+    if all(count >= rules.min_per_domain for count in there.values()):
         return chosen
-    return _of_domains(preferred, _domains(domains, there, size, shape.per_domain), size, shape.per_domain)
+    return _of_domains(preferred, _domains(domains, there, size, rules.min_per_domain), size, rules.min_per_domain)
 
 
-def why_spare(member: Member, domains: Mapping[str, int], working: int, shape: Shape) -> str:
+def why_spare(member: Member, domains: Mapping[str, int], working: int, rules: Rules) -> str:
     """Why a round of ``working`` nodes goes on without ``member``. ``domains``: how many nodes live in each."""
-    if domains[member.domain] < shape.per_domain:
-        return f"{in_words(member.domain)} has fewer than {shape.per_domain} nodes here (min_per_domain)"
-    if working >= shape.most:
-        return f"all {shape.most} places are taken"
-    unit = f"a multiple of {shape.unit} nodes (node_unit)" if shape.unit > 1 else ""
-    least = f"at least {shape.per_domain} nodes of a domain (min_per_domain)" if shape.per_domain > 1 else ""
+    if domains[member.domain] < rules.min_per_domain:
+        return f"{in_words(member.domain)} has fewer than {rules.min_per_domain} nodes here (min_per_domain)"
+    if working >= rules.max_nodes:
+        return f"all {rules.max_nodes} places are taken"
+    unit = f"a multiple of {rules.node_unit} nodes (node_unit)" if rules.node_unit > 1 else ""
+    least = f"at least {rules.min_per_domain} nodes of a domain (min_per_domain)" if rules.min_per_domain > 1 else ""
     return f"a round has {' and '.join(filter(None, (unit, least)))}, and those that are here are too few for a larger"
 
 
@@ -196,37 +184,22 @@ def place_of(node: Member | Assignment) -> Place:
 class Former:
     """The ranks of the previous round, to be given back to the nodes that return.
 
-    ``domains``: how many nodes each domain had in it. ``starts``: the first rank of each.
+    ``places``: those of its nodes, by id. ``domains``: how many each domain had. ``starts``: the first rank of each.
     """
 
-    def __init__(self, assignments: Mapping[str, Assignment], known: Former | None = None) -> None:
-        """``known``: what is already known of that round; it takes precedence."""
-        self._by_id: dict[str, int] = dict(known._by_id) if known is not None else {}
-        by_place = known._by_place if known is not None else {}
-        self._by_place: dict[Place, list[int]] = {place: list(ranks) for place, ranks in by_place.items()}
-        self.domains: dict[str, int] = dict(known.domains) if known is not None else {}
-        self.starts: dict[str, int] = dict(known.starts) if known is not None else {}
-        for node_id, each in assignments.items():
-            if node_id not in self._by_id:
-                self._by_id[node_id] = each.rank
-                self.domains[each.domain] = self.domains.get(each.domain, 0) + 1
-                self.starts[each.domain] = min(each.rank, self.starts.get(each.domain, each.rank))
-                self._by_place.setdefault(place_of(each), []).append(each.rank)
-        for ranks in self._by_place.values():
-            ranks.sort()
-
-    @classmethod
-    def before(cls, places: Mapping[str, Assignment], given: Mapping[str, Assignment]) -> Former:
-        """Those of the ``places`` in the newest complete round, and of all that were ``given``.
-
-        A node that had no place there has one from a round begun after it, if that rank was nobody else's.
-        """
-        taken = {place.rank for place in places.values()}
-        return cls({n: a for n, a in given.items() if a.rank not in taken} | dict(places))
+    def __init__(self, places: Mapping[str, Assignment]) -> None:
+        self.places = places
+        self.domains = Counter(each.domain for each in places.values())
+        self.starts: dict[str, int] = {}
+        self._by_place: dict[Place, list[int]] = {}
+        for each in sorted(places.values(), key=lambda place: place.rank):
+            self.starts.setdefault(each.domain, each.rank)
+            self._by_place.setdefault(place_of(each), []).append(each.rank)
 
     def own(self, member: Member) -> int | None:
         """The rank that this very process had."""
-        return self._by_id.get(member.node_id)
+        place = self.places.get(member.node_id)
+        return None if place is None else place.rank
 
     def of_place(self, member: Member, free: set[int]) -> int | None:
         """A free rank that another process in the same place had."""
@@ -312,25 +285,31 @@ def _blocks(
     free: Sequence[int],
     wishes: Mapping[str, Wish],
 ) -> Iterator[tuple[list[Member], Sequence[int]]]:
-    """The nodes of each domain, with their ranks; ``given``: nodes that have a rank already."""
+    """The nodes of each domain, with their ranks.
+
+    ``given``: nodes that have a rank already. ``free``: the other ranks in ascending order, as many as are needed.
+    """
     domains: dict[str, list[Member]] = {}
     for member in members:
         domains.setdefault(member.domain, []).append(member)
-    if len(domains) == 1:
-        yield domains.popitem()[1], free
-        return
     starts = former.starts | {given[rank].domain: rank for rank in sorted(given, reverse=True)}
-    coming = [name for name in domains if name not in starts]
-    coming.sort(key=lambda name: min(wishes[member.node_id] for member in domains[name]))
-    ranks = lay_out({name: len(nodes) for name, nodes in domains.items()}, starts, coming, free)
-    for name, nodes in domains.items():
-        yield nodes, ranks[name]
+    held = sorted((name for name in domains if name in starts), key=lambda name: -starts[name])  # the next one last
+    new = [name for name in domains if name not in starts]
+    new.sort(key=lambda name: min(wishes[member.node_id] for member in domains[name]))
+    at = 0
+    while held or new:
+        begins = starts[held[-1]] if held else math.inf
+        gap = bisect.bisect_left(free, begins, at) - at
+        fits = next((each for each, name in enumerate(new) if len(domains[name]) <= gap), None) if gap else None
+        nodes = domains[held.pop() if fits is None else new.pop(fits)]
+        yield nodes, free[at : at + len(nodes)]
+        at += len(nodes)
 
 
-def plan(round_: int, chosen: list[Member], former: Former, order: Order) -> dict[str, Assignment]:
+def plan(round_: int, begun: str, chosen: list[Member], former: Former, order: Order) -> dict[str, Assignment]:
     """The places of the chosen nodes in round ``round_``, in the order of ranks; nobody serves the store yet."""
     return {
-        member.node_id: member.place_in(round_, rank, len(chosen))
+        member.node_id: structs.replace(member.place_in(round_, rank, len(chosen)), begun=begun)
         for rank, member in enumerate(assign_ranks(chosen, former, order))
     }
 
@@ -347,28 +326,6 @@ def other_address(first: Member, chosen: list[Member], members: Collection[Membe
     served_there = any(each.serves and each.machine == first.machine for each in members)
     dialled = (each.dialled for each in chosen if served_there and not is_loopback_address(each.dialled))
     return next(dialled, first.public)
-
-
-def lay_out(
-    sizes: Mapping[str, int], starts: Mapping[str, int], coming: Sequence[str], free: Sequence[int]
-) -> dict[str, list[int]]:
-    """The ranks of each domain.
-
-    ``sizes``: how many ranks each needs. ``starts``: where the ranks begin of those that have a place already.
-    ``coming``: the others, in order. ``free``: the available ranks in ascending order, as many as are needed.
-    """
-    held = sorted((name for name in sizes if name in starts), key=lambda name: -starts[name])  # the next one last
-    new = list(coming)
-    ranks: dict[str, list[int]] = {}
-    at = 0
-    while held or new:
-        begins = starts[held[-1]] if held else math.inf
-        gap = bisect.bisect_left(free, begins, at) - at
-        fits = next((each for each, name in enumerate(new) if sizes[name] <= gap), None) if gap else None
-        name = held.pop() if fits is None else new.pop(fits)
-        ranks[name] = list(free[at : at + sizes[name]])
-        at += sizes[name]
-    return ranks
 
 
 @dataclass(frozen=True)
@@ -426,7 +383,7 @@ class Gate:
         return None
 
     def stops(self) -> bool:
-        """Whether that is so, or is to be waited for: the round being formed has to be given up."""
+        """Whether that is still to be waited for: the round being formed has to be given up."""
         return False
 
     def waits(self, waiting: Collection[str], members: Collection[str], now: float) -> bool:

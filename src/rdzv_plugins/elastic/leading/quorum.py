@@ -56,8 +56,6 @@ from rdzv_plugins.elastic.leading.placement import Former, Gate
 Which = tuple[int, int, str]
 """A round, identified by its number, its size and its store."""
 
-_NONE = Round()
-
 
 def begun_at(mark: str) -> str:
     """At which place, in which life of its service, the rounds with that mark (``Assignment.begun``) were begun."""
@@ -89,9 +87,9 @@ class Quorum(Gate):
 
     def __init__(
         self,
-        declared: Round = _NONE,
-        places: Mapping[str, Assignment] | None = None,
-        here: str = "",
+        declared: Round,
+        places: Mapping[str, Assignment],
+        here: str,
         *,
         window: float,
         has_begun: bool = False,
@@ -100,14 +98,10 @@ class Quorum(Gate):
         """``declared``: the newest round that was complete here.
 
         ``places``: those of its places that are still known, by node; the next round overwrites them, even if it was
-        never complete. ``here``: this place (``begun_at``). A round that was begun here is declared here or nowhere:
-        one that is not was never complete, and does not bind.
+        never complete. ``here``: this place (``begun_at``).
 
-        ``window``: how long the nodes of a round that was declared elsewhere wait for each other.
-
-        ``has_begun``: it is remembered here that there was a round. ``first_here``: it is here that the first one is
-        begun. Nodes that know of no complete round form none where that is not so. They may have reached one, but do
-        not know whether it was complete; if it was not, another may have been, without any of them.
+        ``window``: how long the nodes of a round that was declared elsewhere wait for each other. ``has_begun``: it is
+        remembered here that there was a round. ``first_here``: it is here that the first one is begun.
         """
         self._at, self._first_here = here, first_here
         self._begun = has_begun
@@ -126,7 +120,7 @@ class Quorum(Gate):
         self._window = window
         self._newest = self._gathered = declared.number  # declared here; and for whose nodes there is no more waiting
         self._gather_by: float | None = None
-        self._bind(declared, places or {})
+        self._bind(declared, places)
 
     def declared(self, round_: Round, places: Mapping[str, Assignment]) -> bool:
         self._newest = round_.number
@@ -147,8 +141,7 @@ class Quorum(Gate):
     def spoils(self, planned: Assignment) -> bool:
         """Whether the node has reached another round since the one in which it has this place was begun.
 
-        Then it was a member at another place in between, and has come back before the end of its session was heard. The
-        round that it reached may have been complete, and was not counted. Rounds that were given up here never were.
+        That one may have been complete, and was not counted. Rounds that were given up here never were.
         """
         brought = self._brought.get(planned.node_id, frozenset())
         return any(
@@ -214,13 +207,14 @@ class Quorum(Gate):
         )
 
     def lacks(self, chosen: Collection[str], members: Collection[str]) -> str:
-        for (number, world, _), votes in self._lacking(chosen, members):
-            if not world:
-                return "the job has begun, and nobody is here who was in a round of it: the others may go on elsewhere"
-            return (
-                f"more than half of the nodes of round {number} have to be here, as the others may go on elsewhere: "
-                f"{len(votes)} of {world} are"
-            )
+        if not self.last(members) and (self.knows or not self._first_here):
+            return "the job has begun, and nobody is here who was in a round of it: the others may go on elsewhere"
+        for (number, world, _), votes in self._votes(chosen, members):
+            if 2 * len(votes) < world or (2 * len(votes) == world and world - 1 not in votes):
+                return (
+                    f"more than half of the nodes of round {number} have to be here, as the others may go on "
+                    f"elsewhere: {len(votes)} of {world} are"
+                )
         return ""
 
     def former(self, known: Former, number: int, members: Mapping[str, Member]) -> Former:
@@ -235,16 +229,7 @@ class Quorum(Gate):
             if seat.complete and seat.round == last
         }
         # not all nodes of a kept round may have been here when it was over: they say their places themselves
-        return Former(places, known if last == number else None)
-
-    def _lacking(self, chosen: Collection[str], members: Collection[str]) -> Iterator[tuple[Which, set[int]]]:
-        binding = self._votes(chosen, members)
-        if not self.last(members) and (self.knows or not self._first_here):
-            yield (0, 0, ""), set()
-        for which, votes in binding:
-            world = which[1]
-            if 2 * len(votes) < world or (2 * len(votes) == world and world - 1 not in votes):
-                yield which, votes
+        return Former(places | dict(known.places) if last == number else places)
 
     def _votes(self, chosen: Collection[str], members: Collection[str]) -> list[tuple[Which, set[int]]]:
         """The rounds that bind (the last complete one, and what may have been complete since), with the ranks here."""

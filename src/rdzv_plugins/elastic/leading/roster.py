@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rdzv_plugins.elastic.keys import Assignment, Member
-from rdzv_plugins.elastic.leading.placement import Place, Rules, Shape, in_words, place_of
+from rdzv_plugins.elastic.leading.placement import Place, Rules, in_words, place_of
 from rdzv_plugins.plain_text import some
 from rdzv_plugins.rounds.settings_check import wanted
 
@@ -34,11 +34,12 @@ class Roster:
         self._max_nodes = max_nodes
         self.members: dict[str, Member] = {}  # the living members, in order of arrival
         self.waiting: set[str] = set()  # members that wait for a round
-        self.cannot: set[str] = set()  # waiting nodes that could not dial the newest store that they tried
         self.refused: set[str] = set()
-        self.left_out = LeftOut()
+        self.left_out: dict[str, float] = {}  # until when; of one that has to say something first, without an end
+        self._late = {n: a.late_for for n, a in held.items() if a.left_out and a.late_for}
+        """The rounds that late nodes have to leave behind first."""
+        self.pauses = Pauses()
         self.claims = Claims(duplicate)
-        self._known_late = {n: a.late_for for n, a in held.items() if a.left_out and a.late_for}
         self._words: dict[str, Assignment] = {}
         self._spares: dict[str, str] = {n: a.spare for n, a in held.items() if a.spare}
         """What nodes that wait beside a round have been told."""
@@ -57,15 +58,19 @@ class Roster:
         if node in self.refused:
             return False
         if node in self.left_out:
-            self.left_out.heard(member, now)
+            if member.after >= self._late.get(node, math.inf):  # it was late, and has come
+                del self._late[node]
+                self.left_out[node] = max(now, self.pauses.until(member))
             return False
         if not newcomer:
             return True
-        if member.after < (late_for := self._known_late.pop(node, 0)):
-            self.left_out.add(member, silent_after=late_for)
-        elif member.node_rank is not None and not 0 <= member.node_rank < self._max_nodes:
+        if member.after < self._late.get(node, 0):
+            self.left_out[node] = math.inf
+            return False
+        self._late.pop(node, None)
+        if member.node_rank is not None and not 0 <= member.node_rank < self._max_nodes:
             self.refuse(node, f"node rank {member.node_rank} is out of range for {self._max_nodes} nodes", number)
-        elif self.left_out.is_due_later(member, now):
+        elif self.pauses.until(member) > now:
             self.leave_out(node, "it has left several rounds soon after they began, and comes again too soon", number)
         else:
             return True
@@ -75,25 +80,29 @@ class Roster:
         """Remove a member that is lost or leaves; None if it had already gone."""
         member = self.members.pop(node, None)
         if member is not None:
-            self.waiting.discard(node)
-            self.cannot.discard(node)
-            self.left_out.remove(node)
-            self._spares.pop(node, None)
+            self._takes_no_part(node)
             if node in self.refused:
                 self.refused.discard(node)
             else:
                 self.claims.remove(member)
         return member
 
-    def wait(self, member: Member) -> None:
-        self.waiting.add(member.node_id)
-        (self.cannot.add if member.unreachable else self.cannot.discard)(member.node_id)
+    def _takes_no_part(self, node: str) -> None:
+        self.waiting.discard(node)
+        self.left_out.pop(node, None)
+        self._late.pop(node, None)
+        self._spares.pop(node, None)
 
     def let_in(self, now: float) -> Iterator[Member]:
         """Let in the nodes whose time of being left out is over."""
-        for node in self.left_out.due(now):
-            self.left_out.remove(node)
+        for node in [node for node, until in self.left_out.items() if now >= until]:
+            del self.left_out[node]
             yield self.members[node]
+
+    def deadline(self) -> float | None:
+        """When the next node may be let in, or the next double claim is overdue; None while there is neither."""
+        times = (*self.left_out.values(), *self.claims.until.values())
+        return min((at for at in times if at < math.inf), default=None)
 
     def is_awaited(self, node: str) -> bool:
         return node not in self.waiting and node not in self.refused and node not in self.left_out
@@ -104,31 +113,34 @@ class Roster:
 
     def count(self, without: int = 0) -> int:
         """How many nodes wait, counting each rank once, minus ``without``."""
-        return len(self.waiting) - self.claims.surplus() - without
+        surplus = sum(len(self.claims.nodes[rank]) - 1 for rank in self.claims.until)
+        return len(self.waiting) - surplus - without
 
     def leave_out(self, node: str, why: str, number: int, *, silent_after: int | None = None) -> None:
-        """The others go on without the node for a while. ``silent_after``: as for ``LeftOut.add``."""
+        """The others go on without the node for as long as its place has to wait.
+
+        A node that was silent has to say something first, and to have left round ``silent_after`` behind.
+        """
         member = self.members[node]
-        self.left_out.add(member, silent_after=silent_after)
-        self.waiting.discard(node)
-        self.cannot.discard(node)
-        self._spares.pop(node, None)
+        self._takes_no_part(node)
+        self.left_out[node] = self.pauses.until(member)
+        if silent_after is not None:
+            self.left_out[node], self._late[node] = math.inf, silent_after
         self._words[node] = Assignment(number, left_out=why, late_for=silent_after or 0)
         self.notices.append(f"{member.name} is left out for now: {why}")
 
     def refuse(self, node: str, why: str, number: int) -> None:
         """Refuse a node that cannot take part, now or later."""
         self.claims.remove(self.members[node])
+        self._takes_no_part(node)
         self.refused.add(node)
-        self.waiting.discard(node)
-        self.cannot.discard(node)
-        self.left_out.remove(node)
         self._words[node] = Assignment(number, refused=why)
         self.notices.append(f"{self.members[node].name} cannot take part: {why}")
 
     def refuse_duplicates(self, now: float, places: Mapping[str, Assignment], number: int) -> None:
         """Refuse the second of two agents given one rank: both are heard of for longer than a loss takes to notice."""
-        for rank, nodes in self.claims.overdue(now):
+        for rank in [rank for rank, until in self.claims.until.items() if now >= until]:
+            nodes = list(self.claims.nodes[rank])
             holder = next((node for node in nodes if node in places), nodes[0])
             for node in nodes:
                 if node != holder:
@@ -169,18 +181,20 @@ class Roster:
         if late:
             text += f"; missing: {some(each.name + (_of(each) if several else '') for each in late)}"
         elif len(there) < most:
-            if unclaimed := self.claims.missing(most):
+            unclaimed = [rank for rank in range(most) if rank not in self.claims.nodes]
+            if unclaimed and self.claims.nodes:  # otherwise no node was given a rank
                 text += f"; missing: node rank {ranks(unclaimed)}"
             elif lost:
                 was = (f"{each.host} (was node {each.rank}){_of(each) if several else ''}" for each in lost)
                 text += f"; missing: {some(was)}"
-        text += "".join(f"; {each}" for each in _of_domains(there, several, rules.shape))
+        text += "".join(f"; {each}" for each in _of_domains(there, several, rules))
         if few:
             text += f"; {few}"
         if left_out:
             text += f"; left out for now: {_names(left_out)}"
-        for nodes in self.claims.twice():
-            text += f"; the same node rank is claimed by {' and '.join(members[node].name for node in nodes)}"
+        for rank in self.claims.until:
+            names = " and ".join(members[node].name for node in self.claims.nodes[rank])
+            text += f"; the same node rank is claimed by {names}"
         return text
 
 
@@ -192,67 +206,36 @@ class Claims:
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
-        self._nodes: dict[int, list[str]] = {}
-        self._until: dict[int, float] = {}
+        self.nodes: dict[int, list[str]] = {}  # in order of arrival
+        self.until: dict[int, float] = {}
+        """The ranks that are claimed twice, and for how long that is not overdue."""
 
     def add(self, member: Member, now: float) -> None:
         if member.node_rank is None:
             return
-        nodes = self._nodes.setdefault(member.node_rank, [])
+        nodes = self.nodes.setdefault(member.node_rank, [])
         nodes.append(member.node_id)
         if len(nodes) > 1:
-            self._until.setdefault(member.node_rank, now + self._patience)
+            self.until.setdefault(member.node_rank, now + self._patience)
 
     def remove(self, member: Member) -> None:
         if member.node_rank is None:
             return
-        nodes = self._nodes[member.node_rank]
+        nodes = self.nodes[member.node_rank]
         nodes.remove(member.node_id)
         if len(nodes) < 2:
-            self._until.pop(member.node_rank, None)
+            self.until.pop(member.node_rank, None)
         if not nodes:
-            del self._nodes[member.node_rank]
-
-    def doubled(self, rank: int | None) -> bool:
-        return rank in self._until
-
-    def surplus(self) -> int:
-        """How many nodes have to wait for another node of the same rank."""
-        return sum(len(self._nodes[rank]) - 1 for rank in self._until)
-
-    def twice(self) -> Iterator[list[str]]:
-        """The nodes of each rank that is claimed twice, in order of arrival."""
-        for rank in self._until:
-            yield self._nodes[rank]
-
-    def overdue(self, now: float) -> list[tuple[int, list[str]]]:
-        """The ranks that have been claimed twice for too long, with their nodes."""
-        return [(rank, list(self._nodes[rank])) for rank, until in self._until.items() if now >= until]
-
-    def deadline(self) -> float | None:
-        """When the next double claim is overdue; None while there is none."""
-        return min(self._until.values(), default=None)
-
-    def missing(self, count: int) -> list[int]:
-        """Which of the ranks below ``count`` nobody claims; empty if no node was given a rank."""
-        return [rank for rank in range(count) if rank not in self._nodes] if self._nodes else []
+            del self.nodes[member.node_rank]
 
 
-class LeftOut:
-    """The nodes that the job goes on without for a while. Not thread-safe. Times are as in ``Roster``."""
+class Pauses:
+    """How long a place has to wait whose nodes have spoilt rounds. Times are as in ``Roster``."""
 
     def __init__(self) -> None:
         self._records: dict[Place, tuple[int, float]] = {}
         """How often a place has spoilt a round, and until when it has to wait."""
-        self._until: dict[str, float] = {}
-        self._after: dict[str, int] = {}  # the round that a late node has to leave behind first
         self._entered: dict[str, float] = {}
-
-    def __contains__(self, node: str) -> bool:
-        return node in self._until
-
-    def __len__(self) -> int:
-        return len(self._until)
 
     def entered(self, nodes: Iterable[str], now: float) -> None:
         """Note the nodes of a round that is complete; no others are in it."""
@@ -265,41 +248,8 @@ class LeftOut:
         times = 0 if settled else self._records.get(place, (0, now))[0]
         self._records[place] = times + 1, now + _pause(times + int(lives))
 
-    def add(self, member: Member, *, silent_after: int | None = None) -> None:
-        """Leave the member out for as long as its place has to wait.
-
-        A node that was silent has to say something first, and to have left round ``silent_after`` behind.
-        """
-        self._until[member.node_id] = self._wait_of(member)
-        if silent_after is not None:
-            self._until[member.node_id] = math.inf
-            self._after[member.node_id] = silent_after
-
-    def is_due_later(self, member: Member, now: float) -> bool:
-        """Whether its place has to wait: a node that comes now is too early."""
-        return self._wait_of(member) > now
-
-    def heard(self, member: Member, now: float) -> None:
-        """Note that a member has said something: one that was late may have come."""
-        after = self._after.get(member.node_id)
-        if after is not None and member.after >= after:
-            del self._after[member.node_id]
-            self._until[member.node_id] = max(now, self._wait_of(member))
-
-    def remove(self, node: str) -> None:
-        """Forget a node that is lost or has been let in again."""
-        self._until.pop(node, None)
-        self._after.pop(node, None)
-
-    def due(self, now: float) -> list[str]:
-        """The nodes that may come back in."""
-        return [node for node, until in self._until.items() if now >= until]
-
-    def deadline(self) -> float | None:
-        """When the next one is due; None while there is none."""
-        return min((until for until in self._until.values() if until < math.inf), default=None)
-
-    def _wait_of(self, member: Member) -> float:
+    def until(self, member: Member) -> float:
+        """When its place may take part again."""
         return self._records.get(place_of(member), (0, -math.inf))[1]
 
 
@@ -344,17 +294,16 @@ def _store_of(first: Assignment) -> str:
     return f"the workers' store of {first.host} (node 0) at {first.master_addr} port {first.master_port}"
 
 
-def _of_domains(there: Sequence[Member], several: bool, shape: Shape) -> Iterator[str]:
+def _of_domains(there: Sequence[Member], several: bool, rules: Rules) -> Iterator[str]:
     """How many nodes of which domains are there, and what keeps them out of a round."""
     domains = Counter(member.domain for member in there)
     if several and domains:
         yield f"here: {some(f'{count} of {in_words(name)}' for name, count in domains.items())}"
-    if small := [name for name, count in domains.items() if count < shape.per_domain]:
-        yield (
-            f"left out until {shape.per_domain} of its nodes are here (min_per_domain): {some(map(in_words, small))}"
-        )
-    if len(there) % shape.unit:
-        yield f"a round has a multiple of {shape.unit} nodes (node_unit)"
+    least = rules.min_per_domain
+    if small := [name for name, count in domains.items() if count < least]:
+        yield f"left out until {least} of its nodes are here (min_per_domain): {some(map(in_words, small))}"
+    if len(there) % rules.node_unit:
+        yield f"a round has a multiple of {rules.node_unit} nodes (node_unit)"
 
 
 def _of(node: Member | Assignment) -> str:
