@@ -137,7 +137,14 @@ class ClientSession(AsyncSession):
         self._proven = True
         service = self._client.service
         self._keeper = Keeper(
-            self.name, service, self._renew, lambda: self.reason, self.ttl, self._outage, opened=asked
+            self.name,
+            service,
+            self._renew,
+            self._client.keep_alive_due,
+            lambda: self.reason,
+            self.ttl,
+            self._outage,
+            opened=asked,
         )
         self._keeping = asyncio.get_running_loop().create_task(self._keep(self._keeper))
 

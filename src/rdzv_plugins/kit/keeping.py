@@ -30,8 +30,9 @@ class Keeper:
     """Renews a session until the service has not answered for ``outage`` seconds (``ttl``, if that is more).
 
     ``renew`` asks the service, with a deadline in the monotonic clock's seconds: it raises ``TimeoutError``, or the
-    ``ConnectionLost`` with which the session ends. ``why`` says what is wrong while there is no answer. ``name`` is the
-    service's name with its address; ``service`` is without.
+    ``ConnectionLost`` with which the session ends. ``due`` returns when that should be done before its time. ``why``
+    says what is wrong while there is no answer. ``name`` is the service's name with its address; ``service`` is
+    without.
     """
 
     def __init__(
@@ -39,17 +40,16 @@ class Keeper:
         name: str,
         service: str,
         renew: Callable[[float], Awaitable[object]],
+        due: Callable[[], Awaitable[object]],
         why: Callable[[], Reason],
         ttl: float,
         outage: float,
         opened: float,
     ) -> None:
         """``opened``: when the session was requested, by ``rdzv_plugins.clock.now``."""
-        self._name, self._service, self._ask, self._why = name, service, renew, why
+        self._name, self._service, self._ask, self._due, self._why = name, service, renew, due, why
         self._ttl, self._patience = ttl, max(outage, ttl)
-        self.period = ttl / PER_TTL
-        """Seconds between two renewals; never more than ten."""
-        self._sooner = asyncio.Event()
+        self._period = min(ttl / PER_TTL, _LONGEST_PERIOD_S)
         self._last = opened
         self._stood = 0.0  # for so long this process has stood still since
         self._troubled = False
@@ -59,20 +59,13 @@ class Keeper:
         """The time until which the session surely lives (``rdzv_plugins.clock.now``). Any thread may ask."""
         return self._last + self._ttl
 
-    def more_often(self, period: float) -> None:
-        """Renew every ``period`` seconds, from now on."""
-        if period < self.period:
-            self.period = period
-            self._sooner.set()
-
     async def run(self) -> ConnectionLost:
         """Keep the session alive until it has ended, or nobody has answered for too long; returns why."""
         try:
             while await self._renew():
-                self._sooner.clear()
-                pause = max(0.0, self._last + min(self.period, _LONGEST_PERIOD_S) - here().now())
+                pause = max(0.0, self._last + self._period - here().now())
                 with contextlib.suppress(TimeoutError), self._taking(pause):
-                    await within(pause, self._sooner.wait())
+                    await within(pause, self._due())
             text = f"{self._name} has not answered for {here().now() - self._last:.0f} s: {self._why().text}"
             error = ConnectionLost(text, remedy=self._why().remedy or default_remedy(self._service))
             error.silent, error.silent_since = True, None if self._stood else self._last

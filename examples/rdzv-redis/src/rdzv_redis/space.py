@@ -17,14 +17,12 @@ class Space:
     """The keys of run ``run_id`` under ``prefix``."""
 
     def __init__(self, prefix: str, run_id: str) -> None:
-        self.path = f"{prefix}/{quote(run_id, safe='')}/"  # no id is the beginning of another's path
+        self.prefix = prefix
+        path = f"{prefix}/{quote(run_id, safe='')}/"  # no id is the beginning of another's path
         names = ("state", "values", "names", "events", "sessions", "owners", "answers")
-        self.keys = [self.path + name for name in names]
-
-    @property
-    def events(self) -> str:
+        self.keys = [path + name for name in names]
+        self.events = f"{path}events"
         """The stream of the changes."""
-        return f"{self.path}events"
 
 
 def held(key: str, packed: bytes) -> KeyValue:
@@ -46,7 +44,7 @@ def entry(raw: Sequence[Any]) -> tuple[int, dict[bytes, bytes]]:
     return int(number.partition(b"-")[0]), dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def events(raw: Sequence[Any]) -> Iterator[Event]:
+def key_events(raw: Sequence[Any]) -> Iterator[Event]:
     """The changes of keys among the entries of a stream."""
     for each in raw:
         revision, fields = entry(each)
