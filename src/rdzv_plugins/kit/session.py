@@ -44,12 +44,21 @@ class _CallBackFailed(RdzvError):
 
 
 class _Watched:
-    """A watch. ``revision``: up to which it was told. ``names``: of the keys then; None if that is not known."""
+    """A watch of ``prefix``, which is told by ``call``."""
 
-    def __init__(self, prefix: str, call: StoppableCall, revision: int, names: set[str] | None) -> None:
-        self.prefix, self.call, self.revision, self.names = prefix, call, revision, names
+    def __init__(self, prefix: str, call: StoppableCall) -> None:
+        self.prefix, self.call = prefix, call
+        self.revision = 0
+        """Up to which it was told."""
+        self.names: set[str] | None = None
+        """Of the keys then; None if that is not known."""
         self.stream: AsyncIterator[tuple[Sequence[Event], int]] | None = None
         self.task: asyncio.Task[None] | None = None
+
+    def stop(self) -> None:
+        """No more is asked for. On the loop's thread; may be repeated."""
+        if self.task is not None:
+            self.task.cancel()
 
     def tell(self, events: Sequence[Event]) -> None:
         if self.names is not None:
@@ -69,14 +78,13 @@ class ClientSession(Asking):
         super().__init__(client, outage)
         self._keeper: Keeper | None = None
         self._keeping: asyncio.Task[None] | None = None
-        self._watches: dict[_Watched, None] = {}
+        self._watches: dict[_Watched, None] = {}  # until they are cancelled; of any thread
         self._polls = type(client).watch is ServiceClient.watch
         self._writing, self._number = asyncio.Lock(), 0
         self._runtime = runtime = here()
         self._ending = runtime.RLock()  # a signal handler may close
         self._pid = runtime.getpid()
         self._over: ConnectionLost | None = None
-        self._calls: list[StoppableCall] = []  # of its watches, and of its loss
         self._loop: LoopThread
         self._on_lost: StoppableCall
         self._on_over: Callable[[ClientSession], object]
@@ -141,15 +149,14 @@ class ClientSession(Asking):
 
     def watch(self, prefix: str, on_events: OnEvents, *, after: int = 0, timeout: float) -> StoppableWatch:
         """Do what ``Session.watch`` does. An error in ``on_events`` ends the session: it has missed an event."""
-        call = StoppableCall(on_events, self._runtime)
-        self._calls.append(call)
+        watched = _Watched(prefix, StoppableCall(on_events, self._runtime))
+        self._watches[watched] = None
         try:
-            watched = self._run(lambda until: self._watch(prefix, call, after, until), timeout)
+            self._run(lambda until: self._watch(watched, after, until), timeout)
         except BaseException:
-            call.stop()
-            self._forget(call)
+            self._unwatch(watched)
             raise
-        return StoppableWatch(functools.partial(self._unwatch, watched, call))
+        return StoppableWatch(functools.partial(self._unwatch, watched))
 
     def end_session(self, key: str, *, timeout: float) -> bool:
         """Do what ``EndsSessions.end_session`` does."""
@@ -191,7 +198,7 @@ class ClientSession(Asking):
         self._stop_calls()
 
     def _stop_calls(self) -> None:
-        for call in (self._on_lost, *self._calls):
+        for call in (self._on_lost, *(each.call for each in list(self._watches))):
             call.stop()
 
     def _end_by(self, error: ConnectionLost) -> bool:
@@ -231,17 +238,13 @@ class ClientSession(Asking):
         finally:
             let_go(self._loop)
 
-    def _unwatch(self, watched: _Watched, call: StoppableCall) -> None:
+    def _unwatch(self, watched: _Watched) -> None:
         if self._pid != self._runtime.getpid():
             return
         if self._over is None:
-            self._loop.soon(self._unfollow, watched)
-        call.stop()
-        self._forget(call)
-
-    def _forget(self, call: StoppableCall) -> None:
-        with contextlib.suppress(ValueError):  # cancelled before
-            self._calls.remove(call)
+            self._loop.soon(watched.stop)
+        watched.call.stop()
+        self._watches.pop(watched, None)  # it may have been cancelled before
 
     def _run(self, work: Callable[[float], Coroutine[Any, Any, T]], timeout: float) -> T:
         """What the coroutine returns, within ``timeout`` seconds. From any thread but the loop's."""
@@ -279,7 +282,7 @@ class ClientSession(Asking):
         if self._keeping is not None:
             self._keeping.cancel()
         for watched in list(self._watches):
-            self._unfollow(watched)
+            watched.stop()
 
     def _broken(self, fault: RdzvError) -> RdzvError:
         """End the session, if it was opened, because of ``fault``; returns the error to raise."""
@@ -312,25 +315,17 @@ class ClientSession(Asking):
     async def _list(self, prefix: str, deadline: float) -> tuple[Sequence[KeyValue], int]:
         return await self.ask("list", self._client.list, prefix, deadline=deadline)
 
-    async def _watch(self, prefix: str, call: StoppableCall, after: int, deadline: float) -> _Watched:
+    async def _watch(self, watched: _Watched, after: int, deadline: float) -> None:
         events: Sequence[Event] = ()
         if not after:
-            held, revision = await self._list(prefix, deadline)
-            watched = _Watched(prefix, call, revision, set())
+            held, watched.revision = await self._list(watched.prefix, deadline)
+            watched.names = set()
             events = [Event(each.key, each.value, each.revision) for each in held]
         else:
-            names = await self.ask("names_at", self._client.names_at, prefix, after, deadline=deadline)
-            watched = _Watched(prefix, call, after, None if names is None else set(names))
+            names = await self.ask("names_at", self._client.names_at, watched.prefix, after, deadline=deadline)
+            watched.revision, watched.names = after, None if names is None else set(names)
             events, watched.revision = await self._repeat(lambda: self._next(watched), deadline)
         watched.task = asyncio.get_running_loop().create_task(self._follow(watched, events))
-        self._watches[watched] = None
-        return watched
-
-    def _unfollow(self, watched: _Watched) -> None:
-        """Its call-back is no longer called. May be repeated."""
-        self._watches.pop(watched, None)
-        if watched.task is not None:
-            watched.task.cancel()
 
     async def _follow(self, watched: _Watched, events: Sequence[Event]) -> None:
         """Tell ``events``, which is all up to its revision, and then what comes."""
