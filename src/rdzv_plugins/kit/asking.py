@@ -169,6 +169,10 @@ class Asking:
     async def _once(self, ask: Callable[[], Awaitable[T]], asked: _Asked) -> T:
         """The connection by which it was asked goes into ``asked``."""
         async with self._connecting:
+            if self._connection is not None and self._connection.done():  # whoever left it may have been cancelled
+                await self._disconnect()
+                if self._closed:
+                    raise Closed
             if self._connection is None:
                 self._client.local_addr = self._client.remote_addr = ""
                 try:
@@ -239,13 +243,14 @@ class Asking:
         """Use that connection no longer. Others that wait on it might wait in vain, without a sign of it."""
         if not connection.done():
             connection.set_result(None)
-        if connection is self._connection:
-            await self._disconnect()
+        async with self._connecting:
+            if connection is self._connection:
+                await self._disconnect()
 
     async def _disconnect(self) -> None:
-        self._connection = None
         with contextlib.suppress(Exception):  # it is broken
             await within(_HANG_UP_S, self._client.disconnect())
+        self._connection = None
 
     async def drop(self) -> None:
         """Release everything. May be repeated."""
