@@ -18,21 +18,20 @@ from typing import Any
 from rdzv_plugins import Event, KeyValue
 from rdzv_plugins.clock import now
 from rdzv_plugins.errors import Compacted, ConnectionLost, EndpointUnreachable
-from rdzv_plugins.kit import SILENT, Reason, Security, ServiceClient, SessionEnded, Unusable, name_of, within
+from rdzv_plugins.kit import SILENT, Reason, Security, ServiceClient, SessionEnded, Unusable, within
 from redis.exceptions import RedisError
 
 from rdzv_redis.diagnosis import diagnose
 from rdzv_redis.refusals import STRANGE, reason_of
-from rdzv_redis.space import NOBODY, Space, entry, held, key_events, listed
+from rdzv_redis.space import NOBODY, Space, entry, held, listed
 from rdzv_redis.target import Target
 from rdzv_redis.wire import Wire
 
 _PER_TTL = 4
 """So often within the shortest time to live of a run a node says that it lives: others notice its end in time."""
 _FIRST_ATTEMPT_S = 2.0
-"""To connect; then longer. With the diagnosis it is less than the kit allows."""
+"""To connect; then longer. With a diagnosis it is less than the kit allows."""
 _LONGEST_ATTEMPT_S = 8.0
-_DIAGNOSIS_S = 0.9
 _AT_ONCE = 1000
 """Entries in one answer, and changes that are remembered for watches that take them later."""
 _LATE_S = 5.0
@@ -92,7 +91,7 @@ class RedisClient(ServiceClient):
     async def _diagnose(self, error: Exception) -> None:
         """Raise ``Unusable`` if that can tell more than ``error``. What was right once is not doubted."""
         if not self._opened:
-            reason = await diagnose(self._target, tls=self.security.tls, timeout=_DIAGNOSIS_S)
+            reason = await diagnose(self._target, tls=self.security.tls)
             if reason is not None:
                 raise Unusable(reason) from error
 
@@ -107,6 +106,8 @@ class RedisClient(ServiceClient):
     def reason_of(self, error: Exception) -> Reason | None:
         """What Redis has said, or redis-py."""
         cause = error.__cause__
+        if isinstance(cause, Unusable):
+            return cause.reason
         if isinstance(cause, RedisError):
             return reason_of(cause, self.security, self._space.prefix)
         return SILENT if isinstance(cause, _TIMEOUTS) else None
@@ -198,17 +199,14 @@ class RedisClient(ServiceClient):
                 f"it knows what came from {int(answer[1])} on",
                 remedy="List the keys, and watch after the revision of that answer.",
             )
-        return list(key_events(answer[3:])), int(answer[1])
+        changes = (entry(each)[2] for each in answer[3:])
+        return [each for each in changes if each is not None], int(answer[1])
 
     def _follow(self) -> None:
         self._read_at = now()
         self._reading = asyncio.get_running_loop().create_task(self._read_changes())
-        self._reading.add_done_callback(self._has_ended)
-
-    def _has_ended(self, reading: asyncio.Task[None]) -> None:
-        if not reading.cancelled():
-            reading.exception()  # whoever watches or keeps alive raises it
-        self._tell()
+        self._reading.add_done_callback(_looked_at)  # whoever watches or keeps alive raises its error
+        self._reading.add_done_callback(lambda _: self._tell())
 
     def _tell(self) -> None:
         """Whoever waits looks again."""
@@ -232,7 +230,7 @@ class RedisClient(ServiceClient):
                 found = await wire.ask("XREAD", "COUNT", _AT_ONCE, "BLOCK", 0, "STREAMS", self._space.events, start)
                 for _, entries in found or ():
                     self._take(entries)
-        except (RedisError, *_TIMEOUTS) as error:
+        except (RedisError, Unusable, *_TIMEOUTS) as error:  # only another connection may help
             raise EOFError(str(error)) from error
         finally:
             await wire.drop()
@@ -240,7 +238,7 @@ class RedisClient(ServiceClient):
     def _take(self, raw: Sequence[Any]) -> None:
         self._read_at = now()
         for each in raw:
-            revision, fields = entry(each)
+            revision, fields, event = entry(each)
             if revision != self._position + 1:
                 raise ConnectionLost(
                     f"the session with {self._name} has missed the changes {self._position + 1} to "
@@ -249,9 +247,8 @@ class RedisClient(ServiceClient):
             if fields[b"p"] != self._read:
                 raise self._gone("LOST")  # or this process stood still, and all is of others
             self._position, self._read = revision, fields[b"i"]
-            if b"k" in fields:
-                if (name := name_of(fields[b"k"])) is not None:
-                    self._remember(Event(name, fields.get(b"v"), revision))
+            if event is not None:
+                self._remember(event)
             elif b"ttl" in fields:
                 self._note_ttl(fields[b"ttl"])
         self._saw(self._position, self._read)  # first: what is told may be used as a guard
@@ -294,16 +291,18 @@ class RedisClient(ServiceClient):
         await wire.turn.acquire()
         known = [operation, self.session, self._epoch, self._seen, self._identity]
         exchange = asyncio.ensure_future(wire.script(self._space.keys, [*known, *rest]))
+        exchange.add_done_callback(_looked_at)
         exchange.add_done_callback(lambda _: wire.turn.release())
+        await asyncio.wait({exchange})  # which cancels nothing
         try:
-            answer: Sequence[Any] = await asyncio.shield(exchange)
+            answer: Sequence[Any] = exchange.result()
         except RedisError as error:
             raise EOFError(str(error)) from error
         if answer[0] == b"GONE":
             raise self._gone(answer[1].decode())
         if answer[0] == b"STALE":
             raise EndpointUnreachable("Redis has been asked by two sessions of the same name")
-        if answer[0] == b"OK" and operation != "close":
+        if answer[0] == b"OK":
             self._saw(int(answer[1]), answer[2])
         return answer
 
@@ -311,6 +310,12 @@ class RedisClient(ServiceClient):
         if self._wire is None:
             raise EOFError
         return self._wire
+
+
+def _looked_at(task: asyncio.Future[Any]) -> None:
+    """Asyncio is not to report its error."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _ms(seconds: float) -> int:

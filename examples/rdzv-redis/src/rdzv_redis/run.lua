@@ -189,7 +189,7 @@ if operation == 'close' then
   else
     save()
   end
-  return { 'OK' }
+  return { 'OK', text(rev), last }
 end
 
 if operation == 'evict' then -- end the session that has written this key: its process is gone
