@@ -22,7 +22,8 @@ from rdzv_plugins.coordination import EndsSessions, Event, KeyValue, Session
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, BrokenPlugin, ConnectionLost, EndpointUnreachable
 from rdzv_plugins.kit import client as client_module
-from rdzv_plugins.kit import client_session, coordination, loop
+from rdzv_plugins.kit import coordination, loop
+from rdzv_plugins.kit import session as session_module
 from rdzv_plugins.testing import ServerProcess
 from rdzv_plugins.testing.parts import Losses, Recorder, frozen, keys_of, opened
 from rdzv_plugins.testing.relay import Relay
@@ -214,7 +215,7 @@ def test_a_connection_that_is_dead_without_a_sign(
 ) -> None:
     if hears == "in time by itself":
         monkeypatch.setattr(client_module, "WAIT_S", 0.1)
-        monkeypatch.setattr(client_session, "_LONGEST_ATTEMPT_S", 0.2)
+        monkeypatch.setattr(session_module, "LONGEST_ATTEMPT_S", 0.2)
     else:
         monkeypatch.setattr(client_module, "WAIT_S", 10 * T)
     told = Recorder()
@@ -413,7 +414,7 @@ class Blocks(HttpClient):
 def test_who_blocks_the_loop_is_named_with_the_users_time_out(
     server: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordination, "_MORE_S", 0.0)
+    monkeypatch.setattr(coordination, "_SLACK_S", 0.0)
     monkeypatch.setattr(loop, "_SLACK_S", 0.5)
     threading.Timer(2, Blocks.blocking.set).start()  # else its thread would be waited for
     with backend_at(server.port, client=Blocks) as backend, pytest.raises(BrokenPlugin) as caught:

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 from rdzv_plugins import Event, Session
 from rdzv_plugins.errors import ConnectionLost, RdzvError
-from rdzv_plugins.kit import Security
+from rdzv_plugins.kit import Coordination, Security, coordination_backend
 from rdzv_plugins.testing import ServerProcess
 from redis import Redis
 
+from rdzv_redis.client import RedisClient
 from rdzv_redis.conformance import start_redis
-from rdzv_redis.coordination import RedisCoordination
+from rdzv_redis.space import Space
 from rdzv_redis.target import Target
 
 T = 60.0
@@ -49,15 +50,29 @@ def backend_at(
     security: Security | None = None,
     outage: float = T,
     prefix: str = "rdzv-plugins",
-) -> Iterator[RedisCoordination]:
-    backend = RedisCoordination(Target(host, port, db=db), run, security=security, outage_timeout=outage, prefix=prefix)
+) -> Iterator[Coordination]:
+    target, space = Target(host, port, db=db), Space(prefix, run)
+    backend = coordination_backend(
+        "redis", lambda: RedisClient(target, security or Security(), space, outage), outage_timeout=outage
+    )
     try:
         yield backend
     finally:
         backend.close()
 
 
-def opened(backend: RedisCoordination, ttl: float = T, losses: Losses | None = None, timeout: float = T) -> Session:
+def client_at(port: int) -> RedisClient:
+    """What a session of the kit asks by, for tests that say themselves what is asked and when."""
+    return RedisClient(Target("127.0.0.1", port), Security(), Space("rdzv-plugins", "run"), T)
+
+
+async def connected(client: RedisClient) -> RedisClient:
+    await client.connect()
+    await client.open(T)
+    return client
+
+
+def opened(backend: Coordination, ttl: float = T, losses: Losses | None = None, timeout: float = T) -> Any:
     return backend.open_session(ttl, on_lost=losses or Losses(), timeout=timeout)
 
 

@@ -16,14 +16,13 @@ from typing import Any
 import pytest
 import trustme
 from kit import T, backend_at, client, opened, redis_server, refused, wait_until
-from rdzv_plugins import Request
+from rdzv_plugins import CoordinationBackend, Request
 from rdzv_plugins.errors import AccessRefused, UsageError
 from rdzv_plugins.kit import Security
 from rdzv_plugins.options import parse_options
 from rdzv_plugins.testing import ServerProcess
 
 from rdzv_redis import RedisOptions, create, validate
-from rdzv_redis.coordination import RedisCoordination
 
 
 @dataclass
@@ -141,7 +140,7 @@ def test_a_refusal_counts_for_more_than_an_attempt_that_is_cut_short(
     with_users: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis stands still from the refusal on: the time is up sooner than an answer would count as lost."""
-    monkeypatch.setattr("rdzv_redis.server._ATTEMPT_S", T)
+    monkeypatch.setattr("rdzv_redis.client._FIRST_ATTEMPT_S", T)
     with client(with_users.port, password="secret") as redis:
         redis.execute_command("ACL", "SETUSER", "silent", "on", ">pw", "~*", "+@all")
         with backend_at(with_users.port, "silent", security=Security(user="silent", password="pw")) as backend:
@@ -223,7 +222,7 @@ def request(endpoint: str = "redis-1", **conf: str) -> Request:
     )
 
 
-def created(given: Request) -> RedisCoordination:
+def created(given: Request) -> CoordinationBackend:
     """As the launcher makes it."""
     return create(dataclasses.replace(given, target=validate(given)))
 
@@ -251,13 +250,14 @@ def test_what_is_refused_before_anything_starts(certificates: Certificates, tmp_
 
 def test_the_password_is_taken_out_of_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RDZV_REDIS_PASSWORD", "secret")
-    backend = created(request())
-    assert (backend.security.user, backend.security.password) == ("default", "secret")
+    _, security = validate(request())
+    assert (security.user, security.password) == ("default", "secret")
+    assert "secret" not in repr(security)
+    created(request())
     assert "RDZV_REDIS_PASSWORD" not in os.environ
-    assert "secret" not in repr(backend.security)
     file = tmp_path / "credentials"
     file.write_text("me:pa:ss\n")
-    assert created(request(credentials=str(file))).security.password == "pa:ss"
+    assert validate(request(credentials=str(file)))[1].password == "pa:ss"
     monkeypatch.setenv("RDZV_REDIS_USER", "me")
     with pytest.raises(UsageError, match="RDZV_REDIS_PASSWORD is not"):
         validate(request())

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
-from kit import Losses, Recorder, T, backend_at, client, keys_of, opened, redis_server
+from kit import Losses, Recorder, T, backend_at, client, client_at, connected, keys_of, opened, redis_server
 from rdzv_plugins import KeyValue
 from rdzv_plugins.errors import ConnectionLost
+from rdzv_plugins.kit import Coordination
 from rdzv_plugins.testing import ServerProcess
-
-from rdzv_redis.coordination import RedisCoordination
-from rdzv_redis.requests import Gone
 
 LOST = "Redis has lost data of this run"
 
@@ -45,18 +42,12 @@ def past(tmp_path: Path) -> Iterator[Past]:
 
 
 @pytest.fixture
-def backends(past: Past) -> Iterator[Callable[[], RedisCoordination]]:
+def backends(past: Past) -> Iterator[Callable[[], Coordination]]:
     with ExitStack() as stack:
         yield lambda: stack.enter_context(backend_at(past.server.port))
 
 
-def deaf(session: Any) -> Any:
-    """It asks nothing and hears nothing by itself, so that a test says who is the first to ask."""
-    session._loop.run(session._work.stop(), T)
-    return session
-
-
-def rewrite(past: Past, backends: Callable[[], RedisCoordination], changes: int) -> None:
+def rewrite(past: Past, backends: Callable[[], Coordination], changes: int) -> None:
     """Two changes are lost, and ``changes`` others are done, by somebody who knows nothing of it."""
     past.come_back()
     newcomer = opened(backends())
@@ -65,13 +56,12 @@ def rewrite(past: Past, backends: Callable[[], RedisCoordination], changes: int)
 
 
 def test_changes_that_are_lost_and_overwritten_are_noticed_by_all_who_knew_them(
-    past: Past, backends: Callable[[], RedisCoordination]
+    past: Past, backends: Callable[[], Coordination]
 ) -> None:
-    losses, recorder, ignorant = [Losses(), Losses()], Recorder(), Losses()
+    losses, recorder = [Losses(), Losses()], Recorder()
     reader, writer = opened(backends(), losses=losses[0]), opened(backends(), losses=losses[1])
     reader.watch("", recorder, timeout=T)
     writer.put({"old": b""}, timeout=T)
-    late = deaf(opened(backends(), losses=ignorant))
     past.keep()
     writer.put({"lost": b""}, timeout=T)
     writer.put({"lost/2": b""}, timeout=T)
@@ -84,42 +74,58 @@ def test_changes_that_are_lost_and_overwritten_are_noticed_by_all_who_knew_them(
     assert [each.key for each in recorder.events] == ["old", "lost", "lost/2"], "nothing of another history is told"
     again = opened(backends())
     assert keys_of(again) == {"old": b"", "new/0": b"", "new/1": b"", "new/2": b""}
-    assert keys_of(late) == keys_of(again), "who knew nothing of what is lost goes on"
-    assert ignorant.none
+
+
+def test_who_knew_nothing_of_what_is_lost_goes_on(past: Past, backends: Callable[[], Coordination]) -> None:
+    async def ask() -> None:
+        late = await connected(client_at(past.server.port))
+        await late.disconnect()
+        past.keep()
+        opened(backends()).put({"lost": b""}, timeout=T)
+        rewrite(past, backends, changes=3)
+        await late.connect()
+        await late.keep_alive()
+        assert [each.key for each in (await late.list("new/"))[0]] == ["new/0", "new/1", "new/2"]
+        await late.disconnect()
+
+    asyncio.run(ask())
 
 
 @pytest.mark.parametrize("changes", [1, 2, 3], ids=["fewer", "as many", "more"])
-def test_whoever_asks_first_notices(past: Past, backends: Callable[[], RedisCoordination], changes: int) -> None:
+def test_whoever_asks_first_notices(past: Past, backends: Callable[[], Coordination], changes: int) -> None:
     """By its keep-alive, by its watches, and by a request whose guard has another's revision."""
-    keeper, follower, writer = (deaf(opened(backends())) for _ in range(3))
-    writer.put({"k": b"old"}, timeout=T)
-    past.keep()
-    revision = writer.put({"k": b"lost", "lost": b""}, timeout=T)
-    keys_of(keeper)
-    follower._loop.run(_followed(follower, revision), T)
-    rewrite(past, backends, changes)
-    with pytest.raises(Gone, match="BACK"):
-        keeper._loop.run(keeper._work.requests.keep(time.monotonic() + T), T)
-    if changes > 2:  # else nothing is told
-        assert LOST in str(follower._loop.run(follower._work.follower.run(), T))
-    with pytest.raises(ConnectionLost, match=LOST):
-        writer.put({"k": b"wrong"}, guard=KeyValue("new/0", b"", revision - 1), timeout=T)
-    with pytest.raises(ConnectionLost, match=LOST):
-        follower.list("", timeout=T)
+
+    async def ask() -> None:
+        keeper, follower, writer = [await connected(client_at(past.server.port)) for _ in range(3)]
+        await writer.put(1, {"k": b"old"}, ephemeral=False, guard=None)
+        past.keep()
+        revision = await writer.put(2, {"k": b"lost", "lost": b""}, ephemeral=False, guard=None)
+        assert revision is not None
+        heard = follower.watch("", revision - 1)
+        while (await heard.__anext__())[1] < revision:
+            pass
+        await keeper.list("")
+        for each in (keeper, follower, writer):
+            await each.disconnect()  # so that the test says who is the first to ask
+        rewrite(past, backends, changes)
+        for each in (keeper, follower, writer):
+            await each.connect()
+        with pytest.raises(ConnectionLost, match=LOST):
+            await keeper.keep_alive()
+        if changes > 2:  # else nothing is told
+            with pytest.raises(ConnectionLost, match=LOST):
+                async for _ in follower.watch("", revision):
+                    pass
+        guard = KeyValue("new/0", b"", revision - 1)
+        with pytest.raises(ConnectionLost, match=LOST):
+            await writer.put(3, {"k": b"wrong"}, ephemeral=False, guard=guard)
+        with pytest.raises(ConnectionLost, match=LOST):
+            await follower.list("")
+        for each in (keeper, follower, writer):
+            await each.disconnect()
+
+    asyncio.run(ask())
     assert keys_of(opened(backends()))["k"] == b"old"
-
-
-async def _followed(session: Any, revision: int) -> None:
-    """It has heard of everything up to there."""
-    wire = await session._work.server.connect(time.monotonic() + T)
-    try:
-        ((_, entries),) = await wire.ask(
-            "XREAD", "STREAMS", session._work.space.events, f"{session._work.follower._position}-0"
-        )
-        session._work.follower._take(entries)
-    finally:
-        await wire.drop()
-    assert session._work.follower._position == revision
 
 
 @pytest.mark.parametrize(
@@ -128,9 +134,9 @@ async def _followed(session: Any, revision: int) -> None:
     ids=" and ".join,
 )
 def test_keys_that_redis_has_thrown_away_are_noticed(
-    past: Past, backends: Callable[[], RedisCoordination], evicted: tuple[str, ...]
+    past: Past, backends: Callable[[], Coordination], evicted: tuple[str, ...]
 ) -> None:
-    session = deaf(opened(backends()))
+    session = opened(backends())
     session.put({"k": b"", "l": b""}, timeout=T)
     with client(past.server.port) as redis:
         redis.delete(*(f"rdzv-plugins/run/{name}" for name in evicted))

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 from kit import Losses, Recorder, T, backend_at, client, keys_of, opened, redis_server, refused, wait_until
+from rdzv_plugins.kit import Coordination
 from rdzv_plugins.testing import ServerProcess
-
-from rdzv_redis.coordination import RedisCoordination
 
 TTL = 3
 """Short for the tests that wait for it, and long enough for a busy machine."""
@@ -28,7 +27,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 class Subject:
     """A session with a key of its own, one that stays and a watch."""
 
-    def __init__(self, backend: RedisCoordination, ttl: float) -> None:
+    def __init__(self, backend: Coordination, ttl: float) -> None:
         self.losses, self.recorder = Losses(), Recorder()
         self.session = opened(backend, ttl, self.losses)
         self.session.put({"mine": b""}, ephemeral=True, timeout=T)
@@ -77,7 +76,7 @@ def test_who_is_lost_during_an_outage_is_lost_after_it(server: ServerProcess) ->
         lost.put({"lost": b""}, ephemeral=True, timeout=T)
         session.watch("lost", recorder, timeout=T)
         server.kill()
-        lost._loop.run(lost._work.stop(), T)  # type: ignore[attr-defined]  # as if its process had been killed
+        lost.abandon()  # as if its process had been killed
         server.start_again()
         assert recorder.take(2)[1] == ("lost", None)
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from kit import Losses, Recorder, T, backend_at, client, keys_of, opened, wait_until
-from rdzv_plugins.errors import Compacted
+from kit import Losses, Recorder, T, backend_at, client, client_at, connected, opened, wait_until
+from rdzv_plugins.errors import Compacted, ConnectionLost, EndpointUnreachable
 
-from rdzv_redis import following
 from rdzv_redis.conformance import RedisHarness
 
 
@@ -120,20 +120,19 @@ def test_a_request_whose_answer_was_lost_is_done_once_and_answered_as_the_first_
 
 
 def test_a_request_that_comes_late_behind_a_later_one_does_nothing(port: int) -> None:
-    with backend_at(port) as backend:
-        session = opened(backend)
-        session.put({"k": b"1"}, timeout=T)
-        session.put({"k": b"2"}, timeout=T)
-        requests = session._work.requests  # type: ignore[attr-defined]
-        late = ["put", requests._name, requests._epoch, requests._seen, requests._identity, 1, "", "", "-", "k", "late"]
-        with client(port) as redis:
-            from rdzv_redis.wire import SCRIPT
+    async def ask() -> None:
+        session = await connected(client_at(port))
+        await session.put(1, {"k": b"1"}, ephemeral=False, guard=None)
+        revision = await session.put(2, {"k": b"2"}, ephemeral=False, guard=None)
+        with pytest.raises(EndpointUnreachable, match="two sessions of the same name"):
+            await session.put(1, {"k": b"late"}, ephemeral=False, guard=None)
+        again = await session.put(2, {"k": b"late"}, ephemeral=False, guard=None)
+        assert again == revision, "the answer that was given to it"
+        assert [each.value for each in (await session.list(""))[0]] == [b"2"]
+        await session.end()
+        await session.disconnect()
 
-            keys = backend.space.keys
-            assert redis.eval(SCRIPT, len(keys), *keys, *late) == [b"STALE"]
-            late[5] = 2
-            assert redis.eval(SCRIPT, len(keys), *keys, *late)[0] == b"OK", "the answer that was given to it"
-        assert keys_of(session) == {"k": b"2"}
+    asyncio.run(ask())
 
 
 def test_a_watch_whose_connection_breaks_misses_nothing(port: int) -> None:
@@ -150,7 +149,7 @@ def test_a_watch_whose_connection_breaks_misses_nothing(port: int) -> None:
 def test_a_watch_whose_connection_is_dead_without_a_sign_of_it_gets_another(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "_LATE_S", 0.2)
+    monkeypatch.setattr("rdzv_redis.client._LATE_S", 0.2)
     recorder = Recorder()
     with cutter(port) as relay, backend_at(relay.port) as backend, backend_at(port) as other:
         relay.deaf = True
@@ -181,18 +180,22 @@ def test_a_watch_of_what_is_forgotten_says_so_and_the_stream_does_not_grow(port:
 
 
 def test_who_falls_behind_what_is_known_is_told_so(port: int) -> None:
-    with backend_at(port) as backend, backend_at(port) as other:
-        writer, session = opened(other), opened(backend)
-        follower = session._work.follower  # type: ignore[attr-defined]
-        session._loop.run(_stop(session), T)  # type: ignore[attr-defined]
-        for _ in range(3):
-            writer.put({f"{number}": b"" for number in range(4000)}, timeout=T)
-        error = session._loop.run(follower.run(), T)  # type: ignore[attr-defined]
-        assert "has missed the changes" in str(error)
+    async def fall_behind() -> None:
+        session = await connected(client_at(port))
+        _, revision = await session.list("")
+        await session.disconnect()
+        with backend_at(port) as other:
+            writer = opened(other)
+            for _ in range(3):
+                writer.put({f"{number}": b"" for number in range(4000)}, timeout=T)
+            await session.connect()
+            with pytest.raises(ConnectionLost, match="has missed the changes"):
+                async for _ in session.watch("", revision):
+                    pass
+        await session.end()
+        await session.disconnect()
 
-
-async def _stop(session: object) -> None:
-    await session._work.stop()  # type: ignore[attr-defined]
+    asyncio.run(fall_behind())
 
 
 def test_an_idle_session_asks_nothing_but_to_stay_alive(port: int) -> None:
@@ -201,10 +204,10 @@ def test_an_idle_session_asks_nothing_but_to_stay_alive(port: int) -> None:
         session.watch("", recorder, timeout=T)
         before = redis.info("commandstats")
         with backend_at(port) as other:
-            opened(other, ttl=3).put({"fuse": b""}, ephemeral=True, timeout=T)
+            stopped = opened(other, ttl=3)
+            stopped.put({"fuse": b""}, ephemeral=True, timeout=T)
             recorder.take(1)
-            stopped = next(iter(other._sessions))
-            stopped._loop.run(_stop(stopped), T)  # as if it had been killed
+            stopped.abandon()  # as if it had been killed
             recorder.take(2)
         after = redis.info("commandstats")
 

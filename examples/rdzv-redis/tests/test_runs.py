@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from kit import Losses, T, backend_at, client, keys_of, opened, redis_server, wait_until
 from rdzv_plugins.testing import ServerProcess
-
-from rdzv_redis.coordination import RedisCoordination
-from rdzv_redis.target import Target
 
 
 @pytest.fixture
@@ -20,17 +18,11 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
         yield server
 
 
-def die(backend: RedisCoordination) -> None:
-    """As a process that is killed does: nothing is said any more."""
-    for session in list(backend._sessions):
-        session._loop.run(session._work.stop(), T)
-
-
 def test_the_last_session_deletes_the_keys_of_its_run_and_of_no_other(server: ServerProcess) -> None:
     ids = ["job", "jo", "job2", "job/2", "job%2F2", "job/", "/job", "Job", "задание", "a b", "*"]
-    with client(server.port) as redis:
+    with client(server.port) as redis, ExitStack() as stack:
         redis.set("rdzv-plugins/somebody-elses", "1")
-        backends = {run: RedisCoordination(Target("127.0.0.1", server.port), run) for run in ids}
+        backends = {run: stack.enter_context(backend_at(server.port, run)) for run in ids}
         sessions = {run: opened(backend) for run, backend in backends.items()}
         for run, each in sessions.items():
             each.put({"k": run.encode(), "s/k": b""}, timeout=T)
@@ -46,16 +38,17 @@ def test_the_last_session_deletes_the_keys_of_its_run_and_of_no_other(server: Se
             assert all(key.startswith(b"rdzv-plugins/job/") for key in gone)
             assert [keys_of(each) for each in sessions.values()] == [{"k": r.encode(), "s/k": b""} for r in sessions]
             assert keys_of(others) == {"k": b"another prefix"}
-        for backend in backends.values():
-            backend.close()
+        stack.close()
         assert redis.keys() == [b"rdzv-plugins/somebody-elses"]
 
 
 def test_a_run_that_was_killed_leaves_nothing_to_the_next_one(server: ServerProcess) -> None:
     with client(server.port) as redis, backend_at(server.port, outage=10) as killed:
-        opened(killed, 5).put({"old": b""}, timeout=T)
-        opened(killed, 5).put({"older": b""}, ephemeral=True, timeout=T)
-        die(killed)
+        sessions = opened(killed, 5), opened(killed, 5)
+        sessions[0].put({"old": b""}, timeout=T)
+        sessions[1].put({"older": b""}, ephemeral=True, timeout=T)
+        for each in sessions:
+            each.abandon()
         assert {60_000 < redis.pttl(key) <= 620_000 for key in redis.scan_iter()} == {True}, "they go by themselves"
         redis.hincrby("rdzv-plugins/run/state", "seen", -15_100)  # its nodes have given up by themselves by then
         with backend_at(server.port, outage=10) as backend:
@@ -78,9 +71,10 @@ def test_keys_of_a_run_last_as_long_as_somebody_lives_in_it(server: ServerProces
 def test_a_session_that_was_ended_by_hand_says_so(server: ServerProcess) -> None:
     losses = Losses()
     with client(server.port) as redis, backend_at(server.port) as backend, backend_at(server.port) as other:
-        session = opened(backend, 2, losses)
+        opened(backend, 2, losses)
+        [name] = redis.hkeys("rdzv-plugins/run/answers")
         opened(other, 2)
-        redis.hdel("rdzv-plugins/run/answers", session._work.requests._name)  # type: ignore[attr-defined]
+        redis.hdel("rdzv-plugins/run/answers", name)
         assert "somebody has ended it by hand" in str(losses.next())
 
 
@@ -117,7 +111,8 @@ def test_the_time_to_live_of_others_is_heeded(server: ServerProcess, monkeypatch
     monkeypatch.setattr("rdzv_plugins.kit.keeping._LONGEST_PERIOD_S", 3600)
     with backend_at(server.port) as backend, backend_at(server.port) as other:
         session = opened(backend, 3600)
-        opened(other, 3).put({"short": b""}, ephemeral=True, timeout=T)
+        short = opened(other, 3)
+        short.put({"short": b""}, ephemeral=True, timeout=T)
         assert keys_of(session) == {"short": b""}
-        die(other)
+        short.abandon()
         wait_until(lambda: not keys_of(session), lambda: "it looks after others when its own time comes")

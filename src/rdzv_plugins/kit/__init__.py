@@ -1,8 +1,8 @@
 """What to build a plug-in with: options to derive from, and all of a coordination backend except its own requests.
 
 An author writes a ``ServiceClient``, which consists only of coroutines, and ``coordination_backend`` turns it into a
-``CoordinationBackend``: the thread, keeping sessions alive, reconnecting, time limits, watches and messages. For a
-service that does more by itself, write an ``AsyncSession`` instead. Importing this imports neither torch nor asyncio.
+``CoordinationBackend``: the thread, keeping sessions alive, reconnecting, time limits, watches and messages. Importing
+this imports neither torch nor asyncio.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from rdzv_plugins.elastic.options import validate_elastic as validate_elastic
     from rdzv_plugins.kit.client import ServiceClient as ServiceClient
     from rdzv_plugins.kit.client import SessionEnded as SessionEnded
-    from rdzv_plugins.kit.client_session import coordination_backend as coordination_backend
     from rdzv_plugins.kit.coordination import Coordination as Coordination
-    from rdzv_plugins.kit.keeping import Keeper as Keeper
+    from rdzv_plugins.kit.coordination import coordination_backend as coordination_backend
     from rdzv_plugins.kit.loop import in_thread as in_thread
     from rdzv_plugins.kit.loop import within as within
     from rdzv_plugins.kit.reasons import HANGS_UP as HANGS_UP
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
     from rdzv_plugins.kit.security import Account as Account
     from rdzv_plugins.kit.security import Security as Security
     from rdzv_plugins.kit.security import TlsOptions as TlsOptions
-    from rdzv_plugins.kit.session import AsyncSession as AsyncSession
-    from rdzv_plugins.kit.session import Closed as Closed
-    from rdzv_plugins.kvstore.coordination.reactor import StoppableCall as StoppableCall
     from rdzv_plugins.options import WorkerStoreOptions as WorkerStoreOptions
     from rdzv_plugins.plain_text import name_of as name_of
 
@@ -44,14 +40,10 @@ _MODULES = {
     "dynamic.options": "DynamicSettings",
     "elastic.options": "ElasticOptions validate_elastic",
     "kit.client": "ServiceClient SessionEnded",
-    "kit.client_session": "coordination_backend",
-    "kit.coordination": "Coordination",
-    "kit.keeping": "Keeper",
+    "kit.coordination": "Coordination coordination_backend",
     "kit.loop": "in_thread within",
     "kit.reasons": "HANGS_UP NO_ANSWER Reason SILENT Unusable network_reason",
     "kit.security": "Account Security TlsOptions",
-    "kit.session": "AsyncSession Closed",
-    "kvstore.coordination.reactor": "StoppableCall",
     "options": "WorkerStoreOptions",
     "plain_text": "name_of",
 }

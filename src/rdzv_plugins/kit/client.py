@@ -75,6 +75,15 @@ class ServiceClient(ABC):
     async def keep_alive(self) -> None:
         """Say that the session lives; called four times within ``ttl``."""
 
+    async def keep_alive_due(self) -> None:
+        """Wait until ``keep_alive`` should be called, where that may be before its time; cancelled if it is not.
+
+        Optional: for a service whose sessions look after each other, as often as one with a shorter ``ttl`` needs it.
+        """
+        import asyncio  # not for those who only check answers
+
+        await asyncio.get_running_loop().create_future()
+
     @abstractmethod
     async def end(self) -> None:
         """End the session: its ephemeral keys are deleted at once."""

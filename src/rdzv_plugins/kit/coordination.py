@@ -1,4 +1,4 @@
-"""``Coordination``: a ``CoordinationBackend`` whose sessions are ``AsyncSession``."""
+"""``coordination_backend``: a ``CoordinationBackend`` of an author's ``ServiceClient``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,23 @@ import logging
 from collections.abc import Callable
 
 from rdzv_plugins.errors import BrokenPlugin, ConnectionLost
+from rdzv_plugins.kit.client import ServiceClient
 from rdzv_plugins.kit.loop import Blocked, here, hold, let_go
-from rdzv_plugins.kit.session import AsyncSession, KitSession
+from rdzv_plugins.kit.session import ClientSession
 from rdzv_plugins.timing import EVERY_S
 
 logger = logging.getLogger(__name__)
 
-_MORE_S = 2.0
-"""For what a session needs once the service answers, however late that is."""
+_SLACK_S = 4.0
+"""Its session ends the attempt by itself; this is for a loop that stands still."""
+
+
+def coordination_backend(name: str, new_client: Callable[[], ServiceClient], *, outage_timeout: float) -> Coordination:
+    """Make a ``CoordinationBackend`` called ``name``; each of its sessions has its own client, made by ``new_client``.
+
+    A session goes on for ``outage_timeout`` seconds while the service does not answer (``ttl``, if that is more).
+    """
+    return Coordination(name, lambda: ClientSession(new_client(), outage_timeout))
 
 
 class _Opening:
@@ -22,7 +31,7 @@ class _Opening:
 
     name = "the service"
     wanted = True
-    session: KitSession | None = None
+    session: ClientSession | None = None
 
 
 class Coordination:
@@ -30,16 +39,16 @@ class Coordination:
 
     hosts_service = False
 
-    def __init__(self, name: str, new_session: Callable[[], AsyncSession]) -> None:
+    def __init__(self, name: str, new_session: Callable[[], ClientSession]) -> None:
         self._name, self._new_session = name, new_session
-        self._sessions: dict[KitSession, None] = {}  # in the order in which they were opened
+        self._sessions: dict[ClientSession, None] = {}  # in the order in which they were opened
         self._closed = False
 
     @property
     def name(self) -> str:
         return self._name
 
-    def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> KitSession:
+    def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> ClientSession:
         """Open a session, as ``CoordinationBackend.open_session`` does.
 
         Raises ``EndpointUnreachable`` or its subclass ``AccessRefused``, before the time-out if waiting cannot help;
@@ -47,7 +56,7 @@ class Coordination:
         """
         loop, opening = hold(), _Opening()
         try:
-            return loop.run(self._open(ttl, on_lost, timeout, opening), timeout + 2 * _MORE_S)
+            return loop.run(self._open(ttl, on_lost, timeout, opening), timeout + _SLACK_S)
         except Blocked as error:
             raise BrokenPlugin(
                 f"no session with {opening.name} within {timeout:g} s: {error}",
@@ -63,19 +72,16 @@ class Coordination:
 
     async def _open(
         self, ttl: float, on_lost: Callable[[ConnectionLost], None], timeout: float, opening: _Opening
-    ) -> KitSession:
-        work, start = self._new_session(), here().monotonic()
-        opening.name = work.name
-        session = KitSession(work, on_lost, lambda over: self._sessions.pop(over, None))
-        work.lose = session._lose
-        telling = asyncio.get_running_loop().create_task(_tell_waiting(work, timeout))
+    ) -> ClientSession:
+        session = self._new_session()
+        opening.name = session.name
+        telling = asyncio.get_running_loop().create_task(_tell_waiting(session, timeout))
         try:
-            await work.reach(start + timeout)
-            await work.open(ttl, start + timeout + _MORE_S)
+            await session.open(ttl, on_lost, lambda over: self._sessions.pop(over, None), timeout)
         except BaseException as error:
             session.abandon()
             if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
-                raise work.problem(f"{work.name} could not be reached within {timeout:g} s") from None
+                raise session.problem(f"{session.name} could not be reached within {timeout:g} s") from None
             raise
         finally:
             telling.cancel()
@@ -93,10 +99,10 @@ class Coordination:
             session.close()
 
 
-async def _tell_waiting(work: AsyncSession, timeout: float) -> None:
+async def _tell_waiting(session: ClientSession, timeout: float) -> None:
     """Say every ten seconds what is waited for."""
     start = here().monotonic()
     while True:
         await asyncio.sleep(EVERY_S)
         waited = here().monotonic() - start
-        logger.info("waiting for %s: %s (%.0f s of %g s)", work.name, work.why(), waited, timeout)
+        logger.info("waiting for %s: %s (%.0f s of %g s)", session.name, session.reason.text, waited, timeout)

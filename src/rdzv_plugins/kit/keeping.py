@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 
-from rdzv_plugins.errors import ConnectionLost
+from rdzv_plugins.errors import ConnectionLost, RdzvError
+from rdzv_plugins.kit.asking import TIMEOUTS, Asking
+from rdzv_plugins.kit.client import ServiceClient
 from rdzv_plugins.kit.loop import here, within
 from rdzv_plugins.kit.reasons import Reason, default_remedy
 from rdzv_plugins.timing import EVERY_S
@@ -27,29 +29,15 @@ _QUIET_S = 1.0
 
 
 class Keeper:
-    """Renews a session until the service has not answered for ``outage`` seconds (``ttl``, if that is more).
+    """Renews a session until the service has not answered for as long as this node puts up with, or for its ``ttl``.
 
-    ``renew`` asks the service, with a deadline in the monotonic clock's seconds: it raises ``TimeoutError``, or the
-    ``ConnectionLost`` with which the session ends. ``why`` says what is wrong while there is no answer. ``name`` is the
-    service's name with its address; ``service`` is without.
+    ``opened``: when the session was requested, by ``rdzv_plugins.clock.now``.
     """
 
-    def __init__(
-        self,
-        name: str,
-        service: str,
-        renew: Callable[[float], Awaitable[object]],
-        why: Callable[[], Reason],
-        ttl: float,
-        outage: float,
-        opened: float,
-    ) -> None:
-        """``opened``: when the session was requested, by ``rdzv_plugins.clock.now``."""
-        self._name, self._service, self._ask, self._why = name, service, renew, why
-        self._ttl, self._patience = ttl, max(outage, ttl)
-        self.period = ttl / PER_TTL
-        """Seconds between two renewals; never more than ten."""
-        self._sooner = asyncio.Event()
+    def __init__(self, asking: Asking, client: ServiceClient, ttl: float, opened: float) -> None:
+        self._asking, self._client, self._name = asking, client, asking.name
+        self._ttl, self._patience = ttl, max(asking.outage, ttl)
+        self._period = min(ttl / PER_TTL, _LONGEST_PERIOD_S)
         self._last = opened
         self._stood = 0.0  # for so long this process has stood still since
         self._troubled = False
@@ -59,22 +47,16 @@ class Keeper:
         """The time until which the session surely lives (``rdzv_plugins.clock.now``). Any thread may ask."""
         return self._last + self._ttl
 
-    def more_often(self, period: float) -> None:
-        """Renew every ``period`` seconds, from now on."""
-        if period < self.period:
-            self.period = period
-            self._sooner.set()
-
     async def run(self) -> ConnectionLost:
         """Keep the session alive until it has ended, or nobody has answered for too long; returns why."""
         try:
             while await self._renew():
-                self._sooner.clear()
-                pause = max(0.0, self._last + min(self.period, _LONGEST_PERIOD_S) - here().now())
+                pause = max(0.0, self._last + self._period - here().now())
                 with contextlib.suppress(TimeoutError), self._taking(pause):
-                    await within(pause, self._sooner.wait())
-            text = f"{self._name} has not answered for {here().now() - self._last:.0f} s: {self._why().text}"
-            error = ConnectionLost(text, remedy=self._why().remedy or default_remedy(self._service))
+                    await within(pause, self._client.keep_alive_due())
+            reason = self._asking.reason
+            text = f"{self._name} has not answered for {here().now() - self._last:.0f} s: {reason.text}"
+            error = ConnectionLost(text, remedy=reason.remedy or default_remedy(self._client.service))
             error.silent, error.silent_since = True, None if self._stood else self._last
             return error
         except ConnectionLost as error:
@@ -93,7 +75,7 @@ class Keeper:
             try:
                 with self._taking(min(wait, left)):
                     await self._ask(here().monotonic() + min(wait, left))
-            except (TimeoutError, asyncio.TimeoutError):
+            except TIMEOUTS:
                 self._troubled = True
                 if wait >= left:
                     return False
@@ -102,7 +84,7 @@ class Keeper:
                     "%s has not answered for %.0f s (%s); this node goes on without it for another %.0f s at most",
                     self._name,
                     here().now() - self._last,
-                    self._why().text,
+                    self._asking.reason.text,
                     max(0.0, self._last + self._patience - here().now()),
                 )
                 wait = EVERY_S
@@ -112,6 +94,17 @@ class Keeper:
             self._last, self._troubled, self._stood = sent, False, 0.0
             return True
         return False
+
+    async def _ask(self, deadline: float) -> None:
+        asking = self._asking
+        try:
+            await asking.ask("keep_alive", self._client.keep_alive, deadline=deadline)
+        except ConnectionLost:
+            raise
+        except (RdzvError, NotImplementedError) as error:  # the author's own; the service may do it later
+            asking.reason = Reason(str(error) or repr(error), error.remedy if isinstance(error, RdzvError) else "")
+            await asyncio.sleep(max(0.0, deadline - here().monotonic()))
+            raise asking.late() from error
 
     @contextlib.contextmanager
     def _taking(self, longest: float) -> Iterator[None]:
@@ -124,17 +117,13 @@ class Keeper:
             if late > self._ttl / 2:
                 self._stood = max(self._stood, late)
 
-    @property
-    def silence(self) -> float:
-        """Seconds since the newest answered renewal was sent."""
-        return here().now() - self._last
-
     def over(self) -> ConnectionLost:
         """Why the session is over, as far as this node can tell, if the service says that it is."""
-        lead, silence = f"the session with {self._name} has ended: ", self.silence
+        lead, silence = f"the session with {self._name} has ended: ", here().now() - self._last
+        service = self._client.service
         if silence < (self._ttl / 2 if self._stood else self._ttl):
             return ConnectionLost(
-                f"{lead}though it was renewed {silence:.1f} s ago: somebody has ended it by hand, or {self._service} "
+                f"{lead}though it was renewed {silence:.1f} s ago: somebody has ended it by hand, or {service} "
                 "has lost data"
             )
         if self._troubled and not self._stood:

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from rdzv_plugins import Backend, Capability, Request, hookimpl, option
+from rdzv_plugins import Backend, Capability, CoordinationBackend, Request, hookimpl, option
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.kit import Account, ElasticOptions, Security, TlsOptions, validate_elastic
 
 from rdzv_redis.target import Target, parse_target
-
-if TYPE_CHECKING:
-    from rdzv_redis.coordination import RedisCoordination
 
 logger = logging.getLogger(__name__)
 
@@ -58,9 +54,12 @@ def validate(request: Request) -> tuple[Target, Security]:
     return target, Security(tls, options.cacert, options.cert, options.key, user, password)
 
 
-def create(request: Request) -> RedisCoordination:
+def create(request: Request) -> CoordinationBackend:
     """Redis as this node sees it; nothing is sent yet. Takes user and password out of the environment."""
-    from rdzv_redis.coordination import RedisCoordination
+    from rdzv_plugins.kit import coordination_backend
+
+    from rdzv_redis.client import RedisClient
+    from rdzv_redis.space import Space
 
     options: RedisOptions = request.options
     target, security = request.target
@@ -71,9 +70,8 @@ def create(request: Request) -> RedisCoordination:
             security.who,
             target,
         )
-    return RedisCoordination(
-        target, request.run_id, security=security, prefix=options.prefix, outage_timeout=options.outage_timeout
-    )
+    space, outage = Space(options.prefix, request.run_id), options.outage_timeout
+    return coordination_backend("redis", lambda: RedisClient(target, security, space, outage), outage_timeout=outage)
 
 
 @hookimpl

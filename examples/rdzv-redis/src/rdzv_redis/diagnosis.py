@@ -13,16 +13,17 @@ from rdzv_redis.target import Target
 
 _PING = b"PING\r\n"
 _ENOUGH = 512
+_LIMIT_S = 0.9
 
 
-async def diagnose(target: Target, *, tls: bool, timeout: float) -> Reason | None:
-    """What is wrong, or None if this cannot tell. Takes up to ``timeout`` seconds, which is short; never raises."""
+async def diagnose(target: Target, *, tls: bool) -> Reason | None:
+    """What is wrong, or None if this cannot tell. Takes less than a second; never raises."""
     with contextlib.suppress(OSError, EOFError, asyncio.TimeoutError, TimeoutError):
         if tls:
-            answer = await within(timeout, _ask(target, None))
+            answer = await within(_LIMIT_S, _ask(target, None))
             return NO_TLS if answer[:1] in (b"+", b"-") else None
         try:
-            answer = await within(timeout, _ask(target, _anyone()))
+            answer = await within(_LIMIT_S, _ask(target, _anyone()))
         except ssl.SSLError as error:
             # it has answered in TLS, for example: where is your certificate?
             return WANTS_TLS if "ALERT" in (error.reason or "") else None

@@ -10,8 +10,8 @@
 --        sessions  sorted set: session -> when it ends, by the run's clock
 --        owners    sorted set of "SESSION KEY": what goes with a session
 --        answers   hash: session -> its ttl, the number of its last request, and the answer to it
--- ARGV   operation, session, epoch (what the session knows this run's data by), and more: all but open go on with
---        the last revision that the session knows, and its identity
+-- ARGV   operation, session, epoch (what the session knows this run's data by), the last revision that it knows, the
+--        identity of that, and more
 
 local STATE, VALUES, NAMES, EVENTS, SESSIONS, OWNERS, ANSWERS = unpack(KEYS)
 local operation, me, epoch_of_mine = ARGV[1], ARGV[2], ARGV[3]
@@ -140,7 +140,7 @@ local function clear()
 end
 
 if operation == 'open' then
-  local ttl, mine = tonumber(ARGV[4]), tonumber(ARGV[5])
+  local ttl, mine = tonumber(ARGV[6]), tonumber(ARGV[7])
   if not epoch or redis.call('HEXISTS', ANSWERS, me) == 0 then -- else it asks again
     -- its nodes have given up by themselves by then, or all have left, or are told that data are lost
     if not epoch or now - seen > patience + shortest or redis.call('ZCARD', SESSIONS) == 0 or damaged() then
@@ -189,7 +189,7 @@ if operation == 'close' then
   else
     save()
   end
-  return { 'OK' }
+  return { 'OK', text(rev), last }
 end
 
 if operation == 'evict' then -- end the session that has written this key: its process is gone

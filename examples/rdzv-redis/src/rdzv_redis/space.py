@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -17,14 +17,12 @@ class Space:
     """The keys of run ``run_id`` under ``prefix``."""
 
     def __init__(self, prefix: str, run_id: str) -> None:
-        self.path = f"{prefix}/{quote(run_id, safe='')}/"  # no id is the beginning of another's path
+        self.prefix = prefix
+        path = f"{prefix}/{quote(run_id, safe='')}/"  # no id is the beginning of another's path
         names = ("state", "values", "names", "events", "sessions", "owners", "answers")
-        self.keys = [self.path + name for name in names]
-
-    @property
-    def events(self) -> str:
+        self.keys = [path + name for name in names]
+        self.events = f"{path}events"
         """The stream of the changes."""
-        return f"{self.path}events"
 
 
 def held(key: str, packed: bytes) -> KeyValue:
@@ -40,15 +38,9 @@ def listed(flat: Sequence[bytes]) -> list[KeyValue]:
     return sorted(found, key=lambda each: each.revision)
 
 
-def entry(raw: Sequence[Any]) -> tuple[int, dict[bytes, bytes]]:
-    """Revision and fields of an entry of the stream."""
+def entry(raw: Sequence[Any]) -> tuple[int, dict[bytes, bytes], Event | None]:
+    """Revision and fields of an entry of the stream, and the change that it tells of: none if it is of no key."""
     number, flat = raw
-    return int(number.partition(b"-")[0]), dict(zip(flat[::2], flat[1::2], strict=True))
-
-
-def events(raw: Sequence[Any]) -> Iterator[Event]:
-    """The changes of keys among the entries of a stream."""
-    for each in raw:
-        revision, fields = entry(each)
-        if b"k" in fields and (name := name_of(fields[b"k"])) is not None:
-            yield Event(name, fields.get(b"v"), revision)
+    revision, fields = int(number.partition(b"-")[0]), dict(zip(flat[::2], flat[1::2], strict=True))
+    name = name_of(fields[b"k"]) if b"k" in fields else None
+    return revision, fields, None if name is None else Event(name, fields.get(b"v"), revision)

@@ -52,9 +52,10 @@ class Wire:
         else:
             self._connection = Connection(**options)
         self.local_addr = self.remote_addr = ""
+        """Set once TCP and TLS are up."""
+        self.turn = asyncio.Lock()
+        """For those who share it."""
         self._transport: asyncio.WriteTransport | None = None
-        self.reached = False
-        """TCP and TLS are up."""
 
     async def open(self) -> None:
         """Connect, log in, and see what it is. Raises errors of redis-py, ``OSError`` and ``Unusable``."""
@@ -78,7 +79,6 @@ class Wire:
         self.local_addr = str(writer.get_extra_info("sockname")[0])
         self.remote_addr = str(writer.get_extra_info("peername")[0])
         self._transport = writer.transport
-        self.reached = True
         await connection.on_connect()
 
     async def ask(self, *command: Any) -> Any:
@@ -93,14 +93,10 @@ class Wire:
         except NoScriptError:
             return await self.ask("EVAL", SCRIPT, len(keys), *keys, *arguments)
 
-    def abort(self) -> None:
-        """Whoever waits for an answer gets an error. May be repeated."""
+    async def drop(self) -> None:
+        """Close it: whoever waits for an answer gets an error. May be repeated."""
         if self._transport is not None:
             self._transport.abort()  # redis-py would wait until all is sent, and TLS has said good-bye
-
-    async def drop(self) -> None:
-        """Close it. May be repeated."""
-        self.abort()
         try:
             await self._connection.disconnect(nowait=True)
         except (OSError, asyncio.TimeoutError):

@@ -11,10 +11,9 @@ from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.backends.etcd.space import Space
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost
-from rdzv_plugins.kit.client_session import ClientSession
 from rdzv_plugins.kit.coordination import Coordination
 from rdzv_plugins.kit.loop import here, hold_for_good
-from rdzv_plugins.kit.session import KitSession
+from rdzv_plugins.kit.session import ClientSession
 
 _MORE_S = 2.0
 """Seconds for what is asked once a member answers, however late that is."""
@@ -45,7 +44,7 @@ class EtcdCoordination(Coordination):
         cluster = Cluster(self._endpoints, self._security, self._space.path, whose=self._whose)
         return EtcdClient(cluster, self._space)
 
-    def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> KitSession:
+    def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> ClientSession:
         """See ``Coordination.open_session``; etcd counts ``ttl`` in whole seconds, and may grant more.
 
         ``EndpointUnreachable`` has one reason for each member.
