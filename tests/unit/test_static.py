@@ -120,3 +120,19 @@ def test_nodes_need_not_have_the_same_store(conf: tuple[dict[str, str], dict[str
         handler.leave(Outcome("done"))
     for handler in handlers:
         handler.shutdown()
+
+
+def test_workers_that_fail_when_node_rank_0_has_said_that_it_leaves_use_no_restart() -> None:
+    """Nobody need have been told yet: whoever counts the failure asks first."""
+    port = free_port()
+    handlers = [node(port, rank, {}) for rank in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        for joined in [pool.submit(handler.next_rendezvous) for handler in handlers]:
+            joined.result(PATIENCE_S)
+        assert not handlers[1].handler.peer_lost()
+        left = pool.submit(handlers[0].leave, Outcome("lost", "it was preempted"))
+        eventually(handlers[1].handler.peer_lost)
+        handlers[1].leave(Outcome("lost", "the job is over"))
+        left.result(PATIENCE_S)
+    for handler in reversed(handlers):
+        handler.shutdown()

@@ -159,6 +159,9 @@ class StaticHandler(RendezvousHandler):
         if self._lost_one or self._control is None or self._nodes == 1:
             return bool(self._lost_one)
         try:
+            ended = self._control.record.ended()
+            if ended is not None and ended.end == "lost":  # node rank 0's word: whose workers fail now fail with it
+                return True
             over = self._rounds.over(self._round)
         except errors.StoreError:  # node rank 0 is the lost one, which is told otherwise
             return False
