@@ -179,7 +179,7 @@ class Joining:
         """Say in a new session that this node is there, and where others find it."""
         self._round.belong()
         address = self._request.local_addr or session.local_addr
-        public = default_address() if is_loopback_address(address) else address
+        public = default_address(self._runtime) if is_loopback_address(address) else address
         me = self._contact.me
         listens = self._port.listen(name_of(me.node_id, me.moves), address, public)
         self._contact.say(
