@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 
 import pytest
 
 from rdzv_launcher.run.parser import build_parser, parse_arguments
 from rdzv_launcher.tools import cli
+from rdzv_plugins.errors import MissingDependency
 
 
 def script_of(capsys, program, shell):
@@ -58,3 +60,10 @@ def test_every_shell_reads_its_script_which_has_every_flag(shell, program, capsy
         pytest.skip(f"{shell} is not installed")
     before = {"zsh": "compdef() { :; }\n"}
     subprocess.run([shell, "-f"], input=before.get(shell, "") + script, text=True, check=True)
+
+
+def test_without_shtab_it_ends_with_the_code_of_something_missing(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--print-completion=bash"])
+    assert (end.value.code, capsys.readouterr().out) == (MissingDependency.exit_code, "")
