@@ -27,11 +27,11 @@ from rdzv_launcher.run.metrics import STORE, Metric
 from rdzv_launcher.run.options import OPTIONS, RunOptions, flag_of, help_of
 from rdzv_launcher.tools import conformance, doctor, logs, new_backend, serve, stacks, status, timeline, top
 from rdzv_plugins import errors
-from rdzv_plugins.host import PluginHost
-from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Backend, Capability
 from rdzv_plugins.kit import DynamicSettings, ElasticOptions, TlsOptions, WorkerStoreOptions
 from rdzv_plugins.options import OptionInfo, describe_options
+from rdzv_plugins.registry import PluginHost
+from rdzv_plugins.registry.catalog import Entry
 
 REFERENCE = Path(__file__).parent / "reference"
 COMMAND = "python docs/generate.py"

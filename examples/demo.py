@@ -74,10 +74,10 @@ class Agent:
         lines.put((self.node, None))
 
     def workers(self) -> dict[int, int]:
-        """Rank to pid of the workers that it runs now: the children of its keeper, which is its child."""
+        """Rank to pid of the workers that it runs now: the children of its supervisor, which is its child."""
         found = {}
-        for keeper in children_of(self.process.pid):
-            for pid in children_of(keeper):
+        for supervisor in children_of(self.process.pid):
+            for pid in children_of(supervisor):
                 with contextlib.suppress(OSError):  # it may end while we look
                     if SCRIPT.name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                         rank = re.search(rb"(?:^|\0)RANK=(\d+)\0", Path(f"/proc/{pid}/environ").read_bytes())

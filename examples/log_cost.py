@@ -27,7 +27,7 @@ def cpu(pid):  # of all its threads, in seconds
     return sum(int(open(path).read().split()[0]) for path in glob.glob(f"/proc/{pid}/task/*/schedstat")) / 1e9
 def parent_of(pid):
     return int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
-agent = parent_of(os.getppid())  # the keeper is in between
+agent = parent_of(os.getppid())  # the supervisor is in between
 block = b"".join(b"step %06d loss 2.7182818 rate 0.001 tokens 123456789\\n" % number for number in range(1200))
 before, start = (cpu(os.getpid()), cpu(agent)), time.monotonic()
 for number in range(int(sys.argv[1]) * 2**20 // len(block)):

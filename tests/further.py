@@ -17,7 +17,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
 }
 THOROUGH: dict[str, tuple[str, ...]] = {
     "tests/wire": ("native/", "CMakeLists.txt", "constraints.txt", "tests/wire/", "tests/kits/wire/"),
-    "tests/plugins": ("src/rdzv_plugins/host/", "src/rdzv_plugins/hookspecs.py", "tests/plugins/"),
+    "tests/plugins": ("src/rdzv_plugins/registry/", "src/rdzv_plugins/hookspecs.py", "tests/plugins/"),
     "tests/conformance": (
         "constraints.txt",
         "src/rdzv_plugins/testing/",

@@ -148,8 +148,8 @@ class WorkerNotStarted(RdzvError):
     exit_code = 71
 
 
-class KeeperLost(RdzvError):
-    """The keeper of this node's workers has ended, or does not answer: the workers are ended with it.
+class SupervisorLost(RdzvError):
+    """The supervisor of this node's workers has ended, or does not answer: the workers are ended with it.
 
     Somebody killed it, or memory was short.
     """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_che
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from rdzv_plugins.questions import Questions
+    from rdzv_plugins.questions import NodeRpc
 
 
 class StoreAddress(Protocol):
@@ -333,7 +333,7 @@ class RendezvousHandler(ABC):
         Called once, before ``leave``. A signal ends the wait. Raises the reason if the job fails elsewhere meanwhile.
         """
 
-    questions: Questions | None = None
+    questions: NodeRpc | None = None
     """What carries questions between the job's nodes (``rdzv_plugins.questions``); None if nothing does."""
 
     # The round

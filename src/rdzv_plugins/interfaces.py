@@ -75,7 +75,7 @@ class Request:
     target: Any = field(default=None, repr=False)
     """The result of the backend's ``validate``: where its nodes meet, parsed. None before the backend is known."""
     preflight: tuple[str, ...] = ()
-    """The names of the checks to run before each round (``rdzv_plugins.preflight``); may be empty."""
+    """The names of the checks to run before each round (``rdzv_plugins.system.preflight``); may be empty."""
     standalone: bool = False
     """True if this node meets no other: --standalone, or a single node of the default backend without an endpoint."""
     idle: str = ""

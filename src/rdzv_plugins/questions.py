@@ -22,13 +22,13 @@ STACKS = "stacks"
 """The kind of question that asks where this node's workers are: see ``rdzv_launcher.run.stacks``."""
 
 VITALS = "vitals"
-"""The kind that asks what this node's agent and workers are doing and using: see ``rdzv_launcher.run.vitals``."""
+"""The kind that asks what this node's agent and workers are doing and using: see ``rdzv_launcher.run.node_stats``."""
 
 LOG = "log"
-"""The kind that asks what a worker of one node has printed last: see ``rdzv_launcher.run.vitals``."""
+"""The kind that asks what a worker of one node has printed last: see ``rdzv_launcher.run.node_stats``."""
 
 NOTICE = "notice"
-"""The kind of what nodes tell and ask each other before one of them leaves: see ``rdzv_launcher.run.notice``."""
+"""The kind of what nodes tell and ask each other before one of them leaves: see ``rdzv_launcher.run.preemption``."""
 STANDSTILL, HANG = "standstill", "hang"
 """The kinds about a hanging job: see ``rdzv_launcher.run.hangs``.
 
@@ -36,7 +36,7 @@ They ask how long this node's workers have made no progress, and announce that t
 """
 
 
-class Question(Struct, frozen=True):
+class RpcRequest(Struct, frozen=True):
     """A question to a node, which its agent answers."""
 
     id: str
@@ -47,7 +47,7 @@ class Question(Struct, frozen=True):
     """JSON from somebody who can reach the service: it has to be checked."""
 
 
-class NodeAnswer(Struct, frozen=True):
+class RpcResponse(Struct, frozen=True):
     """What one node of the job has answered, or why there is no answer."""
 
     node_rank: int | None
@@ -74,7 +74,7 @@ def checked(data: Any, kind: type[T]) -> T:
         raise ValueError(str(error)) from None
 
 
-Answer = Callable[[Question], Any]
+Answer = Callable[[RpcRequest], Any]
 """Returns JSON. Raises ``UnknownKind``; any other exception becomes the problem that the asker is told."""
 
 
@@ -82,10 +82,10 @@ class UnknownKind(LookupError):
     """A node is asked something it does not know: by another version, or by somebody who is just trying."""
 
 
-class Questions(Protocol):
+class NodeRpc(Protocol):
     """Carries questions and answers between the nodes of a job. Thread-safe."""
 
-    def ask(self, kind: str, arguments: Mapping[str, Any], timeout: float) -> list[NodeAnswer]:
+    def ask(self, kind: str, arguments: Mapping[str, Any], timeout: float) -> list[RpcResponse]:
         """Ask all nodes of the job, including this one; waits at most ``timeout`` seconds for them.
 
         There is one answer for each known node, in order of rank. Raises ``ConnectionLost`` or ``TimeoutError`` if the

@@ -39,7 +39,7 @@ from threading import TIMEOUT_MAX as TIMEOUT_MAX
 from typing import Any, TypeVar, cast
 
 from rdzv_plugins import clock
-from rdzv_plugins.linux.processes import read_stat
+from rdzv_plugins.system.processes import read_stat
 
 logger = logging.getLogger(__name__)
 

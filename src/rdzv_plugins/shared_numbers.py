@@ -1,9 +1,9 @@
 """Numbers in memory that an agent and its workers have both mapped: a reader just looks, and asks nobody.
 
-There are three pages of them: for how long the round holds, which the keeper has, too; when each worker last reported
-progress; and that of a notice, which ``preemption`` describes. The memory has no name in any file system: workers open
-it as ``/proc/AGENT/fd/N``, and nothing of it remains when the agent has gone. Without memfd (not Linux, or forbidden)
-it is a temporary file.
+There are three pages of them: for how long the round holds, which the supervisor has, too; when each worker last
+reported progress; and that of a notice, which ``preemption`` describes. The memory has no name in any file system:
+workers open it as ``/proc/AGENT/fd/N``, and nothing of it remains when the agent has gone. Without memfd (not Linux,
+or forbidden) it is a temporary file.
 """
 
 from __future__ import annotations

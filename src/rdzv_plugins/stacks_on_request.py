@@ -60,6 +60,6 @@ def _allow(agent: int) -> None:
                 return
     except OSError:  # there is no Yama
         return
-    from rdzv_plugins.linux import prctl  # imports ctypes
+    from rdzv_plugins.system import prctl  # imports ctypes
 
     prctl.let_trace(agent)

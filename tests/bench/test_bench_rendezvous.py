@@ -146,13 +146,13 @@ def children_of(pid: int) -> int:
     return len(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
 
 
-def test_killed_keeper_of_nodes_is_a_result_and_leaves_no_process_and_no_file(tmp_path, monkeypatch) -> None:
+def test_killed_supervisor_of_nodes_is_a_result_and_leaves_no_process_and_no_file(tmp_path, monkeypatch) -> None:
     files = tmp_path / "files"
     files.mkdir()
     monkeypatch.setenv("TMPDIR", str(files))
     flags = ("--backends=odd,prompt", "--rdzv-conf=odd=how=waits", "--limit=600", "--nodes=6")
     with started(*ALONE, *flags, sites=odd_backends(tmp_path)) as run:
-        least = 1 + 1 + 1 + 1 + 6  # the benchmark, its guard, the harness's process, keeper, nodes
+        least = 1 + 1 + 1 + 1 + 6  # the benchmark, its guard, the harness's process, supervisor, nodes
         eventually(lambda: len(run.left()) >= least, lambda: f"only {run.left()}")
         os.kill(next(pid for pid in run.left() if children_of(pid) >= 6), signal.SIGKILL)
         out, err = run.communicate(timeout=200)
@@ -167,7 +167,7 @@ def test_benchmark_that_is_killed_leaves_no_etcd_and_no_data(tmp_path, monkeypat
     require_programs()
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with started("rendezvous", "--nodes=6", "--references=none", "--backends=etcd") as run:
-        eventually(lambda: len(run.left()) >= 4, lambda: f"only {run.left()}")  # and its guard, keeper, etcd
+        eventually(lambda: len(run.left()) >= 4, lambda: f"only {run.left()}")  # and its guard, supervisor, etcd
         run.kill()
         eventually(lambda: not run.left(), lambda: f"still there: {run.left()}")
     assert [*tmp_path.iterdir()] == []

@@ -12,7 +12,7 @@ from rdzv_launcher.bench import arguments
 from rdzv_launcher.bench.backends import shipped
 from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.errors import MissingDependency, UnknownBackend, UsageError
-from rdzv_plugins.host import PluginHost
+from rdzv_plugins.registry import PluginHost
 from rdzv_plugins.testing.find import find_harness
 
 ALL = {"launch", "rendezvous", "faults", "store"}

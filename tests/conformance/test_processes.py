@@ -16,7 +16,7 @@ import pytest
 from kits.eventually import eventually
 
 from rdzv_plugins.errors import RdzvError
-from rdzv_plugins.linux.processes import read_stat
+from rdzv_plugins.system.processes import read_stat
 from rdzv_plugins.testing import ServerProcess, free_port
 from rdzv_plugins.testing.nodes import Pending
 from rdzv_plugins.testing.parts import frozen

@@ -11,7 +11,7 @@ import pytest
 from kits.kit.kit_parts import T, backend_at
 
 from rdzv_plugins.kit import within
-from rdzv_plugins.kit.loop import NAME, here, hold, let_go
+from rdzv_plugins.kit.loop import NAME, acquire_loop, here, release_loop
 from rdzv_plugins.kvstore.coordination.reactor import reactor
 from rdzv_plugins.runtime import SYSTEM, Runtime
 from rdzv_plugins.testing import ServerProcess
@@ -54,11 +54,11 @@ def test_what_takes_too_long_has_ended_when_that_is_said() -> None:
 
 def test_the_thread_is_there_while_somebody_holds_it(server: ServerProcess) -> None:
     before = loops()  # etcd's stays, if this process has had any
-    first, second = hold(), hold()
+    first, second = acquire_loop(), acquire_loop()
     assert first is second
-    let_go(first)
+    release_loop(first)
     assert len(loops()) == 1
-    let_go(second)
+    release_loop(second)
     assert loops() <= before
     with backend_at(server.port) as backend:
         sessions = [opened(backend) for _ in range(3)]
@@ -110,9 +110,9 @@ def test_a_coroutine_finds_the_runtime_of_its_loop() -> None:
         return here()
 
     one, other = Runtime(), Runtime()
-    loops = [hold(one), hold(other), hold(one)]
+    loops = [acquire_loop(one), acquire_loop(other), acquire_loop(one)]
     assert loops[0] is loops[2]
     assert [loop.run(asked(), T) for loop in loops] == [one, other, one]
     for loop in loops:
-        let_go(loop)
+        release_loop(loop)
     assert here() is SYSTEM

@@ -59,13 +59,13 @@ def test_results_by_rank(method: str, monkeypatch: pytest.MonkeyPatch, capfd: py
         assert found == {
             "arguments": (3, f"a {rank}"),
             "keywords": {"key": [4]},
-            "parent": "rdzv-keeper",
+            "parent": "rdzv-supervisor",
             "session": True,
             "cwd": os.getcwd(),
             "process": f"worker-{rank}",
             "threads": [True],
             "signals": [True, True, True],
-            "keeper": False,
+            "supervisor": False,
             "environ": own | {"WORLD_SIZE": "2", "ROLE_NAME": "default_role", "MINE": "yes"},
         }
     assert capfd.readouterr().err == ""  # of a fork server, for one, that it could not be

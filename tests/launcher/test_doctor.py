@@ -20,9 +20,9 @@ from rdzv_launcher.tools import doctor as tool
 from rdzv_launcher.tools.doctor import machine, network
 from rdzv_launcher.tools.doctor.findings import Finding, findings_of, line
 from rdzv_plugins.kvstore.native.server import StoreServer
-from rdzv_plugins.linux import cgroups
-from rdzv_plugins.linux.cgroups import Group
-from rdzv_plugins.linux.processes import read_stat
+from rdzv_plugins.system import cgroups
+from rdzv_plugins.system.cgroups import Group
+from rdzv_plugins.system.processes import read_stat
 from rdzv_plugins.testing.harness import free_port
 
 MACHINE = """versions, plug-ins, host name, reverse look-up, interfaces, default port, ports of connections, open files,

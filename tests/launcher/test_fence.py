@@ -7,21 +7,21 @@ import signal
 
 import pytest
 from kits.eventually import eventually
-from kits.keeper.keeper_kit import alive, state
 from kits.launcher.elastic_kit import Job, Meeting, in_one_round
 from kits.launcher.harness import Agent, Cluster, comm_of, parent_of
+from kits.supervisor.supervisor_kit import alive, state
 
 from rdzv_plugins.testing.launched import outputs
 from rdzv_plugins.worker import round_holds, wait_until_round_holds
 
 
-def keeper_of(agent: Agent) -> int:
+def supervisor_of(agent: Agent) -> int:
 
     def found() -> int | None:
         pids = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]
-        return next((pid for pid in pids if parent_of(pid) == agent.pid and comm_of(pid) == "rdzv-keeper"), None)
+        return next((pid for pid in pids if parent_of(pid) == agent.pid and comm_of(pid) == "rdzv-supervisor"), None)
 
-    return int(eventually(found, lambda: "no keeper"))
+    return int(eventually(found, lambda: "no supervisor"))
 
 
 def test_nothing_outlives_an_agent_that_is_killed(cluster: Cluster) -> None:
@@ -34,7 +34,7 @@ def test_nothing_outlives_an_agent_that_is_killed(cluster: Cluster) -> None:
     agent.wait_for("ready(.|\n)*ready")
     started = [int(pid) for pid in agent.wait_for(r"ready: ([\d ]+)\n")[1].split()]
     assert all(map(alive, started))
-    started.append(keeper_of(agent))
+    started.append(supervisor_of(agent))
     (own,) = set(temporary.iterdir()) - {foreign}
     os.kill(agent.pid, signal.SIGKILL)
     agent.wait()
@@ -42,15 +42,15 @@ def test_nothing_outlives_an_agent_that_is_killed(cluster: Cluster) -> None:
     assert cluster.processes() == {}
     assert [*temporary.iterdir()] == [foreign]
 
-    # killed together with its keeper: the next one finds what is left, but not what others have
+    # killed together with its supervisor: the next one finds what is left, but not what others have
     agent = cluster.run("plain.py", "stubborn", TMPDIR=str(temporary), options=["--redirects=1"])
     # looked for by its log: while Python chooses a directory for temporary files it tries to write one there
     (log,) = eventually(lambda: [*temporary.glob("rdzv-run-*/logs/*/*/0/stdout.log")], lambda: "no log")
     own = log.parents[4]
     eventually(lambda: "ready" in log.read_text(), log.read_text)
-    keeper = keeper_of(agent)
+    supervisor = supervisor_of(agent)
     os.kill(agent.pid, signal.SIGSTOP)  # it would start another
-    for pid in (keeper, agent.pid, *cluster.processes()):
+    for pid in (supervisor, agent.pid, *cluster.processes()):
         cluster.kill(pid)
     agent.wait()
     cluster.wait_gone()

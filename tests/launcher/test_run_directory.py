@@ -307,7 +307,7 @@ NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="these are the numbers of x86-64")
 def test_what_is_refused_by_the_system_is_done_without_or_said_in_a_sentence() -> None:
-    """What an agent and its keeper ask for at their start, refused one by one.
+    """What an agent and its supervisor ask for at their start, refused one by one.
 
     Never an internal error: nobody can mend a sandbox, a file system or a limit by reporting it to us.
     """

@@ -24,9 +24,9 @@ from rdzv_plugins.elastic.keys import Member
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused
 from rdzv_plugins.interfaces import Failure, Outcome, Request
-from rdzv_plugins.job_token import token_of
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.rounds.ends import to_json
+from rdzv_plugins.security.job_token import token_of
 from rdzv_plugins.testing.launched import outputs
 
 TOKEN, OTHER, THIRD = ("0123456789abcdef" + each * 16 for each in "mox")

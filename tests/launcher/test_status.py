@@ -22,7 +22,7 @@ from torch.distributed import TCPStore
 from rdzv_launcher.tools import job as tools
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Assignment, Member, Round, encode
-from rdzv_plugins.elastic.observing import observe
+from rdzv_plugins.elastic.observer import observe
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.server import StoreServer

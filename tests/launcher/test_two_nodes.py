@@ -13,10 +13,10 @@ import pytest
 from kits.eventually import eventually
 from kits.launcher.harness import Agent, Cluster, error_of
 
-from rdzv_plugins.assemble.create import with_options
 from rdzv_plugins.errors import RdzvError, RendezvousFailed, SettingsDiffer
-from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request, RunStatus
+from rdzv_plugins.registry import PluginHost
+from rdzv_plugins.registry.create import with_options
 from rdzv_plugins.testing.launched import outputs
 
 LONG = "timeout=500"

@@ -15,7 +15,7 @@ from kits.launcher.harness import BIN, FEW_FILES, WORKERS, Agent, Cluster, few_f
 from kits.wire import processes
 from kits.wire.unix_kit import Reached, reached, unused
 
-from rdzv_launcher.run.keeper.in_worker import asked, hooked
+from rdzv_launcher.run.supervisor.in_worker import asked, hooked
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.kvstore.native.framing import ask_statistics
@@ -131,7 +131,7 @@ def test_what_a_job_asks_for_is_in_its_workers_alone(cluster: Cluster) -> None:
     assert [agent.wait() for agent in agents] == [0, 0], outputs(agents)
     told = [report for agent in agents for report in agent.reports()]
     assert [(report["by"], report["plain"], report["sum"]) for report in told] == [(["unix"], False, 1)] * 2
-    assert all("rdzv_plugins.torch_bridge.worker_transport" in report["ours"] for report in told)
+    assert all("rdzv_plugins.torchrun.worker_transport" in report["ours"] for report in told)
 
 
 def workers_at(server: Reached, *own: dict[str, str]) -> tuple[list[dict[str, Any]], list[str]]:

@@ -14,22 +14,22 @@ from typing import Any
 from msgspec import Struct
 
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.decisions import Decisions, Limits
 from rdzv_launcher.run.agent.events import Event
 from rdzv_launcher.run.agent.failures import Counts, RetryLimits
 from rdzv_launcher.run.agent.fence import Fence
 from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Observer, Settings
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
-from rdzv_launcher.run.agent.steps import AgentEnds
+from rdzv_launcher.run.agent.state_machine import AgentStateMachine, Limits
+from rdzv_launcher.run.agent.steps import ExitOutcomes
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
-from rdzv_launcher.run.keeper.keeper import Keeper
-from rdzv_launcher.run.keeper.messages import Start
-from rdzv_launcher.run.workers.causes import MemoryKills
+from rdzv_launcher.run.supervisor.messages import Start
+from rdzv_launcher.run.supervisor.supervisor import Supervisor
+from rdzv_launcher.run.workers.causes import OomKills
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
-from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.errors import RdzvError
-from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Failure, Request
+from rdzv_plugins.registry import PluginHost
+from rdzv_plugins.registry.rendezvous import Rendezvous
 from rdzv_plugins.runtime import Signals
 from rdzv_plugins.shared_numbers import NEVER, PAUSE_AT
 from simulation.machines import Machines
@@ -71,7 +71,7 @@ class Page(list[int]):
 
 
 class Unmarked:
-    """A ``Marked``: the agent itself has started nothing else."""
+    """A ``ProcessTag``: the agent itself has started nothing else."""
 
     def spare(self, pid: int) -> None: ...
 
@@ -114,7 +114,7 @@ class Heard(Observer):
         if isinstance(event, events.RestartAllowed):
             self._agent.counted.append(self._agent.groups[-1].generation)
 
-    def decided(self, event: Event, decisions: Decisions) -> None:
+    def decided(self, event: Event, decisions: AgentStateMachine) -> None:
         self._agent.on_stage()
 
     def takes(self, step: steps.Step, group: WorkerGroup | None) -> None:
@@ -244,30 +244,32 @@ class Agent:
         signals = StoppingSignals(",".join(names), self.inbox.put, runtime)
         make = self.machine.start(self.entry)
 
-        def new_keeper() -> Keeper:
-            return Keeper(runtime=runtime, processes=self.processes, make=make)
+        def new_supervisor() -> Supervisor:
+            return Supervisor(runtime=runtime, processes=self.processes, make=make)
 
-        keeper = new_keeper()
+        supervisor = new_supervisor()
         try:
             with signals.raising():
                 runtime.sleep(self.prepares_in)
                 self.handler = self._make_handler(runtime)
         except Interrupted as stop:
-            keeper.close()
+            supervisor.close()
             if stop.sigval in options.preempt_signals:
-                error = AgentEnds(runtime.gethostname(), runtime.getpid()).preempted(None, None).error
+                error = ExitOutcomes(runtime.gethostname(), runtime.getpid()).preempted(None, None).error
                 assert error is not None
                 raise error from None
             return 128 + int(stop.sigval)
         except BaseException:
-            keeper.close()
+            supervisor.close()
             raise
-        self._loop = self._assemble(signals, keeper, new_keeper)
+        self._loop = self._assemble(signals, supervisor, new_supervisor)
         self.end = self._loop.run()
         self.note("ends", self.end)
         return self.end.exit_code
 
-    def _assemble(self, signals: StoppingSignals, keeper: Keeper, new_keeper: Callable[[], Keeper]) -> AgentLoop:
+    def _assemble(
+        self, signals: StoppingSignals, supervisor: Supervisor, new_supervisor: Callable[[], Supervisor]
+    ) -> AgentLoop:
         options, runtime, handler, quiet = self.options, self.runtime, self.handler, Quiet()
         fence = Fence(
             handler.holding,
@@ -282,8 +284,8 @@ class Agent:
         parts: Any = quiet
         workers = NodeWorkers(
             spec,
-            keeper,
-            new_keeper,
+            supervisor,
+            new_supervisor,
             fence,
             parts,
             parts,
@@ -292,7 +294,7 @@ class Agent:
             self._starts,
             runtime,
             processes=self.processes,
-            kills=MemoryKills(Path("/nowhere")),
+            kills=OomKills(Path("/nowhere")),
         )
         settings = Settings(
             limits=Limits(

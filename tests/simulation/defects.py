@@ -7,7 +7,7 @@ The first 25 take back mendings of this repository's history; ``origin`` is the 
 The others were drawn at commit 1c9fcc6 by ``random.Random(38).sample`` from 1,956 places, in the order of files, lines
 and columns: each ``if`` (``if False``), comparison (``<`` for ``<=``, ``!=`` for ``==`` and so on), ``and`` or ``or``
 of two (the other), and call whose result is not used (left out), on one line, in ``elastic`` with ``leading`` and
-``liveness``, ``backends/static``, ``rounds``, ``run/agent`` and the agent's side of the keeper, but for
+``liveness``, ``backends/static``, ``rounds``, ``run/agent`` and the agent's side of the supervisor, but for
 lines about logging, messages, several endpoints, trials and domains. ``origin`` is the place in the sample. Passed
 over are 5 (several endpoints), 6 and 13 (a difference of one instant), 7 (a message), 25 (metrics) and 27 (trials).
 """
@@ -17,16 +17,16 @@ from __future__ import annotations
 from simulation.planting import Defect
 
 _AGENT = "launcher/rdzv_launcher/run/agent/"
-_KEEPER = "launcher/rdzv_launcher/run/keeper/"
+_SUPERVISOR = "launcher/rdzv_launcher/run/supervisor/"
 _ELASTIC = "rdzv_plugins/elastic/"
-_LEADING = "rdzv_plugins/elastic/leading/"
+_COORDINATOR = "rdzv_plugins/elastic/coordinator/"
 _STATIC = "rdzv_plugins/backends/static/"
 
 DEFECTS = (
     Defect(
         "who ends by its own error tells nobody",
         "58f658c",
-        _AGENT + "decisions.py",
+        _AGENT + "state_machine.py",
         'tells = self.stage == "working" and not',
         "tells = False and not",
         "test_a_node_that_ends_by_an_error_of_its_own_is_no_failure_of_the_others",
@@ -42,7 +42,7 @@ DEFECTS = (
     Defect(
         "who has left waits for the service",
         "11653c5",
-        _ELASTIC + "own_round.py",
+        _ELASTIC + "current_round.py",
         "if self._contact.is_closed:",
         "if False:",
         "test_a_node_that_has_left_waits_for_no_answer",
@@ -82,7 +82,7 @@ DEFECTS = (
     Defect(
         "sessions that are never kept alive go on for ever",
         "29ab165",
-        _ELASTIC + "contact.py",
+        _ELASTIC + "node_session.py",
         "again = since <= self._recovered_at and self._carrying is None",
         "again = False",
         "test_sessions_that_are_opened_and_not_kept_alive_are_one_outage",
@@ -90,7 +90,7 @@ DEFECTS = (
     Defect(
         "an outage uses up the time to join",
         "8999a1a",
-        _ELASTIC + "joining.py",
+        _ELASTIC + "join.py",
         "if now >= deadline and self._contact.is_out:",
         "if False:",
         "test_an_outage_uses_up_no_time_to_join",
@@ -114,7 +114,7 @@ DEFECTS = (
     Defect(
         "workers that the fence has killed have failed",
         "ea2ebb9",
-        _AGENT + "decisions.py",
+        _AGENT + "state_machine.py",
         'return self._stop(Signals.SIGKILL, "join", now)',
         'return self._stop(Signals.SIGKILL, "ask", now)',
     ),
@@ -129,7 +129,7 @@ DEFECTS = (
     Defect(
         "background processes stay",
         "81b10e8",
-        _AGENT + "decisions.py",
+        _AGENT + "state_machine.py",
         'last = following in ("stay", "leave") and',
         "last = False and",
         "test_what_workers_leave_in_the_background_may_end_by_itself",
@@ -137,7 +137,7 @@ DEFECTS = (
     Defect(
         "a round begins beside who may be at work",
         "cd79e4b",
-        _LEADING + "kept_round.py",
+        _COORDINATOR + "round_recovery.py",
         "self._waits = in_time and not self._all_accounted()",
         "self._waits = False",
         "test_nothing_begins_beside_a_node_that_may_be_at_work",
@@ -145,7 +145,7 @@ DEFECTS = (
     Defect(
         "news of an earlier session counts",
         "2ed26aa",
-        _ELASTIC + "contact.py",
+        _ELASTIC + "node_session.py",
         "if session != self._session:",
         "if False:",
         "test_what_an_earlier_session_tells_late_is_no_news",
@@ -153,7 +153,7 @@ DEFECTS = (
     Defect(
         "a silent supervisor is not ended",
         "ae7d9d5",
-        _KEEPER + "keeper.py",
+        _SUPERVISOR + "supervisor.py",
         "if unanswered >= SILENT_S:",
         "if False:",
         "test_a_supervisor_that_stands_still_is_ended",
@@ -162,7 +162,7 @@ DEFECTS = (
         "a supervisor lost in a start is an error",
         "ae7d9d5",
         _AGENT + "node_workers.py",
-        "except KeeperLost as error:",
+        "except SupervisorLost as error:",
         "except ZeroDivisionError as error:",
         "test_a_supervisor_that_is_lost_while_it_starts_workers_costs_a_restart_or_ends_the_job_with_71",
     ),
@@ -177,7 +177,7 @@ DEFECTS = (
     Defect(
         "what was under way revives the dead",
         "80887e5",
-        _LEADING + "member_watch.py",
+        _COORDINATOR + "member_monitor.py",
         "if node in self._gone:",
         "if False:",
         "test_the_last_words_of_a_node_that_is_killed_are_heard_late",
@@ -185,7 +185,7 @@ DEFECTS = (
     Defect(
         "who does not come is waited for",
         "9a6258b",
-        _LEADING + "membership.py",
+        _COORDINATOR + "state_machine.py",
         "if act_by is None or now < act_by:",
         "if True:",
         "test_a_node_that_does_not_join_again_is_left_out_after_a_while",
@@ -193,7 +193,7 @@ DEFECTS = (
     Defect(
         "a newcomer need not reach the store",
         "9a6258b",
-        _LEADING + "membership.py",
+        _COORDINATOR + "state_machine.py",
         "elif self._can_get_in(member) and self._grows(here):",
         "elif self._grows(here):",
         "test_a_spare_that_cannot_reach_the_round_costs_it_nothing",
@@ -201,7 +201,7 @@ DEFECTS = (
     Defect(
         "the same revision of another server is taken",
         "38b9a40",
-        _LEADING + "leader.py",
+        _COORDINATOR + "coordinator.py",
         "return self._session is session and self._key == key",
         "return self._key == key",
         "test_a_service_that_gives_a_revision_again_is_led_all_the_same",
@@ -209,7 +209,7 @@ DEFECTS = (
     Defect(
         "a session that is lost at once ends the first join",
         "559ac3b",
-        _ELASTIC + "contact.py",
+        _ELASTIC + "node_session.py",
         "            except (ConnectionLost, TimeoutError) as error:\n                fault",
         "            except ZeroDivisionError as error:\n                fault",
         "test_a_session_that_is_over_as_soon_as_it_was_opened_does_not_end_the_first_join",
@@ -233,7 +233,7 @@ DEFECTS = (
     Defect(
         "a round that nobody reaches is not declared failed",
         "drawn 1",
-        _LEADING + "membership.py",
+        _COORDINATOR + "state_machine.py",
         'self._declare(Round(self._number, "failed", len(places), why))',
         "pass",
         "test_nodes_that_cannot_reach_each_other_fail_together_by_name",
@@ -241,7 +241,7 @@ DEFECTS = (
     Defect(
         "nobody has had a rank before",
         "drawn 2",
-        _LEADING + "placement.py",
+        _COORDINATOR + "placement.py",
         "self.places = places",
         "self.places = places = {}",
         "test_a_node_that_stood_still_returns_with_its_rank",
@@ -256,7 +256,7 @@ DEFECTS = (
     Defect(
         "a node with a notice asks like any other",
         "drawn 4",
-        _AGENT + "decisions.py",
+        _AGENT + "state_machine.py",
         "        if self._kill_by is not None:\n            return self._join()\n        if lost:",
         "        if False:\n            return self._join()\n        if lost:",
         "test_a_node_with_a_notice_ends_with_81_if_its_job_hangs_then",
@@ -264,7 +264,7 @@ DEFECTS = (
     Defect(
         "only the end with the background counts",
         "drawn 8",
-        _AGENT + "decisions.py",
+        _AGENT + "state_machine.py",
         "background >= self._background",
         "background > self._background",
         "test_when_restarts_are_used_up_the_job_ends_everywhere_with_the_workers_code",
@@ -272,7 +272,7 @@ DEFECTS = (
     Defect(
         "sessions are ended where that is not possible",
         "drawn 9",
-        _LEADING + "member_watch.py",
+        _COORDINATOR + "member_monitor.py",
         "if not isinstance(self._session, EndsSessions):",
         "if False:",
         "test_who_follows_a_killed_leader_leaves_it_alone",
@@ -280,7 +280,7 @@ DEFECTS = (
     Defect(
         "a forgotten round that is whole does not go on",
         "drawn 10",
-        _LEADING + "membership.py",
+        _COORDINATOR + "state_machine.py",
         "        if not found.why_over:\n            self._complete(found.places, now)",
         "        if not found.why_over:\n            pass",
         "test_a_round_goes_on_over_a_restart_of_the_service",
@@ -320,7 +320,7 @@ DEFECTS = (
     Defect(
         "who has reached the store is not counted",
         "drawn 16",
-        _LEADING + "membership.py",
+        _COORDINATOR + "state_machine.py",
         "self._has_reached(member, state, now)",
         "pass",
         "test_a_job_begins_at_once_when_all_have_come",
@@ -328,14 +328,14 @@ DEFECTS = (
     Defect(
         "who was gone once stays gone",
         "drawn 17",
-        _LEADING + "member_watch.py",
+        _COORDINATOR + "member_monitor.py",
         "        self._gone.discard(node)",
         "        pass",
     ),
     Defect(
         "places of other rounds are accounted for",
         "drawn 18",
-        _LEADING + "kept_round.py",
+        _COORDINATOR + "round_recovery.py",
         "if seat.round != self._number:",
         "if False:",
         "test_nobody_waits_for_a_node_whose_last_round_was_an_earlier_one",
@@ -343,7 +343,7 @@ DEFECTS = (
     Defect(
         "a signal is taken for a second one",
         "drawn 19",
-        _AGENT + "decisions.py",
+        _AGENT + "state_machine.py",
         "        if not again:",
         "        if False:",
         "test_a_signal_ends_a_node_with_128_and_its_number",
@@ -351,7 +351,7 @@ DEFECTS = (
     Defect(
         "who is gone is watched further",
         "drawn 20",
-        _LEADING + "member_watch.py",
+        _COORDINATOR + "member_monitor.py",
         "        self._forget(node)\n        self._gone.add(node)",
         "        self._gone.add(node)",
         "test_who_follows_a_killed_leader_leaves_it_alone",
@@ -367,7 +367,7 @@ DEFECTS = (
     Defect(
         "restarts only beside workers that do not end",
         "drawn 22",
-        _AGENT + "decisions.py",
+        _AGENT + "state_machine.py",
         'if self.restarts_used < self._limits.max_restarts and self._group == "gone":',
         'if self.restarts_used < self._limits.max_restarts and self._group != "gone":',
         "test_a_worker_that_fails_is_restarted_with_all_others",
@@ -375,7 +375,7 @@ DEFECTS = (
     Defect(
         "the end of a round is not declared before places",
         "drawn 23",
-        _LEADING + "leader.py",
+        _COORDINATOR + "coordinator.py",
         'if decisions.round is not None and decisions.round.state == "over":',
         "if False:",
         "test_who_comes_after_the_last_call_enters_by_another_round",
@@ -399,7 +399,7 @@ DEFECTS = (
     Defect(
         "a node says nothing of itself",
         "drawn 28",
-        _ELASTIC + "contact.py",
+        _ELASTIC + "node_session.py",
         "            self.me = replace(self.me, **changes)\n            self._write()",
         "            self.me = replace(self.me, **changes)",
         "test_a_job_begins_at_once_when_all_have_come",
@@ -407,8 +407,8 @@ DEFECTS = (
     Defect(
         "a stopped supervisor is not continued",
         "drawn 29",
-        _KEEPER + "keeper.py",
-        "            self._signal_keeper(Signals.SIGCONT)",
+        _SUPERVISOR + "supervisor.py",
+        "            self._signal_supervisor(Signals.SIGCONT)",
         "            pass",
         "test_a_supervisor_that_was_stopped_by_a_signal_is_told_to_go_on",
     ),

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from rdzv_launcher.run.agent.decisions import Limits
 from rdzv_launcher.run.agent.events import BarrierOver, DoneWithout, SignalArrived
+from rdzv_launcher.run.agent.state_machine import Limits
 from rdzv_launcher.run.agent.steps import Join, Leave, NoteLeaving
 from rdzv_plugins.errors import JobHung
 from rdzv_plugins.interfaces import Failure

@@ -7,7 +7,7 @@ import math
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from rdzv_plugins.elastic.keys import BEGUN, BORN, NODES, ROUND, Assignment, Round, decode, readable
+from rdzv_plugins.elastic.keys import INIT_CLAIM, INITIALIZED, NODES, ROUND, Assignment, Round, decode, readable
 from simulation.service import PORT, Faults
 from simulation.troubles import RATES
 
@@ -281,10 +281,10 @@ class Oracles:
         fit = [each for each in world.nodes if each.lives and not each.hindered and not each.held_up]
         served = [each for each in world.services if any(node.process is each.process for node in fit)]
         told = [each.handler._contact.me for each in fit if each.handler is not None]
-        heard = any(seat.complete for me in told for seat in me.seats)
-        born = {each.store.keys[BORN][0].value for each in world.services if BORN in each.store.keys}
+        heard = any(seat.complete for me in told for seat in me.votes)
+        born = {each.store.keys[INIT_CLAIM][0].value for each in world.services if INIT_CLAIM in each.store.keys}
         lacking = any(json.loads(value)["at"] not in [f"{each.host}:{PORT}" for each in served] for value in born)
-        begun = any(BEGUN in each.store.keys for each in served)
+        begun = any(INITIALIZED in each.store.keys for each in served)
         if self._last is None or not (heard or begun):
             return 2 * len(served) > len(world.services) and not lacking
         _, size, members = self._last

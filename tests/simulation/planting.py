@@ -155,7 +155,9 @@ class _Tests:
     def __init__(self, defect: Defect) -> None:
         self._found = defect.found
         folder = defect.file.split("/")[-2]
-        self._file = {"agent": "test_agent", "keeper": "test_agent", "static": "test_static"}.get(folder, "test_scen")
+        self._file = {"agent": "test_agent", "supervisor": "test_agent", "static": "test_static"}.get(
+            folder, "test_scen"
+        )
         self.failed: list[str] = []
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from rdzv_launcher.run.keeper.descendants import Process as Seen
+from rdzv_launcher.run.supervisor.descendants import Process as Seen
 from rdzv_plugins.runtime import SIG_DFL, SIG_IGN, Signals
 from simulation.network import Network
 from simulation.scheduler import Process
@@ -156,7 +156,7 @@ class Processes:
             assert entry.process is not None
             self.scheduler.interrupt(entry.process, lambda: handler(number, None))  # type: ignore[operator]
 
-    # Like the functions of ``keeper/descendants``
+    # Like the functions of ``supervisor/descendants``
 
     def look(self, pid: int) -> Seen | None:
         entry = self.entries.get(pid)

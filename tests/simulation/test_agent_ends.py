@@ -124,7 +124,7 @@ def test_a_spare_that_leads_is_released_when_the_done_node_is_killed() -> None:
     for seed in itertools.count():
         job = Job(nodes=2, low=1, high=1, seed=seed)
         held = job.meeting.service.store.keys
-        job.until(lambda held=held: any(b'"done":1' in kv.value for kv, _ in held.values()))
+        job.until(lambda held=held: any(b'"finished_round":1' in kv.value for kv, _ in held.values()))
         done, spare = sorted(job.agents, key=lambda each: not each.groups)
         if spare.process.host.encode() in held[keys.LEADER][0].value:
             break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rdzv_plugins.elastic import own_round
+from rdzv_plugins.elastic import current_round
 from simulation.test_scenarios_elastic import LONG, SEEDS, at_work, ends, rounds
 from simulation.world import Node, Work, World
 
@@ -38,7 +38,7 @@ def test_a_node_that_has_lost_the_store_makes_all_meet_again_and_costs_no_restar
     world.until(lambda: rounds(world) == [2, 2, 2])
     assert [each.restarts for each in world.nodes] == [0, 0, 0]
     assert ends(world.run()) == ["done"] * 3
-    assert [each.levelname for each in caplog.records if each.name == own_round.__name__].count("WARNING") == 1
+    assert [each.levelname for each in caplog.records if each.name == current_round.__name__].count("WARNING") == 1
     assert [each.handler._store.left for each in world.nodes] == [2, 2, 2], "before each round"
 
 

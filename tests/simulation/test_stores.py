@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from rdzv_plugins.backends.static.control import Presence, ask
+from rdzv_plugins.backends.static.control import PingResponder, ask
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import StoreLost
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.sockets.listening import bind
-from rdzv_plugins.kvstore.sockets.reach import Interruption, try_connect
+from rdzv_plugins.kvstore.sockets.reach import CancelToken, try_connect
 from rdzv_plugins.kvstore.tcpstore import wire
 from rdzv_plugins.kvstore.tcpstore.listener import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import KeyWatch, PlainClient
@@ -87,7 +87,7 @@ def client(world: World) -> SimulatedRuntime:
 
 
 def store_of(runtime: SimulatedRuntime, *, answer: float | None = None, timeout: float = 10.0) -> PlainClient:
-    interruption = Interruption(runtime)
+    interruption = CancelToken(runtime)
     endpoint = Endpoint(SERVER, PORT)
     connection, reason = try_connect(endpoint, 5.0, greet_store, interruption=interruption, runtime=runtime)
     assert connection is not None, reason
@@ -205,7 +205,7 @@ def test_an_agent_answers_however_long_nobody_has_asked(world: World, client: Si
     agent, lost = world.process("agent", "10.0.0.3"), list[Exception]()
 
     def lives() -> None:
-        presence = Presence(store_of(agent), Endpoint(SERVER, PORT), "p", "a", lost.append, agent)
+        presence = PingResponder(store_of(agent), Endpoint(SERVER, PORT), "p", "a", lost.append, agent)
         agent.sleep(4 * DAY_S)
         presence.stop()
 

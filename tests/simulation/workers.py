@@ -1,4 +1,4 @@
-"""Simulated workers, and the supervisor that starts them: what ``run/keeper`` is to an agent.
+"""Simulated workers, and the supervisor that starts them: what ``run/supervisor`` is to an agent.
 
 The agent's side of the channel is the real one; here is the other end, which answers the same messages. It ends when
 its agent ends, and all workers with it.
@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from rdzv_launcher.run.keeper.descendants import Process as Seen
-from rdzv_launcher.run.keeper.keeper import BEAT_S
-from rdzv_launcher.run.keeper.keeper_process import FrozenAgent
-from rdzv_launcher.run.keeper.messages import Belongings, Channel, Gone, Inherited
+from rdzv_launcher.run.supervisor.descendants import Process as Seen
+from rdzv_launcher.run.supervisor.messages import Channel, Gone, Inherited, OwnedResources
+from rdzv_launcher.run.supervisor.supervisor import BEAT_S
+from rdzv_launcher.run.supervisor.supervisor_process import FrozenAgent
 from rdzv_plugins.runtime import Signals
 from rdzv_plugins.shared_numbers import BEAT, PAUSE_AT, STILL
 from simulation.kernel import Kernel
@@ -108,7 +108,7 @@ class Worker:
 
 
 class Supervisor:
-    """One process, as ``keeper_process.KeeperProcess`` is. Made by ``Machine.start``."""
+    """One process, as ``supervisor_process.SupervisorProcess`` is. Made by ``Machine.start``."""
 
     def __init__(
         self,
@@ -277,10 +277,10 @@ class Machine:
         """All that were ever started, in order."""
         self.on_start: Callable[[Worker, str], object] = lambda worker, name: None
 
-    def start(self, agent: Entry) -> Callable[[Channel, Iterable[int], Inherited, Belongings], int]:
-        """Like ``start_keeper``, for this agent."""
+    def start(self, agent: Entry) -> Callable[[Channel, Iterable[int], Inherited, OwnedResources], int]:
+        """Like ``start_supervisor``, for this agent."""
 
-        def make(theirs: Channel, ignored: Iterable[int], inherited: Inherited, belongings: Belongings) -> int:
+        def make(theirs: Channel, ignored: Iterable[int], inherited: Inherited, belongings: OwnedResources) -> int:
             scheduler = self.processes.scheduler
             name = f"{self.name}.supervisor{len(self.supervisors) or ''}"
             assert agent.process is not None

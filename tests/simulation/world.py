@@ -14,9 +14,9 @@ from typing import Any
 from msgspec import Struct
 
 from rdzv_plugins.coordination import CoordinationBackend
-from rdzv_plugins.elastic.failover import Places
+from rdzv_plugins.elastic.failover import FailoverBackend
 from rdzv_plugins.elastic.handler import ElasticHandler
-from rdzv_plugins.elastic.keys import LEADER, Leading, decode
+from rdzv_plugins.elastic.keys import LEADER, LeaderInfo, decode
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import RdzvError, SpareReleased
@@ -280,12 +280,12 @@ class World(Machines):
             for each in self.services
         ]
         where = [Endpoint(each.host, PORT) for each in self.services]
-        return Places(where, ways, own, self.options.ttl, node.runtime)
+        return FailoverBackend(where, ways, own, self.options.ttl, node.runtime)
 
     @property
     def leader(self) -> Node:
         """The node whose key says that it leads."""
-        leading = decode(Leading, self.service.store.keys[LEADER][0].value)
+        leading = decode(LeaderInfo, self.service.store.keys[LEADER][0].value)
         return next(each for each in self.nodes if each.handler._contact.me.node_id == leading.node_id)
 
     def add(

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from rdzv_plugins.errors import StoreLost
-from rdzv_plugins.kvstore.sockets.reach import Interruption
+from rdzv_plugins.kvstore.sockets.reach import CancelToken
 from rdzv_plugins.kvstore.tcpstore import wire
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.worker import round_holds
@@ -74,7 +74,7 @@ class World:
 def _store() -> PlainClient:
     connection = socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), 60)
     wire.greet(connection)
-    return PlainClient(connection, prefix="", timeout=LONG_S, answer=None, interruption=Interruption())
+    return PlainClient(connection, prefix="", timeout=LONG_S, answer=None, interruption=CancelToken())
 
 
 def main() -> int:

@@ -16,21 +16,21 @@ from pathlib import Path
 import pytest
 from kits.wire.tls_kit import Issued
 
-from rdzv_plugins import job_token
-from rdzv_plugins.assemble.create import prepare, with_options
-from rdzv_plugins.certificates import certificates_of
-from rdzv_plugins.elastic.contact import settings_of
+from rdzv_plugins.elastic.node_session import settings_of
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import SettingsDiffer, UsageError
-from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.job_token import JobToken, accepted_tokens, token_of
 from rdzv_plugins.kvstore.native.framing import ask_statistics
-from rdzv_plugins.kvstore.native.server import Renewing, StoreServer
+from rdzv_plugins.kvstore.native.server import CertificateReloader, StoreServer
 from rdzv_plugins.options import WorkerStoreOptions
+from rdzv_plugins.registry import PluginHost
+from rdzv_plugins.registry.create import prepare, with_options
 from rdzv_plugins.rounds.settings_check import compare
 from rdzv_plugins.rounds.worker_stores import WorkerStores
 from rdzv_plugins.runtime import SYSTEM
+from rdzv_plugins.security import job_token
+from rdzv_plugins.security.certificates import certificates_of
+from rdzv_plugins.security.job_token import JobToken, accepted_tokens, token_of
 
 ONE, TWO = "0123456789abcdef-one", "0123456789abcdef-two"
 REQUEST = Request("parallel", "run", "127.0.0.1:1", min_nodes=2, max_nodes=2, nproc_per_node=1)
@@ -305,7 +305,7 @@ def test_what_begins_while_files_are_replaced_has_the_last_that_fitted(tmp_path:
 
     begun_with = mine.files.fitting().stamp
     mine.issue()  # while the server begins
-    renewing = Renewing(mine.files, begun_with, lambda texts: renewed.append(texts.cert), SYSTEM)
+    renewing = CertificateReloader(mine.files, begun_with, lambda texts: renewed.append(texts.cert), SYSTEM)
     renewing.look()
     renewing.close()
     assert renewed == [mine.cert.read_bytes()]

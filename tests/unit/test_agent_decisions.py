@@ -17,7 +17,7 @@ from unittest.mock import ANY
 import pytest
 
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.decisions import Decisions, Limits
+from rdzv_launcher.run.agent.state_machine import AgentStateMachine, Limits
 from rdzv_plugins.errors import CrashLoop, EndpointLost, NodeLost, NotNeeded, PeerFailed, Preempted, WorkersStuck
 from rdzv_plugins.interfaces import Failure
 
@@ -84,7 +84,7 @@ class World:
         self.case = case
         notices = frozenset({TERM} if case.grace else ())
         limits = Limits(case.workers, case.restarts, 30.0, 5.0, preempt_grace=case.grace, notice_signals=notices)
-        self.machine = Decisions(limits, host="here", pid=1)
+        self.machine = AgentStateMachine(limits, host="here", pid=1)
         self.now = 0.0
         self.running: frozenset[int] = frozenset()
         self.group = False
@@ -385,7 +385,7 @@ class Agent:
     """Decisions, of which each is told at a time of its own."""
 
     def __init__(self, workers: int = 1, restarts: int = 0, *, started: bool = True) -> None:
-        self.machine = Decisions(Limits(workers, restarts, 30.0, 5.0), host="here", pid=1)
+        self.machine = AgentStateMachine(Limits(workers, restarts, 30.0, 5.0), host="here", pid=1)
         self.now = 100.0
         if started:
             self.tell(events.Joined(0))
@@ -446,5 +446,5 @@ def test_an_error_ends_the_node_with_its_code_and_is_told_if_it_is_news_to_the_o
 
 
 def test_a_group_that_ends_untold_has_failed() -> None:
-    """Its keeper was killed, and it with it."""
+    """Its supervisor was killed, and it with it."""
     assert Agent(workers=2).tell(events.GroupEnded(1)) == [steps.Report(0, -9), steps.AskPeers()]

@@ -16,16 +16,16 @@ from unittest.mock import MagicMock
 import pytest
 
 from rdzv_launcher.console import logging_given_back, setup_logging
-from rdzv_launcher.run.agent.decisions import Limits
 from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
+from rdzv_launcher.run.agent.state_machine import Limits
 from rdzv_launcher.run.agent.steps import End
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
 from rdzv_launcher.run.signals import given_back
-from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.background_queue import BackgroundQueue
 from rdzv_plugins.errors import UsageError
-from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Outcome, Request
+from rdzv_plugins.registry import PluginHost
+from rdzv_plugins.registry.rendezvous import Rendezvous
 from rdzv_plugins.runtime import SYSTEM
 
 

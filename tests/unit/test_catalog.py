@@ -8,8 +8,6 @@ import msgspec
 import pytest
 
 from rdzv_plugins import Backend, Request, ServiceCheck, option
-from rdzv_plugins.assemble.create import create_rendezvous, preflight, prepare
-from rdzv_plugins.assemble.create import health as health_of
 from rdzv_plugins.errors import (
     BrokenPlugin,
     EndpointUnreachable,
@@ -19,10 +17,12 @@ from rdzv_plugins.errors import (
     UnknownBackend,
     UsageError,
 )
-from rdzv_plugins.host import Catalog, PluginHost, PluginRecord
-from rdzv_plugins.host.catalog import Entry
-from rdzv_plugins.host.report import as_data
 from rdzv_plugins.options import WorkerStoreOptions
+from rdzv_plugins.registry import Catalog, PluginHost, PluginRecord
+from rdzv_plugins.registry.catalog import Entry
+from rdzv_plugins.registry.create import create_rendezvous, preflight, prepare
+from rdzv_plugins.registry.create import health as health_of
+from rdzv_plugins.registry.report import as_data
 
 REQUEST = Request("toy", "run", "", 1, 1, 1)
 HOST = PluginHost([])

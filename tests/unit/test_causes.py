@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rdzv_launcher.run.monitor import last_lines
-from rdzv_launcher.run.workers.causes import LastTraceback, MemoryKills, cause_of, read_traceback
+from rdzv_launcher.run.workers.causes import LastTraceback, OomKills, cause_of, read_traceback
 
 FILES = {
     "missing.py": "import os\nimport nothing_of_the_kind\n",
@@ -69,7 +69,7 @@ def test_a_real_traceback(
     assert found.exception.rpartition(".")[2] == exception
     assert found.place.endswith(f"/{place}")
     assert (found.importing, found.is_of_the_text) == (importing, of_the_text)
-    said = cause_of(1, lines, MemoryKills())
+    said = cause_of(1, lines, OomKills())
     assert said == (
         f"It failed while it imported its modules: {found.exception} at {found.place}." if importing else ""
     )
@@ -93,12 +93,12 @@ EVENTS = "low 0\nhigh 0\nmax 12\noom 1\noom_kill {}\noom_group_kill 0\n"
 CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"
 
 
-def system(root: Path, mounts: str, cgroup: str, files: dict[str, str]) -> MemoryKills:
+def system(root: Path, mounts: str, cgroup: str, files: dict[str, str]) -> OomKills:
     for name, text in {"proc/self/mountinfo": mounts, "proc/self/cgroup": cgroup, **files}.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return MemoryKills(root)
+    return OomKills(root)
 
 
 def test_cgroup_v2_with_the_limit_of_a_cgroup_around(tmp_path: Path) -> None:
@@ -153,4 +153,4 @@ def test_without_cgroups_the_count_of_the_machine_has_to_do(tmp_path: Path) -> N
 @pytest.mark.parametrize("text", ["", "no mounts at all\n", " - \n", "1 2 3 / /x rw - cgroup2\n"])
 def test_a_system_that_tells_nothing_is_borne(tmp_path: Path, text: str) -> None:
     assert system(tmp_path, text, text, {}).describe(KILL) == ""
-    assert MemoryKills(tmp_path / "nowhere").describe(KILL) == ""
+    assert OomKills(tmp_path / "nowhere").describe(KILL) == ""

@@ -9,10 +9,10 @@ from itertools import permutations
 import pytest
 from kits.unit.membership_steps import node
 
+from rdzv_plugins.elastic.coordinator.placement import PreviousAssignment, Rules, assign_ranks, choose, size_of
 from rdzv_plugins.elastic.keys import Assignment, Member
-from rdzv_plugins.elastic.leading.placement import Former, Rules, assign_ranks, choose, size_of
 
-NEW = Former({})
+NEW = PreviousAssignment({})
 
 
 def nodes(names: str):
@@ -20,10 +20,12 @@ def nodes(names: str):
     return [node(name, domain=name[0]) for name in names.split()]
 
 
-def after(names: str) -> Former:
+def after(names: str) -> PreviousAssignment:
     """These have been in the last round."""
     former = enumerate(nodes(names))
-    return Former({n.node_id: Assignment(1, at, 9, n.node_id, n.host, n.machine, domain=n.domain) for at, n in former})
+    return PreviousAssignment(
+        {n.node_id: Assignment(1, at, 9, n.node_id, n.host, n.machine, domain=n.domain) for at, n in former}
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,7 @@ def test_every_small_world():
             assert all(n >= rules.min_per_domain for n in Counter(each.domain for each in found).values()), case
 
 
-def ranked(*members: Member, former: Former = NEW, order=lambda _: None) -> list[str]:
+def ranked(*members: Member, former: PreviousAssignment = NEW, order=lambda _: None) -> list[str]:
     return [member.node_id for member in assign_ranks(members, former, order)]
 
 
@@ -84,9 +86,9 @@ def had(name: str, rank: int, given: int | None = None, machine: str = "") -> As
     return Assignment(1, rank, 3, name, f"host-{name}", machine or name, node_rank=given)
 
 
-STAYED = Former({name: had(name, rank) for rank, name in enumerate("abc")})
-SHARED = Former({"a": had("a", 0, machine="m"), "b": had("b", 1, machine="m")})
-REPLACED = Former({"a": had("a", 0), "b": had("b", 1)})
+STAYED = PreviousAssignment({name: had(name, rank) for rank, name in enumerate("abc")})
+SHARED = PreviousAssignment({"a": had("a", 0, machine="m"), "b": had("b", 1, machine="m")})
+REPLACED = PreviousAssignment({"a": had("a", 0), "b": had("b", 1)})
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,12 @@ REPLACED = Former({"a": had("a", 0), "b": had("b", 1)})
         ([node("c"), node("b")], STAYED, None, "cb"),  # a rank beyond the size is not kept
         ([node("x"), node("n", machine="a", host="host-a")], REPLACED, None, "nx"),  # another process there takes it
         ([node("n", machine="m", host="host-a"), node("a", machine="m")], SHARED, None, "an"),  # and pushes out nobody
-        ([node("a"), node("b", 0)], Former({"a": had("a", 0)}), None, "ba"),  # a given rank goes before a kept one
+        (
+            [node("a"), node("b", 0)],
+            PreviousAssignment({"a": had("a", 0)}),
+            None,
+            "ba",
+        ),  # a given rank goes before a kept one
         # a plug-in orders those without another claim
         ([node("a"), node("b"), node("c")], NEW, "cab", "cab"),
         ([node("a"), node("b"), node("c")], NEW, "c", "cab"),

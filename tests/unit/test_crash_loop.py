@@ -12,9 +12,9 @@ import pytest
 from rdzv_launcher.run.agent.events import RestartAllowed, RestartRefused
 from rdzv_launcher.run.agent.failures import (
     PROGRESS_S,
+    FailureRecord,
     Failures,
     RetryLimits,
-    Spent,
     delay_of,
     from_note,
     is_loop,
@@ -41,7 +41,7 @@ def failure(stderr: Sequence[str] = (), *, rank: int = 0, code: int = 1, hang: s
     return replace(Failure(0, "here", rank, rank, 7, code, tuple(stderr)), hang=hang)
 
 
-def ran(failed: Failure, seconds: float = 1.0) -> Spent:
+def ran(failed: Failure, seconds: float = 1.0) -> FailureRecord:
     return spent(failed, seconds)
 
 
@@ -63,7 +63,7 @@ LATE = ran(failure(NAME), PROGRESS_S)
     ],
 )
 def test_what_tells_that_a_failure_is_the_same_again(failed: Failure, what: str) -> None:
-    assert ran(failed) == Spent(what, 1.0, of_the_text="NameError" in what)
+    assert ran(failed) == FailureRecord(what, 1.0, of_the_text="NameError" in what)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_what_tells_that_a_failure_is_the_same_again(failed: Failure, what: str)
         ([OTHER] * 9, "code", False),
     ],
 )
-def test_three_times_in_a_row_is_a_loop(history: list[Spent], kind: str, loop: bool) -> None:
+def test_three_times_in_a_row_is_a_loop(history: list[FailureRecord], kind: str, loop: bool) -> None:
     assert is_loop(history, kind) == loop  # type: ignore[arg-type]
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from kits import ROOT
 
 from rdzv_plugins import hookspecs
-from rdzv_plugins.host import PluginRecord
-from rdzv_plugins.host.discovery import HOOK_NAMES, validate
+from rdzv_plugins.registry import PluginRecord
+from rdzv_plugins.registry.discovery import HOOK_NAMES, validate
 
 COMPATIBILITY = (ROOT / "docs/reference/compatibility.md").read_text()
 

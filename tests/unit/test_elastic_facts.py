@@ -12,11 +12,11 @@ import pytest
 from kits.clock import Clock
 from kits.unit.membership_steps import Leader, node, working
 
-from rdzv_plugins.elastic.contact import settings_of
-from rdzv_plugins.elastic.joining import Reports
+from rdzv_plugins.elastic.coordinator.coordinator import Neighbours
+from rdzv_plugins.elastic.coordinator.member_table import ranks
+from rdzv_plugins.elastic.join import ProgressReporter
 from rdzv_plugins.elastic.keys import Assignment
-from rdzv_plugins.elastic.leading.leader import Neighbours
-from rdzv_plugins.elastic.leading.roster import ranks
+from rdzv_plugins.elastic.node_session import settings_of
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.errors import SettingsDiffer
 from rdzv_plugins.interfaces import Request
@@ -54,7 +54,7 @@ def test_who_is_there_and_who_is_missing():
     reaching = Leader(2, 2)
     reaching.hear(node("a"), node("b"))
     reaching.serve()
-    reaching.say("a", reached=1)
+    reaching.say("a", store_ready_round=1)
     assert reaching.machine.facts().endswith("have still to reach the workers' store: host-b (pid 7)")
 
 
@@ -158,12 +158,12 @@ def test_two_agents_on_one_machine_are_told_of_once_unless_they_are_meant(caplog
 def test_what_is_waited_for_is_said_every_ten_seconds_and_a_new_kind_once_it_has_lasted_a_second(caplog):
     clock = Clock()
     caplog.set_level(logging.INFO)
-    waiting = Reports(lambda: "for b", live=True, runtime=clock)
+    waiting = ProgressReporter(lambda: "for b", live=True, runtime=clock)
     for _ in range(25):
         waiting.say()
         clock.seconds += 1
     waiting.end()
-    waiting = Reports(lambda: "as a spare", live=False, runtime=clock)
+    waiting = ProgressReporter(lambda: "as a spare", live=False, runtime=clock)
     clock.seconds += 2
     waiting.say("spare")
     assert waiting.next_at == clock.seconds + 1

@@ -2,10 +2,10 @@
 
 import pytest
 
-from rdzv_plugins.assemble.rendezvous import meets_locally
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.registry.rendezvous import meets_locally
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from rdzv_launcher.run.hangs.verdict import Judge, Native, NodeStanding, Sample, Signs, Standing, Standstill, find
 from rdzv_launcher.run.stacks.reports import Frame, ProcessReport, Silent, Thread, WorkerReport, is_meeting
 from rdzv_plugins.errors import JobHung
-from rdzv_plugins.questions import NodeAnswer, checked
+from rdzv_plugins.questions import RpcResponse, checked
 
 FIRST = Signs(at=100.0, state="S", born=7, main_s=5.0, all_s=6.0, faults=0, moved=0)
 CREDIT = 10.0
@@ -148,14 +148,14 @@ def test_where_workers_meet(file: str, function: str, meets: bool) -> None:
     assert is_meeting(file, function) == meets
 
 
-def says(rank: int, *workers: Standing, works: bool = True, watches: bool = True) -> NodeAnswer:
+def says(rank: int, *workers: Standing, works: bool = True, watches: bool = True) -> RpcResponse:
     told = [(10 * rank + local, each.kind, each.seconds) for local, each in enumerate(workers)]
-    return NodeAnswer(rank, f"host-{rank}", 7, to_builtins(NodeStanding(rank, works, watches, told)))
+    return RpcResponse(rank, f"host-{rank}", 7, to_builtins(NodeStanding(rank, works, watches, told)))
 
 
 STILL, DONE = waits(60.0), Standing("done")
-SILENT = NodeAnswer(1, "host-1", 7, None, "has not answered within 10 s", is_silent=True)
-NONSENSE = NodeAnswer(1, "host-1", 7, {"node_rank": 1, "workers": 5})
+SILENT = RpcResponse(1, "host-1", 7, None, "has not answered within 10 s", is_silent=True)
+NONSENSE = RpcResponse(1, "host-1", 7, {"node_rank": 1, "workers": 5})
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ NONSENSE = NodeAnswer(1, "host-1", 7, {"node_rank": 1, "workers": 5})
         ([says(0, STILL), says(1, STILL), says(2, MOVES)], True, 0),  # the last is a spare
     ],
 )
-def test_a_job_hangs_if_none_of_the_round_makes_progress(answers: list[NodeAnswer], hangs: bool, in_s: float) -> None:
+def test_a_job_hangs_if_none_of_the_round_makes_progress(answers: list[RpcResponse], hangs: bool, in_s: float) -> None:
     verdict = Judge(60.0, 2).judge(answers, now=5.0)
     assert (verdict.hangs, verdict.in_s) == (hangs, in_s)
     loops = {rank for each in answers for rank, kind, _ in each.answer["workers"] if kind == "loops"}
@@ -184,7 +184,7 @@ def test_a_job_hangs_if_none_of_the_round_makes_progress(answers: list[NodeAnswe
 
 
 @pytest.mark.parametrize("answer", [SILENT, NONSENSE])
-def test_a_node_of_which_nothing_comes_holds_nobody_up_for_ever(answer: NodeAnswer) -> None:
+def test_a_node_of_which_nothing_comes_holds_nobody_up_for_ever(answer: RpcResponse) -> None:
     judge, of_both = Judge(60.0, 2), [says(0, STILL), answer]
     assert judge.judge(of_both, now=5.0).in_s == 120.0
     assert not judge.judge(of_both, now=100.0).hangs

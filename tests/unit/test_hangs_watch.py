@@ -19,13 +19,13 @@ from rdzv_launcher.run.stacks import reading
 from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.interfaces import Failure
-from rdzv_plugins.questions import HANG, STACKS, STANDSTILL, NodeAnswer, Question
+from rdzv_plugins.questions import HANG, STACKS, STANDSTILL, RpcRequest, RpcResponse
 from rdzv_plugins.shared_numbers import PROGRESS_VARIABLE, ProgressPage, progress
 
 TIMEOUT = 1.0
 STILL = {"node_rank": 1, "works": True, "watches": True, "workers": [[1, "waits", 99.0]]}
 MOVES = {"node_rank": 1, "works": True, "watches": True, "workers": [[1, "moves", 0.0]]}
-Other = Callable[[str], NodeAnswer]
+Other = Callable[[str], RpcResponse]
 
 
 class Job:
@@ -50,14 +50,14 @@ class Job:
         on_hang = lambda generation, failure: self.hangs.append((generation, failure))  # noqa: E731
         self.watch = HangWatch(TIMEOUT, 1, self._stacks, self, on_hang)
 
-    def ask(self, kind: str, arguments: Mapping[str, Any], timeout: float) -> list[NodeAnswer]:
+    def ask(self, kind: str, arguments: Mapping[str, Any], timeout: float) -> list[RpcResponse]:
         """All nodes."""
         self.asked.append(kind)
-        return [NodeAnswer(0, "here", 1, self.answer(kind, arguments)), self._other(kind)]
+        return [RpcResponse(0, "here", 1, self.answer(kind, arguments)), self._other(kind)]
 
     def answer(self, kind: str, arguments: Mapping[str, Any]) -> Any:
         """This node's."""
-        return (self._stacks if kind == STACKS else self.watch).answer(Question("0" * 32, kind, arguments))
+        return (self._stacks if kind == STACKS else self.watch).answer(RpcRequest("0" * 32, kind, arguments))
 
     def wait_for_hang(self) -> Failure:
         eventually(lambda: self.hangs, lambda: f"no hang; asked: {self.asked}")
@@ -81,7 +81,7 @@ def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
 
 def answers(**by_kind: Any) -> Other:
     """The same each time."""
-    return lambda kind: NodeAnswer(1, "there", 2, by_kind.get(kind, {}))
+    return lambda kind: RpcResponse(1, "there", 2, by_kind.get(kind, {}))
 
 
 def test_all_are_asked_and_told_before_the_agent_is(job: Callable[..., Job], tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_service_that_does_not_answer_once_hides_no_hang(job: Callable[..., Jo
     """It is asked again; of the hang the others need not be told."""
     fails = [True]
 
-    def other(asked: str) -> NodeAnswer:
+    def other(asked: str) -> RpcResponse:
         if asked == kind and fails and fails.pop():
             raise ConnectionLost("it has gone")
         return answers(standstill=STILL)(asked)

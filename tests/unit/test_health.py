@@ -24,7 +24,7 @@ from rdzv_launcher.run.health import (
     readiness,
     response,
 )
-from rdzv_launcher.run.pulse import Pulse
+from rdzv_launcher.run.pulse import MainThreadHeartbeat
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.testing.harness import free_port
 
@@ -33,7 +33,7 @@ GROUP = WorkerGroup(1, 4, (Worker(0, 2, 2, 8, 8), Worker(1, 3, 3, 8, 8)))
 
 @pytest.fixture
 def health() -> Health:
-    return Health(Pulse(), patience=30.0)
+    return Health(MainThreadHeartbeat(), patience=30.0)
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +82,7 @@ def test_who_asks_is_told(server: HealthServer, health: Health) -> None:
 
 
 def test_a_main_thread_that_is_late_stands_still() -> None:
-    pulse = Pulse(clock := Clock())
+    pulse = MainThreadHeartbeat(clock := Clock())
     health = Health(pulse, patience=30.0)
     pulse.beat(None)
     assert pulse.overdue() == -math.inf

@@ -9,9 +9,9 @@ import pytest
 
 from rdzv_plugins import Backend, NodeCheck, Request, hookimpl
 from rdzv_plugins.errors import BrokenPlugin, PluginError
-from rdzv_plugins.host import PluginHost, PluginRecord, discovery
-from rdzv_plugins.host.discovery import validate
-from rdzv_plugins.host.report import as_data, as_text
+from rdzv_plugins.registry import PluginHost, PluginRecord, discovery
+from rdzv_plugins.registry.discovery import validate
+from rdzv_plugins.registry.report import as_data, as_text
 
 REQUEST = Request("static", "run", "", 1, 1, 1, preflight=("plugins",))
 WORKING = """

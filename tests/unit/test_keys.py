@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from rdzv_plugins.coordination import Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.contact import View
-from rdzv_plugins.elastic.joining import log_rank_table
-from rdzv_plugins.elastic.keys import NODES, Assignment, Finishing, Member, Probe, Round, decode, encode
+from rdzv_plugins.elastic.join import log_rank_table
+from rdzv_plugins.elastic.keys import NODES, Assignment, Finishing, Heartbeat, Member, Round, decode, encode
+from rdzv_plugins.elastic.node_session import WatchCache
 from rdzv_plugins.runtime import SYSTEM
 
 MEMBER = Member("id", "host-a", "boot host-a", 7, "10.0.0.1", "10.0.0.1", 2, node_rank=0, store=(3, "::1", 9))
-KEEPER = replace(MEMBER, after=2, keeps=Assignment(3, 0, 2, "id", host="host-a", master_port=9))
+KEEPER = replace(MEMBER, last_round=2, keeps=Assignment(3, 0, 2, "id", host="host-a", master_port=9))
 SEAT = {"round": 1, "rank": 0, "world": 1}
 
 
@@ -37,7 +37,7 @@ def test_what_is_written_can_be_read(value):
 
 def test_place_is_kept_until_its_round_is_left():
     assert KEEPER.kept == KEEPER.keeps
-    assert replace(KEEPER, after=3).kept is None
+    assert replace(KEEPER, last_round=3).kept is None
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ def test_place_is_kept_until_its_round_is_left():
         ({"node_rank": 2**31}, "$.node_rank"),
         ({"node_rank": True}, "$.node_rank"),
         ({"nproc": 10**9}, "$.nproc"),
-        ({"after": -1}, "$.after"),
-        ({"probe": 2**60}, "$.probe"),
+        ({"last_round": -1}, "$.last_round"),
+        ({"heartbeat_wanted": 2**60}, "$.heartbeat_wanted"),
         ({"leaving": "soon"}, "$.leaving"),
         ({"store": [3, "::1", 65536]}, "$.store[2]"),
         ({"store": [3, "::1"]}, "$.store"),
@@ -57,7 +57,7 @@ def test_place_is_kept_until_its_round_is_left():
         ({"what": 1}, "`what`"),
         ({"keeps": {"round": 3, "rank": -5}}, "$.keeps.rank"),
         ({"keeps": {"round": 3, "keeps": {"round": 3}}}, "$.keeps"),
-        ({"seats": [SEAT] * 17}, "$.seats"),
+        ({"votes": [SEAT] * 17}, "$.votes"),
     ],
 )
 def test_nonsense_is_not_read_and_named(fields, at):
@@ -81,7 +81,7 @@ def test_anything_else_is_no_member(text):
         (Assignment, '{"round": 1, "master_port": 70000}'),
         (Round, '{"number": -1}'),
         (Round, '{"state": "lovely"}'),
-        (Probe, '{"number": "1"}'),
+        (Heartbeat, '{"number": "1"}'),
         (Finishing, '{"by": "' + "x" * 600 + '"}'),
     ],
 )
@@ -92,9 +92,9 @@ def test_nonsense_of_other_kinds(kind, text):
 
 def test_texts_that_would_steer_a_terminal_are_escaped():
     seats = [SEAT | {"where": "\x1b[2J"}]
-    text = written(host="a\x1b[2J\nerror: all is lost", reason="\u202eback\x9b", address="1\0", seats=seats)
+    text = written(host="a\x1b[2J\nerror: all is lost", reason="\u202eback\x9b", address="1\0", votes=seats)
     member = decode(Member, text)
-    assert (member.host, member.reason, member.address, member.seats[0].where) == (
+    assert (member.host, member.reason, member.address, member.votes[0].where) == (
         r"a\x1b[2J\nerror: all is lost",
         r"\u202eback\x9b",
         r"1\x00",
@@ -135,7 +135,7 @@ def test_keys_of_strangers_cost_no_more_than_a_line(caplog: pytest.LogCaptureFix
 
 
 def test_why_a_round_is_over_is_known_though_the_next_begins_in_the_same_batch():
-    view = View(lambda: None, lambda _: None, SYSTEM)
+    view = WatchCache(lambda: None, lambda _: None, SYSTEM)
     over = Round(number=2, state="over", reason="node 1 was lost")
     news = [over, Round(number=3, state="complete")]
     view.begin()([Event(keys.ROUND, encode(each), revision) for revision, each in enumerate(news, 1)])

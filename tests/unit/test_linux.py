@@ -11,14 +11,14 @@ from collections.abc import Iterator
 import pytest
 from kits.eventually import eventually
 
-from rdzv_plugins.linux import processes
-from rdzv_plugins.linux.processes import children_now, read_stat
+from rdzv_plugins.system import processes
+from rdzv_plugins.system.processes import children_now, read_stat
 
 NAME = "a) Z 1 (b c)"
 NOBODY = 2**22 + 1
 _CHILD = f"""
 import subprocess, sys, threading
-from rdzv_plugins.linux import prctl
+from rdzv_plugins.system import prctl
 prctl.set_name({NAME!r})
 def begin():
     one, ended = subprocess.Popen(["sleep", "1000"]), subprocess.Popen(["true"])  # kept: else the second is waited for

@@ -17,12 +17,12 @@ from kits.eventually import eventually
 from kits.unit.membership_steps import node
 
 from rdzv_plugins.coordination import KeyValue
+from rdzv_plugins.elastic.current_round import NodeContext
 from rdzv_plugins.elastic.election import Election
-from rdzv_plugins.elastic.failures import PeerWatch
-from rdzv_plugins.elastic.keys import Assignment, Leading, decode, encode
+from rdzv_plugins.elastic.failures import PeerMonitor
+from rdzv_plugins.elastic.keys import Assignment, LeaderInfo, decode, encode
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.own_port import BYE, WAITS, Listener, Peer, answer, hello, peer_of
-from rdzv_plugins.elastic.own_round import NodeContext
+from rdzv_plugins.elastic.probe_port import BYE, WAITS, Peer, ProbeServer, answer, hello, peer_of
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.testing.parts import stop
@@ -33,9 +33,9 @@ PATIENCE_S = 60.0
 
 LISTENS = """
 import os, sys
-from rdzv_plugins.elastic.own_port import Listener
+from rdzv_plugins.elastic.probe_port import ProbeServer
 from rdzv_plugins.runtime import SYSTEM
-listener = Listener(sys.argv[1], "127.0.0.1", SYSTEM)
+listener = ProbeServer(sys.argv[1], "127.0.0.1", SYSTEM)
 print(listener.port, flush=True)
 sys.stdin.readline()
 if os.fork() == 0:
@@ -100,7 +100,7 @@ class Port:
         self._listen(self.peer.port)
 
 
-class Seen(PeerWatch):
+class Seen(PeerMonitor):
     """A watch, what it has found out, and what has come of each connection."""
 
     def __init__(self) -> None:
@@ -241,7 +241,7 @@ def test_what_proves_that_a_process_is_gone(
 
 def test_who_waits_for_the_service_says_so_and_is_watched_on(seen: Seen) -> None:
     """To those who are connected, and to those who come later; what is proved of it is the same as before."""
-    listener = Listener("a", HERE, SYSTEM)
+    listener = ProbeServer("a", HERE, SYSTEM)
     peer = Peer("a", HERE, listener.port)
     seen.hold(peer)
     listener.note_outage(True)
@@ -294,11 +294,11 @@ def test_proof_counts_where_the_leader_was_watched() -> None:
     due: list[Callable[[], object]] = []
     asked: list[tuple[str, int]] = []
     session: Any = SimpleNamespace(
-        put=lambda _, guard, **__: asked.append((decode(Leading, guard.value).node_id, guard.revision)),
+        put=lambda _, guard, **__: asked.append((decode(LeaderInfo, guard.value).node_id, guard.revision)),
         list=lambda *_, **__: ([], 0),
     )
     contact = SimpleNamespace(session=session, me=node("me"), is_closed=False)
-    contact.outage = SimpleNamespace(insist=lambda _, ask: ask(1.0))
+    contact.outage = SimpleNamespace(retry_until_lost=lambda _, ask: ask(1.0))
     view = SimpleNamespace(assignment=Assignment(1, 0, 3))
     request = Request("parallel", "r", "a,b", min_nodes=1, max_nodes=5, nproc_per_node=1)
     later = lambda _, task: due.append(task)  # noqa: E731
@@ -307,7 +307,7 @@ def test_proof_counts_where_the_leader_was_watched() -> None:
     election = Election(NodeContext(*context), lambda _: None)
 
     def leads(name: str, revision: int) -> None:
-        view.leader = KeyValue("all/leader", encode(Leading(name, "me", HERE, "", 1)), revision)
+        view.leader = KeyValue("all/leader", encode(LeaderInfo(name, "me", HERE, "", 1)), revision)
         election.follow()
 
     leads("a", 1)
@@ -326,7 +326,7 @@ def test_proof_counts_where_the_leader_was_watched() -> None:
 
 
 def test_strangers_cost_nothing_and_are_told_nothing(seen: Seen, closing: contextlib.ExitStack) -> None:
-    listener = Listener("a", HERE, SYSTEM)
+    listener = ProbeServer("a", HERE, SYSTEM)
     try:
         dialled = [socket.create_connection((HERE, listener.port), PATIENCE_S) for _ in range(100)]
         silent = [closing.enter_context(each) for each in dialled]
@@ -348,10 +348,10 @@ def test_strangers_cost_nothing_and_are_told_nothing(seen: Seen, closing: contex
 
 
 def test_where_a_node_is_dialled() -> None:
-    far = Leading("a", "there", "10.0.0.7", "192.0.2.7", 4000)
+    far = LeaderInfo("a", "there", "10.0.0.7", "192.0.2.7", 4000)
     assert peer_of(far, "here") == Peer("a", "10.0.0.7", 4000)
-    near = Leading("a", "here", HERE, "192.0.2.7", 4000)
+    near = LeaderInfo("a", "here", HERE, "192.0.2.7", 4000)
     assert peer_of(near, "here") == Peer("a", HERE, 4000)
     assert peer_of(near, "there") == Peer("a", "192.0.2.7", 4000), "its loopback is nobody else's"
-    assert peer_of(Leading("a", "there", "10.0.0.7", "", 0), "here") is None, "it has no port of its own"
-    assert peer_of(Leading("a", "there", "node-a.example", "", 4000), "here") is None, "no name is looked up"
+    assert peer_of(LeaderInfo("a", "there", "10.0.0.7", "", 0), "here") is None, "it has no port of its own"
+    assert peer_of(LeaderInfo("a", "there", "node-a.example", "", 4000), "here") is None, "no name is looked up"

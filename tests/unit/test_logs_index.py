@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
-from rdzv_launcher.run.keeper.messages import Lost, WorkerEnded
+from rdzv_launcher.run.supervisor.messages import Lost, WorkerEnded
 from rdzv_launcher.run.workers.output.growing_file import last_lines
 from rdzv_launcher.run.workers.output.index import NAME, Index, WorkerRecord
 from rdzv_launcher.tools.logs import Node, find_nodes, last_words, listing, newest_job, read_node
@@ -61,21 +61,21 @@ def test_a_worker_is_there_from_its_start_and_its_end_is_known_later(tmp_path: P
 
 
 @pytest.fixture
-def keeper() -> Iterator[MagicMock]:
+def supervisor() -> Iterator[MagicMock]:
     """It tells what is in ``told``, once."""
     silent = os.eventfd(0)
-    keeper = MagicMock(fileno=lambda: silent, told=[])
-    keeper.events = lambda: [keeper.told.pop(0) for _ in keeper.told[:]]
-    keeper.kill_all = lambda daemons=True: keeper.told.append(WorkerEnded(1, 1, -9)) or []
-    keeper.close.return_value = keeper.leftovers.return_value = []
-    yield keeper
+    supervisor = MagicMock(fileno=lambda: silent, told=[])
+    supervisor.events = lambda: [supervisor.told.pop(0) for _ in supervisor.told[:]]
+    supervisor.kill_all = lambda daemons=True: supervisor.told.append(WorkerEnded(1, 1, -9)) or []
+    supervisor.close.return_value = supervisor.leftovers.return_value = []
+    yield supervisor
     os.close(silent)
 
 
 @pytest.fixture
-def node_workers(keeper: MagicMock) -> Iterator[Any]:
+def node_workers(supervisor: MagicMock) -> Iterator[Any]:
     others = [MagicMock(close=list) for _ in range(6)]
-    workers: Any = NodeWorkers(MagicMock(run_id="job"), keeper, MagicMock(), *others, SYSTEM)
+    workers: Any = NodeWorkers(MagicMock(run_id="job"), supervisor, MagicMock(), *others, SYSTEM)
     with closing(workers):
         with workers._lock:
             workers._running, workers._lives = {0, 1}, True
@@ -83,28 +83,28 @@ def node_workers(keeper: MagicMock) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("how", ["fenced", "killed"])
-def test_who_was_killed_for_others_has_not_failed(node_workers: Any, keeper: MagicMock, how: str) -> None:
+def test_who_was_killed_for_others_has_not_failed(node_workers: Any, supervisor: MagicMock, how: str) -> None:
     with node_workers._lock:
-        keeper.told.append(WorkerEnded(1, 0, 3))
+        supervisor.told.append(WorkerEnded(1, 0, 3))
         if how == "killed":
             node_workers.kill_all()
         else:
             node_workers._take()
             node_workers.fenced()
-            keeper.kill_all()
+            supervisor.kill_all()
             node_workers._take()
     ended = [(call.args[0], call.kwargs["stopped"]) for call in node_workers._output.ended.call_args_list]
     assert dict(reversed(ended)) == {0: False, 1: True}
 
 
-def test_workers_that_end_with_their_keeper_are_not_said_to_be_killed_by_somebody_else(
-    node_workers: Any, keeper: MagicMock
+def test_workers_that_end_with_their_supervisor_are_not_said_to_be_killed_by_somebody_else(
+    node_workers: Any, supervisor: MagicMock
 ) -> None:
-    assert "keeper" not in node_workers.cause(0, -9)
+    assert "supervisor" not in node_workers.cause(0, -9)
     with node_workers._lock:
-        keeper.told.append(Lost("the keeper was ended by SIGKILL"))
+        supervisor.told.append(Lost("the supervisor was ended by SIGKILL"))
         node_workers._take()
-    assert "keeper" in node_workers.cause(0, -9)
+    assert "supervisor" in node_workers.cause(0, -9)
 
 
 def test_files_are_found_where_they_were_moved(tmp_path: Path) -> None:

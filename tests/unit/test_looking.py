@@ -14,13 +14,13 @@ import pytest
 from kits.wire.tls_kit import Issued
 
 from rdzv_plugins import Backend, Request, option
-from rdzv_plugins.assemble.create import can_look, create_rendezvous, look, recognise
 from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, OptionError, UsageError
-from rdzv_plugins.host import Catalog, PluginHost, PluginRecord
-from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import RunStatus
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.options import parse_conf
+from rdzv_plugins.registry import Catalog, PluginHost, PluginRecord
+from rdzv_plugins.registry.catalog import Entry
+from rdzv_plugins.registry.create import can_look, create_rendezvous, look, recognise
 
 REQUEST = Request("toy", "run", "h:1", 1, 1, 1, given=frozenset({"run_id"}))
 T = 60
@@ -47,7 +47,7 @@ def raises(request: Request, timeout: float) -> str:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is an answer to wait for."""
-    monkeypatch.setattr("rdzv_plugins.assemble.create._ANSWER_S", 60.0)
+    monkeypatch.setattr("rdzv_plugins.registry.create._ANSWER_S", 60.0)
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import itertools
 import sys
 
 import pytest
-from kits.unit.membership_steps import KEPT, Leader, keeper, node, story, working
+from kits.unit.membership_steps import KEPT, Leader, node, story, supervisor, working
 
-from rdzv_plugins.elastic.keys import Assignment, Probe
-from rdzv_plugins.elastic.leading.member_watch import Probing
-from rdzv_plugins.elastic.leading.membership import Decisions
+from rdzv_plugins.elastic.coordinator.member_monitor import LivenessRound
+from rdzv_plugins.elastic.coordinator.state_machine import RoundUpdate
+from rdzv_plugins.elastic.keys import Assignment, Heartbeat
 
 ELSEWHERE = {
     "again b": "6 complete: c b",
@@ -153,14 +153,14 @@ def test_store_that_cannot_be_reached_fails_the_round_with_who_and_whom():
     leader = Leader(2, 2)
     leader.hear(node("a"), node("b"))
     leader.serve()
-    leader.say("b", reached=1, unreachable="connection refused")
-    leader.say("a", reached=1)
+    leader.say("b", store_ready_round=1, unreachable="connection refused")
+    leader.say("a", store_ready_round=1)
     assert leader.state == (1, "failed")
     assert leader.round.reason == (
         "host-b (pid 7) cannot reach the workers' store of host-a (node 0) at 10.0.0.1 port 4000: connection refused"
     )
     assert leader.machine.settled
-    assert leader.hear(node("c")) == Decisions()
+    assert leader.hear(node("c")) == RoundUpdate()
 
 
 @pytest.mark.parametrize(
@@ -198,10 +198,10 @@ def test_news_of_a_node_costs_the_same_for_every_number_of_nodes():
                 leader.hear(node(f"n{number}"))
             leader.serve()
             for number in range(nodes):
-                leader.say(f"n{number}", reached=1)
+                leader.say(f"n{number}", store_ready_round=1)
             leader.lose(f"n{nodes - 1}")
             for number in range(nodes - 1):
-                leader.say(f"n{number}", after=1)
+                leader.say(f"n{number}", last_round=1)
         finally:
             sys.setprofile(None)
         assert leader.state == (1, "over")
@@ -213,7 +213,7 @@ def test_news_of_a_node_costs_the_same_for_every_number_of_nodes():
 def test_who_is_kept_out_is_told_why():
     leader = working(2, 4, node("a"), node("b"), node("c"))
     leader.hear(node("d"))
-    (notice,) = leader.say("d", reached=1, unreachable="connection refused").notices
+    (notice,) = leader.say("d", store_ready_round=1, unreachable="connection refused").notices
     assert "host-d" in notice
     assert "10.0.0.1 port 4000: connection refused" in notice
     leader.join("a", "b")
@@ -258,11 +258,11 @@ def test_node_that_comes_back_at_once_and_is_lost_again_has_to_wait_ever_longer(
 
 def test_round_is_declared_as_it_was():
     leader = Leader(1, 2, last_call=0)
-    leader.hear(keeper("b"))
+    leader.hear(supervisor("b"))
     facts = leader.machine.facts()
     assert "1 of 2" in facts
     assert "host-b" in facts
-    leader.hear(keeper("a"))
+    leader.hear(supervisor("a"))
     (declared,) = leader.published
     assert (declared.number, declared.world) == (5, 2)
     assert (declared.master_addr, declared.master_port) == ("10.0.0.1", 9)
@@ -273,20 +273,20 @@ def test_round_is_declared_as_it_was():
 @pytest.mark.parametrize("held", [{}, {"a": KEPT["a"]}], ids=["nothing", "half of its places"])
 def test_leader_that_is_lost_before_the_round_is_declared(held: dict[str, Assignment]):
     leader = Leader(1, 2, None, held, last_call=0)
-    leader.hear(keeper("a"), keeper("b"))
+    leader.hear(supervisor("a"), supervisor("b"))
     assert leader.state == (5, "complete")
 
 
 def test_node_that_is_ahead_of_the_service_gets_in():
     """It was too late to keep its round, and newcomers have begun again from 1."""
     leader = working(1, 2, node("c"))
-    leader.hear(node("a", after=5, known=5))
+    leader.hear(node("a", last_round=5, known_round=5))
     assert (leader.state, leader.round.cause) == ((1, "over"), "came")
     leader.join("c")
     assert leader.number == 6
 
 
-PROBE, PROBED = Probe(1, 4), Probe(1, 4, answered=True)
+PROBE, PROBED = Heartbeat(1, 4), Heartbeat(1, 4, answered=True)
 
 
 @pytest.mark.parametrize(
@@ -316,30 +316,30 @@ PROBE, PROBED = Probe(1, 4), Probe(1, 4, answered=True)
                 ("a", 1, 1, None),
                 ("b", 0, 0, None),
                 ("b", 0, 1, PROBED),
-                ("a", 2, 1, Probe(2, 4)),
+                ("a", 2, 1, Heartbeat(2, 4)),
                 ("a", 2, 2, None),
                 ("b", 0, 1, None),
-                ("b", 0, 2, Probe(2, 4, answered=True)),
+                ("b", 0, 2, Heartbeat(2, 4, answered=True)),
             ],
         ),
         # one that another leader has begun is begun again, unless it was answered
         (PROBE, "ab", [("a", 1, 1, PROBE), ("b", 0, 1, PROBED)]),
-        (PROBED, "ab", [("a", 1, 1, None), ("a", 2, 1, Probe(2, 4))]),
+        (PROBED, "ab", [("a", 1, 1, None), ("a", 2, 1, Heartbeat(2, 4))]),
         # answered at once when all have answered already
         (PROBE, "a", [("a", 1, 1, PROBED)]),
     ],
 )
 def test_what_comes_of_what_a_node_says(
-    newest: Probe | None, names: str, says: list[tuple[str, int | str, int, Probe | None]]
+    newest: Heartbeat | None, names: str, says: list[tuple[str, int | str, int, Heartbeat | None]]
 ) -> None:
     """``says``: who asks which probe and has answered which, and what the leader writes."""
-    probing, members = Probing(newest), {name: node(name) for name in names}
+    probing, members = LivenessRound(newest), {name: node(name) for name in names}
     for name, probe, alive, written in says:
         if probe == "is lost":
             members.pop(name, None)
             assert probing.gone(name) == written
             continue
-        said = node(name, probe=probe, alive=alive)
+        said = node(name, heartbeat_wanted=probe, heartbeat_answered=alive)
         if names:
             members[name] = said
         assert probing.changed(said, lambda: list(members.values()), 4) == written

@@ -7,11 +7,11 @@ from kits.unit.membership_steps import Leader, from_elsewhere, node, story
 from msgspec.structs import replace
 
 from rdzv_plugins.coordination import KeyValue
-from rdzv_plugins.elastic.keys import BEGUN, PLACE_ID, Assignment, Member, Round, Seat
-from rdzv_plugins.elastic.leading.leader import Leader as RealLeader
-from rdzv_plugins.elastic.leading.membership import Membership
-from rdzv_plugins.elastic.leading.placement import Rules
-from rdzv_plugins.elastic.leading.quorum import seats_reached
+from rdzv_plugins.elastic.coordinator.coordinator import Coordinator as RealLeader
+from rdzv_plugins.elastic.coordinator.placement import Rules
+from rdzv_plugins.elastic.coordinator.quorum import seats_reached
+from rdzv_plugins.elastic.coordinator.state_machine import RoundStateMachine
+from rdzv_plugins.elastic.keys import INITIALIZED, PLACE_ID, Assignment, EpochVote, Member, Round
 from rdzv_plugins.runtime import SYSTEM
 
 BACK_S = 11.0
@@ -57,7 +57,7 @@ XYZ = (
         # who knows of no round forms none where there was one
         ("elsewhere a 0 3, come d, lose a, wait 1000", "0 none", {}),
         # a round counts as reached by its seat, and not by its number
-        (FORMING + ", says x reached=6, says y reached=6", "0 none, 6 begun: x y of 2", {}),
+        (FORMING + ", says x store_ready_round=6, says y store_ready_round=6", "0 none, 6 begun: x y of 2", {}),
         # nodes from elsewhere wait for each other, keep their ranks, and count on; rank 0 served what they have left
         ("elsewhere c 2 3 0, elsewhere b 1 3 0, complete", "6 complete: c b", {"last_call": 30}),
         # else it may be on its way
@@ -76,7 +76,7 @@ def test_nodes_keep_their_ranks_whoever_is_first_to_say_that_their_round_is_over
     for name in (first, *ranks.keys() - {first}):
         place = Assignment(5, ranks[name], 3, name, host=f"host-{name}", machine=name, pid=7)
         kept = from_elsewhere(name, ranks[name], 3, server=0, gone=0, keeps=place, serves=name == "b")
-        leader.hear(replace(kept, after=4, reached=5))
+        leader.hear(replace(kept, last_round=4, store_ready_round=5))
         assert leader.state == (5, "over"), "the node that served it, of rank 0, is gone"
     leader.join("b", "c")
     leader.complete()
@@ -84,12 +84,12 @@ def test_nodes_keep_their_ranks_whoever_is_first_to_say_that_their_round_is_over
 
 
 def test_round_that_may_have_been_complete_binds():
-    undecided = Seat(7, 1, 5, "y")
+    undecided = EpochVote(7, 1, 5, "y")
     leader = of_majority(from_elsewhere("a", 0, 3, undecided), from_elsewhere("b", 1, 3))
     leader.wait(BACK_S)
     assert leader.assigned == {}
     assert "of round 7 have to be here" in leader.machine.facts()
-    leader.hear(*(node(name, seats=(Seat(7, rank, 5, "y"),)) for rank, name in ((2, "d"), (3, "e"))))
+    leader.hear(*(node(name, votes=(EpochVote(7, rank, 5, "y"),)) for rank, name in ((2, "d"), (3, "e"))))
     leader.complete()
     assert leader.state == (8, "complete")
 
@@ -100,10 +100,10 @@ def test_plan_is_given_up_if_one_of_it_has_reached_a_round_elsewhere_meanwhile()
     leader.wait(BACK_S)
     leader.serve()
     number = leader.number
-    leader.say("y", reached=number, seats=seats_reached(leader.members["y"].seats, leader.assigned["y"]))
-    elsewhere = Seat(number, 0, 2, "10.9.9.9 77 another", False)
-    seats = (*leader.members["x"].seats, elsewhere)
-    leader.say("x", store=None, seats=seats_reached(seats, leader.assigned["x"]), reached=number)
+    leader.say("y", store_ready_round=number, votes=seats_reached(leader.members["y"].votes, leader.assigned["y"]))
+    elsewhere = EpochVote(number, 0, 2, "10.9.9.9 77 another", False)
+    seats = (*leader.members["x"].votes, elsewhere)
+    leader.say("x", store=None, votes=seats_reached(seats, leader.assigned["x"]), store_ready_round=number)
     assert leader.state == (0, "none")
     leader.wait(100)
     assert leader.number == number, f"x and y are not more than half of its round {number}, too"
@@ -130,7 +130,7 @@ def take_over(leader: Leader, *members: Member) -> None:
 def test_place_that_served_an_earlier_round_forms_the_next_of_the_nodes_of_the_last():
     leader = stale(3)
     newest = (from_elsewhere(name, rank, 3) for rank, name in enumerate("cde"))
-    take_over(leader, node("a", after=4, known=5), node("b", after=4, known=5), *newest)
+    take_over(leader, node("a", last_round=4, known_round=5), node("b", last_round=4, known_round=5), *newest)
     leader.wait(BACK_S)
     leader.complete()
     assert (leader.state, leader.ranks()) == ((6, "complete"), {"c": 0, "d": 1, "e": 2})
@@ -149,7 +149,7 @@ def test_place_that_served_an_earlier_round_waits_for_the_nodes_of_the_last():
     assert leader.number == 7, "the next one is waited for no longer"
 
 
-@pytest.mark.parametrize("held", [(), (KeyValue(BEGUN, b"true", 1),)])
+@pytest.mark.parametrize("held", [(), (KeyValue(INITIALIZED, b"true", 1),)])
 def test_leader_reads_that_there_was_a_round(held: tuple[KeyValue, ...]):
     """Of which nobody who is here knows: then it forms none."""
     real = object.__new__(RealLeader)
@@ -162,7 +162,7 @@ def test_leader_reads_that_there_was_a_round(held: tuple[KeyValue, ...]):
     assert bool(leader.assigned) is not bool(held)
 
 
-UNDECIDED = Seat(1, 0, 3, "10.0.0.1 4000 here.1")
+UNDECIDED = EpochVote(1, 0, 3, "10.0.0.1 4000 here.1")
 """In a round that its node has reached: what became of it then the node does not know."""
 
 
@@ -182,8 +182,10 @@ def test_a_round_of_which_nobody_knows_whether_it_was_complete(
     place: str, first_here: bool, led: tuple[str, int] | None, others: int, forms: bool
 ):
     leader = of_majority(high=2 + others)
-    leader.machine = Membership(leader.rules, lambda _: None, first_here=first_here, mark=f"{place}.3")
-    seats = [node(f"a{rank}", reached=1, seats=(replace(UNDECIDED, rank=rank),)) for rank in range(1 + others)]
+    leader.machine = RoundStateMachine(leader.rules, lambda _: None, first_here=first_here, mark=f"{place}.3")
+    seats = [
+        node(f"a{rank}", store_ready_round=1, votes=(replace(UNDECIDED, rank=rank),)) for rank in range(1 + others)
+    ]
     leader.hear(*seats, *([] if others else [node("b", led=led)]))
     leader.wait(1000)
     assert bool(leader.assigned) is forms

@@ -17,11 +17,11 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.decisions import Decisions, Limits
+from rdzv_launcher.run.agent.state_machine import AgentStateMachine, Limits
 from rdzv_launcher.run.agent_metrics import AGENT, AgentFigures
 from rdzv_launcher.run.health import Health, metrics_alone
 from rdzv_launcher.run.metrics import STORE, MetricsPage
-from rdzv_launcher.run.pulse import Pulse
+from rdzv_launcher.run.pulse import MainThreadHeartbeat
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.interfaces import Failure, RoundEvent
 from rdzv_plugins.kvstore.native.limits import StoreLimits
@@ -37,7 +37,7 @@ GROUP = WorkerGroup(0, 2, (Worker(0, 0, 0, 1, 1),), None)
 def test_what_a_stranger_has_written_breaks_no_line() -> None:
     """A run's id is told as a label: here it is text that would end the line, and begin another metric."""
     figures = AgentFigures(2, 0, run='a"} 1\nrdzv_agent_restarts_total 99\n\x1b[2J', backend="parallel")
-    decisions = Decisions(Limits(workers=1), host="a", pid=1)
+    decisions = AgentStateMachine(Limits(workers=1), host="a", pid=1)
     text = MetricsPage(AGENT, lambda: figures.read(decisions, None)).text()
     families = {each.name: each for each in text_string_to_metric_families(text)}
     assert families["rdzv_agent_restarts"].samples[0].value == 0
@@ -52,8 +52,8 @@ def test_an_agent_tells_of_the_stores_that_it_serves_and_two_for_one_purpose_are
     SYSTEM.forget(Servers)  # what other tests have left open
     moment = count(0.0, 2.0)  # what is younger than a second is told again
     monkeypatch.setattr("time.monotonic", lambda: next(moment))
-    figures, health = AgentFigures(2, 0, run="a", backend="parallel"), Health(Pulse(), 1.0)
-    figures.publish(health, lambda: (Decisions(Limits(workers=1), host="a", pid=1), None), str)
+    figures, health = AgentFigures(2, 0, run="a", backend="parallel"), Health(MainThreadHeartbeat(), 1.0)
+    figures.publish(health, lambda: (AgentStateMachine(Limits(workers=1), host="a", pid=1), None), str)
 
     def told(purpose: str) -> dict[str, float]:
         answer = health.answer("/metrics")
@@ -123,7 +123,7 @@ def test_a_round_is_counted_under_what_led_to_it(
     heard: list[events.Event], over: Literal["", "lost", "asked", "came"], cause: str
 ) -> None:
     figures = AgentFigures(2, 3, run="a", backend="b")
-    decisions = Decisions(Limits(workers=1, max_restarts=3), host="a", pid=1)
+    decisions = AgentStateMachine(Limits(workers=1, max_restarts=3), host="a", pid=1)
     decisions.begin()
     for event in [events.Joined(0), *heard, events.RestartAllowed(), events.Joined(0)]:
         todo = decisions.handle(event, 0.0)
@@ -141,7 +141,7 @@ def test_a_round_is_counted_under_what_led_to_it(
 
 
 def test_a_node_that_stays_without_a_place_is_in_no_round() -> None:
-    figures, decisions = AgentFigures(2, 0, run="a", backend="b"), Decisions(Limits(workers=1), host="a", pid=1)
+    figures, decisions = AgentFigures(2, 0, run="a", backend="b"), AgentStateMachine(Limits(workers=1), host="a", pid=1)
     decisions.begin()
     for told, nodes in (
         ([events.Joined(0)], 2),

@@ -15,18 +15,18 @@ METRICS = "http.server prometheus_client rdzv_launcher.run.metrics rdzv_launcher
     [
         ("from rdzv_launcher.tools.cli import main; main(['backends']); main(['backends', '--json'])", TORCH),
         (
-            "import rdzv_plugins, rdzv_plugins.host, rdzv_plugins.torch_bridge, rdzv_plugins.worker, "
+            "import rdzv_plugins, rdzv_plugins.registry, rdzv_plugins.torchrun, rdzv_plugins.worker, "
             "rdzv_launcher.run.cli, rdzv_launcher.run.preparation, rdzv_launcher.run.check, rdzv_launcher.run.signals, "
-            "rdzv_launcher.run.agent.fence, rdzv_launcher.run.agent.loop, rdzv_launcher.run.keeper.keeper, "
-            "rdzv_launcher.run.keeper.template; from rdzv_plugins.kit import *",
+            "rdzv_launcher.run.agent.fence, rdzv_launcher.run.agent.loop, rdzv_launcher.run.supervisor.supervisor, "
+            "rdzv_launcher.run.supervisor.template; from rdzv_plugins.kit import *",
             TORCH,
         ),
         (
             "from rdzv_launcher import *; LaunchConfig(1, 1, 1); elastic_launch, WorkersFailed; "
-            "from rdzv_plugins.host import PluginHost; PluginHost.load().catalog.find('c10d').backend.options()",
+            "from rdzv_plugins.registry import PluginHost; PluginHost.load().catalog.find('c10d').backend.options()",
             TORCH,
         ),
-        ("from rdzv_plugins.host import PluginHost; PluginHost.load()", SLOW_METADATA),
+        ("from rdzv_plugins.registry import PluginHost; PluginHost.load()", SLOW_METADATA),
         ("import rdzv_launcher.run.launch", METRICS),
         ("import rdzv_launcher.run.timeline", "opentelemetry"),
     ],

@@ -10,11 +10,11 @@ import pytest
 from kits.unit.membership_steps import node
 
 from rdzv_plugins.coordination import Event, KeyValue
-from rdzv_plugins.elastic.contact import Contact, Link, View
-from rdzv_plugins.elastic.insisting import Outage
+from rdzv_plugins.elastic.current_round import CurrentRound, NodeContext
 from rdzv_plugins.elastic.keys import ALL, JOB, ROUND, Round, encode
+from rdzv_plugins.elastic.node_session import Registration, SessionManager, WatchCache
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.own_round import NodeContext, OwnRound
+from rdzv_plugins.elastic.retry import Outage
 from rdzv_plugins.errors import AccessRefused, Compacted, ConnectionLost, EndpointLost, RdzvError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.runtime import Runtime
@@ -78,7 +78,7 @@ def service() -> Service:
 def test_a_service_that_does_nothing_for_all_of_an_outage_is_given_up(service: Service, takes: float) -> None:
     service.takes, service.well = takes, 9999.0
     with pytest.raises(ConnectionLost):
-        service.outage.insist(SESSION, service.ask)
+        service.outage.retry_until_lost(SESSION, service.ask)
     [(at, why)] = service.gave_up
     assert 1010 <= at <= 1011
     assert why == ("it is full" if takes else "no answer")
@@ -93,7 +93,7 @@ def test_others_who_are_served_do_not_hold_up_the_end(service: Service) -> None:
         return service.ask(timeout)
 
     with pytest.raises(ConnectionLost):
-        service.outage.insist(SESSION, ask)
+        service.outage.retry_until_lost(SESSION, ask)
     assert 1010 <= service.gave_up[0][0] <= 1011
 
 
@@ -104,7 +104,7 @@ def test_a_process_that_stood_still_asks_once_more(service: Service) -> None:
         service.seconds += 500
         raise TimeoutError("no answer")
 
-    assert service.outage.insist(SESSION, stands_still) == "done"
+    assert service.outage.retry_until_lost(SESSION, stands_still) == "done"
     assert service.gave_up == []
 
 
@@ -112,16 +112,16 @@ def test_a_process_that_stood_still_asks_once_more(service: Service) -> None:
 def test_what_asking_again_does_not_change_is_raised(service: Service, answer: RdzvError) -> None:
     service.refusal, service.takes, service.well = answer, 0.1, 9999.0
     with pytest.raises(type(answer)):
-        service.outage.insist(SESSION, service.ask)
+        service.outage.retry_until_lost(SESSION, service.ask)
 
 
 def test_before_the_job_has_begun_a_refusal_is_final(service: Service) -> None:
     service.begun, service.takes, service.well = False, 0.1, 1002.0
     with pytest.raises(RdzvError, match="it is full"):
-        service.outage.insist(SESSION, service.ask)
+        service.outage.retry_until_lost(SESSION, service.ask)
     assert service.seconds == 1000.1
     service.takes = 0.0
-    assert service.outage.insist(SESSION, service.ask) == "done", "silence is not a refusal"
+    assert service.outage.retry_until_lost(SESSION, service.ask) == "done", "silence is not a refusal"
 
 
 class Node(Alone):
@@ -136,12 +136,12 @@ class Node(Alone):
         self.well = 0.0
         request = Request("any", "run", "here:1", min_nodes=1, max_nodes=1, nproc_per_node=1)
         options, ignore = ElasticOptions(outage_timeout=60.0), lambda *_: None
-        view = View(lambda: None, ignore, self)
-        self.contact = contact = Contact(node("a"), request, options.outage_timeout, view, ignore, self)
-        parts: Any = request, options, view, contact, OwnRound(view, contact, 10.0, self), None, None, None, self
+        view = WatchCache(lambda: None, ignore, self)
+        self.contact = contact = Registration(node("a"), request, options.outage_timeout, view, ignore, self)
+        parts: Any = request, options, view, contact, CurrentRound(view, contact, 10.0, self), None, None, None, self
         context, backend = NodeContext(*parts), parts[-1]
         election: Any = None
-        Link(backend, context, election).open(10.0)
+        SessionManager(backend, context, election).open(10.0)
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Any:
         if self.refusal is not None and self.seconds < self.well:

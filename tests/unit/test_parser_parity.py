@@ -14,7 +14,7 @@ from torch.distributed.argparse_util import check_env, env
 from torch.distributed.launcher.api import LaunchConfig as TorchsLaunchConfig
 from torch.distributed.run import get_args_parser
 
-from rdzv_launcher.call.config import LaunchConfig
+from rdzv_launcher.python_api.config import LaunchConfig
 from rdzv_launcher.run.options import KEYS, OPTIONS, kind_of, variables_of
 from rdzv_launcher.run.parser import build_parser, parse_arguments, read_keys
 from rdzv_plugins.errors import UsageError

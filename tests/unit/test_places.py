@@ -16,20 +16,19 @@ from kits.eventually import eventually
 from msgspec.structs import replace
 
 from rdzv_plugins import Backend
-from rdzv_plugins.assemble.create import create_rendezvous
 from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import Event
-from rdzv_plugins.elastic import failover, failover_watch
-from rdzv_plugins.elastic.contact import Contact
-from rdzv_plugins.elastic.failover import Carrying, Places
-from rdzv_plugins.elastic.failover_rules import Sight, choose, is_better, read_born, say_born
-from rdzv_plugins.elastic.failover_watch import Outlook
-from rdzv_plugins.elastic.joining import Joining
-from rdzv_plugins.elastic.keys import BORN, PLACE_ID, ROUND, Assignment, Member, Round, encode
-from rdzv_plugins.elastic.leading.quorum import seat_of
+from rdzv_plugins.elastic import endpoint_monitor, failover
+from rdzv_plugins.elastic.coordinator.quorum import seat_of
+from rdzv_plugins.elastic.current_round import CurrentRound, NodeContext
+from rdzv_plugins.elastic.endpoint_monitor import EndpointMonitor
+from rdzv_plugins.elastic.failover import EpochVotes, FailoverBackend
+from rdzv_plugins.elastic.failover_rules import EndpointStatus, better_endpoint, read_born, say_born, select_endpoint
+from rdzv_plugins.elastic.join import MemberJoin
+from rdzv_plugins.elastic.keys import INIT_CLAIM, PLACE_ID, ROUND, Assignment, Member, Round, encode
+from rdzv_plugins.elastic.node_session import Registration
 from rdzv_plugins.elastic.options import ElasticOptions, EndpointOptions, meeting_places, validate_endpoint
-from rdzv_plugins.elastic.own_port import OwnPort
-from rdzv_plugins.elastic.own_round import NodeContext, OwnRound
+from rdzv_plugins.elastic.probe_port import ProbePort
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import (
     ConnectionLost,
@@ -37,35 +36,36 @@ from rdzv_plugins.errors import (
     SettingsDiffer,
     UsageError,
 )
-from rdzv_plugins.host import PluginHost, PluginRecord
-from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.sockets import reach
+from rdzv_plugins.registry import PluginHost, PluginRecord
+from rdzv_plugins.registry.catalog import Entry
+from rdzv_plugins.registry.create import create_rendezvous
 from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.testing.harness import free_port
 
 TTL_S = 60.0
 """No session ends because its node, or the server, did not get to run for a while."""
-THERE, REFUSED, SILENT = Sight(answers=True), Sight(refused=True), Sight()
+THERE, REFUSED, SILENT = EndpointStatus(answers=True), EndpointStatus(refused=True), EndpointStatus()
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each place is seen as it is, and the first one is taken, however late the threads that look get to run."""
     for limit in ("_DIAL_S", "_OPEN_S", "_ASK_S"):
-        monkeypatch.setattr(failover_watch, limit, 60.0)
+        monkeypatch.setattr(endpoint_monitor, limit, 60.0)
     for limit in ("_SETTLE_S", "_JOIN_S"):
         monkeypatch.setattr(failover, limit, 60.0)
 
 
-def born(place: int) -> Sight:
-    return Sight(answers=True, born=place)
+def born(place: int) -> EndpointStatus:
+    return EndpointStatus(answers=True, born=place)
 
 
 @pytest.mark.parametrize(
-    ("sights", "knows", "step", "place"),
+    ("statuses", "knows", "step", "place"),
     [
         ([THERE, THERE, THERE], False, "claim", 0),
         ([REFUSED, THERE, THERE], False, "claim", 1),
@@ -76,16 +76,16 @@ def born(place: int) -> Sight:
         ([born(0), born(1), born(1)], False, "join", 1),  # two have begun at once
         ([born(1), SILENT, born(1)], False, "wait", 1),
         ([born(1), THERE, SILENT], False, "claim", 1),  # what one has begun is carried on
-        ([SILENT, Sight(answers=True, begun=True), THERE], False, "join", 1),
-        ([THERE, Sight(answers=True, round=2), Sight(answers=True, round=3)], False, "join", 2),
+        ([SILENT, EndpointStatus(answers=True, begun=True), THERE], False, "join", 1),
+        ([THERE, EndpointStatus(answers=True, round=2), EndpointStatus(answers=True, round=3)], False, "join", 2),
         ([SILENT, SILENT, SILENT], True, "wait", -1),
         ([SILENT, THERE, THERE], True, "join", 1),
-        ([SILENT, THERE, Sight(answers=True, members=2)], True, "join", 2),
-        ([SILENT, SILENT, Sight(answers=True, begun=True)], True, "join", 2),
+        ([SILENT, THERE, EndpointStatus(answers=True, members=2)], True, "join", 2),
+        ([SILENT, SILENT, EndpointStatus(answers=True, begun=True)], True, "join", 2),
     ],
 )
-def test_place_to_join(sights: list[Sight], knows: bool, step: str, place: int):
-    choice = choose(sights, knows=knows)
+def test_place_to_join(statuses: list[EndpointStatus], knows: bool, step: str, place: int):
+    choice = select_endpoint(statuses, knows=knows)
     assert (choice.step, choice.place) == (step, place), choice
     assert bool(choice.why) == (step != "join")
 
@@ -94,21 +94,25 @@ def test_first_round_is_begun_at_one_place_whatever_two_nodes_see():
     """More than half remember one place: whoever else sees more than half is led there, or waits."""
     for remembered in itertools.product((-1, 0, 1, 2), repeat=3):
         seen = {
-            choose([born(at) if here else SILENT for at, here in zip(remembered, answers, strict=True)], knows=False)
+            select_endpoint(
+                [born(at) if here else SILENT for at, here in zip(remembered, answers, strict=True)], knows=False
+            )
             for answers in itertools.product((True, False), repeat=3)
         }
         assert len({choice.place for choice in seen if choice.step == "join"}) < 2, remembered
 
 
 def test_a_place_is_left_for_a_newer_round_that_works_or_for_more_nodes():
-    works = Sight(answers=True, round=2, works=True, members=2)
-    assert is_better([Sight(answers=True, round=1, works=True, members=3), works, THERE], 0) == 1
-    assert is_better([works, Sight(answers=True, round=2, works=True, members=9), THERE], 0) is None
-    assert is_better([works, Sight(answers=True, round=3, members=9), THERE], 0) is None, "it works nowhere else"
-    over = Sight(answers=True, round=1, members=1)
-    assert is_better([over, Sight(answers=True, round=1, members=2), THERE], 0) == 1
-    assert is_better([over, Sight(answers=True, round=1, members=1), THERE], 0) is None
-    assert is_better([SILENT, works, works], 0) is None, "what is not seen may be newer"
+    works = EndpointStatus(answers=True, round=2, works=True, members=2)
+    assert better_endpoint([EndpointStatus(answers=True, round=1, works=True, members=3), works, THERE], 0) == 1
+    assert better_endpoint([works, EndpointStatus(answers=True, round=2, works=True, members=9), THERE], 0) is None
+    assert better_endpoint([works, EndpointStatus(answers=True, round=3, members=9), THERE], 0) is None, (
+        "it works nowhere else"
+    )
+    over = EndpointStatus(answers=True, round=1, members=1)
+    assert better_endpoint([over, EndpointStatus(answers=True, round=1, members=2), THERE], 0) == 1
+    assert better_endpoint([over, EndpointStatus(answers=True, round=1, members=1), THERE], 0) is None
+    assert better_endpoint([SILENT, works, works], 0) is None, "what is not seen may be newer"
 
 
 @pytest.mark.parametrize(
@@ -182,18 +186,18 @@ def test_what_proves_that_the_process_that_serves_a_place_has_ended(ends: str, a
     with ExitStack() as steps:
         host = Host(steps)
         host.answers.put("accepts")
-        looked: queue.SimpleQueue[Sight] = queue.SimpleQueue()
-        looking = Outlook(
+        looked: queue.SimpleQueue[EndpointStatus] = queue.SimpleQueue()
+        looking = EndpointMonitor(
             host.endpoint,
             host,  # type: ignore[arg-type]
             TTL_S,
-            lambda: looking.sight.tried and looked.put(looking.sight),
+            lambda: looking.status.tried and looked.put(looking.status),
             [str(host.endpoint)],
             SYSTEM,
         )
         steps.callback(host.answers.put, "refuses")
         steps.callback(looking.close)
-        eventually(lambda: looking.sight.answers)
+        eventually(lambda: looking.status.answers)
         assert looking.is_witnessed()
         if ends == "by a reset":
             host.held[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -201,14 +205,14 @@ def test_what_proves_that_the_process_that_serves_a_place_has_ended(ends: str, a
             host.held[0].close()
         eventually(lambda: looking.is_witnessed() == (ends == "not at all"))
         for each in answers.split("; "):
-            if looking.sight.answers:
+            if looking.status.answers:
                 looking.doubt()
             host.answers.put(each)
             if each == "accepts":
-                eventually(lambda: looking.sight.answers)
+                eventually(lambda: looking.status.answers)
             else:
                 assert not looked.get(timeout=60).answers
-        assert looking.sight.gone is gone
+        assert looking.status.gone is gone
 
 
 def test_what_changes_at_a_place_is_told_at_once():
@@ -216,11 +220,11 @@ def test_what_changes_at_a_place_is_told_at_once():
         host, seen = Host(steps), queue.SimpleQueue[int]()
         host.answers.put("accepts")
         service: Any = host
-        told = lambda: seen.put(looking.sight.round)  # noqa: E731
-        looking = Outlook(host.endpoint, service, TTL_S, told, [str(host.endpoint)], SYSTEM)
+        told = lambda: seen.put(looking.status.round)  # noqa: E731
+        looking = EndpointMonitor(host.endpoint, service, TTL_S, told, [str(host.endpoint)], SYSTEM)
         steps.callback(host.answers.put, "refuses")
         steps.callback(looking.close)
-        eventually(lambda: looking.sight.answers and ROUND in host.tell)
+        eventually(lambda: looking.status.answers and ROUND in host.tell)
         host.tell[ROUND]([Event(ROUND, encode(Round(5, "over", 2)), 1)])
         while seen.get(timeout=60) != 5:
             pass
@@ -235,11 +239,11 @@ def test_first_round_is_remembered_and_marked_and_other_runs_and_lists_are_refus
         def service(endpoint: Endpoint, run: str = "r") -> NativeCoordination:
             return NativeCoordination(endpoint, run, name="parallel", who="the node that serves")
 
-        def places(*at: Endpoint, run: str = "r") -> Places:
+        def places(*at: Endpoint, run: str = "r") -> FailoverBackend:
             services = [service(each, run) for each in at]
-            return stack.enter_context(closing(Places(at, services, None, TTL_S, SYSTEM)))
+            return stack.enter_context(closing(FailoverBackend(at, services, None, TTL_S, SYSTEM)))
 
-        def joined(places: Places | NativeCoordination) -> Any:
+        def joined(places: FailoverBackend | NativeCoordination) -> Any:
             return places.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
 
         one = places(*endpoints)
@@ -250,7 +254,7 @@ def test_first_round_is_remembered_and_marked_and_other_runs_and_lists_are_refus
         rendezvous.next_rendezvous()
         first, last = (joined(stack.enter_context(closing(service(endpoints[at])))) for at in (0, 2))
         assert first.list(PLACE_ID, timeout=20)[0], "its leader marks the rounds that are begun at a place"
-        held, _ = last.list(BORN, timeout=20)
+        held, _ = last.list(INIT_CLAIM, timeout=20)
         assert [read_born(kv.value, [str(each) for each in endpoints]) for kv in held] == [(0, "")]
         with pytest.raises(RunIdMismatch, match="serves run 'r', and this node belongs to run 'another'"):
             joined(places(*endpoints, run="another"))
@@ -279,20 +283,20 @@ class Carried:
         self.session: Any = SimpleNamespace(ttl=5.0, put=lambda items, **_: self.said.append(items))
         self.places = SimpleNamespace(at=0, left_gone=False)
         seats = tuple(seat_of(place, complete=False) for place in rounds)
-        member = Member("a", "a", "a", 1, "10.0.0.1", "", 1, seats=seats)
+        member = Member("a", "a", "a", 1, "10.0.0.1", "", 1, votes=seats)
         self.told: Any = SimpleNamespace(
             version=0, round=Round(), leader=object(), newest=0, list=lambda *_, **__: ([], 0)
         )
         request = Request("parallel", "r", "a,b", min_nodes=1, max_nodes=5, nproc_per_node=1)
-        self.contact = contact = Contact(member, request, 60.0, self.told, lambda _: None, SYSTEM)
+        self.contact = contact = Registration(member, request, 60.0, self.told, lambda _: None, SYSTEM)
         contact.session = self.session
-        self.carrying = Carrying(self.places, contact, OwnPort(None, SYSTEM))  # type: ignore[arg-type]
+        self.carrying = EpochVotes(self.places, contact, ProbePort(None, SYSTEM))  # type: ignore[arg-type]
         self.carrying.settled()
-        self.own = OwnRound(self.told, contact, 5.0, SYSTEM)
+        self.own = CurrentRound(self.told, contact, 5.0, SYSTEM)
         store: Any = SimpleNamespace(patience=5.0, close=lambda _: None, attempt=None)
-        ours: Any = self.own, store, OwnPort(None, SYSTEM), None, SYSTEM, self.carrying
+        ours: Any = self.own, store, ProbePort(None, SYSTEM), None, SYSTEM, self.carrying
         node = NodeContext(request, ElasticOptions(), self.told, contact, *ours)
-        self.joining = Joining(node, None, None)  # type: ignore[arg-type]
+        self.joining = MemberJoin(node, None, None)  # type: ignore[arg-type]
 
     @property
     def me(self) -> Member:
@@ -301,15 +305,15 @@ class Carried:
     def hears(self, declared: Round) -> Assignment | None:
         """Of its place in round 6, which it has reached, and of the round that was declared. Returns where it is."""
         self.told.assignment, self.told.round = PLACE, declared
-        self.contact.change(reached=6)
+        self.contact.change(store_ready_round=6)
         return self.joining._step(self.told)
 
     def seats(self) -> list[tuple[int, bool]]:
-        return [(seat.round, seat.complete) for seat in self.me.seats]
+        return [(seat.round, seat.complete) for seat in self.me.votes]
 
 
-PLACE = Assignment(6, 0, 3, "a", master_addr="10.0.0.2", master_port=4000, begun="here")
-COMPLETE = Round(6, "complete", 3, master_addr="10.0.0.2", master_port=4000, begun="here", server=2)
+PLACE = Assignment(6, 0, 3, "a", master_addr="10.0.0.2", master_port=4000, epoch="here")
+COMPLETE = Round(6, "complete", 3, master_addr="10.0.0.2", master_port=4000, epoch="here", server=2)
 
 
 @pytest.mark.parametrize(
@@ -317,12 +321,12 @@ COMPLETE = Round(6, "complete", 3, master_addr="10.0.0.2", master_port=4000, beg
     [
         {"master_port": 4001},
         {"master_addr": "10.0.0.3"},
-        {"begun": "there"},
+        {"epoch": "there"},
         {"state": "over", "reason": "another one"},
     ],
 )
 def test_round_was_complete_only_if_that_one_was_declared(other: dict[str, Any]):
-    before = Assignment(5, 0, 5, "a", master_addr="10.0.0.2", master_port=4000, begun="once")
+    before = Assignment(5, 0, 5, "a", master_addr="10.0.0.2", master_port=4000, epoch="once")
     job = Carried(before, PLACE)
     assert job.hears(replace(COMPLETE, **other)) != PLACE
     assert job.seats() == [(5, False), (6, False)], "undecided ones bind"
@@ -333,10 +337,10 @@ def test_round_was_complete_only_if_that_one_was_declared(other: dict[str, Any])
 
 def test_node_that_has_reached_another_round_since_does_not_go_on_in_the_one_before():
     """It has come back before anybody has heard that it went; the other one may have been complete."""
-    since = Assignment(7, 1, 2, "a", master_addr="10.0.0.3", master_port=4000, begun="there")
+    since = Assignment(7, 1, 2, "a", master_addr="10.0.0.3", master_port=4000, epoch="there")
     job = Carried(PLACE, since)
     assert job.hears(COMPLETE) is None
-    assert (job.seats(), job.me.after) == ([(6, True), (7, False)], 6)
+    assert (job.seats(), job.me.last_round) == ([(6, True), (7, False)], 6)
     assert len(job.said) == 1, "the others are told that it does not"
 
 
@@ -348,7 +352,7 @@ def test_who_was_leaving_says_nothing_at_another_place(leaving: str):
     assert len(job.said) == 1
     job.places.at = 1
     job.carrying.settled()
-    job.contact.say(address="10.0.0.9", known=6)
+    job.contact.say(address="10.0.0.9", known_round=6)
     job.contact.say_once(5.0, leaving="lost")
     assert len(job.said) == (1 if leaving else 3)
     assert job.me.store is None, "a round of that number is another one here"
@@ -363,7 +367,7 @@ def test_who_moves_says_which_node_served_what_it_has_left(proved: bool):
     job.places.at, job.places.left_gone = 1, proved
     job.carrying.settled()
     assert (job.me.server, job.me.gone) == (2, 2 if proved else -1)
-    job.carrying.complete(PLACE, replace(COMPLETE, number=7, begun="there", server=0))
+    job.carrying.complete(PLACE, replace(COMPLETE, number=7, epoch="there", server=0))
     assert (job.me.server, job.me.gone) == (-1, -1)
 
 
@@ -381,7 +385,7 @@ def test_place_is_left_when_it_counts_on_a_node_no_longer():
     with ExitStack() as stack:
         endpoint = Endpoint("127.0.0.1", stack.enter_context(StoreServer("127.0.0.1", free_port(), run="r")).port)
         service = NativeCoordination(endpoint, "r", name="parallel", who="it")
-        one = stack.enter_context(closing(Places([endpoint], [service], None, TTL_S, SYSTEM)))
+        one = stack.enter_context(closing(FailoverBackend([endpoint], [service], None, TTL_S, SYSTEM)))
         lost: queue.SimpleQueue[ConnectionLost] = queue.SimpleQueue()
         session: Any = one.open_session(TTL_S, on_lost=lost.put, timeout=20)
         until = session.known_until

@@ -17,32 +17,32 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict, replace
 
-from rdzv_launcher.call import launching
-from rdzv_launcher.call.agent import Answer
-from rdzv_launcher.call.config import LaunchConfig
-from rdzv_launcher.call.launching import RelayedSignals
-from rdzv_launcher.call.results import LaunchStopped
-from rdzv_launcher.run.keeper import keeper_process
-from rdzv_launcher.run.notice import node as node_module
-from rdzv_launcher.run.notice.node import Agreement, Board, NodeNotices, Report, Word, word_of
-from rdzv_launcher.run.notice.settings import read_notice
+from rdzv_launcher.python_api import launching
+from rdzv_launcher.python_api.agent import Answer
+from rdzv_launcher.python_api.config import LaunchConfig
+from rdzv_launcher.python_api.launching import RelayedSignals
+from rdzv_launcher.python_api.results import LaunchStopped
 from rdzv_launcher.run.options import RunOptions
+from rdzv_launcher.run.preemption import node as node_module
+from rdzv_launcher.run.preemption.node import Agreement, NodeNotices, NoticeBoard, NoticeMessage, Report, word_of
+from rdzv_launcher.run.preemption.settings import read_notice
+from rdzv_launcher.run.supervisor import supervisor_process
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins import preemption
 from rdzv_plugins.errors import ConnectionLost, Preempted, UsageError
 from rdzv_plugins.preemption import AT, FIRST, notice, saved
-from rdzv_plugins.questions import NOTICE, NodeAnswer, Question, checked
+from rdzv_plugins.questions import NOTICE, RpcRequest, RpcResponse, checked
 from rdzv_plugins.schedulers.facts import time_until_end, told_grace
 from rdzv_plugins.shared_numbers import open_numbers
 
-WORD = Word(round=1, node=2, reason="it goes", seconds=60.0)
+WORD = NoticeMessage(round=1, node=2, reason="it goes", seconds=60.0)
 
 
 @pytest.fixture
-def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Board]:
+def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NoticeBoard]:
     """One whose worker is this process."""
     open_numbers.cache_clear()  # a descriptor's number may be used again
-    made = Board(2, str(tmp_path))
+    made = NoticeBoard(2, str(tmp_path))
     for name, value in made.environment(1, 1, 0).items():
         monkeypatch.setenv(name, value)
     yield made
@@ -50,7 +50,7 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Board]:
 
 
 def test_a_step_is_a_count_and_outside_of_a_launch_there_is_no_notice(
-    board: Board, monkeypatch: pytest.MonkeyPatch
+    board: NoticeBoard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for step in (-1, 2**62, 1.5):
         with pytest.raises((ValueError, TypeError)):
@@ -60,7 +60,7 @@ def test_a_step_is_a_count_and_outside_of_a_launch_there_is_no_notice(
     saved()
 
 
-def test_a_worker_sees_what_is_shown(board: Board) -> None:
+def test_a_worker_sees_what_is_shown(board: NoticeBoard) -> None:
     assert notice() is None
     assert board.show(WORD)
     assert not board.show(replace(WORD, node=1)), "the first one stays"
@@ -83,7 +83,7 @@ def test_a_worker_sees_what_is_shown(board: Board) -> None:
     assert notice() is None, "this worker belongs to the start before"
 
 
-def test_no_worker_is_past_a_step_that_is_agreed_on(board: Board) -> None:
+def test_no_worker_is_past_a_step_that_is_agreed_on(board: NoticeBoard) -> None:
     notice(step=5)
     board.show(WORD)
     assert not board.propose(5), "it has done that"
@@ -101,7 +101,9 @@ def test_no_worker_is_past_a_step_that_is_agreed_on(board: Board) -> None:
     assert json.loads(Path(os.environ["RDZV_NOTICE_FILE"]).read_text())["step"] == 6
 
 
-def test_a_worker_that_could_not_see_a_proposal_yet_is_seen(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_could_not_see_a_proposal_yet_is_seen(
+    board: NoticeBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It has written where it is, and read that there is no proposal, at the very moment that there is one."""
     notice(step=5)
     board.show(WORD)
@@ -113,7 +115,7 @@ def test_a_worker_that_could_not_see_a_proposal_yet_is_seen(board: Board, monkey
 
 @pytest.mark.parametrize("how", ["drop", "later", "nobody"])
 def test_a_worker_goes_on_when_nothing_comes_of_a_proposal(
-    board: Board, monkeypatch: pytest.MonkeyPatch, how: str
+    board: NoticeBoard, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr(preemption, "HOLD_S", 0.05 if how == "nobody" else 60)
     monkeypatch.setattr(node_module, "VALID_S", 0.0)
@@ -145,7 +147,7 @@ def test_a_worker_goes_on_when_nothing_comes_of_a_proposal(
         ([2, "saved"], Report(1, 2, 0, 0, 1, False, True)),  # saying so is enough
     ],
 )
-def test_who_has_saved(board: Board, does: list[Any], report: Report) -> None:
+def test_who_has_saved(board: NoticeBoard, does: list[Any], report: Report) -> None:
     board.show(WORD)
     for each in does:
         if each == "saved":
@@ -162,7 +164,9 @@ def test_who_has_saved(board: Board, does: list[Any], report: Report) -> None:
     assert board.report(False, True) == report
 
 
-def test_a_notice_after_one_whose_time_is_over_is_a_new_one(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notice_after_one_whose_time_is_over_is_a_new_one(
+    board: NoticeBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(node_module, "_LATE_S", 30.0)
     notice(step=2)
     board.show(replace(WORD, seconds=0.0))
@@ -202,7 +206,7 @@ class Job:
         """So many more of a kind nobody does."""
         self.knows = 0
         """The step of which the last node has heard."""
-        self.words: list[Word] = []
+        self.words: list[NoticeMessage] = []
         self.agreed = 0
         self.saved = False
         self.leaving = [leaving] + [False] * (len(at) - 1)
@@ -214,7 +218,7 @@ class Job:
         Agreement(WORD, 1, self.ask, left, least, may_agree).run()
         assert until()
 
-    def ask(self, word: Word, timeout: float) -> tuple[list[Report], int]:
+    def ask(self, word: NoticeMessage, timeout: float) -> tuple[list[Report], int]:
         self.words.append(word)
         self.at = [each + self.per_question for each in self.at]
         self.per_question *= self.faster
@@ -236,7 +240,7 @@ class Job:
         reports[-1] = replace(reports[-1], agreed=self.knows)
         return reports[: len(reports) - deaf], int(deaf)
 
-    def does(self, kind: str) -> list[Word]:
+    def does(self, kind: str) -> list[NoticeMessage]:
         return [word for word in self.words if word.do == kind]
 
     def steps(self, kind: str) -> list[int]:
@@ -306,11 +310,11 @@ def test_nothing_is_agreed_on_while_nobody_leaves_or_not_all_can_be_asked() -> N
     assert not few.does("propose")
 
 
-def notices_of(directory: Path, ask: Callable[..., list[NodeAnswer]], heard: list[Any]) -> NodeNotices:
+def notices_of(directory: Path, ask: Callable[..., list[RpcResponse]], heard: list[Any]) -> NodeNotices:
     """Of a node with two workers, in whose round 7 they have been started."""
     questions: Any = SimpleNamespace(ask=ask)
     made = NodeNotices(1, str(directory), 1, 0.0, heard.append, lambda: heard.append("signal"), questions)
-    assert made.answer(Question("", NOTICE, asdict(WORD)))["round"] == 0, "before the first start"
+    assert made.answer(RpcRequest("", NOTICE, asdict(WORD)))["round"] == 0, "before the first start"
     group = WorkerGroup(1, 2, (Worker(0, 1, 1, 2, 2),), generation=1)
     made.environment(group, 0, {"RDZV_ROUND": "7"})
     return made
@@ -318,29 +322,29 @@ def notices_of(directory: Path, ask: Callable[..., list[NodeAnswer]], heard: lis
 
 def test_a_notice_of_another_round_changes_nothing(tmp_path: Path) -> None:
     heard: list[Any] = []
-    node = notices_of(tmp_path, lambda *_: [NodeAnswer(0, "h", 1, problem="has left")], heard)
-    node.answer(Question("", NOTICE, asdict(WORD)))
-    node.answer(Question("", NOTICE, asdict(replace(WORD, round=7, do="over", go_on=False, saved=True))))
+    node = notices_of(tmp_path, lambda *_: [RpcResponse(0, "h", 1, problem="has left")], heard)
+    node.answer(RpcRequest("", NOTICE, asdict(WORD)))
+    node.answer(RpcRequest("", NOTICE, asdict(replace(WORD, round=7, do="over", go_on=False, saved=True))))
     assert heard == ["signal"], "of its own round; and it does not leave because others say that they do"
-    with pytest.raises(ValueError, match="Word"):
-        node.answer(Question("", NOTICE, {"do": "agree"}))
+    with pytest.raises(ValueError, match="NoticeMessage"):
+        node.answer(RpcRequest("", NOTICE, {"do": "agree"}))
     node.close()
 
 
 def test_a_node_tells_of_its_notice_until_node_rank_0_has_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rdzv_launcher.run.notice.node._RETRY_S", 0.01)
-    asked: list[Word] = []
+    monkeypatch.setattr("rdzv_launcher.run.preemption.node._RETRY_S", 0.01)
+    asked: list[NoticeMessage] = []
     zero = Report(7, -1, 0, 0, 0, False, False)
-    of_others = [NodeAnswer(0, "h", 1, problem="is silent"), NodeAnswer(2, "h", 3, answer=asdict(zero))]
-    answers = [of_others, [NodeAnswer(0, "h", 1, answer=asdict(replace(zero, round=6)))]]
+    of_others = [RpcResponse(0, "h", 1, problem="is silent"), RpcResponse(2, "h", 3, answer=asdict(zero))]
+    answers = [of_others, [RpcResponse(0, "h", 1, answer=asdict(replace(zero, round=6)))]]
 
-    def ask(kind: str, arguments: Any, timeout: float) -> list[NodeAnswer]:
+    def ask(kind: str, arguments: Any, timeout: float) -> list[RpcResponse]:
         asked.append(word_of(arguments))
         if len(asked) == 1:
             raise ConnectionLost("for a moment")
-        return answers.pop(0) if answers else [NodeAnswer(0, "h", 1, answer=asdict(zero))]
+        return answers.pop(0) if answers else [RpcResponse(0, "h", 1, answer=asdict(zero))]
 
     node = notices_of(tmp_path, ask, [])
     node.give("it goes", 60.0)
@@ -357,7 +361,7 @@ def test_what_would_kill_the_processes_beside_the_agent_is_no_notice(name: str) 
     with pytest.raises(UsageError, match=f"SIG{name.removeprefix('SIG')} cannot be a notice"):
         read_notice(RunOptions(preempt_grace=60.0, notice_signals=f"TERM,{name}"))
     told = read_notice(RunOptions(preempt_grace=60.0, notice_signals="HUP,INT,QUIT,TERM,USR1,USR2")).signals
-    assert {*told} <= {*keeper_process.DEAF_TO}, "all others ignore what is a notice"
+    assert {*told} <= {*supervisor_process.DEAF_TO}, "all others ignore what is a notice"
     read_notice(RunOptions(), [signal.SIGALRM])
     with pytest.raises(UsageError, match="SIGALRM"):  # the alarm of the grace
         read_notice(RunOptions(preempt_grace=60.0), [signal.SIGALRM])

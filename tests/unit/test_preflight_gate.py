@@ -7,25 +7,25 @@ from types import SimpleNamespace
 import pytest
 from kits.unit.membership_steps import Leader, node, story
 
-from rdzv_plugins.assemble.rendezvous import Rendezvous
-from rdzv_plugins.elastic.keys import Checked, Member
-from rdzv_plugins.elastic.leading.preflight_gate import judge
+from rdzv_plugins.elastic.coordinator.preflight_gate import judge
+from rdzv_plugins.elastic.keys import CheckReport, Member
 from rdzv_plugins.errors import PreflightFailed, UsageError
-from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.preflight import NAMES, read
-from rdzv_plugins.preflight.own_node import checks_of
+from rdzv_plugins.registry import PluginHost
+from rdzv_plugins.registry.rendezvous import Rendezvous
+from rdzv_plugins.system.node_checks import checks_of
+from rdzv_plugins.system.preflight import NAMES, read
 
-FIRE = Checked("my device", "broken", "it is on fire")
+FIRE = CheckReport("my device", "broken", "it is on fire")
 
 
-def nodes(**checks: Checked) -> list[Member]:
+def nodes(**checks: CheckReport) -> list[Member]:
     """Five nodes, a to e, with these checks; the speed of the others is usual."""
     return [node(name, checks=(checks.get(name, speed(2.0 + number)),)) for number, name in enumerate("abcde")]
 
 
-def speed(value: float) -> Checked:
-    return Checked("speed", value=value, unit="GB/s")
+def speed(value: float) -> CheckReport:
+    return CheckReport("speed", value=value, unit="GB/s")
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def speed(value: float) -> Checked:
         ({"a": FIRE, "b": FIRE}, 1, "a", 0, True),
     ],
 )
-def test_who_is_left_out(checks: dict[str, Checked], spares: int, left_out: str, told: int, fatal: bool) -> None:
+def test_who_is_left_out(checks: dict[str, CheckReport], spares: int, left_out: str, told: int, fatal: bool) -> None:
     found = judge(nodes(**checks), 3.0, spares)
     assert "".join(found.left_out) == left_out
     assert (len(found.words), bool(found.fatal)) == (told, fatal)

@@ -12,11 +12,12 @@ import pytest
 from kits.eventually import eventually
 
 from rdzv_plugins.coordination import Event
-from rdzv_plugins.elastic import asking, keys
-from rdzv_plugins.elastic.asking import (
+from rdzv_plugins.elastic import keys, rpc
+from rdzv_plugins.elastic.keys import Assignment, Member, encode
+from rdzv_plugins.elastic.rpc import (
     MOST_PARTS,
     PART_BYTES,
-    ElasticQuestions,
+    ElasticRpc,
     _Answers,
     ask,
     is_part,
@@ -26,11 +27,10 @@ from rdzv_plugins.elastic.asking import (
     unpack_answer,
     unpack_question,
 )
-from rdzv_plugins.elastic.keys import Assignment, Member, encode
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.kvstore.native.server import StoreServer
-from rdzv_plugins.questions import Question, UnknownKind
+from rdzv_plugins.questions import RpcRequest, UnknownKind
 from rdzv_plugins.runtime import SYSTEM
 
 PATIENCE_S = 60.0
@@ -70,13 +70,13 @@ class Run:
 class Node:
     """A node of the run, as far as questions go."""
 
-    def __init__(self, run: Run, rank: int, answer: Callable[[Question], Any] | None) -> None:
+    def __init__(self, run: Run, rank: int, answer: Callable[[RpcRequest], Any] | None) -> None:
         self.session, self.id = run.open(), f"node-{rank}"
         self.me = member = Member(self.id, HOSTS[rank], "m", 100 + rank, "127.0.0.1", "127.0.0.1", 1)
         place = Assignment(3, rank, 2, self.id, member.host, "m", member.pid, "127.0.0.1", 1, None, "127.0.0.1", 1)
         self.session.put({keys.NODES + self.id: encode(place)}, timeout=PATIENCE_S)
         self.session.put({keys.MEMBERS + self.id: encode(member)}, ephemeral=True, timeout=PATIENCE_S)
-        self.answering = ElasticQuestions(self, SYSTEM)  # type: ignore[arg-type]
+        self.answering = ElasticRpc(self, SYSTEM)  # type: ignore[arg-type]
         if answer is not None:
             self.answering.answer_with(answer)
         self.session.watch(keys.ALL, self._hear, timeout=PATIENCE_S)
@@ -98,7 +98,7 @@ def run() -> Iterator[Run]:
         run.close()
 
 
-def echo(question: Question) -> Any:
+def echo(question: RpcRequest) -> Any:
     if question.kind != "echo":
         raise UnknownKind(question.kind)
     return dict(question.arguments)
@@ -126,7 +126,7 @@ def test_a_question_to_one_node_waits_for_no_other(run: Run) -> None:
 
 
 def test_what_goes_wrong_at_a_node_is_said_and_the_next_question_is_answered(run: Run) -> None:
-    def divide(question: Question) -> Any:
+    def divide(question: RpcRequest) -> Any:
         if question.kind != "divide":
             raise UnknownKind(question.kind)
         return 1 / question.arguments["by"]
@@ -141,7 +141,7 @@ def test_what_goes_wrong_at_a_node_is_said_and_the_next_question_is_answered(run
 
 
 def test_answers_may_be_larger_than_a_value_may_be_and_not_endless(run: Run, monkeypatch) -> None:
-    monkeypatch.setattr(asking, "MOST_BYTES", 2**20)
+    monkeypatch.setattr(rpc, "MOST_BYTES", 2**20)
     noise = [zlib.crc32(str(number).encode()) for number in range(20_000)]
     Node(run, 0, lambda question: noise if question.kind == "much" else noise * 10)
     (much,) = ask(run.open(), "much", {}, PATIENCE_S)
@@ -200,7 +200,7 @@ def test_answers_go_although_newer_questions_make_room_for_themselves(run: Run) 
     """All threads are busy when the question goes, and more come than may wait."""
     free, busy = threading.Event(), threading.Semaphore(0)
 
-    def answer(question: Question) -> Any:
+    def answer(question: RpcRequest) -> Any:
         if question.arguments:
             busy.release()
             assert free.wait(PATIENCE_S)
@@ -251,7 +251,7 @@ def test_an_answer_that_is_written_after_it_was_deleted_goes_too(run: Run, monke
 
 
 def test_forged_answers_are_not_believed_to_be_whole(monkeypatch) -> None:
-    monkeypatch.setattr(asking, "MOST_BYTES", 2**20)
+    monkeypatch.setattr(rpc, "MOST_BYTES", 2**20)
     bomb = zlib.compress(b'{"answer": "' + b"0" * 2**21 + b'"}')
     for parts in (bomb, b"no zlib", zlib.compress(b"[]"), zlib.compress(b"[" * 9999)):
         with pytest.raises(ValueError):  # noqa: PT011
@@ -261,4 +261,4 @@ def test_forged_answers_are_not_believed_to_be_whole(monkeypatch) -> None:
     assert not is_part("0.1", b"x" * (PART_BYTES + 1))
     assert not any(is_part(name, b"") for name in ("", "1.1", "x.1", "0", f"0.{MOST_PARTS + 1}", "-1.3", "0.9999999"))
     assert unpack_answer(pack_answer({"a": None})) == ({"a": None}, "")
-    assert unpack_question(ID, json.dumps({"kind": "k", "arguments": {}}).encode()) == Question(ID, "k", {})
+    assert unpack_question(ID, json.dumps({"kind": "k", "arguments": {}}).encode()) == RpcRequest(ID, "k", {})

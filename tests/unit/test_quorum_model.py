@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
-from rdzv_plugins.elastic.keys import Assignment, Member, Round, Seat
-from rdzv_plugins.elastic.leading.quorum import Quorum, begun_at, seat_of, seats_complete, seats_reached
+from rdzv_plugins.elastic.coordinator.quorum import Quorum, begun_at, seat_of, seats_complete, seats_reached
+from rdzv_plugins.elastic.keys import Assignment, EpochVote, Member, Round
 
 NOWHERE = -1
 T = TypeVar("T")
@@ -23,7 +23,7 @@ T = TypeVar("T")
 @dataclass
 class Node:
     place: int = NOWHERE
-    seats: tuple[Seat, ...] = ()
+    seats: tuple[EpochVote, ...] = ()
     alive: bool = True
     works: Assignment | None = None
     """Its place in the round of which it has heard that it is complete, until it goes to another place."""
@@ -135,7 +135,7 @@ class QuorumWorld:
         places = {name: one for name, one in place.held.items() if one.round == place.declared.number}
         place.quorum = Quorum(place.declared, places, begun_at(place.begun), window=0)
         for name in place.believed:
-            place.quorum.heard(Member(name, name, name, 1, "", "", 1, seats=told[name]), 0)
+            place.quorum.heard(Member(name, name, name, 1, "", "", 1, votes=told[name]), 0)
 
     def ask(self, at: int) -> None:
         """A node asks for another round: this one is over, and who has not heard that it was complete never does."""
@@ -158,11 +158,11 @@ class QuorumWorld:
         place = self.places[at]
         chosen = sorted(place.believed)
         if not place.quorum.knows or place.quorum.lacks(chosen, chosen):
-            return  # a first round: that there is but one, ``Places`` sees to
+            return  # a first round: that there is but one, ``FailoverBackend`` sees to
         place.number = max(place.number, place.quorum.newest(chosen)) + 1
         place.reached = frozenset()
         place.plan = tuple(
-            Assignment(place.number, rank, len(chosen), name, master_addr=str(at), begun=place.begun)
+            Assignment(place.number, rank, len(chosen), name, master_addr=str(at), epoch=place.begun)
             for rank, name in enumerate(chosen)
         )
         place.held |= {one.node_id: one for one in place.plan}
@@ -178,7 +178,7 @@ class QuorumWorld:
         place = self.places[at]
         place.complete, place.plan = place.plan, ()
         first = place.complete[0]
-        place.declared = Round(first.round, "complete", first.world, master_addr=first.master_addr, begun=first.begun)
+        place.declared = Round(first.round, "complete", first.world, master_addr=first.master_addr, epoch=first.epoch)
         place.quorum.declared(place.declared, {one.node_id: one for one in place.complete})
 
     def learn(self, at: int, one: Assignment) -> None:
@@ -232,7 +232,7 @@ class QuorumWorld:
         if self.nodes[name].said:
             return  # a node that was leaving comes to another place: it says nothing there
         place.believed |= {name}
-        place.quorum.heard(Member(name, name, name, 1, "", "", 1, seats=self.nodes[name].seats), 0)
+        place.quorum.heard(Member(name, name, name, 1, "", "", 1, votes=self.nodes[name].seats), 0)
         if any(one.node_id == name and place.quorum.spoils(one) for one in place.plan):
             place.plan = ()
 

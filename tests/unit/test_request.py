@@ -13,12 +13,12 @@ from rdzv_launcher.run.cli import main
 from rdzv_launcher.run.parser import blaming, parse_arguments, read_keys
 from rdzv_launcher.run.request import build_request, check_meeting_point, flags_behind_script
 from rdzv_plugins import Backend, hookimpl
-from rdzv_plugins.assemble.create import prepare
 from rdzv_plugins.elastic.options import domain_of
 from rdzv_plugins.endpoints import ALONE, Endpoint
 from rdzv_plugins.errors import MissingDependency, RunIdMissing, UsageError
-from rdzv_plugins.host import PluginHost
-from rdzv_plugins.host.discovery import PluginRecord, validate
+from rdzv_plugins.registry import PluginHost
+from rdzv_plugins.registry.create import prepare
+from rdzv_plugins.registry.discovery import PluginRecord, validate
 
 
 @pytest.fixture(autouse=True)

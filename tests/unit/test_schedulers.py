@@ -17,8 +17,8 @@ from rdzv_launcher.run.parser import blaming, parse_arguments
 from rdzv_launcher.run.request import build_request
 from rdzv_plugins.endpoints import parse_endpoint
 from rdzv_plugins.errors import UsageError
-from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.registry import PluginHost
 from rdzv_plugins.schedulers import facts, flux, indexed_job, kubeflow, slurm
 from rdzv_plugins.schedulers.facts import expand
 from rdzv_plugins.testing.processes import clean_environment

@@ -15,7 +15,7 @@ from kits import ROOT
 
 import rdzv_launcher
 import rdzv_plugins
-from rdzv_plugins.host.manager import PluginHost
+from rdzv_plugins.registry.manager import PluginHost
 
 SRC = ROOT / "src"
 NAMES_A_BACKEND = {
@@ -35,12 +35,12 @@ CALLS = {"eval", "exec", "torch.load"}
 OF_THIS_MACHINE = {
     # a call from Python: files and pipes between processes of one user, in a directory with mode 0700
     **{
-        f"launcher/rdzv_launcher/call/{name}.py": {"pickle"}
+        f"launcher/rdzv_launcher/python_api/{name}.py": {"pickle"}
         for name in ("agent", "function", "launching", "results", "spawned")
     },
-    # a socket pair and a pipe between an agent and the keeper that it has started
-    "launcher/rdzv_launcher/run/keeper/messages.py": {"marshal"},
-    "launcher/rdzv_launcher/run/keeper/worker_process.py": {"marshal"},
+    # a socket pair and a pipe between an agent and the supervisor that it has started
+    "launcher/rdzv_launcher/run/supervisor/messages.py": {"marshal"},
+    "launcher/rdzv_launcher/run/supervisor/worker_process.py": {"marshal"},
     # torch's state, which comes from a network: by an unpickler that makes nothing but a state
     "rdzv_plugins/backends/c10d/look.py": {"pickle"},
 }
@@ -83,7 +83,7 @@ def test_nothing_else_reads_what_may_run_a_program() -> None:
 
 HOMES = {each.__name__: Path(each.__file__ or "").parent for each in (rdzv_plugins, rdzv_launcher)}
 CONTRACT = re.compile(r'(?ms)^name = "Whole agents run in simulated time.*?^source_modules = \[(.*?)\n\]')
-FURTHER = ["rdzv_plugins." + room for room in ("backends.etcd", "certificates", "kit", "kvstore.sockets")]
+FURTHER = ["rdzv_plugins." + room for room in ("backends.etcd", "security", "kit", "kvstore.sockets")]
 OF_THE_SEAM = {("os", "getpid"), ("os", "urandom"), ("clock", "now"), ("clock", "now_ns")}
 """Module and name of what only the seam may call. The rest import-linter sees, and what goes through a set in its
 order ``simulation/test_random_jobs.py`` finds in other processes.

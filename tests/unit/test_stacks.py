@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from rdzv_launcher.run.keeper.in_worker import ROOTS, hooked
-from rdzv_launcher.run.keeper.in_worker import VARIABLE as IN_WORKER
 from rdzv_launcher.run.stacks import processes, reading
 from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
 from rdzv_launcher.run.stacks.reading import gather
@@ -29,7 +27,9 @@ from rdzv_launcher.run.stacks.reports import (
     report_text,
     workers_of,
 )
-from rdzv_plugins.questions import NodeAnswer, Question, UnknownKind
+from rdzv_launcher.run.supervisor.in_worker import ROOTS, hooked
+from rdzv_launcher.run.supervisor.in_worker import VARIABLE as IN_WORKER
+from rdzv_plugins.questions import RpcRequest, RpcResponse, UnknownKind
 from rdzv_plugins.stacks_on_request import SIGNAL, VARIABLE
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
@@ -127,13 +127,13 @@ def test_stacks_without_an_end_are_cut_and_what_nodes_wrote_steers_no_terminal()
     ],
 )
 def test_an_answer_that_is_none_is_a_node_without_one(garbage: Any) -> None:
-    workers, (silent,) = read([NodeAnswer(3, "host-3", 12, garbage)])
+    workers, (silent,) = read([RpcResponse(3, "host-3", 12, garbage)])
     assert (workers, silent.name) == ([], "node 3 on host-3 (pid 12)")
     assert silent.problem.startswith("has answered with something that cannot be read")
 
 
 def test_a_node_without_workers_is_no_silent_one() -> None:
-    workers, (idle,) = read([NodeAnswer(None, "host-3", 12, answer(3))])
+    workers, (idle,) = read([RpcResponse(None, "host-3", 12, answer(3))])
     assert workers == []
     assert "host-3 (pid 12)" in report_text(workers, [idle])
 
@@ -142,7 +142,10 @@ PATIENCE_S = 60.0
 REGISTERS = {
     "worker": ("import rdzv_plugins.worker", {}),
     "hook": ("", hooked({IN_WORKER: ROOTS})),  # its job has --worker-stacks
-    "fork": ("from rdzv_launcher.run.keeper.in_worker import arrange; arrange()", {IN_WORKER: ROOTS}),  # of a template
+    "fork": (
+        "from rdzv_launcher.run.supervisor.in_worker import arrange; arrange()",
+        {IN_WORKER: ROOTS},
+    ),  # of a template
 }
 
 
@@ -182,11 +185,11 @@ def test_where_nothing_can_be_written_the_log_has_it(sleeper: int, tmp_path: Pat
 def test_other_questions_are_none_for_it(tmp_path: Path) -> None:
     stacks = NodeStacks(lambda: Node("host-a", 1), str(tmp_path), on_request=False)
     with pytest.raises(UnknownKind):
-        stacks.answer(Question("0" * 32, "other", {}))
+        stacks.answer(RpcRequest("0" * 32, "other", {}))
     for within in (0, -1, 1e9, "x", None, [1]):
         with pytest.raises(ValueError, match="is not a time"):
-            stacks.answer(Question("0" * 32, "stacks", {"within": within}))
-    assert stacks.answer(Question("0" * 32, "stacks", {}))["workers"] == []
+            stacks.answer(RpcRequest("0" * 32, "stacks", {"within": within}))
+    assert stacks.answer(RpcRequest("0" * 32, "stacks", {}))["workers"] == []
 
 
 def test_without_py_spy_it_is_said_what_was_tried(sleeper: int, monkeypatch) -> None:

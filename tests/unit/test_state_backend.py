@@ -10,16 +10,16 @@ import pytest
 from torch.distributed import FileStore
 from torch.distributed.elastic.rendezvous import api
 
-from rdzv_plugins.assemble.create import prepare
 from rdzv_plugins.backends import c10d
 from rdzv_plugins.backends.c10d import C10dOptions
 from rdzv_plugins.dynamic.handler import TorchStateBackend, dynamic_handler, share_store
 from rdzv_plugins.dynamic.options import DynamicSettings
 from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, RendezvousFailed
-from rdzv_plugins.host.catalog import Entry
-from rdzv_plugins.host.discovery import PluginRecord
 from rdzv_plugins.interfaces import Backend, Capability, Request
 from rdzv_plugins.options import parse_options
+from rdzv_plugins.registry.catalog import Entry
+from rdzv_plugins.registry.create import prepare
+from rdzv_plugins.registry.discovery import PluginRecord
 
 
 class Failing:

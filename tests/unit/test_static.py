@@ -16,19 +16,19 @@ from kits.wire.relay import Relay
 from torch.distributed import PrefixStore, TCPStore
 
 from rdzv_plugins import Outcome
-from rdzv_plugins.assemble.create import create_rendezvous, prepare
-from rdzv_plugins.assemble.rendezvous import Rendezvous
-from rdzv_plugins.backends.static.control import Presence, ask
+from rdzv_plugins.backends.static.control import PingResponder, ask
 from rdzv_plugins.backends.static.rounds import Arrival, Go, Missing, Over, Rounds, parse_over, this_agent
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointLost, EndpointUnreachable
-from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.native.framing import ask_statistics
 from rdzv_plugins.kvstore.native.server import StoreServer
-from rdzv_plugins.kvstore.sockets.reach import Interruption, reach
+from rdzv_plugins.kvstore.sockets.reach import CancelToken, reach
 from rdzv_plugins.kvstore.tcpstore.listener import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
+from rdzv_plugins.registry import PluginHost
+from rdzv_plugins.registry.create import create_rendezvous, prepare
+from rdzv_plugins.registry.rendezvous import Rendezvous
 from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.store import Prefixed
 from rdzv_plugins.testing.harness import free_port
@@ -38,7 +38,7 @@ PATIENCE_S = 60.0
 
 def client(port: int) -> PlainClient:
     connection = reach(Endpoint("127.0.0.1", port), PATIENCE_S, "the store", greet_store)
-    return PlainClient(connection, prefix="", timeout=PATIENCE_S, interruption=Interruption())
+    return PlainClient(connection, prefix="", timeout=PATIENCE_S, interruption=CancelToken())
 
 
 def test_who_leaves_just_when_a_round_is_complete_ends_it() -> None:
@@ -82,7 +82,7 @@ def test_an_agent_answers_on_another_connection_when_one_is_lost_and_its_end_is_
     lost: list[Exception] = []
     with StoreServer("127.0.0.1") as server, Relay(server.port) as relay, closing(client(server.port)) as whole:
         store = Prefixed("p", whole)
-        presence = Presence(store, Endpoint("127.0.0.1", relay.port), "p", "a", lost.append, SYSTEM)
+        presence = PingResponder(store, Endpoint("127.0.0.1", relay.port), "p", "a", lost.append, SYSTEM)
         relay.break_()
         relay.mend()
         assert ask(store, ["a"], PATIENCE_S) == {"a"}

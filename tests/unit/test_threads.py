@@ -17,12 +17,12 @@ from kits.eventually import eventually
 from rdzv_launcher.run.agent import events
 from rdzv_launcher.run.agent.fence import Fence
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
-from rdzv_launcher.run.keeper.descendants import Marked, look
+from rdzv_launcher.run.supervisor.descendants import ProcessTag, look
 from rdzv_plugins import errors
-from rdzv_plugins.elastic.failover_watch import Outlook
-from rdzv_plugins.elastic.insisting import Background
-from rdzv_plugins.elastic.leading.leader import LeaderWatchdog
-from rdzv_plugins.elastic.own_port import Listener
+from rdzv_plugins.elastic.coordinator.coordinator import CoordinatorWatchdog
+from rdzv_plugins.elastic.endpoint_monitor import EndpointMonitor
+from rdzv_plugins.elastic.probe_port import ProbeServer
+from rdzv_plugins.elastic.retry import BackgroundTasks
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.coordination.reactor import Reactor, reactor
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
@@ -55,7 +55,7 @@ def test_sessions_end_when_the_thread_that_serves_them_does(monkeypatch: pytest.
         closing.callback(service.close)
         lost: queue.SimpleQueue[errors.ConnectionLost] = queue.SimpleQueue()
         service.open_session(60, on_lost=lost.put, timeout=PATIENCE_S)
-        own_port = Listener("node", "127.0.0.1", SYSTEM)
+        own_port = ProbeServer("node", "127.0.0.1", SYSTEM)
         before = reactor()
         monkeypatch.setattr(Reactor, "_pause", lambda self: fails() if self is before else None)
         before.remind(MagicMock(tick=lambda now: None), 0.0)
@@ -75,9 +75,9 @@ def test_place_is_looked_at_again_after_an_error_of_ours(caplog: pytest.LogCaptu
         closing.callback(service.close)
         look, left = service.look, [1, 2, 3]
         service.look = lambda timeout: fails() if left and left.pop() else look(timeout)  # type: ignore[method-assign]
-        looking = Outlook(endpoint, service, 60.0, lambda: None, [str(endpoint)], SYSTEM)
+        looking = EndpointMonitor(endpoint, service, 60.0, lambda: None, [str(endpoint)], SYSTEM)
         closing.callback(looking.close)
-        eventually(lambda: looking.sight.answers, lambda: "it is seen")
+        eventually(lambda: looking.status.answers, lambda: "it is seen")
     assert len([each for each in caplog.records if each.exc_info]) == 1, "once, however often"
 
 
@@ -90,7 +90,7 @@ def test_workers_that_nobody_watches_any_more_are_killed():
         fails()
 
     holding = MagicMock(ttl=60.0, wait_for_news=wait_for_news, until=lambda: float("inf"), ended=lambda: False)
-    fence = Fence(holding, page, Marked("mark"), signals.put, lambda: signals.put(0), SYSTEM)  # type: ignore[arg-type]
+    fence = Fence(holding, page, ProcessTag("mark"), signals.put, lambda: signals.put(0), SYSTEM)  # type: ignore[arg-type]
     fence.starting()
     assert page[STATE] == RUNNING
     breaks.set()
@@ -105,11 +105,13 @@ def test_agent_ends_when_it_hears_of_its_workers_no_more(monkeypatch: pytest.Mon
     monkeypatch.setattr(NodeWorkers, "_waits", fails)
     silent = os.eventfd(0)
     try:
-        keeper = MagicMock(fileno=lambda: silent, events=list)
-        keeper.close.return_value = []
+        supervisor = MagicMock(fileno=lambda: silent, events=list)
+        supervisor.close.return_value = []
         fence = MagicMock(close=list)
         output, monitor, stacks, starts = (MagicMock() for _ in range(4))
-        NodeWorkers(MagicMock(run_id="job"), keeper, MagicMock(), fence, monitor, output, stacks, inbox, starts, SYSTEM)
+        NodeWorkers(
+            MagicMock(run_id="job"), supervisor, MagicMock(), fence, monitor, output, stacks, inbox, starts, SYSTEM
+        )
         failed = inbox.get(timeout=PATIENCE_S)
         assert isinstance(failed, events.Failed)
         assert isinstance(failed.error, ZeroDivisionError)
@@ -118,7 +120,7 @@ def test_agent_ends_when_it_hears_of_its_workers_no_more(monkeypatch: pytest.Mon
 
 
 def test_background_does_one_task_of_a_kind_at_a_time_and_then_the_newest():
-    in_background, done, begun, may_end = Background("r", SYSTEM), [], queue.SimpleQueue(), threading.Event()
+    in_background, done, begun, may_end = BackgroundTasks("r", SYSTEM), [], queue.SimpleQueue(), threading.Event()
 
     def task(name: str) -> None:
         begun.put(name)
@@ -136,7 +138,7 @@ def test_background_does_one_task_of_a_kind_at_a_time_and_then_the_newest():
 
 
 def test_background_goes_on_after_an_error():
-    in_background, done, may_fail = Background("r", SYSTEM), threading.Event(), threading.Event()
+    in_background, done, may_fail = BackgroundTasks("r", SYSTEM), threading.Event(), threading.Event()
 
     def fail() -> None:
         may_fail.wait(PATIENCE_S)
@@ -150,7 +152,7 @@ def test_background_goes_on_after_an_error():
 
 def test_a_leader_that_does_not_get_on_is_told_with_where_it_stands() -> None:
     told: queue.SimpleQueue[str] = queue.SimpleQueue()
-    watchdog = LeaderWatchdog(0.01, told.put, SYSTEM)
+    watchdog = CoordinatorWatchdog(0.01, told.put, SYSTEM)
     with watchdog.turn():
         assert "test_a_leader_that_does_not_get_on" in told.get(timeout=PATIENCE_S)
     assert watchdog.stuck

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from kits.eventually import eventually
 
+from rdzv_plugins.elastic.current_round import FailureDetector, NodeContext
 from rdzv_plugins.elastic.keys import Assignment
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.own_round import Losses, NodeContext
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, StoreLost
@@ -164,10 +164,10 @@ def test_late_node_does_not_take_the_store_of_the_next_round_for_its_own(rounds:
     late.open(two, None)
 
 
-@pytest.mark.parametrize("done", ["leaving", "done", "finishing", "ended"])
+@pytest.mark.parametrize("done", ["leaving", "finished_round", "finishing", "ended"])
 def test_a_round_of_which_somebody_is_done_needs_no_store(done: str) -> None:
     """Who is done may have served it."""
-    me, finishing = SimpleNamespace(leaving="", done=0), SimpleNamespace(round=0)
+    me, finishing = SimpleNamespace(leaving="", finished_round=0), SimpleNamespace(round=0)
     view = SimpleNamespace(finishing=finishing, ended=None)
     store: Any = SimpleNamespace(is_cut_off=lambda: True)
     node: Any = (
@@ -181,10 +181,12 @@ def test_a_round_of_which_somebody_is_done_needs_no_store(done: str) -> None:
         print,
         SYSTEM,
     )
-    lost = Losses(NodeContext(*node))
+    lost = FailureDetector(NodeContext(*node))
     assert lost.is_cut_off
     if done == "finishing":
         finishing.round = 1
     else:
-        setattr(view if done == "ended" else me, done, {"leaving": "done", "done": 1, "ended": "failed"}[done])
+        setattr(
+            view if done == "ended" else me, done, {"leaving": "done", "finished_round": 1, "ended": "failed"}[done]
+        )
     assert not lost.is_cut_off

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from rdzv_launcher.run.node_stats import LogAnswer, LogStream, log_tail
 from rdzv_launcher.run.stacks.node import Node, Worker
-from rdzv_launcher.run.vitals import LogAnswer, LogStream, log_tail
 from rdzv_launcher.tools.top import as_text, is_well, run
 from rdzv_launcher.tools.top.screen import Screen, log_lines
 from rdzv_launcher.tools.top.watching import cpu_percent, happening, nodes_of, parse_vitals, waits_of
@@ -44,10 +44,10 @@ def word(name: str, **told: Any) -> KeyValue:
 @pytest.mark.parametrize(
     ("status", "told", "there", "state"),
     [
-        (COMPLETE, [place("a", 0)], [member("a", reached=2)], (0, "works")),
-        (COMPLETE, [place("a", 0)], [member("a", reached=2, done=2)], (0, "done")),
-        (COMPLETE, [place("a", 0)], [member("a", reached=2, cut_off=2)], (0, "cut off")),
-        (COMPLETE, [place("a", 0)], [member("a", after=2)], (0, "waits")),
+        (COMPLETE, [place("a", 0)], [member("a", store_ready_round=2)], (0, "works")),
+        (COMPLETE, [place("a", 0)], [member("a", store_ready_round=2, finished_round=2)], (0, "done")),
+        (COMPLETE, [place("a", 0)], [member("a", store_ready_round=2, cut_off_round=2)], (0, "cut off")),
+        (COMPLETE, [place("a", 0)], [member("a", last_round=2)], (0, "waits")),
         (COMPLETE, [place("a", 0)], [member("a", leaving="lost", reason="it got SIGTERM")], (0, "leaves")),
         (COMPLETE, [place("a", 0)], [], (0, "gone")),
         (COMPLETE, [], [member("a")], (None, "spare")),
@@ -55,7 +55,7 @@ def word(name: str, **told: Any) -> KeyValue:
         (COMPLETE, [word("a", left_out="too slow")], [member("a")], (None, "left out")),
         (COMPLETE, [word("a", spare="all 2 places are taken")], [member("a")], (None, "spare")),
         (RunStatus(number=1, state="over"), [], [member("a")], (None, "waits")),
-        (RunStatus(number=1, state="over"), [place("a", 0)], [member("a", reached=2)], (0, "joins")),
+        (RunStatus(number=1, state="over"), [place("a", 0)], [member("a", store_ready_round=2)], (0, "joins")),
         (RunStatus(), [KeyValue("node/a", b"\x00", 1)], [member("a")], (None, "waits")),
     ],
 )
@@ -101,7 +101,7 @@ FAILURE = Failure(1, "a", 3, 1, 12, -9)
         (keys.ROUND, encode(Round(3, "complete", 2)), None, "round 3 is complete: 2 nodes"),
         (keys.ROUND, encode(Round(3, "over", 2, "a was lost")), None, "round 3 is over: a was lost"),
         (keys.MEMBERS + "a", member("a").value, None, "host-a (pid 7) has come"),
-        (keys.MEMBERS + "a", member("a", reached=2).value, member("a").value, ""),
+        (keys.MEMBERS + "a", member("a", store_ready_round=2).value, member("a").value, ""),
         (keys.MEMBERS + "a", None, member("a").value, "host-a (pid 7) is gone"),
         (keys.MEMBERS + "a", None, member("a", leaving="done").value, "host-a (pid 7) has left: done"),
         (keys.FAILURES + "3", to_json(FAILURE).encode(), None, "rank 3 (node 1 on a, local rank 1, pid 12) ended with"),

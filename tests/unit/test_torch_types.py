@@ -16,22 +16,22 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousBa
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from rdzv_plugins import Backend, Failure, Outcome, RendezvousBackend, RendezvousHandler, errors
-from rdzv_plugins.assemble.border import checked
-from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.backends.static.handler import StaticHandler
 from rdzv_plugins.dynamic.handler import EnvelopeBackend, FreshDynamicHandler
 from rdzv_plugins.elastic.handler import ElasticHandler
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.host import PluginRecord
-from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.kvstore.sockets.reach import Interruption, reach
+from rdzv_plugins.kvstore.sockets.reach import CancelToken, reach
 from rdzv_plugins.kvstore.tcpstore.listener import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.kvstore.tcpstore.torch_store import serve
 from rdzv_plugins.options import PortRange
-from rdzv_plugins.torch_bridge.torchrun_handler import AgentStore, TorchrunHandler
+from rdzv_plugins.registry import PluginRecord
+from rdzv_plugins.registry.catalog import Entry
+from rdzv_plugins.registry.contract_checks import checked
+from rdzv_plugins.registry.rendezvous import Rendezvous
 from rdzv_plugins.torch_types import OfTorch
+from rdzv_plugins.torchrun.torchrun_handler import AgentStore, TorchrunHandler
 
 SOON = timedelta(seconds=0.01)
 
@@ -77,7 +77,7 @@ def test_torch_gets_its_own_errors_of_our_client() -> None:
     server: TCPStore | None = served()
     assert server is not None
     connection = reach(Endpoint("127.0.0.1", server.port), 60, "the store", greet_store)
-    client = PlainClient(connection, prefix="p", timeout=60, interruption=Interruption())
+    client = PlainClient(connection, prefix="p", timeout=60, interruption=CancelToken())
     store = AgentStore(client, 0, lambda: None)
     assert isinstance(store, Store)
     store.set("a", "1")

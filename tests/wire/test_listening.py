@@ -21,7 +21,7 @@ from kits.wire.wire_client import PATIENCE, Raw
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AddressInUse, EndpointUnreachable, RdzvError
 from rdzv_plugins.kvstore.native.server import StoreServer
-from rdzv_plugins.kvstore.sockets.listening import PortTurns, bind, bind_if_here
+from rdzv_plugins.kvstore.sockets.listening import PortAllocator, bind, bind_if_here
 from rdzv_plugins.kvstore.sockets.reach import require_loopback, try_connect
 from rdzv_plugins.options import PortRange, WorkerStoreOptions
 from rdzv_plugins.rounds.worker_stores import WorkerStores
@@ -237,9 +237,9 @@ def test_ports_that_are_taken_are_left_out_and_an_only_one_is_used_again() -> No
 
 
 def test_processes_begin_at_different_ports() -> None:
-    firsts = {next(iter(PortTurns(PortRange(2, 1001)))) for _ in range(20)}
+    firsts = {next(iter(PortAllocator(PortRange(2, 1001)))) for _ in range(20)}
     assert len(firsts) > 15
-    assert next(iter(PortTurns(PortRange()))) == 0
+    assert next(iter(PortAllocator(PortRange()))) == 0
 
 
 def test_names_and_ports_of_keyspaces_are_given_once() -> None:

@@ -23,7 +23,7 @@ from kits.wire.unix_kit import Reached, moved, reached
 from torch.distributed import PrefixStore, TCPStore
 
 from rdzv_plugins.kvstore.native.server import StoreServer
-from rdzv_plugins.torch_bridge.worker_transport import answer_writes
+from rdzv_plugins.torchrun.worker_transport import answer_writes
 
 X, Y = b"/x", b"/y"
 ROUNDS = 300

@@ -18,7 +18,7 @@ from torch.distributed import PrefixStore, TCPStore
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, StoreLost, StoreTimeout
 from rdzv_plugins.kvstore.native.server import StoreServer
-from rdzv_plugins.kvstore.sockets.reach import Interruption, reach
+from rdzv_plugins.kvstore.sockets.reach import CancelToken, reach
 from rdzv_plugins.kvstore.tcpstore.listener import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.store import Prefixed
@@ -45,9 +45,9 @@ def dial(port: int) -> socket.socket:
 
 
 def connect(
-    port: int, *, prefix: str = "p", timeout: float = 60, interruption: Interruption | None = None, **more: Any
+    port: int, *, prefix: str = "p", timeout: float = 60, interruption: CancelToken | None = None, **more: Any
 ) -> PlainClient:
-    interruption = interruption or Interruption()
+    interruption = interruption or CancelToken()
     OPEN.append(PlainClient(dial(port), prefix=prefix, timeout=timeout, interruption=interruption, **more))
     return OPEN[-1]
 
@@ -151,7 +151,7 @@ def test_every_request_is_known_here() -> None:
 @pytest.mark.parametrize("name", [name for name in REQUESTS if name not in ("set", "multi_set")])  # which no answer
 def test_interruption_ends_a_request_that_gets_no_answer(name: str) -> None:
     """The store's machine went silently: nothing more comes, and nothing says so."""
-    interruption = Interruption()
+    interruption = CancelToken()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         where = f"127.0.0.1 port {listener.getsockname()[1]}"
         client = PlainClient(
@@ -167,7 +167,7 @@ def test_interruption_ends_a_request_that_gets_no_answer(name: str) -> None:
 
 
 def test_interruption_ends_every_client_under_it_and_those_that_come_later(port: int) -> None:
-    interruption, other = Interruption(), connect(port)
+    interruption, other = CancelToken(), connect(port)
     clients = [connect(port, interruption=interruption) for _ in range(3)]
     interruption.interrupt("it is over")
     interruption.interrupt("and that came later")
@@ -178,7 +178,7 @@ def test_interruption_ends_every_client_under_it_and_those_that_come_later(port:
 
 
 def test_interruption_ends_connecting_to_what_does_not_answer() -> None:
-    interruption = Interruption()
+    interruption = CancelToken()
     interrupt = lambda connection: (connection.recv(1), interruption.interrupt("round 7 is over"))  # noqa: E731
     with answering(interrupt) as port, pytest.raises(EndpointUnreachable, match="round 7 is over"):
         reach(Endpoint("127.0.0.1", port), 300, "it", greet_store, interruption=interruption)

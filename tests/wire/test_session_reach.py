@@ -13,11 +13,11 @@ from kits.wire.session_peers import HELLO, LONG, OPENED, Losses, answering, at, 
 from kits.wire.store_servers import running
 from kits.wire.wire_client import PATIENCE
 
-from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RunIdMismatch, RunIdMissing
-from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, Opening
+from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, SessionHandshake
 from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.security.certificates import NodeCertificates
 
 T = PATIENCE
 
@@ -91,7 +91,7 @@ def test_who_is_silent_under_tls_is_asked_nothing_in_plain(under_tls: bool) -> N
         stranger = lambda: asked.append("whose is it?")  # noqa: E731
         tls = NodeCertificates() if under_tls else None
         service = NativeCoordination(Endpoint(*address), "run", name="x", who="it", stranger=stranger, tls=tls)
-        opening = Opening(service, LONG)
+        opening = SessionHandshake(service, LONG)
         with socket.create_connection(address, 0.1) as connection:
             assert "does not answer" in opening.greet(connection)
         listener.setblocking(False)

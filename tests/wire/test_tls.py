@@ -23,16 +23,16 @@ from kits.wire.relay import Relay
 from kits.wire.session_peers import keys_of
 from kits.wire.tls_kit import Issued
 
-from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.coordination import Event
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, ConnectionLost
-from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.kvstore.native.framing import ask_statistics, frame
 from rdzv_plugins.kvstore.native.server import StoreServer
-from rdzv_plugins.kvstore.sockets.reach import Interruption, try_connect
+from rdzv_plugins.kvstore.sockets.reach import CancelToken, try_connect
 from rdzv_plugins.kvstore.sockets.secured import secure
+from rdzv_plugins.security.certificates import NodeCertificates
+from rdzv_plugins.security.job_token import JobToken
 
 LONG_S = 60.0
 SECRET = b"a word that is not to be heard on the way"
@@ -225,7 +225,7 @@ def test_a_connection_that_is_reset_at_once_is_one_that_hangs_up(ours: Issued, h
         with pytest.raises(ConnectionResetError) if heard else nullcontext():
             connection.recv(1 if heard else 0)
         with pytest.raises(ConnectionError, match="hangs up"):
-            secure(connection, ours.files, Endpoint("127.0.0.1", 1), Interruption())
+            secure(connection, ours.files, Endpoint("127.0.0.1", 1), CancelToken())
 
 
 def shown_by(server: StoreServer, ours: Issued) -> bytes:

@@ -21,11 +21,11 @@ from kits.wire.session_peers import answering, keys_of
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, RunIdMismatch
-from rdzv_plugins.job_token import AcceptedToken, JobToken
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.framing import ask_statistics, frame, greet_guarded
 from rdzv_plugins.kvstore.native.server import StoreProxy, StoreServer
 from rdzv_plugins.kvstore.sockets.reach import try_connect
+from rdzv_plugins.security.job_token import AcceptedToken, JobToken
 
 FRAMED = b"\xf7RDZV" + struct.pack("<I", 1)
 TLS, NO_TLS = b"\x16", b"RDZA" + struct.pack("<I", 7)

@@ -21,8 +21,8 @@ from torch.distributed import DistNetworkError, PrefixStore, TCPStore
 from wire import test_store_api
 
 from rdzv_plugins.kvstore.native.server import StoreServer
-from rdzv_plugins.torch_bridge import worker_transport
-from rdzv_plugins.torch_bridge.worker_transport import NotMoved, move, open_sockets
+from rdzv_plugins.torchrun import worker_transport
+from rdzv_plugins.torchrun.worker_transport import NotMoved, move, open_sockets
 
 AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="to be another user")
 test_calls = test_store_api.test_calls  # of the Store API, with the client that is moved

@@ -11,28 +11,28 @@ TYPE_CHECKING = False  # as in ``rdzv_plugins``
 if TYPE_CHECKING:
     from typing import Any
 
-    from rdzv_launcher.call.config import DefaultLogsSpecs as DefaultLogsSpecs
-    from rdzv_launcher.call.config import LaunchConfig as LaunchConfig
-    from rdzv_launcher.call.launching import elastic_launch as elastic_launch
-    from rdzv_launcher.call.results import AgentLost as AgentLost
-    from rdzv_launcher.call.results import LaunchStopped as LaunchStopped
-    from rdzv_launcher.call.results import ResultLost as ResultLost
-    from rdzv_launcher.call.results import WorkersFailed as WorkersFailed
-    from rdzv_launcher.call.results import WorkerTraceback as WorkerTraceback
+    from rdzv_launcher.python_api.config import DefaultLogsSpecs as DefaultLogsSpecs
+    from rdzv_launcher.python_api.config import LaunchConfig as LaunchConfig
+    from rdzv_launcher.python_api.launching import elastic_launch as elastic_launch
+    from rdzv_launcher.python_api.results import AgentLost as AgentLost
+    from rdzv_launcher.python_api.results import LaunchStopped as LaunchStopped
+    from rdzv_launcher.python_api.results import ResultLost as ResultLost
+    from rdzv_launcher.python_api.results import WorkersFailed as WorkersFailed
+    from rdzv_launcher.python_api.results import WorkerTraceback as WorkerTraceback
     from rdzv_launcher.run.workers.failures import WorkerFailure as WorkerFailure
     from rdzv_launcher.run.workers.spec import Std as Std
 
 _PLACES = {
-    "AgentLost": "call.results",
-    "DefaultLogsSpecs": "call.config",
-    "LaunchConfig": "call.config",
-    "LaunchStopped": "call.results",
-    "ResultLost": "call.results",
+    "AgentLost": "python_api.results",
+    "DefaultLogsSpecs": "python_api.config",
+    "LaunchConfig": "python_api.config",
+    "LaunchStopped": "python_api.results",
+    "ResultLost": "python_api.results",
     "Std": "run.workers.spec",
     "WorkerFailure": "run.workers.failures",
-    "WorkerTraceback": "call.results",
-    "WorkersFailed": "call.results",
-    "elastic_launch": "call.launching",
+    "WorkerTraceback": "python_api.results",
+    "WorkersFailed": "python_api.results",
+    "elastic_launch": "python_api.launching",
 }
 __all__ = list(_PLACES)
 

@@ -41,7 +41,7 @@ from rdzv_plugins.kvstore.tcpstore.plain_client import KeyWatch
 from rdzv_plugins.kvstore.tcpstore.torch_store import connect, serve
 from rdzv_plugins.options import PortRange
 from rdzv_plugins.plain_text import printable
-from rdzv_plugins.rounds.ends import LAST, JobRecord, ended_error, parse_outcome, stay_while
+from rdzv_plugins.rounds.ends import LAST, JobRecord, drain_wait, ended_error, parse_outcome
 from rdzv_plugins.rounds.settings_check import compare, refusal, signed, wanted
 from rdzv_plugins.rounds.worker_stores import WorkerStores
 from rdzv_plugins.runtime import OwnThread
@@ -216,7 +216,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler, RendezvousHandler):  # type:
         if len(self._members) < 2 or not (self._hosts_store or self._members[0] == self._this_node):
             return
         try:
-            stay_while(self._is_needed, self.working_peers)
+            drain_wait(self._is_needed, self.working_peers)
         except (
             DistError,
             errors.StoreError,

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from rdzv_plugins.coordination import KeyValue, Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.failures import PeerWatch
-from rdzv_plugins.elastic.keys import Leading, decode, encode
-from rdzv_plugins.elastic.leading.leader import Leader, Neighbours
-from rdzv_plugins.elastic.leading.placement import Order, Rules
-from rdzv_plugins.elastic.own_port import peer_of
-from rdzv_plugins.elastic.own_round import NodeContext
+from rdzv_plugins.elastic.coordinator.coordinator import Coordinator, Neighbours
+from rdzv_plugins.elastic.coordinator.placement import Order, Rules
+from rdzv_plugins.elastic.current_round import NodeContext
+from rdzv_plugins.elastic.failures import PeerMonitor
+from rdzv_plugins.elastic.keys import LeaderInfo, decode, encode
+from rdzv_plugins.elastic.probe_port import peer_of
 
 WATCHERS = 16
 """How many nodes of a round watch the leader, those with the lowest ranks: one that goes on is enough."""
@@ -47,10 +47,10 @@ class Election:
         self._followed: KeyValue | None = None  # the leader's key
         self._watched: dict[str, KeyValue] = {}
         """The nodes that are watched, the leader and those that led before, with the keys by which they lead or led."""
-        self._watch: PeerWatch | None = None
+        self._watch: PeerMonitor | None = None
         self._closed = False
         self._leading = self._runtime.Lock()  # one attempt at a time
-        self._leader: Leader | None = None
+        self._leader: Coordinator | None = None
         self._proved: set[str] = set()
         """Nodes whose processes were proved gone while they and this one were members at the same place."""
 
@@ -76,14 +76,14 @@ class Election:
             if leader is None:
                 return
             try:
-                leading = decode(Leading, leader.value)
+                leading = decode(LeaderInfo, leader.value)
             except ValueError:  # reported by whoever leads
                 return
             peer = peer_of(leading, self._contact.me.machine)
             if peer is None or peer.node_id == self._contact.me.node_id:
                 return
             if self._watch is None or self._watch.is_closed:
-                self._watch = PeerWatch(self._gone, self._share_outage, self._runtime)
+                self._watch = PeerMonitor(self._gone, self._share_outage, self._runtime)
             self._watched[peer.node_id] = leader
             self._watch.add(peer)
 
@@ -127,7 +127,7 @@ class Election:
             if session is None or self._view.leader is not None:
                 return
             # the answer says whose key it is, even if it was written by a request that got no answer
-            _, key = self._contact.outage.insist(
+            _, key = self._contact.outage.retry_until_lost(
                 session, lambda timeout: session.create(keys.LEADER, mine, ephemeral=True, timeout=timeout)
             )
             if key.value == mine:
@@ -149,11 +149,13 @@ class Election:
             session, mine = self._may_lead(), self._my_key()
             if session is None:
                 return
-            self._contact.outage.insist(
+            self._contact.outage.retry_until_lost(
                 session, lambda timeout: session.put({keys.LEADER: mine}, ephemeral=True, guard=held, timeout=timeout)
             )
             # the answer does not tell whether a request that got no answer has done it
-            found, _ = self._contact.outage.insist(session, lambda timeout: session.list(keys.LEADER, timeout=timeout))
+            found, _ = self._contact.outage.retry_until_lost(
+                session, lambda timeout: session.list(keys.LEADER, timeout=timeout)
+            )
             for key in found:
                 if key.key == keys.LEADER and key.value == mine:
                     self._lead(session, key, [gone])
@@ -166,14 +168,14 @@ class Election:
 
     def _my_key(self) -> bytes:
         me = self._contact.me
-        return encode(Leading(me.node_id, me.machine, me.address, me.public, me.listens, me.moves))
+        return encode(LeaderInfo(me.node_id, me.machine, me.address, me.public, me.listens, me.incarnation))
 
     def _lead(self, session: Session, key: KeyValue, gone: Sequence[str]) -> None:
         """Lead by ``key``, unless this node does. ``gone``: who led before, if that is why."""
         if self._leader is not None and self._leader.leads(session, key):
             return
         self._stop_leading()
-        self._leader = Leader(
+        self._leader = Coordinator(
             session,
             key,
             self._rules,

@@ -2,7 +2,7 @@
 
 The first living place serves, the others stand by. A session ends when its place is lost or is found to have been
 replaced; the next may be at another place, which knows nothing of the run: the nodes bring along what they know
-(``Carrying``).
+(``EpochVotes``).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 
-from rdzv_plugins.elastic.contact import Contact
-from rdzv_plugins.elastic.failover_rules import Choice, choose, is_better, read_born, say_born
-from rdzv_plugins.elastic.failover_watch import Outlook
-from rdzv_plugins.elastic.keys import BEGUN, BORN, ROUND, Assignment, Round
-from rdzv_plugins.elastic.leading.quorum import seats_complete
-from rdzv_plugins.elastic.own_port import OwnPort, name_of
+from rdzv_plugins.elastic.coordinator.quorum import seats_complete
+from rdzv_plugins.elastic.endpoint_monitor import EndpointMonitor
+from rdzv_plugins.elastic.failover_rules import Choice, better_endpoint, read_born, say_born, select_endpoint
+from rdzv_plugins.elastic.keys import INIT_CLAIM, INITIALIZED, ROUND, Assignment, Round
+from rdzv_plugins.elastic.node_session import Registration
+from rdzv_plugins.elastic.probe_port import ProbePort, name_of
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError, SettingsDiffer
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
@@ -37,7 +37,7 @@ _OF_TTL = 1 / 3
 """A server counts from what it heard last: that may be so much later than the last request that it has answered."""
 
 
-class Places:
+class FailoverBackend:
     """A ``CoordinationBackend`` of several places. Thread-safe.
 
     ``services`` belong to ``endpoints``, in order of preference; ``own`` is the one that this process serves.
@@ -58,14 +58,14 @@ class Places:
         self._changed = self._runtime.Condition()
         self._version = 0
         self._refusals: set[str] = set()
-        self._outlooks: list[Outlook] = []
+        self._monitors: list[EndpointMonitor] = []
         self._session: NativeSession | None = None
         self._on_lost: Callable[[ConnectionLost], None] = lambda _: None
         self._free_at = -math.inf
         """When the place that was left has ended this node's session there, unless it stood still; by ``now``."""
         self._in_time = False  # the session has ended while it was alive, and nothing was in between
         self._closed = False
-        self._carrying: Carrying | None = None
+        self._carrying: EpochVotes | None = None
         self.begins_at: int | None = None
         """The place where the first round is begun, once this node has joined there for that."""
         self.at: int | None = None  # the place of the newest session
@@ -79,9 +79,9 @@ class Places:
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> NativeSession:
         """See ``CoordinationBackend.open_session``; opens it at the place where the run is served, or will be."""
         start = self._runtime.monotonic()
-        if not self._outlooks:
-            self._outlooks = [
-                Outlook(endpoint, service, self._ttl, self._wake, self._names, self._runtime)
+        if not self._monitors:
+            self._monitors = [
+                EndpointMonitor(endpoint, service, self._ttl, self._wake, self._names, self._runtime)
                 for endpoint, service in zip(self._endpoints, self._services, strict=True)
             ]
             self._runtime.Thread(target=self._watch, name="rdzv-places").start()
@@ -106,20 +106,20 @@ class Places:
             self._wait(seen, min(left, _LOOK_S / 5))
 
     @property
-    def failover(self) -> Places:
+    def failover(self) -> FailoverBackend:
         """This, whatever is around it. A backend that has no such attribute has one endpoint, as far as nodes know."""
         return self
 
-    def carrying(self, contact: Contact, port: OwnPort) -> Carrying:
+    def carrying(self, contact: Registration, port: ProbePort) -> EpochVotes:
         """What this node, whose contact and port these are, carries along when it moves."""
-        self._carrying = Carrying(self, contact, port)
+        self._carrying = EpochVotes(self, contact, port)
         return self._carrying
 
     def close(self) -> None:
         self._closed = True
         self._wake()
-        for outlook in self._outlooks:
-            outlook.close()
+        for monitor in self._monitors:
+            monitor.close()
         for service in self._services:
             service.close()
 
@@ -131,12 +131,12 @@ class Places:
         return self._carrying is not None and self._carrying.has_complete
 
     def _choose(self, waited: float) -> Choice:
-        sights = [outlook.sight for outlook in self._outlooks]
+        statuses = [monitor.status for monitor in self._monitors]
         first = self.at is None
-        if first and waited < _SETTLE_S and not all(sight.tried for sight in sights):
+        if first and waited < _SETTLE_S and not all(status.tried for status in statuses):
             return Choice("wait", why="none of the places answers")
-        choice = choose(sights, knows=self._knows())
-        early = any(sight.refused for sight in sights[: choice.place]) and waited < _SETTLE_S
+        choice = select_endpoint(statuses, knows=self._knows())
+        early = any(status.refused for status in statuses[: choice.place]) and waited < _SETTLE_S
         if choice.step == "claim" and early:
             return Choice("wait", choice.place, "the places before it are not served yet")
         if choice.step != "join" or first or choice.place == self.at or self._may_leave():
@@ -146,19 +146,21 @@ class Places:
     def _may_leave(self) -> bool:
         """Whether this node no longer counts at the place of the last session."""
         assert self.at is not None
-        sight = self._outlooks[self.at].sight
-        self.left_gone = self._in_time and sight.gone
-        newer = any(other.works and other.round > sight.round for other in (each.sight for each in self._outlooks))
-        return self.left_gone or self._runtime.now() >= self._free_at or (sight.answers and newer)
+        status = self._monitors[self.at].status
+        self.left_gone = self._in_time and status.gone
+        newer = any(other.works and other.round > status.round for other in (each.status for each in self._monitors))
+        return self.left_gone or self._runtime.now() >= self._free_at or (status.answers and newer)
 
     def _claim(self, place: int) -> None:
         """Have all places that answer remember where the first round is begun, in order; an existing value stays."""
-        for outlook in self._outlooks:
-            if outlook.sight.answers and outlook.sight.born < 0 and not outlook.sight.others:
+        for monitor in self._monitors:
+            if monitor.status.answers and monitor.status.born < 0 and not monitor.status.others:
                 try:
-                    born, others = read_born(outlook.remember(BORN, say_born(place, self._names)).encode(), self._names)
+                    born, others = read_born(
+                        monitor.remember(INIT_CLAIM, say_born(place, self._names)).encode(), self._names
+                    )
                 except (ConnectionLost, TimeoutError) as error:
-                    logger.debug("claiming the first round at %s: %s", outlook.endpoint, error)
+                    logger.debug("claiming the first round at %s: %s", monitor.endpoint, error)
                     return  # it may have been remembered there
                 except RdzvError as error:
                     self._note_refusal(error)
@@ -177,21 +179,21 @@ class Places:
                 direct = session.local_addr == session.seen_as
                 self._in_time = witnessed and direct and self._runtime.now() < session.known_until
             self._session = None
-            self._outlooks[place].doubt()  # before anybody chooses: it would be dialled for seconds
+            self._monitors[place].doubt()  # before anybody chooses: it would be dialled for seconds
             on_lost(error)
 
         try:
             session = self._services[place].open_session(ttl, on_lost=lost, timeout=_JOIN_S)
         except EndpointUnreachable as error:
             logger.debug("joining at %s: %s", self._endpoints[place], error)
-            self._outlooks[place].doubt()
+            self._monitors[place].doubt()
             return None
         if choice.remembers and not self._remembers(session):
             session.close()
-            self._outlooks[place].doubt()
+            self._monitors[place].doubt()
             return None
         held.append(session)
-        witnessed = self._outlooks[place].is_witnessed()  # else another process has just taken its port
+        witnessed = self._monitors[place].is_witnessed()  # else another process has just taken its port
         before, self.at = self.at, place
         if before is None or before == place:
             self.left_gone = False
@@ -210,7 +212,7 @@ class Places:
         What was seen of it may be from before it forgot the run, as when this node stood still for a while.
         """
         try:
-            return any(session.list(prefix, timeout=_JOIN_S)[0] for prefix in (ROUND, BEGUN))
+            return any(session.list(prefix, timeout=_JOIN_S)[0] for prefix in (ROUND, INITIALIZED))
         except (ConnectionLost, TimeoutError) as error:
             logger.debug("%s: %s", self.name, error)
             return False
@@ -236,16 +238,16 @@ class Places:
         self._remember_begun()
         counts = counted is not None and counted[0] is session and self._runtime.monotonic() >= counted[1]
         if counts:
-            for outlook in self._outlooks:
-                outlook.count()
-        sights = [outlook.sight for outlook in self._outlooks]
-        better = is_better(sights, at)
-        if better is not None and (counts or sights[better].works):
+            for monitor in self._monitors:
+                monitor.count()
+        statuses = [monitor.status for monitor in self._monitors]
+        better = better_endpoint(statuses, at)
+        if better is not None and (counts or statuses[better].works):
             self._leave(session, at, better)
-        if sights[at].works or not (self._knows() or sights[at].round or sights[at].begun):
+        if statuses[at].works or not (self._knows() or statuses[at].round or statuses[at].begun):
             return None
         if counts or counted is None or counted[0] is not session:
-            most = max(sight.members for sight in sights)
+            most = max(status.members for status in statuses)
             return session, self._runtime.monotonic() + max(_ALONE_S, most / _NODES_PER_S)
         return counted
 
@@ -255,20 +257,20 @@ class Places:
             return
         self._session, self._free_at, self._in_time = None, _free_at(session), False
         session.close()
-        works = self._outlooks[better].sight
+        works = self._monitors[better].status
         why = f"round {works.round} works at {there}" if works.works else f"more nodes are at {there}"
         self._on_lost(ConnectionLost(f"{where} serves this job no longer: {why}"))
 
     def _remember_begun(self) -> None:
         """Have all places remember that there was a round: from then on no first one is begun."""
-        if not (self._knows() or any(outlook.sight.round for outlook in self._outlooks)):
+        if not (self._knows() or any(monitor.status.round for monitor in self._monitors)):
             return
-        for outlook in self._outlooks:
-            if outlook.sight.answers and not outlook.sight.begun:
+        for monitor in self._monitors:
+            if monitor.status.answers and not monitor.status.begun:
                 try:
-                    outlook.remember(BEGUN, "true")
+                    monitor.remember(INITIALIZED, "true")
                 except (ConnectionLost, TimeoutError) as error:
-                    logger.debug("%s: %s", outlook.endpoint, error)
+                    logger.debug("%s: %s", monitor.endpoint, error)
                 except RdzvError as error:
                     self._note_refusal(error)
 
@@ -281,19 +283,19 @@ class Places:
     def _raise_errors(self) -> None:
         """At the start, raise for a place of another run or list; later, such a place does not answer, or waits."""
         if self.at is None:
-            for outlook in self._outlooks:
-                if outlook.error is not None:
-                    raise outlook.error
-                if others := outlook.sight.others:
+            for monitor in self._monitors:
+                if monitor.error is not None:
+                    raise monitor.error
+                if others := monitor.status.others:
                     raise SettingsDiffer(
                         f"this node was started with other settings than the first node of the job at "
-                        f"{outlook.endpoint}: --rdzv-endpoint: here {self}, there {others}",
+                        f"{monitor.endpoint}: --rdzv-endpoint: here {self}, there {others}",
                         remedy="Start all nodes with the same places, in the same order.",
                     )
 
     def _why(self, choice: Choice) -> str:
         why = f"{self._endpoints[choice.place]}: {choice.why}" if choice.place >= 0 else choice.why
-        wrong = [f"{each.endpoint}: {each.wrong}" for each in self._outlooks if each.wrong]
+        wrong = [f"{each.endpoint}: {each.wrong}" for each in self._monitors if each.wrong]
         return f"{why} ({'; '.join(wrong)})" if wrong else why
 
     def _wake(self) -> None:
@@ -311,14 +313,14 @@ def _free_at(session: NativeSession) -> float:
     return session.known_until + _OF_TTL * session.ttl + _SLACK_S
 
 
-class Carrying:
+class EpochVotes:
     """What a node carries from place to place, its seats in rounds: its part of ``quorum``.
 
     Each change is written with what the node says next, before anything relies on it. Called by the thread that joins
     and by the one that opens sessions, never by both at once.
     """
 
-    def __init__(self, places: Places, contact: Contact, port: OwnPort) -> None:
+    def __init__(self, places: FailoverBackend, contact: Registration, port: ProbePort) -> None:
         self._places, self._contact, self._port = places, contact, port
         self._server = -1  # the rank of the node that served the place of the last complete round
         self._at: int | None = None
@@ -326,7 +328,7 @@ class Carrying:
     @property
     def has_complete(self) -> bool:
         """Whether one of the rounds that it has reached was complete, as far as it has heard."""
-        return any(seat.complete for seat in self._contact.me.seats)
+        return any(seat.complete for seat in self._contact.me.votes)
 
     @property
     def is_at_first(self) -> bool:
@@ -339,8 +341,8 @@ class Carrying:
         It does not if it has since reached another elsewhere, and come back: that one may have been complete, too.
         """
         self._server = declared.server
-        seats = seats_complete(self._contact.me.seats, place)
-        self._contact.change(seats=seats, gone=-1, server=-1)
+        seats = seats_complete(self._contact.me.votes, place)
+        self._contact.change(votes=seats, gone=-1, server=-1)
         return len(seats) == 1
 
     def arrive(self, on_move: Callable[[], None]) -> None:
@@ -351,9 +353,9 @@ class Carrying:
         if self._has_moved():
             on_move()
             was_open, me = self._port.part(), self._contact.me
-            self._contact.change(moves=me.moves + 1)
+            self._contact.change(incarnation=me.incarnation + 1)
             if was_open:
-                name = name_of(me.node_id, me.moves + 1)
+                name = name_of(me.node_id, me.incarnation + 1)
                 self._contact.change(listens=self._port.listen(name, me.address, me.public))
         self.settled()
 

@@ -18,7 +18,7 @@ _LONGEST_LIST = 512
 
 
 @dataclass(frozen=True)
-class Sight:
+class EndpointStatus:
     """What a node sees of one place."""
 
     answers: bool = False
@@ -31,7 +31,7 @@ class Sight:
     others: str = ""
     """A list of places that differs from this node's, remembered here by a node that was given it."""
     begun: bool = False  # whether it is remembered here that there was a round
-    gone: bool = False  # whether the process that served here is proved gone: see ``Outlook``
+    gone: bool = False  # whether the process that served here is proved gone: see ``EndpointMonitor``
 
 
 @dataclass(frozen=True)
@@ -46,61 +46,61 @@ class Choice:
     first: bool = False  # it is to be joined because the first round is begun there
 
 
-def choose(sights: Sequence[Sight], *, knows: bool) -> Choice:
+def select_endpoint(statuses: Sequence[EndpointStatus], *, knows: bool) -> Choice:
     """Where to join; ``knows``: this node was in a complete round, which it brings along."""
-    answering = [at for at, sight in enumerate(sights) if sight.answers]
+    answering = [at for at, status in enumerate(statuses) if status.answers]
     if not answering:
         return Choice("wait", why="none of the places answers")
-    served = [at for at in answering if sights[at].round]
+    served = [at for at in answering if statuses[at].round]
     if served or knows:
-        return Choice("join", _best(sights, served or answering), remembers=not knows)
-    begun = [at for at in answering if sights[at].begun]
+        return Choice("join", _best(statuses, served or answering), remembers=not knows)
+    begun = [at for at in answering if statuses[at].begun]
     if begun:  # the others may have left the place that served, and wait here for nodes that were in no round
-        return Choice("join", _best(sights, begun), remembers=True)
-    return _first(sights, answering)
+        return Choice("join", _best(statuses, begun), remembers=True)
+    return _first(statuses, answering)
 
 
-def is_better(sights: Sequence[Sight], here: int) -> int | None:
+def better_endpoint(statuses: Sequence[EndpointStatus], here: int) -> int | None:
     """The place to move to from ``here``, where this node is a member; None to stay.
 
     Either a newer round works there, so that this place was replaced, or none works here and more nodes are there.
     """
-    mine = sights[here]
+    mine = statuses[here]
     if not mine.answers:
         return None
-    newer = [at for at, sight in enumerate(sights) if sight.answers and sight.works and sight.round > mine.round]
+    newer = [at for at, status in enumerate(statuses) if status.answers and status.works and status.round > mine.round]
     if newer:
-        return _best(sights, newer)
+        return _best(statuses, newer)
     if mine.works:
         return None
-    best = _best(sights, [at for at, sight in enumerate(sights) if sight.answers])
+    best = _best(statuses, [at for at, status in enumerate(statuses) if status.answers])
     return best if best != here else None
 
 
-def _best(sights: Sequence[Sight], of: Sequence[int]) -> int:
-    return max(of, key=lambda at: (sights[at].round, sights[at].members, -at))
+def _best(statuses: Sequence[EndpointStatus], of: Sequence[int]) -> int:
+    return max(of, key=lambda at: (statuses[at].round, statuses[at].members, -at))
 
 
-def _first(sights: Sequence[Sight], answering: Sequence[int]) -> Choice:
+def _first(statuses: Sequence[EndpointStatus], answering: Sequence[int]) -> Choice:
     """Choose where there was no round yet, as far as the answering places know."""
-    needed = len(sights) // 2 + 1
-    claims = Counter(sights[at].born for at in answering if sights[at].born >= 0)
+    needed = len(statuses) // 2 + 1
+    claims = Counter(statuses[at].born for at in answering if statuses[at].born >= 0)
     for place, votes in claims.items():
         if votes >= needed:
-            if sights[place].answers:
+            if statuses[place].answers:
                 return Choice("join", place, first=True)
             return Choice("wait", place, "the first round is begun there, and it does not answer")
     first = claims.most_common(1)[0][0] if claims else answering[0]
     if len(answering) < needed:
         return Choice("wait", why=f"before the first round more than half of the places have to answer: {needed}")
-    silent = [at for at in range(first) if not sights[at].answers and not sights[at].refused]
+    silent = [at for at in range(first) if not statuses[at].answers and not statuses[at].refused]
     if silent and not claims:
         return Choice("wait", silent[0], "it may serve the job already, and neither answers nor refuses")
     return Choice("claim", first, "more than half of the places have to remember that the first round is begun there")
 
 
 def say_born(place: int, places: Sequence[str]) -> str:
-    """The value remembered as ``BORN``: nodes with other lists, or another order, see that theirs differs."""
+    """The value remembered as ``INIT_CLAIM``: nodes with other lists, or another order, see that theirs differs."""
     return json.dumps({"at": places[place], "of": ",".join(places)})
 
 

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from rdzv_plugins.elastic.own_port import MOST_BYTES, WAITS, Peer, answer, hello
+from rdzv_plugins.elastic.probe_port import MOST_BYTES, WAITS, Peer, answer, hello
 from rdzv_plugins.kvstore.coordination.reactor import Handler, close_in_children, reactor
 from rdzv_plugins.runtime import (
     AF_INET,
@@ -55,7 +55,7 @@ _OF_DESCRIPTORS = 4  # at most one in this many of this process's descriptors is
 @dataclass
 class _Watched:
     peer: Peer
-    dial: Dial | None = None
+    dial: ProbeConnection | None = None
     suspect: bool = False  # whether it has answered and its connection was then closed
     pause: float = _FIRST_PAUSE_S
     answered_at: float = 0.0
@@ -63,7 +63,7 @@ class _Watched:
     """The pause after the connection next ends; grows while the node keeps answering and closing at once."""
 
 
-class PeerWatch:
+class PeerMonitor:
     """Watches nodes until ``close``. Thread-safe; the work is done on the thread of the process's connections.
 
     ``on_gone`` is called once for each node whose process is proved gone, with its id, and ``on_waits`` when a node
@@ -151,7 +151,7 @@ class PeerWatch:
     def _dial(self, watched: _Watched) -> None:
         if self._watched.get(watched.peer.node_id) is not watched or watched.dial is not None:
             return
-        watched.dial = Dial(watched, self, self._runtime)
+        watched.dial = ProbeConnection(watched, self, self._runtime)
         outcome = watched.dial.start()
         if outcome is not None:
             self.ended(watched, outcome)
@@ -197,14 +197,14 @@ Outcome = Literal["refused", "closed", "unclear"]
 _ANSWER_S = 5.0
 
 
-class Dial(Handler):
+class ProbeConnection(Handler):
     """A connection to the own port of a node that is ``watched``. For use on the reactor's thread only.
 
     ``watch`` is told once at most that the node has ``answered``, that it ``waits`` for the service, and once that the
     connection has ``ended``; nothing of that by ``start``.
     """
 
-    def __init__(self, watched: _Watched, watch: PeerWatch, runtime: Runtime) -> None:
+    def __init__(self, watched: _Watched, watch: PeerMonitor, runtime: Runtime) -> None:
         self._watched, self._watch, self._runtime = watched, watch, runtime
         self._peer = peer = watched.peer
         self._name = peer.name or peer.node_id
@@ -214,7 +214,7 @@ class Dial(Handler):
         """The right process has answered, directly: whatever happens to the connection now is its host's own word."""
 
     def start(self) -> Outcome | None:
-        """Dial. Returns the outcome if it is known at once; then nothing is called."""
+        """ProbeConnection. Returns the outcome if it is known at once; then nothing is called."""
         family = AF_INET6 if ":" in self._peer.host else AF_INET
         try:
             self._socket = self._runtime.socket(family, SOCK_STREAM | SOCK_NONBLOCK)

@@ -13,20 +13,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rdzv_plugins import errors
-from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.asking import ElasticQuestions
-from rdzv_plugins.elastic.contact import Contact, Link, View, new_member
+from rdzv_plugins.elastic.coordinator.placement import Order
+from rdzv_plugins.elastic.current_round import CurrentRound, FailureDetector, NodeContext
 from rdzv_plugins.elastic.election import Election
-from rdzv_plugins.elastic.insisting import Background, patience
-from rdzv_plugins.elastic.joining import Joining
+from rdzv_plugins.elastic.join import MemberJoin
 from rdzv_plugins.elastic.keys import Finishing, Member, encode, readable
-from rdzv_plugins.elastic.leading.placement import Order
+from rdzv_plugins.elastic.node_session import Registration, SessionManager, WatchCache, new_member
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.own_port import OwnPort
-from rdzv_plugins.elastic.own_round import Losses, NodeContext, OwnRound
+from rdzv_plugins.elastic.probe_port import ProbePort
+from rdzv_plugins.elastic.retry import BackgroundTasks, request_timeout
 from rdzv_plugins.elastic.round_store import RoundStore
+from rdzv_plugins.elastic.rpc import ElasticRpc
 from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.interfaces import (
     Failure,
@@ -38,12 +37,13 @@ from rdzv_plugins.interfaces import (
     StoreInfo,
     TellEvent,
 )
-from rdzv_plugins.job_token import token_of
-from rdzv_plugins.rounds.ends import parse_failure, stay_while, to_json
+from rdzv_plugins.rounds.ends import drain_wait, parse_failure, to_json
 from rdzv_plugins.runtime import SYSTEM, Runtime
+from rdzv_plugins.security.certificates import certificates_of
+from rdzv_plugins.security.job_token import token_of
 
 if TYPE_CHECKING:
-    from rdzv_plugins.elastic.failover import Places
+    from rdzv_plugins.elastic.failover import FailoverBackend
 
 logger = logging.getLogger(__name__)
 
@@ -66,15 +66,15 @@ class ElasticHandler(RendezvousHandler):
     ) -> None:
         """``store`` makes what serves and reaches the workers' stores."""
         self._backend, self._request, self._options, self._runtime = backend, request, options, runtime
-        me, port = new_member(request, runtime, serves=backend.hosts_service), OwnPort(request.local_addr, runtime)
-        self._view = view = View(self._told, lambda event: self.questions.hear(event), runtime)
-        failover: Places | None = getattr(backend, "failover", None)
+        me, port = new_member(request, runtime, serves=backend.hosts_service), ProbePort(request.local_addr, runtime)
+        self._view = view = WatchCache(self._told, lambda event: self.questions.hear(event), runtime)
+        failover: FailoverBackend | None = getattr(backend, "failover", None)
         # another place serves as soon as the lost one may be left
         outage_timeout = options.outage_timeout + (failover.leaves_within if failover is not None else 0.0)
-        self._contact = contact = Contact(me, request, outage_timeout, view, port.note_outage, runtime)
-        self._round = own = OwnRound(view, contact, options.ttl, runtime)
+        self._contact = contact = Registration(me, request, outage_timeout, view, port.note_outage, runtime)
+        self._round = own = CurrentRound(view, contact, options.ttl, runtime)
         self._port = port
-        self.questions: ElasticQuestions = ElasticQuestions(contact, runtime)
+        self.questions: ElasticRpc = ElasticRpc(contact, runtime)
         self.holding = own
         self._store = store(
             options,
@@ -86,13 +86,13 @@ class ElasticHandler(RendezvousHandler):
             several=request.max_nodes > 1,
             tls=certificates_of(request),
         )
-        self._in_background = doing = Background(request.run_id, runtime)
+        self._in_background = doing = BackgroundTasks(request.run_id, runtime)
         self._carrying = carrying = failover.carrying(contact, port) if failover is not None else None
         node = NodeContext(request, options, view, contact, own, self._store, port, doing, runtime, carrying)
         self._election = election = Election(node, order)
-        self._link = link = Link(backend, node, election)
-        self._joining = Joining(node, link, election)
-        self._losses = Losses(node)
+        self._link = link = SessionManager(backend, node, election)
+        self._joining = MemberJoin(node, link, election)
+        self._losses = FailureDetector(node)
         self._restarts: dict[int, str] = {}
         self._first_failure = 0, b""
         """Of the round in which workers of this node have failed last, as it was known when they had."""
@@ -132,7 +132,7 @@ class ElasticHandler(RendezvousHandler):
         session, round_ = self._contact.session, self._round.number
         if session is not None:
             key, mine = f"{keys.FAILURES}{round_}", to_json(failure).encode()
-            _, first = session.create(key, mine, timeout=patience(session))
+            _, first = session.create(key, mine, timeout=request_timeout(session))
             self._first_failure = round_, first.value
 
     def first_failure(self) -> Failure | None:
@@ -142,7 +142,7 @@ class ElasticHandler(RendezvousHandler):
         if session is None:
             return None
         key = f"{keys.FAILURES}{self._round.number}"
-        held, _ = session.list(key, timeout=patience(session))
+        held, _ = session.list(key, timeout=request_timeout(session))
         return next((parse_failure(kv.value) for kv in held if kv.key == key), None)
 
     def count_restart(self, note: str) -> Sequence[str]:
@@ -151,10 +151,12 @@ class ElasticHandler(RendezvousHandler):
         if session is None:
             raise errors.ConnectionLost("there is no session with the rendezvous now")
         mine.setdefault(self._round.number, note)
-        held, _ = session.list(keys.RESTARTS, timeout=patience(session))
+        held, _ = session.list(keys.RESTARTS, timeout=request_timeout(session))
         known = keys.restarts_of(held)
         for round_ in sorted(mine.keys() - known.keys()):
-            _, kept = session.create(f"{keys.RESTARTS}{round_}", mine[round_].encode(), timeout=patience(session))
+            _, kept = session.create(
+                f"{keys.RESTARTS}{round_}", mine[round_].encode(), timeout=request_timeout(session)
+            )
             known |= keys.restarts_of([kept])
         mine.update(known)
         return [note for _, note in sorted(mine.items())]
@@ -170,7 +172,7 @@ class ElasticHandler(RendezvousHandler):
         return self._joining.facts()
 
     def note_done(self) -> None:
-        self._contact.say(done=self._round.number)
+        self._contact.say(finished_round=self._round.number)
 
     def note_leaving(self, reason: str) -> None:
         self._contact.say_once(_BEFORE_WORKERS_S, leaving="lost", reason=reason)
@@ -184,9 +186,9 @@ class ElasticHandler(RendezvousHandler):
             return ()
         try:
             if session is not None:
-                held, _ = session.list(keys.MEMBERS, timeout=patience(session))
+                held, _ = session.list(keys.MEMBERS, timeout=request_timeout(session))
                 others = (each for each in readable(Member, held) if each.node_id != self._contact.me.node_id)
-                return [each.name for each in others if each.reached == self._round.number and _works(each)]
+                return [each.name for each in others if each.store_ready_round == self._round.number and _works(each)]
         except (TimeoutError, errors.RdzvError) as error:
             logger.debug("could not ask who works: %s", error)
         # an outage says nothing of the others, and ends by itself
@@ -201,9 +203,9 @@ class ElasticHandler(RendezvousHandler):
         try:
             while (session := self._contact.wait_session()) is not None:
                 self._say_end(session, Outcome("done"))
-                with Others(session, self._contact.me.node_id, self._needed_by, self._runtime) as left:
+                with PeerSet(session, self._contact.me.node_id, self._needed_by, self._runtime) as left:
                     go_on = functools.partial(self._goes_on, session)
-                    stay_while(go_on, left.names, self._runtime, every=0.0, gone=left.wait_gone)
+                    drain_wait(go_on, left.names, self._runtime, every=0.0, gone=left.wait_gone)
                 if session is self._contact.session:
                     return
         except (errors.ConnectionLost, TimeoutError) as error:
@@ -228,7 +230,7 @@ class ElasticHandler(RendezvousHandler):
             done = outcome.end == "done"
             if (self._backend.hosts_service and (done or ends_all)) or (done and self._serves_others()):
                 me = self._contact.me
-                with Others(session, me.node_id, lambda other: me.serves or not other.leaving, self._runtime) as left:
+                with PeerSet(session, me.node_id, lambda other: me.serves or not other.leaving, self._runtime) as left:
                     left.wait_gone(self._options.linger)
         except (errors.ConnectionLost, TimeoutError) as error:
             logger.debug("could not tell the other nodes how this one ended: %s", error)
@@ -237,7 +239,7 @@ class ElasticHandler(RendezvousHandler):
         """End the job for all nodes, unless it has ended already."""
         session = self._contact.session
         if session is not None:
-            session.create(keys.END, to_json(outcome).encode(), timeout=patience(session))
+            session.create(keys.END, to_json(outcome).encode(), timeout=request_timeout(session))
 
     def _say_end(self, session: Session, outcome: Outcome) -> None:
         if self._contact.me.leaving == outcome.end:
@@ -245,12 +247,12 @@ class ElasticHandler(RendezvousHandler):
         if outcome.end == "done" and self._round.number:
             finishing = Finishing(self._round.number, self._contact.me.name)
             try:
-                session.put({keys.FINISHING: encode(finishing)}, timeout=patience(session))
+                session.put({keys.FINISHING: encode(finishing)}, timeout=request_timeout(session))
             except (TimeoutError, errors.RdzvError) as error:  # it is done all the same
                 logger.debug("could not tell the other nodes that this one is done: %s", error)
         quick = outcome.end == "lost"  # nobody waits to hear that
         self._contact.say_once(
-            _BEFORE_WORKERS_S if quick else patience(session), leaving=outcome.end, reason=outcome.reason
+            _BEFORE_WORKERS_S if quick else request_timeout(session), leaving=outcome.end, reason=outcome.reason
         )
 
     def _wait_declared(self) -> None:
@@ -264,7 +266,7 @@ class ElasticHandler(RendezvousHandler):
 
     def _needed_by(self, other: Member) -> bool:
         """Whether ``other`` needs this node: the endpoint is needed by all, a round's store by that round's nodes."""
-        return _works(other) and (self._backend.hosts_service or other.reached == self._round.number)
+        return _works(other) and (self._backend.hosts_service or other.store_ready_round == self._round.number)
 
     def _goes_on(self, session: Session) -> bool:
         """Whether this node stays: it is of use while its session lives. Raises the reason if the job has failed."""
@@ -329,9 +331,9 @@ class ElasticHandler(RendezvousHandler):
             self._said_notice = view.notice.text
             logger.warning("%s", view.notice.text)
         place = view.assignment
-        asked = view.probe.number > self._contact.me.alive and not view.probe.answered
+        asked = view.probe.number > self._contact.me.heartbeat_answered and not view.probe.answered
         if asked and place is not None and view.probe.round == place.round:
-            self._in_background("alive", lambda: self._contact.say(alive=view.probe.number))
+            self._in_background("alive", lambda: self._contact.say(heartbeat_answered=view.probe.number))
         if view.leader is None and not self._round.is_joining and self._round.number:
             self._in_background("lead", self._election.campaign)
 
@@ -366,10 +368,14 @@ class ElasticHandler(RendezvousHandler):
 
 def _works(member: Member) -> bool:
     """Whether a member is not known to be done: it has workers, or is about to have some."""
-    return not member.leaving and not member.outside and (member.done == 0 or member.done != member.reached)
+    return (
+        not member.leaving
+        and not member.candidate
+        and (member.finished_round == 0 or member.finished_round != member.store_ready_round)
+    )
 
 
-class Others:
+class PeerSet:
     """A context manager: which other members ``holds`` is true of, according to the watch. Thread-safe."""
 
     def __init__(self, session: Session, node_id: str, holds: Callable[[Member], bool], runtime: Runtime) -> None:
@@ -377,8 +383,8 @@ class Others:
         self._held: dict[str, str] = {}
         self._none = runtime.Event()
 
-    def __enter__(self) -> Others:
-        timeout = patience(self._session)
+    def __enter__(self) -> PeerSet:
+        timeout = request_timeout(self._session)
         self._watch = keys.list_and_watch(
             self._session, keys.MEMBERS, self._begin, self._seen, lambda request: request(timeout)
         )

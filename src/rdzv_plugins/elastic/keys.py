@@ -3,20 +3,20 @@
 ::
 
     job                 settings of the first node; the others compare theirs
-    all/leader          ephemeral: the node that decides now (Leading)
+    all/leader          ephemeral: the node that decides now (LeaderInfo)
     members/<node_id>   ephemeral: what a node says about itself (Member); written by that node alone
     node/<node_id>      what the leader tells that node: its place in a round (Assignment)
     all/round           the newest round that was declared, and what became of it (Round)
     all/progress        who is there and who is missing, for people
-    all/probe           asks every node of a round for a sign of life (Probe)
+    all/probe           asks every node of a round for a sign of life (Heartbeat)
     all/finishing       a node of a round was done and has left (Finishing)
     all/notice          a node was left out or refused, for people (NodeNotice)
     all/end             how the job ended (Outcome)
     failure/<round>     the first failure of a round, over all nodes
     restart/<round>     the round failed, and its nodes' workers are restarted: a note of why
-    all/asked/<id>      ephemeral, written by the asker: a question to all nodes (``asking``)
+    all/asked/<id>      ephemeral, written by the asker: a question to all nodes (``rpc``)
     answer/<id>/<node_id>/<part>    ephemeral: a node's answer, kept until the question has gone
-    place/born          several endpoints: the one where the first round is begun (``places.outlook``)
+    place/born          several endpoints: the one where the first round is begun (``endpoint_monitor``)
     place/id            several endpoints: what rounds that were begun here are marked with
     place/begun         several endpoints: there was a complete round
 
@@ -70,11 +70,11 @@ FAILURES = "failure/"
 RESTARTS = "restart/"
 ASKED = "all/asked/"
 ANSWERS = "answer/"
-BORN = "place/born"
+INIT_CLAIM = "place/born"
 PLACE_ID = "place/id"
-BEGUN = "place/begun"
+INITIALIZED = "place/begun"
 
-PROTOCOL = 7  # the version of these keys. Nodes of different versions refuse each other
+PROTOCOL = 8  # the version of these keys. Nodes of different versions refuse each other
 MOST_CHECKS = 64  # with --preflight: how many of its own checks a node reports
 MOST_SEATS = 16  # a node that has reached this many rounds without hearing that one was complete reaches no more
 _SHOWN = 80  # the most characters of a name that an error quotes
@@ -103,7 +103,7 @@ class Assignment(Record, frozen=True):
     refused: Sentence = ""  # why the node cannot take part; empty if it can
     left_out: Sentence = ""  # why the others go on without the node for now while it waits; empty if they do not
     late_for: Count = 0  # the round that the node has failed to leave behind, for which it is left out
-    begun: Name = ""  # several endpoints: who began the round. With its number it identifies it (ports are used again)
+    epoch: Name = ""  # several endpoints: who began the round. With its number it identifies it (ports are used again)
     spare: Sentence = ""  # why the round works without the node if lack of room is not the only reason: it is a spare
     domain: Name = ""  # the node's domain, as in its ``Member``
 
@@ -118,7 +118,7 @@ class Assignment(Record, frozen=True):
         return _name(self.host, self.node_rank, self.pid)
 
 
-class Leading(Record, frozen=True):
+class LeaderInfo(Record, frozen=True):
     """The leading node, and where others see whether its process lives, as in its ``Member``."""
 
     node_id: Name
@@ -126,10 +126,10 @@ class Leading(Record, frozen=True):
     address: Name = ""
     public: Name = ""
     listens: Port = 0
-    moves: Count = 0
+    incarnation: Count = 0
 
 
-class Seat(Record, frozen=True):
+class EpochVote(Record, frozen=True):
     """A place in a round, which its node carries to a service that does not know that round.
 
     Such a service is another of several endpoints (``quorum``), or one that has lost its memory (``kept_round``).
@@ -142,7 +142,7 @@ class Seat(Record, frozen=True):
     complete: bool = False  # whether it has heard that the round was. If not, it may have been: it has reached it
 
 
-class Checked(Record, frozen=True):
+class CheckReport(Record, frozen=True):
     """What a node's own ``NodeCheck`` has found."""
 
     name: Name
@@ -163,27 +163,29 @@ class Member(Record, frozen=True):
     public: Name  # of the interface with the default route, for when ``address`` is loopback and peers are elsewhere
     nproc: Workers
     listens: Port = 0  # its own port, where others see whether its process lives (``liveness``); 0 if it has none
-    moves: Count = 0  # several endpoints: how often it has moved. Its own port has a new identity after each move
+    incarnation: Count = 0  # several endpoints: how often it has moved. Its own port has a new identity after each move
     dialled: Name = ""  # the address at which it has reached the endpoint
     node_rank: Number | None = None  # the node rank given by the user, if any
     rank_moves: bool = False  # ``node_rank`` is only a scheduler's, and the node has a domain, which takes precedence
     domain: Name = ""  # what the node shares with nodes near it, such as a switch or a rack; empty if unknown
     serves: bool = False  # whether it serves the endpoint
-    after: Count = 0  # the node waits for a round with a higher number than this
+    last_round: Count = 0  # the node waits for a round with a higher number than this
     reason: Sentence = ""  # why it has left round ``after`` behind, or why it is leaving the job
     store: tuple[Count, Name, Annotated[int, Meta(ge=1, le=65535)]] | None = None
     """(round, address, port) of the workers' store that it serves."""
-    reached: Count = 0  # the round whose workers' store it has dialled
-    outside: bool = False  # round ``reached`` is at work without this node, which wants to get in
+    store_ready_round: Count = 0  # the round whose workers' store it has dialled
+    candidate: bool = False  # round ``reached`` is at work without this node, which wants to get in
     unreachable: Sentence = ""  # why it could not dial the workers' store of round ``reached``
-    cut_off: Count = 0  # the round to leave: its workers can no longer reach their store, or its session was lost
-    done: Count = 0  # the round in which its workers have succeeded
-    probe: Count = 0  # the probe that it requests: a worker has failed, and it wants to know whether a node was lost
-    alive: Count = 0  # the newest probe that it has answered
+    cut_off_round: Count = 0  # the round to leave: its workers can no longer reach their store, or its session was lost
+    finished_round: Count = 0  # the round in which its workers have succeeded
+    heartbeat_wanted: Count = (
+        0  # the probe that it requests: a worker has failed, and it wants to know whether a node was lost
+    )
+    heartbeat_answered: Count = 0  # the newest probe that it has answered
     leaving: Literal["", "done", "failed", "lost"] = ""
-    known: Count = 0  # the newest round that it had heard of when its session began: the service may know less
+    known_round: Count = 0  # the newest round that it had heard of when its session began: the service may know less
     keeps: Assignment | None = None  # its place in a round that the service has forgotten, where its workers still run
-    seats: Annotated[tuple[Seat, ...], Meta(max_length=MOST_SEATS)] = ()
+    votes: Annotated[tuple[EpochVote, ...], Meta(max_length=MOST_SEATS)] = ()
     """One endpoint: its place in the newest round that it was in, which a service without memory does not know.
 
     Several endpoints: its place in its last complete round, and in all rounds that it has reached since.
@@ -195,7 +197,7 @@ class Member(Record, frozen=True):
     With it the newest of them that it may have declared complete. None that is newer ever was, or will be.
     """
     gone: Rank = -1  # several endpoints: the same rank, if that node's process is gone
-    checks: Annotated[tuple[Checked, ...], Meta(max_length=MOST_CHECKS)] = ()  # with --preflight: what it has found
+    checks: Annotated[tuple[CheckReport, ...], Meta(max_length=MOST_CHECKS)] = ()  # with --preflight: what it has found
     checked: Count = 0  # with --preflight: the newest round that was over when it did
 
     @property
@@ -206,12 +208,12 @@ class Member(Record, frozen=True):
     @property
     def newest(self) -> int:
         """The newest round in which it has done anything."""
-        return max(self.after, self.reached, self.store[0] if self.store else 0)
+        return max(self.last_round, self.store_ready_round, self.store[0] if self.store else 0)
 
     @property
     def kept(self) -> Assignment | None:
         """The place that it keeps until it has left that round."""
-        return self.keeps if self.keeps is not None and self.after < self.keeps.round else None
+        return self.keeps if self.keeps is not None and self.last_round < self.keeps.round else None
 
     @property
     def name(self) -> str:
@@ -245,14 +247,14 @@ class Round(Record, frozen=True):
     cause: Literal["", "lost", "asked", "came"] = ""  # why it is over: a member was lost, asked for it, or has come
     master_addr: Name = ""  # the address of the workers' store, which a node that wants to get in dials first
     master_port: Port = 0
-    begun: Name = ""  # several endpoints: who began the round, as in its places (``Assignment``)
+    epoch: Name = ""  # several endpoints: who began the round, as in its places (``Assignment``)
     server: Rank = -1  # the rank of the node that serves the endpoint where this was declared; -1 if none does
     unfit: bool = False  # whether the round failed because its nodes have not passed their preflight
 
     def is_of(self, place: Assignment) -> bool:
         """Whether ``place``, in a round of that number, is in this one: another may have been given its number."""
-        whose = place.master_addr, place.master_port, place.begun
-        return whose == (self.master_addr, self.master_port, self.begun)
+        whose = place.master_addr, place.master_port, place.epoch
+        return whose == (self.master_addr, self.master_port, self.epoch)
 
 
 class Finishing(Record, frozen=True):
@@ -268,7 +270,7 @@ class NodeNotice(Record, frozen=True):
     text: Sentence = ""
 
 
-class Probe(Record, frozen=True):
+class Heartbeat(Record, frozen=True):
     """A request for a sign of life. ``number`` counts up; ``answered``: every node of ``round`` has given one."""
 
     number: Count = 0
@@ -332,7 +334,7 @@ def is_round(text: str) -> bool:
 _ENCODER = msgspec.json.Encoder()
 
 _DECODERS: dict[type[Record], msgspec.json.Decoder[Any]] = {
-    cls: msgspec.json.Decoder(cls) for cls in (Assignment, Leading, Member, Round, Finishing, NodeNotice, Probe)
+    cls: msgspec.json.Decoder(cls) for cls in (Assignment, LeaderInfo, Member, Round, Finishing, NodeNotice, Heartbeat)
 }
 """Made while this is imported: msgspec 0.22 crashes when two threads make the first of a class at the same time."""
 

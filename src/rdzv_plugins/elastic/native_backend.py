@@ -16,19 +16,19 @@ def native_backend(name: str, alias: str, summary: str, options: type[EndpointOp
     """The backend of this name, served by the node that the endpoint belongs to, or elsewhere by ``rdzv serve``."""
 
     def create(request: Request) -> CoordinationBackend:
-        from rdzv_plugins.elastic.observing import open_places
+        from rdzv_plugins.elastic.observer import open_places
 
         return open_places(request, name)
 
     def preflight(request: Request, held: ExitStack) -> str:
-        from rdzv_plugins.elastic.observing import at_native_store
+        from rdzv_plugins.elastic.observer import at_native_store
 
         return at_native_store(request, name, held)
 
     def recognise(request: Request, timeout: float) -> str:
-        from rdzv_plugins.elastic import observing
+        from rdzv_plugins.elastic import observer
 
-        return observing.recognise(request, timeout)
+        return observer.recognise(request, timeout)
 
     def check() -> None:
         """Raise ``MissingDependency`` if the native store was not built."""

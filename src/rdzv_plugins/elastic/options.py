@@ -10,14 +10,14 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from rdzv_plugins.certificates import NodeTlsOptions, certificates_of
 from rdzv_plugins.endpoints import Endpoint, meeting_point, parse_endpoint
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.job_token import MOST_RUN_ID, token_of
 from rdzv_plugins.kvstore.native.limits import StoreLimits
 from rdzv_plugins.options import WorkerStoreOptions, option
 from rdzv_plugins.rounds.settings_check import wanted
+from rdzv_plugins.security.certificates import NodeTlsOptions, certificates_of
+from rdzv_plugins.security.job_token import MOST_RUN_ID, token_of
 
 _OF_TIERED = ("worker_transport", "answered_writes", "trunk_grace", "fanout")
 

@@ -13,22 +13,22 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.elastic.keys import Assignment
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, parse_endpoint
 from rdzv_plugins.errors import AccessRefused, EndpointUnreachable
-from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.native.framing import greet_guarded
 from rdzv_plugins.kvstore.native.limits import StoreLimits, raise_file_limit
 from rdzv_plugins.kvstore.native.server import Admit, StoreProxy
-from rdzv_plugins.kvstore.sockets.listening import PortTurns
-from rdzv_plugins.kvstore.sockets.reach import Greeting, Interruption, try_connect
+from rdzv_plugins.kvstore.sockets.listening import PortAllocator
+from rdzv_plugins.kvstore.sockets.reach import CancelToken, Greeting, try_connect
 from rdzv_plugins.kvstore.tcpstore.listener import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.options import PortRange
 from rdzv_plugins.rounds.worker_stores import WorkerStores
 from rdzv_plugins.runtime import Runtime
+from rdzv_plugins.security.certificates import NodeCertificates
+from rdzv_plugins.security.job_token import JobToken
 
 if TYPE_CHECKING:
     import socket
@@ -77,7 +77,7 @@ class RoundStore:
         self._run_id, self._on_lost = run_id, on_lost
         self._greet: Greeting = functools.partial(greet_guarded, token=self._token, run_id=run_id)
         self._options, self._runtime, self._session_lives = options, runtime, session_lives
-        self._ports = PortTurns(options.worker_ports)
+        self._ports = PortAllocator(options.worker_ports)
         self._admit: Admit = "anyone" if token is None and tls is None else "user"
         self._stores = WorkerStores(
             options,
@@ -96,7 +96,7 @@ class RoundStore:
         self._proxied: Assignment | None = None  # the place for which there was a proxy last
         self.environment: dict[str, str] = {}
         """Variables for the workers of the round: the true store's address, and the Unix socket."""
-        self._waits = (0, Interruption())  # of the round that was reached last
+        self._waits = (0, CancelToken())  # of the round that was reached last
         self._give_up_at = 0.0
         self._served = 0  # the round whose store is served here
         self._local_addr = ""  # on the way to the store
@@ -111,7 +111,7 @@ class RoundStore:
             if self._options.is_native:  # torch's does not notice
                 store.pause_after(self._options.ttl * _STILL, functools.partial(self._on_pause, store))
         near = Endpoint(address if is_loopback_address(address) else _LOOPBACK, store.port)
-        mine = Interruption()  # never interrupted: it is a store of this process
+        mine = CancelToken()  # never interrupted: it is a store of this process
         own = self._tls.within_one_process() if self._tls is not None else None
         connection, reason = try_connect(near, _ANSWER_S, self._greet, interruption=mine, tls=own)
         if connection is None:
@@ -139,7 +139,7 @@ class RoundStore:
         if place.round != self._waits[0]:
             # a node that is unreachable because it is lost should be known as lost first
             self._give_up_at = now + self.patience
-            self._waits = (place.round, Interruption())
+            self._waits = (place.round, CancelToken())
         endpoint = Endpoint(place.master_addr, place.master_port)
         try:
             connection, reason = self.attempt(endpoint, _ATTEMPT_S, self._interruption)
@@ -154,7 +154,7 @@ class RoundStore:
         return ""
 
     def attempt(
-        self, endpoint: Endpoint, timeout: float, interruption: Interruption | None = None
+        self, endpoint: Endpoint, timeout: float, interruption: CancelToken | None = None
     ) -> tuple[socket.socket | None, str]:
         """Talk to the store of a round at ``endpoint``, as an agent does; returns what ``try_connect`` does."""
         return try_connect(endpoint, timeout, self._greet, interruption=interruption, tls=self._tls)
@@ -222,7 +222,7 @@ class RoundStore:
             interruption.interrupt(reason)
 
     @property
-    def _interruption(self) -> Interruption:
+    def _interruption(self) -> CancelToken:
         return self._waits[1]
 
     def is_cut_off(self) -> bool:
@@ -259,7 +259,7 @@ class RoundStore:
         if old is not None:
             old.close()
 
-    def _client(self, connection: socket.socket, interruption: Interruption) -> PlainClient:
+    def _client(self, connection: socket.socket, interruption: CancelToken) -> PlainClient:
         return PlainClient(connection, prefix=_PREFIX, timeout=self._options.read_timeout, interruption=interruption)
 
     def _check_round(self, place: Assignment) -> None:
@@ -290,7 +290,7 @@ class RoundStore:
     def _has_children(self, place: Assignment) -> bool:
         return place.rank < self._options.fanout and place.rank + self._options.fanout < place.world
 
-    def _connect(self, place: Assignment, above: Endpoint, interruption: Interruption) -> StoreProxy:
+    def _connect(self, place: Assignment, above: Endpoint, interruption: CancelToken) -> StoreProxy:
         raise_file_limit()  # each worker takes a file or two
         deadline = self._runtime.monotonic() + self.patience
         while True:

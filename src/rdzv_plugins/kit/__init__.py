@@ -13,7 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from rdzv_plugins.certificates import warn_if_others_can_read as warn_if_others_can_read
     from rdzv_plugins.dynamic.options import DynamicSettings as DynamicSettings
     from rdzv_plugins.elastic.options import ElasticOptions as ElasticOptions
     from rdzv_plugins.elastic.options import validate_elastic as validate_elastic
@@ -34,9 +33,10 @@ if TYPE_CHECKING:
     from rdzv_plugins.kit.security import TlsOptions as TlsOptions
     from rdzv_plugins.options import WorkerStoreOptions as WorkerStoreOptions
     from rdzv_plugins.plain_text import name_of as name_of
+    from rdzv_plugins.security.certificates import warn_if_others_can_read as warn_if_others_can_read
 
 _MODULES = {
-    "certificates": "warn_if_others_can_read",
+    "security.certificates": "warn_if_others_can_read",
     "dynamic.options": "DynamicSettings",
     "elastic.options": "ElasticOptions validate_elastic",
     "kit.client": "ServiceClient SessionEnded",

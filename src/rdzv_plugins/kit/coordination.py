@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from rdzv_plugins.errors import BrokenPlugin, ConnectionLost
 from rdzv_plugins.kit.client import ServiceClient
-from rdzv_plugins.kit.loop import Blocked, here, hold, let_go
+from rdzv_plugins.kit.loop import Blocked, acquire_loop, here, release_loop
 from rdzv_plugins.kit.session import ClientSession
 from rdzv_plugins.timing import EVERY_S
 
@@ -54,7 +54,7 @@ class Coordination:
         Raises ``EndpointUnreachable`` or its subclass ``AccessRefused``, before the time-out if waiting cannot help;
         ``BrokenPlugin`` if the author's client is at fault.
         """
-        loop, opening = hold(), _Opening()
+        loop, opening = acquire_loop(), _Opening()
         try:
             return loop.run(self._open(ttl, on_lost, timeout, opening), timeout + _SLACK_S)
         except Blocked as error:
@@ -68,7 +68,7 @@ class Coordination:
                 opening.session.close()
             raise
         finally:
-            let_go(loop)
+            release_loop(loop)
 
     async def _open(
         self, ttl: float, on_lost: Callable[[ConnectionLost], None], timeout: float, opening: _Opening

@@ -28,7 +28,7 @@ _QUIET_S = 1.0
 """Another connection takes less, and is not worth a line."""
 
 
-class Keeper:
+class KeepAlive:
     """Renews a session until the service has not answered for as long as this node puts up with, or for its ``ttl``.
 
     ``opened``: when the session was requested, by ``rdzv_plugins.clock.now``.

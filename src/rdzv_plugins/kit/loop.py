@@ -86,7 +86,7 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
 
 
 class LoopThread:
-    """An asyncio loop on a daemon thread, which ends when nobody holds it any more. See ``hold``."""
+    """An asyncio loop on a daemon thread, which ends when nobody holds it any more. See ``acquire_loop``."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -215,8 +215,8 @@ class _Loops:
         self.for_good: LoopThread | None = None
 
 
-def hold(runtime: Runtime = SYSTEM) -> LoopThread:
-    """The loop of this process, started if need be. Each ``hold`` needs one ``let_go``."""
+def acquire_loop(runtime: Runtime = SYSTEM) -> LoopThread:
+    """The loop of this process, started if need be. Each ``acquire_loop`` needs one ``release_loop``."""
     loops = runtime.single(_Loops)
     with loops.lock:
         if loops.current is None:
@@ -225,8 +225,8 @@ def hold(runtime: Runtime = SYSTEM) -> LoopThread:
         return loops.current
 
 
-def let_go(loop: LoopThread) -> None:
-    """Give back what ``hold`` returned; the last to do so ends the thread."""
+def release_loop(loop: LoopThread) -> None:
+    """Give back what ``acquire_loop`` returned; the last to do so ends the thread."""
     loops = loop.runtime.single(_Loops)
     with loops.lock:
         loop.holders -= 1
@@ -242,7 +242,7 @@ def hold_for_good(runtime: Runtime = SYSTEM) -> LoopThread:
     loops = runtime.single(_Loops)
     with loops.lock:
         if loops.for_good is None:
-            loops.for_good = hold(runtime)
+            loops.for_good = acquire_loop(runtime)
         return loops.for_good
 
 

@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rdzv_plugins.certificates import half_of_a_pair, load_context, read_file
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.options import option
+from rdzv_plugins.security.certificates import half_of_a_pair, load_context, read_file
 
 if TYPE_CHECKING:
     import ssl  # slow: for those who have TLS

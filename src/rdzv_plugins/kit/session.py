@@ -14,9 +14,9 @@ from rdzv_plugins.coordination import Event, KeyValue, OnEvents
 from rdzv_plugins.errors import BrokenPlugin, Compacted, ConnectionLost, EndpointUnreachable, RdzvError
 from rdzv_plugins.kit.asking import LONGEST_ATTEMPT_S, MOST_ATTEMPT_S, Asking, Closed
 from rdzv_plugins.kit.client import WAIT_S, ServiceClient
-from rdzv_plugins.kit.keeping import PER_TTL, Keeper
-from rdzv_plugins.kit.loop import LoopThread, here, hold, let_go, within
-from rdzv_plugins.kvstore.coordination.reactor import StoppableCall, StoppableWatch
+from rdzv_plugins.kit.keeping import PER_TTL, KeepAlive
+from rdzv_plugins.kit.loop import LoopThread, acquire_loop, here, release_loop, within
+from rdzv_plugins.kvstore.coordination.reactor import CancellableWatch, StoppableCall
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class ClientSession(Asking):
 
     def __init__(self, client: ServiceClient, outage: float) -> None:
         super().__init__(client, outage)
-        self._keeper: Keeper | None = None
+        self._keep_alive: KeepAlive | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._watches: dict[_Watched, None] = {}  # until they are cancelled; of any thread
         self._polls = type(client).watch is ServiceClient.watch
@@ -102,7 +102,7 @@ class ClientSession(Asking):
         Raises ``TimeoutError``, and ``EndpointUnreachable`` before it if waiting is of no use.
         """
         self._on_lost, self._on_over = StoppableCall(on_lost, self._runtime), on_over
-        self._loop = hold(self._runtime)
+        self._loop = acquire_loop(self._runtime)
         deadline, client = here().monotonic() + timeout, self._client
 
         async def nothing() -> None: ...
@@ -113,11 +113,11 @@ class ClientSession(Asking):
         self._ttl = await self.ask("open", client.open, ttl, deadline=deadline + _MORE_S)
         self.local_addr, self.remote_addr = client.local_addr, client.remote_addr
         self._proven = True
-        self._keeper = Keeper(self, client, self._ttl, opened=asked)
-        self._keeping = asyncio.get_running_loop().create_task(self._keep(self._keeper))
+        self._keep_alive = KeepAlive(self, client, self._ttl, opened=asked)
+        self._keeping = asyncio.get_running_loop().create_task(self._keep(self._keep_alive))
 
-    async def _keep(self, keeper: Keeper) -> None:
-        lost = await keeper.run()
+    async def _keep(self, keep_alive: KeepAlive) -> None:
+        lost = await keep_alive.run()
         if "keep_alive" in self._faulty:
             lost.__cause__ = BrokenPlugin(str(lost), remedy=lost.remedy)
         self._lose(lost)
@@ -128,7 +128,7 @@ class ClientSession(Asking):
 
     @property
     def known_until(self) -> float:
-        return self._keeper.known_until if self._keeper is not None else 0.0
+        return self._keep_alive.known_until if self._keep_alive is not None else 0.0
 
     def create(self, key: str, value: bytes, *, ephemeral: bool = False, timeout: float) -> tuple[bool, KeyValue]:
         method = self._client.create
@@ -147,7 +147,7 @@ class ClientSession(Asking):
     def list(self, prefix: str, *, timeout: float) -> tuple[Sequence[KeyValue], int]:
         return self._run(lambda until: self._list(prefix, until), timeout)
 
-    def watch(self, prefix: str, on_events: OnEvents, *, after: int = 0, timeout: float) -> StoppableWatch:
+    def watch(self, prefix: str, on_events: OnEvents, *, after: int = 0, timeout: float) -> CancellableWatch:
         """Do what ``Session.watch`` does. An error in ``on_events`` ends the session: it has missed an event."""
         watched = _Watched(prefix, StoppableCall(on_events, self._runtime))
         self._watches[watched] = None
@@ -156,7 +156,7 @@ class ClientSession(Asking):
         except BaseException:
             self._unwatch(watched)
             raise
-        return StoppableWatch(functools.partial(self._unwatch, watched))
+        return CancellableWatch(functools.partial(self._unwatch, watched))
 
     def end_session(self, key: str, *, timeout: float) -> bool:
         """Do what ``EndsSessions.end_session`` does."""
@@ -193,7 +193,7 @@ class ClientSession(Asking):
                     self._loop.run(self._take_leave(tell), _GOOD_BYE_S)
             finally:
                 self._stop_calls()
-                let_go(self._loop)
+                release_loop(self._loop)
             return
         self._stop_calls()
 
@@ -214,7 +214,7 @@ class ClientSession(Asking):
         try:
             await self._take_leave(tell)
         finally:
-            let_go(self._loop)
+            release_loop(self._loop)
 
     async def _take_leave(self, tell: bool) -> None:
         """Others know at once then."""
@@ -236,7 +236,7 @@ class ClientSession(Asking):
             await self.drop()
             self._on_lost(error)
         finally:
-            let_go(self._loop)
+            release_loop(self._loop)
 
     def _unwatch(self, watched: _Watched) -> None:
         if self._pid != self._runtime.getpid():
@@ -286,7 +286,7 @@ class ClientSession(Asking):
 
     def _broken(self, fault: RdzvError) -> RdzvError:
         """End the session, if it was opened, because of ``fault``; returns the error to raise."""
-        if self._keeper is None:
+        if self._keep_alive is None:
             return fault
         lost = ConnectionLost(str(fault), remedy=fault.remedy)
         lost.__cause__ = fault
@@ -294,7 +294,7 @@ class ClientSession(Asking):
         return lost
 
     def _why_over(self) -> ConnectionLost:
-        return super()._why_over() if self._keeper is None else self._keeper.over()
+        return super()._why_over() if self._keep_alive is None else self._keep_alive.over()
 
     async def _write(
         self, deadline: float, name: str, method: Callable[..., Awaitable[T]], *arguments: Any, **named: Any

@@ -167,7 +167,7 @@ _LOOK_S = 1.0
 _ASK_S = 10.0
 
 
-def stay_while(
+def drain_wait(
     goes_on: Callable[[], bool],
     working: Callable[[], Sequence[str]],
     runtime: Runtime = SYSTEM,

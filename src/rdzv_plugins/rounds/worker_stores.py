@@ -6,13 +6,13 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.job_token import AcceptedToken, say_open
 from rdzv_plugins.kvstore.native.limits import StoreLimits, raise_file_limit
-from rdzv_plugins.kvstore.sockets.listening import PortTurns, bind
+from rdzv_plugins.kvstore.sockets.listening import PortAllocator, bind
 from rdzv_plugins.options import WorkerStoreOptions
 from rdzv_plugins.runtime import SYSTEM, Runtime
+from rdzv_plugins.security.certificates import NodeCertificates
+from rdzv_plugins.security.job_token import AcceptedToken, say_open
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class WorkerStores:
         options: WorkerStoreOptions,
         *,
         timeout: float,
-        ports: PortTurns | None = None,
+        ports: PortAllocator | None = None,
         shared_by: str = "",
         tokens: Sequence[AcceptedToken] = (),
         admit: Literal["anyone", "user"] = "anyone",
@@ -57,7 +57,7 @@ class WorkerStores:
         closed = bool(tokens) or (admit == "user" and tls is None) or (tls is not None and tls.asks_clients)
         self._is_open = bool(shared_by) and not closed
         self._options = options
-        self._ports = ports or PortTurns(options.worker_ports, runtime)
+        self._ports = ports or PortAllocator(options.worker_ports, runtime)
         self._timeout = timeout
         self._server: Any = None
         self._current: Any = None

@@ -21,8 +21,8 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.hookspecs import hookimpl
 from rdzv_plugins.interfaces import Backend, Capability, Request
-from rdzv_plugins.linux.processes import read_stat
 from rdzv_plugins.plain_text import printable
+from rdzv_plugins.system.processes import read_stat
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from dataclasses import asdict
 from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from rdzv_plugins.linux import prctl
-from rdzv_plugins.linux.processes import children_now
+from rdzv_plugins.system import prctl
+from rdzv_plugins.system.processes import children_now
 from rdzv_plugins.testing.processes import kill, send
 
 if TYPE_CHECKING:

@@ -28,11 +28,11 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar, cast
 
-from rdzv_plugins.assemble.create import create_rendezvous, prepare
-from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.coordination import CoordinationBackend
-from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Failure, Outcome, RendezvousBackend, RendezvousHandler, Request, TorchHandler
+from rdzv_plugins.registry import PluginHost
+from rdzv_plugins.registry.create import create_rendezvous, prepare
+from rdzv_plugins.registry.rendezvous import Rendezvous
 from rdzv_plugins.testing.counts import Asked, counted
 from rdzv_plugins.testing.parts import PATIENCE, census
 

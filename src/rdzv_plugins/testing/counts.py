@@ -15,8 +15,8 @@ from typing import Any
 
 from rdzv_plugins.coordination import CoordinationBackend, EndsSessions, KeyValue, Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import RendezvousBackend, Request, TorchHandler
+from rdzv_plugins.registry.catalog import Entry
 
 LEAD = "lead"
 

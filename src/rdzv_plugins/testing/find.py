@@ -19,11 +19,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
-from rdzv_plugins.assemble.create import prepare
 from rdzv_plugins.endpoints import parse_endpoint
 from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, RdzvError, UsageError
 from rdzv_plugins.installed import normalise
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.registry.create import prepare
 from rdzv_plugins.testing.harness import CONTRACTS, Harness, Kind, entry, kind_of, no_kind
 
 GROUP = "rdzv_plugins.harnesses"

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.linux import prctl
+from rdzv_plugins.system import prctl
 
 F = TypeVar("F", bound="Forked")
 

@@ -18,9 +18,9 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 from rdzv_plugins.coordination import CoordinationBackend
-from rdzv_plugins.host import PluginHost
-from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import RendezvousBackend, Request, TorchHandler
+from rdzv_plugins.registry import PluginHost
+from rdzv_plugins.registry.catalog import Entry
 
 H = TypeVar("H", bound="Harness")
 Kind: TypeAlias = Literal["state", "coordination", "handler"]

@@ -16,9 +16,9 @@ from unittest import mock
 
 import pytest
 
-from rdzv_plugins.assemble.create import prepare
 from rdzv_plugins.coordination import CoordinationBackend, Session
 from rdzv_plugins.interfaces import Capability, RendezvousBackend, Request, TorchHandler
+from rdzv_plugins.registry.create import prepare
 from rdzv_plugins.testing.forked import Forked
 from rdzv_plugins.testing.harness import CONTRACTS, Harness, Kind, entry, takes
 from rdzv_plugins.testing.parts import LONG, PATIENCE, Losses, bounded, opened

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from rdzv_plugins.coordination import CoordinationBackend, Event, Session
 from rdzv_plugins.errors import ConnectionLost, RdzvError
-from rdzv_plugins.linux.processes import children_now, read_stat
+from rdzv_plugins.system.processes import children_now, read_stat
 from rdzv_plugins.testing.harness import Service
 from rdzv_plugins.testing.processes import send
 

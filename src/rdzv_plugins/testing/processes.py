@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from rdzv_plugins.linux.processes import all_pids, command, read_file, read_stat
+from rdzv_plugins.system.processes import all_pids, command, read_file, read_stat
 
 MARK = "RDZV_TEST_MARK"
 """The variable that identifies the processes of a test."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import rdzv_plugins
 from rdzv_plugins.errors import RdzvError
-from rdzv_plugins.linux.processes import all_pids, children_now, read_stat
+from rdzv_plugins.system.processes import all_pids, children_now, read_stat
 from rdzv_plugins.testing.processes import kill, marked
 
 _START_S = 60.0
@@ -31,7 +31,7 @@ _MARK = "RDZV_SERVER"
 _ENDS_WITH_PARENT = (
     "import os, sys\n"
     "sys.path.append(sys.argv[1])\n"
-    "from rdzv_plugins.linux import prctl\n"
+    "from rdzv_plugins.system import prctl\n"
     "prctl.die_with_parent()\n"
     "if os.getppid() != int(sys.argv[2]): sys.exit(1)\n"
     "os.execvp(sys.argv[3], sys.argv[3:])\n"

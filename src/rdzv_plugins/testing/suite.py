@@ -12,8 +12,8 @@ from typing import Any, ClassVar, TypeVar
 
 import pytest
 
-from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Capability
+from rdzv_plugins.registry.catalog import Entry
 from rdzv_plugins.testing.harness import Harness, entry, takes
 
 GAP = "rdzv_gap"

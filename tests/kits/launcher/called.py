@@ -30,7 +30,7 @@ def reports(*arguments: Any, **keywords: Any) -> dict[str, Any]:
             signal.getsignal(signal.SIGINT) == signal.default_int_handler,
             signal.getsignal(signal.SIGPIPE) == signal.SIG_IGN,
         ],
-        "keeper": Path("/proc/self/comm").read_text().strip() == "rdzv-keeper",
+        "supervisor": Path("/proc/self/comm").read_text().strip() == "rdzv-supervisor",
         "environ": {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "ROLE_NAME", "MINE")},
     }
 
@@ -97,7 +97,7 @@ def sums(number: float) -> float:
 
 
 def kills_the_agent() -> None:
-    """The parent of its keeper."""
-    keeper = Path(f"/proc/{os.getppid()}/stat").read_text()
-    os.kill(int(keeper.rpartition(")")[2].split()[1]), signal.SIGKILL)
+    """The parent of its supervisor."""
+    supervisor = Path(f"/proc/{os.getppid()}/stat").read_text()
+    os.kill(int(supervisor.rpartition(")")[2].split()[1]), signal.SIGKILL)
     time.sleep(300)

@@ -19,7 +19,7 @@ from kits.distribution import leave
 from kits.eventually import eventually
 from kits.warm.agents import can_be_warm, warm_agent
 from rdzv_plugins.kvstore.sockets.listening import port_holder
-from rdzv_plugins.linux.processes import read_file, read_stat
+from rdzv_plugins.system.processes import read_file, read_stat
 from rdzv_plugins.testing.harness import free_port
 from rdzv_plugins.testing.launched import Agent, Agents, cold
 from rdzv_plugins.testing.processes import kill
@@ -129,12 +129,12 @@ class Cluster(Agents):
         return [self.run(script, *args, backend=backend, nnodes=2, rank=rank, conf=conf, **options) for rank in ranks]
 
     def workers(self, agent: Agent, script: str) -> list[int]:
-        """Pids of an agent's workers, whose parent is its keeper; of plain torchrun, which has none, its children."""
+        """Pids of an agent's workers, its supervisor's children; of plain torchrun, which has none, its children."""
         return sorted(
             pid
             for pid, command in self.processes().items()
             if script in command
-            and comm_of(pid) != "rdzv-keeper"
+            and comm_of(pid) != "rdzv-supervisor"
             and agent.pid in (parent := parent_of(pid), parent_of(parent))
         )
 
@@ -143,7 +143,7 @@ class Cluster(Agents):
         eventually(lambda: not self.processes(), lambda: f"still there: {self.processes()}")
 
     def check_gone(self, *, but: str = "") -> None:
-        """Nothing is left but commands that match ``but``; the keeper of an agent that was killed may take its time."""
+        """Nothing is left but commands that match ``but``; a killed agent's supervisor may take its time."""
 
         def left() -> dict[int, str]:
             return {pid: each for pid, each in self.processes().items() if not (but and re.search(but, each))}

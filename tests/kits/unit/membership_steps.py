@@ -1,4 +1,4 @@
-"""Short words for tests of ``Membership``: a leader, and nodes that do what they are told."""
+"""Short words for tests of ``RoundStateMachine``: a leader, and nodes that do what they are told."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from msgspec import structs
 
-from rdzv_plugins.elastic.keys import Assignment, Checked, Member, Round, Seat
-from rdzv_plugins.elastic.leading.membership import Decisions, Membership
-from rdzv_plugins.elastic.leading.placement import Rules
-from rdzv_plugins.elastic.leading.quorum import seat_of, seats_reached
+from rdzv_plugins.elastic.coordinator.placement import Rules
+from rdzv_plugins.elastic.coordinator.quorum import seat_of, seats_reached
+from rdzv_plugins.elastic.coordinator.state_machine import RoundStateMachine, RoundUpdate
+from rdzv_plugins.elastic.keys import Assignment, CheckReport, EpochVote, Member, Round
 
 
 def node(name: str, rank: int | None = None, **fields: Any) -> Member:
@@ -19,9 +19,15 @@ def node(name: str, rank: int | None = None, **fields: Any) -> Member:
     return Member(**{**known, "node_id": name, "host": f"host-{name}", "node_rank": rank, **fields})
 
 
-def from_elsewhere(name: str, rank: int, world: int, *reached: Seat, round_: int = 5, **fields: Any) -> Member:
+def from_elsewhere(name: str, rank: int, world: int, *reached: EpochVote, round_: int = 5, **fields: Any) -> Member:
     """It was in a round of another endpoint, and has reached some since."""
-    return node(name, after=round_, known=round_, seats=(Seat(round_, rank, world, "x", True), *reached), **fields)
+    return node(
+        name,
+        last_round=round_,
+        known_round=round_,
+        votes=(EpochVote(round_, rank, world, "x", True), *reached),
+        **fields,
+    )
 
 
 KEPT = {
@@ -31,15 +37,17 @@ KEPT = {
 """The places of round 5, of which the service has lost its memory."""
 
 
-def keeper(name: str, **changes: Any) -> Member:
+def supervisor(name: str, **changes: Any) -> Member:
     """It is still in round 5."""
     place = structs.replace(KEPT[name], **changes)
-    return node(name, after=4, reached=5, known=5, keeps=place, seats=(seat_of(place, complete=True),))
+    return node(
+        name, last_round=4, store_ready_round=5, known_round=5, keeps=place, votes=(seat_of(place, complete=True),)
+    )
 
 
 def leaver(name: str, **changes: Any) -> Member:
     """It was in round 5, and has left it."""
-    return node(name, after=5, known=5, seats=(seat_of(KEPT[name], complete=True),), **changes)
+    return node(name, last_round=5, known_round=5, votes=(seat_of(KEPT[name], complete=True),), **changes)
 
 
 class Leader:
@@ -54,7 +62,7 @@ class Leader:
         **rules: Any,
     ) -> None:
         self.rules = Rules(low, high, **rules)
-        self.machine = Membership(
+        self.machine = RoundStateMachine(
             self.rules, lambda _: None, declared, assigned, mark=uuid.uuid4().hex if self.rules.majority else ""
         )
         self.now = 100.0
@@ -91,29 +99,29 @@ class Leader:
         }
         return ", ".join([state, *(f"{name} {how}" for name, how in sorted(apart.items()))])
 
-    def hear(self, *members: Member) -> Decisions:
+    def hear(self, *members: Member) -> RoundUpdate:
         """These were written, and heard of at once."""
         for member in members:
             self.members[member.node_id] = member
             self.machine.changed(member, self.now)
         return self.wait(0)
 
-    def come(self, member: Member) -> Decisions:
+    def come(self, member: Member) -> RoundUpdate:
         """A node comes, and dials the store of the round that works."""
         self.hear(member)
-        return self.say(member.node_id, reached=self.round.number)
+        return self.say(member.node_id, store_ready_round=self.round.number)
 
-    def lose(self, *names: str) -> Decisions:
+    def lose(self, *names: str) -> RoundUpdate:
         for name in names:
             self.members.pop(name, None)
             self.machine.gone(name, self.now)
         return self.wait(0)
 
-    def wait(self, seconds: float) -> Decisions:
+    def wait(self, seconds: float) -> RoundUpdate:
         self.now += seconds
         return self.publish(self.machine.tick(self.now))
 
-    def publish(self, out: Decisions) -> Decisions:
+    def publish(self, out: RoundUpdate) -> RoundUpdate:
         assert (self.machine.deadline() or self.now + 1) > self.now, "it is asked again at once, and for ever"
         self.assigned |= out.assignments
         for name in out.forget:
@@ -122,10 +130,10 @@ class Leader:
             self.published.append(out.round)
         return out
 
-    def say(self, name: str, **changes: Any) -> Decisions:
+    def say(self, name: str, **changes: Any) -> RoundUpdate:
         return self.hear(structs.replace(self.members[name], **changes))
 
-    def serve(self) -> Decisions:
+    def serve(self) -> RoundUpdate:
         """Rank 0 serves the store."""
         (first,) = (n for n, a in self.assigned.items() if a.round == self.number and a.rank == 0)
         return self.say(first, store=(self.number, "10.0.0.1", 4000))
@@ -133,11 +141,11 @@ class Leader:
     def reach(self) -> None:
         """Everybody reaches it."""
         for name in self.ranks():
-            self.say(name, reached=self.number, unreachable="", **self.carried(name))
+            self.say(name, store_ready_round=self.number, unreachable="", **self.carried(name))
 
     def carried(self, name: str) -> dict[str, Any]:
-        seats = self.members[name].seats
-        return {"seats": seats_reached(seats, self.assigned[name])} if self.rules.majority else {}
+        seats = self.members[name].votes
+        return {"votes": seats_reached(seats, self.assigned[name])} if self.rules.majority else {}
 
     @property
     def number(self) -> int:
@@ -151,7 +159,7 @@ class Leader:
     def join(self, *names: str) -> None:
         """These, or all, begin again after the newest round."""
         for name in names or [*self.members]:
-            self.say(name, after=self.round.number, store=None, reached=0, done=0)
+            self.say(name, last_round=self.round.number, store=None, store_ready_round=0, finished_round=0)
 
     def successor(self, *, without: tuple[str, ...] = (), finishing: bool = False, gone: str = "") -> Leader:
         """Another leader, made from the keys; ``without`` those nodes that went with this one.
@@ -216,7 +224,7 @@ def _numbers(changes: Iterable[str]) -> dict[str, int]:
 
 
 def _newcomer(rules: Rules, name: str, rank: str = "", *, broken: bool) -> Member:
-    checks = (Checked("my device", "broken", "it is on fire"),) * broken
+    checks = (CheckReport("my device", "broken", "it is on fire"),) * broken
     domain = name[0] if rules.min_per_domain > 1 else ""
     return node(name, int(rank) if rank else None, domain=domain, checks=checks)
 
@@ -250,19 +258,19 @@ _STEPS: dict[str, Callable[..., object]] = {
     "elsewhere": _elsewhere,
     "proved": _prove,
     "wait": _wait,
-    "keeps": lambda leader, name, *changes: leader.hear(keeper(name, **_numbers(changes))),
+    "keeps": lambda leader, name, *changes: leader.hear(supervisor(name, **_numbers(changes))),
     "left": lambda leader, name, *changes: leader.hear(leaver(name, **_numbers(changes))),
-    "knows": lambda leader, name, number: leader.hear(node(name, known=int(number))),
+    "knows": lambda leader, name, number: leader.hear(node(name, known_round=int(number))),
     "serves": lambda leader, name: leader.hear(node(name, serves=True)),
-    "back": lambda leader, name: leader.hear(node(name, after=leader.round.number)),
+    "back": lambda leader, name: leader.hear(node(name, last_round=leader.round.number)),
     "says": lambda leader, name, *changes: leader.say(name, **_numbers(changes)),
-    "again": lambda leader, name: leader.say(name, keeps=None, after=5),
+    "again": lambda leader, name: leader.say(name, keeps=None, last_round=5),
     "healed": lambda leader, name: leader.say(name, checks=(), checked=leader.round.number),
-    "outside": lambda leader, name: leader.say(name, reached=leader.round.number, outside=True),
-    "dial": lambda leader, name: leader.say(name, reached=leader.round.number, unreachable=""),
-    "wall": lambda leader, name: leader.say(name, reached=leader.number, unreachable="connection refused"),
-    "reached": lambda leader, name, number: leader.say(name, reached=int(number), **leader.carried(name)),
-    "done": lambda leader, name: leader.say(name, done=leader.round.number),
+    "outside": lambda leader, name: leader.say(name, store_ready_round=leader.round.number, candidate=True),
+    "dial": lambda leader, name: leader.say(name, store_ready_round=leader.round.number, unreachable=""),
+    "wall": lambda leader, name: leader.say(name, store_ready_round=leader.number, unreachable="connection refused"),
+    "reached": lambda leader, name, number: leader.say(name, store_ready_round=int(number), **leader.carried(name)),
+    "done": lambda leader, name: leader.say(name, finished_round=leader.round.number),
     "leave": lambda leader, name, how: leader.say(name, leaving=how),
 }
 """Of a ``story``."""

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from kits.warm import program
 from kits.warm.program import asks_for_it
-from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Capability
+from rdzv_plugins.registry import PluginHost
 from rdzv_plugins.testing.processes import before_exec, clean_environment
 
 _START_S = 180.0

@@ -11,7 +11,7 @@ Each agent is a process of its own, with its own pid, variables, directory and o
 before ``main``: how the interpreter starts, and what it and torch read from the variables at that time. Tests of that,
 and of standard streams, start the command itself.
 
-Workers are forks of the keeper of such an agent. The product makes such a worker for a function called by
+Workers are forks of the supervisor of such an agent. The product makes such a worker for a function called by
 ``elastic_launch`` with ``start_method="fork"``; here the function is the script. This is only for scripts that ask for
 it by ``import quick_torch``, and only if no variable differs that is read when an interpreter starts or torch is
 imported.
@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 _OURS = ("rdzv_plugins", "rdzv_launcher.run")
-_NOT_OF_AGENTS = ("rdzv_plugins.testing", "rdzv_plugins.torch_bridge")
+_NOT_OF_AGENTS = ("rdzv_plugins.testing", "rdzv_plugins.torchrun")
 _LONGEST = 1 << 18
 """Bytes of a request: more than its variables may have."""
 
@@ -142,15 +142,15 @@ def enter(pid: int) -> None:
 
 
 def arrange() -> None:
-    """From now on, have the keepers of this process's forks start such workers."""
-    keeper: Any = importlib.import_module("rdzv_launcher.run.keeper.keeper_process").KeeperProcess
-    worker_process = importlib.import_module("rdzv_launcher.run.keeper.worker_process")
-    differing = importlib.import_module("rdzv_launcher.run.keeper.template_process").differing
-    be_like_new = importlib.import_module("rdzv_launcher.run.keeper.template")._be_like_new
-    otherwise, before = keeper._instead, dict(os.environ)
+    """From now on, have the supervisors of this process's forks start such workers."""
+    supervisor: Any = importlib.import_module("rdzv_launcher.run.supervisor.supervisor_process").SupervisorProcess
+    worker_process = importlib.import_module("rdzv_launcher.run.supervisor.worker_process")
+    differing = importlib.import_module("rdzv_launcher.run.supervisor.template_process").differing
+    be_like_new = importlib.import_module("rdzv_launcher.run.supervisor.template")._be_like_new
+    otherwise, before = supervisor._instead, dict(os.environ)
 
     def instead(self: Any, asked: Any) -> Callable[[], None] | None:
-        """Replaces the keeper's method of that name."""
+        """Replaces the supervisor's method of that name."""
         command, variables = asked.command, asked.environment
         plain = command[:2] == (sys.executable, "-u") and asks_for_it(command[2])
         read_by_torch = [name for name in variables if name.startswith("TORCH_") and not name.startswith("TORCH_NCCL_")]
@@ -165,7 +165,7 @@ def arrange() -> None:
 
         return lambda: worker_process.run_function(function, variables, (), os.path.basename(sys.executable))
 
-    keeper._instead = instead
+    supervisor._instead = instead
 
 
 def run(argv: tuple[str, ...]) -> int:

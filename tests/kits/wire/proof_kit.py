@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass, field
 
 from kits.wire.wire_client import Raw
-from rdzv_plugins.job_token import JobToken
+from rdzv_plugins.security.job_token import JobToken
 
 STORE = 3
 GO_ON, NEEDED = (b"RDZA" + struct.pack("<I", number) for number in range(2))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trustme
 
-from rdzv_plugins.certificates import NodeCertificates
+from rdzv_plugins.security.certificates import NodeCertificates
 
 _NOW = datetime.datetime.now(datetime.timezone.utc)
 _YEAR = datetime.timedelta(days=365)

@@ -14,7 +14,7 @@ from torch.distributed import TCPStore
 from kits.wire.store_servers import GRACE, Server
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.native.server import StoreProxy, StoreServer
-from rdzv_plugins.torch_bridge.worker_transport import move, open_sockets
+from rdzv_plugins.torchrun.worker_transport import move, open_sockets
 
 
 class Reached(Server):

@@ -16,11 +16,11 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any
 
-from rdzv_plugins.assemble.create import NoOptions
 from rdzv_plugins.errors import RdzvError, UsageError
-from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.options import parse_conf, parse_options
+from rdzv_plugins.registry.catalog import Entry
+from rdzv_plugins.registry.create import NoOptions
 from rdzv_plugins.testing.find import GROUP, find_harness
 from rdzv_plugins.testing.harness import NOTHING, Harness, entry
 

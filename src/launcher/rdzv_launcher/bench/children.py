@@ -26,8 +26,8 @@ from typing import Any, TypeVar
 
 from rdzv_launcher.bench.points import DidNotFinish
 from rdzv_plugins.errors import RdzvError
-from rdzv_plugins.linux import prctl
-from rdzv_plugins.linux.processes import children_now, read_stat
+from rdzv_plugins.system import prctl
+from rdzv_plugins.system.processes import children_now, read_stat
 from rdzv_plugins.testing.processes import MARK, clean_environment, kill, marked
 
 C = TypeVar("C", bound="Child")

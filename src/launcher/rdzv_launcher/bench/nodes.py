@@ -1,12 +1,12 @@
-"""One run of ``rdzv bench rendezvous``: its keeper, the processes that hold the nodes, and a thread for each node.
+"""One run of ``rdzv bench rendezvous``: its supervisor, the processes that hold the nodes, and a thread for each node.
 
-The keeper is a process that imports what the nodes need, once, and forks those that hold the nodes, so a node costs
+The supervisor is a process that imports what the nodes need, once, and forks those that hold the nodes, so a node costs
 milliseconds; it leads them through the phases. They obey what comes on their connections, and are killed by the kernel
-when the keeper ends. Several nodes in one process share its interpreter lock, while in a cluster each has a machine to
-itself. So there is no gate at which all threads wait (thousands that want the lock at one time stand still), stacks are
-small, and garbage is collected only between the rounds: a collection goes through the objects of all nodes, again and
-again. The interval at which threads take turns (``sys.setswitchinterval``) is left alone: from 0.5 to 100 ms makes no
-difference.
+when the supervisor ends. Several nodes in one process share its interpreter lock, while in a cluster each has a
+machine to itself. So there is no gate at which all threads wait (thousands that want the lock at one time stand
+still), stacks are small, and garbage is collected only between the rounds: a collection goes through the objects of
+all nodes, again and again. The interval at which threads take turns (``sys.setswitchinterval``) is left alone: from
+0.5 to 100 ms makes no difference.
 
 Two things that are touched here are not public interfaces of torch: ``_call_store`` of its ``C10dRendezvousBackend``,
 through which all requests go, is wrapped to count them; and ``_settings.timeout._set_timeouts`` of its
@@ -36,13 +36,13 @@ from typing import Any, NamedTuple, cast
 from rdzv_launcher.bench.backends import REFERENCES, TORCH_STATIC
 from rdzv_launcher.bench.children import die_with_me, ended_by, exact_cpu_seconds
 from rdzv_launcher.bench.points import DidNotFinish
-from rdzv_plugins.assemble.create import create_rendezvous, prepare
 from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import RdzvError
-from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Capability, Request, TorchHandler
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
+from rdzv_plugins.registry import PluginHost
+from rdzv_plugins.registry.create import create_rendezvous, prepare
 from rdzv_plugins.testing.counts import LEAD, Asked, counted
 from rdzv_plugins.testing.harness import ServiceCounts
 
@@ -290,7 +290,7 @@ class HeldNodes:
             self._connection.send(answer)
 
 
-# the keeper's side
+# the supervisor's side
 
 
 def keep(connection: Connection, task: Mapping[str, Any]) -> None:
@@ -318,7 +318,7 @@ def keep(connection: Connection, task: Mapping[str, Any]) -> None:
 
 
 class NodesProcess:
-    """A process that holds some of the nodes: a fork of the keeper, which ends with it."""
+    """A process that holds some of the nodes: a fork of the supervisor, which ends with it."""
 
     def __init__(self, host: PluginHost, task: Mapping[str, Any], numbers: Sequence[int]):
         self.numbers = list(numbers)

@@ -441,7 +441,7 @@ def _workers(connection: Connection) -> None:
     """A child: its forks are the workers."""
     import torch.distributed  # noqa: F401  (before the forks, so that loading it is not measured)
 
-    from rdzv_plugins.torch_bridge import worker_transport  # noqa: F401
+    from rdzv_plugins.torchrun import worker_transport  # noqa: F401
 
     serve(connection, "ready", _together)
 
@@ -467,7 +467,7 @@ def _work(
     """One worker: when it began and ended, and its CPU seconds in between."""
     from torch.distributed import TCPStore
 
-    from rdzv_plugins.torch_bridge.worker_transport import move, open_sockets
+    from rdzv_plugins.torchrun.worker_transport import move, open_sockets
 
     before, timeout = open_sockets(), timedelta(seconds=_TIMEOUT_S)
     store: Any = TCPStore(LOOPBACK, place[0], is_master=False, wait_for_workers=False, timeout=timeout)

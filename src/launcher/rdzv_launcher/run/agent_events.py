@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.decisions import Decisions
 from rdzv_launcher.run.agent.loop import Observer
+from rdzv_launcher.run.agent.state_machine import AgentStateMachine
 from rdzv_launcher.run.workers.failures import WorkerFailure
 from rdzv_launcher.run.workers.spec import WorkersSpec
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
@@ -53,7 +53,7 @@ class AgentEvents(Observer):
         if isinstance(event, events.Joined):
             self._status("RENDEZVOUS", duration_ms=1000 * (time.monotonic() - self._joins))
 
-    def decided(self, event: events.Event, decisions: Decisions) -> None:
+    def decided(self, event: events.Event, decisions: AgentStateMachine) -> None:
         self._restarts = decisions.restarts_used
 
     def started(self, group: WorkerGroup) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from rdzv_launcher.run.agent import events
-from rdzv_launcher.run.agent.decisions import Decisions, Stage
 from rdzv_launcher.run.agent.events import Event
 from rdzv_launcher.run.agent.loop import Observer
+from rdzv_launcher.run.agent.state_machine import AgentStateMachine, Stage
 from rdzv_launcher.run.health import Health, readiness
 from rdzv_launcher.run.metrics import STORE, Metric, MetricsPage, Reading, read_stores, reading
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
@@ -82,7 +82,7 @@ class AgentFigures(Observer):
     def publish(
         self,
         health: Health,
-        at: Callable[[], tuple[Decisions, WorkerGroup | None]],
+        at: Callable[[], tuple[AgentStateMachine, WorkerGroup | None]],
         waits_for: Callable[[], str],
     ) -> None:
         """Have ``health`` say how the agent is, and serve these metrics and those of the stores of this process.
@@ -105,7 +105,7 @@ class AgentFigures(Observer):
         if event.kind == "over" and not self._over_cause:
             self._over_cause = event.cause
 
-    def decided(self, event: Event, decisions: Decisions) -> None:
+    def decided(self, event: Event, decisions: AgentStateMachine) -> None:
         before = self._times.stage
         if before in ("working", "barrier", "asking"):
             self._cause, self._by_others = self._cause_of(event)
@@ -137,7 +137,7 @@ class AgentFigures(Observer):
                 return "lost", True
         return self._cause, self._by_others
 
-    def read(self, decisions: Decisions, group: WorkerGroup | None) -> Iterator[Reading]:
+    def read(self, decisions: AgentStateMachine, group: WorkerGroup | None) -> Iterator[Reading]:
         """The current values of ``AGENT``."""
         times = self._times
         spent = times.at(now())

@@ -20,15 +20,15 @@ from rdzv_launcher.run.devices import accelerators
 from rdzv_launcher.run.options import RunOptions
 from rdzv_launcher.run.preparation import Preparation
 from rdzv_launcher.version import version_line
-from rdzv_plugins.assemble.create import preflight
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.endpoints import is_only_local
 from rdzv_plugins.errors import AddressInUse, MissingDependency, RdzvError
 from rdzv_plugins.kvstore.native.server import native_part
-from rdzv_plugins.kvstore.sockets.listening import PortTurns, bind
+from rdzv_plugins.kvstore.sockets.listening import PortAllocator, bind
 from rdzv_plugins.kvstore.sockets.reach import default_address, is_own_address
 from rdzv_plugins.options import WorkerStoreOptions
 from rdzv_plugins.plain_text import printable
+from rdzv_plugins.registry.create import preflight
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ def _worker_ports(start: Checked) -> str:
     needed = 2 if isinstance(options, ElasticOptions) and options.fanout else 1  # the store, and otherwise a proxy
     try:
         for _ in range(needed):
-            start.held.enter_context(bind(host, PortTurns(ports), "the workers' store"))
+            start.held.enter_context(bind(host, PortAllocator(ports), "the workers' store"))
     except AddressInUse as error:
         if request.max_nodes == 1 or request.node_rank == 0:
             raise

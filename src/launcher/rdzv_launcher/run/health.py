@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from rdzv_launcher.run.agent.decisions import Stage
-from rdzv_launcher.run.pulse import Pulse
+from rdzv_launcher.run.agent.state_machine import Stage
+from rdzv_launcher.run.pulse import MainThreadHeartbeat
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.errors import AddressInUse, MissingDependency
 from rdzv_plugins.kvstore.sockets.listening import bind
@@ -92,7 +92,7 @@ def metrics_answer(metrics: MetricsPage) -> Answer:
 class Health:
     """The health of one agent. Any thread may ask it."""
 
-    def __init__(self, pulse: Pulse, patience: float) -> None:
+    def __init__(self, pulse: MainThreadHeartbeat, patience: float) -> None:
         """``patience``: by how many seconds the main thread may be later than it has said."""
         self._pulse, self._patience = pulse, patience
         self._readiness: Callable[[], tuple[bool, str]] = lambda: (False, "this node is about to join the others")

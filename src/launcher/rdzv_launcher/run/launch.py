@@ -1,4 +1,4 @@
-"""One launch: first the keeper, then handler, workers and the agent's loop; how it ended becomes an exit code."""
+"""One launch: first the supervisor, then handler, workers and the agent's loop; how it ended becomes an exit code."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from msgspec import Struct
 
 from rdzv_launcher.console import rest_stderr, say
 from rdzv_launcher.run.agent import steps
-from rdzv_launcher.run.agent.decisions import Limits
 from rdzv_launcher.run.agent.events import Hung
 from rdzv_launcher.run.agent.failures import RetryLimits
 from rdzv_launcher.run.agent.fence import Fence
 from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
-from rdzv_launcher.run.agent.steps import AgentEnds
+from rdzv_launcher.run.agent.state_machine import Limits
+from rdzv_launcher.run.agent.steps import ExitOutcomes
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
 from rdzv_launcher.run.importing import importing_torch
-from rdzv_launcher.run.keeper.descendants import Marked, mark_children
-from rdzv_launcher.run.keeper.in_worker import asked
-from rdzv_launcher.run.keeper.keeper import Keeper
-from rdzv_launcher.run.keeper.messages import Belongings, Inherited, Start
 from rdzv_launcher.run.monitor import WorkerMonitor
-from rdzv_launcher.run.notice.node import NodeNotices
+from rdzv_launcher.run.preemption.node import NodeNotices
 from rdzv_launcher.run.preparation import Preparation
-from rdzv_launcher.run.pulse import Pulse
+from rdzv_launcher.run.pulse import MainThreadHeartbeat
 from rdzv_launcher.run.run_directory import RunDirectory
 from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
+from rdzv_launcher.run.supervisor.descendants import ProcessTag, mark_children
+from rdzv_launcher.run.supervisor.in_worker import asked
+from rdzv_launcher.run.supervisor.messages import Inherited, OwnedResources, Start
+from rdzv_launcher.run.supervisor.supervisor import Supervisor
 from rdzv_launcher.run.workers.environment import (
     ERROR_FILE,
     FILE_TIMER,
@@ -54,11 +54,11 @@ from rdzv_launcher.run.workers.output.log_files import Layout, LogFiles
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.spec import NO_EVENTS, Kind
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
-from rdzv_plugins.assemble.create import create_rendezvous
-from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.errors import PeerFailed
 from rdzv_plugins.interfaces import Failure, Outcome, RoundEvent
-from rdzv_plugins.questions import HANG, LOG, NOTICE, STANDSTILL, VITALS, Question, Questions
+from rdzv_plugins.questions import HANG, LOG, NOTICE, STANDSTILL, VITALS, NodeRpc, RpcRequest
+from rdzv_plugins.registry.create import create_rendezvous
+from rdzv_plugins.registry.rendezvous import Rendezvous
 from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.shared_numbers import RoundPage
 
@@ -103,22 +103,22 @@ def launch(start: Preparation, inherited: Inherited | None = None, logs_specs: A
             with grounds.signals.raising(), importing_torch():
                 rendezvous = create_rendezvous(start.host, start.entry, start.request, start.directories)
         except Interrupted as stop:  # before there were workers
-            grounds.keeper.close()
+            grounds.supervisor.close()
             end = steps.End(128 + int(stop.sigval), Outcome("failed"), signal=stop.sigval)
             if stop.sigval in start.notice.signals:
-                end = AgentEnds(socket.gethostname(), os.getpid()).preempted(None, None)
+                end = ExitOutcomes(socket.gethostname(), os.getpid()).preempted(None, None)
             if inherited is None and end.error is not None:
                 raise end.error from None
             logger.warning("%s: stopped", stop)
             return Ending(end)
         except BaseException:
-            grounds.keeper.close()
+            grounds.supervisor.close()
             raise
         return Launch(start, grounds, rendezvous, events).run()
 
 
 class Grounds:
-    """What an agent has before it has a rendezvous: inbox, signals, files, and first of all its keeper."""
+    """What an agent has before it has a rendezvous: inbox, signals, files, and first of all its supervisor."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Grounds:
         directory: RunDirectory,
         at_end: contextlib.ExitStack,
     ) -> None:
-        """What has to be closed when the launch has ended, except the keeper, is left to ``at_end``."""
+        """What has to be closed when the launch has ended, except the supervisor, is left to ``at_end``."""
         self.directory, self.inherited = directory, inherited
         self.layout: Layout = LogFiles(start.spec, directory.logs)
         if start.spec.logs_specs or logs_specs:
@@ -143,15 +143,17 @@ class Grounds:
         self.mark = os.urandom(16).hex()
         self._start = start
         rest_stderr()  # something may have been logged
-        self.keeper = self.new_keeper()  # before anything has made a thread: then it is a fork, no new interpreter
-        self.pulse = Pulse(SYSTEM)
+        self.supervisor = (
+            self.new_supervisor()
+        )  # before anything has made a thread: then it is a fork, no new interpreter
+        self.pulse = MainThreadHeartbeat(SYSTEM)
         self.health = _health(start, self.pulse, at_end)
 
-    def new_keeper(self) -> Keeper:
-        """A keeper for this launch: the first one, or one in place of another that is lost."""
+    def new_supervisor(self) -> Supervisor:
+        """A supervisor for this launch: the first one, or one in place of another that is lost."""
         preload, ignored = preload_of(self._start.spec, os.environ), self._start.notice.ignored
-        return Keeper(
-            preload, self.inherited, ignored, Belongings(self.page.fd, self.mark, self.directory.path), SYSTEM
+        return Supervisor(
+            preload, self.inherited, ignored, OwnedResources(self.page.fd, self.mark, self.directory.path), SYSTEM
         )
 
 
@@ -180,15 +182,15 @@ class Launch:
         self._fence = Fence(
             handler.holding,
             grounds.page,
-            Marked(grounds.mark),
+            ProcessTag(grounds.mark),
             signal_below=lambda number: self._workers.signal_below(number),
             on_kill=lambda: self._workers.fenced(),
             runtime=SYSTEM,
         )
         self._workers = NodeWorkers(
             spec,
-            grounds.keeper,
-            grounds.new_keeper,
+            grounds.supervisor,
+            grounds.new_supervisor,
             self._fence,
             self._monitor,
             self._output,
@@ -305,16 +307,16 @@ class Launch:
             works=stage in ("working", "barrier", "staying") and bool(pids),
         )
 
-    def _answer(self, question: Question) -> Any:
+    def _answer(self, question: RpcRequest) -> Any:
         """Like ``questions.Answer``. What most jobs are never asked is imported when it is."""
         if question.arguments.get("of") not in (None, [socket.gethostname(), os.getpid()]):  # another node is meant
             return {}
         if question.kind == VITALS:
-            from rdzv_launcher.run.vitals import vitals
+            from rdzv_launcher.run.node_stats import vitals
 
             return vitals(self._node(), self._loop.decisions)
         if question.kind == LOG:
-            from rdzv_launcher.run.vitals import log_tail
+            from rdzv_launcher.run.node_stats import log_tail
 
             return log_tail(question.arguments, self._node(), self._output.files, self._monitor.kept)
         if question.kind == NOTICE:
@@ -411,7 +413,7 @@ def _file_timer(start: Preparation, directory: RunDirectory, events: AgentEvents
     return FileTimer(start.spec.run_id, os.environ, directory.path, None if events is None else events.watchdog)
 
 
-def _health(start: Preparation, pulse: Pulse, at_end: contextlib.ExitStack) -> Health | None:
+def _health(start: Preparation, pulse: MainThreadHeartbeat, at_end: contextlib.ExitStack) -> Health | None:
     """Who answers on --health-port from now on, if it can be opened."""
     if not start.args.health_port:
         return None
@@ -424,7 +426,7 @@ def _health(start: Preparation, pulse: Pulse, at_end: contextlib.ExitStack) -> H
 
 
 def _timeline(start: Preparation) -> Recorder | None:
-    """Open the timeline, if there is one. This comes after the keeper, a fork that must not have threads."""
+    """Open the timeline, if there is one. This comes after the supervisor, a fork that must not have threads."""
     if not start.args.timeline:
         return None
     from rdzv_launcher.run.timeline import Recorder  # most launches do not need it
@@ -445,7 +447,7 @@ def _figures(start: Preparation) -> AgentFigures:
 
 
 def _watch_for_hangs(
-    start: Preparation, stacks: NodeStacks, questions: Questions | None, inbox: Inbox
+    start: Preparation, stacks: NodeStacks, questions: NodeRpc | None, inbox: Inbox
 ) -> HangWatch | None:
     if start.args.hang_timeout <= 0:
         return None

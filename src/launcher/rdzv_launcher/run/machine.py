@@ -19,7 +19,7 @@ _FILES_OF_AGENT = 36
 _FILES_OF_WORKER = 6
 """Open files for each worker: its pipes, logs and process, and its connections to a store that this node serves."""
 _THREADS_OF_AGENT = 8
-"""Threads of an agent and its keeper, at the least of any built-in backend."""
+"""Threads of an agent and its supervisor, at the least of any built-in backend."""
 _THREADS_OF_WORKER = 4
 """Threads of a worker with a gloo process group. Each counts like a process."""
 _LITTLE = 100 * 2**20

@@ -1,7 +1,7 @@
 """The workers' standard error on its way to ours: passed on as it comes, with the last lines kept for the summary.
 
-The keeper opens the stream by path, so each worker gets the path of a named pipe, or of a pseudo-terminal if our own
-stderr is a terminal (so progress bars and colours stay as they are).
+The supervisor opens the stream by path, so each worker gets the path of a named pipe, or of a pseudo-terminal if our
+own stderr is a terminal (so progress bars and colours stay as they are).
 """
 
 from __future__ import annotations

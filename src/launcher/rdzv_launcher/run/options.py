@@ -14,7 +14,7 @@ import typing
 from typing import Any, Literal
 
 from rdzv_plugins.options import option, strip_none
-from rdzv_plugins.preflight import NAMES, USUAL
+from rdzv_plugins.system.preflight import NAMES, USUAL
 
 _STREAMS = "0 none, 1 stdout, 2 stderr, 3 both; or by local rank, as in 0:1,1:3"
 _FILTERS = "that have one of these texts in them to a file; ,, is a comma"

@@ -13,16 +13,16 @@ from collections.abc import Callable
 
 from rdzv_launcher.run import signals
 from rdzv_launcher.run.machine import require_files, require_log_dir, require_processes, require_temporary
-from rdzv_launcher.run.notice.settings import NoticeSettings, read_notice, warn_of_longer_grace
 from rdzv_launcher.run.options import RunOptions
 from rdzv_launcher.run.parser import blaming, read_keys
+from rdzv_launcher.run.preemption.settings import NoticeSettings, read_notice, warn_of_longer_grace
 from rdzv_launcher.run.request import build_request, check_meeting_point, check_script, flags_behind_script
 from rdzv_launcher.run.workers.spec import WorkersSpec, read_spec
-from rdzv_plugins import preflight
-from rdzv_plugins.assemble.create import prepare
-from rdzv_plugins.host import PluginHost
-from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.registry import PluginHost
+from rdzv_plugins.registry.catalog import Entry
+from rdzv_plugins.registry.create import prepare
+from rdzv_plugins.system import preflight
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import traceback
 from rdzv_plugins.runtime import SYSTEM, Runtime
 
 
-class Pulse:
+class MainThreadHeartbeat:
     """Made by the thread that beats; any thread may read it. Neither reading nor writing takes a lock."""
 
     def __init__(self, runtime: Runtime = SYSTEM) -> None:

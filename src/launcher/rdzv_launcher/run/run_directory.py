@@ -1,7 +1,8 @@
 """An agent's directory for temporary files, removed when the agent ends, or by the next one if the agent was killed.
 
 A live agent holds a lock on a file in it, which the kernel releases however the agent ends. Not every file system has
-locks: without one, what a killed agent leaves behind stays. The keeper uses this module to remove the directory, too.
+locks: without one, what a killed agent leaves behind stays. The supervisor uses this module to remove the directory,
+too.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class RunDirectory:
             # it gets its name only once it is locked: one that is not locked belongs to nobody
             os.rename(new, lock)
         except OSError as error:
-            import logging  # the keeper does without it
+            import logging  # the supervisor does without it
 
             logging.getLogger(__name__).info(
                 "%s cannot be locked (%s): it stays behind if this agent is killed", self.path, error.strerror
@@ -84,7 +85,7 @@ class RunDirectory:
 
 
 def _limit_too_low(message: str, remedy: str = "") -> Exception:
-    from rdzv_plugins.errors import LimitTooLow  # the keeper does without it
+    from rdzv_plugins.errors import LimitTooLow  # the supervisor does without it
 
     return LimitTooLow(message, remedy=remedy)
 

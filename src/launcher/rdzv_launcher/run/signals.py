@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 
-from rdzv_launcher.run.keeper.descendants import VARIABLE
+from rdzv_launcher.run.supervisor.descendants import VARIABLE
 from rdzv_plugins.errors import UsageError
 
 

@@ -54,9 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _backends(args: argparse.Namespace) -> int:
-    from rdzv_plugins.host import PluginHost
-    from rdzv_plugins.host.report import as_data, as_text
     from rdzv_plugins.plain_text import printable_data
+    from rdzv_plugins.registry import PluginHost
+    from rdzv_plugins.registry.report import as_data, as_text
 
     data = as_data(PluginHost.load())
     print(json.dumps(data, indent=2) if args.json else as_text(printable_data(data)), flush=True)

@@ -68,7 +68,7 @@ def _tests(args: argparse.Namespace, conf: Mapping[str, str], themes: Sequence[s
     """Run the tests, and print and write their report."""
     import pytest
 
-    from rdzv_plugins.assemble.create import NoOptions
+    from rdzv_plugins.registry.create import NoOptions
     from rdzv_plugins.testing.find import find_harness
     from rdzv_plugins.testing.harness import entry
 

@@ -10,17 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any
 
-from rdzv_plugins.assemble.create import Found, coordination_of, recognise
-from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.endpoints import parse_endpoint
 from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, RdzvError, UsageError
-from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import DEFAULT_RUN_ID, Request, RunStatus
-from rdzv_plugins.job_token import token_of
 from rdzv_plugins.options import did_you_mean, parse_conf
 from rdzv_plugins.plain_text import printable, some
-from rdzv_plugins.questions import NodeAnswer
+from rdzv_plugins.questions import RpcResponse
+from rdzv_plugins.registry import PluginHost
+from rdzv_plugins.registry.create import Found, coordination_of, recognise
+from rdzv_plugins.security.certificates import certificates_of
+from rdzv_plugins.security.job_token import token_of
 
 
 def add_job_flags(
@@ -126,7 +126,7 @@ def serving_store(host: PluginHost, request: Request, timeout: float) -> tuple[S
     Prints on stderr which endpoint it is, and which do not answer. Raises ``UsageError`` for a list that nodes would
     refuse, or if several jobs are there, and ``EndpointUnreachable``.
     """
-    from rdzv_plugins.elastic.observing import observe
+    from rdzv_plugins.elastic.observer import observe
     from rdzv_plugins.elastic.options import parse_places
 
     places = parse_places(request.endpoint)
@@ -230,12 +230,12 @@ class Meeting:
 
 def ask_job(
     request: Request, kind: str, arguments: Mapping[str, Any], timeout: float, *, otherwise: str
-) -> list[NodeAnswer]:
+) -> list[RpcResponse]:
     """What the nodes of the job answer. Raises ``RdzvError``.
 
     ``otherwise`` is a sentence that says what to do if they cannot be asked.
     """
-    from rdzv_plugins.elastic.asking import ask_from_outside
+    from rdzv_plugins.elastic.rpc import ask_from_outside
 
     try:
         service, run = Meeting(request, timeout, who=kind, otherwise=otherwise).service()

@@ -69,9 +69,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _checked(name: str) -> str:
     """``name``, if a backend may have it."""
-    from rdzv_plugins.host import PluginHost
-    from rdzv_plugins.host.catalog import DROPPED
     from rdzv_plugins.installed import normalise
+    from rdzv_plugins.registry import PluginHost
+    from rdzv_plugins.registry.catalog import DROPPED
 
     if name.startswith(("rdzv-", "rdzv_")):
         raise UsageError(

@@ -12,14 +12,21 @@ import threading
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
-from rdzv_plugins.certificates import OPTIONS, NodeCertificates, stamp_of
 from rdzv_plugins.endpoints import Endpoint, check_port, parse_endpoint
 from rdzv_plugins.errors import UsageError
-from rdzv_plugins.job_token import FILE_VARIABLE, OPEN, OPTION, AcceptedToken, accepted_tokens, is_meant_to_be_open
 from rdzv_plugins.kvstore.native.limits import StoreLimits, raise_file_limit
 from rdzv_plugins.kvstore.sockets.listening import bind_exactly
 from rdzv_plugins.options import PortRange, parse_conf, parse_options
 from rdzv_plugins.runtime import OwnThread
+from rdzv_plugins.security.certificates import OPTIONS, NodeCertificates, stamp_of
+from rdzv_plugins.security.job_token import (
+    FILE_VARIABLE,
+    OPEN,
+    OPTION,
+    AcceptedToken,
+    accepted_tokens,
+    is_meant_to_be_open,
+)
 
 if TYPE_CHECKING:
     from rdzv_plugins.kvstore.native.server import StoreServer

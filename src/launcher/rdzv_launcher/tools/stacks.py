@@ -20,17 +20,17 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from rdzv_launcher.run.keeper.messages import NAME as KEEPER
 from rdzv_launcher.run.stacks import processes
 from rdzv_launcher.run.stacks.node import Node, Worker
 from rdzv_launcher.run.stacks.processes import Process
 from rdzv_launcher.run.stacks.reading import NATIVE_S, gather
 from rdzv_launcher.run.stacks.reports import Silent, WorkerReport, grouped, headline, read, report_text
+from rdzv_launcher.run.supervisor.messages import NAME as SUPERVISOR
 from rdzv_launcher.tools.job import add_job_flags, ask_job, request_of
 from rdzv_plugins.errors import UsageError
-from rdzv_plugins.linux.processes import all_pids
 from rdzv_plugins.questions import STACKS
 from rdzv_plugins.stacks_on_request import VARIABLE
+from rdzv_plugins.system.processes import all_pids
 
 _RUN, _RANK, _LOCAL, _NODE = "TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK", "GROUP_RANK"
 _AGENT = re.compile(r"(^|/)rdzv-run( |$)|rdzv_launcher\.run(\.cli)?( |$)")
@@ -80,13 +80,13 @@ def idle_agents(busy: Set[int]) -> list[int]:
     """The agents of rdzv-run, but for the ``busy`` ones, which have workers now."""
     found = (processes.look(pid) for pid in all_pids() if pid not in busy)
     agents = [each for each in found if processes.is_there(each) and _AGENT.search(each.command)]
-    return [each.pid for each in agents if processes.name_of(each.pid) != KEEPER]
+    return [each.pid for each in agents if processes.name_of(each.pid) != SUPERVISOR]
 
 
 def _agent_of(worker: Process) -> int:
-    """The worker's parent; if that is a keeper, the keeper's parent."""
-    keeper = processes.look(worker.parent) if processes.name_of(worker.parent) == KEEPER else None
-    return worker.parent if keeper is None else keeper.parent
+    """The worker's parent; if that is a supervisor, the supervisor's parent."""
+    supervisor = processes.look(worker.parent) if processes.name_of(worker.parent) == SUPERVISOR else None
+    return worker.parent if supervisor is None else supervisor.parent
 
 
 def _is_worker(env: Mapping[str, str], parents: Mapping[str, str] | None) -> bool:

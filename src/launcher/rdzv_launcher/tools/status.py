@@ -17,16 +17,16 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from rdzv_launcher.tools.job import StoreAt, add_job_flags, request_of, serving_store
-from rdzv_plugins.assemble.create import can_look, look, with_options
-from rdzv_plugins.certificates import certificates_of
-from rdzv_plugins.elastic.leading.placement import in_words
+from rdzv_plugins.elastic.coordinator.placement import in_words
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, parse_endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RdzvError, UsageError
-from rdzv_plugins.host import PluginHost
-from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Request, RunStatus
-from rdzv_plugins.job_token import token_of
 from rdzv_plugins.plain_text import many, printable_data, some
+from rdzv_plugins.registry import PluginHost
+from rdzv_plugins.registry.catalog import Entry
+from rdzv_plugins.registry.create import can_look, look, with_options
+from rdzv_plugins.security.certificates import certificates_of
+from rdzv_plugins.security.job_token import token_of
 
 
 def counts(named: Mapping[str, int]) -> str:
@@ -256,7 +256,7 @@ def add_rounds(store: StoreAt, runs: Iterable[dict[str, Any]], timeout: float) -
     ``timeout`` (seconds) applies to each step. What cannot be asked is noted there, under ``problem``; raises nothing.
     """
 
-    from rdzv_plugins.elastic.observing import observe
+    from rdzv_plugins.elastic.observer import observe
 
     def add(run: dict[str, Any]) -> None:
         try:

@@ -146,7 +146,7 @@ def recognise(request: Request, timeout: float) -> str:
 def preflight(request: Request, held: ExitStack) -> str:
     """Log in at a member that answers, and read one key."""
     from rdzv_plugins.elastic import keys
-    from rdzv_plugins.elastic.observing import PATIENCE_S, with_job
+    from rdzv_plugins.elastic.observer import PATIENCE_S, with_job
 
     job = _cluster(request).peek(keys.JOB, timeout=PATIENCE_S)
     return f"etcd answers at {request.endpoint}, {with_job(request, 'etcd', job)}"

@@ -12,13 +12,13 @@ from rdzv_plugins.backends.etcd.api import grpc, rpc
 from rdzv_plugins.backends.etcd.diagnosis import SILENT, diagnose
 from rdzv_plugins.backends.etcd.refusals import NO_LEADER, is_about_users, is_wrong_password, reason_of, translated
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
-from rdzv_plugins.certificates import read_file
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RdzvError
 from rdzv_plugins.kit.loop import here, in_thread, looked_at
 from rdzv_plugins.kit.reasons import Reason, Unusable
 from rdzv_plugins.kvstore.sockets.reach import resolve, try_connect
 from rdzv_plugins.kvstore.tcpstore.listener import SAME_BACKEND
+from rdzv_plugins.security.certificates import read_file
 from rdzv_plugins.timing import growing
 
 Whose = Callable[[str], str]

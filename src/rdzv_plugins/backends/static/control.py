@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rdzv_plugins.backends.static.rounds import Arrival, Rounds
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointLost, StoreError, StoreLost, StoreTimeout
-from rdzv_plugins.kvstore.sockets.reach import REFUSED, Interruption, try_connect
+from rdzv_plugins.kvstore.sockets.reach import REFUSED, CancelToken, try_connect
 from rdzv_plugins.kvstore.tcpstore.listener import greet_store, greeted
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.kvstore.tcpstore.wire import keep_alive
@@ -53,7 +53,7 @@ class ControlStore:
         All keys of the run have the ``prefix``.
         """
         self._server = server
-        self._waits = Interruption(runtime)
+        self._waits = CancelToken(runtime)
         self.host, self.port = connection.getpeername()[:2]
         keep_alive(connection)
         self.client = PlainClient(
@@ -113,7 +113,7 @@ _PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 _LEFT = "left"
 
 
-class Presence:
+class PingResponder:
     """Answers for the agent known as ``me``, from construction until ``stop``.
 
     Construction raises ``StoreLost`` or ``EndpointLost`` if the store cannot be reached.
@@ -134,7 +134,7 @@ class Presence:
         """
         self._endpoint, self._prefix, self._me = endpoint, prefix, me
         self._store, self._on_lost, self._runtime = store, on_lost, runtime
-        self._waits = Interruption(runtime)
+        self._waits = CancelToken(runtime)
         self._client: PlainClient | None = None
         store.set(f"alive/{me}", "0")
         self._connect()
@@ -207,8 +207,8 @@ class Presence:
 def ask(store: Store, agents: Collection[str], timeout: float, runtime: Runtime = SYSTEM) -> set[str]:
     """Which of ``agents`` live. Returns at once when all have answered, and after ``timeout`` seconds at the latest.
 
-    ``store`` has the prefix that ``Presence`` was given. The number of requests does not grow with that of the agents.
-    A signal interrupts the wait.
+    ``store`` has the prefix that ``PingResponder`` was given. The number of requests does not grow with that of the
+    agents. A signal interrupts the wait.
     """
     if not agents:
         return set()
@@ -250,13 +250,16 @@ class Peers:
         on_lost: Callable[[Exception], None],
         runtime: Runtime,
     ) -> None:
-        """``me`` is this agent, of node ``rank``; ``prefix`` that of the run. ``on_lost`` is that of ``Presence``."""
+        """``me`` is this agent, of node ``rank``; ``prefix`` that of the run.
+
+        ``on_lost`` is that of ``PingResponder``.
+        """
         prefix = f"{prefix}/presence"
         self._store = Prefixed(prefix, control.client)
         self._record, self._rounds, self._rank, self._runtime = control.record, control.rounds, rank, runtime
         self._seen: tuple[int, int] | None = None
         """A round, and the number of the newest look at who works in it that this node knows."""
-        self._presence = Presence(self._store, Endpoint(control.host, control.port), prefix, me, on_lost, runtime)
+        self._presence = PingResponder(self._store, Endpoint(control.host, control.port), prefix, me, on_lost, runtime)
 
     def close(self) -> None:
         self._presence.stop()

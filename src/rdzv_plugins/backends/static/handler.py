@@ -37,7 +37,7 @@ from rdzv_plugins.kvstore.tcpstore.listener import (
 )
 from rdzv_plugins.kvstore.tcpstore.plain_client import KeyWatch
 from rdzv_plugins.options import PortRange
-from rdzv_plugins.rounds.ends import ended_error, parse_outcome, stay_while
+from rdzv_plugins.rounds.ends import drain_wait, ended_error, parse_outcome
 from rdzv_plugins.rounds.settings_check import torch_version, warn_of_other_torch
 from rdzv_plugins.rounds.worker_stores import Serve, WorkerStores, native_server
 from rdzv_plugins.runtime import Runtime
@@ -185,7 +185,7 @@ class StaticHandler(RendezvousHandler):
         has_left = self._control_().record.has_left
         try:
             others = [each for rank, each in enumerate(self._members) if rank != self._rank]
-            stay_while(lambda: self._is_needed() and not has_left(*others), self.working_peers, self._runtime)
+            drain_wait(lambda: self._is_needed() and not has_left(*others), self.working_peers, self._runtime)
         except errors.StoreError as error:
             logger.debug("could not wait for the other nodes: %s", error)
 

@@ -238,7 +238,7 @@ class StoppableCall:
                 pass
 
 
-class StoppableWatch:
+class CancellableWatch:
     """A ``Watch``. ``cancel`` waits for a running call, so hold no lock that this takes."""
 
     def __init__(self, cancel: Callable[[], None]) -> None:

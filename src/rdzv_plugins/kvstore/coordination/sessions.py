@@ -12,15 +12,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from rdzv_plugins.certificates import NodeCertificates, certificates_of
 from rdzv_plugins.coordination import KeyValue, OnEvents
 from rdzv_plugins.endpoints import Endpoint, require_name
 from rdzv_plugins.errors import AccessRefused, Compacted, ConnectionLost, EndpointUnreachable, RdzvError, RunIdMismatch
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.job_token import JobToken, token_of
 from rdzv_plugins.kvstore.coordination import frames
 from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection
-from rdzv_plugins.kvstore.coordination.reactor import StoppableCall, StoppableWatch, close_in_children
+from rdzv_plugins.kvstore.coordination.reactor import CancellableWatch, StoppableCall, close_in_children
 from rdzv_plugins.kvstore.native.framing import (
     DONE,
     NO_RUN,
@@ -39,6 +37,8 @@ from rdzv_plugins.kvstore.sockets.reach import reach, try_connect
 from rdzv_plugins.kvstore.tcpstore.listener import Stranger, look_if_silent, stranger_at, telling_whose, unknown
 from rdzv_plugins.plain_text import printable, some
 from rdzv_plugins.runtime import SYSTEM, Runtime
+from rdzv_plugins.security.certificates import NodeCertificates, certificates_of
+from rdzv_plugins.security.job_token import JobToken, token_of
 
 if TYPE_CHECKING:
     import socket
@@ -58,7 +58,7 @@ _SECOND_WORD_S = 2.0
 """A server that continues reads all connections in one turn, but may have much to read."""
 
 
-class Opening:
+class SessionHandshake:
     """Opens a session of ``ttl`` seconds with ``service``; the attributes are set once ``greet`` has returned "".
 
     Raises ``ValueError`` for an impossible ``ttl``.
@@ -188,7 +188,7 @@ class NativeSession:
         self,
         service: NativeCoordination,
         connection: socket.socket,
-        opening: Opening,
+        opening: SessionHandshake,
         ttl: float,
         on_lost: Callable[[ConnectionLost], None],
     ) -> None:
@@ -244,7 +244,7 @@ class NativeSession:
     def list(self, prefix: str, *, timeout: float) -> tuple[Sequence[KeyValue], int]:
         return self._ask(frames.LIST, frames.list_(prefix), frames.listed, timeout, f"listing {prefix!r}")
 
-    def watch(self, prefix: str, on_events: OnEvents, *, after: int = 0, timeout: float) -> StoppableWatch:
+    def watch(self, prefix: str, on_events: OnEvents, *, after: int = 0, timeout: float) -> CancellableWatch:
         """See ``Session.watch``. An error in ``on_events`` ends the session, as it has missed an event."""
         if self._connection.forked:  # the lock may be held for ever
             raise self._connection.lost()
@@ -259,7 +259,7 @@ class NativeSession:
         except BaseException:
             self._unwatch(number, call)  # after a time-out it may still be established
             raise
-        return StoppableWatch(functools.partial(self._unwatch, number, call))
+        return CancellableWatch(functools.partial(self._unwatch, number, call))
 
     def close(self) -> None:
         """See ``Session.close``. Waits for a running call-back, so hold no lock that it takes.
@@ -414,7 +414,7 @@ class NativeCoordination:
 
         A session that is lost at once may call ``on_lost`` before this returns.
         """
-        opening = Opening(self, ttl)
+        opening = SessionHandshake(self, ttl)
         connection = reach(self.endpoint, timeout, self._who, opening.greet, tls=self.tls, runtime=self.runtime)
         with contextlib.ExitStack() as undo:
             undo.callback(connection.close)

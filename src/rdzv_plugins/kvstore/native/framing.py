@@ -13,14 +13,14 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, RdzvError, RunIdMismatch
-from rdzv_plugins.job_token import MOST_RUN_ID, JobToken
 from rdzv_plugins.kvstore.sockets.reach import dial, reason_of
 from rdzv_plugins.kvstore.tcpstore.listener import Stranger, greet_store, look_if_silent, unknown
 from rdzv_plugins.kvstore.tcpstore.wire import receive
 from rdzv_plugins.runtime import SYSTEM, Runtime, gaierror
+from rdzv_plugins.security.certificates import NodeCertificates
+from rdzv_plugins.security.job_token import MOST_RUN_ID, JobToken
 
 if TYPE_CHECKING:
     import socket
@@ -85,7 +85,7 @@ class Purpose(enum.IntEnum):
     STATUS = 4
 
 
-def prove(
+def authenticate(
     connection: socket.socket,
     token: JobToken,
     purpose: Purpose,
@@ -140,7 +140,7 @@ def greet_guarded(connection: socket.socket, token: JobToken | None, run_id: str
     """A ``Greeting`` for a store that requires ``token``, if there is one; also raises ``AccessRefused``."""
     if token is not None:
         try:
-            prove(connection, token, Purpose.STORE, run_id, runtime=runtime)
+            authenticate(connection, token, Purpose.STORE, run_id, runtime=runtime)
         except TimeoutError:
             return "something accepts connections there, but does not answer as a store with this job's token"
         except RunIdMismatch:  # it has the port of a round that is over
@@ -248,7 +248,7 @@ def hello(
         connection.sendall(greeting)
         on_sent()
     else:
-        prove(connection, token, purpose, run_id, on_sent=on_sent, ahead=greeting, runtime=runtime)
+        authenticate(connection, token, purpose, run_id, on_sent=on_sent, ahead=greeting, runtime=runtime)
     answer = receive(connection, len(_MAGIC) + LENGTH.size)
     refuse_if_told(connection, answer)
     if not answer.startswith(_MAGIC):

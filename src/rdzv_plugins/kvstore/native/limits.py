@@ -96,7 +96,7 @@ def of_limits(options: object) -> dict[str, Any]:
 
 def usable_memory() -> int:
     """Bytes of memory that this process may use: the machine's, or its control group's if that is allowed fewer."""
-    from rdzv_plugins.linux.cgroups import memory_of_groups
+    from rdzv_plugins.system.cgroups import memory_of_groups
 
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([machine, *(limit for limit, _ in memory_of_groups())])

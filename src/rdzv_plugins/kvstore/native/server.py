@@ -17,17 +17,17 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from rdzv_plugins.certificates import CertificateTexts, NodeCertificates
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AddressInUse, MissingDependency, UsageError
 from rdzv_plugins.installed import version_of
-from rdzv_plugins.job_token import AcceptedToken, JobToken
 from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion, Purpose, hello, parse_statistics
 from rdzv_plugins.kvstore.native.limits import StoreLimits
 from rdzv_plugins.kvstore.sockets.listening import Ports, bind_exactly
-from rdzv_plugins.kvstore.sockets.reach import Interruption, reach
+from rdzv_plugins.kvstore.sockets.reach import CancelToken, reach
 from rdzv_plugins.options import PortRange
 from rdzv_plugins.runtime import AF_UNIX, SOCK_STREAM, SYSTEM, Runtime
+from rdzv_plugins.security.certificates import CertificateTexts, NodeCertificates
+from rdzv_plugins.security.job_token import AcceptedToken, JobToken
 
 if TYPE_CHECKING:
     import socket
@@ -42,7 +42,7 @@ _LOST = "lost: "
 """Begins a line of the native part that is meant for ``on_lost``, not for the log."""
 
 
-class Renewing:
+class CertificateReloader:
     """A thread that renews the certificates of a server or proxy when their files have changed. Thread-safe.
 
     It looks from construction until ``close``; existing connections stay.
@@ -176,7 +176,7 @@ class _NativeObject:
         self._runtime, self._tls = runtime, tls
         self._part = native_part(proves=proves, secures=tls is not None)
         self._fitting = tls.fitting() if tls is not None else None
-        self._renewing: Renewing | None = None
+        self._renewing: CertificateReloader | None = None
 
     def _begin(
         self,
@@ -207,7 +207,7 @@ class _NativeObject:
                 raise UsageError(f"--rdzv-conf: {error}", remedy=remedy) from None
             raise
         if self._tls is not None and fitting is not None:
-            self._renewing = Renewing(self._tls, fitting.stamp, self._native.renew, runtime)
+            self._renewing = CertificateReloader(self._tls, fitting.stamp, self._native.renew, runtime)
         self._stop = weakref.finalize(self, _stop, self._native, self._renewing, paths, runtime, runtime.getpid())
         # a thread of Python's own, so that those of the object need not run Python; it ends when the object does
         name = "rdzv-store-log" if kind == "Server" else "rdzv-proxy-log"
@@ -399,7 +399,7 @@ class StoreProxy(_NativeObject):
         limits: StoreLimits | None = None,
         timeout: float = 15.0,
         on_lost: Callable[[str], None] | None = None,
-        interruption: Interruption | None = None,
+        interruption: CancelToken | None = None,
         token: JobToken | None = None,
         run_id: str = "",
         tls: NodeCertificates | None = None,
@@ -485,7 +485,9 @@ def _greet(token: JobToken | None, run_id: str, runtime: Runtime, connection: so
     return ""
 
 
-def _stop(native: Any, renewing: Renewing | None, paths: Sequence[str], runtime: Runtime, process: int) -> None:
+def _stop(
+    native: Any, renewing: CertificateReloader | None, paths: Sequence[str], runtime: Runtime, process: int
+) -> None:
     if renewing is not None:
         renewing.close()
     native.stop()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AddressInUse
 from rdzv_plugins.kvstore.sockets.reach import is_own_address, resolve
-from rdzv_plugins.linux.processes import command
 from rdzv_plugins.options import PortRange
 from rdzv_plugins.runtime import (
     AF_INET,
@@ -25,6 +24,7 @@ from rdzv_plugins.runtime import (
     Runtime,
     gaierror,
 )
+from rdzv_plugins.system.processes import command
 
 if TYPE_CHECKING:
     import socket
@@ -42,7 +42,7 @@ def _tcp_sockets() -> Iterator[tuple[int, str, str]]:
                 yield int(local.rpartition(":")[2], 16), state, inode
 
 
-class PortTurns:
+class PortAllocator:
     """Iterates over all ports of ``ports``, each time starting after the one at which the last iteration stopped.
 
     Ports that nobody has used lately come first, and those that still have living connections come last: a late worker
@@ -80,7 +80,7 @@ _TRIES = 10
 _APART_S = 0.02
 
 
-Ports = PortRange | PortTurns
+Ports = PortRange | PortAllocator
 """Ports to try, in that order."""
 
 

@@ -5,7 +5,7 @@ missing route are different sentences. No reverse look-up is ever made.
 
 Another thread can end a wait on a socket when what is waited for can no longer come: a socket that is shut down wakes
 whoever is blocked in it, even if the machine at the other end vanished silently and TCP would go on for minutes. Every
-wait of an agent in the store of a round is under such an ``Interruption``.
+wait of an agent in the store of a round is under such an ``CancelToken``.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.runtime import AF_INET, AF_INET6, SHUT_RDWR, SOCK_DGRAM, SOCK_STREAM, SYSTEM, Runtime, gaierror
+from rdzv_plugins.security.certificates import NodeCertificates
 from rdzv_plugins.timing import Reporting, growing
 
 if TYPE_CHECKING:
     import socket
 
 
-class Interrupted(ConnectionError):
+class Cancelled(ConnectionError):
     """The wait was ended; ``str()`` says why."""
 
 
-class Interruption:
+class CancelToken:
     """An interruption that comes at most once, and stays.
 
     Thread-safe; ``interrupt`` never blocks, so any thread may call it.
@@ -68,7 +68,7 @@ class Interruption:
 
     @contextlib.contextmanager
     def over(self, connection: socket.socket) -> Iterator[None]:
-        """Attached within the block. Raises ``Interrupted`` if the interruption came before or during it."""
+        """Attached within the block. Raises ``Cancelled`` if the interruption came before or during it."""
         self.attach(connection)
         try:
             yield
@@ -77,9 +77,9 @@ class Interruption:
             self.check()
 
     def check(self) -> None:
-        """Raise ``Interrupted`` if the interruption has come."""
+        """Raise ``Cancelled`` if the interruption has come."""
         if self.reason:
-            raise Interrupted(self.reason)
+            raise Cancelled(self.reason)
 
     def sleep(self, seconds: float) -> None:
         """Sleep for ``seconds``, or less if the interruption comes."""
@@ -122,7 +122,7 @@ def reach(
     who: str,
     greet: Greeting | None = None,
     *,
-    interruption: Interruption | None = None,
+    interruption: CancelToken | None = None,
     tls: NodeCertificates | None = None,
     runtime: Runtime = SYSTEM,
 ) -> socket.socket:
@@ -131,7 +131,7 @@ def reach(
     ``who`` says in messages who should be listening; with ``tls`` everything is sent under TLS. Raises
     ``EndpointUnreachable``, at once when ``interruption`` comes.
     """
-    interruption = interruption or Interruption(runtime)
+    interruption = interruption or CancelToken(runtime)
     start = runtime.monotonic()
     deadline = start + timeout
     reporting = Reporting(runtime=runtime)
@@ -191,7 +191,7 @@ def try_connect(
     timeout: float,
     greet: Greeting | None,
     *,
-    interruption: Interruption | None = None,
+    interruption: CancelToken | None = None,
     tls: NodeCertificates | None = None,
     runtime: Runtime = SYSTEM,
 ) -> tuple[socket.socket | None, str]:
@@ -200,7 +200,7 @@ def try_connect(
     Looking up a name takes as long as this machine's resolver allows. With ``tls`` everything is sent under TLS; raises
     ``AccessRefused`` for certificates that are not accepted, and if there is no TLS.
     """
-    interruption = interruption or Interruption(runtime)
+    interruption = interruption or CancelToken(runtime)
     try:
         found = resolve(endpoint.host, endpoint.port, runtime)
     except gaierror as error:
@@ -221,7 +221,7 @@ def try_connect(
                 if not reason:
                     unless_kept.pop_all()
                     return connection, ""
-            except Interrupted as error:
+            except Cancelled as error:
                 return None, str(error)
             except ConnectionRefusedError:
                 reason = REFUSED
@@ -252,7 +252,7 @@ def dial(
         connection.settimeout(timeout)
         try:
             connection.connect(address)
-            return connection if tls is None else _secured(connection, tls, Endpoint(host, port), Interruption(runtime))
+            return connection if tls is None else _secured(connection, tls, Endpoint(host, port), CancelToken(runtime))
         except OSError as error:
             connection.close()
             failure = error
@@ -260,7 +260,7 @@ def dial(
 
 
 def _secured(
-    connection: socket.socket, tls: NodeCertificates, endpoint: Endpoint, interruption: Interruption
+    connection: socket.socket, tls: NodeCertificates, endpoint: Endpoint, interruption: CancelToken
 ) -> socket.socket:
     from rdzv_plugins.kvstore.sockets.secured import secure  # slow to import, and needed only with TLS
 

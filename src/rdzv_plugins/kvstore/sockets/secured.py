@@ -11,10 +11,10 @@ import ssl
 import threading
 from typing import Any
 
-from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused
-from rdzv_plugins.kvstore.sockets.reach import Interrupted, Interruption
+from rdzv_plugins.kvstore.sockets.reach import Cancelled, CancelToken
+from rdzv_plugins.security.certificates import NodeCertificates
 
 _EXPIRED, _NOT_YET_VALID, _OTHER_HOST, _OTHER_ADDRESS = 10, 9, 62, 64
 _OF_AUTHORITIES = frozenset((2, 18, 19, 20, 21))
@@ -102,12 +102,12 @@ class SecuredSocket(ssl.SSLSocket):
 
 
 def secure(
-    connection: socket.socket, certificates: NodeCertificates, endpoint: Endpoint, interruption: Interruption
+    connection: socket.socket, certificates: NodeCertificates, endpoint: Endpoint, interruption: CancelToken
 ) -> SecuredSocket:
     """TLS on a fresh ``connection`` to ``endpoint``, within its time-out; takes over the socket.
 
     Raises ``AccessRefused`` when trying again is pointless because a certificate is not accepted or there is no TLS;
-    otherwise ``OSError``, including ``Interrupted``. In either case the socket is closed.
+    otherwise ``OSError``, including ``Cancelled``. In either case the socket is closed.
     """
     context = certificates.context()
     context.sslsocket_class = SecuredSocket
@@ -127,7 +127,7 @@ def secure(
                 secured.do_handshake()
         except ssl.SSLCertVerificationError as error:
             raise _not_accepted(error, endpoint) from None
-        except Interrupted:
+        except Cancelled:
             raise
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError):
             raise ConnectionError(

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.errors import StoreLost, StoreTimeout
-from rdzv_plugins.kvstore.sockets.reach import Interruption
+from rdzv_plugins.kvstore.sockets.reach import CancelToken
 from rdzv_plugins.kvstore.tcpstore import wire
 from rdzv_plugins.kvstore.tcpstore.listener import greeted
 from rdzv_plugins.runtime import AF_INET, AF_INET6, IPPROTO_TCP, SHUT_RDWR, SYSTEM, TCP_NODELAY, Runtime
@@ -47,7 +47,7 @@ class PlainClient:
         *,
         prefix: str,
         timeout: float,
-        interruption: Interruption,
+        interruption: CancelToken,
         answer: float | None = _ANSWER_S,
         again: Dial | None = None,
         runtime: Runtime = SYSTEM,

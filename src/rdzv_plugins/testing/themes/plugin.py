@@ -19,13 +19,13 @@ from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, NamedTuple
 from unittest import mock
 
-from rdzv_plugins.assemble.create import NoOptions, prepare
 from rdzv_plugins.errors import OptionError, RdzvError, UsageError
-from rdzv_plugins.host import ENTRY_POINT_GROUP, PluginHost
-from rdzv_plugins.host.discovery import PluginRecord
 from rdzv_plugins.installed import normalise
 from rdzv_plugins.interfaces import Capability, Request
 from rdzv_plugins.options import PortRange, describe_options, parse_conf, parse_options
+from rdzv_plugins.registry import ENTRY_POINT_GROUP, PluginHost
+from rdzv_plugins.registry.create import NoOptions, prepare
+from rdzv_plugins.registry.discovery import PluginRecord
 from rdzv_plugins.testing.nodes import NodeTheme
 from rdzv_plugins.testing.suite import on_ground
 
@@ -45,7 +45,7 @@ _LOAD_S = 120.0
 _PROGRAM = """
 import json, sys, time
 from importlib.metadata import EntryPoint
-from rdzv_plugins.host.discovery import PluginRecord, validate
+from rdzv_plugins.registry.discovery import PluginRecord, validate
 
 name, value = sys.argv[1:]
 before = set(sys.modules)

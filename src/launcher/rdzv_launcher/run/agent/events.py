@@ -1,4 +1,4 @@
-"""What an agent hears: the events passed to ``Decisions``. Values without behaviour, for any thread."""
+"""What an agent hears: the events passed to ``RoundUpdate``. Values without behaviour, for any thread."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-# what the keeper says of it is what the agent hears
-from rdzv_launcher.run.keeper.messages import WorkerEnded as WorkerEnded
+# what the supervisor says of it is what the agent hears
+from rdzv_launcher.run.supervisor.messages import WorkerEnded as WorkerEnded
 from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.runtime import Signals
 
@@ -142,7 +142,7 @@ class GraceOver(AgentEvent, frozen=True):
 
 
 class TimePassed(AgentEvent, frozen=True):
-    """The time given by ``Decisions.wake_at`` has come."""
+    """The time given by ``RoundUpdate.wake_at`` has come."""
 
 
 Event: TypeAlias = AgentEvent | WorkerEnded

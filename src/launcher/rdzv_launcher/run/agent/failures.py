@@ -1,8 +1,8 @@
 """The failures of a generation of workers: the others are told, the first over all nodes is found, and what it means.
 
 A restart does not help against the same failure, at the same place, without progress in between. Each failed round
-leaves a note (``Spent``). All nodes read the same notes, in the order of the rounds, so all of them come to the same
-conclusion, whichever node the failure was on.
+leaves a note (``FailureRecord``). All nodes read the same notes, in the order of the rounds, so all of them come to
+the same conclusion, whichever node the failure was on.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LONGEST_DELAY_S = 60.0
 _LONGEST_TEXT = 500
 
 
-class Spent(Struct, frozen=True):
+class FailureRecord(Struct, frozen=True):
     """One failed round, as noted for all nodes."""
 
     what: str
@@ -58,7 +58,7 @@ class Spent(Struct, frozen=True):
         return self.ran >= PROGRESS_S
 
 
-def spent(failure: Failure, ran: float) -> Spent:
+def spent(failure: Failure, ran: float) -> FailureRecord:
     """The note of a round whose first failure over all nodes was ``failure``, ``ran`` seconds after its start.
 
     A failure is identified by exception and last frame. The ranks of a job often fail alike, and which of them fails
@@ -66,22 +66,22 @@ def spent(failure: Failure, ran: float) -> Spent:
     """
     found = read_traceback(failure.stderr) if failure.exit_code > 0 else None
     if found is not None and found.place:
-        return Spent(f"{found.exception} at {found.place}", ran, found.is_of_the_text)
+        return FailureRecord(f"{found.exception} at {found.place}", ran, found.is_of_the_text)
     if failure.hang:
-        return Spent(f"rank {failure.global_rank} stood still", ran)
-    return Spent(f"rank {failure.global_rank} ended with {describe_exit(failure.exit_code)}", ran)
+        return FailureRecord(f"rank {failure.global_rank} stood still", ran)
+    return FailureRecord(f"rank {failure.global_rank} ended with {describe_exit(failure.exit_code)}", ran)
 
 
-def from_note(text: str) -> Spent:
+def from_note(text: str) -> FailureRecord:
     """Read the note of any node. One that cannot be read counts as a failure unlike any other."""
     try:
-        note = msgspec.json.decode(text, type=Spent)
+        note = msgspec.json.decode(text, type=FailureRecord)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        return Spent("", PROGRESS_S)
+        return FailureRecord("", PROGRESS_S)
     return msgspec.structs.replace(note, what=printable(note.what)[:_LONGEST_TEXT])
 
 
-def in_a_row(history: Sequence[Spent]) -> int:
+def in_a_row(history: Sequence[FailureRecord]) -> int:
     """How many times in a row the last failure has happened, without progress in between; at least 1."""
     last, times = history[-1], 1
     while times < len(history) and not history[-times].made_progress and history[-times - 1].what == last.what:
@@ -89,14 +89,14 @@ def in_a_row(history: Sequence[Spent]) -> int:
     return times
 
 
-def is_loop(history: Sequence[Spent], counts: Counts) -> bool:
+def is_loop(history: Sequence[FailureRecord], counts: Counts) -> bool:
     """Whether the last failure should end the job."""
     if counts == "off" or in_a_row(history) < TIMES:
         return False
     return counts == "any" or all(each.of_the_text for each in history[-TIMES:])
 
 
-def delay_of(history: Sequence[Spent], first: float) -> float:
+def delay_of(history: Sequence[FailureRecord], first: float) -> float:
     """Seconds to wait before the restart after the last failure, whatever the failures were.
 
     There is no delay before the first two restarts without progress; then ``first``, twice that, and so on, up to a
@@ -139,7 +139,7 @@ class Failures:
         """A hang is only found once the job has stood still for ``hang_timeout`` seconds."""
         self._handler, self._workers = handler, workers
         self._limits, self._hang_timeout = limits, hang_timeout
-        self._notes: list[Spent] = []
+        self._notes: list[FailureRecord] = []
         """This agent's own: for a handler that keeps none (a plug-in's own), or that cannot be asked now."""
         self._runtime, self._host = runtime, runtime.gethostname()
         self._group: WorkerGroup | None = None
@@ -235,7 +235,7 @@ class Failures:
             )
         return RestartAllowed(delay_of(history, limits.restart_delay))
 
-    def _count(self, latest: Spent) -> list[Spent]:
+    def _count(self, latest: FailureRecord) -> list[FailureRecord]:
         """The failed rounds, in order; this one is the last."""
         self._notes.append(latest)
         try:

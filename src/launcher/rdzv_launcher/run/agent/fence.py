@@ -2,8 +2,8 @@
 
 The session decides. While it lives, or nobody can tell that it has ended, workers run. When it has ended, others may
 have begun a new round: the workers are killed, before anybody has to ask. When this process has stood still for so long
-that its session may have ended, they are paused first, and killed or continued once that is known. The keeper does what
-this process cannot: it kills the workers when the agent has ended, and pauses them while the agent stands still.
+that its session may have ended, they are paused first, and killed or continued once that is known. The supervisor does
+what this process cannot: it kills the workers when the agent has ended, and pauses them while the agent stands still.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from rdzv_launcher.run.keeper import descendants
-from rdzv_launcher.run.keeper.descendants import Marked, Processes
+from rdzv_launcher.run.supervisor import descendants
+from rdzv_launcher.run.supervisor.descendants import Processes, ProcessTag
 from rdzv_plugins.interfaces import Holding
 from rdzv_plugins.runtime import Runtime, Signals
 from rdzv_plugins.shared_numbers import (
@@ -62,7 +62,7 @@ class Fence:
         self,
         holding: Holding | None,
         page: RoundPage,
-        marked: Marked,
+        marked: ProcessTag,
         signal_below: Callable[[int], None],
         on_kill: Callable[[], None],
         runtime: Runtime,
@@ -70,8 +70,8 @@ class Fence:
     ) -> None:
         """``holding`` None: nobody can say whether the round holds, so it does until the agent stops the workers.
 
-        The keeper has the same ``page``. ``marked`` is whatever else this process has started. ``signal_below`` makes
-        the keeper send a signal to everything below it, without waiting.
+        The supervisor has the same ``page``. ``marked`` is whatever else this process has started. ``signal_below``
+        makes the supervisor send a signal to everything below it, without waiting.
         """
         self._holding, self._on_kill = holding, on_kill
         self._signal_below = signal_below
@@ -133,7 +133,7 @@ class Fence:
             self._workers = {}
 
     def close(self, spared: Iterable[int] = ()) -> list[int]:
-        """The keeper has ended: end whatever else this process has started. May be called again.
+        """The supervisor has ended: end whatever else this process has started. May be called again.
 
         The sessions of the processes ``spared`` are left alone. Returns the pids of processes that do not end.
         """
@@ -218,7 +218,7 @@ class Fence:
             self._resume_if_alive()
 
     def _pause(self, stood: float) -> None:
-        # first the state, then the beat: the keeper pauses them, too, and must know that it is not to continue them
+        # first the state, then the beat: the supervisor pauses them, too, and must know that it is not to continue them
         self._page[STATE] = PAUSED
         self._signal(Signals.SIGSTOP)
         logger.warning(
@@ -248,7 +248,7 @@ class Fence:
         self._signal(Signals.SIGKILL)
 
     def _signal(self, number: int) -> None:
-        """Signal the workers at once, whatever the keeper does, and what they have started through the keeper."""
+        """Signal the workers at once, whatever the supervisor does, and through it what they have started."""
         for pid, started in self._workers.items():
             process = self._processes.look(pid)
             if process is not None and process.started == started:

@@ -1,4 +1,4 @@
-"""The agent's loop: takes the steps that ``Decisions`` asks for, and reports the results back to it.
+"""The agent's loop: takes the steps that ``RoundUpdate`` asks for, and reports the results back to it.
 
 Everything that happens arrives in one inbox: ends of workers, the fence, signals. While workers run, the main thread
 waits there, and asks the rendezvous every ``monitor_interval`` whether the round changes; handlers answer that from
@@ -17,7 +17,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.decisions import Decisions, Limits
 from rdzv_launcher.run.agent.events import Event, Stuck
 from rdzv_launcher.run.agent.failures import Failures, RetryLimits
 from rdzv_launcher.run.agent.round_store import (
@@ -29,16 +28,17 @@ from rdzv_launcher.run.agent.round_store import (
     is_timeout,
     wait_at_exit_barrier,
 )
+from rdzv_launcher.run.agent.state_machine import AgentStateMachine, Limits
 from rdzv_launcher.run.agent.steps import Step
 from rdzv_launcher.run.agent.stopping_signals import StoppingSignals
-from rdzv_launcher.run.keeper import descendants
-from rdzv_launcher.run.keeper.descendants import Processes
-from rdzv_launcher.run.pulse import Pulse
+from rdzv_launcher.run.pulse import MainThreadHeartbeat
+from rdzv_launcher.run.supervisor import descendants
+from rdzv_launcher.run.supervisor.descendants import Processes
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
-from rdzv_plugins.assemble.rendezvous import Rendezvous
 from rdzv_plugins.errors import RendezvousFailed, is_signal
 from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.interfaces import Failure, Outcome
+from rdzv_plugins.registry.rendezvous import Rendezvous
 from rdzv_plugins.runtime import Empty, Runtime
 from rdzv_plugins.store import Store
 
@@ -59,7 +59,7 @@ class Observer:
     def heard(self, event: Event, group: WorkerGroup | None) -> None:
         """``event`` is about to be decided on."""
 
-    def decided(self, event: Event, decisions: Decisions) -> None:
+    def decided(self, event: Event, decisions: AgentStateMachine) -> None:
         """``event`` has been decided on; the resulting steps are about to be taken."""
 
     def takes(self, step: Step, group: WorkerGroup | None) -> None:
@@ -147,7 +147,7 @@ class AgentLoop:
         signals: StoppingSignals,
         runtime: Runtime,
         on_late: Callable[[str], None] = lambda why: None,
-        pulse: Pulse | None = None,
+        pulse: MainThreadHeartbeat | None = None,
         give_notice: Callable[[str, float], None] = lambda reason, seconds: None,
         observers: Sequence[Observer] = (),
         processes: Processes = descendants,
@@ -165,12 +165,12 @@ class AgentLoop:
         self._inbox, self._signals = inbox, signals
         self._runtime = runtime
         self._host, self._pid = runtime.gethostname(), runtime.getpid()
-        self.decisions = Decisions(settings.limits, host=self._host, pid=self._pid)
+        self.decisions = AgentStateMachine(settings.limits, host=self._host, pid=self._pid)
         self.group: WorkerGroup | None = None
         """The workers of the newest round; None before the first."""
         self._stuck = StuckWorkers(settings.stuck_timeout, processes)
         self._failures = Failures(rendezvous.handler, workers, settings.retries, settings.hang_timeout, runtime)
-        self._pulse = pulse or Pulse(runtime)
+        self._pulse = pulse or MainThreadHeartbeat(runtime)
         self._store: Store | None = None
         self._untold: deque[Event] = deque()
         """Events taken from the inbox, but not passed to the decisions yet."""

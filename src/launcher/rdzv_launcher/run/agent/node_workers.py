@@ -1,6 +1,8 @@
-"""The workers of this node, generation after generation: started by the keeper, within the fence, with their output.
+"""The workers of this node, generation after generation: started by the supervisor, within the fence, with their
+output.
 
-A separate thread listens to the keeper and puts what it hears into the agent's inbox, so the agent waits only there.
+A separate thread listens to the supervisor and puts what it hears into the agent's inbox, so the agent waits only
+there.
 """
 
 from __future__ import annotations
@@ -14,17 +16,17 @@ from typing import TYPE_CHECKING
 from rdzv_launcher.run.agent import events
 from rdzv_launcher.run.agent.fence import Fence
 from rdzv_launcher.run.agent.loop import Inbox
-from rdzv_launcher.run.keeper import descendants
-from rdzv_launcher.run.keeper.descendants import Processes
-from rdzv_launcher.run.keeper.keeper import Keeper
-from rdzv_launcher.run.keeper.messages import Lost, Start, WorkerEnded
 from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.stacks.node import NodeStacks
-from rdzv_launcher.run.workers.causes import MemoryKills, cause_of
+from rdzv_launcher.run.supervisor import descendants
+from rdzv_launcher.run.supervisor.descendants import Processes
+from rdzv_launcher.run.supervisor.messages import Lost, Start, WorkerEnded
+from rdzv_launcher.run.supervisor.supervisor import Supervisor
+from rdzv_launcher.run.workers.causes import OomKills, cause_of
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.spec import WorkersSpec
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
-from rdzv_plugins.errors import KeeperLost
+from rdzv_plugins.errors import SupervisorLost
 from rdzv_plugins.plain_text import printable, some
 from rdzv_plugins.runtime import POLLIN, Runtime, Signals
 
@@ -56,8 +58,8 @@ class NodeWorkers:
     def __init__(
         self,
         spec: WorkersSpec,
-        keeper: Keeper,
-        another_keeper: Callable[[], Keeper],
+        supervisor: Supervisor,
+        another_supervisor: Callable[[], Supervisor],
         fence: Fence,
         monitor: WorkerMonitor,
         output: Output,
@@ -67,22 +69,22 @@ class NodeWorkers:
         runtime: Runtime,
         processes: Processes = descendants,
         timer: FileTimer | None = None,
-        kills: MemoryKills | None = None,
+        kills: OomKills | None = None,
     ) -> None:
         """``starts`` says what to start for a group, with these variables in addition; it may raise ``RdzvError``."""
-        self._spec, self._keeper, self._fence = spec, keeper, fence
-        self._another_keeper, self._runtime, self._processes = another_keeper, runtime, processes
+        self._spec, self._supervisor, self._fence = spec, supervisor, fence
+        self._another_supervisor, self._runtime, self._processes = another_supervisor, runtime, processes
         self._loss = ""
-        """Why the keeper is of no use any more, and the workers of the newest generation were ended with it."""
+        """Why the supervisor is of no use any more, and the workers of the newest generation were ended with it."""
         self._monitor, self._output, self._inbox = monitor, output, inbox
         self._stacks = stacks
         self._storing: Timer | None = None
         self._store_at = 0.0
         self._starts = starts
         self._timer = timer
-        self._kills = kills or MemoryKills()
+        self._kills = kills or OomKills()
         self._lock = runtime.RLock()
-        """Protects the keeper, which is for one thread, and the attributes that follow."""
+        """Protects the supervisor, which is for one thread, and the attributes that follow."""
         self._generation = 0
         self._running: set[int] = set()
         self._sessions = set[int]()
@@ -110,16 +112,16 @@ class NodeWorkers:
         self._kills.begin()
         with self._lock:
             if self._loss:
-                self._keeper.close()
-                self._keeper, self._loss = self._another_keeper(), ""
+                self._supervisor.close()
+                self._supervisor, self._loss = self._another_supervisor(), ""
             self._fenced = False
             self._fence.starting()
             starts = self._starts(group, variables)
             self._generation, self._running = group.generation, {each.local_rank for each in starts}
             self._lives, self._asked, self._background = True, False, False
             try:
-                pids = self._keeper.start(starts, generation=group.generation)
-            except KeeperLost as error:  # as at any other moment, it counts as a failure of its workers
+                pids = self._supervisor.start(starts, generation=group.generation)
+            except SupervisorLost as error:  # as at any other moment, it counts as a failure of its workers
                 self._lose(str(error), error.exit_code)  # some may not have been started: nobody has killed those
                 self._take()
                 self._soon()
@@ -150,14 +152,14 @@ class NodeWorkers:
             if background:
                 self._name_background(number, seconds)
                 self._background = self._lives = True
-            self._keeper.signal_left(number, daemons=background)
+            self._supervisor.signal_left(number, daemons=background)
             self._soon()
 
     def _name_background(self, number: Signals, seconds: float) -> None:
         """Say what is about to be ended that no worker waits for. The caller holds the lock."""
         others = [
             pid
-            for pid in self._keeper.leftovers(daemons=True)
+            for pid in self._supervisor.leftovers(daemons=True)
             if (found := self._processes.look(pid)) is not None and found.session not in self._sessions
         ]
         if others and not self._background:
@@ -171,9 +173,9 @@ class NodeWorkers:
 
     def notify(self, number: Signals) -> None:
         """Send the signal to live workers, which go on running. Any thread."""
-        with self._lock, contextlib.suppress(KeeperLost):
+        with self._lock, contextlib.suppress(SupervisorLost):
             if self._running:
-                self._keeper.signal(number)
+                self._supervisor.signal(number)
 
     def _store_later(self, number: Signals, seconds: float) -> None:
         """Schedule storing the stacks of workers that this signal has not ended, some time before they are killed.
@@ -203,7 +205,7 @@ class NodeWorkers:
             self._take()  # those that ended by themselves
             self._soon()
             leave = self._spec.leave_background and not self._fenced
-            if left := self._keeper.kill_all(daemons=not leave):
+            if left := self._supervisor.kill_all(daemons=not leave):
                 logger.warning("processes of the workers of this node do not end: %s", some(map(self._named, left)))
             self._take()
             self._look()  # so that the agent hears of the end before its own limit is over, however long this took
@@ -223,7 +225,7 @@ class NodeWorkers:
 
     def signal_below(self, number: int) -> None:
         """Send the signal to live workers, and to everything that they started. Any thread; it waits for nobody."""
-        self._keeper.signal_below(number)
+        self._supervisor.signal_below(number)
 
     def close(self) -> Sequence[int]:
         """End everything for good; returns the pids of processes that do not end."""
@@ -232,8 +234,8 @@ class NodeWorkers:
             self._closed = True
             self._store_no_more()
             leave = self._spec.leave_background and not self._fenced
-            spared = self._keeper.leftovers(daemons=True) if leave else []
-            left = self._keeper.close(leave=leave)
+            spared = self._supervisor.leftovers(daemons=True) if leave else []
+            left = self._supervisor.close(leave=leave)
         self._thread.join()
         with contextlib.ExitStack() as steps:  # in reverse order, each one even if another fails
             steps.callback(self._monitor.close)
@@ -260,7 +262,7 @@ class NodeWorkers:
                 if self._closed:
                     break
                 if not self._loss:  # otherwise it would be readable for ever
-                    poll.register(self._keeper.fileno(), POLLIN)
+                    poll.register(self._supervisor.fileno(), POLLIN)
                 due = self._look_at - self._runtime.monotonic() if self._waits() else _LONGEST_LOOK_S
             poll.poll(min(max(0.0, due), _LONGEST_LOOK_S) * 1000)
             with contextlib.suppress(BlockingIOError):
@@ -279,8 +281,8 @@ class NodeWorkers:
         return self._lives and not self._running
 
     def _take(self) -> None:
-        """Pass on what the keeper says to the agent. The caller holds the lock."""
-        for event in self._keeper.events():
+        """Pass on what the supervisor says to the agent. The caller holds the lock."""
+        for event in self._supervisor.events():
             match event:
                 case WorkerEnded():
                     self._ended(event)
@@ -289,7 +291,7 @@ class NodeWorkers:
                     self._lose(reason)
 
     def _lose(self, reason: str, exit_code: int = _KILLED) -> None:
-        """The keeper is of no use any more, and its workers are ended. The caller holds the lock."""
+        """The supervisor is of no use any more, and its workers are ended. The caller holds the lock."""
         if not self._loss:
             self._loss = f"{reason[0].upper()}{reason[1:]}."
         for local_rank in sorted(self._running):
@@ -306,7 +308,7 @@ class NodeWorkers:
         """Tell the agent once nothing is left of the newest generation. The caller holds the lock."""
         if not self._waits() or self._runtime.monotonic() < self._look_at:
             return
-        if self._keeper.leftovers(daemons=self._background):
+        if self._supervisor.leftovers(daemons=self._background):
             self._look_at = self._runtime.monotonic() + self._pause
             self._pause = _LOOK_S if self._asked else min(2 * self._pause, _LONGEST_LOOK_S)
             return

@@ -1,4 +1,4 @@
-"""What an agent does: the steps that ``Decisions`` asks for. Values without behaviour.
+"""What an agent does: the steps that ``RoundUpdate`` asks for. Values without behaviour.
 
 Of several steps at once, only the last may be one that is answered: ``Join``, ``Start``, ``AskPeers``,
 ``CountRestart``, ``FindCause``, ``WaitAtBarrier``, ``Stay``. The answer may also be ``Failed``, or missing if a signal
@@ -133,7 +133,7 @@ class End(Step, frozen=True):
 LEFT = "what the workers of this node have started does not end, not even by SIGKILL"
 
 
-class AgentEnds:
+class ExitOutcomes:
     """The ways in which one agent ends. Not thread-safe."""
 
     def __init__(self, host: str, pid: int) -> None:

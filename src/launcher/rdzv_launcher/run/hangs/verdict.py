@@ -25,7 +25,7 @@ from rdzv_launcher.run.stacks.reports import Group, Silent, WorkerReport, doing,
 from rdzv_plugins.errors import JobHung
 from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.plain_text import printable
-from rdzv_plugins.questions import NodeAnswer, checked
+from rdzv_plugins.questions import RpcResponse, checked
 
 
 class Signs(Struct, frozen=True):
@@ -272,7 +272,7 @@ class Verdict:
     hangs: bool
     in_s: float
     """In how many seconds it may be so, if nothing changes; infinite while somebody makes progress."""
-    silent: tuple[NodeAnswer, ...] = ()
+    silent: tuple[RpcResponse, ...] = ()
     """Nodes that count as standing still, because nothing arrives from them."""
     loops: frozenset[int] = frozenset()
     """The global ranks of workers that are in a loop of Python, without anything new."""
@@ -288,9 +288,9 @@ class Judge:
         self._timeout, self._nodes = timeout, nodes
         self._silent_since: dict[int, float] = {}
 
-    def judge(self, answers: Sequence[NodeAnswer], now: float) -> Verdict:
+    def judge(self, answers: Sequence[RpcResponse], now: float) -> Verdict:
         """What the nodes' newest answers mean; ``now``, in seconds, may count from any starting point."""
-        found: dict[int, NodeAnswer] = {}
+        found: dict[int, RpcResponse] = {}
         for each in answers:
             if each.node_rank is not None and each.node_rank < self._nodes:
                 found[each.node_rank] = each
@@ -324,7 +324,7 @@ class Judge:
         return self._timeout * (1 - SUSPECTED if worker.kind in ("loops", "spins") else 1.0) - worker.seconds
 
 
-def _read(answer: NodeAnswer, rank: int) -> tuple[NodeStanding | None, str]:
+def _read(answer: RpcResponse, rank: int) -> tuple[NodeStanding | None, str]:
     """What a node says, or why it cannot tell; neither if nothing readable arrives from it."""
     if answer.problem:
         return None, "" if answer.is_silent else answer.problem
@@ -343,7 +343,7 @@ _FIRST = ("stopped", "stuck", "running")
 
 def find(
     workers: Sequence[WorkerReport],
-    silent: Sequence[NodeAnswer],
+    silent: Sequence[RpcResponse],
     unread: Sequence[Silent],
     loops: Set[int],
     timeout: float,

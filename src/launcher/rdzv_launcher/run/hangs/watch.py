@@ -41,11 +41,11 @@ from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
 from rdzv_launcher.run.stacks.reports import Silent, is_meeting, read
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Failure
-from rdzv_plugins.linux.processes import children_now, read_stat
 from rdzv_plugins.plain_text import printable
-from rdzv_plugins.questions import HANG, STACKS, STANDSTILL, NodeAnswer, Question, Questions
+from rdzv_plugins.questions import HANG, STACKS, STANDSTILL, NodeRpc, RpcRequest, RpcResponse
 from rdzv_plugins.runtime import OwnThread
 from rdzv_plugins.shared_numbers import ProgressPage
+from rdzv_plugins.system.processes import children_now, read_stat
 
 logger = logging.getLogger(__name__)
 
@@ -258,7 +258,7 @@ class HangWatch:
         timeout: float,
         workers: int,
         stacks: NodeStacks,
-        questions: Questions | None,
+        questions: NodeRpc | None,
         on_hang: Callable[[int, Failure], None],
     ) -> None:
         """``timeout`` is in seconds; ``workers`` is the number of workers on this node.
@@ -295,7 +295,7 @@ class HangWatch:
         self._closed.set()
         self._page.close()
 
-    def answer(self, question: Question) -> Any:
+    def answer(self, question: RpcRequest) -> Any:
         """Like ``questions.Answer``: for ``standstill`` and ``hang``."""
         if question.kind == STANDSTILL:
             if question.arguments.get("by") != self._me:
@@ -346,9 +346,9 @@ class HangWatch:
         return not asks_already or rank == 0 or still >= self._timeout + _OTHERS_S
 
     def _ask(self, node: Node) -> Verdict:
-        answers: Sequence[NodeAnswer]
+        answers: Sequence[RpcResponse]
         if node.nodes == 1:
-            answers = [NodeAnswer(node.node_rank, node.host, node.agent, to_builtins(self._node.standing))]
+            answers = [RpcResponse(node.node_rank, node.host, node.agent, to_builtins(self._node.standing))]
         elif self._questions is None:
             answers = ()
         else:

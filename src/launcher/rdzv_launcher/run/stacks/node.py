@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from rdzv_launcher.run import names
 from rdzv_plugins.errors import RdzvError
-from rdzv_plugins.questions import STACKS, Question, Questions, UnknownKind
+from rdzv_plugins.questions import STACKS, NodeRpc, RpcRequest, UnknownKind
 from rdzv_plugins.runtime import OwnThread
 from rdzv_plugins.stacks_on_request import VARIABLE
 
@@ -94,7 +94,7 @@ class NodeStacks:
         self._make_own()  # a cleaner of temporary files may have removed it
         return {} if self.own is None else {VARIABLE: f"{self.own},{os.getpid()}"}
 
-    def answer(self, question: Question) -> Any:
+    def answer(self, question: RpcRequest) -> Any:
         """Like ``questions.Answer``: for ``stacks``, with the arguments ``within`` (s), ``children`` and ``native``."""
         if question.kind != STACKS:
             raise UnknownKind(question.kind)
@@ -120,7 +120,7 @@ class NodeStacks:
         except Exception as error:
             logger.warning("the stacks of the workers could not be read: %s", error)
 
-    def store_of_peers(self, questions: Questions | None, why: str) -> None:
+    def store_of_peers(self, questions: NodeRpc | None, why: str) -> None:
         """Store the same for other nodes' workers, by asking the nodes, on a separate thread; returns at once."""
         if questions is not None:
             OwnThread(target=self._ask_peers, args=(questions, why), name="rdzv-stacks-of-peers").start()
@@ -135,7 +135,7 @@ class NodeStacks:
         with self.debugging:
             return gather(node, within=within, children=children, native=native)
 
-    def _ask_peers(self, questions: Questions, why: str) -> None:
+    def _ask_peers(self, questions: NodeRpc, why: str) -> None:
         try:
             answers = questions.ask(STACKS, {"within": _PEERS_S - 2}, _PEERS_S)
         except (RdzvError, TimeoutError) as error:

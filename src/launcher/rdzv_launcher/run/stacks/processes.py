@@ -9,7 +9,7 @@ from typing import TypeGuard
 
 from msgspec import Struct
 
-from rdzv_plugins.linux.processes import read_file, read_stat
+from rdzv_plugins.system.processes import read_file, read_stat
 
 _COMMAND = 200
 

@@ -26,8 +26,8 @@ from rdzv_launcher.run.stacks import processes
 from rdzv_launcher.run.stacks.node import Node
 from rdzv_launcher.run.stacks.processes import Process
 from rdzv_launcher.run.stacks.reports import Frame, ProcessReport, Thread, WorkerReport, limited
-from rdzv_plugins.linux.processes import children_now
 from rdzv_plugins.stacks_on_request import SIGNAL
+from rdzv_plugins.system.processes import children_now
 
 INSTALL = "pip install 'rdzv-plugins[diagnose]'"
 

@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 from rdzv_launcher.run.names import compressed, named
 from rdzv_launcher.run.stacks.node import Node
 from rdzv_plugins.plain_text import many, printable, some
-from rdzv_plugins.questions import NodeAnswer, checked
+from rdzv_plugins.questions import RpcResponse, checked
 
 _MOST_WORKERS = 4096
 _MOST_TEXTS = 32
@@ -478,7 +478,7 @@ def _children(worker: WorkerReport, group: Group) -> Iterator[str]:
             yield from _frames(read[child.pid].threads[0].frames)
 
 
-def read(answers: Iterable[NodeAnswer]) -> tuple[list[WorkerReport], list[Silent]]:
+def read(answers: Iterable[RpcResponse]) -> tuple[list[WorkerReport], list[Silent]]:
     """The workers of all nodes, and the nodes that have said nothing about theirs."""
     workers, silent = [], []
     for each in answers:

@@ -9,7 +9,7 @@ from signal import SIGKILL
 
 from msgspec import Struct
 
-from rdzv_plugins.linux.cgroups import directories_of
+from rdzv_plugins.system.cgroups import directories_of
 
 # Reads the end of a worker's stderr: which exception ended it, where, and whether that was while it imported.
 #
@@ -104,7 +104,7 @@ class _Counter(Struct, frozen=True):
     """The files with its limit and those of the cgroups around it, innermost first."""
 
 
-class MemoryKills:
+class OomKills:
     """Kills among one generation of workers after another. For one thread."""
 
     def __init__(self, root: Path = Path("/")) -> None:
@@ -176,7 +176,7 @@ def _limit(counter: _Counter) -> str:
     return f", whose limit is {least / 2**20:.0f} MiB," if least < _NO_LIMIT else ""
 
 
-def cause_of(exit_code: int, stderr: Sequence[str], kills: MemoryKills) -> str:
+def cause_of(exit_code: int, stderr: Sequence[str], kills: OomKills) -> str:
     """A sentence for people; empty if nothing more is known. ``stderr``: the last lines of the worker's stderr."""
     if killed := kills.describe(exit_code):
         return killed

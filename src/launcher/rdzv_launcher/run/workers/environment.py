@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from rdzv_launcher.run.keeper.messages import Preload, Start
+from rdzv_launcher.run.supervisor.messages import Preload, Start
 from rdzv_launcher.run.workers.spec import WorkersSpec, bound, devices_of
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 
@@ -76,7 +76,7 @@ def worker_variables(
 
 
 def preload_of(spec: WorkersSpec, environ: Mapping[str, str]) -> Preload | None:
-    """What the keeper is asked to preload; None for nothing."""
+    """What the supervisor is asked to preload; None for nothing."""
     if not spec.preload:
         return None
     common = {**environ} if spec.nproc == 1 else {"OMP_NUM_THREADS": "1", **environ}
@@ -86,8 +86,8 @@ def preload_of(spec: WorkersSpec, environ: Mapping[str, str]) -> Preload | None:
 def followed(command: tuple[str, ...]) -> tuple[str, ...]:
     """The command with which a debugger that follows the children of this process follows the worker, too.
 
-    pydevd (debugpy, VS Code, PyCharm) rewrites what this process starts. Workers are started by the keeper, where no
-    debugger is.
+    pydevd (debugpy, VS Code, PyCharm) rewrites what this process starts. Workers are started by the supervisor, where
+    no debugger is.
     """
     pydevd = sys.modules.get("_pydev_bundle.pydev_monkey")
     if pydevd is None or not hasattr(os, "original_execve"):  # it is not to follow children

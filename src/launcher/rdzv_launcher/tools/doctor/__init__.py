@@ -17,10 +17,10 @@ from rdzv_launcher.tools.doctor.findings import Check, Finding, findings_of, lin
 from rdzv_launcher.tools.job import add_job_flags, request_of
 from rdzv_launcher.version import version_line
 from rdzv_plugins.errors import MissingDependency, UsageError
-from rdzv_plugins.host import PluginHost
 from rdzv_plugins.installed import version_of
 from rdzv_plugins.kvstore.native.server import native_part
 from rdzv_plugins.plain_text import printable, printable_data
+from rdzv_plugins.registry import PluginHost
 
 _LONGEST = 4000
 

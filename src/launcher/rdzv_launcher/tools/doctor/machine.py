@@ -16,9 +16,9 @@ from rdzv_launcher.run.machine import require_temporary, write_a_page
 from rdzv_launcher.run.stacks.processes import environment, name_of
 from rdzv_launcher.tools.doctor.findings import Finding, judged
 from rdzv_plugins.elastic.options import DEFAULT_PORT
-from rdzv_plugins.linux.cgroups import cpu_quotas, directories_of, memory_of_groups
-from rdzv_plugins.linux.processes import all_pids, read_stat
 from rdzv_plugins.plain_text import some
+from rdzv_plugins.system.cgroups import cpu_quotas, directories_of, memory_of_groups
+from rdzv_plugins.system.processes import all_pids, read_stat
 
 _MIB = 2**20
 _FILES = 4096

@@ -17,14 +17,14 @@ from pathlib import Path
 
 from rdzv_launcher.tools.doctor.findings import Finding, findings_of, judged
 from rdzv_launcher.tools.job import StoreAt
-from rdzv_plugins.assemble.create import health, preflight, prepare, recognise
 from rdzv_plugins.elastic.options import DEFAULT_PORT
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, parse_endpoint
 from rdzv_plugins.errors import EndpointUnreachable
-from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.native.server import version
 from rdzv_plugins.kvstore.sockets.reach import REFUSED, default_address, is_own_address, remedy_of, resolve, try_connect
+from rdzv_plugins.registry import PluginHost
+from rdzv_plugins.registry.create import health, preflight, prepare, recognise
 from rdzv_plugins.timing import within
 
 _SLOW_S, _LIMIT_S = 0.2, 5.0

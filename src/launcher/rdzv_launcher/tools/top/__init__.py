@@ -16,7 +16,7 @@ from typing import Any
 
 from rdzv_launcher.tools.job import add_job_flags, request_of
 from rdzv_launcher.tools.status import size, state_text
-from rdzv_plugins.elastic.leading.placement import in_words
+from rdzv_plugins.elastic.coordinator.placement import in_words
 from rdzv_plugins.errors import EndpointUnreachable, MissingDependency, UsageError
 from rdzv_plugins.plain_text import printable_data, some
 

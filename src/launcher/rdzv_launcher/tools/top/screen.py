@@ -17,8 +17,8 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, RichLog, Static
 
+from rdzv_launcher.run.node_stats import LogAnswer
 from rdzv_launcher.run.stacks.reports import read, report_text
-from rdzv_launcher.run.vitals import LogAnswer
 from rdzv_launcher.tools.job import ask_job
 from rdzv_launcher.tools.stacks import HERE
 from rdzv_launcher.tools.top import COLUMNS, JOB_COLUMNS, events, headline, job_cells, node_cells, worker_lines
@@ -26,7 +26,7 @@ from rdzv_launcher.tools.top.watching import EndpointWatch
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.plain_text import printable, printable_data, printable_lines
-from rdzv_plugins.questions import LOG, STACKS, NodeAnswer, checked
+from rdzv_plugins.questions import LOG, STACKS, RpcResponse, checked
 from rdzv_plugins.runtime import OwnThread
 
 _WITHIN_S = 15.0
@@ -60,7 +60,7 @@ def log_text(request: Request, node: Mapping[str, Any], rank: int) -> str:
 
 def _ask(
     request: Request, node: Mapping[str, Any], kind: str, arguments: Mapping[str, Any], otherwise: str
-) -> list[NodeAnswer]:
+) -> list[RpcResponse]:
     of = [node["host"], node["pid"]]
     answers = ask_job(request, kind, {**arguments, "of": of}, _WITHIN_S, otherwise=otherwise)
     return [each for each in answers if [each.host, each.pid] == of][:1]

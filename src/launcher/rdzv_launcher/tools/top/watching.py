@@ -18,31 +18,31 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from rdzv_launcher.run.vitals import Vitals, WorkerVitals
+from rdzv_launcher.run.node_stats import NodeStats, WorkerStats
 from rdzv_launcher.run.workers.failures import describe
 from rdzv_launcher.tools.job import Meeting, StoreAt
 from rdzv_launcher.tools.status import round_data, waited_lines
 from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.asking import ask
 from rdzv_plugins.elastic.keys import NODES, Assignment, Member, readable
-from rdzv_plugins.elastic.observing import Observer
+from rdzv_plugins.elastic.observer import Observer
+from rdzv_plugins.elastic.rpc import ask
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError
 from rdzv_plugins.interfaces import Request, RunStatus
 from rdzv_plugins.plain_text import many, printable
-from rdzv_plugins.questions import VITALS, NodeAnswer, checked
+from rdzv_plugins.questions import VITALS, RpcResponse, checked
 from rdzv_plugins.rounds.ends import parse_failure, parse_outcome
 from rdzv_plugins.runtime import OwnThread
 
 
-def parse_vitals(answer: Any) -> Vitals:
+def parse_vitals(answer: Any) -> NodeStats:
     """Read a node's answer. Raises ``ValueError`` for anything else."""
-    said = checked(answer, Vitals)
+    said = checked(answer, NodeStats)
     workers = tuple(replace(each, state=printable(each.state, 1)) for each in said.workers)
     return replace(said, stage=printable(said.stage, 20), workers=workers)
 
 
-def cpu_percent(now: Vitals, before: Vitals | None, worker: WorkerVitals) -> float | None:
+def cpu_percent(now: NodeStats, before: NodeStats | None, worker: WorkerStats) -> float | None:
     """Per cent of one processor, between two answers; None if there is no earlier one of this worker."""
     if before is None or not now.at > before.at:
         return None
@@ -96,11 +96,11 @@ def _state(status: RunStatus, place: Assignment | None, member: Member | None) -
         return "left out"
     if place is None or place.spare:
         return "spare" if status.state == "complete" else "waits"
-    if member.after >= place.round:
+    if member.last_round >= place.round:
         return "waits"
-    if member.cut_off == place.round:
+    if member.cut_off_round == place.round:
         return "cut off"
-    if member.done == place.round:
+    if member.finished_round == place.round:
         return "done"
     return "works" if status.state == "complete" and status.number == place.round else "joins"
 
@@ -182,8 +182,8 @@ class JobWatch:
         """The keys that were read, and what was read from them."""
         self._heard: dict[str | tuple[str, int], float] = {}
         """When each node last showed a sign of life, by its id, and by its host and pid."""
-        self._answers: dict[tuple[str, int], NodeAnswer] = {}
-        self._vitals: dict[tuple[str, int], tuple[Vitals, Vitals | None]] = {}
+        self._answers: dict[tuple[str, int], RpcResponse] = {}
+        self._vitals: dict[tuple[str, int], tuple[NodeStats, NodeStats | None]] = {}
         self._store: dict[str, Any] | None = None
         self._events_ever = 0
         self._events: deque[tuple[float, str]] = deque(maxlen=_EVENTS)
@@ -313,7 +313,7 @@ class JobWatch:
                     try:
                         vitals = parse_vitals(each.answer)
                     except ValueError as error:
-                        self._answers[who] = NodeAnswer(each.node_rank, each.host, each.pid, problem=str(error))
+                        self._answers[who] = RpcResponse(each.node_rank, each.host, each.pid, problem=str(error))
                         continue
                     self._vitals[who] = vitals, old[who][0] if who in old else None
 
