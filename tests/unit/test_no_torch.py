@@ -29,6 +29,11 @@ METRICS = "http.server prometheus_client rdzv_launcher.run.metrics rdzv_launcher
         ("from rdzv_plugins.registry import PluginHost; PluginHost.load()", SLOW_METADATA),
         ("import rdzv_launcher.run.launch", METRICS),
         ("import rdzv_launcher.run.timeline", "opentelemetry"),
+        (
+            "from rdzv_launcher.run.cli import main; "
+            "assert main(['--rdzv-backend=parallel', '--rdzv-endpoint=127.0.0.1:0', '--no-python', 'true']) == 0",
+            f"{TORCH} {SLOW_METADATA} {METRICS} asyncio hmac secrets rdzv_plugins.kit.client",
+        ),
     ],
 )
 def test_statement_imports_no_torch(statement, without):

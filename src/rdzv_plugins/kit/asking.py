@@ -8,8 +8,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from rdzv_plugins.coordination import wrong_answer
 from rdzv_plugins.errors import BrokenPlugin, ConnectionLost, EndpointUnreachable, RdzvError
-from rdzv_plugins.kit.client import ServiceClient, SessionEnded, wrong_answer
+from rdzv_plugins.kit.client import ServiceClient, SessionEnded
 from rdzv_plugins.kit.loop import here, looked_at, within
 from rdzv_plugins.kit.reasons import NO_ANSWER, SILENT, Reason, Unusable, network_reason
 from rdzv_plugins.timing import growing

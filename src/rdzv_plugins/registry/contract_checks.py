@@ -189,7 +189,7 @@ class CheckedSession(_Checked):
         return self._asked("list", self._inner.list, prefix, **given)
 
     def watch(self, prefix: str, on_events: OnEvents, *, after: int = 0, timeout: float) -> Watch:
-        from rdzv_plugins.kit.client import are_events
+        from rdzv_plugins.coordination import are_events
 
         def tell(events: Sequence[Event]) -> None:
             if are_events(events):
@@ -209,7 +209,7 @@ class CheckedSession(_Checked):
         _closed(self._entry, "close of a session", self._inner.close)
 
     def _asked(self, method: str, ask: Callable[..., T], *arguments: Any, **given: Any) -> T:
-        from rdzv_plugins.kit.client import wrong_answer
+        from rdzv_plugins.coordination import wrong_answer
 
         if self._lost.broken is not None:
             raise _again(self._lost.broken)
@@ -237,7 +237,7 @@ class CheckedSession(_Checked):
 
 def misfit(entry: Entry, method: str, value: object, wanted: str, verb: str = "returned") -> BrokenPlugin:
     """The error for a value that the contract does not allow."""
-    from rdzv_plugins.kit.client import shown
+    from rdzv_plugins.coordination import shown
 
     fault = f"{verb} {shown(value)} from {method}, which is not {wanted}"
     return BrokenPlugin(f"{entry.record.label} {fault}", remedy=_try_it(entry))
