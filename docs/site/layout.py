@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = ("*.md", "docs/**/*.md", "native/*.md", "examples/*/README.md")
 SHOWN_AS_THEY_ARE = (".css", ".jsonl", ".svg")
 _LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
+_ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
 _CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 
 
@@ -86,6 +87,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     linked = {target for name, path in ours.items() if path.suffix == ".md" for target in _links(name, path)}
     made += [Shown(name, config) for name in sorted(set(_reached(linked)) - set(ours))]
     return Files(made)
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """In code in a table git hosts need a backslash before a bar, which Python-Markdown would show."""
+    return _ROW.sub(lambda row: _CODE.sub(lambda code: code[0].replace("\\|", "|"), row[0]), markdown)
 
 
 def _file(name: str, config: MkDocsConfig) -> File:
