@@ -19,10 +19,9 @@ from kits.unit.membership_steps import node
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic.current_round import NodeContext
 from rdzv_plugins.elastic.election import Election
-from rdzv_plugins.elastic.failures import PeerMonitor
+from rdzv_plugins.elastic.failures import BYE, WAITS, Peer, PeerMonitor, ProbeServer, answer, hello, peer_of
 from rdzv_plugins.elastic.keys import Assignment, LeaderInfo, decode, encode
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.probe_port import BYE, WAITS, Peer, ProbeServer, answer, hello, peer_of
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.testing.parts import stop
@@ -33,7 +32,7 @@ PATIENCE_S = 60.0
 
 LISTENS = """
 import os, sys
-from rdzv_plugins.elastic.probe_port import ProbeServer
+from rdzv_plugins.elastic.failures import ProbeServer
 from rdzv_plugins.runtime import SYSTEM
 listener = ProbeServer(sys.argv[1], "127.0.0.1", SYSTEM)
 print(listener.port, flush=True)

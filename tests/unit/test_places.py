@@ -24,11 +24,11 @@ from rdzv_plugins.elastic.current_round import CurrentRound, NodeContext
 from rdzv_plugins.elastic.endpoint_monitor import EndpointMonitor
 from rdzv_plugins.elastic.failover import EpochVotes, FailoverBackend
 from rdzv_plugins.elastic.failover_rules import EndpointStatus, better_endpoint, read_born, say_born, select_endpoint
+from rdzv_plugins.elastic.failures import ProbePort
 from rdzv_plugins.elastic.join import MemberJoin
 from rdzv_plugins.elastic.keys import INIT_CLAIM, PLACE_ID, ROUND, Assignment, Member, Round, encode
 from rdzv_plugins.elastic.node_session import Registration
 from rdzv_plugins.elastic.options import ElasticOptions, EndpointOptions, meeting_places, validate_endpoint
-from rdzv_plugins.elastic.probe_port import ProbePort
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import (
     ConnectionLost,

@@ -21,7 +21,7 @@ from rdzv_launcher.run.supervisor.descendants import ProcessTag, look
 from rdzv_plugins import errors
 from rdzv_plugins.elastic.coordinator.coordinator import CoordinatorWatchdog
 from rdzv_plugins.elastic.endpoint_monitor import EndpointMonitor
-from rdzv_plugins.elastic.probe_port import ProbeServer
+from rdzv_plugins.elastic.failures import ProbeServer
 from rdzv_plugins.elastic.retry import BackgroundTasks
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.coordination.reactor import Reactor, reactor

@@ -28,8 +28,8 @@ from rdzv_plugins.runtime import Runtime
 
 if TYPE_CHECKING:
     from rdzv_plugins.elastic.failover import EpochVotes
+    from rdzv_plugins.elastic.failures import ProbePort
     from rdzv_plugins.elastic.options import ElasticOptions
-    from rdzv_plugins.elastic.probe_port import ProbePort
     from rdzv_plugins.elastic.round_store import RoundStore
     from rdzv_plugins.interfaces import Request
 

@@ -18,11 +18,11 @@ from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.coordinator.placement import Order
 from rdzv_plugins.elastic.current_round import CurrentRound, FailureDetector, NodeContext
 from rdzv_plugins.elastic.election import Election
+from rdzv_plugins.elastic.failures import ProbePort
 from rdzv_plugins.elastic.join import MemberJoin
 from rdzv_plugins.elastic.keys import Finishing, Member, encode, readable
 from rdzv_plugins.elastic.node_session import Registration, SessionManager, WatchCache, new_member
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.probe_port import ProbePort
 from rdzv_plugins.elastic.retry import BackgroundTasks, request_timeout
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.rpc import ElasticRpc
