@@ -59,8 +59,8 @@ DEFECTS = (
         "a host that is gone is sent the same again for a quarter of an hour",
         "5ee713e",
         "rdzv_plugins/kvstore/tcpstore/wire.py",
-        "(TCP_KEEPCNT, _PROBES), _RESENDS)",
-        "(TCP_KEEPCNT, _PROBES))",
+        "(TCP_KEEPCNT, probes), resends)",
+        "(TCP_KEEPCNT, probes))",
         "test_a_host_that_is_gone_is_noticed_although_all_that_was_sent_to_it_is_sent_again",
     ),
     Defect(

@@ -116,6 +116,7 @@ class Node:
             way,
             self.request,
             self._world.options,
+            several=way if isinstance(way, FailoverBackend) else None,
             runtime=self.runtime,
             store=ProxiedStore if self._world.options.store == "tiered" else DialledStore,  # type: ignore[arg-type]
         )

@@ -281,7 +281,7 @@ class Carried:
     def __init__(self, *rounds: Assignment) -> None:
         self.said: list[dict[str, Any]] = []
         self.session: Any = SimpleNamespace(ttl=5.0, put=lambda items, **_: self.said.append(items))
-        self.places = SimpleNamespace(at=0, left_gone=False)
+        self.places = SimpleNamespace(at=0, left_gone=False, note_complete=lambda: None)
         seats = tuple(seat_of(place, complete=False) for place in rounds)
         member = Member("a", "a", "a", 1, "10.0.0.1", "", 1, votes=seats)
         self.told: Any = SimpleNamespace(

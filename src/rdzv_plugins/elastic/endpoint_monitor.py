@@ -18,18 +18,8 @@ from rdzv_plugins.kvstore.coordination.reactor import close_in_children
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion
 from rdzv_plugins.kvstore.sockets.reach import REFUSED
-from rdzv_plugins.runtime import (
-    IPPROTO_TCP,
-    POLLERR,
-    POLLHUP,
-    POLLRDHUP,
-    SO_KEEPALIVE,
-    SOL_SOCKET,
-    TCP_KEEPCNT,
-    TCP_KEEPIDLE,
-    TCP_KEEPINTVL,
-    Runtime,
-)
+from rdzv_plugins.kvstore.tcpstore.wire import keep_alive
+from rdzv_plugins.runtime import POLLERR, POLLHUP, POLLRDHUP, Runtime
 
 if TYPE_CHECKING:
     import socket
@@ -41,8 +31,7 @@ _PLACE = "place/"
 _DIAL_S, _OPEN_S, _ASK_S = 2.0, 3.0, 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _LASTS_S = 1.0  # a session that has lasted this long did not end through a fault of the place
-_BEATS = 60
-"""Seconds between two packets of TCP's own on an idle connection, which carry nothing, and how many may be lost."""
+_PROBE_EVERY_S, _PROBES = 60, 60  # the witness outlasts a network that is cut for an hour
 _PATIENCE_S = 15.0  # seconds after which it is reported, once, that a place cannot be reached
 
 
@@ -198,9 +187,7 @@ class EndpointMonitor:
         """Hold this connection, and send nothing on it: what lies unread makes a kernel reset what it would close."""
         if connection is not None:
             close_in_children(connection, self._runtime)
-            connection.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)  # nothing on the way is to forget it
-            for option in (TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT):
-                connection.setsockopt(IPPROTO_TCP, option, _BEATS)
+            keep_alive(connection, _PROBE_EVERY_S, _PROBES)  # nothing on the way is to forget it
         with self._lock:
             before, self._witness = self._witness, connection
         if before is not None:

@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 
+from rdzv_plugins.coordination import SeveralServices
 from rdzv_plugins.elastic.coordinator.quorum import seats_complete
 from rdzv_plugins.elastic.endpoint_monitor import EndpointMonitor
 from rdzv_plugins.elastic.failover_rules import Choice, better_endpoint, read_born, say_born, select_endpoint
@@ -65,7 +66,7 @@ class FailoverBackend:
         """When the place that was left has ended this node's session there, unless it stood still; by ``now``."""
         self._in_time = False  # the session has ended while it was alive, and nothing was in between
         self._closed = False
-        self._carrying: EpochVotes | None = None
+        self._knows = False  # this node was in a complete round, as far as it has heard
         self.begins_at: int | None = None
         """The place where the first round is begun, once this node has joined there for that."""
         self.at: int | None = None  # the place of the newest session
@@ -105,15 +106,8 @@ class FailoverBackend:
                 logger.info("waiting for a place at %s: %s (%.0f s of %g s)", self, self._why(choice), waited, timeout)
             self._wait(seen, min(left, _LOOK_S / 5))
 
-    @property
-    def failover(self) -> FailoverBackend:
-        """This, whatever is around it. A backend that has no such attribute has one endpoint, as far as nodes know."""
-        return self
-
-    def carrying(self, contact: Registration, port: ProbePort) -> EpochVotes:
-        """What this node, whose contact and port these are, carries along when it moves."""
-        self._carrying = EpochVotes(self, contact, port)
-        return self._carrying
+    def note_complete(self) -> None:
+        self._knows = True
 
     def close(self) -> None:
         self._closed = True
@@ -126,16 +120,12 @@ class FailoverBackend:
     def __str__(self) -> str:
         return ",".join(self._names)
 
-    def _knows(self) -> bool:
-        """Whether this node was in a complete round, as far as it has heard."""
-        return self._carrying is not None and self._carrying.has_complete
-
     def _choose(self, waited: float) -> Choice:
         statuses = [monitor.status for monitor in self._monitors]
         first = self.at is None
         if first and waited < _SETTLE_S and not all(status.tried for status in statuses):
             return Choice("wait", why="none of the places answers")
-        choice = select_endpoint(statuses, knows=self._knows())
+        choice = select_endpoint(statuses, knows=self._knows)
         early = any(status.refused for status in statuses[: choice.place]) and waited < _SETTLE_S
         if choice.step == "claim" and early:
             return Choice("wait", choice.place, "the places before it are not served yet")
@@ -244,7 +234,7 @@ class FailoverBackend:
         better = better_endpoint(statuses, at)
         if better is not None and (counts or statuses[better].works):
             self._leave(session, at, better)
-        if statuses[at].works or not (self._knows() or statuses[at].round or statuses[at].begun):
+        if statuses[at].works or not (self._knows or statuses[at].round or statuses[at].begun):
             return None
         if counts or counted is None or counted[0] is not session:
             most = max(status.members for status in statuses)
@@ -263,7 +253,7 @@ class FailoverBackend:
 
     def _remember_begun(self) -> None:
         """Have all places remember that there was a round: from then on no first one is begun."""
-        if not (self._knows() or any(monitor.status.round for monitor in self._monitors)):
+        if not (self._knows or any(monitor.status.round for monitor in self._monitors)):
             return
         for monitor in self._monitors:
             if monitor.status.answers and not monitor.status.begun:
@@ -314,21 +304,16 @@ def _free_at(session: NativeSession) -> float:
 
 
 class EpochVotes:
-    """What a node carries from place to place, its seats in rounds: its part of ``quorum``.
+    """What a node carries from one of several services to another, its seats in rounds: its part of ``quorum``.
 
     Each change is written with what the node says next, before anything relies on it. Called by the thread that joins
     and by the one that opens sessions, never by both at once.
     """
 
-    def __init__(self, places: FailoverBackend, contact: Registration, port: ProbePort) -> None:
+    def __init__(self, places: SeveralServices, contact: Registration, port: ProbePort) -> None:
         self._places, self._contact, self._port = places, contact, port
         self._server = -1  # the rank of the node that served the place of the last complete round
         self._at: int | None = None
-
-    @property
-    def has_complete(self) -> bool:
-        """Whether one of the rounds that it has reached was complete, as far as it has heard."""
-        return any(seat.complete for seat in self._contact.me.votes)
 
     @property
     def is_at_first(self) -> bool:
@@ -341,6 +326,7 @@ class EpochVotes:
         It does not if it has since reached another elsewhere, and come back: that one may have been complete, too.
         """
         self._server = declared.server
+        self._places.note_complete()
         seats = seats_complete(self._contact.me.votes, place)
         self._contact.change(votes=seats, gone=-1, server=-1)
         return len(seats) == 1

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rdzv_plugins import errors
-from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, Session
+from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, Session, SeveralServices
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.coordinator.placement import Order
 from rdzv_plugins.elastic.current_round import CurrentRound, FailureDetector, NodeContext
@@ -43,7 +43,7 @@ from rdzv_plugins.security.certificates import certificates_of
 from rdzv_plugins.security.job_token import token_of
 
 if TYPE_CHECKING:
-    from rdzv_plugins.elastic.failover import FailoverBackend
+    from rdzv_plugins.elastic.failover import EpochVotes
 
 logger = logging.getLogger(__name__)
 
@@ -61,16 +61,19 @@ class ElasticHandler(RendezvousHandler):
         options: ElasticOptions,
         order: Order = lambda _: None,
         *,
+        several: SeveralServices | None = None,
         runtime: Runtime = SYSTEM,
         store: type[RoundStore] = RoundStore,
     ) -> None:
-        """``store`` makes what serves and reaches the workers' stores."""
+        """``several``: the backend, if its sessions are at one of several services.
+
+        ``store`` makes what serves and reaches the workers' stores.
+        """
         self._backend, self._request, self._options, self._runtime = backend, request, options, runtime
         me, port = new_member(request, runtime, serves=backend.hosts_service), ProbePort(request.local_addr, runtime)
         self._view = view = WatchCache(self._told, lambda event: self.questions.hear(event), runtime)
-        failover: FailoverBackend | None = getattr(backend, "failover", None)
-        # another place serves as soon as the lost one may be left
-        outage_timeout = options.outage_timeout + (failover.leaves_within if failover is not None else 0.0)
+        # another one serves as soon as the lost one may be left
+        outage_timeout = options.outage_timeout + (several.leaves_within if several is not None else 0.0)
         self._contact = contact = Registration(me, request, outage_timeout, view, port.note_outage, runtime)
         self._round = own = CurrentRound(view, contact, options.ttl, runtime)
         self._port = port
@@ -87,7 +90,7 @@ class ElasticHandler(RendezvousHandler):
             tls=certificates_of(request),
         )
         self._in_background = doing = BackgroundTasks(request.run_id, runtime)
-        self._carrying = carrying = failover.carrying(contact, port) if failover is not None else None
+        self._carrying = carrying = _carrying(several, contact, port)
         node = NodeContext(request, options, view, contact, own, self._store, port, doing, runtime, carrying)
         self._election = election = Election(node, order)
         self._link = link = SessionManager(backend, node, election)
@@ -364,6 +367,14 @@ class ElasticHandler(RendezvousHandler):
                 return
             self._said_over = over.number
         logger.info("round %d is over: %s", over.number, over.reason)
+
+
+def _carrying(several: SeveralServices | None, contact: Registration, port: ProbePort) -> EpochVotes | None:
+    if several is None:
+        return None
+    from rdzv_plugins.elastic.failover import EpochVotes  # one endpoint does without it
+
+    return EpochVotes(several, contact, port)
 
 
 def _works(member: Member) -> bool:
