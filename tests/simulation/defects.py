@@ -83,7 +83,7 @@ DEFECTS = (
         "sessions that are never kept alive go on for ever",
         "29ab165",
         _ELASTIC + "node_session.py",
-        "again = since <= self._recovered_at and self._carrying is None",
+        "again = since <= self._recovered_at and self._is_one",
         "again = False",
         "test_sessions_that_are_opened_and_not_kept_alive_are_one_outage",
     ),

@@ -10,9 +10,8 @@ import pytest
 from kits.unit.membership_steps import node
 
 from rdzv_plugins.coordination import Event, KeyValue
-from rdzv_plugins.elastic.current_round import CurrentRound, NodeContext
 from rdzv_plugins.elastic.keys import ALL, JOB, ROUND, Round, encode
-from rdzv_plugins.elastic.node_session import Registration, SessionManager, WatchCache
+from rdzv_plugins.elastic.node_session import Registration, WatchCache
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.retry import Outage
 from rdzv_plugins.errors import AccessRefused, Compacted, ConnectionLost, EndpointLost, RdzvError
@@ -137,11 +136,10 @@ class Node(Alone):
         request = Request("any", "run", "here:1", min_nodes=1, max_nodes=1, nproc_per_node=1)
         options, ignore = ElasticOptions(outage_timeout=60.0), lambda *_: None
         view = WatchCache(lambda: None, ignore, self)
-        self.contact = contact = Registration(node("a"), request, options.outage_timeout, view, ignore, self)
-        parts: Any = request, options, view, contact, CurrentRound(view, contact, 10.0, self), None, None, None, self
-        context, backend = NodeContext(*parts), parts[-1]
-        election: Any = None
-        SessionManager(backend, context, election).open(10.0)
+        backend: Any = self
+        heard: Any = dict.fromkeys(("on_outage", "on_open", "on_lost"), lambda *_: None)
+        self.contact = Registration(backend, node("a"), request, options, view, self, several=None, **heard)
+        self.contact.open(10.0)
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Any:
         if self.refusal is not None and self.seconds < self.well:

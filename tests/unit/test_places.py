@@ -288,7 +288,11 @@ class Carried:
             version=0, round=Round(), leader=object(), newest=0, list=lambda *_, **__: ([], 0)
         )
         request = Request("parallel", "r", "a,b", min_nodes=1, max_nodes=5, nproc_per_node=1)
-        self.contact = contact = Registration(member, request, 60.0, self.told, lambda _: None, SYSTEM)
+        backend: Any = SimpleNamespace(name="parallel")
+        heard: Any = dict.fromkeys(("on_outage", "on_open", "on_lost"), lambda *_: None)
+        self.contact = contact = Registration(
+            backend, member, request, ElasticOptions(), self.told, SYSTEM, several=None, **heard
+        )
         contact.session = self.session
         self.carrying = EpochVotes(self.places, contact, ProbePort(None, SYSTEM))  # type: ignore[arg-type]
         self.carrying.settled()
@@ -296,7 +300,7 @@ class Carried:
         store: Any = SimpleNamespace(patience=5.0, close=lambda _: None, attempt=None)
         ours: Any = self.own, store, ProbePort(None, SYSTEM), None, SYSTEM, self.carrying
         node = NodeContext(request, ElasticOptions(), self.told, contact, *ours)
-        self.joining = MemberJoin(node, None, None)  # type: ignore[arg-type]
+        self.joining = MemberJoin(node, None)  # type: ignore[arg-type]
 
     @property
     def me(self) -> Member:

@@ -167,7 +167,7 @@ class CurrentRound:
             if declared.number == round_ == self.number and not self.is_over:
                 logger.warning("round %d goes on: all of its nodes have come back", round_)
 
-    # a node's part in keeping a round; the leader's is ``kept_round``. The link calls it, on its threads
+    # a node's part in keeping a round; the leader's is ``RoundRecovery``. Called on the threads that open sessions
 
     def session_lost(self, session: Session) -> None:
         """``session``, the newest, has ended."""
@@ -175,24 +175,16 @@ class CurrentRound:
         keeps = heard and not self.has_new_session and not self.is_joining and self._goes_on()
         self._kept = self.place if keeps else None
 
-    def carry_over(self, session: Session, timeout: float) -> bool:
-        """Carry the round that this node has kept over to a new session, if the service knows of none. True if done."""
+    def carry_over(self, session: Session, timeout: float) -> Assignment | None:
+        """Carry the round that this node has kept over to a new session, if the service knows of none. Its place."""
         if self._kept is None or self.is_joining:
-            return False
+            return None
         held, _ = session.list(keys.ROUND, timeout=timeout)
         if held:
             self._kept = None
-        return self._kept is not None
-
-    def say_kept(self) -> None:
-        """Tell the others, in the new session. Blocks until that is done or the session has ended."""
-        place = self._kept
-        if place is not None:
-            self._waiting_for = place.round
-            logger.warning(
-                "the rendezvous has lost its memory: round %d goes on if all of its nodes come back to it", place.round
-            )
-            self._contact.say_kept(place, self._view.newest)
+        else:
+            self._waiting_for = self._kept.round
+        return self._kept
 
     def _goes_on(self) -> bool:
         """Whether the round goes on, as far as this node has heard."""

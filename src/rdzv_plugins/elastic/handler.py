@@ -20,8 +20,8 @@ from rdzv_plugins.elastic.current_round import CurrentRound, FailureDetector, No
 from rdzv_plugins.elastic.election import Election
 from rdzv_plugins.elastic.failures import ProbePort
 from rdzv_plugins.elastic.join import MemberJoin
-from rdzv_plugins.elastic.keys import Finishing, Member, encode, readable
-from rdzv_plugins.elastic.node_session import Registration, SessionManager, WatchCache, new_member
+from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, encode, readable
+from rdzv_plugins.elastic.node_session import Registration, WatchCache, new_member
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.retry import BackgroundTasks, request_timeout
 from rdzv_plugins.elastic.round_store import RoundStore
@@ -72,9 +72,18 @@ class ElasticHandler(RendezvousHandler):
         self._backend, self._request, self._options, self._runtime = backend, request, options, runtime
         me, port = new_member(request, runtime, serves=backend.hosts_service), ProbePort(request.local_addr, runtime)
         self._view = view = WatchCache(self._told, lambda event: self.questions.hear(event), runtime)
-        # another one serves as soon as the lost one may be left
-        outage_timeout = options.outage_timeout + (several.leaves_within if several is not None else 0.0)
-        self._contact = contact = Registration(me, request, outage_timeout, view, port.note_outage, runtime)
+        self._contact = contact = Registration(
+            backend,
+            me,
+            request,
+            options,
+            view,
+            runtime,
+            several=several,
+            on_outage=port.note_outage,
+            on_open=self._open,
+            on_lost=lambda session: self._round.session_lost(session),
+        )
         self._round = own = CurrentRound(view, contact, options.ttl, runtime)
         self._port = port
         self.questions: ElasticRpc = ElasticRpc(contact, runtime)
@@ -93,8 +102,7 @@ class ElasticHandler(RendezvousHandler):
         self._carrying = carrying = _carrying(several, contact, port)
         node = NodeContext(request, options, view, contact, own, self._store, port, doing, runtime, carrying)
         self._election = election = Election(node, order)
-        self._link = link = SessionManager(backend, node, election)
-        self._joining = MemberJoin(node, link, election)
+        self._joining = MemberJoin(node, election)
         self._losses = FailureDetector(node)
         self._restarts: dict[int, str] = {}
         self._first_failure = 0, b""
@@ -283,7 +291,10 @@ class ElasticHandler(RendezvousHandler):
         return place is not None and place.world > 1 and (place.rank == 0 or self._store.is_parent)
 
     def shutdown(self) -> bool:
-        self._link.close()
+        self._contact.close()
+        self._election.close()
+        self._backend.close()
+        self._view.wake()
         self._store.shutdown()
         self._port.close()  # last: this node's own port stays open as long as the session may live
         return True
@@ -317,6 +328,13 @@ class ElasticHandler(RendezvousHandler):
             remedy="The key trunk/N comes from node N, which is to connect this one (--rdzv-conf fanout). "
             "Look at that node's output.",
         )
+
+    def _open(self, session: Session, timeout: float) -> Assignment | None:
+        """A session is being opened: note what is to be said there. Returns this node's place if it keeps its round."""
+        if self._carrying is not None:
+            self._carrying.arrive(self._election.moved)
+            self._contact.change(led=self._election.led)
+        return self._round.carry_over(session, timeout)
 
     def _told(self) -> None:
         """Do at once what cannot wait until the agent asks. Called on the watch's thread."""

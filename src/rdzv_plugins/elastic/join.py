@@ -27,7 +27,7 @@ from rdzv_plugins.elastic.current_round import NodeContext
 from rdzv_plugins.elastic.election import Election
 from rdzv_plugins.elastic.failures import name_of
 from rdzv_plugins.elastic.keys import MOST_CHECKS, MOST_SEATS, Assignment, CheckReport, Round, readable
-from rdzv_plugins.elastic.node_session import SessionManager, WatchCache
+from rdzv_plugins.elastic.node_session import WatchCache
 from rdzv_plugins.elastic.retry import request_timeout
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, is_only_local
 from rdzv_plugins.interfaces import NodeCheck, Request, RoundEvent
@@ -47,10 +47,10 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
 class MemberJoin:
     """Takes this node into a round. Called by one thread."""
 
-    def __init__(self, node: NodeContext, link: SessionManager, election: Election) -> None:
+    def __init__(self, node: NodeContext, election: Election) -> None:
         self._request, self._options, self._view, self._runtime = node.request, node.options, node.view, node.runtime
         self._contact, self._round, self._store = node.contact, node.round, node.store
-        self._link, self._election, self._port, self._carrying = link, election, node.port, node.carrying
+        self._election, self._port, self._carrying = election, node.port, node.carrying
         self._knocking_at = 0  # the round that is at work without this node, whose store it dials
         self._give_up_at = self._pause = self._next_knock = 0.0
         self._checks: Callable[[], Sequence[NodeCheck]] | None = None
@@ -70,7 +70,7 @@ class MemberJoin:
 
     def _join(self, deadline: float, reports: ProgressReporter) -> Assignment:
         if self._contact.opened == 0:
-            self._link.open(self._options.join_seconds)
+            self._contact.open(self._options.join_seconds)
         fresh: dict[str, Any] = {
             "last_round": self._round.number,
             "store": None,
@@ -100,7 +100,10 @@ class MemberJoin:
             if session is not None:
                 try:
                     place = self._step(session)
-                except (errors.ConnectionLost, TimeoutError) as error:  # the link tries again, or finds that it is lost
+                except (
+                    errors.ConnectionLost,
+                    TimeoutError,
+                ) as error:  # another is opened, or the service is lost
                     logger.debug("while joining: %s", error)
                     place = None
                 if place is not None:
