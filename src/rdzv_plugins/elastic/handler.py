@@ -86,7 +86,7 @@ class ElasticHandler(RendezvousHandler):
         )
         self._round = own = CurrentRound(view, contact, options.ttl, runtime)
         self._port = port
-        self.questions: ElasticRpc = ElasticRpc(contact, runtime)
+        self.questions: ElasticRpc = ElasticRpc(contact, request.run_id, runtime)
         self.holding = own
         self._store = store(
             options,
