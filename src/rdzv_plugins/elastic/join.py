@@ -15,7 +15,7 @@ import logging
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rdzv_plugins import errors
@@ -36,12 +36,12 @@ from rdzv_plugins.plain_text import printable, some
 from rdzv_plugins.rounds.ends import ended_error
 from rdzv_plugins.rounds.settings_check import wanted
 from rdzv_plugins.runtime import Runtime
-from rdzv_plugins.timing import EVERY_S
+from rdzv_plugins.timing import EVERY_S, growing
 
 logger = logging.getLogger(__name__)
 
 _ATTEMPT_S = 1.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
+_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
 
 
 class MemberJoin:
@@ -52,7 +52,8 @@ class MemberJoin:
         self._contact, self._round, self._store = node.contact, node.round, node.store
         self._election, self._port, self._carrying = election, node.port, node.carrying
         self._knocking_at = 0  # the round that is at work without this node, whose store it dials
-        self._give_up_at = self._pause = self._next_knock = 0.0
+        self._give_up_at = self._next_knock = 0.0
+        self._late_pauses: Iterator[float] = iter(())
         self._checks: Callable[[], Sequence[NodeCheck]] | None = None
         self._checked = 0  # the newest round that was over when this node tested itself
         self._is_spare = False  # true once this node has waited as a spare while a round worked
@@ -201,7 +202,8 @@ class MemberJoin:
             address = me.address if self._request.local_addr else place.publish or me.address
             served = self._store.serve(place, address)
             self._view.tell(RoundEvent("served", place.round, place.rank, place.world))
-            self._contact.say(during=session if self._carrying is not None else None, store=served)
+            has_moved = lambda: self._carrying is not None and self._contact.session is not session  # noqa: E731
+            self._contact.say(unless=has_moved, store=served)
 
     def _has_tried(self, place: Assignment) -> bool:
         """Whether this node has said if it reaches the store of ``place``."""
@@ -263,20 +265,17 @@ class MemberJoin:
         """
         now = self._runtime.monotonic()
         if declared.number != self._knocking_at:
-            self._knocking_at, self._give_up_at, self._pause = (
-                declared.number,
-                now + self._store.patience,
-                _FIRST_PAUSE_S,
-            )
-            self._next_knock = now
+            self._knocking_at, self._next_knock, self._give_up_at = declared.number, now, now + self._store.patience
+            self._late_pauses = growing(2.0, _LONGEST_PAUSE_S, factor=2.0)
         if now < self._next_knock:
             return self._next_knock
         reason = self._dial(declared)
-        me = self._contact.me
         if not reason:
             self._contact.say(store_ready_round=declared.number, candidate=True, unreachable="")
             return math.inf
-        if self._runtime.monotonic() >= self._give_up_at and me.store_ready_round < declared.number:
+        now = self._runtime.monotonic()
+        is_late = now >= self._give_up_at
+        if is_late and self._contact.me.store_ready_round < declared.number:
             logger.warning(
                 "this node cannot enter round %d: the workers' store at %s port %d cannot be reached: %s; it goes on "
                 "trying",
@@ -285,14 +284,9 @@ class MemberJoin:
                 declared.master_port,
                 reason,
             )
-            self._contact.say(
-                store_ready_round=declared.number,
-                candidate=True,
-                unreachable=f"{reason}, for {self._store.patience:g} s",
-            )
-        if self._runtime.monotonic() >= self._give_up_at:
-            self._pause = min(2 * max(1.0, self._pause), _LONGEST_PAUSE_S)
-        self._next_knock = self._runtime.monotonic() + self._pause
+            unreachable = f"{reason}, for {self._store.patience:g} s"
+            self._contact.say(store_ready_round=declared.number, candidate=True, unreachable=unreachable)
+        self._next_knock = now + (next(self._late_pauses) if is_late else _PAUSE_S)
         return self._next_knock
 
     def _dial(self, declared: Round) -> str:

@@ -400,25 +400,22 @@ class Registration:
         with self._saying:
             self.me = replace(self.me, **changes)
 
-    def say(self, *, during: Session | None = None, **changes: Any) -> None:
+    def say(self, *, unless: Callable[[], bool] = lambda: False, **changes: Any) -> bool:
         """Change it, and write it however long that takes. If the session ends that is enough: the next begins with it.
 
-        ``during``: do nothing if a session other than this has begun.
+        Does nothing, and returns False, if ``unless`` is true once nobody else is writing.
         """
         with self._saying:
-            if during is not None and self.session is not during:
-                return
+            if unless():
+                return False
             self.me = replace(self.me, **changes)
             self._write()
+            return True
 
     def say_cut_off(self, round_: int, reason: str) -> bool:
         """Say that its workers are cut off and need another round. False if it has already left that round."""
-        with self._saying:
-            if self.me.last_round >= round_ or self.me.finished_round == round_:
-                return False
-            self.me = replace(self.me, last_round=round_, cut_off_round=round_, reason=reason)
-            self._write()
-            return True
+        has_left = lambda: self.me.last_round >= round_ or self.me.finished_round == round_  # noqa: E731
+        return self.say(unless=has_left, last_round=round_, cut_off_round=round_, reason=reason)
 
     def _say_kept(self, place: Assignment) -> None:
         """Tell a service without memory that it keeps its place, if it has not left that round in the meantime."""
