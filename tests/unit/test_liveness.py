@@ -296,29 +296,29 @@ def test_proof_counts_where_the_leader_was_watched() -> None:
         put=lambda _, guard, **__: asked.append((decode(LeaderInfo, guard.value).node_id, guard.revision)),
         list=lambda *_, **__: ([], 0),
     )
-    contact = SimpleNamespace(session=session, me=node("me"), is_closed=False)
-    contact.outage = SimpleNamespace(retry_until_lost=lambda _, ask: ask(1.0))
+    registration = SimpleNamespace(session=session, me=node("me"), is_closed=False)
+    registration.outage = SimpleNamespace(retry_until_lost=lambda _, ask: ask(1.0))
     view = SimpleNamespace(assignment=Assignment(1, 0, 3))
     request = Request("parallel", "r", "a,b", min_nodes=1, max_nodes=5, nproc_per_node=1)
     later = lambda _, task: due.append(task)  # noqa: E731
-    round_, carrying = SimpleNamespace(place=None), object()
-    context: Any = (request, ElasticOptions(), view, contact, round_, None, None, later, SYSTEM, carrying)
+    round_, votes = SimpleNamespace(place=None), object()
+    context: Any = (request, ElasticOptions(), view, registration, round_, None, None, later, SYSTEM, votes)
     election = Election(NodeContext(*context), lambda _: None)
 
     def leads(name: str, revision: int) -> None:
         view.leader = KeyValue("all/leader", encode(LeaderInfo(name, "me", HERE, "", 1)), revision)
-        election.follow()
+        election.watch_leader()
 
     leads("a", 1)
     leads("b", 2)
-    election._gone("a")
+    election._on_gone("a")
     due.pop()()
-    election._gone("b")
+    election._on_gone("b")
     election.moved()
     due.pop()()
-    election._gone("b")  # under way when it was forgotten
+    election._on_gone("b")  # under way when it was forgotten
     leads("c", 3)
-    election._gone("c")
+    election._on_gone("c")
     due.pop()()
     election.close()
     assert (asked, due) == ([("a", 1), ("c", 3)], [])

@@ -124,7 +124,7 @@ def test_before_the_job_has_begun_a_refusal_is_final(service: Service) -> None:
 
 
 class Node(Alone):
-    """The contact of a node to a service that opens sessions, or not before ``well``."""
+    """The registration of a node to a service that opens sessions, or not before ``well``."""
 
     name, hosts_service = "any", False
 
@@ -138,8 +138,8 @@ class Node(Alone):
         view = WatchCache(lambda: None, ignore, self)
         backend: Any = self
         heard: Any = dict.fromkeys(("on_outage", "on_open", "on_lost"), lambda *_: None)
-        self.contact = Registration(backend, node("a"), request, options, view, self, several=None, **heard)
-        self.contact.open(10.0)
+        self.registration = Registration(backend, node("a"), request, options, view, self, several=None, **heard)
+        self.registration.open(10.0)
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Any:
         if self.refusal is not None and self.seconds < self.well:
@@ -166,10 +166,10 @@ def test_a_refusal_is_waited_out_for_one_outage_where_the_job_has_begun(
     there.lose()
     final = not begun and isinstance(refusal, RdzvError)  # silence, or a fault of the plug-in, is not
     if seconds < 60 and not final:
-        assert there.contact.problem is None
-        assert there.contact.opened == 2
+        assert there.registration.problem is None
+        assert there.registration.opened == 2
         return
-    assert isinstance(there.contact.problem, EndpointLost)
+    assert isinstance(there.registration.problem, EndpointLost)
     assert there.seconds == pytest.approx(1000.0 if final else 1060.0, abs=1.0)
 
 
@@ -181,9 +181,9 @@ def test_a_service_that_opens_sessions_and_keeps_none_alive_is_given_up(lives: f
     for _ in range(100):
         opened = there.seconds
         there.seconds += lives + 1
-        if there.contact.problem is None:
+        if there.registration.problem is None:
             there.lose(opened)
-    assert isinstance(there.contact.problem, EndpointLost)
+    assert isinstance(there.registration.problem, EndpointLost)
 
 
 def test_one_that_was_heard_again_in_between_begins_another_outage() -> None:
@@ -192,4 +192,4 @@ def test_one_that_was_heard_again_in_between_begins_another_outage() -> None:
         there.lose(there.seconds)
         there.seconds += 50
         there.lose(there.seconds - 5)
-        assert there.contact.problem is None
+        assert there.registration.problem is None

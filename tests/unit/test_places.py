@@ -290,26 +290,26 @@ class Carried:
         request = Request("parallel", "r", "a,b", min_nodes=1, max_nodes=5, nproc_per_node=1)
         backend: Any = SimpleNamespace(name="parallel")
         heard: Any = dict.fromkeys(("on_outage", "on_open", "on_lost"), lambda *_: None)
-        self.contact = contact = Registration(
+        self.registration = registration = Registration(
             backend, member, request, ElasticOptions(), self.told, SYSTEM, several=None, **heard
         )
-        contact.session = self.session
-        self.carrying = EpochVotes(self.places, contact, ProbePort(None, SYSTEM))  # type: ignore[arg-type]
-        self.carrying.settled()
-        self.own = CurrentRound(self.told, contact, 5.0, SYSTEM)
+        registration.session = self.session
+        self.votes = EpochVotes(self.places, registration, ProbePort(None, SYSTEM))  # type: ignore[arg-type]
+        self.votes.settled()
+        self.own = CurrentRound(self.told, registration, 5.0, SYSTEM)
         store: Any = SimpleNamespace(patience=5.0, close=lambda _: None, attempt=None)
-        ours: Any = self.own, store, ProbePort(None, SYSTEM), None, SYSTEM, self.carrying
-        node = NodeContext(request, ElasticOptions(), self.told, contact, *ours)
+        ours: Any = self.own, store, ProbePort(None, SYSTEM), None, SYSTEM, self.votes
+        node = NodeContext(request, ElasticOptions(), self.told, registration, *ours)
         self.joining = MemberJoin(node, None)  # type: ignore[arg-type]
 
     @property
     def me(self) -> Member:
-        return self.contact.me
+        return self.registration.me
 
     def hears(self, declared: Round) -> Assignment | None:
         """Of its place in round 6, which it has reached, and of the round that was declared. Returns where it is."""
         self.told.assignment, self.told.round = PLACE, declared
-        self.contact.change(store_ready_round=6)
+        self.registration.update(store_ready_round=6)
         return self.joining._step(self.told)
 
     def seats(self) -> list[tuple[int, bool]]:
@@ -352,12 +352,12 @@ def test_node_that_has_reached_another_round_since_does_not_go_on_in_the_one_bef
 def test_who_was_leaving_says_nothing_at_another_place(leaving: str):
     """Where it has said so its voice counts: it is not to count at two."""
     job = Carried(PLACE)
-    job.contact.say_once(5.0, leaving=leaving, store=(6, "10.0.0.2", 4000))
+    job.registration.publish_within(5.0, leaving=leaving, store=(6, "10.0.0.2", 4000))
     assert len(job.said) == 1
     job.places.at = 1
-    job.carrying.settled()
-    job.contact.say(address="10.0.0.9", known_round=6)
-    job.contact.say_once(5.0, leaving="lost")
+    job.votes.settled()
+    job.registration.publish(address="10.0.0.9", known_round=6)
+    job.registration.publish_within(5.0, leaving="lost")
     assert len(job.said) == (1 if leaving else 3)
     assert job.me.store is None, "a round of that number is another one here"
 
@@ -365,23 +365,23 @@ def test_who_was_leaving_says_nothing_at_another_place(leaving: str):
 @pytest.mark.parametrize("proved", [False, True])
 def test_who_moves_says_which_node_served_what_it_has_left(proved: bool):
     job = Carried(PLACE)
-    job.carrying.complete(PLACE, COMPLETE)
-    job.carrying.settled()
+    job.votes.complete(PLACE, COMPLETE)
+    job.votes.settled()
     assert (job.me.server, job.me.gone) == (-1, -1)
     job.places.at, job.places.left_gone = 1, proved
-    job.carrying.settled()
+    job.votes.settled()
     assert (job.me.server, job.me.gone) == (2, 2 if proved else -1)
-    job.carrying.complete(PLACE, replace(COMPLETE, number=7, epoch="there", server=0))
+    job.votes.complete(PLACE, replace(COMPLETE, number=7, epoch="there", server=0))
     assert (job.me.server, job.me.gone) == (-1, -1)
 
 
 def test_nothing_of_a_round_is_said_in_another_session():
     job = Carried()
-    before, job.contact.session = job.session, SimpleNamespace(ttl=5.0, put=job.session.put)
-    is_another = lambda mine: job.contact.session is not mine  # noqa: E731
-    job.contact.say(unless=lambda: is_another(before), store=(6, "10.0.0.2", 4000))
+    before, job.registration.session = job.session, SimpleNamespace(ttl=5.0, put=job.session.put)
+    is_another = lambda mine: job.registration.session is not mine  # noqa: E731
+    job.registration.publish(unless=lambda: is_another(before), store=(6, "10.0.0.2", 4000))
     assert (job.said, job.me.store) == ([], None)
-    job.contact.say(unless=lambda: is_another(job.contact.session), store=(6, "10.0.0.2", 4000))
+    job.registration.publish(unless=lambda: is_another(job.registration.session), store=(6, "10.0.0.2", 4000))
     assert len(job.said) == 1
 
 

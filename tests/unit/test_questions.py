@@ -87,7 +87,7 @@ class Node:
     def _hear(self, events: Sequence[Event]) -> None:
         for event in events:
             if event.key.startswith(keys.ASKED):
-                self.answering.hear(event)
+                self.answering.on_question(event)
 
 
 @pytest.fixture

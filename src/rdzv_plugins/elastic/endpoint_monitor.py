@@ -146,9 +146,8 @@ class EndpointMonitor:
 
     def _open(self) -> None:
         foreign = False
-        self._ended = self._witness is not None and closed_in_order(
-            self._witness, self._runtime
-        )  # before its host is asked
+        # before its host is asked
+        self._ended = self._witness is not None and closed_in_order(self._witness, self._runtime)
         try:
             connection, reason = self._service.look(_DIAL_S)
         except (NotNative, OtherVersion):

@@ -310,8 +310,8 @@ class EpochVotes:
     and by the one that opens sessions, never by both at once.
     """
 
-    def __init__(self, places: SeveralServices, contact: Registration, port: ProbePort) -> None:
-        self._places, self._contact, self._port = places, contact, port
+    def __init__(self, places: SeveralServices, registration: Registration, port: ProbePort) -> None:
+        self._places, self._registration, self._port = places, registration, port
         self._server = -1  # the rank of the node that served the place of the last complete round
         self._at: int | None = None
 
@@ -327,8 +327,8 @@ class EpochVotes:
         """
         self._server = declared.server
         self._places.note_complete()
-        seats = seats_complete(self._contact.me.votes, place)
-        self._contact.change(votes=seats, gone=-1, server=-1)
+        seats = seats_complete(self._registration.me.votes, place)
+        self._registration.update(votes=seats, gone=-1, server=-1)
         return len(seats) == 1
 
     def arrive(self, on_move: Callable[[], None]) -> None:
@@ -338,11 +338,11 @@ class EpochVotes:
         """
         if self._has_moved():
             on_move()
-            was_open, me = self._port.part(), self._contact.me
-            self._contact.change(incarnation=me.incarnation + 1)
+            was_open, me = self._port.part(), self._registration.me
+            self._registration.update(incarnation=me.incarnation + 1)
             if was_open:
                 name = name_of(me.node_id, me.incarnation + 1)
-                self._contact.change(listens=self._port.listen(name, me.address, me.public))
+                self._registration.update(listens=self._port.listen(name, me.address, me.public))
         self.settled()
 
     def _has_moved(self) -> bool:
@@ -356,7 +356,7 @@ class EpochVotes:
         """
         if self._has_moved():
             gone = self._server if self._places.left_gone else -1
-            self._contact.change(server=self._server, gone=gone, store=None)
-            if self._contact.me.leaving:
-                self._contact.silence()
+            self._registration.update(server=self._server, gone=gone, store=None)
+            if self._registration.me.leaving:
+                self._registration.mute()
         self._at = self._places.at

@@ -58,8 +58,8 @@ logger = logging.getLogger(__name__)
 
 _PART_S = _ANSWER_S = 5.0
 _HELLO_S = 5.0  # seconds for a caller to say whom it wants; after that it counts as a stranger
-_MOST_STRANGERS = 64
-_MOST_KNOWN = 256
+_MOST_UNIDENTIFIED = 64
+_MOST_IDENTIFIED = 256
 _ACCEPTED_AT_ONCE = 16
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -195,8 +195,8 @@ class ProbeServer(Handler):
         self._pid = self._runtime.getpid()
         self._closing = self._waits = self._told = False
         self.ended = self._runtime.Event()  # all have been told: from now on nothing seen here proves anything to them
-        self._strangers: dict[_Caller, None] = {}  # in order of arrival
-        self._known: dict[_Caller, None] = {}
+        self._unidentified: dict[_Caller, None] = {}  # in order of arrival
+        self._identified: dict[_Caller, None] = {}
         reactor(self._runtime).add(self, self._runtime.monotonic())
 
     def close(self) -> None:
@@ -233,30 +233,30 @@ class ProbeServer(Handler):
             except OSError:
                 connection.close()
                 continue
-            self._strangers[caller] = None
-            if len(self._strangers) > _MOST_STRANGERS:
-                next(iter(self._strangers)).close()
+            self._unidentified[caller] = None
+            if len(self._unidentified) > _MOST_UNIDENTIFIED:
+                next(iter(self._unidentified)).close()
 
     def greeted(self, caller: _Caller) -> bytes:
         """The answer to a caller that has named this node. By that caller; ``OSError`` if it has gone meanwhile."""
-        self._strangers.pop(caller, None)
-        self._known[caller] = None
-        if len(self._known) > _MOST_KNOWN:
-            next(iter(self._known)).close()
+        self._unidentified.pop(caller, None)
+        self._identified[caller] = None
+        if len(self._identified) > _MOST_IDENTIFIED:
+            next(iter(self._identified)).close()
         said = answer(self._node_id, caller.connection.getsockname(), caller.connection.getpeername())
         return said + WAITS if self._told else said
 
     def left(self, caller: _Caller) -> None:
         """Forget a connection that has ended. Called by its caller, on the reactor's thread."""
-        self._strangers.pop(caller, None)
-        self._known.pop(caller, None)
+        self._unidentified.pop(caller, None)
+        self._identified.pop(caller, None)
 
     def tick(self, now: float) -> None:
         if self._closing:
             self._end()
         elif self._told != self._waits:
             self._told = self._waits
-            for caller in list(self._known) if self._told else ():
+            for caller in list(self._identified) if self._told else ():
                 caller.say(WAITS)
 
     def failed(self, error: Exception) -> None:
@@ -267,7 +267,7 @@ class ProbeServer(Handler):
             reactor(self._runtime).remind(self, self._runtime.monotonic())
 
     def _end(self) -> None:
-        for caller in list(itertools.chain(self._strangers, self._known)):
+        for caller in list(itertools.chain(self._unidentified, self._identified)):
             caller.close()
         self._close_port()
         self.ended.set()

@@ -60,8 +60,8 @@ class WatchCache:
     def __init__(self, on_change: Callable[[], None], on_asked: Callable[[Event], None], runtime: Runtime) -> None:
         """``on_asked`` is called with each event of a question (``asking``), on that thread, and returns at once."""
         self._on_change, self._on_asked = on_change, on_asked
-        self._tell: TellEvent | None = None
-        self._telling = runtime.Lock()
+        self._report: TellEvent | None = None
+        self._report_lock = runtime.Lock()
         self._placed = self._complete = self._over = 0  # the newest rounds of which that was told
         self._changed = runtime.Condition()
         self.version = 0  # a number that grows with every change
@@ -111,7 +111,7 @@ class WatchCache:
         with self._changed:
             self.version += 1
             self._changed.notify_all()
-        self._tell_news()
+        self._report_events()
         self._on_change()
 
     def wait(self, seen: int, timeout: float) -> int:
@@ -120,20 +120,20 @@ class WatchCache:
             self._changed.wait_for(lambda: self.version != seen, max(0.0, timeout))
             return self.version
 
-    def tell_to(self, tell: TellEvent) -> None:
+    def report_to(self, tell: TellEvent) -> None:
         """Call ``tell`` from now on; see ``TellEvent``."""
-        self._tell = tell
+        self._report = tell
 
     def tell(self, event: RoundEvent) -> None:
         """Report what this node has done itself. Called before it tells the others."""
-        if self._tell is not None:
-            self._tell(event)
+        if self._report is not None:
+            self._report(event)
 
-    def _tell_news(self) -> None:
+    def _report_events(self) -> None:
         """Report what is new; it concerns this node's rounds only. Returns at once."""
-        if self._tell is None:
+        if self._report is None:
             return
-        with self._telling:
+        with self._report_lock:
             place, declared, over = self.assignment, self.round, self.over
             if self._over < over.number <= self._placed:
                 self._over = over.number
@@ -187,7 +187,7 @@ class Registration:
         me: Member,
         request: Request,
         options: ElasticOptions,
-        view: WatchCache,
+        cache: WatchCache,
         runtime: Runtime,
         *,
         several: SeveralServices | None,
@@ -202,15 +202,15 @@ class Registration:
         anybody knows it.
         """
         self.me, self._on_open, self._on_lost = me, on_open, on_lost
-        self._backend, self._request, self._view, self._runtime = backend, request, view, runtime
+        self._backend, self._request, self._cache, self._runtime = backend, request, cache, runtime
         self._ttl, self._settings = options.ttl, settings_of(request, backend.name, options, me.host, runtime)
         self._is_one = several is None
         # another service takes over as soon as the lost one may be left
         outage_timeout = options.outage_timeout + (several.leaves_within if several is not None else 0.0)
-        self._saying = runtime.Lock()
-        self._silent = False
+        self._write_lock = runtime.Lock()
+        self._is_muted = False
         self._lock = runtime.Lock()
-        self.outage = Outage(request.run_id, outage_timeout, lambda: view.newest > 0, self.give_up, on_outage, runtime)
+        self.outage = Outage(request.run_id, outage_timeout, lambda: cache.newest > 0, self.give_up, on_outage, runtime)
         """For how long the service has not done what this node needs."""
         self._was_out_since = self._recovered_at = -math.inf  # until a lost session was last followed by another
         self.session: Session | None = None  # the living session; None while there is none
@@ -228,10 +228,10 @@ class Registration:
     def wait_session(self) -> Session | None:
         """The session; waits while another is opened. None once the service is lost for good or this is closed."""
         while not self.is_closed and self.problem is None:
-            seen, session = self._view.version, self.session
+            seen, session = self._cache.version, self.session
             if session is not None:
                 return session
-            self._view.wait(seen, _LOOK_S)
+            self._cache.wait(seen, _LOOK_S)
         return None
 
     def open(self, timeout: float) -> None:
@@ -261,13 +261,13 @@ class Registration:
         lost: list[ConnectionLost] = []  # before it is ours
         session = self._backend.open_session(self._ttl, on_lost=lambda error: self._end(error, lost), timeout=timeout)
         try:
-            tell = self._view.begin()
+            tell = self._cache.begin()
             session.watch(keys.ALL, tell, timeout=left())
             session.watch(keys.NODES + self.me.node_id, tell, timeout=left())
             written, job = session.create(keys.JOB, json.dumps(self._settings).encode(), timeout=left())
             if not written:
                 self._compare(session, job.value, left())
-            self.change(serves=self._backend.hosts_service)
+            self.update(serves=self._backend.hosts_service)
             kept = self._on_open(session, left())
         except BaseException:
             session.close()
@@ -280,8 +280,8 @@ class Registration:
         if self.is_closed:
             session.close()
         elif kept is not None:
-            self._say_kept(kept)
-        self._view.wake()
+            self._publish_kept(kept)
+        self._cache.wake()
 
     def _compare(self, session: Session, job: bytes, timeout: float) -> None:
         """Raise ``SettingsDiffer``, and tell those who wait for this node that it has come and is leaving."""
@@ -303,14 +303,14 @@ class Registration:
             self._on_lost(session)
             self.session = None
         self._runtime.Thread(target=self._recover, args=(error,), name="rdzv-reconnect").start()
-        self._view.wake()
+        self._cache.wake()
 
     def _recover(self, lost: ConnectionLost) -> None:
         """Open another session; workers go on meanwhile. A service that is not back within an outage's time is lost.
 
         Whatever it says meanwhile: it may be about to be put right. Only a job that has not begun takes that for final.
         """
-        if isinstance(lost.__cause__, PluginError) and not self._view.newest:
+        if isinstance(lost.__cause__, PluginError) and not self._cache.newest:
             self.give_up(lost)
             return
         since = self._runtime.now() if lost.silent_since is None else lost.silent_since
@@ -339,7 +339,7 @@ class Registration:
                 answer = isinstance(error, RdzvError) and self._runtime.now() < asked + timeout
                 refused = answer and not isinstance(error, ConnectionLost)
                 then = error if refused or not lost.silent else None  # else it has said what is wrong
-                final = refused and not self._view.newest
+                final = refused and not self._cache.newest
                 if self.outage.ended_by(error, asked, timeout) or final:
                     self.give_up(lost, then)
                     return
@@ -353,7 +353,7 @@ class Registration:
 
     def raise_if_failed(self) -> None:
         """Raise the reason if the job has failed elsewhere."""
-        ended = self._view.ended
+        ended = self._cache.ended
         if ended is not None and ended.end != "done":
             raise ended_error(ended, self._request)
 
@@ -377,7 +377,7 @@ class Registration:
             return
         if isinstance(error.__cause__, PluginError):  # it says all there is to say
             self.problem = error.__cause__
-            self._view.wake()
+            self._cache.wake()
             return
         text = f"lost the rendezvous of run {self._request.run_id!r}{self._request.at_endpoint}: {error}"
         remedies = [each.remedy for each in (then, error) if isinstance(each, RdzvError) and each.remedy]
@@ -386,53 +386,53 @@ class Registration:
             remedy=next(iter(remedies), "")
             or "See the output of the process that serves it, and the network on the way there.",
         )
-        self._view.wake()
+        self._cache.wake()
 
     # what this node says about itself
 
-    def silence(self) -> None:
+    def mute(self) -> None:
         """Say nothing more, in any session."""
-        with self._saying:
-            self._silent = True
+        with self._write_lock:
+            self._is_muted = True
 
-    def change(self, **changes: Any) -> None:
+    def update(self, **changes: Any) -> None:
         """Change it; the change is written with whatever is said next."""
-        with self._saying:
+        with self._write_lock:
             self.me = replace(self.me, **changes)
 
-    def say(self, *, unless: Callable[[], bool] = lambda: False, **changes: Any) -> bool:
+    def publish(self, *, unless: Callable[[], bool] = lambda: False, **changes: Any) -> bool:
         """Change it, and write it however long that takes. If the session ends that is enough: the next begins with it.
 
         Does nothing, and returns False, if ``unless`` is true once nobody else is writing.
         """
-        with self._saying:
+        with self._write_lock:
             if unless():
                 return False
             self.me = replace(self.me, **changes)
             self._write()
             return True
 
-    def say_cut_off(self, round_: int, reason: str) -> bool:
+    def publish_cut_off(self, round_: int, reason: str) -> bool:
         """Say that its workers are cut off and need another round. False if it has already left that round."""
         has_left = lambda: self.me.last_round >= round_ or self.me.finished_round == round_  # noqa: E731
-        return self.say(unless=has_left, last_round=round_, cut_off_round=round_, reason=reason)
+        return self.publish(unless=has_left, last_round=round_, cut_off_round=round_, reason=reason)
 
-    def _say_kept(self, place: Assignment) -> None:
+    def _publish_kept(self, place: Assignment) -> None:
         """Tell a service without memory that it keeps its place, if it has not left that round in the meantime."""
         logger.warning(
             "the rendezvous has lost its memory: round %d goes on if all of its nodes come back to it", place.round
         )
-        known = self._view.newest
-        with self._saying:
+        known = self._cache.newest
+        with self._write_lock:
             self.me = replace(self.me, keeps=place, known_round=known, heartbeat_wanted=0, heartbeat_answered=0)
             if self.me.kept is None:
                 self.me = replace(self.me, keeps=None)
             self._write()
 
-    def say_once(self, timeout: float, **changes: Any) -> None:
+    def publish_within(self, timeout: float, **changes: Any) -> None:
         """Like ``say``, for at most ``timeout`` seconds: a node that leaves does not wait for a silent service."""
         asked = self._runtime.now()
-        if not self._saying.acquire(timeout=max(0.0, timeout)):  # somebody else is writing it
+        if not self._write_lock.acquire(timeout=max(0.0, timeout)):  # somebody else is writing it
             return
         try:
             self.me = replace(self.me, **changes)
@@ -440,7 +440,7 @@ class Registration:
         except (TimeoutError, RdzvError) as error:
             logger.debug("could not tell the other nodes of %s: %s", ", ".join(changes), error)
         finally:
-            self._saying.release()
+            self._write_lock.release()
 
     def _write(self) -> None:
         with contextlib.suppress(ConnectionLost):
@@ -448,7 +448,7 @@ class Registration:
 
     def _put(self, until: float) -> None:
         session = self.session
-        if session is None or not self.me.address or self._silent:
+        if session is None or not self.me.address or self._is_muted:
             return
         item = {keys.MEMBERS + self.me.node_id: encode(self.me)}
         self.outage.retry_until_lost(

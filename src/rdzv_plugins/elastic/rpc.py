@@ -80,12 +80,12 @@ def ask(
         answers.nodes = nodes
 
     with contextlib.ExitStack() as then:
-        hear = answers.hear_of_members
-        members = keys.list_and_watch(session, keys.MEMBERS, begin, hear, lambda request: request(seconds))
+        take = answers.take_members
+        members = keys.list_and_watch(session, keys.MEMBERS, begin, take, lambda request: request(seconds))
         then.callback(members.cancel)
         if answers.is_awaited:
             id_ = runtime.uuid4().hex
-            then.callback(session.watch(f"{keys.ANSWERS}{id_}/", answers.hear, timeout=seconds).cancel)
+            then.callback(session.watch(f"{keys.ANSWERS}{id_}/", answers.take, timeout=seconds).cancel)
             then.callback(_withdraw, session, keys.ASKED + id_)
             session.put({keys.ASKED + id_: pack_question(kind, arguments)}, ephemeral=True, timeout=seconds)
             answers.wait(start + timeout)
@@ -112,7 +112,7 @@ class _Answers:
         """Whether one of the nodes may still answer."""
         return not all(node.is_through for node in self.nodes.values())
 
-    def hear(self, events: Sequence[Event]) -> None:
+    def take(self, events: Sequence[Event]) -> None:
         with self._changed:
             for event in events:
                 node_id, _, name = event.key.partition("/")[2].partition("/")[2].partition("/")
@@ -123,7 +123,7 @@ class _Answers:
                     node.parts[name] = event.value
             self._changed.notify_all()
 
-    def hear_of_members(self, events: Sequence[Event]) -> None:
+    def take_members(self, events: Sequence[Event]) -> None:
         with self._changed:
             for event in events:
                 node = self.nodes.get(event.key.removeprefix(keys.MEMBERS))
@@ -184,8 +184,8 @@ class _Asked:
 class ElasticRpc:
     """Implements ``NodeRpc``, asked and answered in the session that the node has. Thread-safe."""
 
-    def __init__(self, contact: Registration, run_id: str, runtime: Runtime) -> None:
-        self._contact, self._runtime = contact, runtime
+    def __init__(self, registration: Registration, run_id: str, runtime: Runtime) -> None:
+        self._registration, self._runtime = registration, runtime
         self._in_background = BackgroundTasks(run_id, runtime, name="rdzv-answers", threads=_THREADS, most=_WAITING)
         self._answer: Answer | None = None
         self._lock = self._runtime.Lock()
@@ -193,7 +193,7 @@ class ElasticRpc:
         self._left: list[str] = []  # keys of answers to questions that have gone; they are to be deleted
 
     def ask(self, kind: str, arguments: Mapping[str, Any], timeout: float) -> list[RpcResponse]:
-        session = self._contact.session
+        session = self._registration.session
         if session is None:
             raise ConnectionLost("there is no session with the rendezvous now")
         return ask(session, kind, arguments, timeout, self._runtime)
@@ -201,7 +201,7 @@ class ElasticRpc:
     def answer_with(self, answer: Answer) -> None:
         self._answer = answer
 
-    def hear(self, event: Event) -> None:
+    def on_question(self, event: Event) -> None:
         """Take note that a question's key was written or has gone. Called on the watch's thread; returns at once."""
         id_ = event.key.removeprefix(keys.ASKED)
         if event.value is None:
@@ -236,10 +236,10 @@ class ElasticRpc:
         if asked.gone.is_set():
             return
         parts = self._parts(asked.question)
-        session = self._contact.wait_session()
+        session = self._registration.wait_session()
         if session is None:
             return
-        prefix = f"{keys.ANSWERS}{asked.question.id}/{self._contact.me.node_id}/"
+        prefix = f"{keys.ANSWERS}{asked.question.id}/{self._registration.me.node_id}/"
         try:
             for name, part in parts.items():  # one by one: together they may exceed the limit of a request
                 with self._lock:
@@ -279,7 +279,7 @@ class ElasticRpc:
     def _clean(self) -> None:
         with self._lock:
             left, self._left = self._left, []
-        session = self._contact.wait_session() if left else None
+        session = self._registration.wait_session() if left else None
         if session is not None:
             with contextlib.suppress(ConnectionLost, TimeoutError):  # they disappear with the session
                 session.delete(left, timeout=request_timeout(session))
