@@ -99,7 +99,7 @@ DEFECTS = (
         "in an outage nobody works",
         "8999a1a",
         _ELASTIC + "handler.py",
-        'return ["nodes that nobody can ask for now"]',
+        'return ["nodes that cannot be listed now"]',
         "return ()",
         "test_who_is_done_waits_for_others_whom_nobody_can_ask",
     ),

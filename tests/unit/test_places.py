@@ -120,7 +120,7 @@ def test_a_place_is_left_for_a_newer_round_that_works_or_for_more_nodes():
     [
         ("a:1, b,[::1]:3", (Endpoint("a", 1), Endpoint("b", 29500), Endpoint("::1", 3))),
         ("a:1", Endpoint("a", 1)),
-        ("a,a:29500", "a:29500 is there twice"),
+        ("a,a:29500", "a:29500 is given twice"),
         (",".join(f"a:{port}" for port in range(1, 9)), "at most 7"),
         ("a:0,b:1", "port 0 of a"),
         ("a:1,,b:1", "no valid host name"),

@@ -235,7 +235,7 @@ class FailureDetector:
         if self._round.place is None or self._round.place.world == 1:
             return False
         if (lost := self._ask_all()) is None:
-            logger.info("a worker has failed, and the rendezvous does not answer: waiting to hear why")
+            logger.info("a worker has failed, and the rendezvous does not answer: waiting to learn if a node was lost")
         while lost is None:
             lost = self._ask_all()
         return lost
@@ -316,7 +316,7 @@ class FailureDetector:
                 break
             self._cache.wait(seen, deadline - self._runtime.monotonic())
         logger.warning(
-            "this node is cut off from the workers' store of round %d: %s; its workers are stopped and join a new one",
+            "lost the workers' store of round %d (%s); stopping workers and joining a new round",
             round_,
             why,
         )

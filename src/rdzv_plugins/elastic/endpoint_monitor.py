@@ -138,7 +138,7 @@ class EndpointMonitor:
                 self._missed(refused=False, reason=str(error))
             except Exception as error:  # the other places are no reason to stop looking at this one
                 if repr(error) != self._reason:
-                    logger.exception("looking at %s has failed", self.endpoint)
+                    logger.exception("could not check %s", self.endpoint)
                 self._missed(refused=False, reason=repr(error))
             if self._hurry.wait(pause):
                 pause = _FIRST_PAUSE_S
@@ -171,7 +171,7 @@ class EndpointMonitor:
                 events += [Event(kv.key, kv.value, kv.revision) for kv in held]
             with self._lock:
                 if self._closed:
-                    raise ConnectionLost("it is looked at no longer")
+                    raise ConnectionLost("it is no longer monitored")
                 self._session, self.status = session, EndpointStatus(True, False, True)
             self._take(session, events)
             for prefix in (keys.ROUND, _PLACE):
@@ -215,7 +215,7 @@ class EndpointMonitor:
         elif self._runtime.monotonic() >= self._since + _PATIENCE_S and not self._closed:
             self._since = float("inf")
             logger.warning(
-                "%s, one of the places where this job can be served, cannot be reached: %s; it is tried again",
+                "cannot reach %s, one of the endpoints of this job: %s; trying again",
                 self.endpoint,
                 reason,
             )

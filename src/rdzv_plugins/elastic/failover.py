@@ -98,12 +98,14 @@ class FailoverBackend:
             left = start + timeout - self._runtime.monotonic()
             if left <= 0 or self._closed:
                 raise EndpointUnreachable(
-                    f"no place of {self} could be joined within {timeout:g} s: {self._why(choice)}",
-                    remedy="Look at the output of the processes that serve them, and at the network on the way there.",
+                    f"could not join any of the endpoints {self} within {timeout:g} s: {self._why(choice)}",
+                    remedy="Check the output of the processes that serve them, and the network in between.",
                 )
             if reporting.is_due():
                 waited = self._runtime.monotonic() - start
-                logger.info("waiting for a place at %s: %s (%.0f s of %g s)", self, self._why(choice), waited, timeout)
+                logger.info(
+                    "waiting for an endpoint: %s: %s (%.0f s of %g s)", self, self._why(choice), waited, timeout
+                )
             self._wait(seen, min(left, _LOOK_S / 5))
 
     def note_complete(self) -> None:
@@ -124,14 +126,14 @@ class FailoverBackend:
         statuses = [monitor.status for monitor in self._monitors]
         first = self.at is None
         if first and waited < _SETTLE_S and not all(status.tried for status in statuses):
-            return Choice("wait", why="none of the places answers")
+            return Choice("wait", why="none of the endpoints answers")
         choice = select_endpoint(statuses, knows=self._knows)
         early = any(status.refused for status in statuses[: choice.place]) and waited < _SETTLE_S
         if choice.step == "claim" and early:
-            return Choice("wait", choice.place, "the places before it are not served yet")
+            return Choice("wait", choice.place, "the endpoints before it are not served yet")
         if choice.step != "join" or first or choice.place == self.at or self._may_leave():
             return choice
-        return Choice("wait", self.at or 0, "it may still count on this node")
+        return Choice("wait", self.at or 0, "it may still count this node as a member")
 
     def _may_leave(self) -> bool:
         """Whether this node no longer counts at the place of the last session."""
@@ -217,7 +219,7 @@ class FailoverBackend:
             except Exception as error:  # the next look may do better
                 if repr(error) not in self._refusals:
                     self._refusals.add(repr(error))
-                    logger.exception("looking at the other places has failed")
+                    logger.exception("could not check the other endpoints")
             self._wait(seen, _LOOK_S if counted is not None else 10 * _LOOK_S)
 
     def _look_elsewhere(self, counted: tuple[NativeSession, float] | None) -> tuple[NativeSession, float] | None:
@@ -249,7 +251,7 @@ class FailoverBackend:
         session.close()
         works = self._monitors[better].status
         why = f"round {works.round} works at {there}" if works.works else f"more nodes are at {there}"
-        self._on_lost(ConnectionLost(f"{where} serves this job no longer: {why}"))
+        self._on_lost(ConnectionLost(f"{where} no longer serves this job: {why}"))
 
     def _remember_begun(self) -> None:
         """Have all places remember that there was a round: from then on no first one is begun."""
@@ -268,7 +270,7 @@ class FailoverBackend:
         """The place answers but does not remember what it should, perhaps because it is full. The others may."""
         if str(error) not in self._refusals:
             self._refusals.add(str(error))
-            logger.warning("a place where this job can be served does not remember it: %s", error)
+            logger.warning("an endpoint of this job does not accept its state: %s", error)
 
     def _raise_errors(self) -> None:
         """At the start, raise for a place of another run or list; later, such a place does not answer, or waits."""
@@ -280,7 +282,7 @@ class FailoverBackend:
                     raise SettingsDiffer(
                         f"this node was started with other settings than the first node of the job at "
                         f"{monitor.endpoint}: --rdzv-endpoint: here {self}, there {others}",
-                        remedy="Start all nodes with the same places, in the same order.",
+                        remedy="Start all nodes with the same endpoints, in the same order.",
                     )
 
     def _why(self, choice: Choice) -> str:

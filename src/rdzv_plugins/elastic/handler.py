@@ -203,7 +203,7 @@ class ElasticHandler(RendezvousHandler):
         except (TimeoutError, errors.RdzvError) as error:
             logger.debug("could not ask who works: %s", error)
         # an outage says nothing of the others, and ends by itself
-        return ["nodes that nobody can ask for now"]
+        return ["nodes that cannot be listed now"]
 
     # a round that has lost a node is over: peer_lost tells it, and lost_peers has nothing to add
 
@@ -324,9 +324,9 @@ class ElasticHandler(RendezvousHandler):
         if isinstance(error, errors.EndpointUnreachable):
             return errors.EndpointUnreachable(f"{run}: {error}", remedy=error.remedy)
         return errors.RendezvousFailed(
-            f"{run}: this node's proxy has no way to the store: {error}",
-            remedy="The key trunk/N comes from node N, which is to connect this one (--rdzv-conf fanout). "
-            "Look at that node's output.",
+            f"{run}: this node's proxy cannot reach the store: {error}",
+            remedy="The key trunk/N is written by node N, whose proxy connects this one (--rdzv-conf fanout). "
+            "Check that node's output.",
         )
 
     def _open(self, session: Session, timeout: float) -> Assignment | None:
@@ -375,7 +375,7 @@ class ElasticHandler(RendezvousHandler):
             return f"round {round_} is over: {declared.reason}"
         if declared.number > round_:
             return f"round {declared.number} has begun without this node"
-        return f"this node has to leave round {round_}: it is cut off from the store, or has a new session"
+        return f"this node must leave round {round_}: it has lost the store or its session"
 
     def _log_over(self) -> None:
         """Say once why the round that this node was in is over. Any thread."""

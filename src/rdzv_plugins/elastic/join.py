@@ -171,7 +171,7 @@ class MemberJoin:
         if place is not None and place.refused:
             raise errors.SettingsDiffer(
                 f"this node cannot take part in run {self._request.run_id!r}: {place.refused}",
-                remedy="Give every node a --node-rank of its own.",
+                remedy="Give each node a different --node-rank.",
             )
         if self._is_candidate(declared, place):
             self._retry_at = self._probe_admission(declared)
@@ -277,8 +277,7 @@ class MemberJoin:
         is_late = now >= self._give_up_at
         if is_late and self._registration.me.store_ready_round < declared.number:
             logger.warning(
-                "this node cannot enter round %d: the workers' store at %s port %d cannot be reached: %s; it goes on "
-                "trying",
+                "this node cannot enter round %d: cannot reach the workers' store at %s port %d (%s); trying again",
                 declared.number,
                 declared.master_addr,
                 declared.master_port,
@@ -324,9 +323,8 @@ def raise_if_not_needed(cache: WatchCache, request: Request, round_: int, *, spa
             raise errors.SpareReleased(f"run {request.run_id!r} is done without this node, which {was}")
         raise errors.NotNeeded(
             f"run {request.run_id!r} at {request.endpoint} is about to end ({cache.finishing.by} is done): this node "
-            "has come too late to take part, and has not run its script",
-            remedy="If it was meant for another job, start that one with another --rdzv-id, or when this one has "
-            "ended.",
+            "came too late to take part and has not run its script",
+            remedy="For another job use another --rdzv-id, or start it after this one has ended.",
         )
 
 
@@ -392,12 +390,12 @@ class ProgressReporter:
 
 def _remedy_for_timeout(request: Request) -> str:
     remedy = (
-        "Look at the output of the missing nodes, or start them with the same --rdzv-endpoint, --rdzv-id and --nnodes. "
+        "Check the output of the missing nodes, or start them with the same --rdzv-endpoint, --rdzv-id and --nnodes. "
         "--rdzv-conf timeout=SECONDS waits longer."
     )
     if is_only_local(request.endpoint):
         remedy += (
-            f" Nodes on other machines cannot reach {request.endpoint}: give an address of this one, on all nodes."
+            f" Nodes on other machines cannot reach {request.endpoint}: give all nodes another address of this one."
         )
     return remedy
 
@@ -417,7 +415,7 @@ def log_rank_table(session: Session, place: Assignment) -> None:
     try:
         held, _ = session.list(keys.NODES, timeout=min(_ANSWER_S, request_timeout(session)))
     except (errors.ConnectionLost, TimeoutError) as error:
-        logger.info("round %d, %d nodes (who they are cannot be asked now: %s)", place.round, place.world, error)
+        logger.info("round %d, %d nodes (they cannot be listed now: %s)", place.round, place.world, error)
         return
     shown = (kv for kv in held if (found := _RANK.search(kv.value)) and int(found[1]) < _ROWS)  # there may be thousands
     every = [each for each in readable(Assignment, shown) if each.round == place.round and each.is_place]

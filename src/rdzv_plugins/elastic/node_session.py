@@ -326,7 +326,7 @@ class Registration:
             self.give_up(lost)
             return
         logger.warning(
-            "run %s: %s; trying to reach it again for %.0f s at most", self._request.run_id, lost, max(LEAST_S, left)
+            "run %s: %s; trying to reconnect for up to %.0f s", self._request.run_id, lost, max(LEAST_S, left)
         )
         while not self.is_closed:
             asked, timeout = self._runtime.now(), max(LEAST_S, round(left, 1))  # it appears in messages
@@ -334,7 +334,7 @@ class Registration:
                 self._connect(timeout)
             except Exception as error:
                 if not isinstance(error, (RdzvError, TimeoutError)) and pause == _AGAIN_S:  # once
-                    logger.exception("run %s: reaching the rendezvous again has failed", self._request.run_id)
+                    logger.exception("run %s: could not reconnect to the rendezvous", self._request.run_id)
                 # it did not need all the time
                 answer = isinstance(error, RdzvError) and self._runtime.now() < asked + timeout
                 refused = answer and not isinstance(error, ConnectionLost)
@@ -346,7 +346,9 @@ class Registration:
             else:
                 self._was_out_since, self._recovered_at = since, self._runtime.now()
                 self.outage.over()
-                logger.warning("run %s: back%s, with a new session", self._request.run_id, self._request.at_endpoint)
+                logger.warning(
+                    "run %s: reconnected%s with a new session", self._request.run_id, self._request.at_endpoint
+                )
                 return
             self._runtime.sleep(min(pause, self.outage.left))
             pause, left = min(1.5 * pause, _LONGEST_PAUSE_S), self.outage.left
@@ -384,7 +386,7 @@ class Registration:
         self.problem = EndpointLost(
             text + (f" (then: {then})" if then is not None else ""),
             remedy=next(iter(remedies), "")
-            or "See the output of the process that serves it, and the network on the way there.",
+            or "Check the output of the process that serves it, and the network in between.",
         )
         self._cache.wake()
 
@@ -419,9 +421,7 @@ class Registration:
 
     def _publish_kept(self, place: Assignment) -> None:
         """Tell a service without memory that it keeps its place, if it has not left that round in the meantime."""
-        logger.warning(
-            "the rendezvous has lost its memory: round %d goes on if all of its nodes come back to it", place.round
-        )
+        logger.warning("the rendezvous has lost its data: round %d goes on if all of its nodes come back", place.round)
         known = self._cache.newest
         with self._write_lock:
             self.me = replace(self.me, keeps=place, known_round=known, heartbeat_wanted=0, heartbeat_answered=0)

@@ -176,7 +176,7 @@ def recognise(request: Request, timeout: float) -> str:
         stats = ask_statistics(endpoint, timeout, token=token, tls=tls)
     except AccessRefused as error:
         if tls is not None:
-            return f"something under TLS that cannot be asked: {error}"
+            return f"something under TLS that does not answer: {error}"
         if token is not None:
             return "a native store of rdzv-plugins, which has another token than this process, or none"
         return "a native store of rdzv-plugins that lets in only who knows its token, or has certificates"
@@ -222,7 +222,7 @@ def at_native_store(request: Request, name: str, held: contextlib.ExitStack) -> 
     listener = listen_for(request, endpoint)
     if listener is not None:
         held.enter_context(listener)
-        return f"this node is to serve {endpoint}, and can"
+        return f"this node will serve {endpoint}"
     if not look(endpoint, WHO):
         return ""
     job = job_of(client_of(endpoint, request, name), request.options.ttl, PATIENCE_S)
@@ -262,7 +262,7 @@ def open_places(request: Request, name: str) -> CoordinationBackend:
     services = [client_of(place, patient, name, servers.get(at)) for at, place in enumerate(places)]
     if request.max_nodes == 2:
         logger.warning(
-            "with two nodes neither is more than half: if one is lost without a trace (its machine or its network, not "
-            "only its process), the job goes on without it only if that was node 0. Remedy: a third node"
+            "with two nodes neither is a majority: if one disappears without a trace (its machine or network, not only "
+            "its process), the job goes on only if that was node 0. Use a third node"
         )
     return FailoverBackend(places, services, next(iter(servers), None), request.options.ttl, SYSTEM)

@@ -95,7 +95,7 @@ class Outage:
         if told and since is not None:
             self._tell(False)
             logger.warning(
-                "run %s: the rendezvous does again what it is asked, after %.0f s",
+                "run %s: the rendezvous works again, after %.0f s",
                 self._run_id,
                 self._runtime.now() - since,
             )
@@ -120,9 +120,7 @@ class Outage:
         if first:
             self._tell(True)
         then = f" {error.remedy}" if isinstance(error, RdzvError) else ""
-        logger.warning(
-            "run %s: %s; this node waits for that for another %.0f s at most.%s", self._run_id, error, self.left, then
-        )
+        logger.warning("run %s: %s; waiting for up to %.0f s more.%s", self._run_id, error, self.left, then)
 
     def retry_until_lost(self, session: Session, request: Callable[[float], T], until: float = math.inf) -> T:
         """Repeat a request, which gets its time-out, until it is done: repeating one that took effect changes nothing.
