@@ -28,7 +28,7 @@ from rdzv_plugins.elastic.failures import ProbePort
 from rdzv_plugins.elastic.join import MemberJoin
 from rdzv_plugins.elastic.keys import INIT_CLAIM, PLACE_ID, ROUND, Assignment, Member, Round, encode
 from rdzv_plugins.elastic.node_session import Registration
-from rdzv_plugins.elastic.options import ElasticOptions, EndpointOptions, meeting_places, validate_endpoint
+from rdzv_plugins.elastic.options import ElasticOptions, EndpointOptions, meeting_endpoints, validate_endpoint
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import (
     ConnectionLost,
@@ -129,10 +129,10 @@ def test_a_place_is_left_for_a_newer_round_that_works_or_for_more_nodes():
 def test_lists_of_places(text: str, found: object):
     request = Request("parallel", "r", text, min_nodes=3, max_nodes=3, nproc_per_node=1)
     if not isinstance(found, str):
-        assert meeting_places(request) == found
+        assert meeting_endpoints(request) == found
         return
     with pytest.raises(UsageError, match=found):
-        meeting_places(request)
+        meeting_endpoints(request)
 
 
 def test_a_node_does_not_say_that_it_serves_all_places():
@@ -206,7 +206,7 @@ def test_what_proves_that_the_process_that_serves_a_place_has_ended(ends: str, a
         eventually(lambda: looking.is_witnessed() == (ends == "not at all"))
         for each in answers.split("; "):
             if looking.status.answers:
-                looking.doubt()
+                looking.recheck()
             host.answers.put(each)
             if each == "accepts":
                 eventually(lambda: looking.status.answers)

@@ -1,4 +1,4 @@
-"""One of several places, as seen by a node that is a member there or at another: an extra session, kept open."""
+"""One of several endpoints, as seen by a node that is a member there or at another: an extra session, kept open."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _PLACE = "place/"
 
 _DIAL_S, _OPEN_S, _ASK_S = 2.0, 3.0, 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
-_LASTS_S = 1.0  # a session that has lasted this long did not end through a fault of the place
+_LASTS_S = 1.0  # a session that has lasted this long did not end through a fault of the endpoint
 _PROBE_EVERY_S, _PROBES = 60, 60  # the witness outlasts a network that is cut for an hour
-_PATIENCE_S = 15.0  # seconds after which it is reported, once, that a place cannot be reached
+_PATIENCE_S = 15.0  # seconds after which it is reported, once, that an endpoint cannot be reached
 
 
 class EndpointMonitor:
-    """Watches a place, on a thread that runs until ``close``. ``on_change`` is called on any, and returns at once."""
+    """Watches an endpoint, on a thread, until ``close``. ``on_change`` is called on any thread, and returns at once."""
 
     def __init__(
         self,
@@ -44,17 +44,17 @@ class EndpointMonitor:
         service: NativeCoordination,
         ttl: float,
         on_change: Callable[[], None],
-        places: Sequence[str],
+        names: Sequence[str],
         runtime: Runtime,
     ) -> None:
-        """``places`` lists all of them, as they were given to this node."""
-        self._places, self._runtime = tuple(places), runtime
+        """``names``: those of all endpoints, as they were given to this node."""
+        self._names, self._runtime = tuple(names), runtime
         self.endpoint, self._service, self._ttl, self._on_change = endpoint, service, ttl, on_change
         self.status = EndpointStatus()
-        self.error: RdzvError | None = None  # what answers there if it is not a place of this run
+        self.error: RdzvError | None = None  # what answers there if it is not an endpoint of this run
         self._lock = self._runtime.Lock()
         self._session: NativeSession | None = None
-        self._doubted: NativeSession | None = None
+        self._rechecked: NativeSession | None = None
         self._witness: socket.socket | None = None
         """A connection that was answered there, and on which nothing was sent since. Changed by the thread alone."""
         self._ended = False  # whether the process that answered on it has closed it, in order
@@ -63,17 +63,17 @@ class EndpointMonitor:
         self._closed = False
         self._since: float | None = self._runtime.monotonic()
         self._reason = ""
-        self._runtime.Thread(target=self._run, name="rdzv-place").start()
+        self._runtime.Thread(target=self._run, name="rdzv-endpoint").start()
 
     @property
     def wrong(self) -> str:
         """Why nothing is seen there, as it was tried last; empty while it answers."""
         return "" if self.status.answers else self._reason
 
-    def doubt(self) -> None:
+    def recheck(self) -> None:
         """Look again from the start: nothing that was seen before counts."""
         with self._lock:  # the session is closed only after dialling again: its own end may tell how the server ended
-            self._doubted, self._session, self.status = self._session or self._doubted, None, EndpointStatus()
+            self._rechecked, self._session, self.status = self._session or self._rechecked, None, EndpointStatus()
         self._hurry.set()
         self._again.set()
         self._on_change()
@@ -89,7 +89,7 @@ class EndpointMonitor:
     def remember(self, key: str, value: str) -> str:
         """Have ``key`` remembered there unless it already is; returns the value that is remembered.
 
-        Raises ``ConnectionLost``, ``TimeoutError``, or ``RdzvError`` if the place refuses.
+        Raises ``ConnectionLost``, ``TimeoutError``, or ``RdzvError`` if the endpoint refuses.
         """
         session = self._session
         if session is None:
@@ -110,7 +110,7 @@ class EndpointMonitor:
         self._again.set()
         with self._lock:
             session, self._session = self._session, None
-        for each in (session, self._doubted):
+        for each in (session, self._rechecked):
             if each is not None:
                 each.close()
 
@@ -136,7 +136,7 @@ class EndpointMonitor:
             except RdzvError as error:  # it serves another run, or serves all of them and this one has no name
                 self.error = error
                 self._missed(refused=False, reason=str(error))
-            except Exception as error:  # the other places are no reason to stop looking at this one
+            except Exception as error:  # the other endpoints are no reason to stop looking at this one
                 if repr(error) != self._reason:
                     logger.exception("could not check %s", self.endpoint)
                 self._missed(refused=False, reason=repr(error))
@@ -154,7 +154,7 @@ class EndpointMonitor:
             foreign = True
             self._keep(None)
         else:
-            self._drop_doubted()
+            self._drop_rechecked()
             if connection is None:
                 raise _Refused(reason) if reason == REFUSED else EndpointUnreachable(reason)
             self._keep(connection)
@@ -192,9 +192,9 @@ class EndpointMonitor:
         if before is not None:
             before.close()
 
-    def _drop_doubted(self) -> None:
+    def _drop_rechecked(self) -> None:
         with self._lock:
-            session, self._doubted = self._doubted, None
+            session, self._rechecked = self._rechecked, None
         if session is not None:
             session.close()
 
@@ -230,7 +230,7 @@ class EndpointMonitor:
                     declared = decode(Round, event.value)
                     self._see(session, round=declared.number, works=declared.state == "complete")
                 elif event.key == INIT_CLAIM:
-                    born, others = read_born(event.value, self._places)
+                    born, others = read_born(event.value, self._names)
                     self._see(session, born=born, others=others)
                 elif event.key == INITIALIZED:
                     self._see(session, begun=True)

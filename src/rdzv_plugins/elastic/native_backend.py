@@ -20,7 +20,7 @@ def native_backend(name: str, alias: str, summary: str, options: type[EndpointOp
     return Backend(
         name=name,
         summary=summary,
-        create=lambda request: _service().open_places(request, name),
+        create=lambda request: _service().open_endpoints(request, name),
         aliases=(alias,),
         capabilities=frozenset(
             {

@@ -31,7 +31,7 @@ from rdzv_plugins.elastic.keys import (
     decode,
     encode,
 )
-from rdzv_plugins.elastic.options import ElasticOptions, domain_of, places_of
+from rdzv_plugins.elastic.options import ElasticOptions, domain_of, endpoints_of
 from rdzv_plugins.elastic.retry import LEAST_S, Outage, known_until
 from rdzv_plugins.errors import ConnectionLost, EndpointLost, PluginError, RdzvError, SettingsDiffer
 from rdzv_plugins.interfaces import Outcome, Request, RoundEvent, TellEvent
@@ -502,6 +502,6 @@ def settings_of(
         settings["token"] = "given"
     if request.preflight:
         settings["preflight"] = ",".join(request.preflight)
-    if places := places_of(request):
+    if places := endpoints_of(request):
         settings["endpoints"] = ",".join(map(str, places))
     return signed(settings, host, runtime) | {COMMAND: outline(request.entrypoint)}

@@ -242,14 +242,15 @@ def domain_of(request: Request) -> str:
     source, domain = next(((source, name.strip()) for source, name in said.items() if name.strip()), ("", ""))
     if len(domain) > _LONGEST_DOMAIN or not domain.isprintable():
         raise UsageError(
-            f"the domain of this node, {domain[:40]!a} of {source}, is too long or has characters that cannot be printed",
+            f"the domain of this node, {domain[:40]!a} of {source}, is too long or has characters that cannot be "
+            "printed",
             remedy=f"Use at most {_LONGEST_DOMAIN} printable characters.",
         )
     return domain
 
 
 DEFAULT_PORT = 29500
-MOST_PLACES = 7
+MOST_ENDPOINTS = 7
 
 
 @dataclass(frozen=True)
@@ -264,32 +265,32 @@ class EndpointOptions(StoreLimits, NodeTlsOptions, ElasticOptions):
     )
 
 
-def meeting_places(request: Request) -> Endpoint | tuple[Endpoint, ...]:
+def meeting_endpoints(request: Request) -> Endpoint | tuple[Endpoint, ...]:
     """Like ``meeting_point``, but accepts several, separated by commas; one serves at a time, the others stand by."""
-    return parse_places(request.endpoint) if "," in request.endpoint else meeting_point(request, DEFAULT_PORT)
+    return parse_endpoints(request.endpoint) if "," in request.endpoint else meeting_point(request, DEFAULT_PORT)
 
 
-def parse_places(text: str) -> tuple[Endpoint, ...]:
-    """Parse several places. Raises ``UsageError``, also for more than ``MOST_PLACES``, a duplicate, or port 0."""
+def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
+    """Parse several endpoints. Raises ``UsageError``, also for more than ``MOST_ENDPOINTS``, a duplicate, or port 0."""
     found = tuple(parse_endpoint(part, DEFAULT_PORT) for part in text.split(","))
-    if len(found) > MOST_PLACES:
+    if len(found) > MOST_ENDPOINTS:
         raise UsageError(
-            f"--rdzv-endpoint: {len(found)} endpoints are too many: at most {MOST_PLACES}",
+            f"--rdzv-endpoint: {len(found)} endpoints are too many: at most {MOST_ENDPOINTS}",
             remedy="Three are enough to survive the loss of any machine, five that of two at a time.",
         )
-    for place in found:
-        if found.count(place) > 1:
-            raise UsageError(f"--rdzv-endpoint: {place} is given twice", remedy="Give each endpoint once.")
-        if place.port == 0:
+    for each in found:
+        if found.count(each) > 1:
+            raise UsageError(f"--rdzv-endpoint: {each} is given twice", remedy="Give each endpoint once.")
+        if each.port == 0:
             raise UsageError(
-                f"--rdzv-endpoint: port 0 of {place.host} works for one node and one endpoint only",
+                f"--rdzv-endpoint: port 0 of {each.host} works for one node and one endpoint only",
                 remedy="Choose a port, the same on every node.",
             )
     return found
 
 
-def places_of(request: Request) -> tuple[Endpoint, ...]:
-    """The places where the nodes of ``request`` can meet if there are several; otherwise empty."""
+def endpoints_of(request: Request) -> tuple[Endpoint, ...]:
+    """The endpoints where the nodes of ``request`` can meet if there are several; otherwise empty."""
     found = request.target
     several = isinstance(found, tuple) and all(isinstance(each, Endpoint) for each in found)
     return found if several else ()
@@ -302,7 +303,7 @@ def validate_endpoint(request: Request) -> Endpoint | tuple[Endpoint, ...]:
         certificates.check()
     if isinstance(request.options, EndpointOptions):
         _validate_limits(request, request.options)
-    found = meeting_places(request)
+    found = meeting_endpoints(request)
     if isinstance(found, tuple) and isinstance(request.options, EndpointOptions) and request.options.is_host:
         raise UsageError(
             f"--rdzv-conf: is_host=true does not say which of {len(found)} endpoints this node should serve",
