@@ -19,7 +19,7 @@ from kits.unit.membership_steps import node
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic.current_round import NodeContext
 from rdzv_plugins.elastic.election import Election
-from rdzv_plugins.elastic.failures import BYE, WAITS, Peer, PeerMonitor, ProbeServer, answer, hello, peer_of
+from rdzv_plugins.elastic.failures import BYE, WAITS, Peer, PeerMonitor, ProbePort, answer, hello, peer_of
 from rdzv_plugins.elastic.keys import Assignment, LeaderInfo, decode, encode
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.interfaces import Request
@@ -32,10 +32,10 @@ PATIENCE_S = 60.0
 
 LISTENS = """
 import os, sys
-from rdzv_plugins.elastic.failures import ProbeServer
+from rdzv_plugins.elastic.failures import ProbePort
 from rdzv_plugins.runtime import SYSTEM
-listener = ProbeServer(sys.argv[1], "127.0.0.1", SYSTEM)
-print(listener.port, flush=True)
+listener = ProbePort(None, SYSTEM)
+print(listener.listen(sys.argv[1], "127.0.0.1", "127.0.0.1"), flush=True)
 sys.stdin.readline()
 if os.fork() == 0:
     sys.stdin.read()
@@ -43,6 +43,12 @@ if os.fork() == 0:
 print("forked", flush=True)
 sys.stdin.read()
 """
+
+
+def opened(node_id: str) -> ProbePort:
+    port = ProbePort(None, SYSTEM)
+    assert port.listen(node_id, HERE, HERE)
+    return port
 
 
 class Port:
@@ -240,7 +246,7 @@ def test_what_proves_that_a_process_is_gone(
 
 def test_who_waits_for_the_service_says_so_and_is_watched_on(seen: Seen) -> None:
     """To those who are connected, and to those who come later; what is proved of it is the same as before."""
-    listener = ProbeServer("a", HERE, SYSTEM)
+    listener = opened("a")
     peer = Peer("a", HERE, listener.port)
     seen.hold(peer)
     listener.note_outage(True)
@@ -325,7 +331,7 @@ def test_proof_counts_where_the_leader_was_watched() -> None:
 
 
 def test_strangers_cost_nothing_and_are_told_nothing(seen: Seen, closing: contextlib.ExitStack) -> None:
-    listener = ProbeServer("a", HERE, SYSTEM)
+    listener = opened("a")
     try:
         dialled = [socket.create_connection((HERE, listener.port), PATIENCE_S) for _ in range(100)]
         silent = [closing.enter_context(each) for each in dialled]

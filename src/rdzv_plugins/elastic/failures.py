@@ -175,29 +175,43 @@ class _Connection(Handler):
         self.close()
 
 
-class ProbeServer(Handler):
-    """Listens until ``close``, on the thread of the process's connections, and never blocks that. Thread-safe.
+class ProbePort(Handler):
+    """This node's own port, another after a move: where others see whether its process lives.
 
-    A caller that names ``node_id`` is answered, and its connection is held until either end goes; anybody else is
-    disconnected without a word. A stopped process answers nobody: its kernel then accepts connections, which says
-    nothing.
+    The work is done on the thread of the process's connections, which it never blocks. A caller that names this node is
+    answered, and its connection is held until either end goes; anybody else is disconnected without a word. A stopped
+    process answers nobody: its kernel then accepts connections, which says nothing. ``listen`` and ``part`` are for one
+    thread at a time, the rest for any.
     """
 
-    def __init__(self, node_id: str, host: str, runtime: Runtime) -> None:
-        """``host`` is an address of this machine, as for ``bind``. Raises ``AddressInUse`` if no port is available."""
-        self._runtime = runtime
-        self._node_id, self._hello = node_id, hello(node_id)
-        self._socket = bind(host, PortRange(), "the port by which other nodes see this one live", runtime)
-        self._socket.setblocking(False)
-        close_in_children(self._socket, self._runtime)
-        self.port: int = self._socket.getsockname()[1]
-        """The port; 0 once it could not be kept open. Existing connections stay until ``close``."""
-        self._pid = self._runtime.getpid()
-        self._closing = self._waits = self._told = False
-        self.ended = self._runtime.Event()  # all have been told: from now on nothing seen here proves anything to them
+    def __init__(self, local_addr: str | None, runtime: Runtime) -> None:
+        """``local_addr``: the address that was given for this node."""
+        self._local_addr, self._runtime, self._pid = local_addr, runtime, runtime.getpid()
+        self.port = 0
+        """0 while it is not open, or could not be kept open. Existing connections stay until ``close``."""
+        self._is_open = self._closing = self._waits = self._told = False
+        self._ended = runtime.Event()  # all have been told
         self._unidentified: dict[_Caller, None] = {}  # in order of arrival
         self._identified: dict[_Caller, None] = {}
-        reactor(self._runtime).add(self, self._runtime.monotonic())
+
+    def listen(self, name: str, address: str, public: str) -> int:
+        """Open it unless it is open: there others see if ``name`` lives. 0 if there is none, and they have to wait."""
+        if self.port:
+            return self.port
+        own = address if self._local_addr and is_loopback_address(address) else public
+        try:
+            self._socket = bind(own, PortRange(), "the port by which other nodes see this one live", self._runtime)
+            self._socket.setblocking(False)
+            close_in_children(self._socket, self._runtime)
+            self._name, self._hello, self.port = name, hello(name), int(self._socket.getsockname()[1])
+            self._is_open, self._closing, self._waits, self._told = True, False, False, False
+            self._ended.clear()
+            reactor(self._runtime).add(self, self._runtime.monotonic())
+        except (errors.AddressInUse, OSError) as error:
+            logger.debug("other nodes cannot see whether this one lives: %s", error)
+            self.port, self._is_open = 0, bool(self._identified)
+            self.close()  # whoever is connected since before
+        return self.port
 
     def close(self) -> None:
         """Stop listening, and tell whoever is connected that this was intended. May be repeated."""
@@ -205,9 +219,22 @@ class ProbeServer(Handler):
         self._tick_soon()
 
     def note_outage(self, lasts: bool) -> None:
-        """Have whoever is connected told that the service does not do what this node needs, or no longer so."""
+        """The service does not do what this node needs, or does again: whoever watches this node needs it, too."""
         self._waits = lasts
         self._tick_soon()
+
+    def part(self) -> bool:
+        """Close it once all are told: from now on nothing seen here proves anything to them. False if it was not open.
+
+        Raises ``TimeoutError`` if they cannot be told now.
+        """
+        if not self._is_open:
+            return False
+        self.close()
+        if not self._ended.wait(_PART_S):
+            raise TimeoutError("this node's own port could not be closed in time")
+        self._is_open = False
+        return True
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -243,7 +270,7 @@ class ProbeServer(Handler):
         self._identified[caller] = None
         if len(self._identified) > _MOST_IDENTIFIED:
             next(iter(self._identified)).close()
-        said = answer(self._node_id, caller.connection.getsockname(), caller.connection.getpeername())
+        said = answer(self._name, caller.connection.getsockname(), caller.connection.getpeername())
         return said + WAITS if self._told else said
 
     def left(self, caller: _Caller) -> None:
@@ -263,14 +290,14 @@ class ProbeServer(Handler):
         self._end()
 
     def _tick_soon(self) -> None:
-        if self._pid == self._runtime.getpid():  # otherwise the thread is the parent's
+        if self._is_open and self._pid == self._runtime.getpid():  # otherwise the thread is the parent's
             reactor(self._runtime).remind(self, self._runtime.monotonic())
 
     def _end(self) -> None:
         for caller in list(itertools.chain(self._unidentified, self._identified)):
             caller.close()
         self._close_port()
-        self.ended.set()
+        self._ended.set()
 
     def _close_port(self) -> None:
         if self.port:
@@ -282,7 +309,7 @@ class ProbeServer(Handler):
 class _Caller(_Connection):
     """A connection that was accepted."""
 
-    def __init__(self, server: ProbeServer, connection: socket.socket, wanted: bytes, runtime: Runtime) -> None:
+    def __init__(self, server: ProbePort, connection: socket.socket, wanted: bytes, runtime: Runtime) -> None:
         super().__init__(runtime)
         self.connection, self._server, self._wanted = connection, server, wanted
 
@@ -309,51 +336,6 @@ class _Caller(_Connection):
             if self.answered:
                 self.say(BYE)
             super().close()
-
-
-class ProbePort:
-    """This node's own port, another after a move. By one thread at a time; ``note_outage`` and ``close`` by any."""
-
-    def __init__(self, local_addr: str | None, runtime: Runtime) -> None:
-        """``local_addr``: the address that was given for this node."""
-        self._local_addr, self._runtime = local_addr, runtime
-        self._listener: ProbeServer | None = None
-
-    def listen(self, name: str, address: str, public: str) -> int:
-        """Open it unless it is open: there others see if ``name`` lives. 0 if there is none, and they have to wait."""
-        if self._listener is None or not self._listener.port:
-            self.close()
-            self._listener = None
-            own = address if self._local_addr and is_loopback_address(address) else public
-            try:
-                self._listener = ProbeServer(name, own, self._runtime)
-            except (errors.AddressInUse, OSError) as error:
-                logger.debug("other nodes cannot see whether this one lives: %s", error)
-                return 0
-        return self._listener.port
-
-    def note_outage(self, lasts: bool) -> None:
-        """The service does not do what this node needs, or does again: whoever watches this node needs it, too."""
-        if (listener := self._listener) is not None:
-            listener.note_outage(lasts)
-
-    def part(self) -> bool:
-        """Tell whoever watches this node that nothing seen here counts any more. False if it was not open.
-
-        Raises ``TimeoutError`` if they cannot be told now.
-        """
-        if self._listener is None:
-            return False
-        self._listener.close()
-        if not self._listener.ended.wait(_PART_S):
-            raise TimeoutError("this node's own port could not be closed in time")
-        self._listener = None
-        return True
-
-    def close(self) -> None:
-        """Close it, and tell whoever is connected to it. May be repeated."""
-        if self._listener is not None:
-            self._listener.close()
 
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
