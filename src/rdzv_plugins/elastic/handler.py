@@ -99,7 +99,7 @@ class ElasticHandler(RendezvousHandler):
             tls=certificates_of(request),
         )
         self._in_background = doing = BackgroundTasks(request.run_id, runtime)
-        self._votes = votes = _votes(several, registration, port)
+        self._votes = votes = _votes_of(several, registration, port)
         node = NodeContext(request, options, cache, registration, own, self._store, port, doing, runtime, votes)
         self._election = election = Election(node, order)
         self._member_join = MemberJoin(node, election)
@@ -387,7 +387,7 @@ class ElasticHandler(RendezvousHandler):
         logger.info("round %d is over: %s", over.number, over.reason)
 
 
-def _votes(several: SeveralServices | None, registration: Registration, port: ProbePort) -> EpochVotes | None:
+def _votes_of(several: SeveralServices | None, registration: Registration, port: ProbePort) -> EpochVotes | None:
     if several is None:
         return None
     from rdzv_plugins.elastic.failover import EpochVotes  # one endpoint does without it

@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -202,8 +201,11 @@ class MemberJoin:
             address = me.address if self._request.local_addr else place.publish or me.address
             served = self._store.serve(place, address)
             self._cache.tell(RoundEvent("served", place.round, place.rank, place.world))
-            has_moved = lambda: self._votes is not None and self._registration.session is not session  # noqa: E731
-            self._registration.publish(unless=has_moved, store=served)
+            self._registration.publish(unless=lambda: self._has_moved(session), store=served)
+
+    def _has_moved(self, session: Session) -> bool:
+        """Whether this node may be at another of several services since."""
+        return self._votes is not None and self._registration.session is not session
 
     def _has_tried(self, place: Assignment) -> bool:
         """Whether this node has said if it reaches the store of ``place``."""
@@ -401,7 +403,6 @@ def _remedy_for_timeout(request: Request) -> str:
 
 
 _ROWS = 64
-_RANK = re.compile(rb'"rank":(\d{1,9})[,}]')  # matches the rank in an assignment as ``keys.encode`` writes it
 _ANSWER_S = 2.0  # seconds to wait for an answer; this node's workers are kept waiting meanwhile
 
 
@@ -417,9 +418,8 @@ def log_rank_table(session: Session, place: Assignment) -> None:
     except (errors.ConnectionLost, TimeoutError) as error:
         logger.info("round %d, %d nodes (they cannot be listed now: %s)", place.round, place.world, error)
         return
-    shown = (kv for kv in held if (found := _RANK.search(kv.value)) and int(found[1]) < _ROWS)  # there may be thousands
-    every = [each for each in readable(Assignment, shown) if each.round == place.round and each.is_place]
-    nodes = sorted(every, key=lambda each: each.rank)
+    every = (each for each in readable(Assignment, held) if each.round == place.round and each.is_place)
+    nodes = sorted((each for each in every if each.rank < _ROWS), key=lambda each: each.rank)
     several = len({each.domain for each in nodes}) > 1
     rows = [
         f"  {each.rank:>4}  {each.host} (pid {each.pid})  {each.address}"

@@ -416,7 +416,10 @@ class Registration:
 
     def publish_cut_off(self, round_: int, reason: str) -> bool:
         """Say that its workers are cut off and need another round. False if it has already left that round."""
-        has_left = lambda: self.me.last_round >= round_ or self.me.finished_round == round_  # noqa: E731
+
+        def has_left() -> bool:
+            return self.me.last_round >= round_ or self.me.finished_round == round_
+
         return self.publish(unless=has_left, last_round=round_, cut_off_round=round_, reason=reason)
 
     def _publish_kept(self, place: Assignment) -> None:

@@ -234,8 +234,9 @@ def _elastic(backend: CheckedCoordination, request: Request, host: PluginHost) -
 
     given = request.options
     options = given if isinstance(given, ElasticOptions) else with_token(request, _shared(ElasticOptions(), given))
-    order = lambda nodes: host.assign_ranks(request, nodes)  # noqa: E731
-    return ElasticHandler(backend, request, options, order, several=backend.several)
+    return ElasticHandler(
+        backend, request, options, lambda nodes: host.assign_ranks(request, nodes), several=backend.several
+    )
 
 
 def _shared(settings: Settings, given: Any) -> Settings:
