@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PART_S = _ANSWER_S = 5.0
-_HELLO_S = 5.0  # seconds for a caller to say whom it wants; after that it counts as a stranger
+_HELLO_S = 5.0  # seconds for a caller to say whom it wants; after that it is disconnected
 _MOST_UNIDENTIFIED = 64
 _MOST_IDENTIFIED = 256
 _ACCEPTED_AT_ONCE = 16

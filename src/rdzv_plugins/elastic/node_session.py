@@ -1,4 +1,4 @@
-"""A node's contact with the service: what it has been told, what it tells the others about itself, and its sessions.
+"""A node at the service: what it has been told, what it tells the others about itself, and its sessions.
 
 ``WatchCache`` is what it has been told: the newest value of every key that it watches. ``Registration`` has the living
 session, opens another when that is lost, counts the outage while the service does not do what it should, and writes,

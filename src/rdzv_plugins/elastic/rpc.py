@@ -142,13 +142,10 @@ def _nodes(members: Sequence[KeyValue], told: Sequence[KeyValue]) -> dict[str, _
     places = [place for place in readable(Assignment, told) if place.is_place]
     newest = max((place.round for place in places), default=0)
     ranks = {place.node_id: place for place in places if place.round == newest}
-    nodes = {}
+    nodes = {node_id: _Node(place.rank, place.host, place.pid, gone=True) for node_id, place in ranks.items()}
     for member in readable(Member, members):
-        place = ranks.get(member.node_id)
-        nodes[member.node_id] = _Node(place.rank if place else None, member.host, member.pid)
-    for node_id, place in ranks.items():
-        if node_id not in nodes:
-            nodes[node_id] = _Node(place.rank, place.host, place.pid, gone=True)
+        rank = ranks[member.node_id].rank if member.node_id in ranks else None
+        nodes[member.node_id] = _Node(rank, member.host, member.pid)
     return nodes
 
 
