@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rdzv_plugins.coordination import KeyValue as KeyValue
     from rdzv_plugins.coordination import OnEvents as OnEvents
     from rdzv_plugins.coordination import Session as Session
+    from rdzv_plugins.coordination import SeveralServices as SeveralServices
     from rdzv_plugins.coordination import Watch as Watch
     from rdzv_plugins.endpoints import ALONE as ALONE
     from rdzv_plugins.endpoints import Endpoint as Endpoint
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from rdzv_plugins.store import Text as Text
 
 _MODULES = {
-    "coordination": "CoordinationBackend EndsSessions Event KeyValue OnEvents Session Watch",
+    "coordination": "CoordinationBackend EndsSessions Event KeyValue OnEvents Session SeveralServices Watch",
     "endpoints": "ALONE Endpoint meeting_point parse_endpoint require_meeting_point",
     "hookspecs": "hookimpl",
     "interfaces": "Backend Capability Created DEFAULT_RUN_ID Failure Holding Node NodeCheck NodeStatus Outcome "

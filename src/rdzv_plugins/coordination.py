@@ -157,6 +157,34 @@ class CoordinationBackend(Protocol):
         """
 
 
+@runtime_checkable
+class SeveralServices(Protocol):
+    """What a ``CoordinationBackend`` has in addition if its sessions are at one of several services.
+
+    None of them knows what was said at another. Once a session has ended, the next may be at another service, and this
+    node tells that one what it knows of the job (``elastic/coordinator/quorum.py``). Services are counted from 0.
+    """
+
+    @property
+    def leaves_within(self) -> float:
+        """The most seconds until a lost service may be left for another."""
+
+    @property
+    def at(self) -> int | None:
+        """The service of the newest session; None before the first."""
+
+    @property
+    def begins_at(self) -> int | None:
+        """The service at which the first round of the job is begun, if this node was sent there for that."""
+
+    @property
+    def left_gone(self) -> bool:
+        """Whether the process that served the service before the newest one is known to be gone."""
+
+    def note_complete(self) -> None:
+        """Note that this node was in a complete round: wherever it goes, that is known there."""
+
+
 # what an answer of a plug-in may be
 
 

@@ -36,7 +36,7 @@ def test_a_round_holds_only_when_all_are_back_and_is_over_when_one_does_not_come
     troubles.restart_service(world, 1.0, memory=False)
     troubles.cut(world, world[1], 100.0)
     world.after(4.0)
-    assert f"members/{world[0].handler._contact.me.node_id}" in world.service.store.keys, "it is back"
+    assert f"members/{world[0].handler._registration.me.node_id}" in world.service.store.keys, "it is back"
     assert not world[0].handler.holding.sure()
     assert 0 < world[0].handler.holding.until() < world[0].runtime.now(), "not known, and not over either"
     assert not world[0].handler.must_rejoin()
@@ -80,7 +80,7 @@ def test_nothing_begins_beside_a_node_that_may_be_at_work() -> None:
     troubles.freeze(world, stands, 4.0)
     troubles.restart_service(world, 0.5, memory=False)
     world.after(0.6)
-    world.until(lambda: f"members/{lost.handler._contact.me.node_id}" in world.service.store.keys)
+    world.until(lambda: f"members/{lost.handler._registration.me.node_id}" in world.service.store.keys)
     world.after(0.5)
     troubles.kill(world, lost)
     world.until(lambda: all(len(each.places) > 1 for each in world.living))

@@ -265,7 +265,7 @@ def test_who_waits_in_the_store_for_another_agent_goes_on_when_its_own_session_w
     stands: list[Agent] = []
 
     def stand(_: object) -> None:
-        stands.append(next(each for each in job.agents if each.handler._contact.me.store is not None))
+        stands.append(next(each for each in job.agents if each.handler._registration.me.store is not None))
         stands[0].freeze()
 
     service = service_of(job)

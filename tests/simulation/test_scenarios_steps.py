@@ -103,7 +103,7 @@ def test_the_service_does_not_answer_once(
 def test_the_keys_of_a_node_that_is_lost_for_good_are_deleted_though_that_is_not_answered(lost: Lost) -> None:
     world = World(1, 2, work=LONG)
     at_work(world)
-    gone = world[0].handler._contact.me.node_id
+    gone = world[0].handler._registration.me.node_id
     asked: list[object] = []
     world.service.once("delete", f"node/{gone}", asked.append, lost=lost)
     troubles.replace(world, world[0])

@@ -32,7 +32,7 @@ def test_a_node_that_has_lost_the_store_makes_all_meet_again_and_costs_no_restar
     at_work(world)
     lost, *others = world.nodes
     lose_store(world, lost)
-    world.until(lambda: all("is cut off from the workers' store" in str(each.handler._view.over) for each in others))
+    world.until(lambda: all("is cut off from the workers' store" in str(each.handler._cache.over) for each in others))
     for each in world.nodes:  # workers of all fail with those of that node
         each.fail_with(1)
     world.until(lambda: rounds(world) == [2, 2, 2])

@@ -231,7 +231,7 @@ def starve(world: World, node: Node, seconds: float) -> None:
 
 def stranger(world: World, node: Node) -> bool:
     """Somebody dials the port by which others see whether it lives, and sends what nobody understands."""
-    port = node.handler._contact.me.listens if node.handler is not None else 0
+    port = node.handler._registration.me.listens if node.handler is not None else 0
     if not port:
         return False
     world.disturbed("stranger", "writes nonsense to the port of", node.name)
@@ -257,7 +257,7 @@ def nonsense(world: World, key: str) -> None:
 
 def two_with_one_rank(world: World, node: Node) -> None:
     """Somebody starts another node with the rank of this one, by mistake: whoever is heard of first has the rank."""
-    key = node.handler and f"members/{node.handler._contact.me.node_id}"
+    key = node.handler and f"members/{node.handler._registration.me.node_id}"
     if not any(key in each.store.keys for each in world.services):
         node.hindered = True
     world.add(rank=node.request.node_rank).hindered = True

@@ -134,7 +134,7 @@ class Engine:
 
     def came(self, agent: Agent) -> float:
         """When the service heard of it first: ``inf`` if never."""
-        known = agent.handler is not None and f"{MEMBERS}{agent.handler._contact.me.node_id}"
+        known = agent.handler is not None and f"{MEMBERS}{agent.handler._registration.me.node_id}"
         return self._came.get(known, inf) if known else inf
 
     def lose(self, handler: Handler) -> None:

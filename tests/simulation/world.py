@@ -116,6 +116,7 @@ class Node:
             way,
             self.request,
             self._world.options,
+            several=way if isinstance(way, FailoverBackend) else None,
             runtime=self.runtime,
             store=ProxiedStore if self._world.options.store == "tiered" else DialledStore,  # type: ignore[arg-type]
         )
@@ -286,7 +287,7 @@ class World(Machines):
     def leader(self) -> Node:
         """The node whose key says that it leads."""
         leading = decode(LeaderInfo, self.service.store.keys[LEADER][0].value)
-        return next(each for each in self.nodes if each.handler._contact.me.node_id == leading.node_id)
+        return next(each for each in self.nodes if each.handler._registration.me.node_id == leading.node_id)
 
     def add(
         self,

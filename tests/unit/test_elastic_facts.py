@@ -160,16 +160,16 @@ def test_what_is_waited_for_is_said_every_ten_seconds_and_a_new_kind_once_it_has
     caplog.set_level(logging.INFO)
     waiting = ProgressReporter(lambda: "for b", live=True, runtime=clock)
     for _ in range(25):
-        waiting.say()
+        waiting.report()
         clock.seconds += 1
     waiting.end()
     waiting = ProgressReporter(lambda: "as a spare", live=False, runtime=clock)
     clock.seconds += 2
-    waiting.say("spare")
+    waiting.report("spare")
     assert waiting.next_at == clock.seconds + 1
     clock.seconds = waiting.next_at
-    waiting.say("spare")
-    waiting.say("spare")
+    waiting.report("spare")
+    waiting.report("spare")
     assert caplog.messages == ["waiting: for b (10 s)", "waiting: for b (20 s)", "waiting: as a spare (3 s)"]
 
 

@@ -19,10 +19,9 @@ from kits.unit.membership_steps import node
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic.current_round import NodeContext
 from rdzv_plugins.elastic.election import Election
-from rdzv_plugins.elastic.failures import PeerMonitor
+from rdzv_plugins.elastic.failures import BYE, WAITS, Peer, PeerMonitor, ProbePort, answer, hello, peer_of
 from rdzv_plugins.elastic.keys import Assignment, LeaderInfo, decode, encode
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.probe_port import BYE, WAITS, Peer, ProbeServer, answer, hello, peer_of
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.runtime import SYSTEM
 from rdzv_plugins.testing.parts import stop
@@ -33,10 +32,10 @@ PATIENCE_S = 60.0
 
 LISTENS = """
 import os, sys
-from rdzv_plugins.elastic.probe_port import ProbeServer
+from rdzv_plugins.elastic.failures import ProbePort
 from rdzv_plugins.runtime import SYSTEM
-listener = ProbeServer(sys.argv[1], "127.0.0.1", SYSTEM)
-print(listener.port, flush=True)
+listener = ProbePort(None, SYSTEM)
+print(listener.listen(sys.argv[1], "127.0.0.1", "127.0.0.1"), flush=True)
 sys.stdin.readline()
 if os.fork() == 0:
     sys.stdin.read()
@@ -44,6 +43,12 @@ if os.fork() == 0:
 print("forked", flush=True)
 sys.stdin.read()
 """
+
+
+def opened(node_id: str) -> ProbePort:
+    port = ProbePort(None, SYSTEM)
+    assert port.listen(node_id, HERE, HERE)
+    return port
 
 
 class Port:
@@ -241,7 +246,7 @@ def test_what_proves_that_a_process_is_gone(
 
 def test_who_waits_for_the_service_says_so_and_is_watched_on(seen: Seen) -> None:
     """To those who are connected, and to those who come later; what is proved of it is the same as before."""
-    listener = ProbeServer("a", HERE, SYSTEM)
+    listener = opened("a")
     peer = Peer("a", HERE, listener.port)
     seen.hold(peer)
     listener.note_outage(True)
@@ -297,36 +302,36 @@ def test_proof_counts_where_the_leader_was_watched() -> None:
         put=lambda _, guard, **__: asked.append((decode(LeaderInfo, guard.value).node_id, guard.revision)),
         list=lambda *_, **__: ([], 0),
     )
-    contact = SimpleNamespace(session=session, me=node("me"), is_closed=False)
-    contact.outage = SimpleNamespace(retry_until_lost=lambda _, ask: ask(1.0))
+    registration = SimpleNamespace(session=session, me=node("me"), is_closed=False)
+    registration.outage = SimpleNamespace(retry_until_lost=lambda _, ask: ask(1.0))
     view = SimpleNamespace(assignment=Assignment(1, 0, 3))
     request = Request("parallel", "r", "a,b", min_nodes=1, max_nodes=5, nproc_per_node=1)
     later = lambda _, task: due.append(task)  # noqa: E731
-    round_, carrying = SimpleNamespace(place=None), object()
-    context: Any = (request, ElasticOptions(), view, contact, round_, None, None, later, SYSTEM, carrying)
+    round_, votes = SimpleNamespace(place=None), object()
+    context: Any = (request, ElasticOptions(), view, registration, round_, None, None, later, SYSTEM, votes)
     election = Election(NodeContext(*context), lambda _: None)
 
     def leads(name: str, revision: int) -> None:
         view.leader = KeyValue("all/leader", encode(LeaderInfo(name, "me", HERE, "", 1)), revision)
-        election.follow()
+        election.watch_leader()
 
     leads("a", 1)
     leads("b", 2)
-    election._gone("a")
+    election._on_gone("a")
     due.pop()()
-    election._gone("b")
+    election._on_gone("b")
     election.moved()
     due.pop()()
-    election._gone("b")  # under way when it was forgotten
+    election._on_gone("b")  # under way when it was forgotten
     leads("c", 3)
-    election._gone("c")
+    election._on_gone("c")
     due.pop()()
     election.close()
     assert (asked, due) == ([("a", 1), ("c", 3)], [])
 
 
 def test_strangers_cost_nothing_and_are_told_nothing(seen: Seen, closing: contextlib.ExitStack) -> None:
-    listener = ProbeServer("a", HERE, SYSTEM)
+    listener = opened("a")
     try:
         dialled = [socket.create_connection((HERE, listener.port), PATIENCE_S) for _ in range(100)]
         silent = [closing.enter_context(each) for each in dialled]

@@ -10,9 +10,8 @@ import pytest
 from kits.unit.membership_steps import node
 
 from rdzv_plugins.coordination import Event, KeyValue
-from rdzv_plugins.elastic.current_round import CurrentRound, NodeContext
 from rdzv_plugins.elastic.keys import ALL, JOB, ROUND, Round, encode
-from rdzv_plugins.elastic.node_session import Registration, SessionManager, WatchCache
+from rdzv_plugins.elastic.node_session import Registration, WatchCache
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.retry import Outage
 from rdzv_plugins.errors import AccessRefused, Compacted, ConnectionLost, EndpointLost, RdzvError
@@ -125,7 +124,7 @@ def test_before_the_job_has_begun_a_refusal_is_final(service: Service) -> None:
 
 
 class Node(Alone):
-    """The contact of a node to a service that opens sessions, or not before ``well``."""
+    """The registration of a node to a service that opens sessions, or not before ``well``."""
 
     name, hosts_service = "any", False
 
@@ -137,11 +136,10 @@ class Node(Alone):
         request = Request("any", "run", "here:1", min_nodes=1, max_nodes=1, nproc_per_node=1)
         options, ignore = ElasticOptions(outage_timeout=60.0), lambda *_: None
         view = WatchCache(lambda: None, ignore, self)
-        self.contact = contact = Registration(node("a"), request, options.outage_timeout, view, ignore, self)
-        parts: Any = request, options, view, contact, CurrentRound(view, contact, 10.0, self), None, None, None, self
-        context, backend = NodeContext(*parts), parts[-1]
-        election: Any = None
-        SessionManager(backend, context, election).open(10.0)
+        backend: Any = self
+        heard: Any = dict.fromkeys(("on_outage", "on_open", "on_lost"), lambda *_: None)
+        self.registration = Registration(backend, node("a"), request, options, view, self, several=None, **heard)
+        self.registration.open(10.0)
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Any:
         if self.refusal is not None and self.seconds < self.well:
@@ -168,10 +166,10 @@ def test_a_refusal_is_waited_out_for_one_outage_where_the_job_has_begun(
     there.lose()
     final = not begun and isinstance(refusal, RdzvError)  # silence, or a fault of the plug-in, is not
     if seconds < 60 and not final:
-        assert there.contact.problem is None
-        assert there.contact.opened == 2
+        assert there.registration.problem is None
+        assert there.registration.opened == 2
         return
-    assert isinstance(there.contact.problem, EndpointLost)
+    assert isinstance(there.registration.problem, EndpointLost)
     assert there.seconds == pytest.approx(1000.0 if final else 1060.0, abs=1.0)
 
 
@@ -183,9 +181,9 @@ def test_a_service_that_opens_sessions_and_keeps_none_alive_is_given_up(lives: f
     for _ in range(100):
         opened = there.seconds
         there.seconds += lives + 1
-        if there.contact.problem is None:
+        if there.registration.problem is None:
             there.lose(opened)
-    assert isinstance(there.contact.problem, EndpointLost)
+    assert isinstance(there.registration.problem, EndpointLost)
 
 
 def test_one_that_was_heard_again_in_between_begins_another_outage() -> None:
@@ -194,4 +192,4 @@ def test_one_that_was_heard_again_in_between_begins_another_outage() -> None:
         there.lose(there.seconds)
         there.seconds += 50
         there.lose(there.seconds - 5)
-        assert there.contact.problem is None
+        assert there.registration.problem is None

@@ -24,11 +24,11 @@ from rdzv_plugins.elastic.current_round import CurrentRound, NodeContext
 from rdzv_plugins.elastic.endpoint_monitor import EndpointMonitor
 from rdzv_plugins.elastic.failover import EpochVotes, FailoverBackend
 from rdzv_plugins.elastic.failover_rules import EndpointStatus, better_endpoint, read_born, say_born, select_endpoint
+from rdzv_plugins.elastic.failures import ProbePort
 from rdzv_plugins.elastic.join import MemberJoin
 from rdzv_plugins.elastic.keys import INIT_CLAIM, PLACE_ID, ROUND, Assignment, Member, Round, encode
 from rdzv_plugins.elastic.node_session import Registration
-from rdzv_plugins.elastic.options import ElasticOptions, EndpointOptions, meeting_places, validate_endpoint
-from rdzv_plugins.elastic.probe_port import ProbePort
+from rdzv_plugins.elastic.options import ElasticOptions, EndpointOptions, meeting_endpoints, validate_endpoint
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import (
     ConnectionLost,
@@ -120,7 +120,7 @@ def test_a_place_is_left_for_a_newer_round_that_works_or_for_more_nodes():
     [
         ("a:1, b,[::1]:3", (Endpoint("a", 1), Endpoint("b", 29500), Endpoint("::1", 3))),
         ("a:1", Endpoint("a", 1)),
-        ("a,a:29500", "a:29500 is there twice"),
+        ("a,a:29500", "a:29500 is given twice"),
         (",".join(f"a:{port}" for port in range(1, 9)), "at most 7"),
         ("a:0,b:1", "port 0 of a"),
         ("a:1,,b:1", "no valid host name"),
@@ -129,10 +129,10 @@ def test_a_place_is_left_for_a_newer_round_that_works_or_for_more_nodes():
 def test_lists_of_places(text: str, found: object):
     request = Request("parallel", "r", text, min_nodes=3, max_nodes=3, nproc_per_node=1)
     if not isinstance(found, str):
-        assert meeting_places(request) == found
+        assert meeting_endpoints(request) == found
         return
     with pytest.raises(UsageError, match=found):
-        meeting_places(request)
+        meeting_endpoints(request)
 
 
 def test_a_node_does_not_say_that_it_serves_all_places():
@@ -206,7 +206,7 @@ def test_what_proves_that_the_process_that_serves_a_place_has_ended(ends: str, a
         eventually(lambda: looking.is_witnessed() == (ends == "not at all"))
         for each in answers.split("; "):
             if looking.status.answers:
-                looking.doubt()
+                looking.recheck()
             host.answers.put(each)
             if each == "accepts":
                 eventually(lambda: looking.status.answers)
@@ -281,31 +281,35 @@ class Carried:
     def __init__(self, *rounds: Assignment) -> None:
         self.said: list[dict[str, Any]] = []
         self.session: Any = SimpleNamespace(ttl=5.0, put=lambda items, **_: self.said.append(items))
-        self.places = SimpleNamespace(at=0, left_gone=False)
+        self.places = SimpleNamespace(at=0, left_gone=False, note_complete=lambda: None)
         seats = tuple(seat_of(place, complete=False) for place in rounds)
         member = Member("a", "a", "a", 1, "10.0.0.1", "", 1, votes=seats)
         self.told: Any = SimpleNamespace(
             version=0, round=Round(), leader=object(), newest=0, list=lambda *_, **__: ([], 0)
         )
         request = Request("parallel", "r", "a,b", min_nodes=1, max_nodes=5, nproc_per_node=1)
-        self.contact = contact = Registration(member, request, 60.0, self.told, lambda _: None, SYSTEM)
-        contact.session = self.session
-        self.carrying = EpochVotes(self.places, contact, ProbePort(None, SYSTEM))  # type: ignore[arg-type]
-        self.carrying.settled()
-        self.own = CurrentRound(self.told, contact, 5.0, SYSTEM)
+        backend: Any = SimpleNamespace(name="parallel")
+        heard: Any = dict.fromkeys(("on_outage", "on_open", "on_lost"), lambda *_: None)
+        self.registration = registration = Registration(
+            backend, member, request, ElasticOptions(), self.told, SYSTEM, several=None, **heard
+        )
+        registration.session = self.session
+        self.votes = EpochVotes(self.places, registration, ProbePort(None, SYSTEM))  # type: ignore[arg-type]
+        self.votes.settled()
+        self.own = CurrentRound(self.told, registration, 5.0, SYSTEM)
         store: Any = SimpleNamespace(patience=5.0, close=lambda _: None, attempt=None)
-        ours: Any = self.own, store, ProbePort(None, SYSTEM), None, SYSTEM, self.carrying
-        node = NodeContext(request, ElasticOptions(), self.told, contact, *ours)
-        self.joining = MemberJoin(node, None, None)  # type: ignore[arg-type]
+        ours: Any = self.own, store, ProbePort(None, SYSTEM), None, SYSTEM, self.votes
+        node = NodeContext(request, ElasticOptions(), self.told, registration, *ours)
+        self.joining = MemberJoin(node, None)  # type: ignore[arg-type]
 
     @property
     def me(self) -> Member:
-        return self.contact.me
+        return self.registration.me
 
     def hears(self, declared: Round) -> Assignment | None:
         """Of its place in round 6, which it has reached, and of the round that was declared. Returns where it is."""
         self.told.assignment, self.told.round = PLACE, declared
-        self.contact.change(store_ready_round=6)
+        self.registration.update(store_ready_round=6)
         return self.joining._step(self.told)
 
     def seats(self) -> list[tuple[int, bool]]:
@@ -348,12 +352,12 @@ def test_node_that_has_reached_another_round_since_does_not_go_on_in_the_one_bef
 def test_who_was_leaving_says_nothing_at_another_place(leaving: str):
     """Where it has said so its voice counts: it is not to count at two."""
     job = Carried(PLACE)
-    job.contact.say_once(5.0, leaving=leaving, store=(6, "10.0.0.2", 4000))
+    job.registration.publish_within(5.0, leaving=leaving, store=(6, "10.0.0.2", 4000))
     assert len(job.said) == 1
     job.places.at = 1
-    job.carrying.settled()
-    job.contact.say(address="10.0.0.9", known_round=6)
-    job.contact.say_once(5.0, leaving="lost")
+    job.votes.settled()
+    job.registration.publish(address="10.0.0.9", known_round=6)
+    job.registration.publish_within(5.0, leaving="lost")
     assert len(job.said) == (1 if leaving else 3)
     assert job.me.store is None, "a round of that number is another one here"
 
@@ -361,22 +365,23 @@ def test_who_was_leaving_says_nothing_at_another_place(leaving: str):
 @pytest.mark.parametrize("proved", [False, True])
 def test_who_moves_says_which_node_served_what_it_has_left(proved: bool):
     job = Carried(PLACE)
-    job.carrying.complete(PLACE, COMPLETE)
-    job.carrying.settled()
+    job.votes.complete(PLACE, COMPLETE)
+    job.votes.settled()
     assert (job.me.server, job.me.gone) == (-1, -1)
     job.places.at, job.places.left_gone = 1, proved
-    job.carrying.settled()
+    job.votes.settled()
     assert (job.me.server, job.me.gone) == (2, 2 if proved else -1)
-    job.carrying.complete(PLACE, replace(COMPLETE, number=7, epoch="there", server=0))
+    job.votes.complete(PLACE, replace(COMPLETE, number=7, epoch="there", server=0))
     assert (job.me.server, job.me.gone) == (-1, -1)
 
 
 def test_nothing_of_a_round_is_said_in_another_session():
     job = Carried()
-    before, job.contact.session = job.session, SimpleNamespace(ttl=5.0, put=job.session.put)
-    job.contact.say(during=before, store=(6, "10.0.0.2", 4000))
+    before, job.registration.session = job.session, SimpleNamespace(ttl=5.0, put=job.session.put)
+    is_another = lambda mine: job.registration.session is not mine  # noqa: E731
+    job.registration.publish(unless=lambda: is_another(before), store=(6, "10.0.0.2", 4000))
     assert (job.said, job.me.store) == ([], None)
-    job.contact.say(during=job.contact.session, store=(6, "10.0.0.2", 4000))
+    job.registration.publish(unless=lambda: is_another(job.registration.session), store=(6, "10.0.0.2", 4000))
     assert len(job.said) == 1
 
 

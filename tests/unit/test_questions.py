@@ -76,7 +76,7 @@ class Node:
         place = Assignment(3, rank, 2, self.id, member.host, "m", member.pid, "127.0.0.1", 1, None, "127.0.0.1", 1)
         self.session.put({keys.NODES + self.id: encode(place)}, timeout=PATIENCE_S)
         self.session.put({keys.MEMBERS + self.id: encode(member)}, ephemeral=True, timeout=PATIENCE_S)
-        self.answering = ElasticRpc(self, SYSTEM)  # type: ignore[arg-type]
+        self.answering = ElasticRpc(self, "run", SYSTEM)  # type: ignore[arg-type]
         if answer is not None:
             self.answering.answer_with(answer)
         self.session.watch(keys.ALL, self._hear, timeout=PATIENCE_S)
@@ -87,7 +87,7 @@ class Node:
     def _hear(self, events: Sequence[Event]) -> None:
         for event in events:
             if event.key.startswith(keys.ASKED):
-                self.answering.hear(event)
+                self.answering.on_question(event)
 
 
 @pytest.fixture

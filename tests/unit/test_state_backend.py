@@ -81,7 +81,7 @@ def held(state: bytes, **more):
 )
 def test_a_state_of_another_program_is_torchs_error_of_state(state):
     """A state backend that has no store: the address of one travels in an envelope around torch's state."""
-    with pytest.raises(api.RendezvousStateError, match="corrupt, or not of this project") as caught:
+    with pytest.raises(api.RendezvousStateError, match="corrupt, or was not written by") as caught:
         share_store(TorchStateBackend(held(state)), Request("held", "run", "", 1, 2, 1), DynamicSettings())
     assert isinstance(caught.value, RendezvousFailed)
 

@@ -21,7 +21,7 @@ from rdzv_launcher.run.supervisor.descendants import ProcessTag, look
 from rdzv_plugins import errors
 from rdzv_plugins.elastic.coordinator.coordinator import CoordinatorWatchdog
 from rdzv_plugins.elastic.endpoint_monitor import EndpointMonitor
-from rdzv_plugins.elastic.probe_port import ProbeServer
+from rdzv_plugins.elastic.failures import ProbePort
 from rdzv_plugins.elastic.retry import BackgroundTasks
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.coordination.reactor import Reactor, reactor
@@ -55,7 +55,8 @@ def test_sessions_end_when_the_thread_that_serves_them_does(monkeypatch: pytest.
         closing.callback(service.close)
         lost: queue.SimpleQueue[errors.ConnectionLost] = queue.SimpleQueue()
         service.open_session(60, on_lost=lost.put, timeout=PATIENCE_S)
-        own_port = ProbeServer("node", "127.0.0.1", SYSTEM)
+        own_port = ProbePort(None, SYSTEM)
+        assert own_port.listen("node", "127.0.0.1", "127.0.0.1")
         before = reactor()
         monkeypatch.setattr(Reactor, "_pause", lambda self: fails() if self is before else None)
         before.remind(MagicMock(tick=lambda now: None), 0.0)

@@ -559,7 +559,7 @@ def _unwrap(envelope: bytes) -> tuple[str, bytes]:
     except (ValueError, KeyError, TypeError, RecursionError):
         raise as_torch(
             errors.RendezvousFailed(
-                f"what is held as the state of the run is corrupt, or not of this project: {envelope[:60]!r}",
+                f"the stored state of the run is corrupt, or was not written by rdzv-plugins: {envelope[:60]!r}",
                 remedy="Use another --rdzv-id, or remove what another program has written there.",
             )
         ) from None

@@ -1,8 +1,10 @@
-"""The elastic rendezvous over any coordination backend: a node's side (``handler``) and the leader's (``leading``).
+"""The elastic rendezvous over any ``CoordinationBackend``: a node's side; in ``coordinator`` what that decides.
 
-Begin with ``keys`` (all that nodes tell each other), ``joining`` (a node's side of a round), ``leading.membership``
-(the leader's state machine) and ``round_store``. A node's side is its ``contact`` with the service (what it hears and
-says there, and its sessions), its ``own_round`` (and whether a node of that was lost), its part in the ``election`` of
-a leader, and what it does: ``joining``, ``asking``, and leaving, by the ``handler``. Whether a process is gone is found
-out by ``failures``, at the other's ``own_port``. With several endpoints ``failover`` is the backend.
+Comes in: a backend, the ``Request``, options. Goes out: ``ElasticHandler``, which an agent asks for its rounds.
+Begin with ``keys`` (all that nodes tell each other), ``join`` (how a node gets into a round),
+``coordinator.state_machine`` and ``round_store``. ``node_session`` has what a node has been told (``WatchCache``) and
+its sessions (``Registration``); ``current_round`` its round, and whether a node of it was lost; ``election`` who
+coordinates; ``failures`` whether a process is gone; ``failover`` is the backend of several endpoints.
+Threads: the agent's main one joins and leaves; those of the backend bring news, return at once, and leave what takes
+time to ``BackgroundTasks``. Each write carries its round: a late one changes nothing.
 """

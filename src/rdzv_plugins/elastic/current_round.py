@@ -28,8 +28,8 @@ from rdzv_plugins.runtime import Runtime
 
 if TYPE_CHECKING:
     from rdzv_plugins.elastic.failover import EpochVotes
+    from rdzv_plugins.elastic.failures import ProbePort
     from rdzv_plugins.elastic.options import ElasticOptions
-    from rdzv_plugins.elastic.probe_port import ProbePort
     from rdzv_plugins.elastic.round_store import RoundStore
     from rdzv_plugins.interfaces import Request
 
@@ -45,11 +45,11 @@ class CurrentRound:
     Changed by the thread that joins; any thread may read, and one waits for news.
     """
 
-    def __init__(self, view: WatchCache, contact: Registration, ttl: float, runtime: Runtime) -> None:
-        self._view, self._contact = view, contact
+    def __init__(self, cache: WatchCache, registration: Registration, ttl: float, runtime: Runtime) -> None:
+        self._cache, self._registration = cache, registration
         self.ttl, self._runtime = ttl, runtime
         self._call: Callable[[], None] | None = None
-        self._seen = view.version
+        self._seen = cache.version
         self._opened = 0  # which of this node's sessions it belongs to, as ``Registration`` counts them
         self.is_joining = False  # whether this node waits for another round
         self.number = 0  # the last round that was complete with this node in it
@@ -68,7 +68,7 @@ class CurrentRound:
 
     def belong(self) -> None:
         """From now on this node's round is one of its newest session."""
-        self._opened = self._contact.opened
+        self._opened = self._registration.opened
 
     def enter(self, place: Assignment) -> None:
         """Its round is complete, and this is its place there."""
@@ -77,12 +77,12 @@ class CurrentRound:
     @property
     def has_new_session(self) -> bool:
         """Whether this node's newest session is not the one of its round: nobody there knows of this node."""
-        return self._contact.opened != self._opened
+        return self._registration.opened != self._opened
 
     @property
     def is_over(self) -> bool:
         """Whether this node has to join again: its round does not go on, or the service reports a different one."""
-        declared = self._view.round
+        declared = self._cache.round
         if declared.number != self.number or self.place is None:
             return declared.number > 0
         return declared.state == "over" or self._is_another
@@ -90,7 +90,7 @@ class CurrentRound:
     @property
     def _is_another(self) -> bool:
         """Whether a service that has lost its memory has given the number of this node's round to another one."""
-        declared, place = self._view.round, self.place
+        declared, place = self._cache.round, self.place
         if declared.number != self.number or declared.state != "complete" or place is None:
             return False
         return not declared.is_of(place)
@@ -103,11 +103,11 @@ class CurrentRound:
     @property
     def is_unconfirmed(self) -> bool:
         """Whether the service has lost its memory and it is not yet known if its round goes on."""
-        return self._view.round.number == 0 < self.number
+        return self._cache.round.number == 0 < self.number
 
     def must_rejoin(self) -> bool:
         """Whether this node has to leave its round: that is over, the node is cut off, or the session is newer."""
-        cut_off = self._contact.me.cut_off_round == self.number > 0
+        cut_off = self._registration.me.cut_off_round == self.number > 0
         return self.is_over or cut_off or self.has_new_session
 
     def until(self) -> float:
@@ -115,7 +115,7 @@ class CurrentRound:
 
     def _lives_until(self, unknown: float) -> float:
         """When the service may end the session at the earliest; ``unknown`` if that cannot tell."""
-        session = self._contact.session
+        session = self._registration.session
         if self.ended():
             return 0.0
         # its connection is broken: the service has ended it, is gone itself, or has come back without memory
@@ -124,13 +124,13 @@ class CurrentRound:
         return known_until(session, unknown)
 
     def ended(self) -> bool:
-        return self.has_new_session or self._contact.problem is not None
+        return self.has_new_session or self._registration.problem is not None
 
     def sure(self) -> bool:
         return self._runtime.now() < self._lives_until(math.inf)
 
     def confirm(self, timeout: float) -> bool:
-        session = self._contact.session
+        session = self._registration.session
         if session is None:
             return False
         try:
@@ -144,30 +144,30 @@ class CurrentRound:
     def session_lives(self) -> bool:
         """Wait, after a standstill, until this is certain: True if the session lives, False once it has ended."""
         while not self.ended():
-            seen, until = self._view.version, self._lives_until(math.nan)
+            seen, until = self._cache.version, self._lives_until(math.nan)
             if self.confirm(_ASK_S) if math.isnan(until) else self._runtime.now() < until:
                 return True
-            self._view.wait(seen, _AGAIN_S)
+            self._cache.wait(seen, _AGAIN_S)
         return False
 
     def wait_for_news(self, timeout: float) -> None:
-        self._seen = self._view.wait(self._seen, timeout)
+        self._seen = self._cache.wait(self._seen, timeout)
 
     def on_news(self, call: Callable[[], None] | None) -> None:
         self._call = call
 
-    def hear(self) -> None:
+    def on_change(self) -> None:
         """Report that there is news, which may concern the round that this node has kept. On the thread of the news."""
         call = self._call
         if call is not None:
             call()
-        declared, round_ = self._view.round, self._waiting_for
+        declared, round_ = self._cache.round, self._waiting_for
         if round_ and declared.number:
             self._waiting_for = 0
             if declared.number == round_ == self.number and not self.is_over:
                 logger.warning("round %d goes on: all of its nodes have come back", round_)
 
-    # a node's part in keeping a round; the leader's is ``kept_round``. The link calls it, on its threads
+    # a node's part in keeping a round; the leader's is ``RoundRecovery``. Called on the threads that open sessions
 
     def session_lost(self, session: Session) -> None:
         """``session``, the newest, has ended."""
@@ -175,33 +175,26 @@ class CurrentRound:
         keeps = heard and not self.has_new_session and not self.is_joining and self._goes_on()
         self._kept = self.place if keeps else None
 
-    def carry_over(self, session: Session, timeout: float) -> bool:
-        """Carry the round that this node has kept over to a new session, if the service knows of none. True if done."""
+    def carry_over(self, session: Session, timeout: float) -> Assignment | None:
+        """Carry the round that this node has kept over to a new session, if the service knows of none. Its place."""
         if self._kept is None or self.is_joining:
-            return False
+            return None
         held, _ = session.list(keys.ROUND, timeout=timeout)
         if held:
             self._kept = None
-        return self._kept is not None
-
-    def say_kept(self) -> None:
-        """Tell the others, in the new session. Blocks until that is done or the session has ended."""
-        place = self._kept
-        if place is not None:
-            self._waiting_for = place.round
-            logger.warning(
-                "the rendezvous has lost its memory: round %d goes on if all of its nodes come back to it", place.round
-            )
-            self._contact.say_kept(place, self._view.newest)
+        else:
+            self._waiting_for = self._kept.round
+        return self._kept
 
     def _goes_on(self) -> bool:
         """Whether the round goes on, as far as this node has heard."""
-        view, me = self._view, self._contact.me
-        if self.place is None or self.number in (0, me.cut_off_round, view.finishing.round) or me.leaving or view.ended:
+        cache, me = self._cache, self._registration.me
+        no_longer = (0, me.cut_off_round, cache.finishing.round)
+        if self.place is None or self.number in no_longer or me.leaving or cache.ended:
             return False
         if self.is_unconfirmed:
             return self._kept is self.place
-        return not self.is_over and view.round.state == "complete"
+        return not self.is_over and cache.round.state == "complete"
 
 
 @dataclass(frozen=True)
@@ -210,14 +203,14 @@ class NodeContext:
 
     request: Request
     options: ElasticOptions
-    view: WatchCache
-    contact: Registration
+    cache: WatchCache
+    registration: Registration
     round: CurrentRound
     store: RoundStore
     port: ProbePort
     in_background: BackgroundTasks
     runtime: Runtime
-    carrying: EpochVotes | None = None
+    votes: EpochVotes | None = None
     """With several endpoints: what is taken from one to another."""
 
 
@@ -228,7 +221,7 @@ class FailureDetector:
     """``peer_lost`` is called by one thread, ``cut_off`` by any."""
 
     def __init__(self, node: NodeContext) -> None:
-        self._ttl, self._view, self._contact = node.options.ttl, node.view, node.contact
+        self._ttl, self._cache, self._registration = node.options.ttl, node.cache, node.registration
         self._round, self._store, self._runtime = node.round, node.store, node.runtime
         self._in_background = node.in_background
 
@@ -242,7 +235,7 @@ class FailureDetector:
         if self._round.place is None or self._round.place.world == 1:
             return False
         if (lost := self._ask_all()) is None:
-            logger.info("a worker has failed, and the rendezvous does not answer: waiting to hear why")
+            logger.info("a worker has failed, and the rendezvous does not answer: waiting to learn if a node was lost")
         while lost is None:
             lost = self._ask_all()
         return lost
@@ -250,46 +243,46 @@ class FailureDetector:
     def _ask_all(self) -> bool | None:
         """Whether a node has been lost. None: the service has not answered, or has forgotten what it was asked."""
         self._wait_confirmed()
-        session = self._contact.session
-        outage = self._contact.outage
+        session = self._registration.session
+        outage = self._registration.outage
         deadline = self._runtime.monotonic() + 2 * (session.ttl if session is not None else self._ttl) + 1
-        asked = self._view.probe.number + 1
+        asked = self._cache.probe.number + 1
         if not self._round.must_rejoin():  # otherwise this is an answer; do not ask another session's nodes
             left = deadline - self._runtime.monotonic()
-            self._contact.say_once(
+            self._registration.publish_within(
                 min(left, max(LEAST_S, outage.left)) if outage.lasts else left, heartbeat_wanted=asked
             )
         while True:
-            seen = self._view.version
+            seen = self._cache.version
             self._raise_if_ended()
             if self._round.must_rejoin():
-                declared = self._view.round  # another place may still know an earlier one, which is no answer
+                declared = self._cache.round  # another place may still know an earlier one, which is no answer
                 asked_for = declared.number == self._round.number and declared.cause == "asked"
                 return not asked_for or self._round.has_new_session
-            if self._round.is_unconfirmed or self._contact.session not in (session, None):
+            if self._round.is_unconfirmed or self._registration.session not in (session, None):
                 return None
-            probe = self._view.probe
+            probe = self._cache.probe
             answered = probe.answered and probe.number >= asked
             if outage.lasts:  # it ends where it ends, whoever waits; a last try to reach the service may end later
                 deadline = min(deadline, self._runtime.monotonic() + max(LEAST_S, outage.left))
             if answered or self._runtime.monotonic() >= deadline:
-                if not answered and self._contact.is_out:
+                if not answered and self._registration.is_out:
                     return None
                 return self.is_cut_off
-            self._view.wait(seen, deadline - self._runtime.monotonic())
+            self._cache.wait(seen, deadline - self._runtime.monotonic())
 
     def _wait_confirmed(self) -> None:
         """Wait until the round is confirmed: a service without memory knows no node of it before all are back."""
         while True:
-            seen = self._view.version
+            seen = self._cache.version
             self._raise_if_ended()
             if not self._round.is_unconfirmed or self._round.must_rejoin():
                 return
-            self._view.wait(seen, _NEWS_S)
+            self._cache.wait(seen, _NEWS_S)
 
     def _raise_if_ended(self) -> None:
-        self._contact.raise_if_over()
-        if self._contact.is_closed:
+        self._registration.raise_if_over()
+        if self._registration.is_closed:
             raise ConnectionLost("this node has left the rendezvous")
 
     @property
@@ -304,26 +297,26 @@ class FailureDetector:
         reason = f"is cut off from the workers' store: {why}"
         if not self._needs_store():
             logger.debug("this node, or another one, is done, and %s", reason)
-        elif self._contact.say_cut_off(round_, reason):
+        elif self._registration.publish_cut_off(round_, reason):
             self._in_background("cut off", lambda: self._report(round_, why))
 
     def _needs_store(self) -> bool:
         """Whether its workers still need the store: no node of the round is done, and the job has not ended."""
-        me, view, round_ = self._contact.me, self._view, self._round.number
-        return not me.leaving and round_ not in (me.finished_round, view.finishing.round) and view.ended is None
+        me, cache, round_ = self._registration.me, self._cache, self._round.number
+        return not me.leaving and round_ not in (me.finished_round, cache.finishing.round) and cache.ended is None
 
     def _report(self, round_: int, why: str) -> None:
         """Report it, unless the round was already over and this node had not heard of that yet."""
         deadline = self._runtime.monotonic() + _NEWS_S
         while self._runtime.monotonic() < deadline:
-            seen, declared = self._view.version, self._view.round
+            seen, declared = self._cache.version, self._cache.round
             if declared.number > round_ or declared.state == "over":
                 if why not in declared.reason:
                     return
                 break
-            self._view.wait(seen, deadline - self._runtime.monotonic())
+            self._cache.wait(seen, deadline - self._runtime.monotonic())
         logger.warning(
-            "this node is cut off from the workers' store of round %d: %s; its workers are stopped and join a new one",
+            "lost the workers' store of round %d (%s); stopping workers and joining a new round",
             round_,
             why,
         )

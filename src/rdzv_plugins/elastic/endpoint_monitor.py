@@ -1,4 +1,4 @@
-"""One of several places, as seen by a node that is a member there or at another: an extra session, kept open."""
+"""One of several endpoints, as seen by a node that is a member there or at another: an extra session, kept open."""
 
 from __future__ import annotations
 
@@ -18,18 +18,8 @@ from rdzv_plugins.kvstore.coordination.reactor import close_in_children
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion
 from rdzv_plugins.kvstore.sockets.reach import REFUSED
-from rdzv_plugins.runtime import (
-    IPPROTO_TCP,
-    POLLERR,
-    POLLHUP,
-    POLLRDHUP,
-    SO_KEEPALIVE,
-    SOL_SOCKET,
-    TCP_KEEPCNT,
-    TCP_KEEPIDLE,
-    TCP_KEEPINTVL,
-    Runtime,
-)
+from rdzv_plugins.kvstore.tcpstore.wire import keep_alive
+from rdzv_plugins.runtime import POLLERR, POLLHUP, POLLRDHUP, Runtime
 
 if TYPE_CHECKING:
     import socket
@@ -40,14 +30,13 @@ _PLACE = "place/"
 
 _DIAL_S, _OPEN_S, _ASK_S = 2.0, 3.0, 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
-_LASTS_S = 1.0  # a session that has lasted this long did not end through a fault of the place
-_BEATS = 60
-"""Seconds between two packets of TCP's own on an idle connection, which carry nothing, and how many may be lost."""
-_PATIENCE_S = 15.0  # seconds after which it is reported, once, that a place cannot be reached
+_LASTS_S = 1.0  # a session that has lasted this long did not end through a fault of the endpoint
+_PROBE_EVERY_S, _PROBES = 60, 60  # the witness outlasts a network that is cut for an hour
+_PATIENCE_S = 15.0  # seconds after which it is reported, once, that an endpoint cannot be reached
 
 
 class EndpointMonitor:
-    """Watches a place, on a thread that runs until ``close``. ``on_change`` is called on any, and returns at once."""
+    """Watches an endpoint, on a thread, until ``close``. ``on_change`` is called on any thread, and returns at once."""
 
     def __init__(
         self,
@@ -55,17 +44,17 @@ class EndpointMonitor:
         service: NativeCoordination,
         ttl: float,
         on_change: Callable[[], None],
-        places: Sequence[str],
+        names: Sequence[str],
         runtime: Runtime,
     ) -> None:
-        """``places`` lists all of them, as they were given to this node."""
-        self._places, self._runtime = tuple(places), runtime
+        """``names``: those of all endpoints, as they were given to this node."""
+        self._names, self._runtime = tuple(names), runtime
         self.endpoint, self._service, self._ttl, self._on_change = endpoint, service, ttl, on_change
         self.status = EndpointStatus()
-        self.error: RdzvError | None = None  # what answers there if it is not a place of this run
+        self.error: RdzvError | None = None  # what answers there if it is not an endpoint of this run
         self._lock = self._runtime.Lock()
         self._session: NativeSession | None = None
-        self._doubted: NativeSession | None = None
+        self._rechecked: NativeSession | None = None
         self._witness: socket.socket | None = None
         """A connection that was answered there, and on which nothing was sent since. Changed by the thread alone."""
         self._ended = False  # whether the process that answered on it has closed it, in order
@@ -74,17 +63,17 @@ class EndpointMonitor:
         self._closed = False
         self._since: float | None = self._runtime.monotonic()
         self._reason = ""
-        self._runtime.Thread(target=self._run, name="rdzv-place").start()
+        self._runtime.Thread(target=self._run, name="rdzv-endpoint").start()
 
     @property
     def wrong(self) -> str:
         """Why nothing is seen there, as it was tried last; empty while it answers."""
         return "" if self.status.answers else self._reason
 
-    def doubt(self) -> None:
+    def recheck(self) -> None:
         """Look again from the start: nothing that was seen before counts."""
         with self._lock:  # the session is closed only after dialling again: its own end may tell how the server ended
-            self._doubted, self._session, self.status = self._session or self._doubted, None, EndpointStatus()
+            self._rechecked, self._session, self.status = self._session or self._rechecked, None, EndpointStatus()
         self._hurry.set()
         self._again.set()
         self._on_change()
@@ -100,7 +89,7 @@ class EndpointMonitor:
     def remember(self, key: str, value: str) -> str:
         """Have ``key`` remembered there unless it already is; returns the value that is remembered.
 
-        Raises ``ConnectionLost``, ``TimeoutError``, or ``RdzvError`` if the place refuses.
+        Raises ``ConnectionLost``, ``TimeoutError``, or ``RdzvError`` if the endpoint refuses.
         """
         session = self._session
         if session is None:
@@ -121,7 +110,7 @@ class EndpointMonitor:
         self._again.set()
         with self._lock:
             session, self._session = self._session, None
-        for each in (session, self._doubted):
+        for each in (session, self._rechecked):
             if each is not None:
                 each.close()
 
@@ -147,9 +136,9 @@ class EndpointMonitor:
             except RdzvError as error:  # it serves another run, or serves all of them and this one has no name
                 self.error = error
                 self._missed(refused=False, reason=str(error))
-            except Exception as error:  # the other places are no reason to stop looking at this one
+            except Exception as error:  # the other endpoints are no reason to stop looking at this one
                 if repr(error) != self._reason:
-                    logger.exception("looking at %s has failed", self.endpoint)
+                    logger.exception("could not check %s", self.endpoint)
                 self._missed(refused=False, reason=repr(error))
             if self._hurry.wait(pause):
                 pause = _FIRST_PAUSE_S
@@ -157,16 +146,15 @@ class EndpointMonitor:
 
     def _open(self) -> None:
         foreign = False
-        self._ended = self._witness is not None and closed_in_order(
-            self._witness, self._runtime
-        )  # before its host is asked
+        # before its host is asked
+        self._ended = self._witness is not None and closed_in_order(self._witness, self._runtime)
         try:
             connection, reason = self._service.look(_DIAL_S)
         except (NotNative, OtherVersion):
             foreign = True
             self._keep(None)
         else:
-            self._drop_doubted()
+            self._drop_rechecked()
             if connection is None:
                 raise _Refused(reason) if reason == REFUSED else EndpointUnreachable(reason)
             self._keep(connection)
@@ -183,7 +171,7 @@ class EndpointMonitor:
                 events += [Event(kv.key, kv.value, kv.revision) for kv in held]
             with self._lock:
                 if self._closed:
-                    raise ConnectionLost("it is looked at no longer")
+                    raise ConnectionLost("it is no longer monitored")
                 self._session, self.status = session, EndpointStatus(True, False, True)
             self._take(session, events)
             for prefix in (keys.ROUND, _PLACE):
@@ -198,17 +186,15 @@ class EndpointMonitor:
         """Hold this connection, and send nothing on it: what lies unread makes a kernel reset what it would close."""
         if connection is not None:
             close_in_children(connection, self._runtime)
-            connection.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)  # nothing on the way is to forget it
-            for option in (TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT):
-                connection.setsockopt(IPPROTO_TCP, option, _BEATS)
+            keep_alive(connection, _PROBE_EVERY_S, _PROBES)  # nothing on the way is to forget it
         with self._lock:
             before, self._witness = self._witness, connection
         if before is not None:
             before.close()
 
-    def _drop_doubted(self) -> None:
+    def _drop_rechecked(self) -> None:
         with self._lock:
-            session, self._doubted = self._doubted, None
+            session, self._rechecked = self._rechecked, None
         if session is not None:
             session.close()
 
@@ -229,7 +215,7 @@ class EndpointMonitor:
         elif self._runtime.monotonic() >= self._since + _PATIENCE_S and not self._closed:
             self._since = float("inf")
             logger.warning(
-                "%s, one of the places where this job can be served, cannot be reached: %s; it is tried again",
+                "cannot reach %s, one of the endpoints of this job: %s; trying again",
                 self.endpoint,
                 reason,
             )
@@ -244,7 +230,7 @@ class EndpointMonitor:
                     declared = decode(Round, event.value)
                     self._see(session, round=declared.number, works=declared.state == "complete")
                 elif event.key == INIT_CLAIM:
-                    born, others = read_born(event.value, self._places)
+                    born, others = read_born(event.value, self._names)
                     self._see(session, born=born, others=others)
                 elif event.key == INITIALIZED:
                     self._see(session, begun=True)

@@ -13,16 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rdzv_plugins import errors
-from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, Session
+from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, Session, SeveralServices
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.coordinator.placement import Order
 from rdzv_plugins.elastic.current_round import CurrentRound, FailureDetector, NodeContext
 from rdzv_plugins.elastic.election import Election
+from rdzv_plugins.elastic.failures import ProbePort
 from rdzv_plugins.elastic.join import MemberJoin
-from rdzv_plugins.elastic.keys import Finishing, Member, encode, readable
-from rdzv_plugins.elastic.node_session import Registration, SessionManager, WatchCache, new_member
+from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, encode, readable
+from rdzv_plugins.elastic.node_session import Registration, WatchCache, new_member
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.probe_port import ProbePort
 from rdzv_plugins.elastic.retry import BackgroundTasks, request_timeout
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.rpc import ElasticRpc
@@ -43,7 +43,7 @@ from rdzv_plugins.security.certificates import certificates_of
 from rdzv_plugins.security.job_token import token_of
 
 if TYPE_CHECKING:
-    from rdzv_plugins.elastic.failover import FailoverBackend
+    from rdzv_plugins.elastic.failover import EpochVotes
 
 logger = logging.getLogger(__name__)
 
@@ -61,24 +61,36 @@ class ElasticHandler(RendezvousHandler):
         options: ElasticOptions,
         order: Order = lambda _: None,
         *,
+        several: SeveralServices | None = None,
         runtime: Runtime = SYSTEM,
         store: type[RoundStore] = RoundStore,
     ) -> None:
-        """``store`` makes what serves and reaches the workers' stores."""
+        """``several``: the backend, if its sessions are at one of several services.
+
+        ``store`` makes what serves and reaches the workers' stores.
+        """
         self._backend, self._request, self._options, self._runtime = backend, request, options, runtime
         me, port = new_member(request, runtime, serves=backend.hosts_service), ProbePort(request.local_addr, runtime)
-        self._view = view = WatchCache(self._told, lambda event: self.questions.hear(event), runtime)
-        failover: FailoverBackend | None = getattr(backend, "failover", None)
-        # another place serves as soon as the lost one may be left
-        outage_timeout = options.outage_timeout + (failover.leaves_within if failover is not None else 0.0)
-        self._contact = contact = Registration(me, request, outage_timeout, view, port.note_outage, runtime)
-        self._round = own = CurrentRound(view, contact, options.ttl, runtime)
+        self._cache = cache = WatchCache(self._on_change, lambda event: self.questions.on_question(event), runtime)
+        self._registration = registration = Registration(
+            backend,
+            me,
+            request,
+            options,
+            cache,
+            runtime,
+            several=several,
+            on_outage=port.note_outage,
+            on_open=self._open,
+            on_lost=lambda session: self._round.session_lost(session),
+        )
+        self._round = own = CurrentRound(cache, registration, options.ttl, runtime)
         self._port = port
-        self.questions: ElasticRpc = ElasticRpc(contact, runtime)
+        self.questions: ElasticRpc = ElasticRpc(registration, request.run_id, runtime)
         self.holding = own
         self._store = store(
             options,
-            lambda round_, why: self._losses.cut_off(round_, why),
+            lambda round_, why: self._failure_detector.cut_off(round_, why),
             runtime,
             session_lives=own.session_lives,
             token=token_of(request),
@@ -87,19 +99,18 @@ class ElasticHandler(RendezvousHandler):
             tls=certificates_of(request),
         )
         self._in_background = doing = BackgroundTasks(request.run_id, runtime)
-        self._carrying = carrying = failover.carrying(contact, port) if failover is not None else None
-        node = NodeContext(request, options, view, contact, own, self._store, port, doing, runtime, carrying)
+        self._votes = votes = _votes_of(several, registration, port)
+        node = NodeContext(request, options, cache, registration, own, self._store, port, doing, runtime, votes)
         self._election = election = Election(node, order)
-        self._link = link = SessionManager(backend, node, election)
-        self._joining = MemberJoin(node, link, election)
-        self._losses = FailureDetector(node)
+        self._member_join = MemberJoin(node, election)
+        self._failure_detector = FailureDetector(node)
         self._restarts: dict[int, str] = {}
         self._first_failure = 0, b""
         """Of the round in which workers of this node have failed last, as it was known when they had."""
         self._working = False  # the agent has begun to ask about its workers
-        self._saying = runtime.Lock()
-        self._said_over = 0
-        self._said_notice = ""
+        self._write_lock = runtime.Lock()
+        self._logged_over = 0
+        self._logged_notice = ""
 
     def get_backend(self) -> str:
         return self._backend.name
@@ -112,7 +123,7 @@ class ElasticHandler(RendezvousHandler):
         return self._request.run_id
 
     def is_closed(self) -> bool:
-        return self._view.ended is not None
+        return self._cache.ended is not None
 
     def set_closed(self) -> None:
         self._end_job(Outcome("done", "it was closed by a node"))
@@ -126,17 +137,17 @@ class ElasticHandler(RendezvousHandler):
         return self._round.must_rejoin()
 
     def raise_if_ended(self) -> None:
-        self._contact.raise_if_over()
+        self._registration.raise_if_over()
 
     def note_failure(self, failure: Failure) -> None:
-        session, round_ = self._contact.session, self._round.number
+        session, round_ = self._registration.session, self._round.number
         if session is not None:
             key, mine = f"{keys.FAILURES}{round_}", to_json(failure).encode()
             _, first = session.create(key, mine, timeout=request_timeout(session))
             self._first_failure = round_, first.value
 
     def first_failure(self) -> Failure | None:
-        session, (round_, first) = self._contact.session, self._first_failure
+        session, (round_, first) = self._registration.session, self._first_failure
         if round_ == self._round.number:
             return parse_failure(first)
         if session is None:
@@ -147,7 +158,7 @@ class ElasticHandler(RendezvousHandler):
 
     def count_restart(self, note: str) -> Sequence[str]:
         """Count a restart in the service. Tells one that has lost its memory what this node knows."""
-        session, mine = self._contact.session, self._restarts
+        session, mine = self._registration.session, self._restarts
         if session is None:
             raise errors.ConnectionLost("there is no session with the rendezvous now")
         mine.setdefault(self._round.number, note)
@@ -162,37 +173,37 @@ class ElasticHandler(RendezvousHandler):
         return [note for _, note in sorted(mine.items())]
 
     def tell_events(self, tell: TellEvent) -> None:
-        self._view.tell_to(tell)
+        self._cache.report_to(tell)
 
     def check_by(self, checks: Callable[[], Sequence[NodeCheck]]) -> bool:
-        self._joining.check_by(checks)
+        self._member_join.check_by(checks)
         return True
 
     def waits_for(self) -> str:
-        return self._joining.facts()
+        return self._member_join.facts()
 
     def note_done(self) -> None:
-        self._contact.say(finished_round=self._round.number)
+        self._registration.publish(finished_round=self._round.number)
 
     def note_leaving(self, reason: str) -> None:
-        self._contact.say_once(_BEFORE_WORKERS_S, leaving="lost", reason=reason)
+        self._registration.publish_within(_BEFORE_WORKERS_S, leaving="lost", reason=reason)
 
     def peer_lost(self) -> bool:
-        return self._losses.peer_lost()
+        return self._failure_detector.peer_lost()
 
     def working_peers(self) -> Sequence[str]:
-        session = self._contact.session
+        session = self._registration.session
         if not self._round.number:
             return ()
         try:
             if session is not None:
                 held, _ = session.list(keys.MEMBERS, timeout=request_timeout(session))
-                others = (each for each in readable(Member, held) if each.node_id != self._contact.me.node_id)
+                others = (each for each in readable(Member, held) if each.node_id != self._registration.me.node_id)
                 return [each.name for each in others if each.store_ready_round == self._round.number and _works(each)]
         except (TimeoutError, errors.RdzvError) as error:
             logger.debug("could not ask who works: %s", error)
         # an outage says nothing of the others, and ends by itself
-        return ["nodes that nobody can ask for now"]
+        return ["nodes that cannot be listed now"]
 
     # a round that has lost a node is over: peer_lost tells it, and lost_peers has nothing to add
 
@@ -201,12 +212,12 @@ class ElasticHandler(RendezvousHandler):
         if not (self._backend.hosts_service or self._serves_others()):
             return
         try:
-            while (session := self._contact.wait_session()) is not None:
-                self._say_end(session, Outcome("done"))
-                with PeerSet(session, self._contact.me.node_id, self._needed_by, self._runtime) as left:
+            while (session := self._registration.wait_session()) is not None:
+                self._publish_end(session, Outcome("done"))
+                with PeerSet(session, self._registration.me.node_id, self._needed_by, self._runtime) as left:
                     go_on = functools.partial(self._goes_on, session)
                     drain_wait(go_on, left.names, self._runtime, every=0.0, gone=left.wait_gone)
-                if session is self._contact.session:
+                if session is self._registration.session:
                     return
         except (errors.ConnectionLost, TimeoutError) as error:
             logger.debug("could not wait for the other nodes: %s", error)
@@ -217,19 +228,19 @@ class ElasticHandler(RendezvousHandler):
         If it serves the endpoint that is until all have gone. Otherwise it is until all have said that they are
         leaving, which they do before they wait themselves: they no longer need a store.
         """
-        session = self._contact.session
-        if session is None or self._contact.problem is not None:  # it would not be heard
+        session = self._registration.session
+        if session is None or self._registration.problem is not None:  # it would not be heard
             return
         try:
-            ends_all = self._backend.hosts_service and self._carrying is None  # else another place serves from now on
+            ends_all = self._backend.hosts_service and self._votes is None  # else another place serves from now on
             if outcome.end == "failed" or (outcome.end == "lost" and ends_all):
                 self._end_job(outcome)
-            self._say_end(session, outcome)
+            self._publish_end(session, outcome)
             if outcome.end == "lost":
                 self._wait_declared()
             done = outcome.end == "done"
             if (self._backend.hosts_service and (done or ends_all)) or (done and self._serves_others()):
-                me = self._contact.me
+                me = self._registration.me
                 with PeerSet(session, me.node_id, lambda other: me.serves or not other.leaving, self._runtime) as left:
                     left.wait_gone(self._options.linger)
         except (errors.ConnectionLost, TimeoutError) as error:
@@ -237,21 +248,21 @@ class ElasticHandler(RendezvousHandler):
 
     def _end_job(self, outcome: Outcome) -> None:
         """End the job for all nodes, unless it has ended already."""
-        session = self._contact.session
+        session = self._registration.session
         if session is not None:
             session.create(keys.END, to_json(outcome).encode(), timeout=request_timeout(session))
 
-    def _say_end(self, session: Session, outcome: Outcome) -> None:
-        if self._contact.me.leaving == outcome.end:
+    def _publish_end(self, session: Session, outcome: Outcome) -> None:
+        if self._registration.me.leaving == outcome.end:
             return  # already said
         if outcome.end == "done" and self._round.number:
-            finishing = Finishing(self._round.number, self._contact.me.name)
+            finishing = Finishing(self._round.number, self._registration.me.name)
             try:
                 session.put({keys.FINISHING: encode(finishing)}, timeout=request_timeout(session))
             except (TimeoutError, errors.RdzvError) as error:  # it is done all the same
                 logger.debug("could not tell the other nodes that this one is done: %s", error)
         quick = outcome.end == "lost"  # nobody waits to hear that
-        self._contact.say_once(
+        self._registration.publish_within(
             _BEFORE_WORKERS_S if quick else request_timeout(session), leaving=outcome.end, reason=outcome.reason
         )
 
@@ -259,10 +270,10 @@ class ElasticHandler(RendezvousHandler):
         """If leading, declare the round over before leaving: a successor would not see why this node has gone."""
         deadline = self._runtime.monotonic() + _BEFORE_WORKERS_S
         while self._election.leads and self._runtime.monotonic() < deadline:
-            seen, declared = self._view.version, self._view.round
+            seen, declared = self._cache.version, self._cache.round
             if declared.number != self._round.number or declared.state == "over":
                 return
-            self._view.wait(seen, deadline - self._runtime.monotonic())
+            self._cache.wait(seen, deadline - self._runtime.monotonic())
 
     def _needed_by(self, other: Member) -> bool:
         """Whether ``other`` needs this node: the endpoint is needed by all, a round's store by that round's nodes."""
@@ -270,9 +281,9 @@ class ElasticHandler(RendezvousHandler):
 
     def _goes_on(self, session: Session) -> bool:
         """Whether this node stays: it is of use while its session lives. Raises the reason if the job has failed."""
-        self._contact.raise_if_failed()
-        over = self._view.round.number > self._round.number  # then only the endpoint is needed
-        return session is self._contact.session and (self._backend.hosts_service or not over)
+        self._registration.raise_if_failed()
+        over = self._cache.round.number > self._round.number  # then only the endpoint is needed
+        return session is self._registration.session and (self._backend.hosts_service or not over)
 
     def _serves_others(self) -> bool:
         """Whether this node serves others: the workers' store, or the proxies of other nodes."""
@@ -280,7 +291,10 @@ class ElasticHandler(RendezvousHandler):
         return place is not None and place.world > 1 and (place.rank == 0 or self._store.is_parent)
 
     def shutdown(self) -> bool:
-        self._link.close()
+        self._registration.close()
+        self._election.close()
+        self._backend.close()
+        self._cache.wake()
         self._store.shutdown()
         self._port.close()  # last: this node's own port stays open as long as the session may live
         return True
@@ -292,60 +306,67 @@ class ElasticHandler(RendezvousHandler):
         while True:
             self.raise_if_ended()
             self._working, self._first_failure = False, (0, b"")  # rounds count from 1 again if a service forgets all
-            self._say_over()  # on the watch's thread it may come too late: the next round may begin first
-            place = self._joining.next_place()
-            self._end_vain_waits()  # it may have been over before this node had finished joining
+            self._log_over()  # on the watch's thread it may come too late: the next round may begin first
+            place = self._member_join.next_place()
+            self._interrupt_waits()  # it may have been over before this node had finished joining
             try:
                 where = self._store.open(place, self._request.local_addr)
             except (errors.StoreError, errors.EndpointUnreachable, errors.RunIdMismatch) as error:
                 if not must_join_again(self):
-                    raise self._no_way(error) from error
+                    raise self._proxy_error(error) from error
                 logger.info("round %d was over before this node's proxy was connected (%s)", place.round, error)
                 continue
-            self._election.follow()
+            self._election.watch_leader()
             return RoundInfo(self._store.agents, place.rank, place.world, StoreInfo(where.host, where.port))
 
-    def _no_way(self, error: Exception) -> errors.RendezvousFailed:
+    def _proxy_error(self, error: Exception) -> errors.RendezvousFailed:
         run = f"run {self._request.run_id!r}"
         if isinstance(error, errors.EndpointUnreachable):
             return errors.EndpointUnreachable(f"{run}: {error}", remedy=error.remedy)
         return errors.RendezvousFailed(
-            f"{run}: this node's proxy has no way to the store: {error}",
-            remedy="The key trunk/N comes from node N, which is to connect this one (--rdzv-conf fanout). "
-            "Look at that node's output.",
+            f"{run}: this node's proxy cannot reach the store: {error}",
+            remedy="The key trunk/N is written by node N, whose proxy connects this one (--rdzv-conf fanout). "
+            "Check that node's output.",
         )
 
-    def _told(self) -> None:
+    def _open(self, session: Session, timeout: float) -> Assignment | None:
+        """A session is being opened: note what is to be said there. Returns this node's place if it keeps its round."""
+        if self._votes is not None:
+            self._votes.arrive(self._election.moved)
+            self._registration.update(led=self._election.led)
+        return self._round.carry_over(session, timeout)
+
+    def _on_change(self) -> None:
         """Do at once what cannot wait until the agent asks. Called on the watch's thread."""
-        self._round.hear()
-        view = self._view
-        self._election.follow()
-        self._end_vain_waits()
-        over = view.over.number
+        self._round.on_change()
+        cache = self._cache
+        self._election.watch_leader()
+        self._interrupt_waits()
+        over = cache.over.number
         if over == self._round.number > 0 and not self._round.is_joining:
-            self._say_over()
+            self._log_over()
             if not self._working:  # agents may be waiting in the store for a lost one: do not let them wait in vain
                 self._in_background(f"close {over}", lambda: self._store.close(over))
         # a node that is refused has no session yet: it ends with an error of its own
-        if view.notice.text != self._said_notice and self._contact.session is not None:
-            self._said_notice = view.notice.text
-            logger.warning("%s", view.notice.text)
-        place = view.assignment
-        asked = view.probe.number > self._contact.me.heartbeat_answered and not view.probe.answered
-        if asked and place is not None and view.probe.round == place.round:
-            self._in_background("alive", lambda: self._contact.say(heartbeat_answered=view.probe.number))
-        if view.leader is None and not self._round.is_joining and self._round.number:
+        if cache.notice.text != self._logged_notice and self._registration.session is not None:
+            self._logged_notice = cache.notice.text
+            logger.warning("%s", cache.notice.text)
+        place = cache.assignment
+        asked = cache.probe.number > self._registration.me.heartbeat_answered and not cache.probe.answered
+        if asked and place is not None and cache.probe.round == place.round:
+            self._in_background("alive", lambda: self._registration.publish(heartbeat_answered=cache.probe.number))
+        if cache.leader is None and not self._round.is_joining and self._round.number:
             self._in_background("lead", self._election.campaign)
 
-    def _end_vain_waits(self) -> None:
+    def _interrupt_waits(self) -> None:
         """End this agent's waits in its round's store if what they wait for can no longer come. Any thread."""
-        if not self._round.is_joining and (reason := self._why_in_vain()):
+        if not self._round.is_joining and (reason := self._interrupt_reason()):
             self._store.interrupt(self._round.number, reason)
 
-    def _why_in_vain(self) -> str:
-        declared, ended, round_ = self._view.round, self._view.ended, self._round.number
-        if self._contact.problem is not None:
-            return str(self._contact.problem)
+    def _interrupt_reason(self) -> str:
+        declared, ended, round_ = self._cache.round, self._cache.ended, self._round.number
+        if self._registration.problem is not None:
+            return str(self._registration.problem)
         if ended is not None and ended.end != "done":
             return f"the job has ended: {ended.reason}"
         if not self.must_rejoin():
@@ -354,16 +375,24 @@ class ElasticHandler(RendezvousHandler):
             return f"round {round_} is over: {declared.reason}"
         if declared.number > round_:
             return f"round {declared.number} has begun without this node"
-        return f"this node has to leave round {round_}: it is cut off from the store, or has a new session"
+        return f"this node must leave round {round_}: it has lost the store or its session"
 
-    def _say_over(self) -> None:
+    def _log_over(self) -> None:
         """Say once why the round that this node was in is over. Any thread."""
-        over = self._view.over
-        with self._saying:
-            if not self._said_over < over.number == self._round.number:
+        over = self._cache.over
+        with self._write_lock:
+            if not self._logged_over < over.number == self._round.number:
                 return
-            self._said_over = over.number
+            self._logged_over = over.number
         logger.info("round %d is over: %s", over.number, over.reason)
+
+
+def _votes_of(several: SeveralServices | None, registration: Registration, port: ProbePort) -> EpochVotes | None:
+    if several is None:
+        return None
+    from rdzv_plugins.elastic.failover import EpochVotes  # one endpoint does without it
+
+    return EpochVotes(several, registration, port)
 
 
 def _works(member: Member) -> bool:

@@ -13,9 +13,8 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rdzv_plugins import errors
@@ -25,9 +24,9 @@ from rdzv_plugins.elastic.coordinator.placement import in_words
 from rdzv_plugins.elastic.coordinator.quorum import seat_of, seats_reached
 from rdzv_plugins.elastic.current_round import NodeContext
 from rdzv_plugins.elastic.election import Election
+from rdzv_plugins.elastic.failures import name_of
 from rdzv_plugins.elastic.keys import MOST_CHECKS, MOST_SEATS, Assignment, CheckReport, Round, readable
-from rdzv_plugins.elastic.node_session import SessionManager, WatchCache
-from rdzv_plugins.elastic.probe_port import name_of
+from rdzv_plugins.elastic.node_session import WatchCache
 from rdzv_plugins.elastic.retry import request_timeout
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, is_only_local
 from rdzv_plugins.interfaces import NodeCheck, Request, RoundEvent
@@ -36,23 +35,24 @@ from rdzv_plugins.plain_text import printable, some
 from rdzv_plugins.rounds.ends import ended_error
 from rdzv_plugins.rounds.settings_check import wanted
 from rdzv_plugins.runtime import Runtime
-from rdzv_plugins.timing import EVERY_S
+from rdzv_plugins.timing import EVERY_S, growing
 
 logger = logging.getLogger(__name__)
 
 _ATTEMPT_S = 1.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
+_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
 
 
 class MemberJoin:
     """Takes this node into a round. Called by one thread."""
 
-    def __init__(self, node: NodeContext, link: SessionManager, election: Election) -> None:
-        self._request, self._options, self._view, self._runtime = node.request, node.options, node.view, node.runtime
-        self._contact, self._round, self._store = node.contact, node.round, node.store
-        self._link, self._election, self._port, self._carrying = link, election, node.port, node.carrying
-        self._knocking_at = 0  # the round that is at work without this node, whose store it dials
-        self._give_up_at = self._pause = self._next_knock = 0.0
+    def __init__(self, node: NodeContext, election: Election) -> None:
+        self._request, self._options, self._cache, self._runtime = node.request, node.options, node.cache, node.runtime
+        self._registration, self._round, self._store = node.registration, node.round, node.store
+        self._election, self._port, self._votes = election, node.port, node.votes
+        self._probed_round = 0  # the round that is at work without this node, whose store it dials
+        self._give_up_at = self._next_probe = 0.0
+        self._late_pauses: Iterator[float] = iter(())
         self._checks: Callable[[], Sequence[NodeCheck]] | None = None
         self._checked = 0  # the newest round that was over when this node tested itself
         self._is_spare = False  # true once this node has waited as a spare while a round worked
@@ -69,8 +69,8 @@ class MemberJoin:
             reports.end()
 
     def _join(self, deadline: float, reports: ProgressReporter) -> Assignment:
-        if self._contact.opened == 0:
-            self._link.open(self._options.join_seconds)
+        if self._registration.opened == 0:
+            self._registration.open(self._options.join_seconds)
         fresh: dict[str, Any] = {
             "last_round": self._round.number,
             "store": None,
@@ -80,27 +80,29 @@ class MemberJoin:
         }
         fresh |= {"candidate": False, "keeps": None, "reason": ""} | self._tested()
         if not self._round.has_new_session:
-            self._contact.say(**fresh)
+            self._registration.publish(**fresh)
         else:
             # no worker's fault: whoever's workers fail with it uses no restart
             if self._round.number and not self._round.is_over:
                 fresh |= {"cut_off_round": self._round.number, "reason": "has lost its session with the rendezvous"}
-            self._contact.change(**fresh)  # written with the address, which the new session provides
+            self._registration.update(**fresh)  # written with the address, which the new session provides
         # workers of the old round are cut off once the other nodes can know why
         self._store.leave()
         self._store.close(self._round.number)
         self._is_spare = False
         while True:
-            seen = self._view.version
-            self._contact.raise_if_over()
+            seen = self._cache.version
+            self._registration.raise_if_over()
             raise_if_not_needed(
-                self._view, self._request, self._round.behind, spare=self._is_spare or self._round.number > 0
+                self._cache, self._request, self._round.behind, spare=self._is_spare or self._round.number > 0
             )
-            session, self._retry_at = self._contact.session, math.inf  # a dial that failed in an earlier step is over
+            # a dial that failed in an earlier step is over
+            session, self._retry_at = self._registration.session, math.inf
             if session is not None:
                 try:
                     place = self._step(session)
-                except (errors.ConnectionLost, TimeoutError) as error:  # the link tries again, or finds that it is lost
+                # another session is opened, or the service is lost
+                except (errors.ConnectionLost, TimeoutError) as error:
                     logger.debug("while joining: %s", error)
                     place = None
                 if place is not None:
@@ -108,30 +110,31 @@ class MemberJoin:
             now, kind = self._runtime.monotonic(), self._kind_of_waiting()
             if kind in ("spare", "left out"):  # needed when a node is lost, and in nobody's way until then
                 deadline = now + self._options.join_seconds
-                self._is_spare = self._is_spare or not is_finishing(self._view)
-            if now >= deadline and self._contact.is_out:  # for which nobody is to blame who is missing; it has an end
+                self._is_spare = self._is_spare or not is_finishing(self._cache)
+            # nobody who is missing is to blame for an outage, and it has an end
+            if now >= deadline and self._registration.is_out:
                 deadline = now + self._options.outage_timeout
             if now >= deadline:
                 raise errors.RendezvousTimeout(
                     f"{self.facts()}, after {self._options.join_seconds:g} s", remedy=_remedy_for_timeout(self._request)
                 )
-            reports.say(kind)
-            self._view.wait(seen, min(deadline, reports.next_at, self._retry_at) - now)
+            reports.report(kind)
+            self._cache.wait(seen, min(deadline, reports.next_at, self._retry_at) - now)
 
     def _kind_of_waiting(self) -> str:
         """``left out``, ``spare`` or ``joined``; empty if this node does not wait."""
-        view = self._view
-        if view.assignment is not None and view.assignment.left_out:
+        cache = self._cache
+        if cache.assignment is not None and cache.assignment.left_out:
             return "left out"
-        if view.round.state == "complete" and view.round.number > self._round.behind:
+        if cache.round.state == "complete" and cache.round.number > self._round.behind:
             return "spare"
-        return "joined" if view.progress else ""
+        return "joined" if cache.progress else ""
 
     def facts(self) -> str:
         """Who is there, as far as this node has been told."""
-        view, request = self._view, self._request
-        declared, where = view.round, f"run {request.run_id!r}{request.at_endpoint}"
-        kind, place = self._kind_of_waiting(), view.assignment
+        cache, request = self._cache, self._request
+        declared, where = cache.round, f"run {request.run_id!r}{request.at_endpoint}"
+        kind, place = self._kind_of_waiting(), cache.assignment
         if kind == "left out" and place is not None:
             return f"{where}: this node is left out for now: {place.left_out}"
         if kind == "spare":
@@ -139,7 +142,7 @@ class MemberJoin:
             works = f"round {declared.number} is complete with its {declared.world} nodes"
             return f"{where}: {works}; this node is a spare{why}"
         needed = wanted(request.min_nodes, request.max_nodes)
-        return f"{where}: {view.progress or f'this node has joined, {needed} nodes are wanted'}"
+        return f"{where}: {cache.progress or f'this node has joined, {needed} nodes are wanted'}"
 
     def check_by(self, checks: Callable[[], Sequence[NodeCheck]]) -> None:
         """With --preflight: have this node test itself like this before each round for which it waits."""
@@ -149,7 +152,7 @@ class MemberJoin:
         """What this node finds out about itself now, by fields of ``Member``."""
         if self._checks is None:
             return {}
-        declared = self._view.round
+        declared = self._cache.round
         self._checked = declared.number if declared.state == "over" else 0
         said = (CheckReport(each.name, each.verdict, each.text, each.value, each.unit) for each in self._checks())
         return {"checks": tuple(itertools.islice(said, MOST_CHECKS)), "checked": self._checked}
@@ -158,19 +161,19 @@ class MemberJoin:
         """Do what this node has been told. Returns its place once the round is complete."""
         if self._round.has_new_session:
             self._register(session)
-        if self._view.leader is None:
+        if self._cache.leader is None:
             self._election.campaign()
-        over = self._view.round
+        over = self._cache.round
         if self._checks is not None and self._is_spare and over.state == "over" and over.number > self._checked:
-            self._contact.say(**self._tested())
-        place, declared = self._view.assignment, self._view.round
+            self._registration.publish(**self._tested())
+        place, declared = self._cache.assignment, self._cache.round
         if place is not None and place.refused:
             raise errors.SettingsDiffer(
                 f"this node cannot take part in run {self._request.run_id!r}: {place.refused}",
-                remedy="Give every node a --node-rank of its own.",
+                remedy="Give each node a different --node-rank.",
             )
-        if self._is_outside(declared, place):
-            self._retry_at = self._knock(declared)
+        if self._is_candidate(declared, place):
+            self._retry_at = self._probe_admission(declared)
         elif place is None or not place.is_place or place.round <= self._round.number:
             pass  # it has not been told its place yet
         elif not place.master_addr:
@@ -186,24 +189,28 @@ class MemberJoin:
         self._round.belong()
         address = self._request.local_addr or session.local_addr
         public = default_address(self._runtime) if is_loopback_address(address) else address
-        me = self._contact.me
+        me = self._registration.me
         listens = self._port.listen(name_of(me.node_id, me.incarnation), address, public)
-        self._contact.say(
-            address=address, public=public, listens=listens, dialled=session.remote_addr, known_round=self._view.newest
+        self._registration.publish(
+            address=address, public=public, listens=listens, dialled=session.remote_addr, known_round=self._cache.newest
         )
 
     def _serve(self, place: Assignment, session: Session) -> None:
-        me = self._contact.me
+        me = self._registration.me
         if me.store is None or me.store[0] != place.round:
             address = me.address if self._request.local_addr else place.publish or me.address
             served = self._store.serve(place, address)
-            self._view.tell(RoundEvent("served", place.round, place.rank, place.world))
-            self._contact.say(during=session if self._carrying is not None else None, store=served)
+            self._cache.tell(RoundEvent("served", place.round, place.rank, place.world))
+            self._registration.publish(unless=lambda: self._has_moved(session), store=served)
+
+    def _has_moved(self, session: Session) -> bool:
+        """Whether this node may be at another of several services since."""
+        return self._votes is not None and self._registration.session is not session
 
     def _has_tried(self, place: Assignment) -> bool:
         """Whether this node has said if it reaches the store of ``place``."""
-        me = self._contact.me
-        if me.store_ready_round != place.round or self._carrying is None or me.unreachable:
+        me = self._registration.me
+        if me.store_ready_round != place.round or self._votes is None or me.unreachable:
             return me.store_ready_round == place.round
         return seats_reached(me.votes, place) == me.votes  # not of another round of that number
 
@@ -214,34 +221,34 @@ class MemberJoin:
             return
         said: dict[str, Any] = {"store_ready_round": place.round, "candidate": False, "unreachable": unreachable}
         if not unreachable:
-            self._view.tell(RoundEvent("reached", place.round, place.rank, place.world))
-            if self._carrying is not None:
-                seats = seats_reached(self._contact.me.votes, place)
+            self._cache.tell(RoundEvent("reached", place.round, place.rank, place.world))
+            if self._votes is not None:
+                seats = seats_reached(self._registration.me.votes, place)
                 if len(seats) > MOST_SEATS:
                     said["unreachable"] = "too many rounds that it has reached were never declared"
                 else:
                     said["votes"] = seats
-        self._contact.say(**said)
+        self._registration.publish(**said)
 
     def _enter(self, place: Assignment, declared: Round, session: Session) -> Assignment | None:
         """The round has been complete; returns this node's place if it goes on in it."""
-        works, carrying = declared.state == "complete", self._carrying
+        works, votes = declared.state == "complete", self._votes
         # nodes may have kept one of that number from elsewhere; if it is over, the seat in either stays undecided
-        if works and carrying is not None and not declared.is_of(place):
+        if works and votes is not None and not declared.is_of(place):
             return None  # a different round with that number: this node waits for the next
         self._round.enter(place)
-        if carrying is None:
-            self._contact.change(votes=(seat_of(place, complete=works),), server=declared.server)
-        if works and (carrying is None or carrying.complete(place, declared)):
+        if votes is None:
+            self._registration.update(votes=(seat_of(place, complete=works),), server=declared.server)
+        if works and (votes is None or votes.complete(place, declared)):
             if place.rank == 0:
                 log_rank_table(session, place)
             return place
         self._store.close(self._round.number)
         # it was over before this node had heard that it was complete, or this node has been elsewhere meanwhile
-        self._contact.say(last_round=self._round.number, store=None)
+        self._registration.publish(last_round=self._round.number, store=None)
         return None
 
-    def _is_outside(self, declared: Round, place: Assignment | None) -> bool:
+    def _is_candidate(self, declared: Round, place: Assignment | None) -> bool:
         """Whether round ``declared`` works without this node, and has room for it."""
         if declared.state != "complete" or declared.number <= self._round.behind:
             return False
@@ -249,52 +256,43 @@ class MemberJoin:
             return False
         if place is not None and place.is_place and place.round >= declared.number:
             return False
-        me = self._contact.me
+        me = self._registration.me
         return me.store_ready_round < declared.number or bool(me.unreachable)
 
-    def _knock(self, declared: Round) -> float:
+    def _probe_admission(self, declared: Round) -> float:
         """Dial the store of a round that this node wants to enter, and tell the others the result.
 
         Blocks for about a second at most. Returns when to do so again, in the monotonic clock's seconds; infinite if
         there is no need.
         """
         now = self._runtime.monotonic()
-        if declared.number != self._knocking_at:
-            self._knocking_at, self._give_up_at, self._pause = (
-                declared.number,
-                now + self._store.patience,
-                _FIRST_PAUSE_S,
-            )
-            self._next_knock = now
-        if now < self._next_knock:
-            return self._next_knock
+        if declared.number != self._probed_round:
+            self._probed_round, self._next_probe, self._give_up_at = declared.number, now, now + self._store.patience
+            self._late_pauses = growing(2.0, _LONGEST_PAUSE_S, factor=2.0)
+        if now < self._next_probe:
+            return self._next_probe
         reason = self._dial(declared)
-        me = self._contact.me
         if not reason:
-            self._contact.say(store_ready_round=declared.number, candidate=True, unreachable="")
+            self._registration.publish(store_ready_round=declared.number, candidate=True, unreachable="")
             return math.inf
-        if self._runtime.monotonic() >= self._give_up_at and me.store_ready_round < declared.number:
+        now = self._runtime.monotonic()
+        is_late = now >= self._give_up_at
+        if is_late and self._registration.me.store_ready_round < declared.number:
             logger.warning(
-                "this node cannot enter round %d: the workers' store at %s port %d cannot be reached: %s; it goes on "
-                "trying",
+                "this node cannot enter round %d: cannot reach the workers' store at %s port %d (%s); trying again",
                 declared.number,
                 declared.master_addr,
                 declared.master_port,
                 reason,
             )
-            self._contact.say(
-                store_ready_round=declared.number,
-                candidate=True,
-                unreachable=f"{reason}, for {self._store.patience:g} s",
-            )
-        if self._runtime.monotonic() >= self._give_up_at:
-            self._pause = min(2 * max(1.0, self._pause), _LONGEST_PAUSE_S)
-        self._next_knock = self._runtime.monotonic() + self._pause
-        return self._next_knock
+            unreachable = f"{reason}, for {self._store.patience:g} s"
+            self._registration.publish(store_ready_round=declared.number, candidate=True, unreachable=unreachable)
+        self._next_probe = now + (next(self._late_pauses) if is_late else _PAUSE_S)
+        return self._next_probe
 
     def _dial(self, declared: Round) -> str:
         """Dial that store; returns why that was not possible, or ""."""
-        address = self._contact.me.address
+        address = self._registration.me.address
         if not declared.master_addr or (is_loopback_address(declared.master_addr) and not is_loopback_address(address)):
             return ""  # all its nodes are on one machine: with one from elsewhere, the next has a different address
         try:
@@ -306,42 +304,41 @@ class MemberJoin:
         return reason
 
 
-def raise_if_not_needed(view: WatchCache, request: Request, round_: int, *, spare: bool) -> None:
+def raise_if_not_needed(cache: WatchCache, request: Request, round_: int, *, spare: bool) -> None:
     """Raise what ends the waiting of a node whose last round was ``round_``: the job has ended or goes on without it.
 
     ``spare``: the node was in an earlier round, or has waited while others worked, ready to replace one of them.
     """
-    if view.ended is not None:
-        raise ended_error(view.ended, request)
-    if view.round.state == "failed" and view.round.number > round_:
-        if view.round.unfit:
-            raise errors.PreflightFailed(f"run {request.run_id!r} cannot go on: {view.round.reason}")
+    if cache.ended is not None:
+        raise ended_error(cache.ended, request)
+    if cache.round.state == "failed" and cache.round.number > round_:
+        if cache.round.unfit:
+            raise errors.PreflightFailed(f"run {request.run_id!r} cannot go on: {cache.round.reason}")
         raise errors.RendezvousFailed(
-            f"run {request.run_id!r}: round {view.round.number} failed: {view.round.reason}",
+            f"run {request.run_id!r}: round {cache.round.number} failed: {cache.round.reason}",
             remedy="Check the route and the firewall between these nodes (--rdzv-conf worker_ports=FIRST-LAST confines "
             "the ports), or name the right address with --local-addr.",
         )
-    if is_finishing(view) and not _is_inside(view, round_):
+    if is_finishing(cache) and not _is_inside(cache, round_):
         if spare:
             was = "was left out" if round_ else "was a spare"
             raise errors.SpareReleased(f"run {request.run_id!r} is done without this node, which {was}")
         raise errors.NotNeeded(
-            f"run {request.run_id!r} at {request.endpoint} is about to end ({view.finishing.by} is done): this node "
-            "has come too late to take part, and has not run its script",
-            remedy="If it was meant for another job, start that one with another --rdzv-id, or when this one has "
-            "ended.",
+            f"run {request.run_id!r} at {request.endpoint} is about to end ({cache.finishing.by} is done): this node "
+            "came too late to take part and has not run its script",
+            remedy="For another job use another --rdzv-id, or start it after this one has ended.",
         )
 
 
-def _is_inside(view: WatchCache, round_: int) -> bool:
+def _is_inside(cache: WatchCache, round_: int) -> bool:
     """Whether the node has a place in the round that is complete, or had one when it was complete."""
-    place = view.assignment  # read after ``is_finishing``: what is heard in between may be this place, and then that
-    return round_ == view.round.number or (place is not None and place.is_place and place.round == view.round.number)
+    place = cache.assignment  # read after ``is_finishing``: what is heard in between may be this place, and then that
+    return round_ == cache.round.number or (place is not None and place.is_place and place.round == cache.round.number)
 
 
-def is_finishing(view: WatchCache) -> bool:
+def is_finishing(cache: WatchCache) -> bool:
     """Whether a node of the round was done and has left, so that the job is about to end."""
-    return view.round.state == "complete" and view.finishing.round == view.round.number
+    return cache.round.state == "complete" and cache.finishing.round == cache.round.number
 
 
 _NEW_KIND_S = 1.0
@@ -359,9 +356,9 @@ class ProgressReporter:
         self._shown = 0
         self._kinds = {""}
         self.next_at = self._start + (_LIVE_AFTER_S if self._live else EVERY_S)
-        """When ``say`` next has something to do, in the monotonic clock's seconds."""
+        """When ``report`` next has something to do, in the monotonic clock's seconds."""
 
-    def say(self, kind: str = "") -> None:
+    def report(self, kind: str = "") -> None:
         """Report if it is time to. A new kind of waiting is also reported, once it has lasted for a second."""
         now = self._runtime.monotonic()
         if kind not in self._kinds:
@@ -395,18 +392,17 @@ class ProgressReporter:
 
 def _remedy_for_timeout(request: Request) -> str:
     remedy = (
-        "Look at the output of the missing nodes, or start them with the same --rdzv-endpoint, --rdzv-id and --nnodes. "
+        "Check the output of the missing nodes, or start them with the same --rdzv-endpoint, --rdzv-id and --nnodes. "
         "--rdzv-conf timeout=SECONDS waits longer."
     )
     if is_only_local(request.endpoint):
         remedy += (
-            f" Nodes on other machines cannot reach {request.endpoint}: give an address of this one, on all nodes."
+            f" Nodes on other machines cannot reach {request.endpoint}: give all nodes another address of this one."
         )
     return remedy
 
 
 _ROWS = 64
-_RANK = re.compile(rb'"rank":(\d{1,9})[,}]')  # matches the rank in an assignment as ``keys.encode`` writes it
 _ANSWER_S = 2.0  # seconds to wait for an answer; this node's workers are kept waiting meanwhile
 
 
@@ -420,11 +416,10 @@ def log_rank_table(session: Session, place: Assignment) -> None:
     try:
         held, _ = session.list(keys.NODES, timeout=min(_ANSWER_S, request_timeout(session)))
     except (errors.ConnectionLost, TimeoutError) as error:
-        logger.info("round %d, %d nodes (who they are cannot be asked now: %s)", place.round, place.world, error)
+        logger.info("round %d, %d nodes (they cannot be listed now: %s)", place.round, place.world, error)
         return
-    shown = (kv for kv in held if (found := _RANK.search(kv.value)) and int(found[1]) < _ROWS)  # there may be thousands
-    every = [each for each in readable(Assignment, shown) if each.round == place.round and each.is_place]
-    nodes = sorted(every, key=lambda each: each.rank)
+    every = (each for each in readable(Assignment, held) if each.round == place.round and each.is_place)
+    nodes = sorted((each for each in every if each.rank < _ROWS), key=lambda each: each.rank)
     several = len({each.domain for each in nodes}) > 1
     rows = [
         f"  {each.rank:>4}  {each.host} (pid {each.pid})  {each.address}"

@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rdzv_plugins.elastic.options import EndpointOptions, validate_endpoint
-from rdzv_plugins.interfaces import Backend, Capability, Request
-
-if TYPE_CHECKING:
-    from rdzv_plugins.coordination import CoordinationBackend
+from rdzv_plugins.interfaces import Backend, Capability
 
 
 def native_backend(name: str, alias: str, summary: str, options: type[EndpointOptions]) -> Backend:
     """The backend of this name, served by the node that the endpoint belongs to, or elsewhere by ``rdzv serve``."""
-
-    def create(request: Request) -> CoordinationBackend:
-        from rdzv_plugins.elastic.observer import open_places
-
-        return open_places(request, name)
-
-    def preflight(request: Request, held: ExitStack) -> str:
-        from rdzv_plugins.elastic.observer import at_native_store
-
-        return at_native_store(request, name, held)
-
-    def recognise(request: Request, timeout: float) -> str:
-        from rdzv_plugins.elastic import observer
-
-        return observer.recognise(request, timeout)
 
     def check() -> None:
         """Raise ``MissingDependency`` if the native store was not built."""
@@ -39,7 +20,7 @@ def native_backend(name: str, alias: str, summary: str, options: type[EndpointOp
     return Backend(
         name=name,
         summary=summary,
-        create=create,
+        create=lambda request: _service().open_endpoints(request, name),
         aliases=(alias,),
         capabilities=frozenset(
             {
@@ -53,7 +34,14 @@ def native_backend(name: str, alias: str, summary: str, options: type[EndpointOp
         options=options,
         validate=validate_endpoint,
         check=check,
-        preflight=preflight,
+        preflight=lambda request, held: _service().at_native_store(request, name, held),
         meets_at="node",
-        recognise=recognise,
+        recognise=lambda request, timeout: _service().recognise(request, timeout),
     )
+
+
+def _service() -> Any:
+    """What a listing of backends does not load."""
+    from rdzv_plugins.elastic import observer
+
+    return observer

@@ -1,9 +1,8 @@
-"""A node's contact with the service: what it has been told, what it tells the others about itself, and its sessions.
+"""A node at the service: what it has been told, what it tells the others about itself, and its sessions.
 
-``WatchCache`` is what it has been told: the newest value of every key that it watches. ``Registration`` is the living
-session, the outage while the service does not do what it should, and the one key that is written by this node alone,
-in order. ``SessionManager`` opens the sessions; whoever has something to ask or to say uses the one that is in
-``Registration``.
+``WatchCache`` is what it has been told: the newest value of every key that it watches. ``Registration`` has the living
+session, opens another when that is lost, counts the outage while the service does not do what it should, and writes,
+in order, the one key that is written by this node alone.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ import logging
 import math
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
-from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, Session
+from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, Session, SeveralServices
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import (
     PROTOCOL,
@@ -32,7 +31,7 @@ from rdzv_plugins.elastic.keys import (
     decode,
     encode,
 )
-from rdzv_plugins.elastic.options import ElasticOptions, domain_of, places_of
+from rdzv_plugins.elastic.options import ElasticOptions, domain_of, endpoints_of
 from rdzv_plugins.elastic.retry import LEAST_S, Outage, known_until
 from rdzv_plugins.errors import ConnectionLost, EndpointLost, PluginError, RdzvError, SettingsDiffer
 from rdzv_plugins.interfaces import Outcome, Request, RoundEvent, TellEvent
@@ -41,10 +40,6 @@ from rdzv_plugins.rounds.ends import ended_error, parse_outcome
 from rdzv_plugins.rounds.settings_check import COMMAND, WAY, compare, digest, outline, refusal, signed, wanted
 from rdzv_plugins.runtime import SYSTEM, Runtime
 from rdzv_plugins.security.job_token import token_of
-
-if TYPE_CHECKING:
-    from rdzv_plugins.elastic.current_round import NodeContext
-    from rdzv_plugins.elastic.election import Election
 
 logger = logging.getLogger(__name__)
 
@@ -65,8 +60,8 @@ class WatchCache:
     def __init__(self, on_change: Callable[[], None], on_asked: Callable[[Event], None], runtime: Runtime) -> None:
         """``on_asked`` is called with each event of a question (``asking``), on that thread, and returns at once."""
         self._on_change, self._on_asked = on_change, on_asked
-        self._tell: TellEvent | None = None
-        self._telling = runtime.Lock()
+        self._report: TellEvent | None = None
+        self._report_lock = runtime.Lock()
         self._placed = self._complete = self._over = 0  # the newest rounds of which that was told
         self._changed = runtime.Condition()
         self.version = 0  # a number that grows with every change
@@ -116,7 +111,7 @@ class WatchCache:
         with self._changed:
             self.version += 1
             self._changed.notify_all()
-        self._tell_news()
+        self._report_events()
         self._on_change()
 
     def wait(self, seen: int, timeout: float) -> int:
@@ -125,20 +120,20 @@ class WatchCache:
             self._changed.wait_for(lambda: self.version != seen, max(0.0, timeout))
             return self.version
 
-    def tell_to(self, tell: TellEvent) -> None:
+    def report_to(self, tell: TellEvent) -> None:
         """Call ``tell`` from now on; see ``TellEvent``."""
-        self._tell = tell
+        self._report = tell
 
     def tell(self, event: RoundEvent) -> None:
         """Report what this node has done itself. Called before it tells the others."""
-        if self._tell is not None:
-            self._tell(event)
+        if self._report is not None:
+            self._report(event)
 
-    def _tell_news(self) -> None:
+    def _report_events(self) -> None:
         """Report what is new; it concerns this node's rounds only. Returns at once."""
-        if self._tell is None:
+        if self._report is None:
             return
-        with self._telling:
+        with self._report_lock:
             place, declared, over = self.assignment, self.round, self.over
             if self._over < over.number <= self._placed:
                 self._over = over.number
@@ -181,25 +176,43 @@ class WatchCache:
 
 
 class Registration:
-    """Thread-safe. Without a session, or before this node's address is known, nothing is written about it."""
+    """This node's sessions with the service, one after the other, and what it says about itself in them. Thread-safe.
+
+    Without a session, or before this node's address is known, nothing is written about it.
+    """
 
     def __init__(
         self,
+        backend: CoordinationBackend,
         me: Member,
         request: Request,
-        outage_timeout: float,
-        view: WatchCache,
-        on_outage: Callable[[bool], object],
+        options: ElasticOptions,
+        cache: WatchCache,
         runtime: Runtime,
+        *,
+        several: SeveralServices | None,
+        on_outage: Callable[[bool], object],
+        on_open: Callable[[Session, float], Assignment | None],
+        on_lost: Callable[[Session], object],
     ) -> None:
-        """After ``outage_timeout`` seconds of an outage this node gives up. ``on_outage``: see ``Outage``."""
-        self.me = me
-        self._saying = runtime.Lock()
-        self._silent = False
-        self._request, self._view, self._runtime = request, view, runtime
+        """``me``: what is known before the first session. ``several``: the backend, if it has several services.
+
+        ``on_outage``: see ``Outage``. ``on_open``: a session is being opened. It may take so many seconds, and returns
+        this node's place in a round that it keeps in that session. ``on_lost``: the session has ended; called before
+        anybody knows it.
+        """
+        self.me, self._on_open, self._on_lost = me, on_open, on_lost
+        self._backend, self._request, self._cache, self._runtime = backend, request, cache, runtime
+        self._ttl, self._settings = options.ttl, settings_of(request, backend.name, options, me.host, runtime)
+        self._is_one = several is None
+        # another service takes over as soon as the lost one may be left
+        outage_timeout = options.outage_timeout + (several.leaves_within if several is not None else 0.0)
+        self._write_lock = runtime.Lock()
+        self._is_muted = False
         self._lock = runtime.Lock()
-        self.outage = Outage(request.run_id, outage_timeout, lambda: view.newest > 0, self.give_up, on_outage, runtime)
+        self.outage = Outage(request.run_id, outage_timeout, lambda: cache.newest > 0, self.give_up, on_outage, runtime)
         """For how long the service has not done what this node needs."""
+        self._was_out_since = self._recovered_at = -math.inf  # until a lost session was last followed by another
         self.session: Session | None = None  # the living session; None while there is none
         self.opened = 0
         """Counts the sessions that took no round over; a round joined in an earlier one goes on without this node."""
@@ -215,39 +228,134 @@ class Registration:
     def wait_session(self) -> Session | None:
         """The session; waits while another is opened. None once the service is lost for good or this is closed."""
         while not self.is_closed and self.problem is None:
-            seen, session = self._view.version, self.session
+            seen, session = self._cache.version, self.session
             if session is not None:
                 return session
-            self._view.wait(seen, _LOOK_S)
+            self._cache.wait(seen, _LOOK_S)
         return None
 
-    def begin(self, session: Session, lost: Sequence[ConnectionLost], *, keeps_round: bool) -> None:
-        """``session`` was opened; raises the error by which it was ``lost`` already. Closes it once this is closed."""
+    def open(self, timeout: float) -> None:
+        """Reach the service. Raises ``EndpointUnreachable``, ``RunIdMismatch`` or ``SettingsDiffer``."""
+        deadline, left = self._runtime.monotonic() + timeout, timeout
+        while True:
+            try:
+                return self._connect(left)
+            except (ConnectionLost, TimeoutError) as error:
+                fault = error.__cause__
+                if isinstance(fault, PluginError):  # no other session would be better
+                    raise fault from fault.__cause__
+                # as soon as it was opened: either this process or the service has stood still
+                if self._runtime.monotonic() >= deadline:
+                    raise error if isinstance(error, ConnectionLost) else ConnectionLost(str(error)) from None
+                logger.warning("run %s: %s; trying again", self._request.run_id, error)
+                self._runtime.sleep(_AGAIN_S)
+                left = round(max(0.0, deadline - self._runtime.monotonic()), 1)  # it appears in messages
+
+    def _connect(self, timeout: float) -> None:
+        """Open a session and say in it what each has to say. Takes ``timeout`` seconds at most, and a few more."""
+        deadline = self._runtime.now() + timeout
+
+        def left() -> float:
+            return max(LEAST_S, min(_ONE_REQUEST_S, deadline - self._runtime.now()))
+
+        lost: list[ConnectionLost] = []  # before it is ours
+        session = self._backend.open_session(self._ttl, on_lost=lambda error: self._end(error, lost), timeout=timeout)
+        try:
+            tell = self._cache.begin()
+            session.watch(keys.ALL, tell, timeout=left())
+            session.watch(keys.NODES + self.me.node_id, tell, timeout=left())
+            written, job = session.create(keys.JOB, json.dumps(self._settings).encode(), timeout=left())
+            if not written:
+                self._compare(session, job.value, left())
+            self.update(serves=self._backend.hosts_service)
+            kept = self._on_open(session, left())
+        except BaseException:
+            session.close()
+            raise
         with self._lock:
             if lost:
                 raise lost[0]
-            self.opened += not keeps_round
+            self.opened += kept is None
             self.session = None if self.is_closed else session
         if self.is_closed:
             session.close()
+        elif kept is not None:
+            self._publish_kept(kept)
+        self._cache.wake()
 
-    def end(self, error: ConnectionLost, lost: list[ConnectionLost], keep: Callable[[Session], None]) -> bool:
-        """A session has ended by ``error``: False if it was not begun yet, so that who opens it finds that in ``lost``.
+    def _compare(self, session: Session, job: bytes, timeout: float) -> None:
+        """Raise ``SettingsDiffer``, and tell those who wait for this node that it has come and is leaving."""
+        try:
+            compare(self._settings, job, self._request.endpoint)
+        except SettingsDiffer as error:
+            notice = NodeNotice(refusal(self._settings, error))
+            with contextlib.suppress(RdzvError, TimeoutError):  # its own message says so, too
+                session.put({keys.NOTICE: encode(notice)}, timeout=timeout)
+            raise
 
-        Otherwise ``keep`` is called with it before anybody knows that there is none.
-        """
+    def _end(self, error: ConnectionLost, lost: list[ConnectionLost]) -> None:
+        """Handle a lost session, on a thread of the backend. Anyone who is opening one finds the error in ``lost``."""
         with self._lock:
             lost.append(error)
             session = self.session
             if self.is_closed or session is None:
-                return False
-            keep(session)
+                return
+            self._on_lost(session)
             self.session = None
-        return True
+        self._runtime.Thread(target=self._recover, args=(error,), name="rdzv-reconnect").start()
+        self._cache.wake()
+
+    def _recover(self, lost: ConnectionLost) -> None:
+        """Open another session; workers go on meanwhile. A service that is not back within an outage's time is lost.
+
+        Whatever it says meanwhile: it may be about to be put right. Only a job that has not begun takes that for final.
+        """
+        if isinstance(lost.__cause__, PluginError) and not self._cache.newest:
+            self.give_up(lost)
+            return
+        since = self._runtime.now() if lost.silent_since is None else lost.silent_since
+        # it opens sessions, and keeps none alive: that is one outage, or this would go on for ever
+        again = since <= self._recovered_at and self._is_one
+        if again:
+            since = self._was_out_since
+        elif lost.silent and lost.silent_since is None and self._is_one:  # for all of that time
+            since = -math.inf
+        self.outage.begin(since)
+        left, pause = self.outage.left, _AGAIN_S
+        if again and not left:
+            self.give_up(lost)
+            return
+        logger.warning(
+            "run %s: %s; trying to reconnect for up to %.0f s", self._request.run_id, lost, max(LEAST_S, left)
+        )
+        while not self.is_closed:
+            asked, timeout = self._runtime.now(), max(LEAST_S, round(left, 1))  # it appears in messages
+            try:
+                self._connect(timeout)
+            except Exception as error:
+                if not isinstance(error, (RdzvError, TimeoutError)) and pause == _AGAIN_S:  # once
+                    logger.exception("run %s: could not reconnect to the rendezvous", self._request.run_id)
+                # it did not need all the time
+                answer = isinstance(error, RdzvError) and self._runtime.now() < asked + timeout
+                refused = answer and not isinstance(error, ConnectionLost)
+                then = error if refused or not lost.silent else None  # else it has said what is wrong
+                final = refused and not self._cache.newest
+                if self.outage.ended_by(error, asked, timeout) or final:
+                    self.give_up(lost, then)
+                    return
+            else:
+                self._was_out_since, self._recovered_at = since, self._runtime.now()
+                self.outage.over()
+                logger.warning(
+                    "run %s: reconnected%s with a new session", self._request.run_id, self._request.at_endpoint
+                )
+                return
+            self._runtime.sleep(min(pause, self.outage.left))
+            pause, left = min(1.5 * pause, _LONGEST_PAUSE_S), self.outage.left
 
     def raise_if_failed(self) -> None:
         """Raise the reason if the job has failed elsewhere."""
-        ended = self._view.ended
+        ended = self._cache.ended
         if ended is not None and ended.end != "done":
             raise ended_error(ended, self._request)
 
@@ -271,61 +379,63 @@ class Registration:
             return
         if isinstance(error.__cause__, PluginError):  # it says all there is to say
             self.problem = error.__cause__
-            self._view.wake()
+            self._cache.wake()
             return
         text = f"lost the rendezvous of run {self._request.run_id!r}{self._request.at_endpoint}: {error}"
         remedies = [each.remedy for each in (then, error) if isinstance(each, RdzvError) and each.remedy]
         self.problem = EndpointLost(
             text + (f" (then: {then})" if then is not None else ""),
             remedy=next(iter(remedies), "")
-            or "See the output of the process that serves it, and the network on the way there.",
+            or "Check the output of the process that serves it, and the network in between.",
         )
-        self._view.wake()
+        self._cache.wake()
 
     # what this node says about itself
 
-    def silence(self) -> None:
+    def mute(self) -> None:
         """Say nothing more, in any session."""
-        with self._saying:
-            self._silent = True
+        with self._write_lock:
+            self._is_muted = True
 
-    def change(self, **changes: Any) -> None:
+    def update(self, **changes: Any) -> None:
         """Change it; the change is written with whatever is said next."""
-        with self._saying:
+        with self._write_lock:
             self.me = replace(self.me, **changes)
 
-    def say(self, *, during: Session | None = None, **changes: Any) -> None:
+    def publish(self, *, unless: Callable[[], bool] = lambda: False, **changes: Any) -> bool:
         """Change it, and write it however long that takes. If the session ends that is enough: the next begins with it.
 
-        ``during``: do nothing if a session other than this has begun.
+        Does nothing, and returns False, if ``unless`` is true once nobody else is writing.
         """
-        with self._saying:
-            if during is not None and self.session is not during:
-                return
-            self.me = replace(self.me, **changes)
-            self._write()
-
-    def say_cut_off(self, round_: int, reason: str) -> bool:
-        """Say that its workers are cut off and need another round. False if it has already left that round."""
-        with self._saying:
-            if self.me.last_round >= round_ or self.me.finished_round == round_:
+        with self._write_lock:
+            if unless():
                 return False
-            self.me = replace(self.me, last_round=round_, cut_off_round=round_, reason=reason)
+            self.me = replace(self.me, **changes)
             self._write()
             return True
 
-    def say_kept(self, place: Assignment, known: int) -> None:
+    def publish_cut_off(self, round_: int, reason: str) -> bool:
+        """Say that its workers are cut off and need another round. False if it has already left that round."""
+
+        def has_left() -> bool:
+            return self.me.last_round >= round_ or self.me.finished_round == round_
+
+        return self.publish(unless=has_left, last_round=round_, cut_off_round=round_, reason=reason)
+
+    def _publish_kept(self, place: Assignment) -> None:
         """Tell a service without memory that it keeps its place, if it has not left that round in the meantime."""
-        with self._saying:
+        logger.warning("the rendezvous has lost its data: round %d goes on if all of its nodes come back", place.round)
+        known = self._cache.newest
+        with self._write_lock:
             self.me = replace(self.me, keeps=place, known_round=known, heartbeat_wanted=0, heartbeat_answered=0)
             if self.me.kept is None:
                 self.me = replace(self.me, keeps=None)
             self._write()
 
-    def say_once(self, timeout: float, **changes: Any) -> None:
+    def publish_within(self, timeout: float, **changes: Any) -> None:
         """Like ``say``, for at most ``timeout`` seconds: a node that leaves does not wait for a silent service."""
         asked = self._runtime.now()
-        if not self._saying.acquire(timeout=max(0.0, timeout)):  # somebody else is writing it
+        if not self._write_lock.acquire(timeout=max(0.0, timeout)):  # somebody else is writing it
             return
         try:
             self.me = replace(self.me, **changes)
@@ -333,7 +443,7 @@ class Registration:
         except (TimeoutError, RdzvError) as error:
             logger.debug("could not tell the other nodes of %s: %s", ", ".join(changes), error)
         finally:
-            self._saying.release()
+            self._write_lock.release()
 
     def _write(self) -> None:
         with contextlib.suppress(ConnectionLost):
@@ -341,141 +451,12 @@ class Registration:
 
     def _put(self, until: float) -> None:
         session = self.session
-        if session is None or not self.me.address or self._silent:
+        if session is None or not self.me.address or self._is_muted:
             return
         item = {keys.MEMBERS + self.me.node_id: encode(self.me)}
         self.outage.retry_until_lost(
             session, lambda timeout: session.put(item, ephemeral=True, timeout=timeout), until=until
         )
-
-
-class SessionManager:
-    """Opens a session, and another when that is lost, in the background. Thread-safe."""
-
-    def __init__(self, backend: CoordinationBackend, node: NodeContext, election: Election) -> None:
-        request, options = self._request, self._options = node.request, node.options
-        self._view, self._contact, self._runtime = node.view, node.contact, node.runtime
-        self._backend, self._round, self._election, self._carrying = backend, node.round, election, node.carrying
-        self._settings = settings_of(request, backend.name, options, node.contact.me.host, node.runtime)
-        self._was_out_since = self._recovered_at = -math.inf  # until a lost session was last followed by another
-
-    def open(self, timeout: float) -> None:
-        """Reach the service. Raises ``EndpointUnreachable``, ``RunIdMismatch`` or ``SettingsDiffer``."""
-        deadline, left = self._runtime.monotonic() + timeout, timeout
-        while True:
-            try:
-                return self._connect(left)
-            except (ConnectionLost, TimeoutError) as error:
-                fault = error.__cause__
-                if isinstance(fault, PluginError):  # no other session would be better
-                    raise fault from fault.__cause__
-                # as soon as it was opened: either this process or the service has stood still
-                if self._runtime.monotonic() >= deadline:
-                    raise error if isinstance(error, ConnectionLost) else ConnectionLost(str(error)) from None
-                logger.warning("run %s: %s; trying again", self._request.run_id, error)
-                self._runtime.sleep(_AGAIN_S)
-                left = round(max(0.0, deadline - self._runtime.monotonic()), 1)  # it appears in messages
-
-    def close(self) -> None:
-        """End the session, and the service if it is part of this process."""
-        self._contact.close()
-        self._election.close()
-        self._backend.close()
-        self._view.wake()
-
-    def _connect(self, timeout: float) -> None:
-        """Open a session and say in it what each has to say. Takes ``timeout`` seconds at most, and a few more."""
-        deadline = self._runtime.now() + timeout
-
-        def left() -> float:
-            return max(LEAST_S, min(_ONE_REQUEST_S, deadline - self._runtime.now()))
-
-        lost: list[ConnectionLost] = []  # before it is ours
-        session = self._backend.open_session(
-            self._options.ttl, on_lost=lambda error: self._on_lost(error, lost), timeout=timeout
-        )
-        try:
-            tell = self._view.begin()
-            session.watch(keys.ALL, tell, timeout=left())
-            session.watch(keys.NODES + self._contact.me.node_id, tell, timeout=left())
-            written, job = session.create(keys.JOB, json.dumps(self._settings).encode(), timeout=left())
-            if not written:
-                self._compare(session, job.value, left())
-            if self._carrying is not None:
-                self._carrying.arrive(self._election.moved)
-                self._contact.change(led=self._election.led)
-            self._contact.change(serves=self._backend.hosts_service)
-            kept = self._round.carry_over(session, left())
-        except BaseException:
-            session.close()
-            raise
-        self._contact.begin(session, lost, keeps_round=kept)
-        if kept:
-            self._round.say_kept()
-        self._view.wake()
-
-    def _compare(self, session: Session, job: bytes, timeout: float) -> None:
-        """Raise ``SettingsDiffer``, and tell those who wait for this node that it has come and is leaving."""
-        try:
-            compare(self._settings, job, self._request.endpoint)
-        except SettingsDiffer as error:
-            notice = NodeNotice(refusal(self._settings, error))
-            with contextlib.suppress(RdzvError, TimeoutError):  # its own message says so, too
-                session.put({keys.NOTICE: encode(notice)}, timeout=timeout)
-            raise
-
-    def _on_lost(self, error: ConnectionLost, lost: list[ConnectionLost]) -> None:
-        """Handle a lost session, on a thread of the backend. Anyone who is opening one is told by an error."""
-        if not self._contact.end(error, lost, self._round.session_lost):
-            return
-        self._runtime.Thread(target=self._recover, args=(error,), name="rdzv-reconnect").start()
-        self._view.wake()
-
-    def _recover(self, lost: ConnectionLost) -> None:
-        """Open another session; workers go on meanwhile. A service that is not back within an outage's time is lost.
-
-        Whatever it says meanwhile: it may be about to be put right. Only a job that has not begun takes that for final.
-        """
-        if isinstance(lost.__cause__, PluginError) and not self._view.newest:
-            self._contact.give_up(lost)
-            return
-        since = self._runtime.now() if lost.silent_since is None else lost.silent_since
-        # it opens sessions, and keeps none alive: that is one outage, or this would go on for ever
-        again = since <= self._recovered_at and self._carrying is None
-        if again:
-            since = self._was_out_since
-        elif lost.silent and lost.silent_since is None and self._carrying is None:  # for all of that time
-            since = -math.inf
-        self._contact.outage.begin(since)
-        left, pause = self._contact.outage.left, _AGAIN_S
-        if again and not left:
-            self._contact.give_up(lost)
-            return
-        logger.warning(
-            "run %s: %s; trying to reach it again for %.0f s at most", self._request.run_id, lost, max(LEAST_S, left)
-        )
-        while not self._contact.is_closed:
-            asked, timeout = self._runtime.now(), max(LEAST_S, round(left, 1))  # it appears in messages
-            try:
-                self._connect(timeout)
-            except Exception as error:
-                if not isinstance(error, (RdzvError, TimeoutError)) and pause == _AGAIN_S:  # once
-                    logger.exception("run %s: reaching the rendezvous again has failed", self._request.run_id)
-                # it did not need all the time
-                answer = isinstance(error, RdzvError) and self._runtime.now() < asked + timeout
-                refused = answer and not isinstance(error, ConnectionLost)
-                then = error if refused or not lost.silent else None  # else it has said what is wrong
-                final = refused and not self._view.newest
-                if self._contact.outage.ended_by(error, asked, timeout) or final:
-                    self._contact.give_up(lost, then)
-                    return
-            else:
-                self._was_out_since, self._recovered_at = since, self._runtime.now()
-                self._contact.outage.over()
-                logger.warning("run %s: back%s, with a new session", self._request.run_id, self._request.at_endpoint)
-                return
-            self._runtime.sleep(min(pause, self._contact.outage.left))
-            pause, left = min(1.5 * pause, _LONGEST_PAUSE_S), self._contact.outage.left
 
 
 def new_member(request: Request, runtime: Runtime, *, serves: bool) -> Member:
@@ -524,6 +505,6 @@ def settings_of(
         settings["token"] = "given"
     if request.preflight:
         settings["preflight"] = ",".join(request.preflight)
-    if places := places_of(request):
+    if places := endpoints_of(request):
         settings["endpoints"] = ",".join(map(str, places))
     return signed(settings, host, runtime) | {COMMAND: outline(request.entrypoint)}

@@ -17,7 +17,7 @@ from typing import Any
 
 from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.options import DEFAULT_PORT, ElasticOptions, places_of
+from rdzv_plugins.elastic.options import DEFAULT_PORT, ElasticOptions, endpoints_of
 from rdzv_plugins.elastic.retry import known_until
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import AccessRefused, ConnectionLost, RdzvError
@@ -176,7 +176,7 @@ def recognise(request: Request, timeout: float) -> str:
         stats = ask_statistics(endpoint, timeout, token=token, tls=tls)
     except AccessRefused as error:
         if tls is not None:
-            return f"something under TLS that cannot be asked: {error}"
+            return f"something under TLS that does not answer: {error}"
         if token is not None:
             return "a native store of rdzv-plugins, which has another token than this process, or none"
         return "a native store of rdzv-plugins that lets in only who knows its token, or has certificates"
@@ -215,14 +215,14 @@ PATIENCE_S = 5.0  # how many seconds to wait for a slow service
 
 def at_native_store(request: Request, name: str, held: contextlib.ExitStack) -> str:
     """See ``Backend.preflight``; this is for the backend called ``name``."""
-    if places := places_of(request):
-        each = (dataclasses.replace(request, target=place, endpoint=str(place)) for place in places)
+    if several := endpoints_of(request):
+        each = (dataclasses.replace(request, target=one, endpoint=str(one)) for one in several)
         return "; ".join(filter(None, [at_native_store(one, name, held) for one in each]))
     endpoint: Endpoint = request.target
     listener = listen_for(request, endpoint)
     if listener is not None:
         held.enter_context(listener)
-        return f"this node is to serve {endpoint}, and can"
+        return f"this node will serve {endpoint}"
     if not look(endpoint, WHO):
         return ""
     job = job_of(client_of(endpoint, request, name), request.options.ttl, PATIENCE_S)
@@ -242,27 +242,27 @@ def with_job(request: Request, name: str, job: bytes | None) -> str:
     return f"and run {request.run_id!r} is there, with the same settings"
 
 
-def open_places(request: Request, name: str) -> CoordinationBackend:
-    """The service as this node sees it, for the backend called ``name``; serves a place if that is this node's task.
+def open_endpoints(request: Request, name: str) -> CoordinationBackend:
+    """The service as this node sees it, for the backend called ``name``; serves it if that is this node's task.
 
-    With several places it serves the first one that is its own and free: two agents on one machine serve two. Raises
+    With several endpoints it serves the first one that is its own and free: two agents on one machine serve two. Raises
     ``AddressInUse`` if ``is_host=true`` cannot be satisfied.
     """
-    places = places_of(request)
-    if not places:
+    endpoints = endpoints_of(request)
+    if not endpoints:
         return open_service(request, name)
     from rdzv_plugins.elastic.failover import FailoverBackend  # one endpoint does without it
 
-    # a place that falls silent is left when a session there has ended: the others can serve
+    # one that falls silent is left when a session there has ended: the others can serve
     patient = dataclasses.replace(request, options=dataclasses.replace(request.options, outage_timeout=1.0))
     servers: dict[int, StoreServer] = {}
-    for at, endpoint in enumerate(places):
+    for at, endpoint in enumerate(endpoints):
         if not servers and (server := serve_if_here(request, endpoint)) is not None:
             servers[at] = server
-    services = [client_of(place, patient, name, servers.get(at)) for at, place in enumerate(places)]
+    services = [client_of(each, patient, name, servers.get(at)) for at, each in enumerate(endpoints)]
     if request.max_nodes == 2:
         logger.warning(
-            "with two nodes neither is more than half: if one is lost without a trace (its machine or its network, not "
-            "only its process), the job goes on without it only if that was node 0. Remedy: a third node"
+            "with two nodes neither is a majority: if one disappears without a trace (its machine or network, not only "
+            "its process), the job goes on only if that was node 0. Use a third node"
         )
-    return FailoverBackend(places, services, next(iter(servers), None), request.options.ttl, SYSTEM)
+    return FailoverBackend(endpoints, services, next(iter(servers), None), request.options.ttl, SYSTEM)

@@ -37,8 +37,8 @@ class ElasticOptions(WorkerStoreOptions):
     )
     answered_writes: bool = option(
         False,
-        help="store=tiered: set, append, multi_set and queue_push of torch's Store return in workers when the store "
-        "has what they write, and no longer when it is sent.",
+        help="store=tiered: in workers, set, append, multi_set and queue_push of torch's Store return when the store "
+        "has the value, not when it is sent.",
     )
     trunk_grace: float = option(
         5,
@@ -49,8 +49,8 @@ class ElasticOptions(WorkerStoreOptions):
     )
     fanout: int = option(
         0,
-        help="store=tiered: this many proxies connect to the store, and the others to these, on worker_ports; "
-        "0: all to it.",
+        help="store=tiered: this many proxies connect to the store, the others to these, on worker_ports; "
+        "0: all connect to the store.",
         minimum=0,
     )
     timeout: float | None = option(
@@ -76,7 +76,7 @@ class ElasticOptions(WorkerStoreOptions):
     )
     outage_timeout: float = option(
         60,
-        help="How long this node goes on while the rendezvous does not answer, or takes no writes.",
+        help="How long this node goes on while the rendezvous does not answer or accepts no writes.",
         unit="s",
         minimum=1,
     )
@@ -154,20 +154,19 @@ def with_token(request: Request, options: ElasticOptions) -> ElasticOptions:
 def _validate_closed(request: Request, options: ElasticOptions, by: str) -> None:
     if options.store != "tiered" and (request.max_nodes > 1 or options.store == "torch"):
         raise UsageError(
-            f"--rdzv-conf: store={options.store} contradicts {by}: the store itself would have to "
-            "be open to everybody, as torch's client in the workers has no word for a token, and no TLS",
-            remedy="Leave store out, or write store=tiered: then each node's proxy has them, and lets in this "
-            "user's workers alone.",
+            f"--rdzv-conf: store={options.store} contradicts {by}: torch's client in the workers "
+            "supports neither tokens nor TLS, so the store itself would have to be open to everyone",
+            remedy="Leave store out, or use store=tiered: each node's proxy then authenticates itself, and admits only "
+            "this user's workers.",
         )
     if len(request.run_id.encode()) > MOST_RUN_ID:
         raise UsageError(
-            f"--rdzv-id has {len(request.run_id.encode())} bytes, and may have {MOST_RUN_ID} in a job with a token",
+            f"--rdzv-id has {len(request.run_id.encode())} bytes; with a token at most {MOST_RUN_ID} are allowed",
             remedy="Choose a shorter one.",
         )
     if options.worker_transport == "direct":
         raise UsageError(
-            f"--rdzv-conf: worker_transport=direct contradicts {by}: there are no proxies then, which would "
-            "speak for the workers",
+            f"--rdzv-conf: worker_transport=direct contradicts {by}: without proxies nothing authenticates the workers",
             remedy="Leave it out.",
         )
 
@@ -182,15 +181,15 @@ def _validate_shape(request: Request, options: ElasticOptions) -> None:
             odd = {"": request.max_nodes}
         nearest = (f"{f'for {name} ' if name else ''}{_nearest(value, unit)}" for name, value in odd.items())
         raise UsageError(
-            f"--nnodes={given} contradicts --rdzv-conf node_unit={unit}: a round has a multiple of {unit} nodes, and "
-            f"{' and '.join(map(str, odd.values()))} {'is' if len(odd) == 1 else 'are'} none",
+            f"--nnodes={given} contradicts --rdzv-conf node_unit={unit}: the number of a round's nodes has to be a "
+            f"multiple of {unit}, which {' and '.join(map(str, odd.values()))} {'is' if len(odd) == 1 else 'are'} not",
             remedy=f"The nearest are {', '.join(nearest)}.",
         )
     if least > request.max_nodes:
         raise UsageError(
             f"--rdzv-conf min_per_domain={least} is more than the {request.max_nodes} node(s) of --nnodes: no domain "
             "could ever take part",
-            remedy=f"Give {request.max_nodes} at the most.",
+            remedy=f"Use at most {request.max_nodes}.",
         )
 
 
@@ -242,17 +241,16 @@ def domain_of(request: Request) -> str:
     }
     source, domain = next(((source, name.strip()) for source, name in said.items() if name.strip()), ("", ""))
     if len(domain) > _LONGEST_DOMAIN or not domain.isprintable():
-        shown = f"{domain[:40]!a}"
         raise UsageError(
-            f"the domain of this node, {shown} of {source}, cannot be used: it has {len(domain)} characters, of which "
-            "some may not be printable",
-            remedy=f"Use at most {_LONGEST_DOMAIN} printable ones.",
+            f"the domain of this node, {domain[:40]!a} of {source}, is too long or has characters that cannot be "
+            "printed",
+            remedy=f"Use at most {_LONGEST_DOMAIN} printable characters.",
         )
     return domain
 
 
 DEFAULT_PORT = 29500
-MOST_PLACES = 7
+MOST_ENDPOINTS = 7
 
 
 @dataclass(frozen=True)
@@ -267,32 +265,32 @@ class EndpointOptions(StoreLimits, NodeTlsOptions, ElasticOptions):
     )
 
 
-def meeting_places(request: Request) -> Endpoint | tuple[Endpoint, ...]:
+def meeting_endpoints(request: Request) -> Endpoint | tuple[Endpoint, ...]:
     """Like ``meeting_point``, but accepts several, separated by commas; one serves at a time, the others stand by."""
-    return parse_places(request.endpoint) if "," in request.endpoint else meeting_point(request, DEFAULT_PORT)
+    return parse_endpoints(request.endpoint) if "," in request.endpoint else meeting_point(request, DEFAULT_PORT)
 
 
-def parse_places(text: str) -> tuple[Endpoint, ...]:
-    """Parse several places. Raises ``UsageError``, also for more than ``MOST_PLACES``, a duplicate, or port 0."""
+def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
+    """Parse several endpoints. Raises ``UsageError``, also for more than ``MOST_ENDPOINTS``, a duplicate, or port 0."""
     found = tuple(parse_endpoint(part, DEFAULT_PORT) for part in text.split(","))
-    if len(found) > MOST_PLACES:
+    if len(found) > MOST_ENDPOINTS:
         raise UsageError(
-            f"--rdzv-endpoint: {len(found)} places are too many: at most {MOST_PLACES}",
-            remedy="Three are enough to lose any machine, five for two at a time.",
+            f"--rdzv-endpoint: {len(found)} endpoints are too many: at most {MOST_ENDPOINTS}",
+            remedy="Three are enough to survive the loss of any machine, five that of two at a time.",
         )
-    for place in found:
-        if found.count(place) > 1:
-            raise UsageError(f"--rdzv-endpoint: {place} is there twice", remedy="Name each place once.")
-        if place.port == 0:
+    for each in found:
+        if found.count(each) > 1:
+            raise UsageError(f"--rdzv-endpoint: {each} is given twice", remedy="Give each endpoint once.")
+        if each.port == 0:
             raise UsageError(
-                f"--rdzv-endpoint: port 0 of {place.host} is for one node and one place: nobody could find it",
+                f"--rdzv-endpoint: port 0 of {each.host} works for one node and one endpoint only",
                 remedy="Choose a port, the same on every node.",
             )
     return found
 
 
-def places_of(request: Request) -> tuple[Endpoint, ...]:
-    """The places where the nodes of ``request`` can meet if there are several; otherwise empty."""
+def endpoints_of(request: Request) -> tuple[Endpoint, ...]:
+    """The endpoints where the nodes of ``request`` can meet if there are several; otherwise empty."""
     found = request.target
     several = isinstance(found, tuple) and all(isinstance(each, Endpoint) for each in found)
     return found if several else ()
@@ -305,11 +303,11 @@ def validate_endpoint(request: Request) -> Endpoint | tuple[Endpoint, ...]:
         certificates.check()
     if isinstance(request.options, EndpointOptions):
         _validate_limits(request, request.options)
-    found = meeting_places(request)
+    found = meeting_endpoints(request)
     if isinstance(found, tuple) and isinstance(request.options, EndpointOptions) and request.options.is_host:
         raise UsageError(
-            f"--rdzv-conf: is_host=true does not say which of {len(found)} places this node is to serve",
-            remedy="Leave it out: a node serves the place whose address is its own. is_host=false serves none.",
+            f"--rdzv-conf: is_host=true does not say which of {len(found)} endpoints this node should serve",
+            remedy="Leave it out: a node serves the endpoint whose address is its own. is_host=false serves none.",
         )
     return found
 
@@ -320,5 +318,5 @@ def _validate_limits(request: Request, options: EndpointOptions) -> None:
             raise UsageError(
                 f"--rdzv-conf: {name}={most} is fewer than the {request.max_nodes} nodes of --nnodes, each of which "
                 "has a session at the endpoint",
-                remedy="Give more: rdzv status and rdzv top have one, too, while they look.",
+                remedy="Use more: rdzv status and rdzv top each need one, too, while they run.",
             )

@@ -95,7 +95,7 @@ class Outage:
         if told and since is not None:
             self._tell(False)
             logger.warning(
-                "run %s: the rendezvous does again what it is asked, after %.0f s",
+                "run %s: the rendezvous works again, after %.0f s",
                 self._run_id,
                 self._runtime.now() - since,
             )
@@ -120,9 +120,7 @@ class Outage:
         if first:
             self._tell(True)
         then = f" {error.remedy}" if isinstance(error, RdzvError) else ""
-        logger.warning(
-            "run %s: %s; this node waits for that for another %.0f s at most.%s", self._run_id, error, self.left, then
-        )
+        logger.warning("run %s: %s; waiting for up to %.0f s more.%s", self._run_id, error, self.left, then)
 
     def retry_until_lost(self, session: Session, request: Callable[[float], T], until: float = math.inf) -> T:
         """Repeat a request, which gets its time-out, until it is done: repeating one that took effect changes nothing.
@@ -158,30 +156,46 @@ class Outage:
 
 
 class BackgroundTasks:
-    """Runs tasks on threads of their own, those of one kind one after the other. Thread-safe.
+    """Runs tasks on threads that end when there is nothing to do, those of one kind one after the other. Thread-safe.
 
     Of those that have to wait for one of their kind, only the newest is done: a service that is slow to answer is not
     asked the more often the more there is to hear. An outage ends a task; errors are logged.
     """
 
-    def __init__(self, run_id: str, runtime: Runtime) -> None:
+    def __init__(
+        self, run_id: str, runtime: Runtime, *, name: str = "rdzv-elastic", threads: int = 8, most: int = 64
+    ) -> None:
+        """At most so many ``threads`` run; at most so many tasks wait, of which the oldest make room."""
         self._run_id, self._runtime = run_id, runtime
+        self._name, self._threads, self._most = name, threads, most
         self._lock = self._runtime.Lock()
-        self._next: dict[str, Callable[[], object] | None] = {}
-        """For each kind of which a task runs: the one that follows."""
+        self._waiting: dict[str, Callable[[], object]] = {}  # by kind
+        self._running: set[str] = set()
 
     def __call__(self, kind: str, task: Callable[[], object]) -> None:
         with self._lock:
-            runs = kind in self._next
-            self._next[kind] = task if runs else None
-        if not runs:
-            self._runtime.Thread(target=self._run, name="rdzv-elastic", args=(kind, task)).start()
+            self._waiting.pop(kind, None)
+            self._waiting[kind] = task
+            if len(self._waiting) > self._most:
+                self._waiting.pop(next(iter(self._waiting)))
+            due = self._next() if len(self._running) < self._threads else None
+        if due is not None:
+            self._runtime.Thread(target=self._run, name=self._name, args=due).start()
+
+    def _next(self) -> tuple[str, Callable[[], object]] | None:
+        """Take the oldest task that need not wait for one of its kind. The caller holds the lock."""
+        kind = next((each for each in self._waiting if each not in self._running), None)
+        if kind is None:
+            return None
+        self._running.add(kind)
+        return kind, self._waiting.pop(kind)
 
     def _run(self, kind: str, task: Callable[[], object]) -> None:
-        due: Callable[[], object] | None = task
+        due: tuple[str, Callable[[], object]] | None = kind, task
         while due is not None:
+            kind, task = due
             try:
-                due()
+                task()
             except (ConnectionLost, TimeoutError) as error:
                 logger.debug("in the background: %s", error)
             except RdzvError as error:
@@ -189,6 +203,5 @@ class BackgroundTasks:
             except Exception:  # what follows must still be done
                 logger.exception("run %s: a task in the background has failed; please report it", self._run_id)
             with self._lock:
-                due = self._next.pop(kind)
-                if due is not None:
-                    self._next[kind] = None
+                self._running.discard(kind)
+                due = self._next()

@@ -16,8 +16,7 @@ import json
 import logging
 import re
 import zlib
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, Sess
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Assignment, Member, readable
 from rdzv_plugins.elastic.node_session import Registration
-from rdzv_plugins.elastic.retry import request_timeout
+from rdzv_plugins.elastic.retry import BackgroundTasks, request_timeout
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.plain_text import printable
 from rdzv_plugins.questions import Answer, RpcRequest, RpcResponse, UnknownKind
@@ -81,12 +80,12 @@ def ask(
         answers.nodes = nodes
 
     with contextlib.ExitStack() as then:
-        hear = answers.hear_of_members
-        members = keys.list_and_watch(session, keys.MEMBERS, begin, hear, lambda request: request(seconds))
+        take = answers.take_members
+        members = keys.list_and_watch(session, keys.MEMBERS, begin, take, lambda request: request(seconds))
         then.callback(members.cancel)
         if answers.is_awaited:
             id_ = runtime.uuid4().hex
-            then.callback(session.watch(f"{keys.ANSWERS}{id_}/", answers.hear, timeout=seconds).cancel)
+            then.callback(session.watch(f"{keys.ANSWERS}{id_}/", answers.take, timeout=seconds).cancel)
             then.callback(_withdraw, session, keys.ASKED + id_)
             session.put({keys.ASKED + id_: pack_question(kind, arguments)}, ephemeral=True, timeout=seconds)
             answers.wait(start + timeout)
@@ -113,7 +112,7 @@ class _Answers:
         """Whether one of the nodes may still answer."""
         return not all(node.is_through for node in self.nodes.values())
 
-    def hear(self, events: Sequence[Event]) -> None:
+    def take(self, events: Sequence[Event]) -> None:
         with self._changed:
             for event in events:
                 node_id, _, name = event.key.partition("/")[2].partition("/")[2].partition("/")
@@ -124,7 +123,7 @@ class _Answers:
                     node.parts[name] = event.value
             self._changed.notify_all()
 
-    def hear_of_members(self, events: Sequence[Event]) -> None:
+    def take_members(self, events: Sequence[Event]) -> None:
         with self._changed:
             for event in events:
                 node = self.nodes.get(event.key.removeprefix(keys.MEMBERS))
@@ -143,13 +142,10 @@ def _nodes(members: Sequence[KeyValue], told: Sequence[KeyValue]) -> dict[str, _
     places = [place for place in readable(Assignment, told) if place.is_place]
     newest = max((place.round for place in places), default=0)
     ranks = {place.node_id: place for place in places if place.round == newest}
-    nodes = {}
+    nodes = {node_id: _Node(place.rank, place.host, place.pid, gone=True) for node_id, place in ranks.items()}
     for member in readable(Member, members):
-        place = ranks.get(member.node_id)
-        nodes[member.node_id] = _Node(place.rank if place else None, member.host, member.pid)
-    for node_id, place in ranks.items():
-        if node_id not in nodes:
-            nodes[node_id] = _Node(place.rank, place.host, place.pid, gone=True)
+        rank = ranks[member.node_id].rank if member.node_id in ranks else None
+        nodes[member.node_id] = _Node(rank, member.host, member.pid)
     return nodes
 
 
@@ -185,17 +181,16 @@ class _Asked:
 class ElasticRpc:
     """Implements ``NodeRpc``, asked and answered in the session that the node has. Thread-safe."""
 
-    def __init__(self, contact: Registration, runtime: Runtime) -> None:
-        self._contact, self._runtime = contact, runtime
+    def __init__(self, registration: Registration, run_id: str, runtime: Runtime) -> None:
+        self._registration, self._runtime = registration, runtime
+        self._in_background = BackgroundTasks(run_id, runtime, name="rdzv-answers", threads=_THREADS, most=_WAITING)
         self._answer: Answer | None = None
-        self._changed = self._runtime.Condition()
+        self._lock = self._runtime.Lock()
         self._asked: dict[str, _Asked] = {}
-        self._waiting: deque[Callable[[], None]] = deque(maxlen=_WAITING)
-        self._threads = 0
         self._left: list[str] = []  # keys of answers to questions that have gone; they are to be deleted
 
     def ask(self, kind: str, arguments: Mapping[str, Any], timeout: float) -> list[RpcResponse]:
-        session = self._contact.session
+        session = self._registration.session
         if session is None:
             raise ConnectionLost("there is no session with the rendezvous now")
         return ask(session, kind, arguments, timeout, self._runtime)
@@ -203,16 +198,16 @@ class ElasticRpc:
     def answer_with(self, answer: Answer) -> None:
         self._answer = answer
 
-    def hear(self, event: Event) -> None:
+    def on_question(self, event: Event) -> None:
         """Take note that a question's key was written or has gone. Called on the watch's thread; returns at once."""
         id_ = event.key.removeprefix(keys.ASKED)
         if event.value is None:
-            with self._changed:
+            with self._lock:
                 asked = self._asked.pop(id_, None)
                 if asked is not None:
                     self._forget(asked)
             if asked is not None:
-                self._soon(self._clean)
+                self._in_background("clean", self._clean)
             return
         try:
             question = unpack_question(id_, event.value)
@@ -220,54 +215,31 @@ class ElasticRpc:
             logger.debug("key %s: %s", printable(event.key), error)
             return
         asked = _Asked(question, KeyValue(event.key, event.value, event.revision), self._runtime.Event())
-        with self._changed:
+        with self._lock:
             # questions that went while there was no session are not reported: the oldest make room
             old = [self._asked.pop(each) for each in list(self._asked)[: max(0, len(self._asked) + 1 - _WAITING)]]
             self._asked[id_] = asked
             for each in old:
                 self._forget(each)
-        self._soon(lambda: self._reply(asked))
+        self._in_background(id_, lambda: self._reply_and_clean(asked))
 
-    def _soon(self, task: Callable[[], None]) -> None:
-        with self._changed:
-            if len(self._waiting) == _WAITING:  # as above, the oldest makes room: whoever asks now is to be answered
-                logger.debug("too many questions at once")
-            self._waiting.append(task)
-            self._changed.notify()
-            if self._threads == _THREADS:
-                return
-            self._threads += 1
-            name = f"rdzv-answers-{self._threads}"
-        self._runtime.Thread(target=self._run, name=name).start()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                if not self._changed.wait_for(lambda: bool(self._waiting), 1.0):  # they are rare: no thread waits long
-                    self._threads -= 1
-                    return
-                task = self._waiting.popleft()
-            try:
-                try:
-                    task()
-                finally:  # the task that was to do so may have been dropped to make room
-                    self._clean()
-            except (ConnectionLost, TimeoutError) as error:
-                logger.debug("a question was not answered: %s", error)
-            except Exception:  # the next question must still be answered
-                logger.warning("a question was not answered", exc_info=True)
+    def _reply_and_clean(self, asked: _Asked) -> None:
+        try:
+            self._reply(asked)
+        finally:  # the task that was to do so may have been dropped to make room
+            self._clean()
 
     def _reply(self, asked: _Asked) -> None:
         if asked.gone.is_set():
             return
         parts = self._parts(asked.question)
-        session = self._contact.wait_session()
+        session = self._registration.wait_session()
         if session is None:
             return
-        prefix = f"{keys.ANSWERS}{asked.question.id}/{self._contact.me.node_id}/"
+        prefix = f"{keys.ANSWERS}{asked.question.id}/{self._registration.me.node_id}/"
         try:
             for name, part in parts.items():  # one by one: together they may exceed the limit of a request
-                with self._changed:
+                with self._lock:
                     if asked.gone.is_set():
                         break
                     asked.written.append(prefix + name)
@@ -277,7 +249,7 @@ class ElasticRpc:
                 if written is None:
                     break
         finally:
-            with self._changed:
+            with self._lock:
                 if asked.gone.is_set():  # a key deleted in the meantime may have been written again after that
                     self._forget(asked)
 
@@ -302,9 +274,9 @@ class ElasticRpc:
         self._left += asked.written
 
     def _clean(self) -> None:
-        with self._changed:
+        with self._lock:
             left, self._left = self._left, []
-        session = self._contact.wait_session() if left else None
+        session = self._registration.wait_session() if left else None
         if session is not None:
             with contextlib.suppress(ConnectionLost, TimeoutError):  # they disappear with the session
                 session.delete(left, timeout=request_timeout(session))

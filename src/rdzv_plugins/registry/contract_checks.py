@@ -25,7 +25,15 @@ from rdzv_plugins.interfaces import Created, Failure, RendezvousBackend, Rendezv
 from rdzv_plugins.registry.catalog import Entry
 
 if TYPE_CHECKING:
-    from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, OnEvents, Session, Watch
+    from rdzv_plugins.coordination import (
+        CoordinationBackend,
+        Event,
+        KeyValue,
+        OnEvents,
+        Session,
+        SeveralServices,
+        Watch,
+    )
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +119,13 @@ class CheckedCoordination(_Checked):
     @property
     def hosts_service(self) -> bool:
         return bool(self._inner.hosts_service)
+
+    @property
+    def several(self) -> SeveralServices | None:
+        """The same backend, if its sessions are at one of several services."""
+        from rdzv_plugins.coordination import SeveralServices
+
+        return self._inner if isinstance(self._inner, SeveralServices) else None
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Session:
         lost = _Losing(self._entry, on_lost)

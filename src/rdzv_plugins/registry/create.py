@@ -29,7 +29,7 @@ from rdzv_plugins.kvstore.sockets.reach import dial, require_loopback
 from rdzv_plugins.options import WorkerStoreOptions, parse_options
 from rdzv_plugins.plain_text import printable
 from rdzv_plugins.registry.catalog import Catalog, Entry
-from rdzv_plugins.registry.contract_checks import blaming, checked, misfit
+from rdzv_plugins.registry.contract_checks import CheckedCoordination, blaming, checked, misfit
 from rdzv_plugins.registry.manager import PluginHost
 from rdzv_plugins.registry.rendezvous import Rendezvous, meets_locally, refuse_on_several_machines
 from rdzv_plugins.runtime import SYSTEM, Empty, Runtime
@@ -153,9 +153,7 @@ def create_rendezvous(host: PluginHost, entry: Entry, request: Request, director
 def _handler(created: Created, entry: Entry, request: Request, host: PluginHost) -> RendezvousHandler:
     if isinstance(created, RendezvousHandler):
         return created
-    from rdzv_plugins.coordination import CoordinationBackend
-
-    if isinstance(created, CoordinationBackend):
+    if isinstance(created, CheckedCoordination):
         return _elastic(created, request, host)
     if isinstance(created, RendezvousBackend):
         return _dynamic(created, request)
@@ -231,12 +229,14 @@ def _dynamic(backend: RendezvousBackend, request: Request) -> RendezvousHandler:
     return dynamic_handler(backend, request, settings)
 
 
-def _elastic(backend: CoordinationBackend, request: Request, host: PluginHost) -> RendezvousHandler:
+def _elastic(backend: CheckedCoordination, request: Request, host: PluginHost) -> RendezvousHandler:
     from rdzv_plugins.elastic.handler import ElasticHandler
 
     given = request.options
     options = given if isinstance(given, ElasticOptions) else with_token(request, _shared(ElasticOptions(), given))
-    return ElasticHandler(backend, request, options, lambda nodes: host.assign_ranks(request, nodes))
+    return ElasticHandler(
+        backend, request, options, lambda nodes: host.assign_ranks(request, nodes), several=backend.several
+    )
 
 
 def _shared(settings: Settings, given: Any) -> Settings:

@@ -188,7 +188,7 @@ def drain_wait(
             if not names:
                 return
             if reporting.is_due():
-                logger.info("this node is done, and serves others: it stays while they work (%s)", ", ".join(names))
+                logger.info("this node is done but serves others: staying while they work (%s)", ", ".join(names))
             next_ask = runtime.monotonic() + every
         if (gone or runtime.sleep)(_LOOK_S):
             return

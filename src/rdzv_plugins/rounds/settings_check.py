@@ -116,7 +116,7 @@ def warn_of_other_torch(theirs: object, by: str) -> None:
 
 def refusal(mine: dict[str, Any], error: SettingsDiffer) -> str:
     """The sentence about a refused node, for those that wait for it."""
-    return f"{mine['by']} has come and was refused: {error.for_others}"
+    return f"{mine['by']} tried to join and was refused: {error.for_others}"
 
 
 def _commands(mine: dict[str, Any], theirs: dict[str, Any], here: str, there: str) -> str:
@@ -126,7 +126,7 @@ def _commands(mine: dict[str, Any], theirs: dict[str, Any], here: str, there: st
     return f"the command: {here} {ours}, {there} {others}"
 
 
-_REMEDY = "Start all nodes with the same ones. The other nodes go on without this one."
+_REMEDY = "Start all nodes with the same settings. The other nodes go on without this one."
 _OF_COMMANDS = (
     " For another job choose another --rdzv-id. If the commands of one job's nodes differ on purpose, give all of them "
     "--rdzv-conf same_command=script, or same_command=no."

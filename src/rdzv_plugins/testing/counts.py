@@ -11,9 +11,10 @@ import dataclasses
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import Any
 
-from rdzv_plugins.coordination import CoordinationBackend, EndsSessions, KeyValue, Session
+from rdzv_plugins.coordination import CoordinationBackend, EndsSessions, KeyValue, Session, SeveralServices
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.interfaces import RendezvousBackend, Request, TorchHandler
 from rdzv_plugins.registry.catalog import Entry
@@ -87,6 +88,16 @@ class _Counted:
         return bool(self._inner.hosts_service)
 
 
+class _CountedSeveral(_Counted):
+    """One of ``SeveralServices``, whose attributes change."""
+
+    leaves_within = property(attrgetter("_inner.leaves_within"))
+    at = property(attrgetter("_inner.at"))
+    begins_at = property(attrgetter("_inner.begins_at"))
+    left_gone = property(attrgetter("_inner.left_gone"))
+    note_complete = property(attrgetter("_inner.note_complete"))
+
+
 def counted(entry: Entry, asked: Asked) -> Entry:
     """Return ``entry`` with what its backend makes being counted; calls of a handler of its own are not counted."""
 
@@ -108,7 +119,8 @@ def _counted_service(service: CoordinationBackend, asked: Asked) -> Any:
     def open_session(*args: Any, **kwargs: Any) -> Any:
         return _counted_session(opening(*args, **kwargs), asked)
 
-    return _Counted(service, {"open_session": open_session, "close": service.close})
+    kind = _CountedSeveral if isinstance(service, SeveralServices) else _Counted
+    return kind(service, {"open_session": open_session, "close": service.close})
 
 
 def _counted_session(session: Session, asked: Asked) -> Any:

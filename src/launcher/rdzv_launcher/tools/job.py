@@ -127,9 +127,9 @@ def serving_store(host: PluginHost, request: Request, timeout: float) -> tuple[S
     refuse, or if several jobs are there, and ``EndpointUnreachable``.
     """
     from rdzv_plugins.elastic.observer import observe
-    from rdzv_plugins.elastic.options import parse_places
+    from rdzv_plugins.elastic.options import parse_endpoints
 
-    places = parse_places(request.endpoint)
+    places = parse_endpoints(request.endpoint)
     stores = [StoreAt(host, dataclasses.replace(request, endpoint=str(place))) for place in places]
 
     def asked(store: StoreAt) -> list[str] | RdzvError:

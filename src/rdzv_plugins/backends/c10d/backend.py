@@ -59,7 +59,7 @@ def preflight(request: Request, held: contextlib.ExitStack) -> str:
     listener = _listen(request, endpoint)
     if listener is not None:
         held.enter_context(listener)
-        return f"this node is to serve {endpoint}, and can"
+        return f"this node will serve {endpoint}"
     return f"{_WHO} answers at {endpoint}" if look(endpoint, _WHO, greet_store) else ""
 
 

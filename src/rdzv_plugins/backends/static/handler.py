@@ -299,7 +299,7 @@ class StaticHandler(RendezvousHandler):
         if not peers.lives(holder):
             return
         taken = f"node rank {self._rank} is {holder}, whose agent lives"
-        self._rounds.refuse(round_, f"{self._me} has come and was refused: {taken}")
+        self._rounds.refuse(round_, f"{self._me} tried to join and was refused: {taken}")
         raise errors.SettingsDiffer(
             f"this node cannot take part in run {self._request.run_id!r}: {taken}", remedy=_TWO_WITH_ONE_RANK
         )
@@ -388,7 +388,7 @@ class StaticHandler(RendezvousHandler):
         """See ``Backend.preflight``."""
         if self._rank == 0:
             held.enter_context(self._listen())
-            return f"this node is to serve {self._endpoint}, and can"
+            return f"this node will serve {self._endpoint}"
         if not look(self._endpoint, _WHO, greet_store, self._runtime):
             return ""
         connection = reach(self._endpoint, _PREFLIGHT_S, _WHO, greet_store, runtime=self._runtime)

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 from rdzv_plugins.coordination import EndsSessions, KeyValue, Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.failures import PeerMonitor
+from rdzv_plugins.elastic.failures import Peer, PeerMonitor, peer_of
 from rdzv_plugins.elastic.keys import Heartbeat, Member
-from rdzv_plugins.elastic.probe_port import Peer, peer_of
 from rdzv_plugins.elastic.retry import request_timeout
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.kvstore.native.limits import raise_file_limit

@@ -97,18 +97,15 @@ def receive(connection: socket.socket, size: int) -> bytes:
     return data
 
 
-_AFTER_S = 10
-_PROBES = 3
-_RESENDS = (TCP_USER_TIMEOUT, 1000 * _AFTER_S * (_PROBES + 1))
+def keep_alive(connection: socket.socket, every: int = 10, probes: int = 3) -> None:
+    """Have a connection count as lost when its other end has not answered ``probes``: for about 40 s.
 
-
-def keep_alive(connection: socket.socket) -> None:
-    """Have a connection count as lost when its other end has not answered for about 40 s.
-
-    The kernel at that end answers, even if the process stands still. The kernel at this end does not ask while what it
-    has sent is not confirmed: it sends that again, by itself for a quarter of an hour.
+    One is sent after ``every`` seconds of silence. The kernel at that end answers, even if the process stands still.
+    The kernel at this end does not ask while what it has sent is not confirmed: it sends that again, by itself for a
+    quarter of an hour.
     """
     connection.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
-    for option, value in ((TCP_KEEPIDLE, _AFTER_S), (TCP_KEEPINTVL, _AFTER_S), (TCP_KEEPCNT, _PROBES), _RESENDS):
+    resends = (TCP_USER_TIMEOUT, 1000 * every * (probes + 1))
+    for option, value in ((TCP_KEEPIDLE, every), (TCP_KEEPINTVL, every), (TCP_KEEPCNT, probes), resends):
         if option:  # on Linux; elsewhere the system's own times apply
             connection.setsockopt(IPPROTO_TCP, option, value)
