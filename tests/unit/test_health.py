@@ -14,6 +14,7 @@ import pytest
 from kits.clock import Clock
 
 from rdzv_launcher.run import health as server_module
+from rdzv_launcher.run.agent.loop import MainThreadHeartbeat
 from rdzv_launcher.run.health import (
     MOST_BYTES,
     Answer,
@@ -24,7 +25,6 @@ from rdzv_launcher.run.health import (
     readiness,
     response,
 )
-from rdzv_launcher.run.pulse import MainThreadHeartbeat
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.testing.harness import free_port
 

@@ -17,11 +17,11 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from rdzv_launcher.run.agent import events, steps
+from rdzv_launcher.run.agent.loop import MainThreadHeartbeat
 from rdzv_launcher.run.agent.state_machine import AgentStateMachine, Limits
 from rdzv_launcher.run.agent_metrics import AGENT, AgentFigures
 from rdzv_launcher.run.health import Health, metrics_alone
 from rdzv_launcher.run.metrics import STORE, MetricsPage
-from rdzv_launcher.run.pulse import MainThreadHeartbeat
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.interfaces import Failure, RoundEvent
 from rdzv_plugins.kvstore.native.limits import StoreLimits

@@ -29,6 +29,7 @@ from rdzv_launcher.run.workers.failures import WorkerFailure, describe, worker_f
 from rdzv_launcher.run.workers.spec import Kind, Program
 from rdzv_plugins.errors import LimitTooLow, RdzvError, debug_wanted
 from rdzv_plugins.system import prctl
+from rdzv_plugins.system.processes import ended_by
 
 if TYPE_CHECKING:
     from rdzv_launcher.run.launch import Ending
@@ -144,8 +145,7 @@ class Agent:
     @property
     def how_it_ended(self) -> str:
         """How the process of a launch ended, in words."""
-        code = os.waitstatus_to_exitcode(self._status or 0)
-        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return ended_by(os.waitstatus_to_exitcode(self._status or 0))
 
     def _lives(self) -> bool:
         if self._status is None:

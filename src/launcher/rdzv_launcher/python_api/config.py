@@ -7,7 +7,6 @@ names the field.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 import re
 import uuid
@@ -32,28 +31,6 @@ class DefaultLogsSpecs:
     """The streams that go to files and are also shown, for all workers or by local rank."""
     local_ranks_filter: set[int] | None = None
     """The local ranks whose output is shown; None: all."""
-
-    @property
-    def root_log_dir(self) -> str:
-        """For torch's ``launch_agent``, which takes our ``LaunchConfig``, too: the directory of the files."""
-        return str(self._of_torch.root_log_dir)
-
-    def reify(self, envs: dict[int, dict[str, str]]) -> Any:
-        """The same: the files of a round."""
-        return self._of_torch.reify(envs)
-
-    @functools.cached_property
-    def _of_torch(self) -> Any:
-        from torch.distributed.elastic import multiprocessing
-
-        def torchs(streams: Std | Mapping[int, Std]) -> Any:
-            if isinstance(streams, Mapping):
-                return {rank: multiprocessing.Std(int(each)) for rank, each in streams.items()}
-            return multiprocessing.Std(int(streams))
-
-        return multiprocessing.DefaultLogsSpecs(
-            self.log_dir, torchs(self.redirects), torchs(self.tee), self.local_ranks_filter
-        )
 
 
 @dataclass

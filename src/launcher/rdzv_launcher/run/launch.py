@@ -19,7 +19,7 @@ from rdzv_launcher.run.agent import steps
 from rdzv_launcher.run.agent.events import Hung
 from rdzv_launcher.run.agent.failures import RetryLimits
 from rdzv_launcher.run.agent.fence import Fence
-from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
+from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, MainThreadHeartbeat, Settings
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
 from rdzv_launcher.run.agent.state_machine import Limits
 from rdzv_launcher.run.agent.steps import ExitOutcomes
@@ -28,7 +28,6 @@ from rdzv_launcher.run.importing import importing_torch
 from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.preemption.node import NodeNotices
 from rdzv_launcher.run.preparation import Preparation
-from rdzv_launcher.run.pulse import MainThreadHeartbeat
 from rdzv_launcher.run.run_directory import RunDirectory
 from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
 from rdzv_launcher.run.supervisor.descendants import ProcessTag, mark_children

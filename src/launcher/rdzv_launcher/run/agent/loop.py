@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
+import sys
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
@@ -31,7 +34,6 @@ from rdzv_launcher.run.agent.round_store import (
 from rdzv_launcher.run.agent.state_machine import AgentStateMachine, Limits
 from rdzv_launcher.run.agent.steps import Step
 from rdzv_launcher.run.agent.stopping_signals import StoppingSignals
-from rdzv_launcher.run.pulse import MainThreadHeartbeat
 from rdzv_launcher.run.supervisor import descendants
 from rdzv_launcher.run.supervisor.descendants import Processes
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
@@ -39,7 +41,7 @@ from rdzv_plugins.errors import RendezvousFailed, is_signal
 from rdzv_plugins.handler import must_join_again
 from rdzv_plugins.interfaces import Failure, Outcome
 from rdzv_plugins.registry.rendezvous import Rendezvous
-from rdzv_plugins.runtime import Empty, Runtime
+from rdzv_plugins.runtime import SYSTEM, Empty, Runtime
 from rdzv_plugins.store import Store
 
 if TYPE_CHECKING:
@@ -67,6 +69,33 @@ class Observer:
 
     def started(self, group: WorkerGroup) -> None:
         """The workers of ``group`` are running; the group contains their pids."""
+
+
+class MainThreadHeartbeat:
+    """Whether the agent's main thread is alive, as other threads see it. Made by the thread that beats.
+
+    Neither reading nor writing takes a lock.
+    """
+
+    def __init__(self, runtime: Runtime = SYSTEM) -> None:
+        self._monotonic, self._thread = runtime.monotonic, runtime.get_ident()
+        self._back_at = math.inf
+
+    def beat(self, within: float | None) -> None:
+        """The thread is alive, and will be back ``within`` seconds; None: it waits for others, however long."""
+        self._back_at = math.inf if within is None else self._monotonic() + within
+
+    def overdue(self) -> float:
+        """For how many seconds the thread has been overdue; 0 or less: it is not due yet."""
+        return self._monotonic() - self._back_at
+
+    def place(self) -> str:
+        """Where the thread is now, as ``/site/plugin.py:12 (rdzv_worker_env)``; empty if it has ended."""
+        frame = sys._current_frames().get(self._thread)
+        if frame is None:
+            return ""
+        last = traceback.extract_stack(frame, limit=1)[-1]
+        return f"{last.filename}:{last.lineno} ({last.name})"
 
 
 # Workers that the kernel does not release: in uninterruptible sleep (state D of Linux) for implausibly long.

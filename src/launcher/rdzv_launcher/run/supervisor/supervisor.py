@@ -31,6 +31,7 @@ from rdzv_launcher.run.supervisor.messages import (
 from rdzv_launcher.run.supervisor.supervisor_process import start_supervisor
 from rdzv_plugins.errors import LimitTooLow, SupervisorLost, WorkerNotStarted
 from rdzv_plugins.runtime import POLLIN, POLLOUT, SYSTEM, Runtime, Signals
+from rdzv_plugins.system.processes import ended_by
 
 logger = logging.getLogger(__name__)
 
@@ -446,7 +447,7 @@ class Supervisor:
             how = how or "does not end"
         left = self._adopted.kill(self._runtime.monotonic() + _SEND_S)
         if code is not None and not how:
-            how = f"was ended by {Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            how = ended_by(code)
         self._events.append(
             Lost(
                 f"the process that keeps this node's workers (pid {self.pid}) {how}: they were ended with it"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from rdzv_launcher.run.supervisor.in_worker import HOOK, ROOTS
 from rdzv_launcher.run.supervisor.messages import Channel, Gone, Loop, Message, Preload, Start
 from rdzv_launcher.run.supervisor.worker_process import spawn, when_known
+from rdzv_plugins.system.processes import ended_by
 
 if TYPE_CHECKING:
     from rdzv_launcher.run.supervisor.supervisor_process import SupervisorProcess
@@ -232,7 +233,7 @@ class TemplateProcess:
             return
         self._pid = -1
         code = os.waitstatus_to_exitcode(status)
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        how = ended_by(code)
         if self._state == "probing":
             if code == 0:
                 self._import()
