@@ -323,7 +323,7 @@ class Agent:
             processes=self.processes,
         )
 
-    def _starts(self, group: WorkerGroup, variables: Mapping[str, str]) -> Sequence[Start]:
+    def _starts(self, group: WorkerGroup) -> Sequence[Start]:
         starts = []
         for each in group.workers:
             name = f"{self.name}.worker{each.local_rank}.{group.generation}"

@@ -101,7 +101,6 @@ class AgentFigures(Observer):
         health.tell_by(ready, MetricsPage((*AGENT, *STORE), read))
 
     def saw(self, event: RoundEvent) -> None:
-        """Take an event from the rendezvous; see ``TellEvent``."""
         if event.kind == "over" and not self._over_cause:
             self._over_cause = event.cause
 

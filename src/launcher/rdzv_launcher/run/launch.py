@@ -19,7 +19,7 @@ from rdzv_launcher.run.agent import steps
 from rdzv_launcher.run.agent.events import Hung
 from rdzv_launcher.run.agent.failures import RetryLimits
 from rdzv_launcher.run.agent.fence import Fence
-from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, MainThreadHeartbeat, Settings
+from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, MainThreadHeartbeat, Observer, Settings
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
 from rdzv_launcher.run.agent.state_machine import Limits
 from rdzv_launcher.run.agent.steps import ExitOutcomes
@@ -29,7 +29,8 @@ from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.preemption.node import NodeNotices
 from rdzv_launcher.run.preparation import Preparation
 from rdzv_launcher.run.run_directory import RunDirectory
-from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
+from rdzv_launcher.run.stacks.node import Node, NodeStacks
+from rdzv_launcher.run.stacks.node import Worker as NodeWorker
 from rdzv_launcher.run.supervisor.descendants import ProcessTag, mark_children
 from rdzv_launcher.run.supervisor.in_worker import asked
 from rdzv_launcher.run.supervisor.messages import Inherited, OwnedResources, Start
@@ -38,7 +39,6 @@ from rdzv_launcher.run.workers.environment import (
     ERROR_FILE,
     FILE_TIMER,
     TIMER_FILE,
-    Addition,
     preload_of,
     prepare_starts,
 )
@@ -52,7 +52,7 @@ from rdzv_launcher.run.workers.failures import (
 from rdzv_launcher.run.workers.output.log_files import Layout, LogFiles
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.spec import NO_EVENTS, Kind
-from rdzv_launcher.run.workers.worker_group import WorkerGroup
+from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.errors import PeerFailed
 from rdzv_plugins.interfaces import Failure, Outcome, RoundEvent
 from rdzv_plugins.questions import HANG, LOG, NOTICE, STANDSTILL, VITALS, NodeRpc, RpcRequest
@@ -94,15 +94,18 @@ def launch(start: Preparation, inherited: Inherited | None = None, logs_specs: A
     """
     if start.spec.nproc > 1 and "OMP_NUM_THREADS" not in os.environ:
         logger.info("OMP_NUM_THREADS=1 for each worker (torchrun's default); set it to use more threads")
-    events = _events(start)
+    events: AgentEvents | None = None
+    if start.spec.event_log_handler != NO_EVENTS:  # otherwise nobody wants to hear of torch's events
+        from rdzv_launcher.run.agent_events import AgentEvents  # torch's
+
+        events = AgentEvents(start.spec, start.request.backend)
     with RunDirectory() as directory, contextlib.ExitStack() as at_end:
-        grounds = Grounds(start, inherited, logs_specs, directory, at_end)
+        context = LaunchContext(start, inherited, logs_specs, directory, at_end)
         try:
             start.host.report_problems()
-            with grounds.signals.raising(), importing_torch():
+            with context.signals.raising(), importing_torch():
                 rendezvous = create_rendezvous(start.host, start.entry, start.request, start.directories)
         except Interrupted as stop:  # before there were workers
-            grounds.supervisor.close()
             end = steps.End(128 + int(stop.sigval), Outcome("failed"), signal=stop.sigval)
             if stop.sigval in start.notice.signals:
                 end = ExitOutcomes(socket.gethostname(), os.getpid()).preempted(None, None)
@@ -110,13 +113,10 @@ def launch(start: Preparation, inherited: Inherited | None = None, logs_specs: A
                 raise end.error from None
             logger.warning("%s: stopped", stop)
             return Ending(end)
-        except BaseException:
-            grounds.supervisor.close()
-            raise
-        return Launch(start, grounds, rendezvous, events).run()
+        return Launch(start, context, rendezvous, events).run()
 
 
-class Grounds:
+class LaunchContext:
     """What an agent has before it has a rendezvous: inbox, signals, files, and first of all its supervisor."""
 
     def __init__(
@@ -127,7 +127,7 @@ class Grounds:
         directory: RunDirectory,
         at_end: contextlib.ExitStack,
     ) -> None:
-        """What has to be closed when the launch has ended, except the supervisor, is left to ``at_end``."""
+        """What has to be closed when the launch has ended is left to ``at_end``."""
         self.directory, self.inherited = directory, inherited
         self.layout: Layout = LogFiles(start.spec, directory.logs)
         if start.spec.logs_specs or logs_specs:
@@ -140,72 +140,72 @@ class Grounds:
         self.page = RoundPage()
         at_end.callback(self.page.close)
         self.mark = os.urandom(16).hex()
-        self._start = start
+        preload, ignored = preload_of(start.spec, os.environ), start.notice.ignored
+        owned = OwnedResources(self.page.fd, self.mark, directory.path)
+        self.new_supervisor = lambda: Supervisor(preload, inherited, ignored, owned, SYSTEM)
+        """Makes a supervisor for this launch: the first one, or one in place of another that is lost."""
         rest_stderr()  # something may have been logged
-        self.supervisor = (
-            self.new_supervisor()
-        )  # before anything has made a thread: then it is a fork, no new interpreter
+        # before anything has made a thread: then it is a fork, no new interpreter
+        self.supervisor = self.new_supervisor()
+        at_end.callback(self.supervisor.close)  # if that has not been done
         self.pulse = MainThreadHeartbeat(SYSTEM)
-        self.health = _health(start, self.pulse, at_end)
+        self.health: Health | None = None
+        if start.args.health_port:
+            from rdzv_launcher.run.health import Health, HealthServer  # most launches do not need it
 
-    def new_supervisor(self) -> Supervisor:
-        """A supervisor for this launch: the first one, or one in place of another that is lost."""
-        preload, ignored = preload_of(self._start.spec, os.environ), self._start.notice.ignored
-        return Supervisor(
-            preload, self.inherited, ignored, OwnedResources(self.page.fd, self.mark, self.directory.path), SYSTEM
-        )
+            self.health = Health(self.pulse, start.args.health_timeout)
+            if (server := HealthServer.open(self.health, start.args.health_port)) is not None:
+                at_end.callback(server.close)
 
 
 class Launch:
     """One agent's life, from its handler to its exit code."""
 
     def __init__(
-        self, start: Preparation, grounds: Grounds, rendezvous: Rendezvous, events: AgentEvents | None
+        self, start: Preparation, context: LaunchContext, rendezvous: Rendezvous, events: AgentEvents | None
     ) -> None:
         """``events`` None: no handler of torch's events wants to hear of this launch."""
-        self._by_hand, self._rendezvous, self._events = grounds.inherited is None, rendezvous, events
-        self._spec = spec = start.spec
-        handler = rendezvous.handler
+        self._by_hand, self._rendezvous, self._events = context.inherited is None, rendezvous, events
+        self._spec, self._directory = start.spec, context.directory
+        handler, inbox, notice = rendezvous.handler, context.inbox, start.notice
         self._farewell = ""
-        self._directory = grounds.directory
-        self._timeline = _timeline(start)
-        figures = None if grounds.health is None else _figures(start)
-        if told := [each for each in (self._timeline, figures) if each is not None]:
-            handler.tell_events(lambda event: _tell_all(told, event))
-        self._monitor = WorkerMonitor(Path(grounds.directory.path, "pipes"), self._wrote)
+        self._timeline, figures = _timeline(start), None if context.health is None else _figures(start)
+        observers: list[Observer] = [each for each in (self._timeline, figures, events) if each is not None]
+        if observers:
+            handler.tell_events(lambda event: _tell_all(observers, event))
+        self._monitor = WorkerMonitor(Path(context.directory.path, "pipes"), self._wrote)
         on_first = None if self._timeline is None else self._wrote
-        self._output = Output(spec, grounds.layout, self._monitor.attach, on_first, grounds.directory.ensure)
+        self._output = Output(self._spec, context.layout, self._monitor.attach, on_first, context.directory.ensure)
         on_request = start.args.worker_stacks or start.args.hang_timeout > 0
-        self._stacks = NodeStacks(self._node, grounds.directory.path, logs=self._output.root, on_request=on_request)
-        mark_children(grounds.mark)
+        self._stacks = NodeStacks(self._node, context.directory.path, logs=self._output.root, on_request=on_request)
+        self._timer = _file_timer(start, context.directory, events)
+        mark_children(context.mark)
         self._fence = Fence(
             handler.holding,
-            grounds.page,
-            ProcessTag(grounds.mark),
+            context.page,
+            ProcessTag(context.mark),
             signal_below=lambda number: self._workers.signal_below(number),
             on_kill=lambda: self._workers.fenced(),
             runtime=SYSTEM,
         )
         self._workers = NodeWorkers(
-            spec,
-            grounds.supervisor,
-            grounds.new_supervisor,
+            self._spec,
+            context.supervisor,
+            context.new_supervisor,
             self._fence,
             self._monitor,
             self._output,
             self._stacks,
-            grounds.inbox,
+            inbox,
             self._starts,
             SYSTEM,
-            timer=_file_timer(start, grounds.directory, events),
         )
-        notice = start.notice
         self._notices = NodeNotices(
-            spec.nproc,
-            grounds.directory.path,
+            self._spec.nproc,
+            context.directory.path,
             start.request.min_nodes,
             notice.grace,
-            grounds.inbox.put,
+            inbox.put,
             lambda: None if notice.to_workers is None else self._workers.notify(notice.to_workers),
             handler.questions,
         )
@@ -213,17 +213,17 @@ class Launch:
             _settings(start),
             rendezvous,
             self._workers,
-            grounds.inbox,
-            grounds.signals,
+            inbox,
+            context.signals,
             SYSTEM,
             on_late=lambda why: self._stacks.store_of_peers(handler.questions, why),
-            pulse=grounds.pulse,
+            pulse=context.pulse,
             give_notice=self._notices.give,
-            observers=[each for each in (self._timeline, figures, events) if each is not None],
+            observers=observers,
         )
-        if figures is not None and grounds.health is not None:
-            figures.publish(grounds.health, lambda: (self._loop.decisions, self._loop.group), handler.waits_for)
-        self._hangs = _watch_for_hangs(start, self._stacks, handler.questions, grounds.inbox)
+        if figures is not None and context.health is not None:
+            figures.publish(context.health, lambda: (self._loop.decisions, self._loop.group), handler.waits_for)
+        self._hangs = _watch_for_hangs(start, self._stacks, handler.questions, inbox)
         if handler.questions is not None:
             handler.questions.answer_with(self._answer)
 
@@ -243,6 +243,8 @@ class Launch:
             if self._hangs is not None:
                 self._hangs.close()
             self._notices.close()
+            if self._timer is not None:
+                self._timer.stop()
             if self._timeline is not None:
                 self._timeline.close()
             if self._farewell:  # below everything that the workers still printed
@@ -265,25 +267,25 @@ class Launch:
         if self._timeline is not None:
             self._timeline.wrote(local_rank, self._loop.group)
 
-    def _starts(self, group: WorkerGroup, timer: Mapping[str, str]) -> Sequence[Start]:
-        """What is started for a round. Workers get the variables of the ``timer`` and of all here, each over those
-        before it.
-        """
+    def _starts(self, group: WorkerGroup) -> Sequence[Start]:
+        """What is started for a round."""
+        timer = {} if self._timer is None else self._timer.start()
         barrier = {}
         if self._spec.program.kind is Kind.PATH:
             from rdzv_launcher.run.workers.run_path import BARRIER
 
             barrier = {BARRIER: f"{self._directory.path}/barrier"}
-        additions: Sequence[Addition] = (
-            lambda group, worker, own: timer,
-            lambda group, worker, own: self._rendezvous.worker_env(own),
-            lambda group, worker, own: self._fence.environment,
-            lambda group, worker, own: self._stacks.environment,
-            lambda group, worker, own: barrier,
-            lambda group, worker, own: {} if self._hangs is None else self._hangs.environment(worker.global_rank),
-            lambda group, worker, own: self._notices.environment(group, worker.local_rank, own),
-            lambda group, worker, own: asked(own),  # the last: it goes by what the others have asked for
-        )
+
+        def additions(worker: Worker, own: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
+            yield timer
+            yield self._rendezvous.worker_env(own)
+            yield self._fence.environment
+            yield self._stacks.environment
+            yield barrier
+            yield {} if self._hangs is None else self._hangs.environment(worker.global_rank)
+            yield self._notices.environment(group, worker.local_rank, own)
+            yield asked(own)  # the last: it goes by what the others have asked for
+
         use_agent_store = self._rendezvous.handler.use_agent_store
         return prepare_starts(self._spec, group, self._output, use_agent_store, additions)
 
@@ -299,7 +301,7 @@ class Launch:
             host,
             agent,
             group.group_rank,
-            tuple(Worker(each.global_rank, each.local_rank, pids[each.local_rank]) for each in here),
+            tuple(NodeWorker(each.global_rank, each.local_rank, pids[each.local_rank]) for each in here),
             own,
             nodes=group.group_world_size,
             generation=group.generation,
@@ -310,13 +312,11 @@ class Launch:
         """Like ``questions.Answer``. What most jobs are never asked is imported when it is."""
         if question.arguments.get("of") not in (None, [socket.gethostname(), os.getpid()]):  # another node is meant
             return {}
-        if question.kind == VITALS:
-            from rdzv_launcher.run.node_stats import vitals
+        if question.kind in (VITALS, LOG):
+            from rdzv_launcher.run.node_stats import log_tail, vitals
 
-            return vitals(self._node(), self._loop.decisions)
-        if question.kind == LOG:
-            from rdzv_launcher.run.node_stats import log_tail
-
+            if question.kind == VITALS:
+                return vitals(self._node(), self._loop.decisions)
             return log_tail(question.arguments, self._node(), self._output.files, self._monitor.kept)
         if question.kind == NOTICE:
             return self._notices.answer(question)
@@ -394,15 +394,6 @@ def _settings(start: Preparation) -> Settings:
     )
 
 
-def _events(start: Preparation) -> AgentEvents | None:
-    """Who tells torch's events, if somebody wants to hear of them. Raises ``UsageError``."""
-    if start.spec.event_log_handler == NO_EVENTS:
-        return None
-    from rdzv_launcher.run.agent_events import AgentEvents  # torch's
-
-    return AgentEvents(start.spec, start.request.backend)
-
-
 def _file_timer(start: Preparation, directory: RunDirectory, events: AgentEvents | None) -> FileTimer | None:
     """torch's watchdog for workers, if a variable asks for one."""
     if not {FILE_TIMER, TIMER_FILE} & os.environ.keys():
@@ -410,18 +401,6 @@ def _file_timer(start: Preparation, directory: RunDirectory, events: AgentEvents
     from rdzv_launcher.run.workers.torch_classes import FileTimer  # most launches do not need it
 
     return FileTimer(start.spec.run_id, os.environ, directory.path, None if events is None else events.watchdog)
-
-
-def _health(start: Preparation, pulse: MainThreadHeartbeat, at_end: contextlib.ExitStack) -> Health | None:
-    """Who answers on --health-port from now on, if it can be opened."""
-    if not start.args.health_port:
-        return None
-    from rdzv_launcher.run.health import Health, HealthServer  # most launches do not need it
-
-    health = Health(pulse, start.args.health_timeout)
-    if (server := HealthServer.open(health, start.args.health_port)) is not None:
-        at_end.callback(server.close)
-    return health
 
 
 def _timeline(start: Preparation) -> Recorder | None:
@@ -433,7 +412,7 @@ def _timeline(start: Preparation) -> Recorder | None:
     return Recorder.open(start.args.timeline, start.request.run_id, start.request.backend)
 
 
-def _tell_all(observers: Sequence[Recorder | AgentFigures], event: RoundEvent) -> None:
+def _tell_all(observers: Sequence[Observer], event: RoundEvent) -> None:
     for each in observers:
         each.saw(event)
 

@@ -442,7 +442,6 @@ class Recorder(Observer):
             self._note("line", cause=f"{_worker(group, local_rank)} wrote")
 
     def saw(self, event: RoundEvent) -> None:
-        """Take an event from the rendezvous; see ``TellEvent``."""
         if event.kind == "over":
             if event.cause == "lost":
                 self._note("lost", cause=event.reason, over=event.round)

@@ -39,7 +39,7 @@ from rdzv_launcher.run.supervisor.descendants import Processes
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.errors import RendezvousFailed, is_signal
 from rdzv_plugins.handler import must_join_again
-from rdzv_plugins.interfaces import Failure, Outcome
+from rdzv_plugins.interfaces import Failure, Outcome, RoundEvent
 from rdzv_plugins.registry.rendezvous import Rendezvous
 from rdzv_plugins.runtime import SYSTEM, Empty, Runtime
 from rdzv_plugins.store import Store
@@ -69,6 +69,9 @@ class Observer:
 
     def started(self, group: WorkerGroup) -> None:
         """The workers of ``group`` are running; the group contains their pids."""
+
+    def saw(self, event: RoundEvent) -> None:
+        """The rendezvous reports ``event``; see ``TellEvent``. Any thread."""
 
 
 class MainThreadHeartbeat:

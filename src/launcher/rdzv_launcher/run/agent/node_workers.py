@@ -33,8 +33,6 @@ from rdzv_plugins.runtime import POLLIN, Runtime, Signals
 if TYPE_CHECKING:
     from threading import Timer
 
-    from rdzv_launcher.run.workers.torch_classes import FileTimer
-
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.05
@@ -65,13 +63,12 @@ class NodeWorkers:
         output: Output,
         stacks: NodeStacks,
         inbox: Inbox,
-        starts: Callable[[WorkerGroup, Mapping[str, str]], Sequence[Start]],
+        starts: Callable[[WorkerGroup], Sequence[Start]],
         runtime: Runtime,
         processes: Processes = descendants,
-        timer: FileTimer | None = None,
         kills: OomKills | None = None,
     ) -> None:
-        """``starts`` says what to start for a group, with these variables in addition; it may raise ``RdzvError``."""
+        """``starts`` says what to start for a group; it may raise ``RdzvError``."""
         self._spec, self._supervisor, self._fence = spec, supervisor, fence
         self._another_supervisor, self._runtime, self._processes = another_supervisor, runtime, processes
         self._loss = ""
@@ -81,7 +78,6 @@ class NodeWorkers:
         self._storing: Timer | None = None
         self._store_at = 0.0
         self._starts = starts
-        self._timer = timer
         self._kills = kills or OomKills()
         self._lock = runtime.RLock()
         """Protects the supervisor, which is for one thread, and the attributes that follow."""
@@ -108,7 +104,6 @@ class NodeWorkers:
 
     def start(self, group: WorkerGroup) -> Mapping[int, int]:
         """Start all workers of ``group``; returns their pids by local rank. Raises ``RdzvError``."""
-        variables = {} if self._timer is None else self._timer.start()
         self._kills.begin()
         with self._lock:
             if self._loss:
@@ -116,7 +111,7 @@ class NodeWorkers:
                 self._supervisor, self._loss = self._another_supervisor(), ""
             self._fenced = False
             self._fence.starting()
-            starts = self._starts(group, variables)
+            starts = self._starts(group)
             self._generation, self._running = group.generation, {each.local_rank for each in starts}
             self._lives, self._asked, self._background = True, False, False
             try:
@@ -240,8 +235,6 @@ class NodeWorkers:
         with contextlib.ExitStack() as steps:  # in reverse order, each one even if another fails
             steps.callback(self._monitor.close)
             steps.callback(self._output.end)
-            if self._timer is not None:
-                steps.callback(self._timer.stop)
             return sorted({*left, *self._fence.close(spared)})
 
     def _soon(self) -> None:
