@@ -16,9 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rdzv_launcher.console import of_the_system, warnings_collected
+from rdzv_launcher.run.devices import accelerators
 from rdzv_launcher.run.options import RunOptions
 from rdzv_launcher.run.preparation import Preparation
-from rdzv_launcher.run.request import accelerators
 from rdzv_launcher.version import version_line
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.endpoints import is_only_local

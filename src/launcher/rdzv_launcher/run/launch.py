@@ -8,7 +8,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,7 +142,7 @@ class LaunchContext:
         self.mark = os.urandom(16).hex()
         preload, ignored = preload_of(start.spec, os.environ), start.notice.ignored
         owned = OwnedResources(self.page.fd, self.mark, directory.path)
-        self.new_supervisor = lambda: Supervisor(preload, inherited, ignored, owned, SYSTEM)
+        self.new_supervisor: Callable[[], Supervisor] = lambda: Supervisor(preload, inherited, ignored, owned, SYSTEM)
         """Makes a supervisor for this launch: the first one, or one in place of another that is lost."""
         rest_stderr()  # something may have been logged
         # before anything has made a thread: then it is a fork, no new interpreter
@@ -231,7 +231,11 @@ class Launch:
         """Run the agent to its end, and say how it ended. Raises what ended it, if that says more than a code."""
         well = False
         try:
-            end = self._loop.run()
+            try:
+                end = self._loop.run()
+            finally:
+                if self._timer is not None:
+                    self._timer.stop()
             well = end.exit_code == 0 and end.error is None
             first = end.error.failure if isinstance(end.error, PeerFailed) else end.outcome.failure
             self._record(end, first)
@@ -243,8 +247,6 @@ class Launch:
             if self._hangs is not None:
                 self._hangs.close()
             self._notices.close()
-            if self._timer is not None:
-                self._timer.stop()
             if self._timeline is not None:
                 self._timeline.close()
             if self._farewell:  # below everything that the workers still printed

@@ -10,9 +10,10 @@ import uuid
 from collections.abc import Callable
 from types import MappingProxyType
 
+from rdzv_launcher.run.devices import local_world_size
 from rdzv_launcher.run.options import KEYS, OPTIONS, RunOptions
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint, require_meeting_point
-from rdzv_plugins.errors import MissingDependency, UsageError
+from rdzv_plugins.errors import UsageError
 from rdzv_plugins.installed import normalise
 from rdzv_plugins.interfaces import DEFAULT_RUN_ID, Request
 from rdzv_plugins.options import parse_conf
@@ -72,55 +73,6 @@ def build_request(
     else:
         request = _resolved(request, args, resolve, meets_at)
     return _standalone(request, forced=args.standalone)
-
-
-def local_world_size(text: str) -> int:
-    """--nproc-per-node: a number, or what the machine has, according to torch, or to torch_npu for ``npu``.
-
-    Raises ``UsageError``, and ``MissingDependency`` for npu without torch_npu.
-    """
-    if text.isdecimal() or text.lstrip("-").isdecimal():
-        if int(text) < 1:
-            raise UsageError(f"--nproc-per-node={text}: at least one worker is needed")
-        return int(text)
-    if text == "npu":
-        return _npu_count()
-    from torch.distributed.run import determine_local_world_size
-
-    try:
-        return int(determine_local_world_size(text))
-    except ValueError as error:
-        raise UsageError(
-            f"--nproc-per-node={text}: {error}", remedy="It takes auto, cpu, gpu, npu, xpu or a number."
-        ) from error
-
-
-def accelerators() -> tuple[int, str]:
-    """The number of accelerators that torch finds on this machine, and their kind."""
-    import torch
-
-    if not torch.accelerator.is_available():
-        return 0, ""
-    return int(torch.accelerator.device_count()), str(torch.accelerator.current_accelerator())
-
-
-def _npu_count() -> int:
-    """The number of Ascend devices on this machine. Untested here: no such device was at hand."""
-    import torch
-
-    try:
-        import torch_npu  # noqa: F401  (registers torch.npu)
-    except ImportError as error:
-        version = torch.__version__.partition("+")[0]
-        raise MissingDependency(
-            f"--nproc-per-node=npu needs torch_npu, which cannot be imported: {error}",
-            remedy=f"Install the CANN toolkit, then: pip install torch_npu (the release for torch {version}). "
-            "Or give a number.",
-        ) from error
-    count = int(torch.npu.device_count()) if torch.npu.is_available() else 0
-    if count < 1:
-        raise UsageError("--nproc-per-node=npu: torch_npu sees no NPU", remedy="Check the driver with npu-smi info.")
-    return count
 
 
 def check_meeting_point(request: Request, args: RunOptions, meets_at: str) -> None:
