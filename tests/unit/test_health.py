@@ -131,7 +131,7 @@ def test_what_is_no_request_is_refused_and_the_next_is_answered(server: HealthSe
         client.sendall(b"GET /healthz HTTP/1.1\r\n")
     health.tell_by(lambda: (True, str(1 // 0)))  # a plug-in that raises when it is asked is borne
     status, text = get(server.port, "/readyz")
-    assert (status, "cannot be told: ZeroDivisionError" in text) == (503, True)
+    assert (status, "cannot tell what this agent waits for: ZeroDivisionError" in text) == (503, True)
     assert get(server.port, "/healthz")[0] == 200
 
 

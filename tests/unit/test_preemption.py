@@ -358,7 +358,7 @@ def test_a_node_tells_of_its_notice_until_node_rank_0_has_heard(
 
 @pytest.mark.parametrize("name", ["SIGRTMIN", "XCPU", "WINCH", "ALRM", "CHLD"])
 def test_what_would_kill_the_processes_beside_the_agent_is_no_notice(name: str) -> None:
-    with pytest.raises(UsageError, match=f"SIG{name.removeprefix('SIG')} cannot be a notice"):
+    with pytest.raises(UsageError, match=f"SIG{name.removeprefix('SIG')} cannot be used"):
         read_notice(RunOptions(preempt_grace=60.0, notice_signals=f"TERM,{name}"))
     told = read_notice(RunOptions(preempt_grace=60.0, notice_signals="HUP,INT,QUIT,TERM,USR1,USR2")).signals
     assert {*told} <= {*supervisor_process.DEAF_TO}, "all others ignore what is a notice"

@@ -301,7 +301,7 @@ def _sendable(error: Exception) -> RdzvError:
         except Exception:
             pass
         return RdzvError(str(error), remedy=error.remedy)
-    return RdzvError(f"the launch met an internal error: {type(error).__name__}: {error}", remedy="Please report it.")
+    return RdzvError(f"internal error of the launch: {type(error).__name__}: {error}", remedy="Please report it.")
 
 
 def _open_descriptors() -> tuple[int, ...]:

@@ -107,7 +107,7 @@ def as_ours(config: Any) -> LaunchConfig:
             values[each.name] = value
         elif value != each.default:
             raise UsageError(
-                f"LaunchConfig.{each.name}={value!r}: this rdzv-plugins is too old to have it",
+                f"LaunchConfig.{each.name}={value!r}: this rdzv-plugins is too old to know it",
                 remedy="Leave it out, or look for a newer release of rdzv-plugins.",
             )
     values["rdzv_configs"] = dict(values.get("rdzv_configs") or {})
@@ -194,7 +194,7 @@ def _conf(config: LaunchConfig) -> str:
         values["timeout"] = config.rdzv_timeout
     for key, value in values.items():
         if "," in f"{key}{value}" or "=" in str(key):
-            raise UsageError(f"LaunchConfig.rdzv_configs: {key!r}: {value!r} has a comma in it, or its key a '='")
+            raise UsageError(f"LaunchConfig.rdzv_configs: {key!r}: {value!r} contains a comma, or its key contains '='")
     return ",".join(f"{key}={value}" for key, value in values.items())
 
 
@@ -214,7 +214,7 @@ def _numa(config: LaunchConfig) -> str:
         return ""
     if config.start_method == "fork":
         raise UsageError(
-            "LaunchConfig.numa_options: what is forked is bound as its caller is",
+            "LaunchConfig.numa_options: forked workers keep the binding of their caller",
             remedy="Use start_method='spawn', or leave out numa_options.",
         )
     mode = getattr(config.numa_options, "affinity_mode", config.numa_options)

@@ -65,7 +65,7 @@ class elastic_launch:  # torch's name
         if sys.platform == "win32":
             raise RdzvError("elastic_launch does not run on Windows", remedy="Use Linux (also under WSL).")
         if self._health is not None:
-            raise UsageError("elastic_launch has no health_check_server of others", remedy="Leave it out.")
+            raise UsageError("elastic_launch does not support a health_check_server", remedy="Leave it out.")
         if not callable(self._entrypoint) and not (isinstance(self._entrypoint, str) and self._entrypoint):
             raise UsageError(
                 f"elastic_launch was given {self._entrypoint!r} to run",
@@ -121,7 +121,9 @@ class _Launch:
         function: Function | None = None
         if isinstance(self._entrypoint, str):
             if keywords:
-                raise UsageError(f"{self._entrypoint} is a program, which takes no keywords: {', '.join(keywords)}")
+                raise UsageError(
+                    f"{self._entrypoint} is a program, which takes no keyword arguments: {', '.join(keywords)}"
+                )
             flags += ["--no-python", self._entrypoint, *map(str, arguments)]
         elif config.start_method == "fork":
             flags += [_literally(_SPAWNED)]
@@ -180,8 +182,7 @@ class _Launch:
             return self._results.returned(pid)
         except Exception as error:
             raise ResultLost(
-                f"{name_of(self._entrypoint)}: what rank {rank} has returned cannot be read here: "
-                f"{type(error).__name__}: {error}"
+                f"{name_of(self._entrypoint)}: cannot read what rank {rank} returned: {type(error).__name__}: {error}"
             ) from error
 
 

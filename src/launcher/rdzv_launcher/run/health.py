@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 
 _SAYS: dict[Stage, str] = {
     "stopping": "the workers of this node are being stopped",
-    "asking": "the workers of this node have failed: the others are asked whether a node was lost",
-    "counting": "the workers of this node have failed: whether there is a restart for the job is being asked",
+    "asking": "the workers of this node have failed: asking the others whether a node was lost",
+    "counting": "the workers of this node have failed: asking whether the job has a restart left",
     "delaying": "the workers of this node have failed, and are about to be restarted",
     "finding": "the workers of this node have failed, and no restart is left",
     "ended": "this node is about to end",
@@ -48,7 +48,7 @@ def readiness(stage: Stage, group: WorkerGroup | None, waits_for: str) -> tuple[
     if stage == "joining":
         return False, f"waits for other nodes: {waits_for}" if waits_for else "waits for other nodes"
     if stage in _SAYS or group is None:
-        return False, _SAYS.get(stage, "this node has no workers: the job goes on, or is done, without it")
+        return False, _SAYS.get(stage, "this node has no workers: the job continues, or is done, without it")
     where = f"node {group.group_rank} of {group.group_world_size}, workers: {group.local_world_size}"
     if stage == "working":
         return True, f"works: {where}"
@@ -84,8 +84,8 @@ def metrics_answer(metrics: MetricsPage) -> Answer:
     except MissingDependency as error:
         return Answer(_NOT_INSTALLED, f"{error}. {error.remedy}")
     except Exception as error:
-        logger.debug("the metrics cannot be told", exc_info=True)
-        return Answer(_FAILED, f"the metrics cannot be told: {type(error).__name__}: {error}")
+        logger.debug("cannot read the metrics", exc_info=True)
+        return Answer(_FAILED, f"cannot read the metrics: {type(error).__name__}: {error}")
 
 
 class Health:
@@ -126,8 +126,8 @@ class Health:
         try:
             return self._readiness()
         except Exception as error:  # from a plug-in, which is asked what it waits for: the agent lives nevertheless
-            logger.debug("the state of this agent cannot be told", exc_info=True)
-            return False, f"what this agent waits for cannot be told: {type(error).__name__}: {error}"
+            logger.debug("cannot read the state of this agent", exc_info=True)
+            return False, f"cannot tell what this agent waits for: {type(error).__name__}: {error}"
 
 
 # as much of HTTP as a probe needs: http.server has a thread for each connection, a limit of time for each read and none
@@ -202,7 +202,7 @@ class HealthServer:
         try:
             return HealthServer(health.answer, bind("", PortRange(port, port), f"--health-port={port}"))
         except (AddressInUse, OSError) as error:
-            logger.warning("%s; this agent's health cannot be asked there, and the job goes on", error)
+            logger.warning("%s; the health endpoint is disabled, and the job continues", error)
             return None
 
     def close(self) -> None:
@@ -236,7 +236,7 @@ class HealthServer:
         except (OSError, asyncio.TimeoutError):  # it is gone, or slow
             pass
         except Exception:  # the next request has to be answered, whatever went wrong
-            logger.exception("the thread that tells how this process is met an error")
+            logger.exception("error in the health server")
         finally:
             self._clients.pop(task, None)
             writer.transport.abort()
@@ -248,7 +248,7 @@ class HealthServer:
                 return
             received += data
         if wanted.refused:
-            reply = response(wanted.refused, "not a request that is answered here")
+            reply = response(wanted.refused, "unsupported request")
         else:
             answer = self._answer(wanted.path)
             reply = response(answer.status, answer.text, kind=answer.kind, head=wanted.head)

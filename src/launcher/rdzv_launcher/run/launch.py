@@ -262,7 +262,7 @@ class Launch:
             for each in filter(Path.is_dir, Path(logs).glob("*")):
                 shutil.rmtree(each, ignore_errors=True)
         elif self._by_hand and not self._farewell and _has_logs(logs):
-            say("rdzv-run", f"the workers' logs are in {logs} (--log-dir=DIR chooses another directory)")
+            say("rdzv-run", f"worker logs are in {logs} (--log-dir=DIR chooses another directory)")
 
     def _wrote(self, local_rank: int) -> None:
         """Note a worker's first line; called by the thread that has seen it."""
@@ -344,7 +344,7 @@ class Launch:
         elif end.error is not None:
             raise end.error
         elif end.signal is not None:
-            logger.warning("got %s: the workers of this node were stopped", end.signal.name)
+            logger.warning("got %s: stopped the workers of this node", end.signal.name)
         elif end.outcome.failure is not None:
             self._summarise(end.outcome.failure, self._loop.failures, end.outcome.why)
             self._hand_to_scheduler(end.outcome.failure)

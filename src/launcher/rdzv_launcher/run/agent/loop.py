@@ -370,13 +370,13 @@ class AgentLoop:
             if is_signal(error) or not (is_lost(error) or is_timeout(error) or isinstance(error, RendezvousFailed)):
                 raise
             if must_join_again(self._handler):
-                logger.info("the round was over while ranks were exchanged (%s): joining again", error)
+                logger.info("the round ended while ranks were exchanged (%s): joining again", error)
                 return events.RoundOver()
             if isinstance(error, RendezvousFailed):
                 raise
             raise RendezvousFailed(
-                f"run {self._handler.get_run_id()!r}: the ranks of the workers could not be exchanged: {error}",
-                remedy="Look at the output of node rank 0, or of the node whose agent serves the store.",
+                f"run {self._handler.get_run_id()!r}: could not exchange the ranks of the workers: {error}",
+                remedy="Check the output of node rank 0, or of the node whose agent serves the store.",
             ) from error
         self.group = WorkerGroup(info.rank, info.world_size, workers, info.bootstrap_store_info)
         return events.Joined(info.rank)
@@ -423,7 +423,7 @@ class AgentLoop:
                 self._handler.note_leaving(reason)
         except Exception as error:
             if not self._signals.pending:
-                logger.warning("could not tell the other nodes that this one leaves: %s", error)
+                logger.warning("could not tell the other nodes that this one is leaving: %s", error)
 
     def _leave(self, outcome: Outcome) -> None:
         """From here on signals are ignored: the workers are gone, and what is left to do takes a limited time."""
@@ -431,7 +431,7 @@ class AgentLoop:
         self._pulse.beat(_LEAVE_S)
         try:
             if left := self._workers.close():
-                logger.error("processes that the workers of this node have started do not end: %s", list(left))
+                logger.error("processes started by the workers of this node do not end: %s", list(left))
         finally:
             try:
                 self._rendezvous.leave(outcome)

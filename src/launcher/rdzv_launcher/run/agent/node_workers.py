@@ -143,7 +143,7 @@ class NodeWorkers:
             if number != Signals.SIGKILL and self._lives:
                 self._store_later(number, seconds)
             if self._running:
-                logger.info("telling the workers of this node to end: %s", number.name)
+                logger.info("stopping the workers of this node (%s)", number.name)
             if background:
                 self._name_background(number, seconds)
                 self._background = self._lives = True
@@ -159,8 +159,8 @@ class NodeWorkers:
         ]
         if others and not self._background:
             logger.warning(
-                "the workers of this node have left running in the background: %s; told to end (%s), and killed after "
-                "%.0f s (--leave-background leaves it)",
+                "the workers of this node left processes running in the background: %s; sending %s, and SIGKILL after "
+                "%.0f s (--leave-background leaves them alone)",
                 some(map(self._named, others)),
                 number.name,
                 seconds,
@@ -201,7 +201,7 @@ class NodeWorkers:
             self._soon()
             leave = self._spec.leave_background and not self._fenced
             if left := self._supervisor.kill_all(daemons=not leave):
-                logger.warning("processes of the workers of this node do not end: %s", some(map(self._named, left)))
+                logger.warning("processes of this node's workers do not end: %s", some(map(self._named, left)))
             self._take()
             self._look()  # so that the agent hears of the end before its own limit is over, however long this took
 
@@ -266,7 +266,7 @@ class NodeWorkers:
                         self._take()
                         self._look()
             except Exception:  # the agent has to go on hearing about its workers, whatever went wrong
-                logger.exception("the agent's thread for its workers met an error")
+                logger.exception("error in the agent's thread for its workers")
                 self._runtime.sleep(_LOOK_S)
         self._runtime.close(self._woken)
 

@@ -359,7 +359,7 @@ def find(
     code = JobHung.exit_code
     if silent or not groups:
         node = silent[0]
-        what = f"{'does not answer' if node.is_silent else 'answers nonsense'}, and {since}"
+        what = f"{'does not answer' if node.is_silent else 'sends invalid answers'}, and {since}"
         rank = -1 if node.node_rank is None else node.node_rank
         return Failure(rank, node.host, -1, -1, node.pid, code, cause=text, hang=what)
     group = min(groups, key=lambda each: _oddness(each, loops))

@@ -217,8 +217,8 @@ class NodeWatch:
                 self._unread += 1  # a process that is just starting or ending cannot be read, either
                 if self._unread == _UNREAD and reading.py_spy() is not None:
                     self._say(
-                        "--hang-timeout: py-spy cannot read the workers, and as long as it cannot, a rank in an "
-                        f"endless loop is taken for one that computes: {error}"
+                        "--hang-timeout: py-spy cannot read the workers; until it can, a rank in an endless loop looks "
+                        f"like one that computes: {error}"
                     )
                 return None
         return sample.print
@@ -282,8 +282,8 @@ class HangWatch:
         self._closed = threading.Event()
         if reading.py_spy() is None:
             self._say_once(
-                "--hang-timeout: a rank in an endless loop cannot be told from one that computes, since py-spy is not "
-                f"installed ({reading.INSTALL})"
+                "--hang-timeout: a rank in an endless loop looks like one that computes, as py-spy is not installed "
+                f"({reading.INSTALL})"
             )
         OwnThread(target=self._run, name="rdzv-hangs").start()
 
@@ -306,7 +306,7 @@ class HangWatch:
         if question.arguments.get("by") != self._me and isinstance(text, str) and self._stored_for != generation:
             self._stored_for = generation
             self._leave_until = time.monotonic() + self._timeout + _OTHERS_S
-            self._stacks.store(f"hang, as another node has found: {printable(text)[:_LONGEST_TEXT]}", _TOLD_S / 2)
+            self._stacks.store(f"hang, found by another node: {printable(text)[:_LONGEST_TEXT]}", _TOLD_S / 2)
         return {}
 
     def _run(self) -> None:
@@ -316,7 +316,7 @@ class HangWatch:
             except (RdzvError, TimeoutError) as error:
                 logger.debug("the nodes could not be asked whether they hang: %s", error)
             except Exception:  # the next turn may do better
-                logger.exception("the watch for hangs met an error")
+                logger.exception("error in the watch for hangs")
 
     def _turn(self) -> None:
         node = self._stacks.node()
@@ -325,8 +325,8 @@ class HangWatch:
             self._leave_until = 0.0
             if node.nodes > 1 and self._questions is None:
                 self._say_once(
-                    "--hang-timeout: the nodes of this backend cannot ask each other whether they make progress: hangs "
-                    "are recognised in jobs of one node alone"
+                    "--hang-timeout: nodes of this backend cannot ask each other for their progress: hangs are found "
+                    "only in jobs of one node"
                 )
         self._node.look(node)
         if node.works and self._is_my_turn(self._node.standing.node_rank):
@@ -355,7 +355,7 @@ class HangWatch:
             answers = self._questions.ask(STANDSTILL, {"by": self._me}, _ANSWER_S)
         verdict = self._judge.judge(answers, time.monotonic())
         if verdict.unknown:
-            self._say_once(f"--hang-timeout: whether the job hangs cannot be known: {verdict.unknown}")
+            self._say_once(f"--hang-timeout: cannot tell whether the job hangs: {verdict.unknown}")
         return verdict
 
     def _conclude(self, node: Node) -> None:

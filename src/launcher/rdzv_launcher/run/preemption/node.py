@@ -207,7 +207,7 @@ class Agreement(threading.Thread):
             at, ahead = furthest, max(2 * ahead, 2 * (furthest - at))
         self._ask(replace(self._word, do="drop", step=step))
         self._may_agree = False
-        logger.warning("the nodes could not agree on a step that all save: the notice names none")
+        logger.warning("the nodes could not agree on a step at which all save: the notice names none")
 
     def _ask(self, word: NoticeMessage) -> tuple[list[Report], int]:
         left = self._seconds_left()
@@ -349,7 +349,7 @@ class NoticeBoard:
                 json.dump(data, file)
             os.replace(f"{self._file}.new", self._file)
         except OSError as error:
-            logger.warning("the workers cannot be told by a file (%s): %s", self._file, error.strerror)
+            logger.warning("cannot write the notice file %s: %s", self._file, error.strerror)
 
 
 _ROUND = "RDZV_ROUND"
@@ -447,11 +447,11 @@ class NodeNotices:
                 known = self._board.agreed
                 if self._board.agree(word.step):
                     if known != word.step:
-                        logger.info("all workers are told to save after step %d", word.step)
+                        logger.info("telling all workers to save after step %d", word.step)
                     return first, True
                 if self._too_late != word.step:
                     self._too_late = word.step
-                    logger.warning("this node was told too late of step %d, which all others save", word.step)
+                    logger.warning("this node heard too late of step %d, at which all others save", word.step)
             case "drop":
                 self._board.drop(word.step)
             case "over":
@@ -489,8 +489,8 @@ class NodeNotices:
             return
         if self._questions is None:
             logger.warning(
-                "this backend carries no notice to other nodes: only the workers of this node are told, and no step is "
-                "agreed on"
+                "this backend cannot pass a notice on to other nodes: only the workers of this node are told, and no "
+                "step is agreed on"
             )
             return
         time.sleep(min(group.group_rank * _PER_RANK_S, _LONGEST_DELAY_S))
@@ -526,7 +526,7 @@ class NodeNotices:
             answers = self._questions.ask(NOTICE, asdict(word), timeout)
         except (RdzvError, TimeoutError) as error:
             if not self._unheard:
-                logger.warning("the other nodes could not be told of the notice, which is tried again: %s", error)
+                logger.warning("could not tell the other nodes of the notice (trying again): %s", error)
             self._unheard = True
             return None
         self._unheard = False

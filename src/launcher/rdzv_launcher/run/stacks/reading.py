@@ -90,7 +90,7 @@ def py_spy_threads(process: Process, flags: Sequence[str] = (), *, timeout: floa
         )
     except subprocess.TimeoutExpired:
         _let_go_on(process)
-        raise NoStacks(f"py-spy was not done within {timeout:.1f} s") from None
+        raise NoStacks(f"py-spy did not finish within {timeout:.1f} s") from None
     except OSError as error:
         raise NoStacks(f"py-spy cannot be run: {error}") from None
     if ended.returncode:
@@ -103,7 +103,7 @@ def py_spy_threads(process: Process, flags: Sequence[str] = (), *, timeout: floa
 
 
 def _something_else(error: Exception) -> NoStacks:
-    return NoStacks(f"py-spy has written something else than stacks: {error!r}")
+    return NoStacks(f"py-spy did not print stacks: {error!r}")
 
 
 def by_request(process: Process, directory: Path | None, *, timeout: float) -> list[Thread]:
@@ -113,8 +113,8 @@ def by_request(process: Process, directory: Path | None, *, timeout: float) -> l
     path = directory / str(process.pid)
     if not path.exists() or not processes.catches(process.pid, SIGNAL):
         raise NoStacks(
-            "it does not write its stacks itself, despite --worker-stacks or --hang-timeout: it is no Python that "
-            "reads PYTHONPATH, or its program has taken the signal"
+            "it does not write its stacks itself, despite --worker-stacks or --hang-timeout: it is not a "
+            "Python that reads PYTHONPATH, or its program uses the signal"
         )
     if process.stands_still:
         raise NoStacks("it cannot write its stacks itself as long as it stands still")
@@ -122,7 +122,7 @@ def by_request(process: Process, directory: Path | None, *, timeout: float) -> l
     try:
         os.kill(process.pid, SIGNAL)
     except PermissionError:
-        raise NoStacks("it belongs to another user: it may not be sent a signal") from None
+        raise NoStacks("it belongs to another user, so it cannot be signalled") from None
     except ProcessLookupError:
         raise NoStacks("it has ended") from None
     text, since, deadline = "", time.monotonic(), time.monotonic() + timeout
@@ -136,7 +136,7 @@ def by_request(process: Process, directory: Path | None, *, timeout: float) -> l
                 break
             time.sleep(_LOOK_S)
     if not text:
-        raise NoStacks(f"it has not written its stacks within {timeout:.1f} s: it does not come out of the kernel")
+        raise NoStacks(f"it did not write its stacks within {timeout:.1f} s: it is blocked in the kernel")
     return _written(text)
 
 
@@ -158,7 +158,7 @@ def _reason(text: str, pid: int) -> str:
     lines = [line.strip() for line in text.partition("Stack backtrace:")[0].splitlines()]
     said = "; ".join(re.sub(r"^(Error|\d+): ", "", line) for line in lines if line and line != "Caused by:")
     if not re.search(r"(?i)permission denied|operation not permitted|elevated|sudo", said):
-        return said[:300] or "it has not said why"
+        return said[:300] or "it gave no reason"
     why = []
     user = processes.user_of(pid)
     if user is not None and user != os.geteuid():
@@ -168,7 +168,7 @@ def _reason(text: str, pid: int) -> str:
         why += [_SCOPES[scope]] if scope in _SCOPES else []
     except OSError:
         pass
-    reasons = ", and ".join(why) or "a container without CAP_SYS_PTRACE, or a process that has hidden itself"
+    reasons = ", and ".join(why) or "a container without CAP_SYS_PTRACE, or a process that hides itself"
     return f"it may not read this process ({reasons})"
 
 
@@ -194,7 +194,7 @@ def _written(text: str) -> list[Thread]:
             number = frame["line"]
             found[-1][1].append(Frame(frame["function"], frame["file"], int(number) if number.isdecimal() else 0))
     if not found:
-        raise NoStacks("what it has written is not a stack")
+        raise NoStacks("what it wrote is not a stack")
     # the kernel sends a signal to the main thread, as long as that can take it
     main = current if len(found) >= _MOST_WRITTEN else len(found) - 1
     threads = [Thread(name, number == main, limited(frames)) for number, (name, frames) in enumerate(found)]
@@ -256,7 +256,7 @@ class _Reader:
     def _read_one(self, process: Process) -> ProcessReport:
         found = replace(_without_stacks(process), is_python=processes.is_python(process.pid))
         if found.is_python is False:
-            found.tried = ("it is no Python program",)
+            found.tried = ("it is not a Python program",)
         else:
             found.how, found.threads, found.tried = self._threads(process)
         if process.state == "D" or not found.how:

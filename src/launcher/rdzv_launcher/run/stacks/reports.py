@@ -205,7 +205,7 @@ def workers_of(answer: Any) -> list[WorkerReport]:
             for each in node.workers[:_MOST_WORKERS]
         ]
     except IndexError:
-        raise ValueError("it has not all of the stacks to which it refers") from None
+        raise ValueError("it refers to stacks that it does not contain") from None
 
 
 def _worker(said: _Worker, stacks: Sequence[tuple[Frame, ...]]) -> ProcessReport:
@@ -431,9 +431,9 @@ def _state(group: Group) -> str:
         return "stopped by a debugger"
     if group.kind == "stopped":
         pids = " ".join(str(worker.process.pid) for worker in group.workers[:_PIDS_NAMED])
-        return f"STOPPED by a signal; kill -CONT {pids} lets {'it' if len(group.workers) == 1 else 'them'} go on"
+        return f"STOPPED by a signal; kill -CONT {pids} resumes {'it' if len(group.workers) == 1 else 'them'}"
     if group.kind == "stuck":
-        return f"stuck in the kernel, in D state{channel}: mostly a device, a driver or a file system"
+        return f"stuck in the kernel, in state D{channel}: usually a device, a driver or a file system"
     if group.kind == "unknown":
         return f"in state {printable(process.state, 10)}{channel}; its stack cannot be read"
     return {"running": "running", "waiting": f"waiting{channel}", "ended": "ended"}[group.kind]
@@ -442,7 +442,8 @@ def _state(group: Group) -> str:
 def _stacks(process: ProcessReport, threads: bool) -> Iterator[str]:
     reader = process.reader
     if reader is not process:
-        yield f"  no Python program; that of pid {reader.pid}, which it has started ({printable(reader.command, 120)}):"
+        command = printable(reader.command, 120)
+        yield f"  not a Python program; the stack of pid {reader.pid}, which it started ({command}):"
     if not reader.threads:
         yield from (f"  {printable(reason)}" for reason in process.tried)
     else:
@@ -490,9 +491,11 @@ def read(answers: Iterable[RpcResponse]) -> tuple[list[WorkerReport], list[Silen
                 found = workers_of(each.answer)
                 workers += found
                 if not found:
-                    silent.append(Silent(name, "has no workers now: it is a spare, or waits for other nodes", "idle"))
+                    silent.append(
+                        Silent(name, "has no workers now: it is a spare, or is waiting for other nodes", "idle")
+                    )
                 continue
             except ValueError as error:
-                problem = f"has answered with something that cannot be read: {error}"
+                problem = f"sent an answer that cannot be read: {error}"
         silent.append(Silent(name, problem))
     return workers, silent

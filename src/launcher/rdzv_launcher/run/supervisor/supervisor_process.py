@@ -478,7 +478,7 @@ def become_supervisor(
         SupervisorProcess(channel, agent, ignored, inherited, belongings).run()
         code = 0
     except BaseException as error:
-        os.write(2, f"rdzv: the supervisor of the workers met an error: {type(error).__name__}: {error}\n".encode())
+        os.write(2, f"rdzv: error in the worker supervisor: {type(error).__name__}: {error}\n".encode())
     finally:
         os._exit(code)
 

@@ -126,16 +126,14 @@ class OomKills:
             if not killed or not counter.cgroup:
                 return ""
             return (
-                "Not by the kernel's out-of-memory killer, whose count for the workers' cgroup has not grown: a person "
-                "or a program has sent the signal."
+                "Not by the kernel's out-of-memory killer: its count for the workers' cgroup has not grown. A person "
+                "or a program sent the signal."
             )
         where = f"cgroup {counter.cgroup}{_limit(counter)}" if counter.cgroup else "this machine"
         if killed and counter.cgroup and count - before == 1:
-            return f"The kernel's out-of-memory killer has killed it: {where} had no memory left."
-        return (
-            f"The kernel's out-of-memory killer has killed {count - before} process(es) of {where} since the workers "
-            "were started."
-        )
+            return f"The kernel's out-of-memory killer killed it: {where} ran out of memory."
+        killed_now = f"{count - before} process(es) of {where} since the start of the workers"
+        return f"The kernel's out-of-memory killer killed {killed_now}."
 
     def _count(self) -> int | None:
         return None if self._counter is None else _read(self._counter.file)
@@ -183,5 +181,5 @@ def cause_of(exit_code: int, stderr: Sequence[str], kills: OomKills) -> str:
     found = read_traceback(stderr) if exit_code > 0 else None
     if found is None or not found.importing:
         return ""
-    what = f"{found.exception} at {found.place}" if found.place else "the interpreter has found no program"
-    return f"It failed while it imported its modules: {what}."
+    what = f"{found.exception} at {found.place}" if found.place else "the interpreter found no program"
+    return f"It failed while importing its modules: {what}."

@@ -83,7 +83,7 @@ def _load(path: str) -> dict[str, Any] | None:
         with open(path, "rb") as file:
             data = json.loads(file.read(_MOST_BYTES))
     except (OSError, ValueError, RecursionError) as error:
-        logger.warning("the error file %s of a worker cannot be read: %s", path, error)
+        logger.warning("cannot read the error file %s of a worker: %s", path, error)
         return None
     return data if isinstance(data, dict) else None
 
@@ -99,11 +99,11 @@ def _write(target: str, data: Mapping[str, Any]) -> None:
     """Write in place: the file may be mounted by itself, as Kubernetes does, and then cannot be replaced."""
     try:
         if os.path.isfile(target) and os.path.getsize(target):
-            logger.warning("the error file %s, which was there before, is overwritten", target)
+            logger.warning("overwriting the existing error file %s", target)
         with open(target, "w") as file:
             json.dump(data, file)
     except OSError as error:
-        logger.warning("the error file %s cannot be written: %s", target, error.strerror or error)
+        logger.warning("cannot write the error file %s: %s", target, error.strerror or error)
 
 
 # The last thing on the screen after a failure: who failed first, how, and the last lines that it wrote.
@@ -150,20 +150,20 @@ def failure_summary(
     """
     lines = ["the job failed.", f"  first failure: {describe(first)}"]
     if first.hang:
-        lines = ["the job failed: it hung.", f"  who is different: {describe(first)}"]
+        lines = ["the job failed: it hung.", f"  odd one out: {describe(first)}"]
     if why:
         lines.insert(1, f"  {why}")
     if hint := first.cause or _HINTS.get(-first.exit_code):
         lines.append(f"  {hint}")
     if first.stderr:
-        lines.append("  the last lines of its stderr:")
+        lines.append("  last lines of its stderr:")
         lines += [f"  | {line}" for line in first.stderr]
     elif not first.hang:
-        lines.append("  nothing of its stderr is known.")
+        lines.append("  its stderr is not known.")
     others = sorted((each.global_rank, each.exit_code) for each in here if each.global_rank != first.global_rank)
     if others:
         ends = ", ".join(f"rank {rank}: {describe_exit(code)}" for rank, code in others)
-        lines.append(f"  after it, on this node ({node_rank}): {ends}")
+        lines.append(f"  later failures on this node ({node_rank}): {ends}")
     lines.append(f"  {restarts}")
     if log_dir:
         lines.append(f"  logs: {log_dir}")

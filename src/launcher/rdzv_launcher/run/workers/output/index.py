@@ -105,8 +105,8 @@ class Index:
                 os.close(file)
         except OSError as error:
             if not self._warned:
-                logger.warning("%s lacks lines: %s", path, error.strerror or error)
+                logger.warning("lines are missing in %s: %s", path, error.strerror or error)
                 self._warned = True
 
     def _say_lost(self, count: int) -> None:
-        logger.warning("%s lacks lines: the disk did not take them in time", self._path)
+        logger.warning("lines are missing in %s: the disk did not take them in time", self._path)

@@ -138,7 +138,7 @@ class LogFiles:
                 self._moved = os.path.basename(directory), os.path.basename(kept)
                 self._kept.append(kept)
             except OSError as error:
-                logger.warning("%s is removed, as it cannot be kept: %s", directory, error.strerror or error)
+                logger.warning("removing %s, which cannot be kept: %s", directory, error.strerror or error)
         shutil.rmtree(directory, ignore_errors=True)
         while len(self._kept) > _KEPT:
             shutil.rmtree(self._kept.popleft(), ignore_errors=True)

@@ -149,7 +149,7 @@ class Output:
         tee, self._tee = self._tee, None
         if tee is not None and not tee.stop(_STUCK_S, _REST_S):
             tee.complete = False
-            logger.warning("standard output or error did not take all lines of --tee: the rest is in %s", self.root)
+            logger.warning("not all lines of --tee could be shown: the rest is in %s", self.root)
         self._cut = self._cut or (tee is not None and not tee.complete)
         self._index.flush()
 

@@ -279,7 +279,7 @@ class FilteredFile:
             self._file = None
 
     def _give_up(self, error: OSError) -> None:
-        logger.warning("%s gets no more lines: %s", self._path, error.strerror or error)
+        logger.warning("no more lines are written to %s: %s", self._path, error.strerror or error)
 
 
 _CHUNK = 64 * 1024
@@ -333,7 +333,7 @@ class Tail:
             self._left = self._left - len(data) if data else 0
         if self._file.missed():
             self._take(self._lines.feed(b"", final=True))
-            self._say(f"lines may be left out here: {self._path} was truncated before they were shown")
+            self._say(f"lines may be missing here: {self._path} was truncated before they were shown")
         if data:
             self._read_at = self._clock()
             self._take(self._lines.feed(data))
@@ -352,7 +352,7 @@ class Tail:
             left_out = self._file.skip_to_last(AT_ONCE)
             if left_out:
                 size = f"{left_out / 2**20:.1f} MiB" if left_out >= 1 << 20 else f"{left_out / 2**10:.1f} KiB"
-                self._say(f"{size} are left out here: {self._path} has them")
+                self._say(f"{size} left out here: see {self._path}")
             behind -= left_out
             if self._left is not None:
                 self._left = max(0, self._left - left_out)
@@ -440,7 +440,7 @@ class Tee:
                 self._turn()
         except Exception:  # nothing in the job depends on this thread
             self.complete = False
-            logger.exception("--tee met an error: no more is shown, the files are complete")
+            logger.exception("error in --tee: nothing more is shown, but the files are complete")
         finally:
             self._close_filtered()
 
