@@ -18,14 +18,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rdzv_launcher.run.stacks import processes
 from rdzv_launcher.run.stacks.node import Node
 from rdzv_launcher.run.stacks.processes import Process
-from rdzv_launcher.run.stacks.reports import Frame, ProcessReport, Thread, WorkerReport, limited
+from rdzv_launcher.run.stacks.reports import MOST_TEXTS, Frame, ProcessReport, Stack, Thread, WorkerReport, limited
 from rdzv_plugins.stacks_on_request import SIGNAL
 from rdzv_plugins.system.processes import children_now
 
@@ -254,13 +253,14 @@ class _Reader:
         return found
 
     def _read_one(self, process: Process) -> ProcessReport:
-        found = replace(_without_stacks(process), is_python=processes.is_python(process.pid))
+        found = _without_stacks(process)
+        found.is_python = processes.is_python(process.pid)
         if found.is_python is False:
             found.tried = ("it is not a Python program",)
         else:
             found.how, found.threads, found.tried = self._threads(process)
         if process.state == "D" or not found.how:
-            found.kernel = tuple(processes.kernel_stack(process.pid))
+            found.kernel = tuple(processes.kernel_stack(process.pid)[:MOST_TEXTS])
         return found
 
     def _threads(self, process: Process) -> tuple[str, tuple[Thread, ...], tuple[str, ...]]:
@@ -289,7 +289,7 @@ class _Reader:
         frames = threads[0].frames if threads else ()
         python = [at for at, frame in enumerate(frames) if frame.line]
         if python and [frames[at] for at in python] == list(found.frames):
-            found.native = frames[: python[-1] + 1]
+            found.native = Stack(frames[: python[-1] + 1])
 
 
 def _without_stacks(process: Process) -> ProcessReport:
