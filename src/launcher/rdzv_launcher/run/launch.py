@@ -55,7 +55,7 @@ from rdzv_launcher.run.workers.spec import NO_EVENTS, Kind
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.errors import PeerFailed
 from rdzv_plugins.interfaces import Failure, Outcome, RoundEvent
-from rdzv_plugins.questions import HANG, LOG, NOTICE, STANDSTILL, VITALS, NodeRpc, RpcRequest
+from rdzv_plugins.questions import HANG, LOG, NOTICE, STANDSTILL, VITALS, RpcRequest
 from rdzv_plugins.registry.create import create_rendezvous
 from rdzv_plugins.registry.rendezvous import Rendezvous
 from rdzv_plugins.runtime import SYSTEM
@@ -94,11 +94,6 @@ def launch(start: Preparation, inherited: Inherited | None = None, logs_specs: A
     """
     if start.spec.nproc > 1 and "OMP_NUM_THREADS" not in os.environ:
         logger.info("OMP_NUM_THREADS=1 for each worker (torchrun's default); set it to use more threads")
-    events: AgentEvents | None = None
-    if start.spec.event_log_handler != NO_EVENTS:  # otherwise nobody wants to hear of torch's events
-        from rdzv_launcher.run.agent_events import AgentEvents  # torch's
-
-        events = AgentEvents(start.spec, start.request.backend)
     with RunDirectory() as directory, contextlib.ExitStack() as at_end:
         context = LaunchContext(start, inherited, logs_specs, directory, at_end)
         try:
@@ -113,7 +108,7 @@ def launch(start: Preparation, inherited: Inherited | None = None, logs_specs: A
                 raise end.error from None
             logger.warning("%s: stopped", stop)
             return Ending(end)
-        return Launch(start, context, rendezvous, events).run()
+        return Launch(start, context, rendezvous).run()
 
 
 class LaunchContext:
@@ -129,6 +124,17 @@ class LaunchContext:
     ) -> None:
         """What has to be closed when the launch has ended is left to ``at_end``."""
         self.directory, self.inherited = directory, inherited
+        self.events: AgentEvents | None = None
+        if start.spec.event_log_handler != NO_EVENTS:  # otherwise nobody wants to hear of torch's events
+            from rdzv_launcher.run.agent_events import AgentEvents  # torch's
+
+            self.events = AgentEvents(start.spec, start.request.backend)
+        self.timer: FileTimer | None = None
+        if {FILE_TIMER, TIMER_FILE} & os.environ.keys():  # torch's watchdog for workers
+            from rdzv_launcher.run.workers.torch_classes import FileTimer  # most launches do not need it
+
+            log_event = None if self.events is None else self.events.watchdog
+            self.timer = FileTimer(start.spec.run_id, os.environ, directory.path, log_event)
         self.layout: Layout = LogFiles(start.spec, directory.logs)
         if start.spec.logs_specs or logs_specs:
             from rdzv_launcher.run.workers.torch_classes import ThirdPartyLogs  # what most launches do not need
@@ -161,16 +167,22 @@ class LaunchContext:
 class Launch:
     """One agent's life, from its handler to its exit code."""
 
-    def __init__(
-        self, start: Preparation, context: LaunchContext, rendezvous: Rendezvous, events: AgentEvents | None
-    ) -> None:
-        """``events`` None: no handler of torch's events wants to hear of this launch."""
-        self._by_hand, self._rendezvous, self._events = context.inherited is None, rendezvous, events
-        self._spec, self._directory = start.spec, context.directory
-        handler, inbox, notice = rendezvous.handler, context.inbox, start.notice
-        self._farewell = ""
-        self._timeline, figures = _timeline(start), None if context.health is None else _figures(start)
-        observers: list[Observer] = [each for each in (self._timeline, figures, events) if each is not None]
+    def __init__(self, start: Preparation, context: LaunchContext, rendezvous: Rendezvous) -> None:
+        self._by_hand, self._farewell = context.inherited is None, ""
+        self._spec, self._directory, self._rendezvous = start.spec, context.directory, rendezvous
+        self._timer, self._events = context.timer, context.events
+        handler, inbox = rendezvous.handler, context.inbox
+        self._timeline: Recorder | None = None
+        if start.args.timeline:  # after the supervisor, a fork that must not have threads
+            from rdzv_launcher.run.timeline import Recorder  # most launches do not need it
+
+            self._timeline = Recorder.open(start.args.timeline, start.request.run_id, start.request.backend)
+        figures: AgentFigures | None = None
+        if context.health is not None:
+            from rdzv_launcher.run.agent_metrics import AgentFigures  # most launches do not need it
+
+            figures = AgentFigures(start.request, self._spec.max_restarts)
+        observers: list[Observer] = [each for each in (self._timeline, figures, self._events) if each is not None]
         if observers:
             handler.tell_events(lambda event: _tell_all(observers, event))
         self._monitor = WorkerMonitor(Path(context.directory.path, "pipes"), self._wrote)
@@ -178,16 +190,8 @@ class Launch:
         self._output = Output(self._spec, context.layout, self._monitor.attach, on_first, context.directory.ensure)
         on_request = start.args.worker_stacks or start.args.hang_timeout > 0
         self._stacks = NodeStacks(self._node, context.directory.path, logs=self._output.root, on_request=on_request)
-        self._timer = _file_timer(start, context.directory, events)
         mark_children(context.mark)
-        self._fence = Fence(
-            handler.holding,
-            context.page,
-            ProcessTag(context.mark),
-            signal_below=lambda number: self._workers.signal_below(number),
-            on_kill=lambda: self._workers.fenced(),
-            runtime=SYSTEM,
-        )
+        self._fence = self._make_fence(context)
         self._workers = NodeWorkers(
             self._spec,
             context.supervisor,
@@ -200,15 +204,7 @@ class Launch:
             self._starts,
             SYSTEM,
         )
-        self._notices = NodeNotices(
-            self._spec.nproc,
-            context.directory.path,
-            start.request.min_nodes,
-            notice.grace,
-            inbox.put,
-            lambda: None if notice.to_workers is None else self._workers.notify(notice.to_workers),
-            handler.questions,
-        )
+        self._notices = self._make_notices(start, context)
         self._loop = AgentLoop(
             _settings(start),
             rendezvous,
@@ -223,9 +219,36 @@ class Launch:
         )
         if figures is not None and context.health is not None:
             figures.publish(context.health, lambda: (self._loop.decisions, self._loop.group), handler.waits_for)
-        self._hangs = _watch_for_hangs(start, self._stacks, handler.questions, inbox)
+        self._hangs: HangWatch | None = None
+        if start.args.hang_timeout > 0:
+            from rdzv_launcher.run.hangs.watch import HangWatch  # most launches do not need it
+
+            limit, nproc, asks = start.args.hang_timeout, self._spec.nproc, handler.questions
+            self._hangs = HangWatch(limit, nproc, self._stacks, asks, lambda *hung: inbox.put(Hung(*hung)))
         if handler.questions is not None:
             handler.questions.answer_with(self._answer)
+
+    def _make_fence(self, context: LaunchContext) -> Fence:
+        return Fence(
+            self._rendezvous.handler.holding,
+            context.page,
+            ProcessTag(context.mark),
+            signal_below=lambda number: self._workers.signal_below(number),
+            on_kill=lambda: self._workers.fenced(),
+            runtime=SYSTEM,
+        )
+
+    def _make_notices(self, start: Preparation, context: LaunchContext) -> NodeNotices:
+        notice = start.notice
+        return NodeNotices(
+            self._spec.nproc,
+            context.directory.path,
+            start.request.min_nodes,
+            notice.grace,
+            context.inbox.put,
+            lambda: None if notice.to_workers is None else self._workers.notify(notice.to_workers),
+            self._rendezvous.handler.questions,
+        )
 
     def run(self) -> Ending:
         """Run the agent to its end, and say how it ended. Raises what ended it, if that says more than a code."""
@@ -396,44 +419,9 @@ def _settings(start: Preparation) -> Settings:
     )
 
 
-def _file_timer(start: Preparation, directory: RunDirectory, events: AgentEvents | None) -> FileTimer | None:
-    """torch's watchdog for workers, if a variable asks for one."""
-    if not {FILE_TIMER, TIMER_FILE} & os.environ.keys():
-        return None
-    from rdzv_launcher.run.workers.torch_classes import FileTimer  # most launches do not need it
-
-    return FileTimer(start.spec.run_id, os.environ, directory.path, None if events is None else events.watchdog)
-
-
-def _timeline(start: Preparation) -> Recorder | None:
-    """Open the timeline, if there is one. This comes after the supervisor, a fork that must not have threads."""
-    if not start.args.timeline:
-        return None
-    from rdzv_launcher.run.timeline import Recorder  # most launches do not need it
-
-    return Recorder.open(start.args.timeline, start.request.run_id, start.request.backend)
-
-
 def _tell_all(observers: Sequence[Observer], event: RoundEvent) -> None:
     for each in observers:
         each.saw(event)
-
-
-def _figures(start: Preparation) -> AgentFigures:
-    from rdzv_launcher.run.agent_metrics import AgentFigures  # most launches do not need it
-
-    request = start.request
-    return AgentFigures(request.max_nodes, start.spec.max_restarts, run=request.run_id, backend=request.backend)
-
-
-def _watch_for_hangs(
-    start: Preparation, stacks: NodeStacks, questions: NodeRpc | None, inbox: Inbox
-) -> HangWatch | None:
-    if start.args.hang_timeout <= 0:
-        return None
-    from rdzv_launcher.run.hangs.watch import HangWatch  # most launches do not need it
-
-    return HangWatch(start.args.hang_timeout, start.spec.nproc, stacks, questions, lambda *hung: inbox.put(Hung(*hung)))
 
 
 def _has_logs(directory: str) -> bool:
