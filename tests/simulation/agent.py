@@ -24,7 +24,7 @@ from rdzv_launcher.run.agent.steps import ExitOutcomes
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
 from rdzv_launcher.run.supervisor.messages import Start
 from rdzv_launcher.run.supervisor.supervisor import Supervisor
-from rdzv_launcher.run.workers.causes import OomKills
+from rdzv_launcher.run.workers.failures import OomKills
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Failure, Request

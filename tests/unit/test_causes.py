@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rdzv_launcher.run.monitor import last_lines
-from rdzv_launcher.run.workers.causes import LastTraceback, OomKills, cause_of, read_traceback
+from rdzv_launcher.run.workers.failures import LastTraceback, OomKills, cause_of, read_traceback
 
 FILES = {
     "missing.py": "import os\nimport nothing_of_the_kind\n",

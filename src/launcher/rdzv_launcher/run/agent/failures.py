@@ -15,8 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from rdzv_launcher.run.agent.events import CauseFound, Event, RestartAllowed, RestartRefused, WorkerEnded
-from rdzv_launcher.run.workers.causes import read_traceback
-from rdzv_launcher.run.workers.failures import describe, describe_exit
+from rdzv_launcher.run.workers.failures import describe, describe_exit, read_traceback
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.errors import CrashLoop, NodeLost, is_signal
 from rdzv_plugins.interfaces import Failure, RendezvousHandler

@@ -22,7 +22,7 @@ from rdzv_launcher.run.supervisor import descendants
 from rdzv_launcher.run.supervisor.descendants import Processes
 from rdzv_launcher.run.supervisor.messages import Lost, Start, WorkerEnded
 from rdzv_launcher.run.supervisor.supervisor import Supervisor
-from rdzv_launcher.run.workers.causes import OomKills, cause_of
+from rdzv_launcher.run.workers.failures import OomKills, cause_of
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.spec import WorkersSpec
 from rdzv_launcher.run.workers.worker_group import WorkerGroup

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from rdzv_launcher.run.workers.output.index import Index, WorkerRecord
-from rdzv_launcher.run.workers.output.log_files import Destinations, Layout, Stream
+from rdzv_launcher.run.workers.output.log_files import Destinations, Index, Layout, Stream, WorkerRecord
 from rdzv_launcher.run.workers.spec import WorkersSpec
 from rdzv_plugins.runtime import OwnThread
 
