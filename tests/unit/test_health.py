@@ -82,15 +82,15 @@ def test_who_asks_is_told(server: HealthServer, health: Health) -> None:
 
 
 def test_a_main_thread_that_is_late_stands_still() -> None:
-    pulse = MainThreadHeartbeat(clock := Clock())
-    health = Health(pulse, patience=30.0)
-    pulse.beat(None)
-    assert pulse.overdue() == -math.inf
+    heartbeat = MainThreadHeartbeat(clock := Clock())
+    health = Health(heartbeat, patience=30.0)
+    heartbeat.beat(None)
+    assert heartbeat.overdue() == -math.inf
     assert health.answer("/healthz").status == 200
-    pulse.beat(5.0)
-    assert pulse.overdue() == -5.0
+    heartbeat.beat(5.0)
+    assert heartbeat.overdue() == -5.0
     clock.seconds += 5.0 + 29.0
-    assert pulse.overdue() == 29.0
+    assert heartbeat.overdue() == 29.0
     assert health.answer("/healthz").status == 200, "not for long enough"
     clock.seconds += 2.0
     answer = health.answer("/healthz")

@@ -91,9 +91,9 @@ def metrics_answer(metrics: MetricsPage) -> Answer:
 class Health:
     """The health of one agent. Any thread may ask it."""
 
-    def __init__(self, pulse: MainThreadHeartbeat, patience: float) -> None:
+    def __init__(self, heartbeat: MainThreadHeartbeat, patience: float) -> None:
         """``patience``: by how many seconds the main thread may be later than it has said."""
-        self._pulse, self._patience = pulse, patience
+        self._heartbeat, self._patience = heartbeat, patience
         self._readiness: Callable[[], tuple[bool, str]] = lambda: (False, "this node is about to join the others")
         self._metrics: MetricsPage | None = None
 
@@ -115,9 +115,9 @@ class Health:
         return Answer(_NOT_FOUND, f"there are {ALIVE}, {READY} and {METRICS}")
 
     def _alive(self) -> Answer:
-        overdue = self._pulse.overdue()
+        overdue = self._heartbeat.overdue()
         if overdue > self._patience:
-            place = self._pulse.place()
+            place = self._heartbeat.place()
             where = f", at {place}" if place else ""
             return Answer(_UNAVAILABLE, f"the agent's main thread has stood still for {overdue:.0f} s{where}")
         return Answer(_OK, f"alive: {self._state()[1]}")

@@ -154,12 +154,12 @@ class LaunchContext:
         # before anything has made a thread: then it is a fork, no new interpreter
         self.supervisor = self.new_supervisor()
         at_end.callback(self.supervisor.close)  # if that has not been done
-        self.pulse = MainThreadHeartbeat(SYSTEM)
+        self.heartbeat = MainThreadHeartbeat(SYSTEM)
         self.health: Health | None = None
         if start.args.health_port:
             from rdzv_launcher.run.health import Health, HealthServer  # most launches do not need it
 
-            self.health = Health(self.pulse, start.args.health_timeout)
+            self.health = Health(self.heartbeat, start.args.health_timeout)
             if (server := HealthServer.open(self.health, start.args.health_port)) is not None:
                 at_end.callback(server.close)
 
@@ -213,7 +213,7 @@ class Launch:
             context.signals,
             SYSTEM,
             on_late=lambda why: self._stacks.store_of_peers(handler.questions, why),
-            pulse=context.pulse,
+            heartbeat=context.heartbeat,
             give_notice=self._notices.give,
             observers=observers,
         )

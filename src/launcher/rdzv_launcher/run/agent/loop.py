@@ -179,7 +179,7 @@ class AgentLoop:
         signals: StoppingSignals,
         runtime: Runtime,
         on_late: Callable[[str], None] = lambda why: None,
-        pulse: MainThreadHeartbeat | None = None,
+        heartbeat: MainThreadHeartbeat | None = None,
         give_notice: Callable[[str, float], None] = lambda reason, seconds: None,
         observers: Sequence[Observer] = (),
         processes: Processes = descendants,
@@ -188,7 +188,7 @@ class AgentLoop:
 
         ``give_notice(reason, seconds)``, called once, tells the workers of all nodes that this one leaves, and that
         they have ``seconds`` to save. It returns at once; ``NoticeAnswered`` in the inbox says what comes of it.
-        ``pulse`` is told that the main thread is alive.
+        ``heartbeat`` is told that the main thread is alive.
         """
         self._give_notice, self._observers = give_notice, observers
         self._on_late = on_late
@@ -202,7 +202,7 @@ class AgentLoop:
         """The workers of the newest round; None before the first."""
         self._stuck = StuckWorkers(settings.stuck_timeout, processes)
         self._failures = Failures(rendezvous.handler, workers, settings.retries, settings.hang_timeout, runtime)
-        self._pulse = pulse or MainThreadHeartbeat(runtime)
+        self._heartbeat = heartbeat or MainThreadHeartbeat(runtime)
         self._store: Store | None = None
         self._untold: deque[Event] = deque()
         """Events taken from the inbox, but not passed to the decisions yet."""
@@ -263,13 +263,13 @@ class AgentLoop:
             now = self._runtime.monotonic()
             times = [each for each in (self.decisions.wake_at, *self._looks(now)) if each is not None]
             wait = max(0.0, min(times) - now) if times else None
-            self._pulse.beat(wait)
+            self._heartbeat.beat(wait)
             try:
                 return self._inbox.get(timeout=wait)
             except Empty:
                 pass
             finally:
-                self._pulse.beat(0.0)
+                self._heartbeat.beat(0.0)
             now = self._runtime.monotonic()
             wake_at = self.decisions.wake_at
             if wake_at is not None and now >= wake_at:
@@ -338,7 +338,7 @@ class AgentLoop:
 
         The answer has to arrive ``within`` this many seconds; None: as long as it takes.
         """
-        self._pulse.beat(within)
+        self._heartbeat.beat(within)
         try:
             with self._signals.raising():
                 answer = question()
@@ -346,7 +346,7 @@ class AgentLoop:
             # in the middle of other people's code a signal may surface as an exception of theirs
             return None if self._signals.pending else events.Failed(error)
         finally:
-            self._pulse.beat(0.0)
+            self._heartbeat.beat(0.0)
         return None if self._signals.pending else answer
 
     def _join(self) -> Event:
@@ -384,7 +384,7 @@ class AgentLoop:
     def _start(self, generation: int, restarts_used: int) -> Event | None:
         assert self.group is not None
         self._failures.forget()
-        self._pulse.beat(_START_S)
+        self._heartbeat.beat(_START_S)
         self.group = replace(self.group, generation=generation, restarts_used=restarts_used)
         try:
             self.group = replace(self.group, pids=dict(self._workers.start(self.group)))
@@ -428,7 +428,7 @@ class AgentLoop:
     def _leave(self, outcome: Outcome) -> None:
         """From here on signals are ignored: the workers are gone, and what is left to do takes a limited time."""
         self._signals.ignore_all()
-        self._pulse.beat(_LEAVE_S)
+        self._heartbeat.beat(_LEAVE_S)
         try:
             if left := self._workers.close():
                 logger.error("processes started by the workers of this node do not end: %s", list(left))

@@ -29,12 +29,12 @@ from rdzv_launcher.run.hangs.verdict import (
     Judge,
     Native,
     NodeStanding,
+    ProgressSignals,
     Sample,
-    Signs,
+    StallDetector,
     Standing,
-    Standstill,
     Verdict,
-    find,
+    find_outlier,
 )
 from rdzv_launcher.run.stacks import processes, reading
 from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
@@ -56,7 +56,7 @@ _SAMPLE_S, _NATIVE_S = 5.0, 15.0
 """Time limits for one sample, and for one with native frames."""
 
 
-def read_signs(pid: int, asked: Path | None) -> Signs | None:
+def read_progress_signals(pid: int, asked: Path | None) -> ProgressSignals | None:
     """The signs of a process; None if it has ended.
 
     ``asked`` is the directory to which workers write when an agent asks for their stacks; that is not a sign of life.
@@ -65,7 +65,9 @@ def read_signs(pid: int, asked: Path | None) -> Signs | None:
     if stat is None or not stat.lives:
         return None
     main_s, born = _main_s(pid, stat.cpu_s), int(stat.started)
-    return Signs(time.monotonic(), stat.state, born, main_s, stat.cpu_s, stat.major_faults, _moved(pid, asked))
+    return ProgressSignals(
+        time.monotonic(), stat.state, born, main_s, stat.cpu_s, stat.major_faults, _moved(pid, asked)
+    )
 
 
 def below_s(pid: int, pids_of: Callable[[int], list[int]]) -> float:
@@ -149,7 +151,7 @@ class NodeWatch:
         """
         self._timeout, self._told, self._stacks, self._say = timeout, told, stacks, say
         self._generation = 0
-        self._watched: dict[int, Standstill] = {}
+        self._watched: dict[int, StallDetector] = {}
         self._suspected_until = 0.0
         self._canary_at = 0.0
         self._canary: int | None = None
@@ -182,12 +184,12 @@ class NodeWatch:
             self._look_at_canary(node.workers)
 
     def _look_at(self, worker: Worker, now: float, pids_of: Callable[[], Callable[[int], list[int]]]) -> Standing:
-        signs = read_signs(worker.pid, self._stacks.own)
+        signs = read_progress_signals(worker.pid, self._stacks.own)
         watched = self._watched.get(worker.rank)
         if signs is None or (watched is not None and watched.born != signs.born):
             return Standing("done")
         if watched is None:
-            self._watched[worker.rank] = Standstill(signs, max(self._timeout * _CREDIT, _LEAST_CREDIT_S))
+            self._watched[worker.rank] = StallDetector(signs, max(self._timeout * _CREDIT, _LEAST_CREDIT_S))
             return Standing("moves")
         late = watched.quiet_s >= self._timeout * SUSPECTED / 2
         watched.look(signs, below_s(worker.pid, pids_of()) if late else None)
@@ -196,7 +198,7 @@ class NodeWatch:
             self._sample(worker, watched)
         return watched.standing()
 
-    def _sample(self, worker: Worker, watched: Standstill | None = None) -> int | None:
+    def _sample(self, worker: Worker, watched: StallDetector | None = None) -> int | None:
         """Sample a worker, for ``watched`` if that is given; returns the sample's print.
 
         None if it cannot be sampled: the worker then counts as making progress.
@@ -371,7 +373,7 @@ class HangWatch:
             return
         if not verdict.hangs or self._stacks.node() != node or time.monotonic() < self._leave_until:
             return
-        failure = find(found, verdict.silent, unread, verdict.loops, self._timeout)
+        failure = find_outlier(found, verdict.silent, unread, verdict.loops, self._timeout)
         if self._stored_for != node.generation:
             self._stored_for = node.generation
             self._stacks.store_reports(found, unread, "the job hangs")

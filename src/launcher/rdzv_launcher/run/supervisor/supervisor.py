@@ -153,7 +153,7 @@ class Supervisor:
         preload: Preload | None = None,
         inherited: Inherited | None = None,
         ignored: Iterable[int] = (),
-        belongings: OwnedResources | None = None,
+        owned: OwnedResources | None = None,
         runtime: Runtime = SYSTEM,
         processes: Processes = descendants,
         make: Callable[[Channel, Iterable[int], Inherited, OwnedResources], int] = start_supervisor,
@@ -183,7 +183,7 @@ class Supervisor:
         """The supervisor's end of the channel has taken the question: it need not be asked again."""
         self._channel, theirs = Channel.pair(runtime.socketpair)
         try:
-            self.pid = make(theirs, ignored, inherited or Inherited(), belongings or OwnedResources())
+            self.pid = make(theirs, ignored, inherited or Inherited(), owned or OwnedResources())
         except OSError as error:
             raise LimitTooLow(
                 f"the worker supervisor could not be started: {error.strerror}",
