@@ -1,4 +1,4 @@
-"""The agent's loop: takes the steps that ``RoundUpdate`` asks for, and reports the results back to it.
+"""The agent's loop: takes the steps that ``AgentStateMachine`` asks for, and reports the results back to it.
 
 Everything that happens arrives in one inbox: ends of workers, the fence, signals. While workers run, the main thread
 waits there, and asks the rendezvous every ``monitor_interval`` whether the round changes; handlers answer that from

@@ -1,4 +1,4 @@
-"""What an agent does: the steps that ``RoundUpdate`` asks for. Values without behaviour.
+"""What an agent does: the steps that ``AgentStateMachine`` asks for. Values without behaviour.
 
 Of several steps at once, only the last may be one that is answered: ``Join``, ``Start``, ``AskPeers``,
 ``CountRestart``, ``FindCause``, ``WaitAtBarrier``, ``Stay``. The answer may also be ``Failed``, or missing if a signal
