@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from rdzv_launcher.console import drain_stderr, open_standard_streams, setup_logging
 from rdzv_launcher.python_api.results import write_whole
 from rdzv_launcher.run.importing import importing_torch
+from rdzv_launcher.run.options import RunOptions
 from rdzv_launcher.run.supervisor.messages import Inherited
 from rdzv_launcher.run.supervisor.worker_process import let_go_of_handlers
 from rdzv_launcher.run.workers.environment import ERROR_FILE
@@ -51,8 +52,8 @@ Function = Callable[[int], int]
 class Order(Struct, frozen=True):
     """What the process of one launch is told: the function, its arguments and its settings."""
 
-    arguments: tuple[str, ...]
-    """The command line, without the program's name."""
+    options: RunOptions
+    """As from a command line."""
     directory: str
     """The directory for the answer, and for everything that belongs to the call."""
     caller: int
@@ -253,13 +254,11 @@ def _answer(order: Order, function: Function | None) -> None:
 
 def _prepare(order: Order, function: Function | None) -> tuple[Preparation, Any]:
     """The launch, with what the caller has said in other ways than by flags; and the caller's ``LogsSpecs``, if any."""
-    from rdzv_launcher.run.parser import build_parser
     from rdzv_launcher.run.preparation import Preparation
 
-    args = build_parser().parse(order.arguments)
     with importing_torch():
         logs_specs = pickle.loads(order.logs_specs) if order.logs_specs else None
-        start = Preparation(args).take_all_steps()
+        start = Preparation(order.options).take_all_steps()
     if start.request.idle:
         return start, logs_specs
     spec = replace(start.spec, prefix_template=order.prefix_template)
