@@ -166,8 +166,7 @@ def die_with_me(number: int = signal.SIGKILL) -> Callable[[], None]:
     parent = os.getpid()
 
     def arrange() -> None:
-        prctl.die_with_parent(number)
-        if os.getppid() != parent:  # too late for the signal
+        if not prctl.die_with_parent(parent, number):
             os._exit(1)
 
     return arrange

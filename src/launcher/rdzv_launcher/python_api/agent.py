@@ -225,9 +225,8 @@ def _be_agent(order: Order, function: Function | None) -> None:
     """Run the agent. Does not return: this process ends without running exit handlers that others have registered."""
     code = 1
     try:
-        prctl.die_with_parent()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # otherwise ends of children could not be waited for
-        if os.getppid() == order.caller:
+        if prctl.die_with_parent(order.caller):
             _answer(order, function)
             code = 0
     finally:

@@ -195,7 +195,8 @@ class SupervisorProcess:
         for number in DEAF_TO:
             signal.signal(number, signal.SIG_IGN)
         prctl.adopt_orphans()
-        prctl.die_with_parent(signal.SIGCONT)  # if it is stopped when the agent ends, there is nobody else to go on
+        # if it is stopped when the agent ends, there is nobody else to continue it
+        prctl.die_with_parent(self._agent, signal.SIGCONT)
         prctl.set_name(NAME)
         self._loop.watch_children(self._reap)
         self._loop.watch(self._channel.fileno(), self._hear)
